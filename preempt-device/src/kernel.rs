@@ -1,0 +1,115 @@
+//! What kernels take as arguments, on both sides.
+
+/// A value that can be passed to a kernel by value: plain data with the same layout in host
+/// and device code.
+///
+/// Implemented for the numeric primitives, `bool`, and arrays of them; derive it for `repr(C)`
+/// structs with `#[derive(KernelArg)]`.
+///
+/// # Safety
+///
+/// The type's layout must not depend on the compiler (`repr(C)` or primitive), it must hold no
+/// pointer into host memory, and every field must be `KernelArg`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be passed to a kernel by value",
+    label = "not a kernel argument",
+    note = "kernels take `&[T]`, `*const T`, `*mut T`, `SliceMut<T>`, numbers, and structs with `#[derive(Clone, Copy, KernelArg)] #[repr(C)]`"
+)]
+pub unsafe trait KernelArg: Copy + Send + 'static {}
+
+macro_rules! primitive_args {
+    ($($ty:ty)*) => {
+        $(
+            // SAFETY: a primitive with the same layout in host and device code.
+            unsafe impl KernelArg for $ty {}
+        )*
+    };
+}
+primitive_args!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool);
+
+// SAFETY: an array is its elements in order.
+unsafe impl<T: KernelArg, const N: usize> KernelArg for [T; N] {}
+
+/// A slice in device memory that a kernel writes.
+///
+/// It is `Copy` and promises nothing about aliasing: every thread of the grid holds the same
+/// one. That is why a kernel takes this or `*mut T`, and never `&mut [T]`, which would allow
+/// the compiler to keep values in registers across barriers.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SliceMut<T> {
+    ptr: *mut T,
+    len: usize,
+}
+
+impl<T> Clone for SliceMut<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for SliceMut<T> {}
+
+impl<T: Copy> SliceMut<T> {
+    /// The slice of `len` elements at `ptr`.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` is valid for reads and writes of `len` elements while the result or a copy of it
+    /// is used.
+    #[inline(always)]
+    pub const unsafe fn from_raw_parts(ptr: *mut T, len: usize) -> Self {
+        SliceMut { ptr, len }
+    }
+
+    /// The number of elements.
+    #[inline(always)]
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[inline(always)]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first element's address.
+    #[inline(always)]
+    pub const fn as_mut_ptr(self) -> *mut T {
+        self.ptr
+    }
+
+    /// The element at `index`.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is out of bounds.
+    ///
+    /// # Safety
+    ///
+    /// No other thread writes the element at the same time.
+    #[inline(always)]
+    pub unsafe fn read(self, index: usize) -> T {
+        assert!(index < self.len, "index out of bounds of a SliceMut");
+        // SAFETY: in bounds; the caller excludes a race.
+        unsafe { self.ptr.add(index).read() }
+    }
+
+    /// Sets the element at `index`.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is out of bounds.
+    ///
+    /// # Safety
+    ///
+    /// No other thread reads or writes the element at the same time.
+    #[inline(always)]
+    pub unsafe fn write(self, index: usize, value: T) {
+        assert!(index < self.len, "index out of bounds of a SliceMut");
+        // SAFETY: in bounds; the caller excludes a race.
+        unsafe { self.ptr.add(index).write(value) }
+    }
+}
