@@ -1,14 +1,64 @@
-//! The device side of preempt: the control block that host and device share, and the worker
-//! loop that turns an ordinary grid into one that can yield SMs between block-tasks.
+//! The device side of preempt: what kernels are written with, and what runs them.
 //!
-//! The same code runs on the GPU, on emulated devices, and in a loom model.
-#![no_std]
-#![deny(missing_docs)]
-
-#[cfg(test)]
-extern crate std;
+//! A kernels crate depends on this crate alone. It is compiled by the stock compiler, for the
+//! GPU (`nvptx64-nvidia-cuda`) and for the host, from the same source:
+//!
+//! ```ignore
+//! use preempt_device::prelude::*;
+//!
+//! /// `out[i] = a[i] + b[i]`
+//! #[preemptible(block = 256)]
+//! pub fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {
+//!     let i = thread::index_1d() as usize;
+//!     if i < out.len() {
+//!         // SAFETY: each thread writes its own element.
+//!         unsafe { out.write(i, a[i] + b[i]) }
+//!     }
+//! }
+//! ```
+//!
+//! On the host, `add` is now a function that takes buffers and returns a
+//! `host::Call`, which a stream of the `preempt` crate launches.
+//!
+//! | module | what is in it |
+//! | --- | --- |
+//! | [`thread`] | block and thread indices, barriers, fences |
+//! | [`warp`] | shuffles and votes |
+//! | [`shared`] | [`shared_array!`] |
+//! | [`atomic`], [`math`], [`time`] | floating-point atomics and functions, clocks |
+//! | [`kernel`] | what kernels take as arguments |
+//! | `host` | kernels seen from the host (not on the GPU) |
+//! | [`abi`], [`worker`] | what host and device share: control block and worker loop |
+#![cfg_attr(
+    target_arch = "nvptx64",
+    no_std,
+    feature(abi_ptx, abi_unadjusted, asm_experimental_arch, link_llvm_intrinsics, stdarch_nvptx)
+)]
+#![deny(missing_docs, missing_debug_implementations, unsafe_op_in_unsafe_fn)]
 
 pub mod abi;
+pub mod atomic;
 mod atomic_shim;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod host;
 pub mod kernel;
+pub mod math;
+pub mod shared;
+mod target;
+pub mod thread;
+pub mod time;
+pub mod warp;
 pub mod worker;
+
+#[cfg(target_arch = "nvptx64")]
+#[doc(hidden)]
+pub mod entry;
+
+pub use preempt_macros::{KernelArg, preemptible};
+
+/// Everything that a kernels crate needs.
+pub mod prelude {
+    pub use crate::kernel::{KernelArg, SliceMut};
+    pub use crate::math::GpuFloat;
+    pub use crate::{KernelArg, preemptible, shared_array, thread, warp};
+}

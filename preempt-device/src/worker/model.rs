@@ -1,8 +1,6 @@
 //! loom explores every interleaving of two blocks and a host that signals, resumes and reuses
 //! the control block. Tasks write plain memory that the next cohort and the host read.
 
-use std::vec::Vec;
-
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;

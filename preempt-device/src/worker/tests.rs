@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::vec::Vec;
 
 use super::{Block, Chunk, run};
 use crate::abi::{Cohort, ControlBlock, Post, Signal, SmRange};

@@ -1,0 +1,292 @@
+//! The host side of a kernel: what `#[preemptible]` describes, and what a typed launch returns.
+//!
+//! The expansion builds these; the `preempt` crate consumes them. An application meets
+//! [`Call`], which the launch function of a kernel returns and a stream launches.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::kernel::KernelArg;
+
+pub use crate::target::host_context::{Rendezvous, ThreadContext, WarpShuffle, with_thread};
+
+/// Extents in x, y and z: of a grid in block-tasks, or of a block in threads.
+///
+/// ```
+/// use preempt_device::host::Dim3;
+/// assert_eq!(Dim3::from((8, 4)), Dim3 { x: 8, y: 4, z: 1 });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Dim3 {
+    /// Extent in x.
+    pub x: u32,
+    /// Extent in y.
+    pub y: u32,
+    /// Extent in z.
+    pub z: u32,
+}
+
+impl Dim3 {
+    /// `x` by `y` by `z`.
+    pub const fn new(x: u32, y: u32, z: u32) -> Dim3 {
+        Dim3 { x, y, z }
+    }
+
+    /// The product of the three extents.
+    pub const fn count(self) -> u128 {
+        self.x as u128 * self.y as u128 * self.z as u128
+    }
+}
+
+impl fmt::Debug for Dim3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.x, self.y, self.z)
+    }
+}
+
+impl fmt::Display for Dim3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl From<u32> for Dim3 {
+    fn from(x: u32) -> Dim3 {
+        Dim3 { x, y: 1, z: 1 }
+    }
+}
+
+impl From<(u32, u32)> for Dim3 {
+    fn from((x, y): (u32, u32)) -> Dim3 {
+        Dim3 { x, y, z: 1 }
+    }
+}
+
+impl From<(u32, u32, u32)> for Dim3 {
+    fn from((x, y, z): (u32, u32, u32)) -> Dim3 {
+        Dim3 { x, y, z }
+    }
+}
+
+/// A kernel as its expansion describes it: one `static` for each `#[preemptible]` function.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    /// The function's name, and the PTX symbol of the preemptible entry.
+    pub name: &'static str,
+    /// The PTX symbol of the plain entry.
+    pub plain: &'static str,
+    /// Where the kernel was written, from `module_path!`.
+    pub module: &'static str,
+    /// Threads in a block, where the attribute fixes them.
+    pub block: Option<Dim3>,
+    /// The amortizing factor, where the attribute sets it.
+    pub amortize: Option<u32>,
+    /// Bytes of shared memory that the body's `shared_array!`s take.
+    pub shared_bytes: u32,
+    /// Runs the body for the one emulated thread that is current on this host thread.
+    ///
+    /// # Safety
+    ///
+    /// The arguments are those of a [`Call`] of this kernel, and [`with_thread`] has set a
+    /// thread.
+    pub cpu: unsafe fn(args: &Args),
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.name)
+            .field("module", &self.module)
+            .field("block", &self.block)
+            .field("amortize", &self.amortize)
+            .field("shared_bytes", &self.shared_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a launch may do with a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Nobody writes the buffer during the launch.
+    Read,
+    /// The launch writes the buffer.
+    Write,
+}
+
+/// A buffer as a launch argument: where it is, and what keeps it alive.
+#[derive(Clone, Debug)]
+pub struct BufferArg {
+    /// Device address of the first element.
+    pub address: u64,
+    /// Number of elements.
+    pub len: usize,
+    /// Keeps the memory alive until the launch is done. The `preempt` crate knows its type.
+    pub owner: Arc<dyn Any + Send + Sync>,
+}
+
+/// A device buffer that a kernel can read as `&[T]` or `*const T`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be passed where the kernel reads `&[{T}]`",
+    note = "pass `&Buffer<{T}>`"
+)]
+pub trait ReadArg<T> {
+    /// The buffer.
+    fn read_arg(self) -> BufferArg;
+}
+
+/// A device buffer that a kernel can write as `*mut T` or `SliceMut<T>`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be passed where the kernel writes `{T}`",
+    note = "pass `&mut Buffer<{T}>`"
+)]
+pub trait WriteArg<T> {
+    /// The buffer.
+    fn write_arg(self) -> BufferArg;
+}
+
+/// The arguments of a launch, as the driver takes them: one pointer to a value for each
+/// parameter of the entry.
+///
+/// A slice is two parameters, pointer and length (`u64` each).
+#[derive(Clone, Default)]
+pub struct Args {
+    /// The values; each starts at a multiple of 16 bytes.
+    words: Vec<u128>,
+    /// Start of each value in `words`.
+    offsets: Vec<u32>,
+    /// Buffers in use, and how.
+    buffers: Vec<(BufferArg, Access)>,
+}
+
+impl Args {
+    /// Appends a value.
+    pub fn push_value<T: KernelArg>(&mut self, value: T) {
+        let start = self.words.len();
+        self.words.resize(start + size_of::<T>().div_ceil(16), 0);
+        self.offsets.push(start as u32);
+        const { assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes") };
+        // SAFETY: the words from `start` on are large enough for a `T` and aligned to 16.
+        unsafe { self.words.as_mut_ptr().add(start).cast::<T>().write(value) }
+    }
+
+    /// Appends a buffer's address and length (a slice), reading it during the launch.
+    pub fn push_read<T>(&mut self, arg: impl ReadArg<T>) {
+        self.push_buffer(arg.read_arg(), Access::Read);
+    }
+
+    /// Appends a buffer's address and length (a slice), writing it during the launch.
+    pub fn push_write<T>(&mut self, arg: impl WriteArg<T>) {
+        self.push_buffer(arg.write_arg(), Access::Write);
+    }
+
+    fn push_buffer(&mut self, buffer: BufferArg, access: Access) {
+        self.push_value(buffer.address);
+        self.push_value(buffer.len as u64);
+        self.buffers.push((buffer, access));
+    }
+
+    /// The value at `position`.
+    ///
+    /// # Safety
+    ///
+    /// The value pushed at `position` is a `T`, or has its layout.
+    pub unsafe fn get<T: Copy>(&self, position: usize) -> T {
+        // SAFETY: the caller says that a `T` was pushed here.
+        unsafe { self.words.as_ptr().add(self.offsets[position] as usize).cast::<T>().read() }
+    }
+
+    /// A pointer to each value in order, as a driver's launch call takes them.
+    pub fn pointers(&self) -> impl Iterator<Item = *const u8> + '_ {
+        // SAFETY: every offset lies within `words`, or at its end for a value without bytes.
+        self.offsets.iter().map(|&at| unsafe { self.words.as_ptr().add(at as usize).cast() })
+    }
+
+    /// Bytes that the values take, each rounded up to 16.
+    pub fn size(&self) -> usize {
+        self.words.len() * 16
+    }
+
+    /// The buffers in use, and how.
+    pub fn buffers(&self) -> &[(BufferArg, Access)] {
+        &self.buffers
+    }
+}
+
+impl fmt::Debug for Args {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Args")
+            .field("values", &self.offsets.len())
+            .field("buffers", &self.buffers)
+            .finish()
+    }
+}
+
+/// A kernel with its arguments, ready to be launched on a stream.
+///
+/// The launch function of each kernel returns one; nothing runs before a stream launches it.
+/// The grid is one block-task unless [`grid`](Call::grid) says otherwise.
+#[derive(Clone, Debug)]
+#[must_use = "a call does nothing until a stream launches it"]
+pub struct Call {
+    kernel: &'static Kernel,
+    args: Args,
+    grid: Dim3,
+    block: Option<Dim3>,
+    amortize: Option<u32>,
+}
+
+impl Call {
+    /// A call of `kernel`.
+    ///
+    /// # Safety
+    ///
+    /// `args` holds what the kernel's entry takes, in order.
+    pub unsafe fn new(kernel: &'static Kernel, args: Args) -> Call {
+        Call { kernel, args, grid: Dim3::from(1), block: None, amortize: None }
+    }
+
+    /// Sets the grid, in block-tasks.
+    pub fn grid(mut self, grid: impl Into<Dim3>) -> Call {
+        self.grid = grid.into();
+        self
+    }
+
+    /// Sets the block, in threads. A kernel whose attribute fixes the block accepts no other.
+    pub fn block(mut self, block: impl Into<Dim3>) -> Call {
+        self.block = Some(block.into());
+        self
+    }
+
+    /// Sets the amortizing factor for this launch: the most block-tasks that a block claims at
+    /// once, between two looks at the signal (FLEP section 4.1).
+    pub fn amortize(mut self, tasks: u32) -> Call {
+        self.amortize = Some(tasks);
+        self
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    /// The arguments.
+    pub fn args(&self) -> &Args {
+        &self.args
+    }
+
+    /// The grid, in block-tasks.
+    pub fn grid_dim(&self) -> Dim3 {
+        self.grid
+    }
+
+    /// The block that the caller asked for.
+    pub fn block_dim(&self) -> Option<Dim3> {
+        self.block
+    }
+
+    /// The amortizing factor that the caller asked for, or else the attribute's.
+    pub fn amortizing_factor(&self) -> Option<u32> {
+        self.amortize.or(self.kernel.amortize)
+    }
+}

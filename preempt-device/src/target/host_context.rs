@@ -1,0 +1,221 @@
+//! The emulated GPU thread that is current on a host thread, and the primitives in terms of it.
+
+use std::cell::Cell;
+use std::ptr;
+
+use crate::host::Dim3;
+
+/// Where an emulated thread is, and whom to ask when it has to wait for others.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadContext {
+    /// The thread's index in its block.
+    pub thread: Dim3,
+    /// The block-task's index in its grid.
+    pub block: Dim3,
+    /// Threads in a block.
+    pub block_dim: Dim3,
+    /// Block-tasks in the grid.
+    pub grid_dim: Dim3,
+    /// The emulated SM.
+    pub sm: u32,
+    /// The block's shared memory.
+    pub shared: *mut u8,
+    /// Suspends the thread until the others have come, and returns what they made of it.
+    pub wait: fn(Rendezvous) -> u64,
+}
+
+/// Where a thread of an emulated block waits for others.
+///
+/// The emulator resumes it with the answer described at each variant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rendezvous {
+    /// A barrier of the whole block; the answer is the number of threads with a true predicate.
+    Barrier {
+        /// This thread's predicate.
+        predicate: bool,
+    },
+    /// Every thread in `mask` of the warp; the answer has a bit for each true predicate.
+    WarpBallot {
+        /// The lanes that take part.
+        mask: u32,
+        /// This lane's predicate.
+        predicate: bool,
+    },
+    /// Every thread in `mask` of the warp; the answer is the source lane's `value`.
+    WarpShuffle(WarpShuffle),
+}
+
+/// A lane's part in a shuffle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WarpShuffle {
+    /// The lanes that take part.
+    pub mask: u32,
+    /// What this lane offers.
+    pub value: u32,
+    /// The lane whose value it takes.
+    pub source: u32,
+}
+
+thread_local! {
+    static CURRENT: Cell<*const ThreadContext> = const { Cell::new(ptr::null()) };
+}
+
+/// Runs `body` as the emulated thread `context`.
+///
+/// Whoever emulates a block calls this each time it switches to one of the block's threads.
+pub fn with_thread<R>(context: &ThreadContext, body: impl FnOnce() -> R) -> R {
+    struct Restore(*const ThreadContext);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CURRENT.set(self.0);
+        }
+    }
+    let _restore = Restore(CURRENT.replace(context));
+    body()
+}
+
+fn current() -> ThreadContext {
+    let context = CURRENT.get();
+    assert!(
+        !context.is_null(),
+        "a kernel primitive was called outside of a kernel: block and thread indices, barriers \
+         and warp operations exist only while a device runs the kernel"
+    );
+    // SAFETY: `with_thread` keeps the reference alive while the pointer is set.
+    unsafe { *context }
+}
+
+/// The primitives under the names that the GPU target has too.
+pub(crate) mod primitives {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+    use std::time::{Duration, Instant};
+
+    use super::{Rendezvous, WarpShuffle, current};
+
+    macro_rules! registers {
+        ($($name:ident = $field:ident.$axis:ident;)*) => {
+            $(pub(crate) fn $name() -> u32 { current().$field.$axis })*
+        };
+    }
+    registers! {
+        thread_idx_x = thread.x; thread_idx_y = thread.y; thread_idx_z = thread.z;
+        block_idx_x = block.x; block_idx_y = block.y; block_idx_z = block.z;
+        block_dim_x = block_dim.x; block_dim_y = block_dim.y; block_dim_z = block_dim.z;
+        grid_dim_x = grid_dim.x; grid_dim_y = grid_dim.y; grid_dim_z = grid_dim.z;
+    }
+
+    pub(crate) fn sm_id() -> u32 {
+        current().sm
+    }
+
+    pub(crate) fn shared_base() -> *mut u8 {
+        current().shared
+    }
+
+    fn threads() -> u32 {
+        current().block_dim.count() as u32
+    }
+
+    pub(crate) fn sync_threads() {
+        (current().wait)(Rendezvous::Barrier { predicate: false });
+    }
+
+    pub(crate) fn sync_threads_count(predicate: u32) -> u32 {
+        (current().wait)(Rendezvous::Barrier { predicate: predicate != 0 }) as u32
+    }
+
+    pub(crate) fn sync_threads_and(predicate: u32) -> u32 {
+        u32::from(sync_threads_count(predicate) == threads())
+    }
+
+    pub(crate) fn sync_threads_or(predicate: u32) -> u32 {
+        u32::from(sync_threads_count(predicate) != 0)
+    }
+
+    pub(crate) fn sync_warp(mask: u32) {
+        warp_vote_ballot(mask, false);
+    }
+
+    pub(crate) fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
+        (current().wait)(Rendezvous::WarpBallot { mask, predicate }) as u32
+    }
+
+    /// `source` gets this lane and the first lane of its group, and says which lane is asked
+    /// for, if it lies where the instruction allows (PTX ISA, `shfl.sync`).
+    fn shuffle(
+        mask: u32,
+        value: u32,
+        width: u32,
+        source: impl FnOnce(u32, u32) -> Option<u32>,
+    ) -> (u32, bool) {
+        let lane = crate::warp::lane_id();
+        let source = source(lane, lane & !(width - 1));
+        let inside = source.is_some();
+        let source = source.unwrap_or(lane);
+        let shuffle = WarpShuffle { mask, value, source };
+        ((current().wait)(Rendezvous::WarpShuffle(shuffle)) as u32, inside)
+    }
+
+    pub(crate) fn warp_shuffle_down(mask: u32, value: u32, delta: u32, width: u32) -> (u32, bool) {
+        shuffle(mask, value, width, |lane, group| {
+            lane.checked_add(delta).filter(|&source| source < group + width)
+        })
+    }
+
+    pub(crate) fn warp_shuffle_up(mask: u32, value: u32, delta: u32, width: u32) -> (u32, bool) {
+        shuffle(mask, value, width, |lane, group| {
+            lane.checked_sub(delta).filter(|&source| source >= group)
+        })
+    }
+
+    pub(crate) fn warp_shuffle_xor(mask: u32, value: u32, xor: u32, width: u32) -> (u32, bool) {
+        shuffle(mask, value, width, |lane, group| {
+            Some(lane ^ xor).filter(|&source| source < group + width)
+        })
+    }
+
+    pub(crate) fn warp_shuffle_idx(mask: u32, value: u32, index: u32, width: u32) -> (u32, bool) {
+        shuffle(mask, value, width, |_, group| Some(group + index % width))
+    }
+
+    pub(crate) fn clock64() -> u64 {
+        global_timer()
+    }
+
+    pub(crate) fn global_timer() -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn nanosleep(nanos: u32) {
+        std::thread::sleep(Duration::from_nanos(nanos.min(1_000_000).into()));
+    }
+
+    macro_rules! atomic_adds {
+        ($($name:ident $atomic:ident $float:ident;)*) => {
+            $(pub(crate) fn $name(atomic: &$atomic, value: $float) -> $float {
+                let add = |bits| Some(($float::from_bits(bits) + value).to_bits());
+                match atomic.fetch_update(Relaxed, Relaxed, add) {
+                    Ok(before) | Err(before) => $float::from_bits(before),
+                }
+            })*
+        };
+    }
+    atomic_adds! {
+        atomic_add_f32 AtomicU32 f32;
+        atomic_add_f64 AtomicU64 f64;
+    }
+
+    macro_rules! rounded {
+        ($($name:ident $float:ident: $std:ident($($arg:ident),*);)*) => {
+            $(pub(crate) fn $name(x: $float, $($arg: $float),*) -> $float { x.$std($($arg),*) })*
+        };
+    }
+    rounded! {
+        fmaf f32: mul_add(a, b);
+        fma f64: mul_add(a, b);
+        sqrtf f32: sqrt();
+        sqrt f64: sqrt();
+    }
+}

@@ -1,0 +1,16 @@
+; Shared memory for Rust kernels, linked into every kernels crate: Rust has no statics in
+; address space 3, and only accesses that are seen to go there become LDS and STS.
+
+; The kernel's shared arrays are offsets into dynamic shared memory; the launch gives its size.
+@preempt_smem = external addrspace(3) global [0 x i8], align 16
+
+; The worker loop's own: two claims, used in turn.
+@preempt_slot = internal addrspace(3) global [2 x i64] undef, align 16
+
+define ptr @preempt_shared_base() alwaysinline nounwind memory(none) {
+  ret ptr addrspacecast (ptr addrspace(3) @preempt_smem to ptr)
+}
+
+define ptr @preempt_loop_slot() alwaysinline nounwind memory(none) {
+  ret ptr addrspacecast (ptr addrspace(3) @preempt_slot to ptr)
+}

@@ -1,0 +1,19 @@
+//! Clocks.
+
+/// The SM's cycle counter. On the CPU device, nanoseconds.
+#[inline(always)]
+pub fn clock64() -> u64 {
+    crate::target::clock64()
+}
+
+/// Nanoseconds of a clock that all SMs share.
+#[inline(always)]
+pub fn global_timer() -> u64 {
+    crate::target::global_timer()
+}
+
+/// Suspends the thread for about `nanos` nanoseconds, at most a millisecond.
+#[inline(always)]
+pub fn nanosleep(nanos: u32) {
+    crate::target::nanosleep(nanos)
+}

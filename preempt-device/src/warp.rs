@@ -1,0 +1,135 @@
+//! Shuffles and votes between the 32 threads of a warp; the names are `cuda_std`'s.
+//!
+//! All of them wait until every thread in `mask` has called the same one, so a thread in
+//! `mask` that returned or that waits elsewhere hangs the warp on the GPU; on the CPU device
+//! the launch fails with an error. Threads past the end of the block do not count.
+
+use crate::target;
+
+/// The mask of a whole warp.
+pub const FULL_MASK: u32 = u32::MAX;
+
+/// The thread's lane, 0 to 31.
+#[inline(always)]
+pub fn lane_id() -> u32 {
+    crate::thread::thread_number() % 32
+}
+
+/// Waits for the threads in `mask`; what they wrote before is visible after.
+///
+/// # Safety
+///
+/// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
+#[inline(always)]
+pub unsafe fn sync_warp(mask: u32) {
+    target::sync_warp(mask)
+}
+
+/// A value of 4 or 8 bytes that can be passed between lanes.
+pub trait WarpShuffleValue: Copy {
+    /// The value's bits, in 32-bit parts, low part first.
+    #[doc(hidden)]
+    fn split(self) -> (u32, Option<u32>);
+    /// The value with these bits.
+    #[doc(hidden)]
+    fn join(low: u32, high: Option<u32>) -> Self;
+}
+
+macro_rules! shuffle_values {
+    ($($ty:ty, $split:expr, $join:expr;)*) => {
+        $(
+            impl WarpShuffleValue for $ty {
+                #[inline(always)]
+                fn split(self) -> (u32, Option<u32>) {
+                    let split: fn($ty) -> (u32, Option<u32>) = $split;
+                    split(self)
+                }
+                #[inline(always)]
+                fn join(low: u32, high: Option<u32>) -> $ty {
+                    let join: fn(u32, u32) -> $ty = $join;
+                    join(low, high.unwrap_or(0))
+                }
+            }
+        )*
+    };
+}
+shuffle_values! {
+    u32, |v| (v, None), |low, _| low;
+    i32, |v| (v as u32, None), |low, _| low as i32;
+    f32, |v| (v.to_bits(), None), |low, _| f32::from_bits(low);
+    u64, |v| (v as u32, Some((v >> 32) as u32)), |low, high| (high as u64) << 32 | low as u64;
+    i64, |v| (v as u32, Some((v >> 32) as u32)), |low, high| (high as i64) << 32 | low as i64;
+    f64, |v| (v.to_bits() as u32, Some((v.to_bits() >> 32) as u32)),
+        |low, high| f64::from_bits((high as u64) << 32 | low as u64);
+}
+
+macro_rules! shuffles {
+    ($($(#[$doc:meta])* $name:ident $lane:ident;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// `width` splits the warp into groups of 1, 2, 4, 8, 16 or 32 lanes. Returns the
+            /// value, and whether the source lane lies within the group; if not, the thread's
+            /// own value.
+            ///
+            /// # Safety
+            ///
+            /// The calling thread is in `mask`, every thread in `mask` calls with the same mask
+            /// and width, and the source lane is in `mask`.
+            #[inline(always)]
+            pub unsafe fn $name<T: WarpShuffleValue>(
+                mask: u32,
+                value: T,
+                $lane: u32,
+                width: u32,
+            ) -> (T, bool) {
+                let (low, high) = value.split();
+                let (low, inside) = target::$name(mask, low, $lane, width);
+                let high = high.map(|high| target::$name(mask, high, $lane, width).0);
+                (T::join(low, high), inside)
+            }
+        )*
+    };
+}
+shuffles! {
+    /// The value of the lane `delta` above this one.
+    warp_shuffle_down delta;
+    /// The value of the lane `delta` below this one.
+    warp_shuffle_up delta;
+    /// The value of the lane whose number is this one's XOR `lane_mask`.
+    warp_shuffle_xor lane_mask;
+    /// The value of lane `index` of the group.
+    warp_shuffle_idx index;
+}
+
+/// Whether `predicate` holds in every thread in `mask`.
+///
+/// # Safety
+///
+/// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
+#[inline(always)]
+pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { warp_vote_ballot(mask, !predicate) == 0 }
+}
+
+/// Whether `predicate` holds in some thread in `mask`.
+///
+/// # Safety
+///
+/// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
+#[inline(always)]
+pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { warp_vote_ballot(mask, predicate) != 0 }
+}
+
+/// One bit for each thread in `mask` in which `predicate` holds.
+///
+/// # Safety
+///
+/// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
+#[inline(always)]
+pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
+    target::warp_vote_ballot(mask, predicate)
+}

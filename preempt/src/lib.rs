@@ -1,0 +1,1 @@
+//! Preemption on NVIDIA GPUs, in process.
