@@ -172,16 +172,17 @@ impl Args {
 
     /// Appends a buffer's address and length (a slice), reading it during the launch.
     pub fn push_read<T>(&mut self, arg: impl ReadArg<T>) {
-        self.push_buffer(arg.read_arg(), Access::Read);
+        self.push_buffer::<T>(arg.read_arg(), Access::Read);
     }
 
     /// Appends a buffer's address and length (a slice), writing it during the launch.
     pub fn push_write<T>(&mut self, arg: impl WriteArg<T>) {
-        self.push_buffer(arg.write_arg(), Access::Write);
+        self.push_buffer::<T>(arg.write_arg(), Access::Write);
     }
 
-    fn push_buffer(&mut self, buffer: BufferArg, access: Access) {
-        self.push_value(buffer.address);
+    fn push_buffer<T>(&mut self, buffer: BufferArg, access: Access) {
+        // A slice without elements still needs an address that is aligned and not null.
+        self.push_value(if buffer.len == 0 { align_of::<T>() as u64 } else { buffer.address });
         self.push_value(buffer.len as u64);
         self.buffers.push((buffer, access));
     }
@@ -194,6 +195,17 @@ impl Args {
     pub unsafe fn get<T: Copy>(&self, position: usize) -> T {
         // SAFETY: the caller says that a `T` was pushed here.
         unsafe { self.words.as_ptr().add(self.offsets[position] as usize).cast::<T>().read() }
+    }
+
+    /// The address at `position`, as a pointer.
+    ///
+    /// # Safety
+    ///
+    /// The value pushed at `position` is the address of a buffer.
+    pub unsafe fn pointer<T>(&self, position: usize) -> *mut T {
+        // SAFETY: the address of a buffer was pushed as a `u64`.
+        let address: u64 = unsafe { self.get(position) };
+        std::ptr::with_exposed_provenance_mut(address as usize)
     }
 
     /// A pointer to each value in order, as a driver's launch call takes them.

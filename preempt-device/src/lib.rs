@@ -32,7 +32,9 @@
 #![cfg_attr(
     target_arch = "nvptx64",
     no_std,
-    feature(abi_ptx, abi_unadjusted, asm_experimental_arch, link_llvm_intrinsics, stdarch_nvptx)
+    feature(abi_unadjusted, asm_experimental_arch, link_llvm_intrinsics, stdarch_nvptx),
+    // Barriers, votes and shuffles are LLVM intrinsics: as inline assembly they would be wrong.
+    allow(internal_features)
 )]
 #![deny(missing_docs, missing_debug_implementations, unsafe_op_in_unsafe_fn)]
 
@@ -53,6 +55,12 @@ pub mod worker;
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 pub mod entry;
+
+/// The LLVM IR that every kernels crate is linked with; the build helper of `preempt` writes it
+/// to a file.
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+pub const SHARED_LL: &str = include_str!("target/shared.ll");
 
 pub use preempt_macros::{KernelArg, preemptible};
 

@@ -29,6 +29,13 @@ pub const fn end<T, const N: usize>(used: usize) -> usize {
     offset::<T>(used) + size_of::<T>() * N
 }
 
+/// The size of a kernel's shared memory, as a launch passes it.
+#[doc(hidden)]
+pub const fn total(used: usize) -> u32 {
+    assert!(used <= u32::MAX as usize, "the shared arrays of a kernel take 4 GiB or more");
+    used as u32
+}
+
 /// The address of the block's shared memory plus `offset`.
 #[doc(hidden)]
 #[inline(always)]

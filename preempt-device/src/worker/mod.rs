@@ -62,14 +62,17 @@ pub unsafe fn run<B: Block>(block: &mut B, cohort: &Cohort, mut task: impl FnMut
         if chunk.len == 0 {
             break;
         }
-        let mut index = 0;
-        while index < chunk.len {
-            if index > 0 {
-                // The next task may use the shared memory that slower threads still read.
-                block.barrier();
-            }
-            task(chunk.start + index);
+        let (mut index, end) = (chunk.start, chunk.start + chunk.len);
+        // The test is in the middle so that the first round is like every other: with one at
+        // the top, the compiler peels that round off and the kernel's body is there twice.
+        loop {
+            task(index);
             index += 1;
+            if index == end {
+                break;
+            }
+            // The next task may use the shared memory that slower threads still read.
+            block.barrier();
         }
         done += chunk.len;
     }

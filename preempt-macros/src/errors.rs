@@ -1,0 +1,30 @@
+//! Several mistakes in one go.
+
+use proc_macro2::Span;
+use syn::{Error, Result};
+
+/// The errors found so far, so that a user sees all of them at once.
+#[derive(Default)]
+pub struct Errors(Option<Error>);
+
+impl Errors {
+    pub fn push(&mut self, span: Span, message: impl std::fmt::Display) {
+        self.add(Error::new(span, message));
+    }
+
+    pub fn add(&mut self, error: Error) {
+        match &mut self.0 {
+            Some(errors) => errors.combine(error),
+            none => *none = Some(error),
+        }
+    }
+
+    /// The value, or its error taken note of.
+    pub fn take<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.add(error)).ok()
+    }
+
+    pub fn finish(self) -> Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}

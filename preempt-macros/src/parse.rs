@@ -1,0 +1,416 @@
+//! From tokens to a [`Kernel`]: the attribute's options and the function's signature.
+
+use proc_macro2::TokenStream;
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{
+    Attribute, Block, Error, Expr, FnArg, GenericArgument, GenericParam, Ident, Item, ItemFn, Lit,
+    Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety, Signature,
+    Token, Type, TypeReference, Visibility, parse_quote,
+};
+
+use crate::errors::Errors;
+
+/// A function that `#[preemptible]` accepts.
+pub struct Kernel {
+    pub options: Options,
+    pub attrs: Vec<Attribute>,
+    pub vis: Visibility,
+    pub ident: Ident,
+    pub unsafety: Option<Token![unsafe]>,
+    pub params: Vec<Param>,
+    pub body: Block,
+}
+
+/// What stands in the parentheses of `#[preemptible(..)]`.
+pub struct Options {
+    /// Extents in x, y and z.
+    pub block: Option<[Expr; 3]>,
+    pub amortize: Option<Expr>,
+    /// The path of `preempt_device`.
+    pub krate: Path,
+}
+
+/// One parameter, `mut ident: ty`.
+pub struct Param {
+    pub attrs: Vec<Attribute>,
+    pub mutability: Option<Token![mut]>,
+    pub ident: Ident,
+    pub ty: Type,
+    pub kind: ParamKind,
+}
+
+/// How a parameter travels from the launch to the body; the types are those of the elements.
+pub enum ParamKind {
+    Slice(Type),
+    ConstPtr(Type),
+    MutPtr(Type),
+    SliceMut(Type),
+    Value,
+}
+
+/// Threads in a block, and in its z dimension, on every CUDA device so far (CUDA C++
+/// programming guide, "Compute capabilities").
+const MAX_THREADS: u64 = 1024;
+const MAX_THREADS_Z: u64 = 64;
+
+pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at most 64 in z; give `block = 256` or `block = (16, 16)`";
+pub const AMORTIZE_LIMITS: &str =
+    "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
+
+const KNOWN_OPTIONS: &str =
+    "`block = 256` or `block = (x, y, z)`, `amortize = 16`, `crate = path::to::preempt_device`";
+
+impl Kernel {
+    pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
+        let mut errors = Errors::default();
+        let options = errors.take(Options::parse.parse2(options));
+        let function = errors.take(parse_function(item));
+        let params = function.as_ref().map(|function| {
+            check_attributes(&function.attrs, &mut errors);
+            check_signature(&function.sig, &mut errors);
+            parse_params(&function.sig, &mut errors)
+        });
+        errors.finish()?;
+        // Nothing is missing where there was no error.
+        let (Some(options), Some(function), Some(params)) = (options, function, params) else {
+            return Err(Error::new(proc_macro2::Span::call_site(), "expected a function"));
+        };
+        Ok(Kernel {
+            options,
+            attrs: function.attrs,
+            vis: function.vis,
+            ident: function.sig.ident,
+            unsafety: match function.sig.safety {
+                Safety::Unsafe(unsafety) => Some(unsafety),
+                Safety::Safe(_) | Safety::Default => None,
+            },
+            params,
+            body: *function.block,
+        })
+    }
+}
+
+impl Options {
+    fn parse(input: ParseStream<'_>) -> Result<Options> {
+        let mut errors = Errors::default();
+        let (mut block, mut amortize, mut krate) = (None, None, None);
+        while !input.is_empty() {
+            let name = input.call(Ident::parse_any)?;
+            if !input.peek(Token![=]) {
+                return Err(Error::new(
+                    name.span(),
+                    format!("expected `{name} = ..`; the options are {KNOWN_OPTIONS}"),
+                ));
+            }
+            input.parse::<Token![=]>()?;
+            let duplicate = if name == "block" {
+                block.replace(input.parse::<Expr>()?).is_some()
+            } else if name == "amortize" {
+                amortize.replace(input.parse::<Expr>()?).is_some()
+            } else if name == "crate" {
+                krate.replace(input.call(Path::parse_mod_style)?).is_some()
+            } else {
+                input.parse::<Expr>()?;
+                errors.push(
+                    name.span(),
+                    format!("unknown option `{name}`; the options are {KNOWN_OPTIONS}"),
+                );
+                false
+            };
+            if duplicate {
+                errors.push(name.span(), format!("`{name}` is given twice; remove one of them"));
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        if let Some(amortize) = &amortize
+            && literal(amortize) == Some(0)
+        {
+            errors.push(amortize.span(), AMORTIZE_LIMITS);
+        }
+        let block = block.and_then(|block| errors.take(parse_block(block)));
+        errors.finish()?;
+        Ok(Options {
+            block,
+            amortize,
+            krate: krate.unwrap_or_else(|| parse_quote!(::preempt_device)),
+        })
+    }
+}
+
+/// `256`, `(16, 16)` or `(8, 8, 4)` as three extents. Other expressions than literals are
+/// checked by the expansion.
+fn parse_block(block: Expr) -> Result<[Expr; 3]> {
+    let span = block.span();
+    let mut extents = match block {
+        Expr::Tuple(tuple) if (1..=3).contains(&tuple.elems.len()) => tuple.elems.into_iter(),
+        Expr::Tuple(_) => return Err(Error::new(span, BLOCK_LIMITS)),
+        one => syn::punctuated::Punctuated::<_, Token![,]>::from_iter([one]).into_iter(),
+    };
+    let extents: [Expr; 3] =
+        std::array::from_fn(|_| extents.next().unwrap_or_else(|| parse_quote!(1)));
+    if let [Some(x), Some(y), Some(z)] = extents.each_ref().map(literal) {
+        let threads = x.saturating_mul(y).saturating_mul(z);
+        if threads == 0 || threads > MAX_THREADS || z > MAX_THREADS_Z {
+            return Err(Error::new(span, BLOCK_LIMITS));
+        }
+    } else if let Some(zero) = extents.iter().find(|extent| literal(extent) == Some(0)) {
+        return Err(Error::new(zero.span(), BLOCK_LIMITS));
+    }
+    Ok(extents)
+}
+
+/// The value of an integer literal; too large a one counts as the largest.
+fn literal(expr: &Expr) -> Option<u64> {
+    match expr {
+        Expr::Lit(literal) => match &literal.lit {
+            Lit::Int(int) => Some(int.base10_parse().unwrap_or(u64::MAX)),
+            _ => None,
+        },
+        Expr::Paren(paren) => literal(&paren.expr),
+        Expr::Group(group) => literal(&group.expr),
+        _ => None,
+    }
+}
+
+fn parse_function(item: TokenStream) -> Result<ItemFn> {
+    let span = item.span();
+    let not_a_function = "`#[preemptible]` goes on a kernel: `pub fn name(..) { .. }`";
+    match syn::parse2(item.clone()) {
+        Ok(Item::Fn(function)) => Ok(function),
+        Ok(other) => Err(Error::new_spanned(other, not_a_function)),
+        // A mistake within a function is reported where it is.
+        Err(error) => match item.into_iter().any(|token| token.to_string() == "fn") {
+            true => Err(error),
+            false => Err(Error::new(span, not_a_function)),
+        },
+    }
+}
+
+/// Attributes that would fight with what the expansion says about its functions.
+fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
+    const REFUSED: [&str; 7] = [
+        "no_mangle",
+        "export_name",
+        "link_section",
+        "inline",
+        "target_feature",
+        "track_caller",
+        "naked",
+    ];
+    for attr in attrs {
+        let mut path = attr.path().clone();
+        if path.is_ident("unsafe")
+            && let Ok(inner) = attr.parse_args_with(|input: ParseStream<'_>| {
+                let path = input.call(Path::parse_mod_style)?;
+                input.parse::<TokenStream>()?;
+                Ok(path)
+            })
+        {
+            path = inner;
+        }
+        if let Some(refused) = REFUSED.iter().find(|refused| path.is_ident(refused)) {
+            errors.push(
+                attr.span(),
+                format!(
+                    "`{refused}` does not go with `#[preemptible]`, which decides how the \
+                     kernel's entries are called and compiled; remove it"
+                ),
+            );
+        }
+    }
+}
+
+fn check_signature(sig: &Signature, errors: &mut Errors) {
+    if let Some(constness) = &sig.constness {
+        errors.push(constness.span, "a kernel cannot be `const`: it runs on a device; remove it");
+    }
+    if let Some(asyncness) = &sig.asyncness {
+        errors.push(
+            asyncness.span,
+            "a kernel cannot be `async`: remove it; what a stream returns for the launch can be \
+             awaited",
+        );
+    }
+    if let Some(abi) = &sig.abi {
+        errors.push(
+            abi.span(),
+            "a kernel is an ordinary function, and the expansion adds the ABI of its entries; \
+             remove `extern`",
+        );
+    }
+    if let Safety::Safe(safe) = &sig.safety {
+        errors.push(safe.span, "a kernel is safe unless it is `unsafe`; remove `safe`");
+    }
+    if let Some(variadic) = &sig.variadic {
+        errors.push(
+            variadic.span(),
+            "a kernel takes a fixed number of arguments; pass a slice `&[T]` instead",
+        );
+    }
+    if let ReturnType::Type(_, ty) = &sig.output {
+        errors.push(
+            ty.span(),
+            "a kernel returns nothing; write results to a `SliceMut<T>` or `*mut T`",
+        );
+    }
+    for param in &sig.generics.params {
+        match param {
+            GenericParam::Lifetime(lifetime) => errors.push(
+                lifetime.span(),
+                "a kernel has no lifetime parameters; write `&[T]` without a lifetime",
+            ),
+            param => errors.push(
+                param.span(),
+                "a kernel cannot be generic, since each of its entries is one symbol; put the \
+                 code in a generic function with `#[inline(always)]`, and call it from one kernel \
+                 for each type",
+            ),
+        }
+    }
+    if let Some(clause) = &sig.generics.where_clause {
+        errors.push(clause.span(), "a kernel cannot be generic, so it needs no `where`; remove it");
+    }
+}
+
+fn parse_params(sig: &Signature, errors: &mut Errors) -> Vec<Param> {
+    let params = sig.inputs.iter().filter_map(|input| match input {
+        FnArg::Receiver(receiver) => {
+            errors.push(
+                receiver.span(),
+                "a kernel has no receiver; make it a free function and pass a struct with \
+                 `#[derive(Clone, Copy, KernelArg)] #[repr(C)]` by value",
+            );
+            None
+        }
+        FnArg::Typed(param) => errors.take(parse_param(param)),
+    });
+    params.collect()
+}
+
+fn parse_param(param: &PatType) -> Result<Param> {
+    let mut errors = Errors::default();
+    for attr in &param.attrs {
+        if attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr") {
+            errors.push(
+                attr.span(),
+                "host and device must agree about the parameters of a kernel; write two kernels \
+                 and put `#[cfg(..)]` on them",
+            );
+        }
+    }
+    let kind = errors.take(parse_type(&param.ty));
+    let name = match &*param.pat {
+        Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => {
+            Some((pat.mutability, pat.ident.clone()))
+        }
+        pat => {
+            errors.push(
+                pat.span(),
+                "a parameter of a kernel is a plain name, `name: T` or `mut name: T`; take it \
+                 apart in the body",
+            );
+            None
+        }
+    };
+    errors.finish()?;
+    let (Some((mutability, ident)), Some(kind)) = (name, kind) else {
+        return Err(Error::new(param.span(), "expected `name: T`"));
+    };
+    Ok(Param { attrs: param.attrs.clone(), mutability, ident, ty: (*param.ty).clone(), kind })
+}
+
+fn parse_type(ty: &Type) -> Result<ParamKind> {
+    match ty {
+        // What `macro_rules!` passes on, and what someone wrote in parentheses.
+        Type::Group(group) => parse_type(&group.elem),
+        Type::Paren(paren) => parse_type(&paren.elem),
+        Type::Ptr(pointer) => Ok(match pointer.mutability {
+            PointerMutability::Const(_) => ParamKind::ConstPtr((*pointer.elem).clone()),
+            PointerMutability::Mut(_) => ParamKind::MutPtr((*pointer.elem).clone()),
+        }),
+        Type::Reference(reference) => parse_reference(reference),
+        Type::ImplTrait(_) => Err(Error::new_spanned(
+            ty,
+            "a kernel cannot be generic, since each of its entries is one symbol; name the type",
+        )),
+        _ => {
+            if let Some(element) = slice_mut_element(ty) {
+                return Ok(ParamKind::SliceMut(element));
+            }
+            let mut references = References::default();
+            references.visit_type(ty);
+            references.0.finish()?;
+            Ok(ParamKind::Value)
+        }
+    }
+}
+
+fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
+    if reference.mutability.is_some() {
+        return Err(Error::new_spanned(
+            reference,
+            "a kernel cannot take `&mut`: all threads would hold the same unique reference, and \
+             the compiler would keep what it points to in registers across barriers; take \
+             `SliceMut<T>` or `*mut T`",
+        ));
+    }
+    if let Some(lifetime) = &reference.lifetime
+        && lifetime.ident != "_"
+    {
+        return Err(Error::new(
+            lifetime.span(),
+            "a slice is there while the launch runs and no longer; write `&[T]` without a lifetime",
+        ));
+    }
+    match strip(&reference.elem) {
+        Type::Slice(slice) => Ok(ParamKind::Slice((*slice.elem).clone())),
+        Type::Path(path) if path.path.is_ident("str") => Err(Error::new_spanned(
+            reference,
+            "a kernel cannot take `&str`; take the bytes, `&[u8]`",
+        )),
+        _ => Err(Error::new_spanned(
+            reference,
+            "a kernel takes references to slices only; take `T` by value, which must be \
+             `KernelArg`, or a slice `&[T]`",
+        )),
+    }
+}
+
+/// `T` of `SliceMut<T>`, under whatever path.
+fn slice_mut_element(ty: &Type) -> Option<Type> {
+    let Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last()?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
+    match (last.ident == "SliceMut", arguments.args.first(), arguments.args.len()) {
+        (true, Some(GenericArgument::Type(element)), 1) => Some(element.clone()),
+        _ => None,
+    }
+}
+
+fn strip(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => strip(&group.elem),
+        Type::Paren(paren) => strip(&paren.elem),
+        ty => ty,
+    }
+}
+
+/// Finds references inside a type that is passed by value.
+#[derive(Default)]
+struct References(Errors);
+
+impl<'ast> Visit<'ast> for References {
+    fn visit_type_reference(&mut self, reference: &'ast TypeReference) {
+        self.0.push(
+            reference.span(),
+            "a value that is passed to a kernel holds no references, since they would point into \
+             host memory; pass slices as parameters of their own",
+        );
+        visit::visit_type_reference(self, reference);
+    }
+}

@@ -1,0 +1,243 @@
+//! For build scripts: compiles a kernels crate to PTX and embeds it in the application.
+//!
+//! ```toml
+//! [build-dependencies]
+//! preempt = { version = "0.1", features = ["build"] }
+//! ```
+//!
+//! ```no_run
+//! // build.rs
+//! fn main() -> Result<(), preempt::build::Error> {
+//!     preempt::build::Kernels::new("../kernels").build()
+//! }
+//! ```
+//!
+//! ```ignore
+//! // main.rs
+//! const KERNELS: preempt::Module = preempt::include_kernels!("kernels");
+//! ```
+//!
+//! A kernels crate is an ordinary library crate. It needs no nightly features and no `no_std`
+//! of its own: both are added when it is compiled for the GPU. Other crates that it depends on
+//! must be `no_std` there, by `#![cfg_attr(target_arch = "nvptx64", no_std)]`.
+//!
+//! # Toolchains
+//!
+//! The application is built by any stable compiler. For the kernels a compiler is needed that
+//! has the source of its library, and LLVM's tools; the first of these that is complete is used:
+//!
+//! 1. what `PREEMPT_RUSTC` (a path of rustc) and `PREEMPT_TOOLS` (folders of
+//!    `llvm-bitcode-linker`, `llvm-link`, `opt` and `llc`) name;
+//! 2. a rustup toolchain: `rustup component add rust-src llvm-tools llvm-bitcode-linker`;
+//! 3. Debian's: `apt-get install rustc-web cargo-web rust-web-src llvm-22`.
+//!
+//! Where there is none, the build says so in one warning and goes on; the application then has
+//! the CPU device.
+//!
+//! # Committed PTX
+//!
+//! With [`committed`](Kernels::committed), a PTX file in the repository is embedded as it is
+//! while it is fresh, which takes no time and no toolchain. `preempt-ptx` writes it:
+//!
+//! ```sh
+//! cargo run -p preempt --features build --bin preempt-ptx -- path/to/kernels
+//! ```
+//!
+//! A stale one is never embedded. `PREEMPT_PTX=compile` in the environment compiles whether or
+//! not it is fresh, and `PREEMPT_PTX=committed` never compiles.
+
+mod check;
+mod error;
+mod nested_cargo;
+mod sources;
+mod toolchain;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use check::{Report, check};
+pub use error::Error;
+use error::io;
+use sources::Crate;
+use toolchain::Toolchain;
+
+/// What is compiled for if nothing else is asked for: it runs on every GPU since 2020.
+const DEFAULT_CPU: &str = "sm_80";
+
+/// A kernels crate to compile and embed.
+///
+/// ```no_run
+/// # fn main() -> Result<(), preempt::build::Error> {
+/// preempt::build::Kernels::new("../kernels").target_cpu("sm_90").committed("kernels.ptx").build()
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is compiled before `build`"]
+pub struct Kernels {
+    dir: PathBuf,
+    target_cpu: String,
+    committed: Option<PathBuf>,
+}
+
+impl Kernels {
+    /// The kernels crate in the folder `dir`, relative to the package of the build script.
+    pub fn new(dir: impl Into<PathBuf>) -> Kernels {
+        Kernels { dir: dir.into(), target_cpu: DEFAULT_CPU.to_owned(), committed: None }
+    }
+
+    /// Sets the oldest GPU that the PTX runs on, `sm_80` if this is not called. The driver
+    /// compiles PTX for newer ones when it loads it.
+    pub fn target_cpu(mut self, name: impl Into<String>) -> Kernels {
+        self.target_cpu = name.into();
+        self
+    }
+
+    /// Embeds this file, relative to the kernels crate, while it is fresh.
+    pub fn committed(mut self, file: impl Into<PathBuf>) -> Kernels {
+        self.committed = Some(file.into());
+        self
+    }
+
+    /// Call this from a build script: leaves the PTX where
+    /// [`include_kernels!`](crate::include_kernels) finds it, and tells cargo when to run the
+    /// script again.
+    ///
+    /// If there is no toolchain and no fresh committed PTX, prints a warning and leaves a
+    /// module without PTX.
+    ///
+    /// # Errors
+    ///
+    /// If the crate cannot be found or compiled, if the PTX does not pass [`check`], or if a
+    /// file cannot be written.
+    pub fn build(self) -> Result<(), Error> {
+        let krate = Crate::resolve(&self.dir)?;
+        for path in krate.watched().into_iter().chain(self.committed_file()) {
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
+        for name in ["PREEMPT_PTX", "PREEMPT_RUSTC", "PREEMPT_TOOLS"] {
+            println!("cargo:rerun-if-env-changed={name}");
+        }
+        let ptx = match self.ptx_of(&krate) {
+            Ok(ptx) => Some(ptx),
+            Err(Absent::Failed(error)) => return Err(error),
+            Err(Absent::Explained(why)) => {
+                let name = &krate.name;
+                println!("cargo:warning=`{name}` runs on the CPU device alone, without PTX: {why}");
+                None
+            }
+        };
+        embed(&krate.name, ptx.as_deref())
+    }
+
+    /// The committed PTX if it is fresh, or else what the compiler makes.
+    fn ptx_of(&self, krate: &Crate) -> Result<String, Absent> {
+        let mode = env::var("PREEMPT_PTX").unwrap_or_default();
+        if mode != "compile"
+            && let Some(ptx) = self.fresh(krate)
+        {
+            check(&ptx)?;
+            return Ok(ptx);
+        }
+        let stale = match &self.committed {
+            Some(file) => format!("{} is stale or missing", file.display()),
+            None => "none is committed".to_owned(),
+        };
+        if mode == "committed" {
+            return Err(Absent::Explained(format!("PREEMPT_PTX=committed, and {stale}")));
+        }
+        match Toolchain::find() {
+            Ok(toolchain) => Ok(self.compile_with(krate, &toolchain)?.ptx),
+            Err(error) => Err(Absent::Explained(format!("{stale}, and {error}"))),
+        }
+    }
+
+    fn compile_with(
+        &self,
+        krate: &Crate,
+        toolchain: &Toolchain,
+    ) -> Result<nested_cargo::Compiled, Error> {
+        let compiled = nested_cargo::compile(krate, &self.target_cpu, toolchain, &work_folder())?;
+        let report = check(&compiled.ptx)?;
+        if report.target != self.target_cpu {
+            return Err(Error::WrongTarget {
+                asked: self.target_cpu.clone(),
+                found: report.target,
+            });
+        }
+        Ok(compiled)
+    }
+
+    /// Compiles the crate and returns the PTX, with the header that [`is_fresh`](Self::is_fresh)
+    /// reads: what `preempt-ptx` commits.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build), and [`Error::NoToolchain`].
+    pub fn compile(&self) -> Result<String, Error> {
+        let krate = Crate::resolve(&self.dir)?;
+        let compiled = self.compile_with(&krate, &Toolchain::find()?)?;
+        let header = krate.header(&compiled.files, &self.fingerprint())?;
+        Ok(header + &compiled.ptx)
+    }
+
+    /// Whether the committed PTX was compiled from the sources as they are now.
+    ///
+    /// # Errors
+    ///
+    /// If cargo cannot resolve the crate. A missing file is not fresh.
+    pub fn is_fresh(&self) -> Result<bool, Error> {
+        Ok(self.fresh(&Crate::resolve(&self.dir)?).is_some())
+    }
+
+    fn fresh(&self, krate: &Crate) -> Option<String> {
+        let ptx = fs::read_to_string(self.committed_file()?).ok()?;
+        krate.is_fresh(&ptx, &self.fingerprint()).then_some(ptx)
+    }
+
+    fn committed_file(&self) -> Option<PathBuf> {
+        self.committed.as_ref().map(|file| self.dir.join(file))
+    }
+
+    fn fingerprint(&self) -> String {
+        nested_cargo::fingerprint(&self.target_cpu)
+    }
+}
+
+/// Why there is no PTX.
+enum Absent {
+    /// Nothing is wrong with the kernels.
+    Explained(String),
+    Failed(Error),
+}
+
+impl From<Error> for Absent {
+    fn from(error: Error) -> Absent {
+        Absent::Failed(error)
+    }
+}
+
+/// Leaves what `include_kernels!` includes: an expression of type `Option<&'static str>`.
+fn embed(name: &str, ptx: Option<&str>) -> Result<(), Error> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+    let expression = match ptx {
+        Some(ptx) => {
+            let file = out.join(format!("{name}.ptx"));
+            fs::write(&file, ptx).map_err(io("write", file))?;
+            format!("Some(include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}.ptx\")))\n")
+        }
+        None => "None\n".to_owned(),
+    };
+    let file = out.join(format!("{name}.kernels.rs"));
+    fs::write(&file, expression).map_err(io("write", file))
+}
+
+/// Where the compiler's intermediate files go: a folder of its own in the target folder that
+/// this program was built into, shared by all kernels crates of the workspace.
+fn work_folder() -> PathBuf {
+    let program = env::current_exe().unwrap_or_default();
+    // Cargo marks its target folders so.
+    let target = program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
+    let target = target.map(Path::to_owned).or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
+    target.unwrap_or_else(env::temp_dir).join("preempt")
+}

@@ -1,0 +1,65 @@
+//! A kernels crate's device code, embedded in the application.
+
+/// The PTX of one kernels crate; [`include_kernels!`](crate::include_kernels) makes one.
+///
+/// ```
+/// let module = preempt::Module::new("kernels", None);
+/// assert!(module.ptx().is_none(), "these kernels run on the CPU device alone");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Module {
+    name: &'static str,
+    ptx: Option<&'static str>,
+}
+
+impl Module {
+    /// The kernels of the crate `name`, with underscores, compiled to `ptx`.
+    pub const fn new(name: &'static str, ptx: Option<&'static str>) -> Module {
+        Module { name, ptx }
+    }
+
+    /// The kernels crate's name, with underscores, as in its functions' module paths.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The PTX; `None` if the build found no device toolchain.
+    pub const fn ptx(&self) -> Option<&'static str> {
+        self.ptx
+    }
+}
+
+impl std::fmt::Debug for Module {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Module")
+            .field("name", &self.name)
+            .field("ptx_bytes", &self.ptx.map(str::len))
+            .finish()
+    }
+}
+
+/// The [`Module`](crate::Module) that the build script left for the kernels crate of this name,
+/// with underscores. Can be used in a `const`.
+///
+/// ```ignore
+/// const KERNELS: preempt::Module = preempt::include_kernels!("my_kernels");
+/// ```
+///
+/// The build script calls [`preempt::build::Kernels`](crate::build::Kernels) (feature `build`).
+#[macro_export]
+macro_rules! include_kernels {
+    ($name:literal) => {
+        $crate::Module::new(
+            $name,
+            ::core::include!(::core::concat!(
+                ::core::env!(
+                    "OUT_DIR",
+                    "`include_kernels!` needs a build script that compiles them"
+                ),
+                "/",
+                $name,
+                ".kernels.rs"
+            )),
+        )
+    };
+}
