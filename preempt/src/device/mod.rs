@@ -10,6 +10,7 @@ use preempt_device::host::{Args, Dim3, Kernel};
 
 use crate::engine::OpKey;
 use crate::error::Error;
+use crate::module::Module;
 use crate::policy::Priority;
 
 mod cpu;
@@ -149,6 +150,9 @@ pub(crate) enum Report {
 /// The part of a device that differs between kinds. All methods can be called from any thread;
 /// actions of one operation come in the engine's order.
 pub(crate) trait Backend: Send + Sync {
+    /// Makes kernels known, before anything runs.
+    fn load(&self, modules: &[Module]) -> Result<(), Error>;
+
     /// Blocks of this kernel that one SM holds; 0 if not even one.
     fn occupancy(&self, kernel: &Kernel, block: Dim3) -> u32;
 

@@ -18,6 +18,7 @@ use preempt_device::kernel::KernelArg;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::Error;
+use crate::module::Module;
 use crate::policy::{Policy, Priority, StaticPriority};
 
 mod core;
@@ -55,7 +56,12 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler with settings to choose.
     pub fn builder() -> SchedulerBuilder {
-        SchedulerBuilder { device: None, policy: None, spin: Duration::from_micros(50) }
+        SchedulerBuilder {
+            device: None,
+            policy: None,
+            modules: Vec::new(),
+            spin: Duration::from_micros(50),
+        }
     }
 
     /// A stream: its launches and copies run in the order in which they are submitted. Launches
@@ -121,6 +127,7 @@ impl fmt::Debug for Scheduler {
 pub struct SchedulerBuilder {
     device: Option<Device>,
     policy: Option<Box<dyn Policy>>,
+    modules: Vec<Module>,
     spin: Duration,
 }
 
@@ -134,6 +141,13 @@ impl SchedulerBuilder {
     /// Who runs on which SMs. By default, [`StaticPriority`].
     pub fn policy(mut self, policy: impl Policy + 'static) -> SchedulerBuilder {
         self.policy = Some(Box::new(policy));
+        self
+    }
+
+    /// The device code of a kernels crate, from [`include_kernels!`](crate::include_kernels).
+    /// A GPU needs it for every kernel that is launched; the CPU device does without.
+    pub fn kernels(mut self, module: Module) -> SchedulerBuilder {
+        self.modules.push(module);
         self
     }
 
@@ -158,7 +172,7 @@ impl SchedulerBuilder {
             }
         };
         let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
-        let shared = Shared::start(device, policy, self.spin)?;
+        let shared = Shared::start(device, policy, &self.modules, self.spin)?;
         Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default() })
     }
 }
@@ -167,6 +181,7 @@ impl fmt::Debug for SchedulerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SchedulerBuilder")
             .field("device", &self.device)
+            .field("kernels", &self.modules)
             .field("spin", &self.spin)
             .finish_non_exhaustive()
     }

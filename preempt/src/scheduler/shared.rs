@@ -18,6 +18,7 @@ use super::handle::Completion;
 use super::lock;
 use crate::device::Device;
 use crate::error::Error;
+use crate::module::Module;
 use crate::policy::Policy;
 
 /// How long the poller waits for the device before it looks by itself.
@@ -60,9 +61,21 @@ impl Shared {
     pub fn start(
         device: Device,
         policy: Box<dyn Policy>,
+        modules: &[Module],
         spin: Duration,
     ) -> Result<Arc<Shared>, Error> {
         device.take()?;
+        let taken = device.clone();
+        Self::start_on(device, policy, modules, spin).inspect_err(|_| taken.give_back())
+    }
+
+    fn start_on(
+        device: Device,
+        policy: Box<dyn Policy>,
+        modules: &[Module],
+        spin: Duration,
+    ) -> Result<Arc<Shared>, Error> {
+        device.inner.backend.load(modules)?;
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(device.clone(), policy)),
             device,
@@ -80,10 +93,7 @@ impl Shared {
                 let _ = shared.poller.set(handle.thread().clone());
                 Ok(shared)
             }
-            Err(source) => {
-                shared.device.give_back();
-                Err(Error::Thread { what: "the poller", source: Arc::new(source) })
-            }
+            Err(source) => Err(Error::Thread { what: "the poller", source: Arc::new(source) }),
         }
     }
 

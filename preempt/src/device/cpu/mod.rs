@@ -18,6 +18,7 @@ use preempt_device::host::{Dim3, Kernel};
 use super::{Backend, ControlMemory, Copy, Grid, Properties, Report};
 use crate::engine::OpKey;
 use crate::error::Error;
+use crate::module::Module;
 
 mod block;
 mod dispatch;
@@ -132,6 +133,11 @@ impl Shared {
 }
 
 impl Backend for CpuDevice {
+    fn load(&self, _modules: &[Module]) -> Result<(), Error> {
+        // The kernels' CPU entries come with the calls.
+        Ok(())
+    }
+
     fn occupancy(&self, kernel: &Kernel, block: Dim3) -> u32 {
         let demand = Demand::of(kernel, block);
         let by_threads = self.limits.threads_per_sm / demand.threads.max(1);
