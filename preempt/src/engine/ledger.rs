@@ -33,6 +33,11 @@ impl Ledger {
         self.entries.get(sm as usize).is_some_and(|entry| entry.owner.is_none())
     }
 
+    #[cfg(test)]
+    pub fn owner(&self, sm: u32) -> Option<OpKey> {
+        self.entries[sm as usize].owner
+    }
+
     /// Starts to look at a plan.
     pub fn begin_plan(&mut self) {
         self.planned.fill(None);
