@@ -35,12 +35,11 @@ pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
     errors.finish()?;
 
     let ident = &input.ident;
-    let asserts = fields.iter().map(|ty| quote_spanned!(at(ty.span())=> __preempt_field::<#ty>();));
+    let asserts = fields
+        .iter()
+        .map(|ty| quote_spanned!(at(ty.span())=> #krate::kernel::check_element::<#ty>();));
     Ok(quote! {
-        const _: () = {
-            const fn __preempt_field<T: #krate::kernel::KernelArg>() {}
-            #(#asserts)*
-        };
+        const _: () = { #(#asserts)* };
         #[automatically_derived]
         unsafe impl #krate::kernel::KernelArg for #ident {}
     })

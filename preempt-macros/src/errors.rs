@@ -28,3 +28,15 @@ impl Errors {
         self.0.map_or(Ok(()), Err)
     }
 }
+
+/// Both values, or the errors of both.
+pub fn both<A, B>(a: Result<A>, b: Result<B>) -> Result<(A, B)> {
+    match (a, b) {
+        (Ok(a), Ok(b)) => Ok((a, b)),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+        (Err(mut first), Err(second)) => {
+            first.combine(second);
+            Err(first)
+        }
+    }
+}

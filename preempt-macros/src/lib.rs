@@ -1,12 +1,18 @@
 //! `#[preemptible]` and `#[derive(KernelArg)]`; use them through `preempt_device`.
 
+use errors::Errors;
+use parse::Kernel;
 use proc_macro::TokenStream;
+use proc_macro2::TokenStream as TokenStream2;
 
 mod analyze;
 mod derive;
 mod errors;
 mod generate;
 mod parse;
+mod shared;
+#[cfg(test)]
+mod tests;
 
 /// Makes a kernel preemptible.
 #[proc_macro_attribute]
@@ -17,17 +23,23 @@ pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
 /// Lets a struct be passed to kernels by value.
 #[proc_macro_derive(KernelArg, attributes(kernel_arg))]
 pub fn derive_kernel_arg(item: TokenStream) -> TokenStream {
-    derive::kernel_arg(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+    expand_derive(item.into()).into()
 }
 
-fn expand_kernel(
-    options: proc_macro2::TokenStream,
-    item: proc_macro2::TokenStream,
-) -> proc_macro2::TokenStream {
-    let expand = || {
-        let mut kernel = parse::Kernel::parse(options, item)?;
-        let arrays = analyze::place_shared_arrays(&kernel.options.krate, &mut kernel.body)?;
-        Ok(generate::kernel(&kernel, &arrays))
+fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
+    let mut kernel = match Kernel::parse(options, item) {
+        Ok(kernel) => kernel,
+        Err(error) => return error.into_compile_error(),
     };
-    expand().unwrap_or_else(|error: syn::Error| error.into_compile_error())
+    let mut errors = Errors::default();
+    analyze::check_returns(&kernel.body, &mut errors);
+    let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
+    // The kernel is there even where its body is refused, so that its callers see no error.
+    let mut expansion = generate::kernel(&kernel, &arrays);
+    expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
+    expansion
+}
+
+fn expand_derive(item: TokenStream2) -> TokenStream2 {
+    derive::kernel_arg(item).unwrap_or_else(syn::Error::into_compile_error)
 }

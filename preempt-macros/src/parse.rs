@@ -11,7 +11,7 @@ use syn::{
     Token, Type, TypeReference, Visibility, parse_quote,
 };
 
-use crate::errors::Errors;
+use crate::errors::{Errors, both};
 
 /// A function that `#[preemptible]` accepts.
 pub struct Kernel {
@@ -42,13 +42,31 @@ pub struct Param {
     pub kind: ParamKind,
 }
 
-/// How a parameter travels from the launch to the body; the types are those of the elements.
+/// How a parameter travels from the launch to the body.
 pub enum ParamKind {
-    Slice(Type),
-    ConstPtr(Type),
-    MutPtr(Type),
-    SliceMut(Type),
+    /// By value.
     Value,
+    /// As a buffer's address and length.
+    Buffer { form: Form, element: Box<Type> },
+}
+
+/// What the body sees of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// `&[T]`
+    Slice,
+    /// `*const T`
+    ConstPtr,
+    /// `*mut T`
+    MutPtr,
+    /// `SliceMut<T>`
+    SliceMut,
+}
+
+impl Form {
+    pub fn writes(self) -> bool {
+        matches!(self, Form::MutPtr | Form::SliceMut)
+    }
 }
 
 /// Threads in a block, and in its z dimension, on every CUDA device so far (CUDA C++
@@ -65,19 +83,11 @@ const KNOWN_OPTIONS: &str =
 
 impl Kernel {
     pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
-        let mut errors = Errors::default();
-        let options = errors.take(Options::parse.parse2(options));
-        let function = errors.take(parse_function(item));
-        let params = function.as_ref().map(|function| {
-            check_attributes(&function.attrs, &mut errors);
-            check_signature(&function.sig, &mut errors);
-            parse_params(&function.sig, &mut errors)
+        let function = parse_function(item).and_then(|function| {
+            let params = check_function(&function)?;
+            Ok((function, params))
         });
-        errors.finish()?;
-        // Nothing is missing where there was no error.
-        let (Some(options), Some(function), Some(params)) = (options, function, params) else {
-            return Err(Error::new(proc_macro2::Span::call_site(), "expected a function"));
-        };
+        let (options, (function, params)) = both(Options::parse.parse2(options), function)?;
         Ok(Kernel {
             options,
             attrs: function.attrs,
@@ -191,34 +201,53 @@ fn parse_function(item: TokenStream) -> Result<ItemFn> {
     }
 }
 
-/// Attributes that would fight with what the expansion says about its functions.
+/// What is wrong with the function, or its parameters.
+fn check_function(function: &ItemFn) -> Result<Vec<Param>> {
+    let mut errors = Errors::default();
+    check_attributes(&function.attrs, &mut errors);
+    check_signature(&function.sig, &mut errors);
+    let params = function.sig.inputs.iter().filter_map(|input| match input {
+        FnArg::Typed(param) => errors.take(parse_param(param)),
+        FnArg::Receiver(receiver) => {
+            errors.push(
+                receiver.span(),
+                "a kernel has no receiver; make it a free function, and pass a struct with \
+                 `#[derive(Clone, Copy, KernelArg)] #[repr(C)]` by value",
+            );
+            None
+        }
+    });
+    let params = params.collect();
+    errors.finish().map(|()| params)
+}
+
+/// Refuses attributes that would fight with what the expansion says about its functions.
 fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
     const REFUSED: [&str; 7] = [
-        "no_mangle",
         "export_name",
-        "link_section",
         "inline",
+        "link_section",
+        "naked",
+        "no_mangle",
         "target_feature",
         "track_caller",
-        "naked",
     ];
     for attr in attrs {
-        let mut path = attr.path().clone();
-        if path.is_ident("unsafe")
-            && let Ok(inner) = attr.parse_args_with(|input: ParseStream<'_>| {
-                let path = input.call(Path::parse_mod_style)?;
-                input.parse::<TokenStream>()?;
-                Ok(path)
-            })
-        {
-            path = inner;
-        }
+        // The path inside `unsafe(..)` is the one that counts.
+        let inner = attr.parse_args_with(|input: ParseStream<'_>| {
+            let path = input.call(Path::parse_mod_style)?;
+            input.parse::<TokenStream>().map(|_| path)
+        });
+        let path = match inner {
+            Ok(inner) if attr.path().is_ident("unsafe") => inner,
+            _ => attr.path().clone(),
+        };
         if let Some(refused) = REFUSED.iter().find(|refused| path.is_ident(refused)) {
             errors.push(
                 attr.span(),
                 format!(
                     "`{refused}` does not go with `#[preemptible]`, which decides how the \
-                     kernel's entries are called and compiled; remove it"
+                     kernel's entries are named, called and compiled; remove it"
                 ),
             );
         }
@@ -277,21 +306,6 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     }
 }
 
-fn parse_params(sig: &Signature, errors: &mut Errors) -> Vec<Param> {
-    let params = sig.inputs.iter().filter_map(|input| match input {
-        FnArg::Receiver(receiver) => {
-            errors.push(
-                receiver.span(),
-                "a kernel has no receiver; make it a free function and pass a struct with \
-                 `#[derive(Clone, Copy, KernelArg)] #[repr(C)]` by value",
-            );
-            None
-        }
-        FnArg::Typed(param) => errors.take(parse_param(param)),
-    });
-    params.collect()
-}
-
 fn parse_param(param: &PatType) -> Result<Param> {
     let mut errors = Errors::default();
     for attr in &param.attrs {
@@ -303,25 +317,22 @@ fn parse_param(param: &PatType) -> Result<Param> {
             );
         }
     }
-    let kind = errors.take(parse_type(&param.ty));
     let name = match &*param.pat {
-        Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => {
-            Some((pat.mutability, pat.ident.clone()))
-        }
-        pat => {
-            errors.push(
-                pat.span(),
-                "a parameter of a kernel is a plain name, `name: T` or `mut name: T`; take it \
-                 apart in the body",
-            );
-            None
-        }
+        Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => Ok(pat),
+        pat => Err(Error::new_spanned(
+            pat,
+            "a parameter of a kernel is a plain name, `name: T` or `mut name: T`; take it apart \
+             in the body",
+        )),
     };
-    errors.finish()?;
-    let (Some((mutability, ident)), Some(kind)) = (name, kind) else {
-        return Err(Error::new(param.span(), "expected `name: T`"));
-    };
-    Ok(Param { attrs: param.attrs.clone(), mutability, ident, ty: (*param.ty).clone(), kind })
+    let ((name, kind), ()) = both(both(name, parse_type(&param.ty)), errors.finish())?;
+    Ok(Param {
+        attrs: param.attrs.clone(),
+        mutability: name.mutability,
+        ident: name.ident.clone(),
+        ty: (*param.ty).clone(),
+        kind,
+    })
 }
 
 fn parse_type(ty: &Type) -> Result<ParamKind> {
@@ -329,10 +340,13 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
         // What `macro_rules!` passes on, and what someone wrote in parentheses.
         Type::Group(group) => parse_type(&group.elem),
         Type::Paren(paren) => parse_type(&paren.elem),
-        Type::Ptr(pointer) => Ok(match pointer.mutability {
-            PointerMutability::Const(_) => ParamKind::ConstPtr((*pointer.elem).clone()),
-            PointerMutability::Mut(_) => ParamKind::MutPtr((*pointer.elem).clone()),
-        }),
+        Type::Ptr(pointer) => {
+            let form = match pointer.mutability {
+                PointerMutability::Const(_) => Form::ConstPtr,
+                PointerMutability::Mut(_) => Form::MutPtr,
+            };
+            Ok(ParamKind::Buffer { form, element: pointer.elem.clone() })
+        }
         Type::Reference(reference) => parse_reference(reference),
         Type::ImplTrait(_) => Err(Error::new_spanned(
             ty,
@@ -340,7 +354,7 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
         )),
         _ => {
             if let Some(element) = slice_mut_element(ty) {
-                return Ok(ParamKind::SliceMut(element));
+                return Ok(ParamKind::Buffer { form: Form::SliceMut, element: Box::new(element) });
             }
             let mut references = References::default();
             references.visit_type(ty);
@@ -368,7 +382,9 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
         ));
     }
     match strip(&reference.elem) {
-        Type::Slice(slice) => Ok(ParamKind::Slice((*slice.elem).clone())),
+        Type::Slice(slice) => {
+            Ok(ParamKind::Buffer { form: Form::Slice, element: slice.elem.clone() })
+        }
         Type::Path(path) if path.path.is_ident("str") => Err(Error::new_spanned(
             reference,
             "a kernel cannot take `&str`; take the bytes, `&[u8]`",
