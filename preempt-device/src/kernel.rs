@@ -30,16 +30,20 @@ primitive_args!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool);
 // SAFETY: an array is its elements in order.
 unsafe impl<T: KernelArg, const N: usize> KernelArg for [T; N] {}
 
-/// What the elements of a buffer and the fields of an argument must be; expansions ask.
+/// What expansions assert about the types of parameters and fields.
 #[doc(hidden)]
-pub const fn check_element<T: KernelArg>() {}
+pub mod check {
+    use super::KernelArg;
 
-/// What an argument by value must be; expansions ask.
-#[doc(hidden)]
-pub const fn check_value<T: KernelArg>() {
-    // The compiler drops a parameter without bytes, and the driver would count it.
-    assert!(size_of::<T>() > 0, "an argument without bytes cannot be passed to a kernel");
-    assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes");
+    /// Elements of a buffer, and fields of an argument.
+    pub const fn element<T: KernelArg>() {}
+
+    /// Arguments by value.
+    pub const fn value<T: KernelArg>() {
+        // The compiler drops a parameter without bytes, and the driver would count it.
+        assert!(size_of::<T>() > 0, "an argument without bytes cannot be passed to a kernel");
+        assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes");
+    }
 }
 
 /// A slice in device memory that a kernel writes.

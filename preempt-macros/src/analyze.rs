@@ -7,10 +7,9 @@
 use std::collections::HashSet;
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
-use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    Block, Expr, ExprAsync, ExprClosure, ExprForLoop, ExprLoop, ExprMethodCall, ExprPath,
+    Block, Error, Expr, ExprAsync, ExprClosure, ExprForLoop, ExprLoop, ExprMethodCall, ExprPath,
     ExprReturn, ExprWhile, Item, ItemFn, Local, Macro, Pat, UseRename,
 };
 
@@ -33,20 +32,21 @@ pub fn check_returns(body: &Block, errors: &mut Errors) {
         };
         let name = barrier.barrier.as_deref().unwrap_or_default();
         let place = if index > at { "below" } else { "when the loop comes to it again" };
-        errors.push(
+        errors.add(Error::new(
             point.span,
             format!(
                 "threads that return here never reach `{name}` {place}; make the rest of the body \
                  conditional (`if i < n {{ .. }}`) and keep the barrier outside of it, or return \
                  after the last barrier"
             ),
-        );
+        ));
         if !barriers.contains(&index) {
             barriers.push(index);
         }
     }
     for index in barriers {
-        errors.push(points[index].span, "every thread must reach this, but some may have returned");
+        let message = "every thread must reach this, but some may have returned";
+        errors.add(Error::new(points[index].span, message));
     }
 }
 
@@ -211,7 +211,7 @@ impl<'a> Walk<'a> {
 impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_expr_return(&mut self, expr: &'ast ExprReturn) {
         visit::visit_expr_return(self, expr);
-        self.add_return(expr.span());
+        self.add_return(expr.return_token.span);
     }
 
     // Not only calls: a function that is passed on is called by someone.

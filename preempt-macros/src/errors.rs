@@ -1,6 +1,6 @@
 //! Several mistakes in one go.
 
-use proc_macro2::Span;
+use quote::ToTokens;
 use syn::{Error, Result};
 
 /// The errors found so far, so that a user sees all of them at once.
@@ -8,8 +8,9 @@ use syn::{Error, Result};
 pub struct Errors(Option<Error>);
 
 impl Errors {
-    pub fn push(&mut self, span: Span, message: impl std::fmt::Display) {
-        self.add(Error::new(span, message));
+    /// A mistake in `tokens`, all of which the message points at.
+    pub fn push(&mut self, tokens: impl ToTokens, message: impl std::fmt::Display) {
+        self.add(Error::new_spanned(tokens, message));
     }
 
     pub fn add(&mut self, error: Error) {

@@ -64,18 +64,23 @@ fn shared_layout(kernel: &Kernel, arrays: &[SharedArray]) -> TokenStream {
 /// Asserts what the types of the parameters must be, at those types.
 fn bounds(kernel: &Kernel) -> Option<TokenStream> {
     let krate = &kernel.options.krate;
-    let bounds = kernel.params.iter().map(|param| match &param.kind {
+    let checks = kernel.params.iter().map(|param| match &param.kind {
         ParamKind::Buffer { element, .. } => {
-            quote_spanned!(at(element.span())=> #krate::kernel::check_element::<#element>();)
+            quote_spanned!(at(element.span())=> __preempt_check::element::<#element>();)
         }
         ParamKind::Value => {
             let ty = &param.ty;
-            quote_spanned!(at(ty.span())=> #krate::kernel::check_value::<#ty>();)
+            quote_spanned!(at(ty.span())=> __preempt_check::value::<#ty>();)
         }
     });
-    let mut bounds = bounds.peekable();
-    bounds.peek()?;
-    Some(quote!(const _: () = { #(#bounds)* };))
+    (!kernel.params.is_empty()).then(|| {
+        quote! {
+            const _: () = {
+                use #krate::kernel::check as __preempt_check;
+                #(#checks)*
+            };
+        }
+    })
 }
 
 /// The user's function under another name; nothing in it is changed but shared arrays.

@@ -110,8 +110,8 @@ impl Options {
         while !input.is_empty() {
             let name = input.call(Ident::parse_any)?;
             if !input.peek(Token![=]) {
-                return Err(Error::new(
-                    name.span(),
+                return Err(Error::new_spanned(
+                    &name,
                     format!("expected `{name} = ..`; the options are {KNOWN_OPTIONS}"),
                 ));
             }
@@ -125,13 +125,13 @@ impl Options {
             } else {
                 input.parse::<Expr>()?;
                 errors.push(
-                    name.span(),
+                    &name,
                     format!("unknown option `{name}`; the options are {KNOWN_OPTIONS}"),
                 );
                 false
             };
             if duplicate {
-                errors.push(name.span(), format!("`{name}` is given twice; remove one of them"));
+                errors.push(&name, format!("`{name}` is given twice; remove one of them"));
             }
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
@@ -140,7 +140,7 @@ impl Options {
         if let Some(amortize) = &amortize
             && literal(amortize) == Some(0)
         {
-            errors.push(amortize.span(), AMORTIZE_LIMITS);
+            errors.push(amortize, AMORTIZE_LIMITS);
         }
         let block = block.and_then(|block| errors.take(parse_block(block)));
         errors.finish()?;
@@ -169,7 +169,7 @@ fn parse_block(block: Expr) -> Result<[Expr; 3]> {
             return Err(Error::new(span, BLOCK_LIMITS));
         }
     } else if let Some(zero) = extents.iter().find(|extent| literal(extent) == Some(0)) {
-        return Err(Error::new(zero.span(), BLOCK_LIMITS));
+        return Err(Error::new_spanned(zero, BLOCK_LIMITS));
     }
     Ok(extents)
 }
@@ -210,7 +210,7 @@ fn check_function(function: &ItemFn) -> Result<Vec<Param>> {
         FnArg::Typed(param) => errors.take(parse_param(param)),
         FnArg::Receiver(receiver) => {
             errors.push(
-                receiver.span(),
+                receiver,
                 "a kernel has no receiver; make it a free function, and pass a struct with \
                  `#[derive(Clone, Copy, KernelArg)] #[repr(C)]` by value",
             );
@@ -244,7 +244,7 @@ fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
         };
         if let Some(refused) = REFUSED.iter().find(|refused| path.is_ident(refused)) {
             errors.push(
-                attr.span(),
+                attr,
                 format!(
                     "`{refused}` does not go with `#[preemptible]`, which decides how the \
                      kernel's entries are named, called and compiled; remove it"
@@ -256,45 +256,42 @@ fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
 
 fn check_signature(sig: &Signature, errors: &mut Errors) {
     if let Some(constness) = &sig.constness {
-        errors.push(constness.span, "a kernel cannot be `const`: it runs on a device; remove it");
+        errors.push(constness, "a kernel cannot be `const`: it runs on a device; remove it");
     }
     if let Some(asyncness) = &sig.asyncness {
         errors.push(
-            asyncness.span,
+            asyncness,
             "a kernel cannot be `async`: remove it; what a stream returns for the launch can be \
              awaited",
         );
     }
     if let Some(abi) = &sig.abi {
         errors.push(
-            abi.span(),
+            abi,
             "a kernel is an ordinary function, and the expansion adds the ABI of its entries; \
              remove `extern`",
         );
     }
     if let Safety::Safe(safe) = &sig.safety {
-        errors.push(safe.span, "a kernel is safe unless it is `unsafe`; remove `safe`");
+        errors.push(safe, "a kernel is safe unless it is `unsafe`; remove `safe`");
     }
     if let Some(variadic) = &sig.variadic {
         errors.push(
-            variadic.span(),
+            variadic,
             "a kernel takes a fixed number of arguments; pass a slice `&[T]` instead",
         );
     }
     if let ReturnType::Type(_, ty) = &sig.output {
-        errors.push(
-            ty.span(),
-            "a kernel returns nothing; write results to a `SliceMut<T>` or `*mut T`",
-        );
+        errors.push(ty, "a kernel returns nothing; write results to a `SliceMut<T>` or `*mut T`");
     }
     for param in &sig.generics.params {
         match param {
             GenericParam::Lifetime(lifetime) => errors.push(
-                lifetime.span(),
+                lifetime,
                 "a kernel has no lifetime parameters; write `&[T]` without a lifetime",
             ),
             param => errors.push(
-                param.span(),
+                param,
                 "a kernel cannot be generic, since each of its entries is one symbol; put the \
                  code in a generic function with `#[inline(always)]`, and call it from one kernel \
                  for each type",
@@ -302,7 +299,7 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
         }
     }
     if let Some(clause) = &sig.generics.where_clause {
-        errors.push(clause.span(), "a kernel cannot be generic, so it needs no `where`; remove it");
+        errors.push(clause, "a kernel cannot be generic, so it needs no `where`; remove it");
     }
 }
 
@@ -311,7 +308,7 @@ fn parse_param(param: &PatType) -> Result<Param> {
     for attr in &param.attrs {
         if attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr") {
             errors.push(
-                attr.span(),
+                attr,
                 "host and device must agree about the parameters of a kernel; write two kernels \
                  and put `#[cfg(..)]` on them",
             );
@@ -376,8 +373,8 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
     if let Some(lifetime) = &reference.lifetime
         && lifetime.ident != "_"
     {
-        return Err(Error::new(
-            lifetime.span(),
+        return Err(Error::new_spanned(
+            lifetime,
             "a slice is there while the launch runs and no longer; write `&[T]` without a lifetime",
         ));
     }
@@ -423,7 +420,7 @@ struct References(Errors);
 impl<'ast> Visit<'ast> for References {
     fn visit_type_reference(&mut self, reference: &'ast TypeReference) {
         self.0.push(
-            reference.span(),
+            reference,
             "a value that is passed to a kernel holds no references, since they would point into \
              host memory; pass slices as parameters of their own",
         );

@@ -43,7 +43,7 @@ impl Placer<'_> {
         };
         let Ok(array) = parse.parse2(mac.tokens.clone()) else {
             self.errors.push(
-                mac.span(),
+                mac,
                 "expected an element type and a constant length, `shared_array![f32; 256]`",
             );
             return Some(quote!(::core::unimplemented!()));
