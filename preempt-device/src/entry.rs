@@ -58,6 +58,11 @@ impl Block for CudaBlock {
 /// Called once, first, by every thread of a block that was launched with this cohort.
 #[inline(always)]
 pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
+    let cohort = &Cohort {
+        control: target::global(cohort.control),
+        post: target::global(cohort.post),
+        ..*cohort
+    };
     let [x, y, _] = cohort.grid;
     target::declare_task_registers(cohort.grid);
     let run_task = |index: u32| {

@@ -46,6 +46,7 @@ unsafe extern "unadjusted" {
 unsafe extern "C" {
     fn preempt_shared_base() -> *mut u8;
     fn preempt_loop_slot() -> *mut u64;
+    fn preempt_global(address: u64) -> *const u8;
 }
 
 /// The barrier of the worker loop; kernels' own code uses barrier 0.
@@ -139,6 +140,14 @@ pub(crate) fn shared_base() -> *mut u8 {
 pub(crate) fn loop_slot() -> *mut u64 {
     // SAFETY: returns an address.
     unsafe { preempt_loop_slot() }
+}
+
+/// The same pointer, of which the compiler knows that it points to global memory (device
+/// memory or host memory that is mapped).
+#[inline(always)]
+pub(crate) fn global<T>(ptr: *const T) -> *const T {
+    // SAFETY: returns an address.
+    unsafe { preempt_global(ptr as u64).cast() }
 }
 
 #[inline(always)]

@@ -14,3 +14,11 @@ define ptr @preempt_shared_base() alwaysinline nounwind memory(none) {
 define ptr @preempt_loop_slot() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_slot to ptr)
 }
+
+; A pointer to global memory that came in as a number, as those in a struct argument do. Seen as
+; a generic one, each atomic operation through it has a second version for shared memory.
+define ptr @preempt_global(i64 %address) alwaysinline nounwind memory(none) {
+  %global = inttoptr i64 %address to ptr addrspace(1)
+  %generic = addrspacecast ptr addrspace(1) %global to ptr
+  ret ptr %generic
+}

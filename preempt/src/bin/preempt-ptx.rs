@@ -17,7 +17,7 @@ Without a CRATE_DIR: every workspace member that has a `kernels.ptx` already.
 Options:
   --check             write nothing; fail if a file was not compiled from the present sources
   --target-cpu NAME   the oldest GPU to run on [default: sm_80]
-  --out-dir DIR       write DIR/<folder's name>.ptx instead
+  --out-dir DIR       write DIR/<library's name>.ptx instead
 ";
 
 /// The file's name in each crate.
@@ -84,7 +84,7 @@ fn run(options: Option<Options>) -> Result<ExitCode, String> {
         } else {
             let ptx = kernels.compile().map_err(explain)?;
             let file = match &options.out_dir {
-                Some(out) => out.join(dir.file_name().unwrap_or_default()).with_extension("ptx"),
+                Some(out) => out.join(kernels.name().map_err(explain)? + ".ptx"),
                 None => dir.join(FILE),
             };
             fs::write(&file, ptx).map_err(|error| format!("{}: {error}", file.display()))?;

@@ -63,11 +63,7 @@ pub enum Error {
     },
 
     /// The kernels crate does not compile for the device.
-    #[error(
-        "`{krate}` does not compile for the GPU. Its dependencies must be `no_std` there: put \
-         `#![cfg_attr(target_arch = \"nvptx64\", no_std)]` at the top of those that are your \
-         own.\n{output}"
-    )]
+    #[error("`{krate}` does not compile for the GPU:\n{output}")]
     Compile {
         /// The library's name.
         krate: String,

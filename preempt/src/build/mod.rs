@@ -157,7 +157,8 @@ impl Kernels {
         krate: &Crate,
         toolchain: &Toolchain,
     ) -> Result<nested_cargo::Compiled, Error> {
-        let compiled = nested_cargo::compile(krate, &self.target_cpu, toolchain, &work_folder())?;
+        let compiled =
+            nested_cargo::compile(krate, &self.target_cpu, toolchain, &work_folder(krate))?;
         let report = check(&compiled.ptx)?;
         if report.target != self.target_cpu {
             return Err(Error::WrongTarget {
@@ -179,6 +180,16 @@ impl Kernels {
         let compiled = self.compile_with(&krate, &Toolchain::find()?)?;
         let header = krate.header(&compiled.files, &self.fingerprint())?;
         Ok(header + &compiled.ptx)
+    }
+
+    /// The library's name, with underscores: what [`include_kernels!`](crate::include_kernels)
+    /// takes.
+    ///
+    /// # Errors
+    ///
+    /// If cargo cannot resolve the crate.
+    pub fn name(&self) -> Result<String, Error> {
+        Ok(Crate::resolve(&self.dir)?.name)
     }
 
     /// Whether the committed PTX was compiled from the sources as they are now.
@@ -234,10 +245,13 @@ fn embed(name: &str, ptx: Option<&str>) -> Result<(), Error> {
 
 /// Where the compiler's intermediate files go: a folder of its own in the target folder that
 /// this program was built into, shared by all kernels crates of the workspace.
-fn work_folder() -> PathBuf {
+fn work_folder(krate: &Crate) -> PathBuf {
     let program = env::current_exe().unwrap_or_default();
-    // Cargo marks its target folders so.
-    let target = program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
-    let target = target.map(Path::to_owned).or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
-    target.unwrap_or_else(env::temp_dir).join("preempt")
+    // Cargo writes one or both into its target folders.
+    let is_target = |dir: &&Path| {
+        [".rustc_info.json", "CACHEDIR.TAG"].iter().any(|file| dir.join(file).exists())
+    };
+    let target = program.ancestors().find(is_target).map(Path::to_owned);
+    let target = target.or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
+    target.unwrap_or_else(|| krate.dir.join("target")).join("preempt")
 }

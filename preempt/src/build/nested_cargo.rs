@@ -43,6 +43,11 @@ const PROFILE: [&str; 6] = [
 /// Flags for the kernels crate itself, so that its author need not write them.
 const CRATE: [&str; 2] = ["-Zcrate-attr=feature(abi_ptx)", "-Zcrate-attr=no_std"];
 
+/// What to do about a dependency that wants `std`.
+const NO_STD: &str = "There is no `std` on the GPU. In a dependency of your own, write \
+    `#![cfg_attr(target_arch = \"nvptx64\", no_std)]` at the top of lib.rs; from another, take \
+    what works without `std` (often `default-features = false`).\n";
+
 /// What decides about the PTX besides the sources: part of their hash.
 pub(super) fn fingerprint(target_cpu: &str) -> String {
     [target_cpu, preempt_device::SHARED_LL]
@@ -101,7 +106,10 @@ pub(super) fn compile(
         .output()
         .map_err(|source| Error::Spawn { program: toolchain.cargo.clone(), source })?;
     if !output.status.success() {
-        let output = String::from_utf8_lossy(&output.stderr).into_owned();
+        let mut output = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.contains("can't find crate for `std`") {
+            output.push_str(NO_STD);
+        }
         return Err(Error::Compile { krate: krate.name.clone(), output });
     }
 

@@ -84,7 +84,11 @@ impl Crate {
             }
             let is_macro = package.contains(" (proc-macro)");
             if depth == 0 {
-                name = Some(lib.to_owned()).filter(|lib| !lib.is_empty());
+                if name.is_some() {
+                    let output = "it is a workspace; name one of its members".to_owned();
+                    return Err(Error::NotACrate { dir, output });
+                }
+                name = Some(lib.to_owned());
             }
             match path_of(package) {
                 Some(dir) => packages.push(Package {
@@ -103,7 +107,7 @@ impl Crate {
         packages.dedup();
         pins.sort();
         pins.dedup();
-        let Some(name) = name else {
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Err(Error::NotACrate { dir, output: "it has no library target".into() });
         };
         Ok(Crate { dir, name, packages, pins })
@@ -268,6 +272,18 @@ mod tests {
         assert_eq!(krate.pins, ["libm v0.2.16 default", "rand v0.9.0 "]);
         let dirs: Vec<_> = krate.packages.iter().map(|package| package.dir.as_path()).collect();
         assert_eq!(dirs, [Path::new("/w/my kernels"), Path::new("/w/m")]);
+    }
+
+    #[test]
+    fn a_workspace_or_a_crate_without_library_is_an_error() {
+        for (tree, what) in [
+            ("0|a|a v0.1.0 (/w/a)|\n0|b|b v0.1.0 (/w/b)|\n", "it is a workspace"),
+            ("0||a v0.1.0 (/w/a)|\n", "no library target"),
+            ("", "no library target"),
+        ] {
+            let error = Crate::parse("/w".into(), tree).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

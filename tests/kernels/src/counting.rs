@@ -1,0 +1,101 @@
+//! Did every block-task, and every thread of it, run exactly once?
+
+use preempt_device::prelude::*;
+use preempt_test_helpers::task_number;
+
+use crate::{add, count};
+
+/// `counts[task] += 1` once for each block-task, `writes[thread] += 1` once for each thread.
+#[preemptible]
+pub fn count_1d(counts: SliceMut<u32>, writes: SliceMut<u32>) {
+    count(counts, writes);
+}
+
+/// [`count_1d`] for grids and blocks of two dimensions.
+#[preemptible]
+pub fn count_2d(counts: SliceMut<u32>, writes: SliceMut<u32>) {
+    let at = thread::index_2d();
+    let width = thread::grid_dim_x() * thread::block_dim_x();
+    let height = thread::grid_dim_y() * thread::block_dim_y();
+    assert!(at.x < width && at.y < height);
+    count(counts, writes);
+}
+
+/// [`count_1d`] for grids and blocks of three dimensions.
+#[preemptible]
+pub fn count_3d(counts: SliceMut<u32>, writes: SliceMut<u32>) {
+    let at = thread::index_3d();
+    assert!(at.z < thread::grid_dim_z() * thread::block_dim_z());
+    count(counts, writes);
+}
+
+/// Counts as [`count_1d`] does, and reverses and sums through shared memory:
+/// `reversed[thread] += task + 255 - t` and `sums[task] += 256 * task + 32640`, where `t` is the
+/// thread's number in its block. A task that meets what another left in shared memory shows.
+#[preemptible(block = 256)]
+pub fn count_shared(
+    counts: SliceMut<u32>,
+    writes: SliceMut<u32>,
+    reversed: SliceMut<u32>,
+    sums: SliceMut<u32>,
+) {
+    let values = shared_array![u32; 256];
+    let t = thread::thread_idx_x() as usize;
+    let task = task_number();
+    // SAFETY: `t` and what is computed from it is below 256, and barriers lie between an
+    // element's write by one thread and its read by another.
+    unsafe {
+        values.add(t).write(task + t as u32);
+        thread::sync_threads();
+        add(reversed, thread::index(), values.add(255 - t).read());
+        thread::sync_threads();
+        let mut half = 128;
+        while half > 0 {
+            if t < half {
+                let sum = values.add(t).read() + values.add(t + half).read();
+                values.add(t).write(sum);
+            }
+            thread::sync_threads();
+            half /= 2;
+        }
+        if t == 0 {
+            add(sums, task, values.read());
+        }
+    }
+    count(counts, writes);
+}
+
+/// Thread 0 counts every task. Tasks whose number is a multiple of 3 then return, and in the
+/// others the threads with an odd number do; `writes[thread] += 1` for those that remain.
+#[preemptible]
+pub fn count_early_return(counts: SliceMut<u32>, writes: SliceMut<u32>) {
+    if thread::thread_number() == 0 {
+        add(counts, task_number(), 1);
+    }
+    if task_number().is_multiple_of(3) {
+        return;
+    }
+    if thread::thread_number() % 2 == 1 {
+        return;
+    }
+    add(writes, thread::index(), 1);
+}
+
+/// Counts as [`count_1d`] does, after `rounds[task]` rounds of a generator; each thread leaves
+/// its last number in `ends[thread]`: from `thread`, `rounds` times `x * 1664525 + 1013904223`
+/// (wrapping).
+#[preemptible]
+pub fn count_irregular(
+    counts: SliceMut<u32>,
+    writes: SliceMut<u32>,
+    rounds: &[u32],
+    ends: SliceMut<u32>,
+) {
+    let mut x = thread::index();
+    for _ in 0..rounds[task_number() as usize] {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    }
+    // SAFETY: each thread writes its own element.
+    unsafe { ends.write(thread::index() as usize, x) };
+    count(counts, writes);
+}

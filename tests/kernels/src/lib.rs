@@ -1,0 +1,42 @@
+//! The kernels that the tests run, on every device. Each says what it leaves behind.
+//!
+//! *Task* is the number of the block-task in its grid and *thread* the thread's number in the
+//! whole grid, block after block ([`thread::index`]); x runs fastest in both.
+
+use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
+use preempt_device::prelude::*;
+
+mod compute;
+mod counting;
+mod faults;
+mod indices;
+mod warps;
+
+pub use compute::{Affine, guard_sync_guard, struct_arg, tiled_mm, vector_add};
+pub use counting::{
+    count_1d, count_2d, count_3d, count_early_return, count_irregular, count_shared,
+};
+pub use faults::{disagree, panics};
+pub use indices::{helper_indices, sm_of_task};
+pub use warps::warp_sums;
+
+/// Threads in a block of [`tiled_mm`], in x and in y.
+pub const TILE: usize = 16;
+
+/// Adds `value` to the element at `index`, atomically: nothing that runs twice goes unseen.
+#[inline(always)]
+fn add(counts: SliceMut<u32>, index: u32, value: u32) {
+    let index = index as usize;
+    assert!(index < counts.len());
+    // SAFETY: in bounds, and all kernels here access counts atomically.
+    unsafe { AtomicU32::from_ptr(counts.as_mut_ptr().add(index)) }.fetch_add(value, Relaxed);
+}
+
+/// Thread 0 of the block adds 1 to `counts[task]`, and each thread adds 1 to `writes[thread]`.
+#[inline(always)]
+fn count(counts: SliceMut<u32>, writes: SliceMut<u32>) {
+    if thread::thread_number() == 0 {
+        add(counts, preempt_test_helpers::task_number(), 1);
+    }
+    add(writes, thread::index(), 1);
+}
