@@ -30,6 +30,22 @@ primitive_args!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool);
 // SAFETY: an array is its elements in order.
 unsafe impl<T: KernelArg, const N: usize> KernelArg for [T; N] {}
 
+/// What expansions assert about the types of parameters and fields.
+#[doc(hidden)]
+pub mod check {
+    use super::KernelArg;
+
+    /// Elements of a buffer, and fields of an argument.
+    pub const fn element<T: KernelArg>() {}
+
+    /// Arguments by value.
+    pub const fn value<T: KernelArg>() {
+        // The compiler drops a parameter without bytes, and the driver would count it.
+        assert!(size_of::<T>() > 0, "an argument without bytes cannot be passed to a kernel");
+        assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes");
+    }
+}
+
 /// A slice in device memory that a kernel writes.
 ///
 /// It is `Copy` and promises nothing about aliasing: every thread of the grid holds the same

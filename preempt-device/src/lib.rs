@@ -3,7 +3,7 @@
 //! A kernels crate depends on this crate alone. It is compiled by the stock compiler, for the
 //! GPU (`nvptx64-nvidia-cuda`) and for the host, from the same source:
 //!
-//! ```ignore
+//! ```
 //! use preempt_device::prelude::*;
 //!
 //! /// `out[i] = a[i] + b[i]`

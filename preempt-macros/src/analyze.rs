@@ -1,82 +1,257 @@
-//! What the body of a kernel uses: arrays in shared memory, and barriers.
+//! Whether threads can return ahead of a barrier, where the others would wait for them.
+//!
+//! The analysis is syntactic: it sees the body, the functions and closures inside it, and the
+//! tokens of macro calls, but no helper function elsewhere. What it cannot see hangs on the GPU,
+//! and the CPU device reports it.
 
-use proc_macro2::{Span, TokenStream};
-use quote::quote_spanned;
-use syn::parse::{ParseStream, Parser};
-use syn::spanned::Spanned;
-use syn::visit_mut::{self, VisitMut};
-use syn::{Block, Error, Expr, Item, Macro, Path, Stmt, Token, Type};
+use std::collections::HashSet;
+
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::{
+    Block, Error, Expr, ExprAsync, ExprClosure, ExprForLoop, ExprLoop, ExprMethodCall, ExprPath,
+    ExprReturn, ExprWhile, Item, ItemFn, Local, Macro, Pat, UseRename,
+};
 
 use crate::errors::Errors;
-use crate::generate;
 
-/// `shared_array![element; len]`
-pub struct SharedArray {
-    pub element: Type,
-    pub len: Expr,
-    pub span: Span,
-}
-
-/// Replaces each `shared_array!` in the body by its address.
-pub fn place_shared_arrays(krate: &Path, body: &mut Block) -> syn::Result<Vec<SharedArray>> {
-    let mut placer = Placer { krate, arrays: Vec::new(), errors: Errors::default() };
-    placer.visit_block_mut(body);
-    placer.errors.finish()?;
-    Ok(placer.arrays)
-}
-
-struct Placer<'a> {
-    krate: &'a Path,
-    arrays: Vec<SharedArray>,
-    errors: Errors,
-}
-
-impl Placer<'_> {
-    /// The expression that replaces `mac`, if it is a `shared_array!`.
-    fn place(&mut self, mac: &Macro) -> Option<TokenStream> {
-        if mac.path.segments.last()?.ident != "shared_array" {
-            return None;
-        }
-        let parse = |input: ParseStream<'_>| {
-            let element = input.parse()?;
-            input.parse::<Token![;]>()?;
-            Ok(SharedArray { element, len: input.parse()?, span: mac.span() })
+/// Refuses each `return` that could leave other threads waiting.
+pub fn check_returns(body: &Block, errors: &mut Errors) {
+    let points = Walk::over(body, &Synchronizing::in_body(body)).points;
+    let mut barriers = Vec::new();
+    for (at, point) in points.iter().enumerate().filter(|(_, point)| point.barrier.is_none()) {
+        let missed = |(index, other): &(usize, &Point)| {
+            other.barrier.is_some() && (*index > at || point.shares_loop_with(other))
         };
-        let array = self.errors.take(parse.parse2(mac.tokens.clone()).map_err(|error| {
-            Error::new(
-                mac.span(),
-                format!("{error}; write `shared_array![T; N]`, as in `shared_array![f32; 256]`"),
-            )
-        }))?;
-        let (krate, element) = (self.krate, &array.element);
-        let start = generate::shared_start(self.arrays.len());
-        let address = quote_spanned! {generate::at(mac.span())=>
-            #krate::shared::at::<#element>(#start)
+        // The next one if there is one, else the first one in a loop around both.
+        let mut missed = points.iter().enumerate().filter(missed);
+        let Some((index, barrier)) =
+            missed.clone().find(|(index, _)| *index > at).or_else(|| missed.next())
+        else {
+            continue;
         };
-        self.arrays.push(array);
-        Some(address)
+        let name = barrier.barrier.as_deref().unwrap_or_default();
+        let place = if index > at { "below" } else { "when the loop comes to it again" };
+        errors.add(Error::new(
+            point.span,
+            format!(
+                "threads that return here never reach `{name}` {place}; make the rest of the body \
+                 conditional (`if i < n {{ .. }}`) and keep the barrier outside of it, or return \
+                 after the last barrier"
+            ),
+        ));
+        if !barriers.contains(&index) {
+            barriers.push(index);
+        }
+    }
+    for index in barriers {
+        let message = "every thread must reach this, but some may have returned";
+        errors.add(Error::new(points[index].span, message));
     }
 }
 
-impl VisitMut for Placer<'_> {
-    fn visit_expr_mut(&mut self, expr: &mut Expr) {
-        if let Expr::Macro(mac) = expr
-            && let Some(address) = self.place(&mac.mac)
-        {
-            *expr = Expr::Verbatim(address);
-        }
-        visit_mut::visit_expr_mut(self, expr);
+/// A place in the body that matters, in the order of the text.
+struct Point {
+    span: Span,
+    /// The function that waits for other threads; none if this is a `return`.
+    barrier: Option<String>,
+    /// The loops around it, outermost first, by number.
+    loops: Vec<usize>,
+}
+
+impl Point {
+    fn shares_loop_with(&self, other: &Point) -> bool {
+        // Loops nest: two places share one exactly if they share the outermost.
+        !self.loops.is_empty() && self.loops.first() == other.loops.first()
+    }
+}
+
+/// Names of functions that wait for other threads: the primitives, and what the body defines
+/// in terms of them.
+#[derive(Default)]
+struct Synchronizing {
+    local: HashSet<String>,
+}
+
+impl Synchronizing {
+    fn contains(&self, ident: &Ident) -> bool {
+        const BARRIERS: [&str; 6] = [
+            "sync_threads",
+            "sync_threads_count",
+            "sync_threads_and",
+            "sync_threads_or",
+            "sync_warp",
+            "_syncthreads",
+        ];
+        let name = ident.to_string();
+        BARRIERS.contains(&name.as_str())
+            || name.starts_with("warp_shuffle_")
+            || name.starts_with("warp_vote_")
+            || self.local.contains(&name)
     }
 
-    fn visit_stmt_mut(&mut self, stmt: &mut Stmt) {
-        if let Stmt::Macro(mac) = stmt
-            && let Some(address) = self.place(&mac.mac)
-        {
-            *stmt = Stmt::Expr(Expr::Verbatim(address), mac.semi_token);
+    /// With the functions, closures and imports in `body` that lead to a barrier, found again
+    /// until there are no more: they can call each other.
+    fn in_body(body: &Block) -> Synchronizing {
+        let mut names = Synchronizing::default();
+        loop {
+            let before = names.local.len();
+            Definitions { names: &mut names }.visit_block(body);
+            if names.local.len() == before {
+                return names;
+            }
         }
-        visit_mut::visit_stmt_mut(self, stmt);
+    }
+}
+
+/// Adds to `names` what the visited code defines.
+struct Definitions<'a> {
+    names: &'a mut Synchronizing,
+}
+
+impl Definitions<'_> {
+    fn add(&mut self, ident: &Ident) {
+        self.names.local.insert(ident.to_string());
+    }
+}
+
+impl<'ast> Visit<'ast> for Definitions<'_> {
+    fn visit_item_fn(&mut self, function: &'ast ItemFn) {
+        if Walk::over(&function.block, self.names).has_barrier() {
+            self.add(&function.sig.ident);
+        }
+        visit::visit_item_fn(self, function);
     }
 
-    /// The kernel's shared memory is not that of a function inside it.
-    fn visit_item_mut(&mut self, _: &mut Item) {}
+    fn visit_local(&mut self, local: &'ast Local) {
+        if let Pat::Ident(pat) = &local.pat
+            && let Some(init) = &local.init
+            && let Expr::Closure(_) | Expr::Path(_) = &*init.expr
+        {
+            let mut walk = Walk::new(self.names);
+            walk.visit_expr(&init.expr);
+            if walk.has_barrier() {
+                self.add(&pat.ident);
+            }
+        }
+        visit::visit_local(self, local);
+    }
+
+    fn visit_use_rename(&mut self, rename: &'ast UseRename) {
+        if self.names.contains(&rename.ident) {
+            self.add(&rename.rename);
+        }
+    }
+}
+
+/// Collects the points of a function's body.
+struct Walk<'a> {
+    names: &'a Synchronizing,
+    points: Vec<Point>,
+    loops: Vec<usize>,
+    loops_seen: usize,
+    /// How many closures or async blocks are around: a `return` there is not the kernel's.
+    inner_functions: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(names: &'a Synchronizing) -> Self {
+        Walk { names, points: Vec::new(), loops: Vec::new(), loops_seen: 0, inner_functions: 0 }
+    }
+
+    fn over(body: &Block, names: &'a Synchronizing) -> Self {
+        let mut walk = Walk::new(names);
+        walk.visit_block(body);
+        walk
+    }
+
+    fn has_barrier(&self) -> bool {
+        self.points.iter().any(|point| point.barrier.is_some())
+    }
+
+    fn add_return(&mut self, span: Span) {
+        if self.inner_functions == 0 {
+            self.points.push(Point { span, barrier: None, loops: self.loops.clone() });
+        }
+    }
+
+    fn add_if_barrier(&mut self, ident: &Ident) {
+        if self.names.contains(ident) {
+            let (span, barrier) = (ident.span(), Some(ident.to_string()));
+            self.points.push(Point { span, barrier, loops: self.loops.clone() });
+        }
+    }
+
+    fn in_loop(&mut self, visit: impl FnOnce(&mut Self)) {
+        self.loops.push(self.loops_seen);
+        self.loops_seen += 1;
+        visit(self);
+        self.loops.pop();
+    }
+
+    fn in_inner_function(&mut self, visit: impl FnOnce(&mut Self)) {
+        self.inner_functions += 1;
+        visit(self);
+        self.inner_functions -= 1;
+    }
+
+    /// What a macro makes of its tokens is not known: the words alone count.
+    fn visit_tokens(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Group(group) => self.visit_tokens(group.stream()),
+                TokenTree::Ident(ident) if ident == "return" => self.add_return(ident.span()),
+                TokenTree::Ident(ident) => self.add_if_barrier(&ident),
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            }
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Walk<'_> {
+    fn visit_expr_return(&mut self, expr: &'ast ExprReturn) {
+        visit::visit_expr_return(self, expr);
+        self.add_return(expr.return_token.span);
+    }
+
+    // Not only calls: a function that is passed on is called by someone.
+    fn visit_expr_path(&mut self, expr: &'ast ExprPath) {
+        if let Some(last) = expr.path.segments.last() {
+            self.add_if_barrier(&last.ident);
+        }
+        visit::visit_expr_path(self, expr);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
+        visit::visit_expr_method_call(self, call);
+        self.add_if_barrier(&call.method);
+    }
+
+    fn visit_macro(&mut self, mac: &'ast Macro) {
+        self.visit_tokens(mac.tokens.clone());
+    }
+
+    fn visit_expr_loop(&mut self, expr: &'ast ExprLoop) {
+        self.in_loop(|walk| visit::visit_expr_loop(walk, expr));
+    }
+
+    fn visit_expr_while(&mut self, expr: &'ast ExprWhile) {
+        self.in_loop(|walk| visit::visit_expr_while(walk, expr));
+    }
+
+    fn visit_expr_for_loop(&mut self, expr: &'ast ExprForLoop) {
+        self.visit_expr(&expr.expr);
+        self.in_loop(|walk| walk.visit_block(&expr.body));
+    }
+
+    fn visit_expr_closure(&mut self, expr: &'ast ExprClosure) {
+        self.in_inner_function(|walk| visit::visit_expr_closure(walk, expr));
+    }
+
+    fn visit_expr_async(&mut self, expr: &'ast ExprAsync) {
+        self.in_inner_function(|walk| visit::visit_expr_async(walk, expr));
+    }
+
+    /// Functions inside are not run where they stand.
+    fn visit_item(&mut self, _: &'ast Item) {}
 }

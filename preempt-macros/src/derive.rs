@@ -18,7 +18,7 @@ pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
         Data::Struct(data) => data.fields.iter().map(|field| &field.ty).collect(),
         Data::Enum(data) => {
             errors.push(
-                data.enum_token.span,
+                data.enum_token,
                 "`KernelArg` is for structs: not every bit pattern is a value of an enum; pass \
                  its discriminant as a number",
             );
@@ -26,7 +26,7 @@ pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
         }
         Data::Union(data) => {
             errors.push(
-                data.union_token.span,
+                data.union_token,
                 "`KernelArg` is for structs; pass the bytes of a union as an array `[u8; N]`",
             );
             Vec::new()
@@ -35,11 +35,12 @@ pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
     errors.finish()?;
 
     let ident = &input.ident;
-    let asserts = fields.iter().map(|ty| quote_spanned!(at(ty.span())=> __preempt_field::<#ty>();));
+    let checks =
+        fields.iter().map(|ty| quote_spanned!(at(ty.span())=> __preempt_check::element::<#ty>();));
     Ok(quote! {
         const _: () = {
-            const fn __preempt_field<T: #krate::kernel::KernelArg>() {}
-            #(#asserts)*
+            use #krate::kernel::check as __preempt_check;
+            #(#checks)*
         };
         #[automatically_derived]
         unsafe impl #krate::kernel::KernelArg for #ident {}
@@ -66,7 +67,7 @@ fn check_layout(input: &DeriveInput, errors: &mut Errors) {
     let generics = &input.generics;
     if let Some(param) = generics.params.first() {
         errors.push(
-            param.span(),
+            param,
             "`KernelArg` cannot be derived for a generic struct; write one struct for each type",
         );
     }
@@ -84,7 +85,7 @@ fn check_layout(input: &DeriveInput, errors: &mut Errors) {
     }
     if matches!(input.data, Data::Struct(_)) && !fixed {
         errors.push(
-            input.ident.span(),
+            &input.ident,
             "host and device code come from different compilers, which lay out an ordinary \
              struct as they like; put `#[repr(C)]` on it",
         );

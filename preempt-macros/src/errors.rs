@@ -1,6 +1,6 @@
 //! Several mistakes in one go.
 
-use proc_macro2::Span;
+use quote::ToTokens;
 use syn::{Error, Result};
 
 /// The errors found so far, so that a user sees all of them at once.
@@ -8,8 +8,9 @@ use syn::{Error, Result};
 pub struct Errors(Option<Error>);
 
 impl Errors {
-    pub fn push(&mut self, span: Span, message: impl std::fmt::Display) {
-        self.add(Error::new(span, message));
+    /// A mistake in `tokens`, all of which the message points at.
+    pub fn push(&mut self, tokens: impl ToTokens, message: impl std::fmt::Display) {
+        self.add(Error::new_spanned(tokens, message));
     }
 
     pub fn add(&mut self, error: Error) {
@@ -26,5 +27,17 @@ impl Errors {
 
     pub fn finish(self) -> Result<()> {
         self.0.map_or(Ok(()), Err)
+    }
+}
+
+/// Both values, or the errors of both.
+pub fn both<A, B>(a: Result<A>, b: Result<B>) -> Result<(A, B)> {
+    match (a, b) {
+        (Ok(a), Ok(b)) => Ok((a, b)),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+        (Err(mut first), Err(second)) => {
+            first.combine(second);
+            Err(first)
+        }
     }
 }

@@ -3,17 +3,22 @@
 //! Both are one function under the kernel's name, with everything else as items inside it, so
 //! that the user's attributes, and `#[cfg]` among them, apply to all of it.
 
-use proc_macro2::{Ident, Span, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
+use proc_macro2::{Ident, Literal, Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
+use syn::{Path, Token};
 
-use crate::analyze::SharedArray;
-use crate::parse::{AMORTIZE_LIMITS, BLOCK_LIMITS, Kernel, Param, ParamKind};
+use crate::parse::{
+    AMORTIZE_LIMITS, BLOCK_LIMITS, Form, Kernel, MAX_THREADS, MAX_THREADS_Z, Options, Param,
+    ParamKind,
+};
+use crate::shared::SharedArray;
 
 /// The expansion of `kernel`, whose body refers to `arrays` in shared memory.
 pub fn kernel(kernel: &Kernel, arrays: &[SharedArray]) -> TokenStream {
-    let common = [shared_layout(kernel, arrays), bounds(kernel)].into_iter().collect();
+    let common =
+        [Some(shared_layout(kernel, arrays)), bounds(kernel)].into_iter().flatten().collect();
     let host = host(kernel, &common, arrays.len());
     let device = device(kernel, &common);
     quote!(#host #device)
@@ -24,7 +29,7 @@ fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// Points at the user's code, but is the expansion's: lints on what the user wrote stay silent.
+/// Points at the user's code, but belongs to the expansion, so that lints leave it alone.
 pub fn at(span: Span) -> Span {
     Span::mixed_site().located_at(span)
 }
@@ -60,73 +65,42 @@ fn shared_layout(kernel: &Kernel, arrays: &[SharedArray]) -> TokenStream {
 }
 
 /// Asserts what the types of the parameters must be, at those types.
-fn bounds(kernel: &Kernel) -> TokenStream {
+fn bounds(kernel: &Kernel) -> Option<TokenStream> {
     let krate = &kernel.options.krate;
-    let types: Vec<_> = kernel
-        .params
-        .iter()
-        .map(|param| match &param.kind {
-            ParamKind::Slice(element)
-            | ParamKind::ConstPtr(element)
-            | ParamKind::MutPtr(element)
-            | ParamKind::SliceMut(element) => {
-                quote_spanned!(at(element.span())=> __preempt_element::<#element>();)
-            }
-            ParamKind::Value => {
-                let ty = &param.ty;
-                quote_spanned!(at(ty.span())=> __preempt_value::<#ty>();)
-            }
-        })
-        .collect();
-    if types.is_empty() {
-        return TokenStream::new();
-    }
-    quote! {
-        const _: () = {
-            #[allow(dead_code)]
-            const fn __preempt_element<T: #krate::kernel::KernelArg>() {}
-            #[allow(dead_code)]
-            const fn __preempt_value<T: #krate::kernel::KernelArg>() {
-                assert!(size_of::<T>() != 0, "a kernel argument has at least one byte");
-                assert!(align_of::<T>() <= 16, "a kernel argument is aligned to at most 16 bytes");
-            }
-            #(#types)*
-        };
-    }
+    let checks = kernel.params.iter().map(|param| match &param.kind {
+        ParamKind::Buffer { element, .. } => {
+            quote_spanned!(at(element.span())=> __preempt_check::element::<#element>();)
+        }
+        ParamKind::Value => {
+            let ty = &param.ty;
+            quote_spanned!(at(ty.span())=> __preempt_check::value::<#ty>();)
+        }
+    });
+    (!kernel.params.is_empty()).then(|| {
+        quote! {
+            const _: () = {
+                use #krate::kernel::check as __preempt_check;
+                #(#checks)*
+            };
+        }
+    })
 }
 
 /// The user's function under another name; nothing in it is changed but shared arrays.
-fn body(kernel: &Kernel, attrs: TokenStream) -> TokenStream {
+fn body(kernel: &Kernel) -> TokenStream {
     let Kernel { unsafety, body, .. } = kernel;
     let params = kernel.params.iter().map(
         |Param { attrs, mutability, ident, ty, .. }| quote!(#(#attrs)* #mutability #ident: #ty),
     );
-    quote! {
-        #attrs
-        #[allow(clippy::too_many_arguments)]
-        #unsafety fn __preempt_body(#(#params),*) #body
-    }
+    quote!(#unsafety fn __preempt_body(#(#params),*) #body)
 }
 
-/// A call of the body. The user's code is `unsafe` only if the user said so.
-fn call_body(kernel: &Kernel, arguments: &[TokenStream]) -> TokenStream {
-    match kernel.unsafety {
-        None => quote!(__preempt_body(#(#arguments),*)),
-        Some(_) => quote!(unsafe { __preempt_body(#(#arguments),*) }),
-    }
-}
-
-/// A buffer's pointer (`*mut T`) and length as what the body takes.
-fn rebuild(kernel: &Kernel, kind: &ParamKind, ptr: TokenStream, len: TokenStream) -> TokenStream {
-    let krate = &kernel.options.krate;
-    match kind {
-        ParamKind::Slice(element) => {
-            quote!(unsafe { ::core::slice::from_raw_parts::<#element>(#ptr, #len) })
-        }
-        ParamKind::SliceMut(element) => {
-            quote!(unsafe { #krate::kernel::SliceMut::<#element>::from_raw_parts(#ptr, #len) })
-        }
-        ParamKind::ConstPtr(_) | ParamKind::MutPtr(_) | ParamKind::Value => ptr,
+/// What the body takes, made of a buffer's address and length. The caller puts `unsafe` around.
+fn rebuild(krate: &Path, form: Form, ptr: TokenStream, len: TokenStream) -> TokenStream {
+    match form {
+        Form::Slice => quote!(::core::slice::from_raw_parts(#ptr, #len)),
+        Form::SliceMut => quote!(#krate::kernel::SliceMut::from_raw_parts(#ptr, #len)),
+        Form::ConstPtr | Form::MutPtr => ptr,
     }
 }
 
@@ -135,29 +109,27 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize) -> TokenStream {
     let Kernel { options, attrs, vis, ident, unsafety, params, .. } = kernel;
     let krate = &options.krate;
     let args = local("args");
-    let body = body(kernel, TokenStream::new());
+    let body = body(kernel);
     let cpu = cpu_entry(kernel);
     let description = description(kernel, arrays);
 
     let launch_params = params.iter().map(|Param { ident, ty, kind, .. }| match kind {
-        ParamKind::Slice(element) | ParamKind::ConstPtr(element) => {
-            quote!(#ident: impl #krate::host::ReadArg<#element>)
-        }
-        ParamKind::MutPtr(element) | ParamKind::SliceMut(element) => {
+        ParamKind::Buffer { form, element } if form.writes() => {
             quote!(#ident: impl #krate::host::WriteArg<#element>)
+        }
+        ParamKind::Buffer { element, .. } => {
+            quote!(#ident: impl #krate::host::ReadArg<#element>)
         }
         ParamKind::Value => quote!(#ident: #ty),
     });
-    let pushes = params.iter().map(|Param { ident, kind, .. }| match kind {
-        ParamKind::Slice(element) | ParamKind::ConstPtr(element) => {
-            quote!(#args.push_read::<#element>(#ident);)
-        }
-        ParamKind::MutPtr(element) | ParamKind::SliceMut(element) => {
+    let pushes = params.iter().map(|Param { ident, ty, kind, .. }| match kind {
+        ParamKind::Buffer { form, element } if form.writes() => {
             quote!(#args.push_write::<#element>(#ident);)
         }
-        ParamKind::Value => quote!(#args.push_value(#ident);),
+        ParamKind::Buffer { element, .. } => quote!(#args.push_read::<#element>(#ident);),
+        ParamKind::Value => quote_spanned!(at(ty.span())=> #args.push_value(#ident);),
     });
-    let mutable = (!params.is_empty()).then(|| quote!(mut));
+    let mutability = (!params.is_empty()).then(<Token![mut]>::default);
     quote! {
         #[cfg(not(target_arch = "nvptx64"))]
         #(#attrs)*
@@ -167,7 +139,7 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize) -> TokenStream {
             #body
             #cpu
             #description
-            let #mutable #args = <#krate::host::Args as ::core::default::Default>::default();
+            let #mutability #args = <#krate::host::Args as ::core::default::Default>::default();
             #(#pushes)*
             unsafe { #krate::host::Call::new(&__PREEMPT_KERNEL, #args) }
         }
@@ -178,75 +150,68 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize) -> TokenStream {
 fn cpu_entry(kernel: &Kernel) -> TokenStream {
     let krate = &kernel.options.krate;
     let args = local("args");
-    let mut position = 0usize;
+    let mut pushed = 0usize;
+    let mut position = || {
+        pushed += 1;
+        pushed - 1
+    };
     let arguments: Vec<_> = kernel
         .params
         .iter()
-        .map(|param| {
-            let first = position;
-            let second = first + 1;
-            position = second;
-            match &param.kind {
+        .map(|Param { ty, kind, .. }| {
+            let first = position();
+            match kind {
                 ParamKind::Value => {
-                    let ty = &param.ty;
-                    quote!(unsafe { #args.get::<#ty>(#first) })
+                    quote_spanned!(at(ty.span())=> #args.get::<#ty>(#first))
                 }
-                ParamKind::Slice(element)
-                | ParamKind::ConstPtr(element)
-                | ParamKind::MutPtr(element)
-                | ParamKind::SliceMut(element) => {
-                    position += 1;
+                ParamKind::Buffer { form, element } => {
+                    let second = position();
                     let ptr = quote!(#args.pointer::<#element>(#first));
-                    let len = quote!(#args.get::<usize>(#second));
-                    match &param.kind {
-                        ParamKind::Slice(_) | ParamKind::SliceMut(_) => {
-                            rebuild(kernel, &param.kind, ptr, len)
-                        }
-                        _ => quote!(unsafe { #ptr }),
-                    }
+                    let len = quote!(#args.get::<u64>(#second) as usize);
+                    rebuild(krate, *form, ptr, len)
                 }
             }
         })
         .collect();
-    let call = call_body(kernel, &arguments);
+    let args = if kernel.params.is_empty() { quote!(_) } else { quote!(#args) };
     quote! {
-        #[allow(unused_variables)]
         unsafe fn __preempt_cpu(#args: &#krate::host::Args) {
-            #call
+            unsafe { __preempt_body(#(#arguments),*) }
         }
     }
 }
 
 /// The `static` that tells the host all about the kernel.
 fn description(kernel: &Kernel, arrays: usize) -> TokenStream {
-    let options = &kernel.options;
-    let krate = &options.krate;
-    let name = kernel.ident.unraw().to_string();
-    let plain = plain_symbol(&kernel.ident).to_string();
-    let block = match &options.block {
-        None => quote!(::core::option::Option::None),
-        Some([x, y, z]) => {
-            let limits = quote_spanned! {at(x.span())=>
-                const _: () = {
-                    let block = #krate::host::Dim3::new(#x, #y, #z);
-                    assert!(block.count() >= 1 && block.count() <= 1024 && block.z <= 64, #BLOCK_LIMITS);
-                };
-            };
-            quote!({ #limits ::core::option::Option::Some(#krate::host::Dim3::new(#x, #y, #z)) })
+    let Kernel { options: Options { block, amortize, krate }, ident, .. } = kernel;
+    let name = ident.unraw().to_string();
+    let plain = plain_symbol(ident).to_string();
+    let max_threads = Literal::u32_unsuffixed(MAX_THREADS);
+    let max_threads_z = Literal::u32_unsuffixed(MAX_THREADS_Z);
+    let none = quote!(::core::option::Option::None);
+    let block = block.as_ref().map_or(none.clone(), |[x, y, z]| {
+        quote_spanned! {at(x.span())=>
+            ::core::option::Option::Some({
+                let block = #krate::host::Dim3::new(#x, #y, #z);
+                ::core::assert!(
+                    block.count() >= 1
+                        && block.count() <= #max_threads
+                        && block.z <= #max_threads_z,
+                    #BLOCK_LIMITS
+                );
+                block
+            })
         }
-    };
-    let amortize = match &options.amortize {
-        None => quote!(::core::option::Option::None),
-        Some(tasks) => {
-            let limits = quote_spanned! {at(tasks.span())=>
-                const _: () = {
-                    let tasks: u32 = #tasks;
-                    assert!(tasks >= 1, #AMORTIZE_LIMITS);
-                };
-            };
-            quote!({ #limits ::core::option::Option::Some(#tasks) })
+    });
+    let amortize = amortize.as_ref().map_or(none, |tasks| {
+        quote_spanned! {at(tasks.span())=>
+            ::core::option::Option::Some({
+                let tasks: u32 = #tasks;
+                ::core::assert!(tasks >= 1, #AMORTIZE_LIMITS);
+                tasks
+            })
         }
-    };
+    });
     let shared_bytes = shared_end(arrays);
     quote! {
         static __PREEMPT_KERNEL: #krate::host::Kernel = #krate::host::Kernel {
@@ -273,52 +238,47 @@ fn device(kernel: &Kernel, common: &TokenStream) -> TokenStream {
     let krate = &options.krate;
     let (cohort, task) = (local("cohort"), local("task"));
     let plain = plain_symbol(ident);
-    // Every call of a primitive that reads the task's registers must end up in an entry.
-    let body = body(kernel, quote!(#[inline(always)]));
+    let body = body(kernel);
 
     let mut entry_params = Vec::new();
     let mut arguments = Vec::new();
     for (number, Param { ident, ty, kind, .. }) in params.iter().enumerate() {
-        let (ptr, len) = (local(&format!("ptr_{number}")), local(&format!("len_{number}")));
-        let pointer = match kind {
-            ParamKind::Slice(element) | ParamKind::ConstPtr(element) => quote!(*const #element),
-            ParamKind::MutPtr(element) | ParamKind::SliceMut(element) => quote!(*mut #element),
-            ParamKind::Value => {
-                entry_params.push(quote!(#ident: #ty));
-                arguments.push(quote!(#ident));
-                continue;
-            }
+        let ParamKind::Buffer { form, element } = kind else {
+            entry_params.push(quote!(#ident: #ty));
+            arguments.push(quote!(#ident));
+            continue;
         };
         // Two parameters: a slice as one would arrive as an aggregate, with generic loads.
-        entry_params.push(quote!(#ptr: #pointer));
+        let ptr = local(&format!("ptr_{number}"));
+        let len = match form {
+            Form::Slice | Form::SliceMut => local(&format!("len_{number}")).into_token_stream(),
+            Form::ConstPtr | Form::MutPtr => quote!(_),
+        };
+        let mutability = if form.writes() { quote!(mut) } else { quote!(const) };
+        entry_params.push(quote!(#ptr: *#mutability #element));
         entry_params.push(quote!(#len: usize));
-        arguments.push(rebuild(kernel, kind, quote!(#ptr), quote!(#len)));
+        arguments.push(rebuild(krate, *form, ptr.into_token_stream(), len));
     }
-    let call = call_body(kernel, &arguments);
-    let task_closure = quote!(let #task = || #call;);
+    let call = quote!(|| unsafe { __preempt_body(#(#arguments),*) });
+    // Every primitive that reads the task's registers must end up in an entry, so the body does.
     quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
-        #[allow(
-            non_snake_case,
-            unused_variables,
-            improper_ctypes_definitions,
-            clippy::missing_safety_doc,
-            clippy::too_many_arguments
-        )]
+        #[allow(non_snake_case, improper_ctypes_definitions, clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         #vis unsafe extern "ptx-kernel" fn #ident(
             #cohort: #krate::abi::Cohort,
             #(#entry_params),*
         ) {
             #common
+            #[inline(always)]
             #body
             #[unsafe(no_mangle)]
             unsafe extern "ptx-kernel" fn #plain(#(#entry_params),*) {
-                #task_closure
+                let #task = #call;
                 unsafe { #krate::entry::plain(#task) }
             }
-            #task_closure
+            let #task = #call;
             unsafe { #krate::entry::preemptible(&#cohort, #task) }
         }
     }

@@ -1,33 +1,168 @@
-//! `#[preemptible]` and `#[derive(KernelArg)]`; use them through `preempt_device`.
+//! `#[preemptible]` and `#[derive(KernelArg)]`.
+//!
+//! Use them through `preempt_device`, which exports both and which their expansions refer to.
+//!
+//! | stage | module |
+//! | --- | --- |
+//! | options and signature become a model, or errors | `parse` |
+//! | the body's `return`s are held against its barriers | `analyze` |
+//! | its `shared_array!`s get their places | `shared` |
+//! | the functions for host and device come out | `generate` |
+//! | `#[derive(KernelArg)]` | `derive` |
 
+use errors::Errors;
+use parse::Kernel;
 use proc_macro::TokenStream;
+use proc_macro2::TokenStream as TokenStream2;
 
 mod analyze;
 mod derive;
 mod errors;
 mod generate;
 mod parse;
+mod shared;
+#[cfg(test)]
+mod tests;
 
-/// Makes a kernel preemptible.
+/// Makes a kernel preemptible: a function that says what one thread of one block does.
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// `out[i] = a[i] + b[i]`
+/// #[preemptible(block = 256)]
+/// pub fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {
+///     let i = thread::index_1d() as usize;
+///     if i < out.len() {
+///         // SAFETY: each thread writes its own element.
+///         unsafe { out.write(i, a[i] + b[i]) }
+///     }
+/// }
+/// ```
+///
+/// On the GPU this is two entries with the same body: `add`, the worker loop that can be
+/// preempted between block-tasks, and `add__plain`, which runs as one ordinary grid. A kernel's
+/// name is its symbol, so it is unique in its kernels crate.
+///
+/// On the host it is the launch function, of the same name, visibility and attributes. It takes
+/// buffers where the kernel takes slices and pointers, and returns a `host::Call`, which a
+/// stream of the `preempt` crate launches on a GPU or on the CPU device:
+///
+/// ```
+/// # mod kernels {
+/// #     use preempt_device::prelude::*;
+/// #     #[preemptible(block = 256)]
+/// #     pub fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {}
+/// # }
+/// use preempt_device::host::{Call, ReadArg, WriteArg};
+///
+/// fn sum(a: impl ReadArg<f32>, b: impl ReadArg<f32>, sum: impl WriteArg<f32>) -> Call {
+///     kernels::add(a, b, sum).grid(64)
+/// }
+/// ```
+///
+/// # Options
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `block = 256`, `block = (x, y)`, `block = (x, y, z)` | threads in a block, for every launch; constants of type `u32`, at most 1024 in all and 64 in z |
+/// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless a launch says otherwise; a constant of type `u32`, at least 1 |
+/// | `crate = path` | where `preempt_device` is, if not at `::preempt_device` |
+///
+/// # Parameters
+///
+/// | the kernel takes | the launch takes | |
+/// | --- | --- | --- |
+/// | `&[T]` | `impl ReadArg<T>` | nobody writes it during the launch |
+/// | `*const T` | `impl ReadArg<T>` | the same, without the length |
+/// | `SliceMut<T>` | `impl WriteArg<T>` | written; every thread holds the same one |
+/// | `*mut T` | `impl WriteArg<T>` | the same, without the length |
+/// | any other `T` | `T` | a number, or a struct with `#[derive(KernelArg)]` |
+///
+/// `T` is `KernelArg` throughout. `&mut` is refused: all threads would hold the same unique
+/// reference, and the compiler would keep what it points to in registers across barriers. The
+/// launch function of an `unsafe fn` is `unsafe` too: who launches it makes its promise.
+///
+/// # Shared memory
+///
+/// `shared_array![T; N]` anywhere in the body, but not in a function inside it or in another
+/// macro's arguments, is a `*mut T` to `N` elements that the threads of a block-task share. Each
+/// has a place of its own, 16-byte alignment at most, and no initial contents. `T` and `N` name
+/// what is visible outside of the kernel.
+///
+/// # Returns and barriers
+///
+/// A `return` ends the thread's part of the block-task. Where a barrier or a warp operation comes
+/// after it, or lies in the same loop, the other threads would wait for ever, so it is an error:
+///
+/// ```compile_fail
+/// # use preempt_device::prelude::*;
+/// #[preemptible]
+/// fn reverse(n: u32, out: SliceMut<u32>) {
+///     if thread::index_1d() >= n {
+///         return; // error: threads that return here never reach `sync_threads` below
+///     }
+///     thread::sync_threads();
+/// }
+/// ```
+///
+/// Make the work conditional instead, and keep the barrier outside. This holds for a `return`
+/// that all threads of a block take together as well, since that cannot be known here.
+///
+/// Functions and closures in the body are looked into, and so are the arguments of macros. A
+/// helper function elsewhere that waits for other threads is not seen, and neither is a macro
+/// that hides a `return` or a barrier: a thread that returned ahead of one hangs the block on the
+/// GPU. The CPU device reports it, so run a kernel there first.
 #[proc_macro_attribute]
 pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()
 }
 
 /// Lets a struct be passed to kernels by value.
+///
+/// Host and device code come from different compilers, so the struct is `#[repr(C)]` or
+/// `#[repr(transparent)]`, and every field is `KernelArg`. It is `Copy` and not generic.
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// #[derive(Clone, Copy, KernelArg)]
+/// #[repr(C)]
+/// pub struct Line {
+///     pub slope: f32,
+///     pub offset: f32,
+/// }
+///
+/// #[preemptible(block = 256)]
+/// pub fn apply(line: Line, x: &[f32], y: SliceMut<f32>) {
+///     let i = thread::index_1d() as usize;
+///     if i < y.len() {
+///         // SAFETY: each thread writes its own element.
+///         unsafe { y.write(i, x[i].mul_add(line.slope, line.offset)) }
+///     }
+/// }
+/// ```
+///
+/// `#[kernel_arg(crate = path)]` says where `preempt_device` is, if not at `::preempt_device`.
 #[proc_macro_derive(KernelArg, attributes(kernel_arg))]
 pub fn derive_kernel_arg(item: TokenStream) -> TokenStream {
-    derive::kernel_arg(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+    expand_derive(item.into()).into()
 }
 
-fn expand_kernel(
-    options: proc_macro2::TokenStream,
-    item: proc_macro2::TokenStream,
-) -> proc_macro2::TokenStream {
-    let expand = || {
-        let mut kernel = parse::Kernel::parse(options, item)?;
-        let arrays = analyze::place_shared_arrays(&kernel.options.krate, &mut kernel.body)?;
-        Ok(generate::kernel(&kernel, &arrays))
+fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
+    let mut kernel = match Kernel::parse(options, item) {
+        Ok(kernel) => kernel,
+        Err(error) => return error.into_compile_error(),
     };
-    expand().unwrap_or_else(|error: syn::Error| error.into_compile_error())
+    let mut errors = Errors::default();
+    analyze::check_returns(&kernel.body, &mut errors);
+    let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
+    // The kernel is there even where its body is refused, so that its callers see no error.
+    let mut expansion = generate::kernel(&kernel, &arrays);
+    expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
+    expansion
+}
+
+fn expand_derive(item: TokenStream2) -> TokenStream2 {
+    derive::kernel_arg(item).unwrap_or_else(syn::Error::into_compile_error)
 }

@@ -6,12 +6,12 @@ use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Block, Error, Expr, FnArg, GenericArgument, GenericParam, Ident, Item, ItemFn, Lit,
-    Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety, Signature,
-    Token, Type, TypeReference, Visibility, parse_quote,
+    AttrStyle, Attribute, Block, Error, Expr, FnArg, GenericArgument, GenericParam, Ident, Item,
+    ItemFn, Lit, Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety,
+    Signature, Token, Type, TypeReference, Visibility, parse_quote,
 };
 
-use crate::errors::Errors;
+use crate::errors::{Errors, both};
 
 /// A function that `#[preemptible]` accepts.
 pub struct Kernel {
@@ -42,21 +42,40 @@ pub struct Param {
     pub kind: ParamKind,
 }
 
-/// How a parameter travels from the launch to the body; the types are those of the elements.
+/// How a parameter travels from the launch to the body.
 pub enum ParamKind {
-    Slice(Type),
-    ConstPtr(Type),
-    MutPtr(Type),
-    SliceMut(Type),
+    /// By value.
     Value,
+    /// As a buffer's address and length.
+    Buffer { form: Form, element: Box<Type> },
+}
+
+/// What the body sees of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// `&[T]`
+    Slice,
+    /// `*const T`
+    ConstPtr,
+    /// `*mut T`
+    MutPtr,
+    /// `SliceMut<T>`
+    SliceMut,
+}
+
+impl Form {
+    pub fn writes(self) -> bool {
+        matches!(self, Form::MutPtr | Form::SliceMut)
+    }
 }
 
 /// Threads in a block, and in its z dimension, on every CUDA device so far (CUDA C++
 /// programming guide, "Compute capabilities").
-const MAX_THREADS: u64 = 1024;
-const MAX_THREADS_Z: u64 = 64;
-
+pub const MAX_THREADS: u32 = 1024;
+pub const MAX_THREADS_Z: u32 = 64;
 pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at most 64 in z; give `block = 256` or `block = (16, 16)`";
+
+/// A claim of no tasks would be none.
 pub const AMORTIZE_LIMITS: &str =
     "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
 
@@ -65,19 +84,11 @@ const KNOWN_OPTIONS: &str =
 
 impl Kernel {
     pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
-        let mut errors = Errors::default();
-        let options = errors.take(Options::parse.parse2(options));
-        let function = errors.take(parse_function(item));
-        let params = function.as_ref().map(|function| {
-            check_attributes(&function.attrs, &mut errors);
-            check_signature(&function.sig, &mut errors);
-            parse_params(&function.sig, &mut errors)
+        let function = parse_function(item).and_then(|function| {
+            let params = check_function(&function)?;
+            Ok((function, params))
         });
-        errors.finish()?;
-        // Nothing is missing where there was no error.
-        let (Some(options), Some(function), Some(params)) = (options, function, params) else {
-            return Err(Error::new(proc_macro2::Span::call_site(), "expected a function"));
-        };
+        let (options, (function, params)) = both(Options::parse.parse2(options), function)?;
         Ok(Kernel {
             options,
             attrs: function.attrs,
@@ -100,8 +111,8 @@ impl Options {
         while !input.is_empty() {
             let name = input.call(Ident::parse_any)?;
             if !input.peek(Token![=]) {
-                return Err(Error::new(
-                    name.span(),
+                return Err(Error::new_spanned(
+                    &name,
                     format!("expected `{name} = ..`; the options are {KNOWN_OPTIONS}"),
                 ));
             }
@@ -115,13 +126,13 @@ impl Options {
             } else {
                 input.parse::<Expr>()?;
                 errors.push(
-                    name.span(),
+                    &name,
                     format!("unknown option `{name}`; the options are {KNOWN_OPTIONS}"),
                 );
                 false
             };
             if duplicate {
-                errors.push(name.span(), format!("`{name}` is given twice; remove one of them"));
+                errors.push(&name, format!("`{name}` is given twice; remove one of them"));
             }
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
@@ -130,7 +141,7 @@ impl Options {
         if let Some(amortize) = &amortize
             && literal(amortize) == Some(0)
         {
-            errors.push(amortize.span(), AMORTIZE_LIMITS);
+            errors.push(amortize, AMORTIZE_LIMITS);
         }
         let block = block.and_then(|block| errors.take(parse_block(block)));
         errors.finish()?;
@@ -155,11 +166,11 @@ fn parse_block(block: Expr) -> Result<[Expr; 3]> {
         std::array::from_fn(|_| extents.next().unwrap_or_else(|| parse_quote!(1)));
     if let [Some(x), Some(y), Some(z)] = extents.each_ref().map(literal) {
         let threads = x.saturating_mul(y).saturating_mul(z);
-        if threads == 0 || threads > MAX_THREADS || z > MAX_THREADS_Z {
+        if threads == 0 || threads > MAX_THREADS.into() || z > MAX_THREADS_Z.into() {
             return Err(Error::new(span, BLOCK_LIMITS));
         }
     } else if let Some(zero) = extents.iter().find(|extent| literal(extent) == Some(0)) {
-        return Err(Error::new(zero.span(), BLOCK_LIMITS));
+        return Err(Error::new_spanned(zero, BLOCK_LIMITS));
     }
     Ok(extents)
 }
@@ -178,47 +189,68 @@ fn literal(expr: &Expr) -> Option<u64> {
 }
 
 fn parse_function(item: TokenStream) -> Result<ItemFn> {
-    let span = item.span();
-    let not_a_function = "`#[preemptible]` goes on a kernel: `pub fn name(..) { .. }`";
-    match syn::parse2(item.clone()) {
-        Ok(Item::Fn(function)) => Ok(function),
-        Ok(other) => Err(Error::new_spanned(other, not_a_function)),
-        // A mistake within a function is reported where it is.
-        Err(error) => match item.into_iter().any(|token| token.to_string() == "fn") {
-            true => Err(error),
-            false => Err(Error::new(span, not_a_function)),
-        },
+    match syn::parse2(item)? {
+        Item::Fn(mut function) => {
+            // `#![..]` at the start of the body is as good as `#[..]` ahead of the function.
+            for attr in &mut function.attrs {
+                attr.style = AttrStyle::Outer;
+            }
+            Ok(function)
+        }
+        other => Err(Error::new_spanned(
+            other,
+            "`#[preemptible]` goes on a kernel: `pub fn name(..) { .. }`",
+        )),
     }
 }
 
-/// Attributes that would fight with what the expansion says about its functions.
+/// What is wrong with the function, or its parameters.
+fn check_function(function: &ItemFn) -> Result<Vec<Param>> {
+    let mut errors = Errors::default();
+    check_attributes(&function.attrs, &mut errors);
+    check_signature(&function.sig, &mut errors);
+    let params = function.sig.inputs.iter().filter_map(|input| match input {
+        FnArg::Typed(param) => errors.take(parse_param(param)),
+        FnArg::Receiver(receiver) => {
+            errors.push(
+                receiver,
+                "a kernel has no receiver; make it a free function, and pass a struct with \
+                 `#[derive(Clone, Copy, KernelArg)] #[repr(C)]` by value",
+            );
+            None
+        }
+    });
+    let params = params.collect();
+    errors.finish().map(|()| params)
+}
+
+/// Refuses attributes that would fight with what the expansion says about its functions.
 fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
     const REFUSED: [&str; 7] = [
-        "no_mangle",
         "export_name",
-        "link_section",
         "inline",
+        "link_section",
+        "naked",
+        "no_mangle",
         "target_feature",
         "track_caller",
-        "naked",
     ];
     for attr in attrs {
-        let mut path = attr.path().clone();
-        if path.is_ident("unsafe")
-            && let Ok(inner) = attr.parse_args_with(|input: ParseStream<'_>| {
-                let path = input.call(Path::parse_mod_style)?;
-                input.parse::<TokenStream>()?;
-                Ok(path)
-            })
-        {
-            path = inner;
-        }
+        // The path inside `unsafe(..)` is the one that counts.
+        let inner = attr.parse_args_with(|input: ParseStream<'_>| {
+            let path = input.call(Path::parse_mod_style)?;
+            input.parse::<TokenStream>().map(|_| path)
+        });
+        let path = match inner {
+            Ok(inner) if attr.path().is_ident("unsafe") => inner,
+            _ => attr.path().clone(),
+        };
         if let Some(refused) = REFUSED.iter().find(|refused| path.is_ident(refused)) {
             errors.push(
-                attr.span(),
+                attr,
                 format!(
                     "`{refused}` does not go with `#[preemptible]`, which decides how the \
-                     kernel's entries are called and compiled; remove it"
+                     kernel's entries are named, called and compiled; remove it"
                 ),
             );
         }
@@ -227,45 +259,42 @@ fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
 
 fn check_signature(sig: &Signature, errors: &mut Errors) {
     if let Some(constness) = &sig.constness {
-        errors.push(constness.span, "a kernel cannot be `const`: it runs on a device; remove it");
+        errors.push(constness, "a kernel cannot be `const`: it runs on a device; remove it");
     }
     if let Some(asyncness) = &sig.asyncness {
         errors.push(
-            asyncness.span,
+            asyncness,
             "a kernel cannot be `async`: remove it; what a stream returns for the launch can be \
              awaited",
         );
     }
     if let Some(abi) = &sig.abi {
         errors.push(
-            abi.span(),
+            abi,
             "a kernel is an ordinary function, and the expansion adds the ABI of its entries; \
              remove `extern`",
         );
     }
     if let Safety::Safe(safe) = &sig.safety {
-        errors.push(safe.span, "a kernel is safe unless it is `unsafe`; remove `safe`");
+        errors.push(safe, "a kernel is safe unless it is `unsafe`; remove `safe`");
     }
     if let Some(variadic) = &sig.variadic {
         errors.push(
-            variadic.span(),
+            variadic,
             "a kernel takes a fixed number of arguments; pass a slice `&[T]` instead",
         );
     }
     if let ReturnType::Type(_, ty) = &sig.output {
-        errors.push(
-            ty.span(),
-            "a kernel returns nothing; write results to a `SliceMut<T>` or `*mut T`",
-        );
+        errors.push(ty, "a kernel returns nothing; write results to a `SliceMut<T>` or `*mut T`");
     }
     for param in &sig.generics.params {
         match param {
             GenericParam::Lifetime(lifetime) => errors.push(
-                lifetime.span(),
+                lifetime,
                 "a kernel has no lifetime parameters; write `&[T]` without a lifetime",
             ),
             param => errors.push(
-                param.span(),
+                param,
                 "a kernel cannot be generic, since each of its entries is one symbol; put the \
                  code in a generic function with `#[inline(always)]`, and call it from one kernel \
                  for each type",
@@ -273,23 +302,8 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
         }
     }
     if let Some(clause) = &sig.generics.where_clause {
-        errors.push(clause.span(), "a kernel cannot be generic, so it needs no `where`; remove it");
+        errors.push(clause, "a kernel cannot be generic, so it needs no `where`; remove it");
     }
-}
-
-fn parse_params(sig: &Signature, errors: &mut Errors) -> Vec<Param> {
-    let params = sig.inputs.iter().filter_map(|input| match input {
-        FnArg::Receiver(receiver) => {
-            errors.push(
-                receiver.span(),
-                "a kernel has no receiver; make it a free function and pass a struct with \
-                 `#[derive(Clone, Copy, KernelArg)] #[repr(C)]` by value",
-            );
-            None
-        }
-        FnArg::Typed(param) => errors.take(parse_param(param)),
-    });
-    params.collect()
 }
 
 fn parse_param(param: &PatType) -> Result<Param> {
@@ -297,31 +311,28 @@ fn parse_param(param: &PatType) -> Result<Param> {
     for attr in &param.attrs {
         if attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr") {
             errors.push(
-                attr.span(),
+                attr,
                 "host and device must agree about the parameters of a kernel; write two kernels \
                  and put `#[cfg(..)]` on them",
             );
         }
     }
-    let kind = errors.take(parse_type(&param.ty));
     let name = match &*param.pat {
-        Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => {
-            Some((pat.mutability, pat.ident.clone()))
-        }
-        pat => {
-            errors.push(
-                pat.span(),
-                "a parameter of a kernel is a plain name, `name: T` or `mut name: T`; take it \
-                 apart in the body",
-            );
-            None
-        }
+        Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => Ok(pat),
+        pat => Err(Error::new_spanned(
+            pat,
+            "a parameter of a kernel is a plain name, `name: T` or `mut name: T`; take it apart \
+             in the body",
+        )),
     };
-    errors.finish()?;
-    let (Some((mutability, ident)), Some(kind)) = (name, kind) else {
-        return Err(Error::new(param.span(), "expected `name: T`"));
-    };
-    Ok(Param { attrs: param.attrs.clone(), mutability, ident, ty: (*param.ty).clone(), kind })
+    let ((name, kind), ()) = both(both(name, parse_type(&param.ty)), errors.finish())?;
+    Ok(Param {
+        attrs: param.attrs.clone(),
+        mutability: name.mutability,
+        ident: name.ident.clone(),
+        ty: (*param.ty).clone(),
+        kind,
+    })
 }
 
 fn parse_type(ty: &Type) -> Result<ParamKind> {
@@ -329,10 +340,13 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
         // What `macro_rules!` passes on, and what someone wrote in parentheses.
         Type::Group(group) => parse_type(&group.elem),
         Type::Paren(paren) => parse_type(&paren.elem),
-        Type::Ptr(pointer) => Ok(match pointer.mutability {
-            PointerMutability::Const(_) => ParamKind::ConstPtr((*pointer.elem).clone()),
-            PointerMutability::Mut(_) => ParamKind::MutPtr((*pointer.elem).clone()),
-        }),
+        Type::Ptr(pointer) => {
+            let form = match pointer.mutability {
+                PointerMutability::Const(_) => Form::ConstPtr,
+                PointerMutability::Mut(_) => Form::MutPtr,
+            };
+            Ok(ParamKind::Buffer { form, element: pointer.elem.clone() })
+        }
         Type::Reference(reference) => parse_reference(reference),
         Type::ImplTrait(_) => Err(Error::new_spanned(
             ty,
@@ -340,7 +354,7 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
         )),
         _ => {
             if let Some(element) = slice_mut_element(ty) {
-                return Ok(ParamKind::SliceMut(element));
+                return Ok(ParamKind::Buffer { form: Form::SliceMut, element: Box::new(element) });
             }
             let mut references = References::default();
             references.visit_type(ty);
@@ -362,13 +376,15 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
     if let Some(lifetime) = &reference.lifetime
         && lifetime.ident != "_"
     {
-        return Err(Error::new(
-            lifetime.span(),
+        return Err(Error::new_spanned(
+            lifetime,
             "a slice is there while the launch runs and no longer; write `&[T]` without a lifetime",
         ));
     }
     match strip(&reference.elem) {
-        Type::Slice(slice) => Ok(ParamKind::Slice((*slice.elem).clone())),
+        Type::Slice(slice) => {
+            Ok(ParamKind::Buffer { form: Form::Slice, element: slice.elem.clone() })
+        }
         Type::Path(path) if path.path.is_ident("str") => Err(Error::new_spanned(
             reference,
             "a kernel cannot take `&str`; take the bytes, `&[u8]`",
@@ -407,7 +423,7 @@ struct References(Errors);
 impl<'ast> Visit<'ast> for References {
     fn visit_type_reference(&mut self, reference: &'ast TypeReference) {
         self.0.push(
-            reference.span(),
+            reference,
             "a value that is passed to a kernel holds no references, since they would point into \
              host memory; pass slices as parameters of their own",
         );

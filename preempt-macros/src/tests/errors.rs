@@ -1,0 +1,141 @@
+//! Each refusal, by a part of its words: what is wrong, and the way out.
+
+use super::{derive, expand, messages};
+
+#[track_caller]
+fn refused(found: Vec<String>, expected: &[&str]) {
+    let matches = found.len() == expected.len()
+        && found.iter().zip(expected).all(|(found, part)| found.contains(part));
+    assert!(matches, "expected {expected:#?}, found {found:#?}");
+}
+
+/// `options; item => parts of the messages`
+macro_rules! kernels {
+    ($($name:ident: $options:literal, $item:literal => [$($part:literal),* $(,)?];)*) => {
+        $(#[test] fn $name() { refused(messages(expand($options, $item)), &[$($part),*]); })*
+    };
+}
+
+kernels! {
+    unknown_option: "blocks = 4, amortise = 3", "fn k() {}" => [
+        "unknown option `blocks`; the options are `block = 256`",
+        "unknown option `amortise`",
+    ];
+    duplicate_option: "block = 4, block = 4", "fn k() {}" => ["`block` is given twice"];
+    option_without_value: "block", "fn k() {}" => ["expected `block = ..`"];
+    block_of_zero: "block = 0", "fn k() {}" => ["1 to 1024 threads"];
+    block_with_a_zero: "block = (N, 0)", "fn k() {}" => ["1 to 1024 threads"];
+    block_too_large: "block = (32, 32, 2)", "fn k() {}" => ["1 to 1024 threads"];
+    block_too_deep: "block = (1, 1, 65)", "fn k() {}" => ["at most 64 in z"];
+    block_of_four: "block = (1, 1, 1, 1)", "fn k() {}" => ["`block = (16, 16)`"];
+    amortize_zero: "amortize = 0", "fn k() {}" => ["at least 1"];
+
+    not_a_function: "", "struct Kernel;" => ["goes on a kernel"];
+    without_a_body: "", "fn k();" => ["goes on a kernel"];
+    const_kernel: "", "const fn k() {}" => ["cannot be `const`"];
+    async_kernel: "", "async fn k() {}" => ["cannot be `async`"];
+    extern_kernel: "", "extern \"C\" fn k() {}" => ["remove `extern`"];
+    variadic_kernel: "", "unsafe fn k(n: u32, ...) {}" => ["pass a slice"];
+    return_type: "", "fn k() -> u32 { 0 }" => ["write results to a `SliceMut<T>`"];
+    type_parameter: "", "fn k<T>(n: T) {}" => ["one kernel for each type"];
+    const_parameter: "", "fn k<const N: usize>() {}" => ["one kernel for each type"];
+    lifetime_parameter: "", "fn k<'a>(a: &'a [f32]) {}" => [
+        "no lifetime parameters",
+        "without a lifetime",
+    ];
+    where_clause: "", "fn k() where u32: Copy {}" => ["needs no `where`"];
+    impl_trait: "", "fn k(n: impl Copy) {}" => ["name the type"];
+    no_mangle: "", "#[unsafe(no_mangle)] fn k() {}" => ["`no_mangle` does not go with"];
+    inline: "", "#[inline(never)] fn k() {}" => ["`inline` does not go with"];
+
+    receiver: "", "fn k(&self, n: u32) {}" => ["make it a free function"];
+    cfg_on_a_parameter: "", "fn k(#[cfg(x)] n: u32) {}" => ["write two kernels"];
+    destructured: "", "fn k((a, b): (u32, u32)) {}" => ["take it apart in the body"];
+    wildcard: "", "fn k(_: u32) {}" => ["a plain name"];
+    by_reference: "", "fn k(ref a: u32) {}" => ["a plain name"];
+    mutable_slice: "", "fn k(a: &mut [f32]) {}" => ["take `SliceMut<T>` or `*mut T`"];
+    mutable_reference: "", "fn k(a: &mut f32) {}" => ["take `SliceMut<T>` or `*mut T`"];
+    reference: "", "fn k(a: &f32) {}" => ["references to slices only"];
+    array_reference: "", "fn k(a: &[f32; 4]) {}" => ["references to slices only"];
+    string: "", "fn k(a: &str) {}" => ["take the bytes"];
+    static_slice: "", "fn k(a: &'static [f32]) {}" => ["without a lifetime"];
+    reference_in_a_value: "", "fn k(a: Option<&f32>) {}" => ["holds no references"];
+
+    several_at_once: "block = 0", "async fn k(a: &str, _: u32) -> u32 { 0 }" => [
+        "1 to 1024 threads",
+        "cannot be `async`",
+        "returns nothing",
+        "take the bytes",
+        "a plain name",
+    ];
+
+    shared_array_without_length: "", "fn k() { let a = shared_array![f32]; }" => ["`shared_array![f32; 256]`"];
+
+    return_before_a_barrier: "", "fn k(n: u32) { if n == 0 { return; } thread::sync_threads(); }" => [
+        "never reach `sync_threads` below; make the rest of the body conditional",
+        "every thread must reach this",
+    ];
+    return_before_a_warp_operation: "",
+        "fn k(n: u32) { if n == 0 { return } unsafe { warp_shuffle_down(!0, n, 1, 32) }; }" =>
+        ["never reach `warp_shuffle_down`", "every thread must"];
+    returns_before_one_barrier: "",
+        "fn k(n: u32) { if n == 0 { return } if n == 1 { return } sync_threads() }" =>
+        ["below", "below", "every thread must"];
+    return_in_the_loop_of_a_barrier: "",
+        "fn k(n: u32) { for i in 0..n { { sync_threads(); } if i == 3 { return; } } }" =>
+        ["never reach `sync_threads` when the loop comes to it again", "every thread must"];
+    return_in_a_macro_call: "", "fn k(n: u32) { when!(n == 0 => return); sync_threads(); }" =>
+        ["below", "every thread must"];
+    barrier_in_a_macro_call: "", "fn k(n: u32) { if n == 0 { return } times!(4, { sync_threads() }); }" =>
+        ["below", "every thread must"];
+    barrier_in_a_closure: "",
+        "fn k(n: u32) { let wait = || sync_threads(); if n == 0 { return } wait(); }" =>
+        ["never reach `wait` below", "every thread must"];
+    barrier_in_a_function_inside: "",
+        "fn k(n: u32) { if n == 0 { return } a(); fn a() { b() } fn b() { sync_threads() } }" =>
+        ["never reach `a` below", "every thread must"];
+    barrier_under_another_name: "",
+        "fn k(n: u32) { use thread::sync_threads as wait; if n == 0 { return } wait(); }" =>
+        ["never reach `wait` below", "every thread must"];
+    barrier_as_a_method: "", "fn k(n: u32) { if n == 0 { return } block.sync_threads(); }" =>
+        ["below", "every thread must"];
+}
+
+/// Returns that leave nobody waiting.
+#[test]
+fn harmless_returns_are_accepted() {
+    for body in [
+        "sync_threads(); if n == 0 { return }",
+        "for _ in 0..n { sync_threads(); } while n > 3 { return }",
+        "let f = |x: u32| { return x + 1; }; f(n); sync_threads();",
+        "fn f(x: u32) -> u32 { return x + 1; } f(n); sync_threads();",
+        "fn f(x: u32) { if x > 1 { return } } loop { f(n); sync_threads(); }",
+        "if n == 0 { return }",
+        "if n == 0 { return } fn unused() { sync_threads() }",
+    ] {
+        let found = messages(expand("", &format!("fn k(n: u32) {{ {body} }}")));
+        assert_eq!(found, [""; 0], "{body}");
+    }
+}
+
+macro_rules! derives {
+    ($($name:ident: $item:literal => [$($part:literal),* $(,)?];)*) => {
+        $(#[test] fn $name() { refused(messages(derive($item)), &[$($part),*]); })*
+    };
+}
+
+derives! {
+    without_repr: "struct S { a: u32 }" => ["put `#[repr(C)]` on it"];
+    repr_of_something_else: "#[repr(align(16))] struct S { a: u32 }" => ["put `#[repr(C)]` on it"];
+    generic_struct: "#[repr(C)] struct S<T> { a: T }" => ["write one struct for each type"];
+    enumeration: "#[repr(C)] enum E { A }" => ["discriminant as a number"];
+    union_of_things: "#[repr(C)] union U { a: u32 }" => ["as an array"];
+    unknown_derive_option: "#[repr(C)] #[kernel_arg(krate = x)] struct S { a: u32 }" => ["`crate = path`"];
+}
+
+/// A kernel that is refused for its body is still there for its callers.
+#[test]
+fn a_kernel_with_a_refused_body_is_generated() {
+    let expansion = expand("", "fn k() { if first() { return } sync_threads() }").to_string();
+    assert!(expansion.contains("fn k () -> "), "{expansion}");
+}

@@ -1,0 +1,383 @@
+//! Kernels of many shapes, expanded and run through their CPU entries.
+
+use std::sync::Arc;
+
+use preempt_device::host::{
+    Args, BufferArg, Call, Dim3, ReadArg, Rendezvous, ThreadContext, WriteArg, with_thread,
+};
+use preempt_device::prelude::*;
+
+/// A device buffer in host memory.
+struct Buffer<T>(Arc<Memory<T>>);
+
+struct Memory<T> {
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: plain data that no two threads of these tests share.
+unsafe impl<T: Send> Send for Memory<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Memory<T> {}
+
+impl<T> Drop for Memory<T> {
+    fn drop(&mut self) {
+        // SAFETY: `Buffer::new` made it of a boxed slice.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start, self.len)) });
+    }
+}
+
+impl<T: KernelArg> Buffer<T> {
+    fn new(values: impl Into<Vec<T>>) -> Buffer<T> {
+        let values = values.into().into_boxed_slice();
+        let len = values.len();
+        Buffer(Arc::new(Memory { start: Box::into_raw(values).cast(), len }))
+    }
+
+    fn to_vec(&self) -> Vec<T> {
+        // SAFETY: no kernel runs now.
+        unsafe { std::slice::from_raw_parts(self.0.start, self.0.len) }.to_vec()
+    }
+
+    fn arg(&self) -> BufferArg {
+        BufferArg {
+            address: self.0.start.expose_provenance() as u64,
+            len: self.0.len,
+            owner: self.0.clone(),
+        }
+    }
+}
+
+impl<T: KernelArg> ReadArg<T> for &Buffer<T> {
+    fn read_arg(self) -> BufferArg {
+        self.arg()
+    }
+}
+
+impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
+    fn write_arg(self) -> BufferArg {
+        self.arg()
+    }
+}
+
+fn no_barriers(_: Rendezvous) -> u64 {
+    panic!("these kernels have no barriers")
+}
+
+fn indices(dim: Dim3) -> impl Iterator<Item = Dim3> {
+    let plane = move |z| (0..dim.y).flat_map(move |y| (0..dim.x).map(move |x| Dim3 { x, y, z }));
+    (0..dim.z).flat_map(plane)
+}
+
+/// Runs a kernel without barriers, one thread after the other.
+fn run(call: Call) {
+    let kernel = call.kernel();
+    let block_dim = kernel.block.or(call.block_dim()).expect("a block");
+    let mut shared = vec![0_u128; kernel.shared_bytes.div_ceil(16) as usize];
+    for block in indices(call.grid_dim()) {
+        for thread in indices(block_dim) {
+            let context = ThreadContext {
+                thread,
+                block,
+                block_dim,
+                grid_dim: call.grid_dim(),
+                sm: 0,
+                shared: shared.as_mut_ptr().cast(),
+                wait: no_barriers,
+            };
+            // SAFETY: the arguments are those of the call, and the thread is set.
+            with_thread(&context, || unsafe { (kernel.cpu)(call.args()) });
+        }
+    }
+}
+
+/// `out[i] = a[i] + b[i]`
+#[preemptible(block = 4)]
+fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {
+    let i = thread::index_1d() as usize;
+    if i < out.len() {
+        // SAFETY: each thread writes its own element.
+        unsafe { out.write(i, a[i] + b[i]) }
+    }
+}
+
+#[test]
+fn slices() {
+    let a = Buffer::new([1.0, 2.0, 3.0, 4.0, 5.0]);
+    let b = Buffer::new([10.0, 20.0, 30.0, 40.0, 50.0]);
+    let mut out = Buffer::new([0.0; 5]);
+    run(add(&a, &b, &mut out).grid(2));
+    assert_eq!(out.to_vec(), [11.0, 22.0, 33.0, 44.0, 55.0]);
+}
+
+#[test]
+fn slices_without_elements() {
+    let (a, mut out) = (Buffer::new([]), Buffer::new([]));
+    let call = add(&a, &a, &mut out).grid(2);
+    // SAFETY: the launch pushed an address there.
+    assert!(unsafe { call.args().pointer::<f32>(0) }.is_aligned());
+    run(call);
+}
+
+#[test]
+fn the_description_says_what_the_attribute_says() {
+    const LOOPS: u32 = 8;
+    #[preemptible(block = (8, 2 * 4), amortize = 2 * LOOPS)]
+    fn described(_out: *mut u32) {}
+
+    let mut out = Buffer::new([0]);
+    let kernel = described(&mut out).kernel();
+    assert_eq!((kernel.name, kernel.plain), ("described", "described__plain"));
+    assert_eq!(kernel.module, module_path!());
+    assert_eq!(kernel.block, Some(Dim3::new(8, 8, 1)));
+    assert_eq!(kernel.amortize, Some(16));
+    assert_eq!(kernel.shared_bytes, 0);
+}
+
+#[derive(Clone, Copy, KernelArg)]
+#[repr(C)]
+struct Line {
+    slope: Slope,
+    offset: f64,
+    steps: [u16; 3],
+}
+
+#[derive(Clone, Copy, KernelArg)]
+#[repr(transparent)]
+struct Slope(f32);
+
+#[preemptible(block = 2)]
+fn line(line: Line, mut at: u8, out: *mut f64) {
+    at += line.steps[2] as u8;
+    // SAFETY: each thread writes its own element, and there are two.
+    unsafe {
+        *out.add(thread::index_1d() as usize) =
+            f64::from(line.slope.0) * f64::from(at) + line.offset
+    }
+}
+
+#[test]
+fn structs_and_scalars() {
+    let mut out = Buffer::new([0.0; 2]);
+    run(line(Line { slope: Slope(0.5), offset: 1.25, steps: [0, 0, 4] }, 6, &mut out));
+    assert_eq!(out.to_vec(), [6.25; 2]);
+}
+
+#[preemptible]
+fn numbers_2d(width: u32, out: *mut u32) {
+    let at = thread::index_2d();
+    // SAFETY: each thread writes its own element.
+    unsafe { *out.add((at.y * width + at.x) as usize) = thread::index() }
+}
+
+#[test]
+fn indices_in_two_dimensions() {
+    let mut out = Buffer::new([0; 16]);
+    run(numbers_2d(4, &mut out).grid((2, 2)).block((2, 2)));
+    assert_eq!(out.to_vec(), [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]);
+}
+
+#[preemptible(block = (2, 1, 3))]
+fn count_3d(out: SliceMut<u32>) {
+    let at = thread::index_3d();
+    assert!(at.x < 4 && at.y < 3 && at.z < 3);
+    let number = (at.z * 3 + at.y) * 4 + at.x;
+    // SAFETY: threads run one after the other.
+    unsafe { out.write(number as usize, out.read(number as usize) + 1) }
+}
+
+#[test]
+fn indices_in_three_dimensions() {
+    let mut out = Buffer::new([0; 36]);
+    run(count_3d(&mut out).grid((2, 3)));
+    assert_eq!(out.to_vec(), [1; 36]);
+}
+
+const TILE: usize = 3;
+
+#[preemptible(block = 1)]
+fn shared(out: SliceMut<u64>) {
+    let bytes = shared_array![u8; TILE];
+    let mut starts = [0; 4];
+    for round in 0..2 {
+        let words = preempt_device::shared_array!(f64; TILE * 2);
+        let again = (|| shared_array![Line; 1])();
+        starts = [bytes as usize, words as usize, again as usize, round];
+    }
+    let last = shared_array! { [u16; 4]; 5 };
+    // SAFETY: one thread, and five elements.
+    unsafe {
+        for (index, start) in starts.into_iter().take(3).enumerate() {
+            out.write(index, (start - bytes as usize) as u64);
+        }
+        out.write(3, (last as usize - bytes as usize) as u64);
+        for index in 0..TILE {
+            bytes.add(index).write(7);
+        }
+        last.add(4).write([1; 4]);
+        out.write(4, bytes.add(TILE - 1).read().into());
+    }
+}
+
+#[test]
+fn shared_arrays_are_aligned_and_apart() {
+    let mut out = Buffer::new([9; 5]);
+    let call = shared(&mut out);
+    assert_eq!(call.kernel().shared_bytes, 8 + 48 + 24 + 40);
+    run(call);
+    assert_eq!(out.to_vec(), [0, 8, 8 + 48, 8 + 48 + 24, 7]);
+}
+
+#[preemptible(block = 4)]
+fn early(n: u32, out: SliceMut<u32>) {
+    let i = thread::index_1d();
+    if i >= n {
+        return;
+    }
+    // SAFETY: each thread writes its own element.
+    unsafe { out.write(i as usize, i) }
+}
+
+#[test]
+fn a_return_ends_the_thread_of_the_block_task() {
+    let mut out = Buffer::new([9; 6]);
+    run(early(3, &mut out).grid(2));
+    assert_eq!(out.to_vec(), [0, 1, 2, 9, 9, 9]);
+}
+
+/// # Safety
+///
+/// `at` is an index of `out`.
+#[preemptible(block = 1)]
+unsafe fn unchecked(at: u64, out: *mut u32) {
+    // SAFETY: the caller's promise.
+    unsafe { *out.add(at as usize) = 5 }
+}
+
+#[test]
+fn unsafe_kernels() {
+    let mut out = Buffer::new([0; 2]);
+    // SAFETY: 1 is an index of `out`.
+    run(unsafe { unchecked(1, &mut out) });
+    assert_eq!(out.to_vec(), [0, 5]);
+}
+
+mod nested {
+    use preempt_device::prelude::*;
+
+    type Count = u32;
+
+    fn helper(of: Count) -> Count {
+        of + thread::block_idx_x()
+    }
+
+    pub(crate) mod deeper {
+        use preempt_device as device;
+
+        #[device::preemptible(block = 1, crate = device)]
+        pub(crate) fn blocks(out: device::kernel::SliceMut<super::Count>) {
+            let block = super::super::nested::helper(0);
+            // SAFETY: one thread in a block.
+            unsafe { out.write(block as usize, self::super::helper(block)) }
+        }
+    }
+}
+
+#[test]
+fn kernels_in_modules_see_what_is_around_them() {
+    let mut out = Buffer::new([9; 3]);
+    let call = nested::deeper::blocks(&mut out).grid(3);
+    assert_eq!(call.kernel().module, concat!(module_path!(), "::nested::deeper"));
+    run(call);
+    assert_eq!(out.to_vec(), [0, 2, 4]);
+}
+
+/// Names that the expansion uses as well.
+#[preemptible(block = 1)]
+fn names(args: u32, block: u32, task: &[u32], ptr_2: *mut u32, r#type: u32, cohort: u32) {
+    let tasks = args + block + task[0] + r#type + cohort;
+    // SAFETY: one thread.
+    unsafe { *ptr_2 = tasks }
+}
+
+#[test]
+fn parameters_may_have_any_name() {
+    let (task, mut out) = (Buffer::new([3]), Buffer::new([0]));
+    run(names(1, 2, &task, &mut out, 4, 5));
+    assert_eq!(out.to_vec(), [15]);
+}
+
+/// Its types do not exist.
+#[preemptible]
+#[cfg(any())]
+fn absent(missing: Missing) {
+    let array = shared_array![Missing; 1];
+}
+
+/// Attributes of the function, wherever they are written, hold for all that it becomes.
+#[deny(unused_variables)]
+#[preemptible(block = 1)]
+#[doc = "More words."]
+fn attributes(#[allow(unused_variables)] unused: u32) {
+    #![allow(unused_mut)]
+    let mut _also_unused = 1;
+}
+
+/// A kernel in a macro gets its types in invisible delimiters.
+macro_rules! fill_kernels {
+    ($($name:ident: $ty:ty, $input:ty;)*) => {
+        $(
+            #[preemptible(block = 1)]
+            fn $name(value: $ty, input: $input, out: SliceMut<$ty>) {
+                let tile = shared_array![$ty; 1];
+                // SAFETY: one thread.
+                unsafe {
+                    *tile = value + input[0];
+                    out.write(0, *tile)
+                }
+            }
+        )*
+    };
+}
+fill_kernels! {
+    fill_f32: f32, &[f32];
+    fill_i64: i64, &[i64];
+}
+
+#[test]
+fn kernels_made_by_macros() {
+    let (one, mut out) = (Buffer::new([1.0]), Buffer::new([0.0]));
+    run(fill_f32(0.5, &one, &mut out));
+    assert_eq!(out.to_vec(), [1.5]);
+    let (one, mut out) = (Buffer::new([1]), Buffer::new([0]));
+    run(fill_i64(-3, &one, &mut out));
+    assert_eq!(out.to_vec(), [-2]);
+}
+
+#[preemptible(block = 1)]
+fn nothing() {}
+
+#[test]
+fn a_kernel_without_parameters() {
+    run(attributes(1));
+    let call = nothing();
+    assert_eq!(call.args().size(), Args::default().size());
+    run(call);
+}
+
+struct Namespace;
+
+impl Namespace {
+    #[preemptible(block = 1)]
+    fn associated(only: &[u32], out: SliceMut<u32>) {
+        // SAFETY: one thread.
+        unsafe { out.write(0, only[0]) }
+    }
+}
+
+#[test]
+fn a_kernel_as_an_associated_function() {
+    let (only, mut out) = (Buffer::new([7]), Buffer::new([0]));
+    run(Namespace::associated(&only, &mut out));
+    assert_eq!(out.to_vec(), [7]);
+}

@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible]
+struct Kernel;
+
+fn main() {}

@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible]
+const fn kernel() {}
+
+fn main() {}

@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible]
+extern "C" fn kernel() {}
+
+fn main() {}

@@ -1,0 +1,8 @@
+use preempt_device::prelude::*;
+
+#[preemptible]
+fn kernel(n: u32) -> u32 {
+    n
+}
+
+fn main() {}

@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible]
+unsafe fn kernel(n: u32, _: ...) {}
+
+fn main() {}

@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible(block)]
+fn kernel() {}
+
+fn main() {}

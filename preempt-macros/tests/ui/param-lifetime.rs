@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible]
+fn kernel(table: &'static [f32]) {}
+
+fn main() {}

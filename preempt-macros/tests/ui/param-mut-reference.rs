@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible]
+fn kernel(out: &mut [f32]) {}
+
+fn main() {}

@@ -1,0 +1,8 @@
+use preempt_device::prelude::*;
+
+#[preemptible]
+fn kernel() {
+    let _tile = shared_array![f32];
+}
+
+fn main() {}
