@@ -259,8 +259,9 @@ fn device(kernel: &Kernel, common: &TokenStream) -> TokenStream {
         entry_params.push(quote!(#len: usize));
         arguments.push(rebuild(krate, *form, ptr.into_token_stream(), len));
     }
-    let call = quote!(|| unsafe { __preempt_body(#(#arguments),*) });
-    // Every primitive that reads the task's registers must end up in an entry, so the body does.
+    // Every primitive that reads the task's registers must end up in an entry, so the body does,
+    // and so does what calls it, however long it is.
+    let call = quote!(#[inline(always)] || unsafe { __preempt_body(#(#arguments),*) });
     quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
