@@ -51,20 +51,19 @@ fn run(args: &Args) -> Result<()> {
     let mut out = args.out.as_deref().map(create).transpose()?;
     let picture = picture_file(args)?;
 
-    let scheduler = Scheduler::builder().device(device(args.device)?).build()?;
+    let scheduler = Scheduler::builder().device(device(args.device)?).kernels(KERNELS).build()?;
     let properties = scheduler.device().properties().clone();
     let workload = Workload::new(args, properties.sms)?;
     println!("device    {}; {}", properties.name, hardware());
     println!(
-        "batch     {} Asian options, one block-task each: {} paths of {} months",
+        "batch     {} Asian options, one block-task each: {} paths of {} periods",
         workload.book.len(),
         workload.paths,
         workload.periods
     );
 
-    // Alone first: it says how much time there is for requests to come in.
-    let first = measure(&scheduler, &workload, BATCH_ALONE, Duration::ZERO)?;
-    let alone = first.batch.as_ref().map_or(Duration::ZERO, |batch| batch.time);
+    // First, because it says how much time there is for requests to come in.
+    let (batch_alone, alone) = measure_batch_alone(&scheduler, &workload)?;
     let time = alone.mul_f64(REQUESTS_WITHIN);
     println!(
         "          {} for one block-task on one SM",
@@ -76,7 +75,7 @@ fn run(args: &Args) -> Result<()> {
         workload.requests(),
         time.as_secs_f64()
     );
-    let mut rows = vec![first];
+    let mut rows = vec![batch_alone];
     for arm in [REQUESTS_ALONE, SUBMISSION_ORDER, PREEMPT] {
         rows.push(measure(&scheduler, &workload, arm, time)?);
     }
@@ -94,6 +93,16 @@ fn run(args: &Args) -> Result<()> {
     println!("{}", report.verdict().unwrap_or_default());
     ensure!(report.checksums_equal(), "the batch kernel's results differ from row to row");
     Ok(())
+}
+
+/// The faster of two runs, since the first one may find the machine cold or busy.
+fn measure_batch_alone(scheduler: &Scheduler, workload: &Workload) -> Result<(Row, Duration)> {
+    let run = || measure(scheduler, workload, BATCH_ALONE, Duration::ZERO);
+    let time = |row: &Row| row.batch.as_ref().map_or(Duration::MAX, |batch| batch.time);
+    let (first, second) = (run()?, run()?);
+    let faster = if time(&second) < time(&first) { second } else { first };
+    let time = time(&faster);
+    Ok((faster, time))
 }
 
 fn measure(scheduler: &Scheduler, workload: &Workload, arm: Arm, time: Duration) -> Result<Row> {

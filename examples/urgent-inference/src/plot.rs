@@ -62,7 +62,7 @@ fn draw(rows: &[Row], text: &mut String) -> Result<(), Box<dyn std::error::Error
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
+        .position(SeriesLabelPosition::LowerMiddle)
         .background_style(WHITE.mix(0.9))
         .border_style(BLACK.mix(0.3))
         .label_font(("sans-serif", 15))

@@ -17,13 +17,13 @@ use crate::args::Args;
 pub const CLIENTS: usize = 4;
 
 /// Options for each SM, and requests in all.
-const FULL: (u32, usize) = (2000, digits::COUNT);
+const FULL: (u32, usize) = (1500, digits::COUNT);
 /// The same with `--quick`.
-const QUICK: (u32, usize) = (150, 400);
+const QUICK: (u32, usize) = (100, 400);
 
 /// Paths of each option: a block-task of one to two milliseconds on one processor.
-const PATHS: u32 = 4096;
-/// Periods that an option's average is taken over: the months of a year.
+const PATHS: u32 = 6144;
+/// Prices that an option's average is taken over.
 const PERIODS: u32 = 12;
 
 /// The batch job and the requests.

@@ -100,13 +100,11 @@ pub fn classify(parameters: &[f32], digit: Digit, request: u32, answers: SliceMu
 /// The class with the largest logit, the first of them if there are several.
 #[inline]
 pub fn most_probable(logits: &[f32; CLASSES]) -> u32 {
-    let mut best = 0;
-    let mut class = 1;
-    while class < CLASSES {
-        if logits[class] > logits[best] {
-            best = class;
+    let (mut best, mut largest) = (0, logits[0]);
+    for (class, logit) in (0..).zip(logits) {
+        if *logit > largest {
+            (best, largest) = (class, *logit);
         }
-        class += 1;
     }
-    best as u32
+    best
 }

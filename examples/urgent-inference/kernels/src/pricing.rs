@@ -1,6 +1,6 @@
 //! The batch kernel: the overnight valuation of a book of options.
 
-use core::f32::consts::TAU;
+use core::f32::consts::SQRT_2;
 
 use preempt_device::prelude::*;
 
@@ -113,12 +113,13 @@ pub fn payoff(call: &AsianCall, path: [u32; 2], periods: u32, seed: u64) -> f32 
     let spread = call.volatility * period.sqrt();
     let mut log_return = 0.0;
     let mut total = 0.0;
+    let mut left = periods;
     for four_periods in 0..periods.div_ceil(4) {
-        let normals = normals([path[0], path[1], four_periods, 0], seed);
-        for (number, normal) in (four_periods * 4..).zip(normals) {
-            if number < periods {
+        for normal in &normals([path[0], path[1], four_periods, 0], seed) {
+            if left > 0 {
                 log_return += drift + spread * normal;
                 total += call.spot * GpuFloat::exp(log_return);
+                left -= 1;
             }
         }
     }
@@ -126,21 +127,56 @@ pub fn payoff(call: &AsianCall, path: [u32; 2], periods: u32, seed: u64) -> f32 
     if above > 0.0 { above * GpuFloat::exp(-call.rate * call.maturity) } else { 0.0 }
 }
 
-/// Four numbers with a standard normal distribution (Box and Muller 1958).
+/// Four numbers with a standard normal distribution.
 #[inline]
 fn normals(counter: [u32; 4], seed: u64) -> [f32; 4] {
-    let [a, b, c, d] = philox(counter, [seed as u32, (seed >> 32) as u32]);
-    let [first, second] = box_muller(a, b);
-    let [third, fourth] = box_muller(c, d);
-    [first, second, third, fourth]
+    philox(counter, [seed as u32, (seed >> 32) as u32]).map(normal)
+}
+
+/// The number that a normal distribution exceeds with a probability that `word` stands for.
+#[inline]
+pub fn normal(word: u32) -> f32 {
+    // Odd multiples of 2⁻²³ between -1 and 1: symmetric, exact, and never one of the ends.
+    let odd = (word >> 9) as i32 * 2 + 1 - (1 << 23);
+    SQRT_2 * inverse_erf(odd as f32 / (1 << 23) as f32)
+}
+
+/// The inverse error function (M. Giles, "Approximating the erfinv function", GPU Computing Gems
+/// 2, 2010): two polynomials, the second one for the tails.
+#[inline]
+fn inverse_erf(x: f32) -> f32 {
+    const CENTRE: [f32; 9] = [
+        2.810_226_4e-8,
+        3.432_739_4e-7,
+        -3.523_387_7e-6,
+        -4.391_506_5e-6,
+        2.185_808_7e-4,
+        -1.253_725e-3,
+        -4.177_681_6e-3,
+        0.246_640_73,
+        1.501_409_4,
+    ];
+    const TAILS: [f32; 9] = [
+        -2.002_142_6e-4,
+        1.009_505_6e-4,
+        1.349_343_2e-3,
+        -3.673_428_4e-3,
+        5.739_507_7e-3,
+        -7.622_461_3e-3,
+        9.438_870_5e-3,
+        1.001_674,
+        2.832_976_8,
+    ];
+    let distance = -GpuFloat::ln((1.0 - x) * (1.0 + x));
+    let share = if distance < 5.0 {
+        polynomial(&CENTRE, distance - 2.5)
+    } else {
+        polynomial(&TAILS, GpuFloat::sqrt(distance) - 3.0)
+    };
+    share * x
 }
 
 #[inline]
-fn box_muller(radius: u32, angle: u32) -> [f32; 2] {
-    // 2⁻²⁴: as many bits as an `f32` holds. The radius' uniform number is never 0.
-    const STEP: f32 = 1.0 / 16_777_216.0;
-    let uniform = ((radius >> 8) + 1) as f32 * STEP;
-    let length = GpuFloat::sqrt(-2.0 * GpuFloat::ln(uniform));
-    let angle = (angle >> 8) as f32 * STEP * TAU;
-    [length * GpuFloat::cos(angle), length * GpuFloat::sin(angle)]
+fn polynomial(coefficients: &[f32; 9], at: f32) -> f32 {
+    coefficients.iter().fold(0.0, |sum, next| sum * at + next)
 }
