@@ -65,7 +65,9 @@ pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
     };
     let [x, y, _] = cohort.grid;
     target::declare_task_registers(cohort.grid);
-    let run_task = |index: u32| {
+    // Inlined however long the body is: it reads registers that this entry declares.
+    let run_task = #[inline(always)]
+    |index: u32| {
         let row = index / x;
         target::set_block_idx([index - row * x, row % y, row / y]);
         task();
@@ -80,7 +82,8 @@ pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
 ///
 /// Called once, first, by every thread of an ordinary grid.
 #[inline(always)]
-pub unsafe fn plain(task: impl FnOnce()) {
+// `FnMut` like the other: the call of a closure as `FnOnce` is a function of its own.
+pub unsafe fn plain(mut task: impl FnMut()) {
     let grid = [target::hardware_grid_x(), target::hardware_grid_y(), target::hardware_grid_z()];
     target::declare_task_registers(grid);
     target::set_block_idx([

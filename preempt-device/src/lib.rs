@@ -32,7 +32,13 @@
 #![cfg_attr(
     target_arch = "nvptx64",
     no_std,
-    feature(abi_unadjusted, asm_experimental_arch, link_llvm_intrinsics, stdarch_nvptx),
+    feature(
+        abi_unadjusted,
+        asm_experimental_arch,
+        link_llvm_intrinsics,
+        stdarch_nvptx,
+        stmt_expr_attributes
+    ),
     // Barriers, votes and shuffles are LLVM intrinsics: as inline assembly they would be wrong.
     allow(internal_features)
 )]
@@ -60,7 +66,7 @@ pub mod entry;
 /// to a file.
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
-pub const SHARED_LL: &str = include_str!("target/shared.ll");
+pub const INTRINSICS_LL: &str = include_str!("target/intrinsics.ll");
 
 pub use preempt_macros::{KernelArg, preemptible};
 

@@ -148,7 +148,7 @@ pub fn sync_threads_or(predicate: u32) -> u32 {
 /// Orders this thread's memory accesses for all threads of the device.
 #[inline(always)]
 pub fn device_fence() {
-    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst)
+    target::device_fence()
 }
 
 /// Orders this thread's memory accesses for the device and the host.

@@ -3,13 +3,16 @@
 //! Both are one function under the kernel's name, with everything else as items inside it, so
 //! that the user's attributes, and `#[cfg]` among them, apply to all of it.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Path, Token};
 
-use crate::parse::{AMORTIZE_LIMITS, BLOCK_LIMITS, Form, Kernel, Options, Param, ParamKind};
+use crate::parse::{
+    AMORTIZE_LIMITS, BLOCK_LIMITS, Form, Kernel, MAX_THREADS, MAX_THREADS_Z, Options, Param,
+    ParamKind,
+};
 use crate::shared::SharedArray;
 
 /// The expansion of `kernel`, whose body refers to `arrays` in shared memory.
@@ -26,7 +29,7 @@ fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// Points at the user's code, but is the expansion's: lints on what the user wrote stay silent.
+/// Points at the user's code, but belongs to the expansion, so that lints leave it alone.
 pub fn at(span: Span) -> Span {
     Span::mixed_site().located_at(span)
 }
@@ -183,13 +186,17 @@ fn description(kernel: &Kernel, arrays: usize) -> TokenStream {
     let Kernel { options: Options { block, amortize, krate }, ident, .. } = kernel;
     let name = ident.unraw().to_string();
     let plain = plain_symbol(ident).to_string();
+    let max_threads = Literal::u32_unsuffixed(MAX_THREADS);
+    let max_threads_z = Literal::u32_unsuffixed(MAX_THREADS_Z);
     let none = quote!(::core::option::Option::None);
     let block = block.as_ref().map_or(none.clone(), |[x, y, z]| {
         quote_spanned! {at(x.span())=>
             ::core::option::Option::Some({
                 let block = #krate::host::Dim3::new(#x, #y, #z);
                 ::core::assert!(
-                    block.count() >= 1 && block.count() <= 1024 && block.z <= 64,
+                    block.count() >= 1
+                        && block.count() <= #max_threads
+                        && block.z <= #max_threads_z,
                     #BLOCK_LIMITS
                 );
                 block
@@ -252,8 +259,9 @@ fn device(kernel: &Kernel, common: &TokenStream) -> TokenStream {
         entry_params.push(quote!(#len: usize));
         arguments.push(rebuild(krate, *form, ptr.into_token_stream(), len));
     }
-    let call = quote!(|| unsafe { __preempt_body(#(#arguments),*) });
-    // Every primitive that reads the task's registers must end up in an entry, so the body does.
+    // Every primitive that reads the task's registers must end up in an entry, so the body does,
+    // and so does what calls it, however long it is.
+    let call = quote!(#[inline(always)] || unsafe { __preempt_body(#(#arguments),*) });
     quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*

@@ -6,9 +6,9 @@ use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Block, Error, Expr, FnArg, GenericArgument, GenericParam, Ident, Item, ItemFn, Lit,
-    Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety, Signature,
-    Token, Type, TypeReference, Visibility, parse_quote,
+    AttrStyle, Attribute, Block, Error, Expr, FnArg, GenericArgument, GenericParam, Ident, Item,
+    ItemFn, Lit, Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety,
+    Signature, Token, Type, TypeReference, Visibility, parse_quote,
 };
 
 use crate::errors::{Errors, both};
@@ -71,10 +71,11 @@ impl Form {
 
 /// Threads in a block, and in its z dimension, on every CUDA device so far (CUDA C++
 /// programming guide, "Compute capabilities").
-const MAX_THREADS: u64 = 1024;
-const MAX_THREADS_Z: u64 = 64;
-
+pub const MAX_THREADS: u32 = 1024;
+pub const MAX_THREADS_Z: u32 = 64;
 pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at most 64 in z; give `block = 256` or `block = (16, 16)`";
+
+/// A claim of no tasks would be none.
 pub const AMORTIZE_LIMITS: &str =
     "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
 
@@ -165,7 +166,7 @@ fn parse_block(block: Expr) -> Result<[Expr; 3]> {
         std::array::from_fn(|_| extents.next().unwrap_or_else(|| parse_quote!(1)));
     if let [Some(x), Some(y), Some(z)] = extents.each_ref().map(literal) {
         let threads = x.saturating_mul(y).saturating_mul(z);
-        if threads == 0 || threads > MAX_THREADS || z > MAX_THREADS_Z {
+        if threads == 0 || threads > MAX_THREADS.into() || z > MAX_THREADS_Z.into() {
             return Err(Error::new(span, BLOCK_LIMITS));
         }
     } else if let Some(zero) = extents.iter().find(|extent| literal(extent) == Some(0)) {
@@ -188,16 +189,18 @@ fn literal(expr: &Expr) -> Option<u64> {
 }
 
 fn parse_function(item: TokenStream) -> Result<ItemFn> {
-    let span = item.span();
-    let not_a_function = "`#[preemptible]` goes on a kernel: `pub fn name(..) { .. }`";
-    match syn::parse2(item.clone()) {
-        Ok(Item::Fn(function)) => Ok(function),
-        Ok(other) => Err(Error::new_spanned(other, not_a_function)),
-        // A mistake within a function is reported where it is.
-        Err(error) => match item.into_iter().any(|token| token.to_string() == "fn") {
-            true => Err(error),
-            false => Err(Error::new(span, not_a_function)),
-        },
+    match syn::parse2(item)? {
+        Item::Fn(mut function) => {
+            // `#![..]` at the start of the body is as good as `#[..]` ahead of the function.
+            for attr in &mut function.attrs {
+                attr.style = AttrStyle::Outer;
+            }
+            Ok(function)
+        }
+        other => Err(Error::new_spanned(
+            other,
+            "`#[preemptible]` goes on a kernel: `pub fn name(..) { .. }`",
+        )),
     }
 }
 

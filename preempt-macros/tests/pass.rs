@@ -314,6 +314,15 @@ fn absent(missing: Missing) {
     let array = shared_array![Missing; 1];
 }
 
+/// Attributes of the function, wherever they are written, hold for all that it becomes.
+#[deny(unused_variables)]
+#[preemptible(block = 1)]
+#[doc = "More words."]
+fn attributes(#[allow(unused_variables)] unused: u32) {
+    #![allow(unused_mut)]
+    let mut _also_unused = 1;
+}
+
 /// A kernel in a macro gets its types in invisible delimiters.
 macro_rules! fill_kernels {
     ($($name:ident: $ty:ty, $input:ty;)*) => {
@@ -350,6 +359,7 @@ fn nothing() {}
 
 #[test]
 fn a_kernel_without_parameters() {
+    run(attributes(1));
     let call = nothing();
     assert_eq!(call.args().size(), Args::default().size());
     run(call);

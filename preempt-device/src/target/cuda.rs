@@ -42,11 +42,14 @@ unsafe extern "unadjusted" {
     fn llvm_sqrt_f64(x: f64) -> f64;
 }
 
-// Defined in `shared.ll`, which the build links in: Rust has no statics in shared memory.
+// Defined in `intrinsics.ll`, which the build links in.
 unsafe extern "C" {
     fn preempt_shared_base() -> *mut u8;
     fn preempt_loop_slot() -> *mut u64;
     fn preempt_global(address: u64) -> *const u8;
+    fn preempt_atomic_add_f32(ptr: *mut f32, value: f32) -> f32;
+    fn preempt_atomic_add_f64(ptr: *mut f64, value: f64) -> f64;
+    fn preempt_device_fence();
 }
 
 /// The barrier of the worker loop; kernels' own code uses barrier 0.
@@ -255,24 +258,20 @@ pub(crate) fn nanosleep(nanos: u32) {
 
 #[inline(always)]
 pub(crate) fn atomic_add_f32(atomic: &AtomicU32, value: f32) -> f32 {
-    let before: f32;
     // SAFETY: the reference is valid for atomic access.
-    unsafe {
-        asm!("atom.add.f32 {}, [{}], {};", out(reg32) before, in(reg64) atomic.as_ptr(),
-            in(reg32) value, options(nostack));
-    }
-    before
+    unsafe { preempt_atomic_add_f32(atomic.as_ptr().cast(), value) }
 }
 
 #[inline(always)]
 pub(crate) fn atomic_add_f64(atomic: &AtomicU64, value: f64) -> f64 {
-    let before: f64;
     // SAFETY: the reference is valid for atomic access.
-    unsafe {
-        asm!("atom.add.f64 {}, [{}], {};", out(reg64) before, in(reg64) atomic.as_ptr(),
-            in(reg64) value, options(nostack));
-    }
-    before
+    unsafe { preempt_atomic_add_f64(atomic.as_ptr().cast(), value) }
+}
+
+#[inline(always)]
+pub(crate) fn device_fence() {
+    // SAFETY: a fence.
+    unsafe { preempt_device_fence() }
 }
 
 #[inline(always)]

@@ -179,6 +179,10 @@ pub(crate) mod primitives {
         shuffle(mask, value, width, |_, group| Some(group + index % width))
     }
 
+    pub(crate) fn device_fence() {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
     pub(crate) fn clock64() -> u64 {
         global_timer()
     }

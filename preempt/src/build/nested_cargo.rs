@@ -40,8 +40,10 @@ const PROFILE: [&str; 6] = [
     "profile.release.panic='immediate-abort'",
 ];
 
-/// Flags for the kernels crate itself, so that its author need not write them.
-const CRATE: [&str; 2] = ["-Zcrate-attr=feature(abi_ptx)", "-Zcrate-attr=no_std"];
+/// Flags for the kernels crate itself, so that its author need not write them: what the expansion
+/// of `#[preemptible]` uses, and `no_std`.
+const CRATE: [&str; 2] =
+    ["-Zcrate-attr=feature(abi_ptx, stmt_expr_attributes)", "-Zcrate-attr=no_std"];
 
 /// What to do about a dependency that wants `std`.
 const NO_STD: &str = "There is no `std` on the GPU. In a dependency of your own, write \
@@ -50,7 +52,7 @@ const NO_STD: &str = "There is no `std` on the GPU. In a dependency of your own,
 
 /// What decides about the PTX besides the sources: part of their hash.
 pub(super) fn fingerprint(target_cpu: &str) -> String {
-    [target_cpu, preempt_device::SHARED_LL]
+    [target_cpu, preempt_device::INTRINSICS_LL]
         .into_iter()
         .chain(FLAGS)
         .chain(PROFILE)
@@ -76,8 +78,9 @@ pub(super) fn compile(
     fs::create_dir_all(work).map_err(io("create", work))?;
     let linker = toolchain.linker(work)?;
     // Cargo does not look into what it passes to the linker, so the name tells the content.
-    let shared_ll = work.join(format!("shared-{:016x}.ll", hash(preempt_device::SHARED_LL)));
-    write_if_changed(&shared_ll, preempt_device::SHARED_LL)?;
+    let intrinsics =
+        work.join(format!("intrinsics-{:016x}.ll", hash(preempt_device::INTRINSICS_LL)));
+    write_if_changed(&intrinsics, preempt_device::INTRINSICS_LL)?;
 
     let mut flags = FLAGS.map(str::to_owned).to_vec();
     flags.push(format!("-Ctarget-cpu={target_cpu}"));
@@ -94,7 +97,7 @@ pub(super) fn compile(
         .arg("--")
         .args(CRATE)
         .arg(format!("-Clinker={}", linker.display()))
-        .arg(format!("-Clink-arg={}", shared_ll.display()))
+        .arg(format!("-Clink-arg={}", intrinsics.display()))
         .env("RUSTC", &toolchain.rustc)
         // Unstable flags on a stable compiler.
         .env("RUSTC_BOOTSTRAP", "1")

@@ -96,3 +96,14 @@ pub fn struct_arg(affine: Affine, out: SliceMut<f64>) {
         unsafe { out.write(i as usize, if affine.negate { -value } else { value }) };
     }
 }
+
+/// `out[i] = sqrt(ln(1 + exp(tanh(out[i]))))`: functions that `core` lacks.
+#[preemptible]
+pub fn math(out: SliceMut<f32>) {
+    let i = thread::index() as usize;
+    // SAFETY: each thread has its own element.
+    unsafe {
+        let x = GpuFloat::exp(GpuFloat::tanh(out.read(i)));
+        out.write(i, GpuFloat::sqrt(GpuFloat::ln(1.0 + x)));
+    }
+}

@@ -12,7 +12,7 @@ mod faults;
 mod indices;
 mod warps;
 
-pub use compute::{Affine, guard_sync_guard, struct_arg, tiled_mm, vector_add};
+pub use compute::{Affine, guard_sync_guard, math, struct_arg, tiled_mm, vector_add};
 pub use counting::{
     count_1d, count_2d, count_3d, count_early_return, count_irregular, count_shared,
 };

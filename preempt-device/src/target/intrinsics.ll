@@ -1,0 +1,42 @@
+; What Rust has no words for, linked into every kernels crate. Everything is inlined.
+
+; Shared memory: Rust has no statics in address space 3, and only accesses that are seen to go
+; there become LDS and STS. The kernel's shared arrays are offsets into dynamic shared memory;
+; the launch gives its size.
+@preempt_smem = external addrspace(3) global [0 x i8], align 16
+
+; The worker loop's own: two claims, used in turn.
+@preempt_slot = internal addrspace(3) global [2 x i64] undef, align 16
+
+define ptr @preempt_shared_base() alwaysinline nounwind memory(none) {
+  ret ptr addrspacecast (ptr addrspace(3) @preempt_smem to ptr)
+}
+
+define ptr @preempt_loop_slot() alwaysinline nounwind memory(none) {
+  ret ptr addrspacecast (ptr addrspace(3) @preempt_slot to ptr)
+}
+
+; A pointer to global memory that came in as a number, as those in a struct argument do. Seen as
+; a generic one, each atomic operation through it has a second version for shared memory.
+define ptr @preempt_global(i64 %address) alwaysinline nounwind memory(none) {
+  %global = inttoptr i64 %address to ptr addrspace(1)
+  %generic = addrspacecast ptr addrspace(1) %global to ptr
+  ret ptr %generic
+}
+
+; Floating-point atomics, which core lacks. As inline assembly they would always be generic.
+define float @preempt_atomic_add_f32(ptr %p, float %value) alwaysinline nounwind {
+  %before = atomicrmw fadd ptr %p, float %value monotonic
+  ret float %before
+}
+
+define double @preempt_atomic_add_f64(ptr %p, double %value) alwaysinline nounwind {
+  %before = atomicrmw fadd ptr %p, double %value monotonic
+  ret double %before
+}
+
+; A fence for the threads of this device; core's are for the whole system.
+define void @preempt_device_fence() alwaysinline nounwind {
+  fence syncscope("device") seq_cst
+  ret void
+}
