@@ -75,9 +75,9 @@ fn struct_arg() {
         let mut out = scheduler.buffer(&[f64::from(POISON); 100]).expect("memory");
         run(&stream, kernels::struct_arg(affine, &mut out).grid(4).block(32));
         let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
-        for i in 0..99 {
+        for (i, &found) in found[..99].iter().enumerate() {
             let value = i as f64 * 1.5 + affine.offsets[i % 2];
-            assert_eq!(found[i], if negate { -value } else { value });
+            assert_eq!(found, if negate { -value } else { value });
         }
         assert!(found[99].is_nan(), "not written");
     }
@@ -116,7 +116,7 @@ fn warp_sums() {
     let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
     for (warp, found) in input.chunks(32).zip(found.chunks(6)) {
         let sum = warp.iter().sum();
-        let ballot = (0..32).fold(0, |ballot, lane| ballot | warp[lane] % 2 << lane);
+        let ballot = (0..32).fold(0, |ballot, lane| ballot | (warp[lane] % 2) << lane);
         let (all, any) = (u32::from(ballot == u32::MAX), u32::from(ballot != 0));
         assert_eq!(found, [sum, sum, ballot, all, any, warp[8..16].iter().sum()]);
     }
