@@ -18,6 +18,17 @@ use crate::error::Error;
 /// that use the same buffer run in the order in which they were submitted, on whatever streams:
 /// readers at the same time, a writer alone. The memory is freed when the buffer is dropped and
 /// the last operation that uses it is done.
+///
+/// A kernel that writes a buffer has it alone, so one buffer cannot be passed both ways:
+///
+/// ```compile_fail,E0502
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(block = 1)]
+/// # fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {}
+/// # fn launch(a: preempt::Buffer<f32>, mut out: preempt::Buffer<f32>) {
+/// add(&a, &out, &mut out);
+/// # }
+/// ```
 pub struct Buffer<T> {
     pub(crate) memory: Arc<Memory>,
     len: usize,
@@ -76,6 +87,14 @@ impl<T> Buffer<T> {
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The device address of the first element; on the CPU device, an address of this process.
+    ///
+    /// Operations in flight may use the memory, and the scheduler does not know of those who go
+    /// there by address.
+    pub fn address(&self) -> u64 {
+        self.memory.address
     }
 
     fn argument(&self) -> BufferArg {
