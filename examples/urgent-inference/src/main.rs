@@ -96,7 +96,9 @@ fn run(args: &Args) -> Result<()> {
         write(&mut file, &path, &plot::svg(&report.rows)?)?;
         writeln!(stdout, "The latencies as a picture: {}", path.display())?;
     }
-    writeln!(stdout, "{}", report.verdict().unwrap_or_default())?;
+    for sentence in report.warning().into_iter().chain(report.verdict()) {
+        writeln!(stdout, "{sentence}")?;
+    }
     ensure!(report.checksums_equal(), "the batch kernel's results differ from row to row");
     Ok(())
 }
