@@ -54,6 +54,8 @@ pub struct Batch {
     pub checksum: u64,
     /// What the scheduler did with it.
     pub report: LaunchReport,
+    /// Requests that came before its end.
+    pub met: usize,
 }
 
 impl Row {
@@ -118,11 +120,13 @@ pub fn run(
     });
     let answered = answered.with_context(|| format!("row `{}`", arm.name))?;
     let batch = match batch_report {
-        Some((report, time)) => {
+        Some((report, end)) => {
             let estimates = batch.download(&estimates)?.wait()?;
             let all = estimates.iter().all(|estimate| estimate.value.is_finite());
             ensure!(all, "row `{}`: the batch kernel left options without a value", arm.name);
-            Some(Batch { time, checksum: checksum(&estimates), report: report? })
+            let requests = clients.iter().flatten();
+            let met = requests.filter(|request| LEAD + request.moment(time) < end).count();
+            Some(Batch { time: end, checksum: checksum(&estimates), report: report?, met })
         }
         None => None,
     };

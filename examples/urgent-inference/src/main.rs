@@ -14,7 +14,7 @@ mod report;
 mod workload;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -47,50 +47,58 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    // First, so that nobody waits for results that cannot be written.
+    let device = device(args.device)?;
+    // Before anything runs, so that nobody waits for results that cannot be written.
     let mut out = args.out.as_deref().map(create).transpose()?;
     let picture = picture_file(args)?;
 
-    let scheduler = Scheduler::builder().device(device(args.device)?).kernels(KERNELS).build()?;
+    // Not `println!`: it panics where nobody reads on.
+    let mut stdout = io::stdout();
+    let scheduler = Scheduler::builder().device(device).kernels(KERNELS).build()?;
     let properties = scheduler.device().properties().clone();
     let workload = Workload::new(args, properties.sms)?;
-    println!("device    {}; {}", properties.name, hardware());
-    println!(
+    writeln!(stdout, "device    {}; {}", properties.name, hardware())?;
+    writeln!(
+        stdout,
         "batch     {} Asian options, one block-task each: {} paths of {} periods",
         workload.book.len(),
         workload.paths,
         workload.periods
-    );
+    )?;
 
     // First, because it says how much time there is for requests to come in.
     let (batch_alone, alone) = measure_batch_alone(&scheduler, &workload)?;
     let time = alone.mul_f64(REQUESTS_WITHIN);
-    println!(
+    writeln!(
+        stdout,
         "          {} for one block-task on one SM",
         milliseconds(alone * properties.sms / workload.book.len() as u32)
-    );
-    println!(
+    )?;
+    writeln!(
+        stdout,
         "requests  {} handwritten digits from {CLIENTS} threads, one kernel each, at random \
          moments within {:.1} s\n",
         workload.requests(),
         time.as_secs_f64()
-    );
+    )?;
     let mut rows = vec![batch_alone];
     for arm in [REQUESTS_ALONE, SUBMISSION_ORDER, PREEMPT] {
         rows.push(measure(&scheduler, &workload, arm, time)?);
     }
 
     let report = Report { device: properties.name, rows };
-    println!("{}", report.table());
+    writeln!(stdout, "{}", report.table())?;
     if let Some((file, path)) = &mut out {
         let text = serde_json::to_string_pretty(&report.json())? + "\n";
         write(file, path, &text)?;
     }
     if let Some((mut file, path)) = picture {
         write(&mut file, &path, &plot::svg(&report.rows)?)?;
-        println!("The latencies as a picture: {}", path.display());
+        writeln!(stdout, "The latencies as a picture: {}", path.display())?;
     }
-    println!("{}", report.verdict().unwrap_or_default());
+    for sentence in report.warning().into_iter().chain(report.verdict()) {
+        writeln!(stdout, "{sentence}")?;
+    }
     ensure!(report.checksums_equal(), "the batch kernel's results differ from row to row");
     Ok(())
 }

@@ -92,6 +92,21 @@ impl Report {
         ))
     }
 
+    /// What is wrong with a measurement, if something is: a batch kernel that was over before
+    /// the requests were says little about them.
+    pub fn warning(&self) -> Option<String> {
+        let missed = |row: &&Row| {
+            let met = row.batch.as_ref().map_or(usize::MAX, |batch| batch.met);
+            10 * met.min(row.latencies.len()) < 9 * row.latencies.len()
+        };
+        let row = self.rows.iter().find(missed)?;
+        Some(format!(
+            "Warning: in the row `{}`, many requests came after the end of the batch kernel, since \
+             other programs used the processors while it ran alone. Run again on a quiet machine.",
+            row.name
+        ))
+    }
+
     /// What `--out` writes.
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.json_row(row)).collect();
@@ -131,6 +146,7 @@ impl Report {
             "batch_slowdown": self.slowdown(row),
             "batch_yields": batch.map(|batch| batch.report.yields),
             "batch_resumes": batch.map(|batch| batch.report.resumes),
+            "requests_before_batch_end": batch.map(|batch| batch.met),
             "checksum": batch.map(|batch| hexadecimal(batch.checksum)),
         })
     }
