@@ -287,6 +287,11 @@ impl Call {
         &self.args
     }
 
+    /// The arguments, without the rest.
+    pub fn into_args(self) -> Args {
+        self.args
+    }
+
     /// The grid, in block-tasks.
     pub fn grid_dim(&self) -> Dim3 {
         self.grid

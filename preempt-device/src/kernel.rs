@@ -15,7 +15,7 @@
     label = "not a kernel argument",
     note = "kernels take `&[T]`, `*const T`, `*mut T`, `SliceMut<T>`, numbers, and structs with `#[derive(Clone, Copy, KernelArg)] #[repr(C)]`"
 )]
-pub unsafe trait KernelArg: Copy + Send + 'static {}
+pub unsafe trait KernelArg: Copy + Send + Sync + 'static {}
 
 macro_rules! primitive_args {
     ($($ty:ty)*) => {

@@ -1,0 +1,201 @@
+//! The rows of the table: the same work, under different circumstances.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use preempt::{LaunchReport, Scheduler, Stream};
+use urgent_inference_kernels::network::{Answer, CLASSES, classify};
+use urgent_inference_kernels::pricing::{Estimate, price_asian_calls};
+
+use crate::progress::Progress;
+use crate::workload::{Request, Workload};
+
+/// What runs in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arm {
+    /// The row's name.
+    pub name: &'static str,
+    /// The batch kernel's priority, if it runs.
+    pub batch: Option<i32>,
+    /// The requests' priority, if there are any.
+    pub requests: Option<i32>,
+}
+
+/// The batch kernel, and nothing else.
+pub const BATCH_ALONE: Arm = Arm { name: "batch alone", batch: Some(0), requests: None };
+/// The requests, and nothing else.
+pub const REQUESTS_ALONE: Arm = Arm { name: "requests alone", batch: None, requests: Some(0) };
+/// Equal priorities: what was submitted first runs first.
+pub const SUBMISSION_ORDER: Arm =
+    Arm { name: "submission order", batch: Some(0), requests: Some(0) };
+/// The requests are more urgent.
+pub const PREEMPT: Arm = Arm { name: "preempt", batch: Some(0), requests: Some(1) };
+
+/// What was measured in a row.
+#[derive(Debug)]
+pub struct Row {
+    /// The row's name.
+    pub name: &'static str,
+    /// From each request's moment to its answer on the host, sorted.
+    pub latencies: Vec<Duration>,
+    /// The share of the held-out digits that the device read as they were meant.
+    pub accuracy: Option<f64>,
+    /// The batch kernel.
+    pub batch: Option<Batch>,
+}
+
+/// What was measured of the batch kernel.
+#[derive(Debug)]
+pub struct Batch {
+    /// From the launch to the end.
+    pub time: Duration,
+    /// Of all its results.
+    pub checksum: u64,
+    /// What the scheduler did with it.
+    pub report: LaunchReport,
+}
+
+impl Row {
+    /// The latency that a share of the requests does not exceed (nearest rank).
+    pub fn percentile(&self, share: f64) -> Option<Duration> {
+        let rank = (share * self.latencies.len() as f64).ceil() as usize;
+        self.latencies.get(rank.saturating_sub(1)).copied()
+    }
+}
+
+/// From the launch of the batch kernel to the moment that requests count from, so that their
+/// threads are there.
+const LEAD: Duration = Duration::from_millis(5);
+
+/// Runs one row; requests come within `time`.
+///
+/// # Errors
+///
+/// What the scheduler says, and every answer that is not what the network says on the host.
+pub fn run(
+    scheduler: &Scheduler,
+    workload: &Workload,
+    arm: Arm,
+    time: Duration,
+    progress: &Progress,
+) -> Result<Row> {
+    let clients = if arm.requests.is_some() { &workload.clients[..] } else { &[] };
+    let streams = clients.iter().map(|_| scheduler.stream(arm.requests.unwrap_or_default()));
+    let streams: Vec<Stream> = streams.collect();
+    let batch = scheduler.stream(arm.batch.unwrap_or_default());
+
+    let book = scheduler.buffer(&workload.book)?;
+    // What no simulation gives, so that a block-task that did not run shows.
+    let nothing = Estimate { value: f32::NAN, error: f32::NAN };
+    let mut estimates = scheduler.buffer(&vec![nothing; workload.book.len()])?;
+
+    let launched = Instant::now();
+    let batch_handle = match arm.batch {
+        Some(_) => {
+            let Workload { paths, periods, seed, .. } = *workload;
+            let call = price_asian_calls(&book, &mut estimates, paths, periods, seed);
+            Some(batch.launch(call.grid(workload.book.len() as u32))?)
+        }
+        None => None,
+    };
+    let start = launched + LEAD;
+    let (batch_report, answered) = thread::scope(|scope| {
+        let clients: Vec<_> = clients
+            .iter()
+            .zip(&streams)
+            .map(|(requests, stream)| {
+                let client = Client { scheduler, stream, workload, progress, start, time };
+                scope.spawn(move || client.send(requests))
+            })
+            .collect();
+        let report = batch_handle.map(|handle| (handle.wait(), launched.elapsed()));
+        let answered: Result<Vec<Answered>> = clients
+            .into_iter()
+            .map(|client| client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        (report, answered)
+    });
+    let answered = answered.with_context(|| format!("row `{}`", arm.name))?;
+    let batch = match batch_report {
+        Some((report, time)) => {
+            let estimates = batch.download(&estimates)?.wait()?;
+            let all = estimates.iter().all(|estimate| estimate.value.is_finite());
+            ensure!(all, "row `{}`: the batch kernel left options without a value", arm.name);
+            Some(Batch { time, checksum: checksum(&estimates), report: report? })
+        }
+        None => None,
+    };
+
+    let mut latencies: Vec<Duration> =
+        answered.iter().flat_map(|client| client.latencies.iter().copied()).collect();
+    latencies.sort_unstable();
+    let held_out: u32 = answered.iter().map(|client| client.held_out).sum();
+    let right: u32 = answered.iter().map(|client| client.right).sum();
+    let accuracy = (held_out > 0).then(|| f64::from(right) / f64::from(held_out));
+    Ok(Row { name: arm.name, latencies, accuracy, batch })
+}
+
+/// What one client got.
+#[derive(Default)]
+struct Answered {
+    latencies: Vec<Duration>,
+    /// Held-out digits among its requests, and how many of them were read as they were meant.
+    held_out: u32,
+    right: u32,
+}
+
+/// A thread that sends requests.
+struct Client<'a> {
+    scheduler: &'a Scheduler,
+    stream: &'a Stream,
+    workload: &'a Workload,
+    progress: &'a Progress,
+    /// When the time in which requests come starts, and how long it is.
+    start: Instant,
+    time: Duration,
+}
+
+impl Client<'_> {
+    /// Sends each request at its moment, one after the other.
+    fn send(&self, requests: &[Request]) -> Result<Answered> {
+        let nothing = Answer { request: u32::MAX, class: u32::MAX, logits: [f32::NAN; CLASSES] };
+        let parameters = self.scheduler.buffer(&self.workload.parameters)?;
+        let mut answers = self.scheduler.buffer(&[nothing])?;
+        let mut answered = Answered::default();
+        for request in requests {
+            // A request that comes while the one before it waits is late from its own moment on,
+            // not from when this thread gets to it.
+            let moment = self.start + request.moment(self.time);
+            thread::sleep(moment.saturating_duration_since(Instant::now()));
+            let call = classify(&parameters, request.digit, request.number, &mut answers);
+            let launched = self.stream.launch(call)?;
+            let answer = self.stream.download(&answers)?.wait()?;
+            answered.latencies.push(moment.elapsed());
+            launched.wait()?;
+
+            let (answer, expected) = (answer[0], request.expected);
+            ensure!(
+                answer.request == request.number && answer.class == expected,
+                "request {} was answered with {answer:?}; the network says {expected}",
+                request.number,
+            );
+            if request.held_out {
+                answered.held_out += 1;
+                answered.right += u32::from(answer.class == request.label);
+            }
+            self.progress.answered();
+        }
+        Ok(answered)
+    }
+}
+
+/// FNV-1a over every bit of the results.
+pub fn checksum(estimates: &[Estimate]) -> u64 {
+    let words = estimates.iter().flat_map(|estimate| [estimate.value, estimate.error]);
+    words
+        .flat_map(|value| value.to_bits().to_le_bytes())
+        .fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        })
+}

@@ -1,0 +1,150 @@
+//! Urgent requests beside a long batch kernel, with and without preemption.
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `workload` | the batch job, and the requests with their moments |
+//! | `arms` | the rows: the same work under different circumstances |
+//! | `report`, `plot` | table, JSON, picture |
+
+mod args;
+mod arms;
+mod plot;
+mod progress;
+mod report;
+mod workload;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use preempt::{Device, Scheduler};
+
+use crate::args::{Args, DeviceKind};
+use crate::arms::{Arm, BATCH_ALONE, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
+use crate::progress::Progress;
+use crate::report::{Report, hardware, milliseconds};
+use crate::workload::{CLIENTS, Workload};
+
+/// The kernels' PTX.
+const KERNELS: preempt::Module = preempt::include_kernels!("urgent_inference_kernels");
+
+/// Requests come within this share of the batch kernel's time alone, so that they all meet it.
+const REQUESTS_WITHIN: f64 = 0.9;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("urgent-inference: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    // First, so that nobody waits for results that cannot be written.
+    let mut out = args.out.as_deref().map(create).transpose()?;
+    let picture = picture_file(args)?;
+
+    let scheduler = Scheduler::builder().device(device(args.device)?).kernels(KERNELS).build()?;
+    let properties = scheduler.device().properties().clone();
+    let workload = Workload::new(args, properties.sms)?;
+    println!("device    {}; {}", properties.name, hardware());
+    println!(
+        "batch     {} Asian options, one block-task each: {} paths of {} periods",
+        workload.book.len(),
+        workload.paths,
+        workload.periods
+    );
+
+    // First, because it says how much time there is for requests to come in.
+    let (batch_alone, alone) = measure_batch_alone(&scheduler, &workload)?;
+    let time = alone.mul_f64(REQUESTS_WITHIN);
+    println!(
+        "          {} for one block-task on one SM",
+        milliseconds(alone * properties.sms / workload.book.len() as u32)
+    );
+    println!(
+        "requests  {} handwritten digits from {CLIENTS} threads, one kernel each, at random \
+         moments within {:.1} s\n",
+        workload.requests(),
+        time.as_secs_f64()
+    );
+    let mut rows = vec![batch_alone];
+    for arm in [REQUESTS_ALONE, SUBMISSION_ORDER, PREEMPT] {
+        rows.push(measure(&scheduler, &workload, arm, time)?);
+    }
+
+    let report = Report { device: properties.name, rows };
+    println!("{}", report.table());
+    if let Some((file, path)) = &mut out {
+        let text = serde_json::to_string_pretty(&report.json())? + "\n";
+        write(file, path, &text)?;
+    }
+    if let Some((mut file, path)) = picture {
+        write(&mut file, &path, &plot::svg(&report.rows)?)?;
+        println!("The latencies as a picture: {}", path.display());
+    }
+    println!("{}", report.verdict().unwrap_or_default());
+    ensure!(report.checksums_equal(), "the batch kernel's results differ from row to row");
+    Ok(())
+}
+
+/// The faster of two runs, since the first one may find the machine cold or busy.
+fn measure_batch_alone(scheduler: &Scheduler, workload: &Workload) -> Result<(Row, Duration)> {
+    let run = || measure(scheduler, workload, BATCH_ALONE, Duration::ZERO);
+    let time = |row: &Row| row.batch.as_ref().map_or(Duration::MAX, |batch| batch.time);
+    let (first, second) = (run()?, run()?);
+    let faster = if time(&second) < time(&first) { second } else { first };
+    let time = time(&faster);
+    Ok((faster, time))
+}
+
+fn measure(scheduler: &Scheduler, workload: &Workload, arm: Arm, time: Duration) -> Result<Row> {
+    let requests = arm.requests.map_or(0, |_| workload.requests());
+    let progress = Progress::new(arm.name, requests);
+    let row = arms::run(scheduler, workload, arm, time, &progress)?;
+    progress.finish();
+    Ok(row)
+}
+
+fn device(kind: DeviceKind) -> Result<Device> {
+    match kind {
+        // One SM for each processor, at least two, so that an urgent kernel can have one while
+        // the batch keeps the other. The requests' threads get no processor of their own.
+        DeviceKind::Cpu => {
+            let processors = thread::available_parallelism().map_or(1, usize::from);
+            Ok(Device::cpu(processors.clamp(2, 8) as u32, 1)?)
+        }
+        DeviceKind::Cuda => {
+            let ptx = KERNELS.ptx().map_or("has none", |_| "has it");
+            bail!(
+                "this version cannot run on a GPU yet (it would need PTX, and this build {ptx}); \
+                 use `--device cpu`"
+            )
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<(File, PathBuf)> {
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok((file, path.to_owned()))
+}
+
+/// Where the picture goes. Only a file that was asked for has to be writable.
+fn picture_file(args: &Args) -> Result<Option<(File, PathBuf)>> {
+    if let Some(path) = &args.svg {
+        return create(path).map(Some);
+    }
+    let folder = Path::new(if Path::new("target").is_dir() { "target" } else { "" });
+    Ok(create(&folder.join("urgent-inference.svg")).ok())
+}
+
+fn write(file: &mut File, path: &Path, text: &str) -> Result<()> {
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+}

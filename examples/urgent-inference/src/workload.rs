@@ -1,0 +1,136 @@
+//! What every row of the table does: the book of options, and the requests with their moments.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use urgent_inference::digits::{self, Sample};
+use urgent_inference::network::Network;
+use urgent_inference_kernels::network::Digit;
+use urgent_inference_kernels::pricing::AsianCall;
+
+use crate::args::Args;
+
+/// Threads that send requests.
+pub const CLIENTS: usize = 4;
+
+/// Options for each SM, and requests in all.
+const FULL: (u32, usize) = (1500, digits::COUNT);
+/// The same with `--quick`.
+const QUICK: (u32, usize) = (100, 400);
+
+/// Paths of each option: a block-task of one to two milliseconds on one processor.
+const PATHS: u32 = 6144;
+/// Prices that an option's average is taken over.
+const PERIODS: u32 = 12;
+
+/// The batch job and the requests.
+#[derive(Debug)]
+pub struct Workload {
+    /// One block-task each.
+    pub book: Vec<AsianCall>,
+    /// Random paths for each option.
+    pub paths: u32,
+    /// Periods of each path.
+    pub periods: u32,
+    /// Seed of the paths.
+    pub seed: u64,
+    /// The network's weights, as the kernel reads them.
+    pub parameters: Vec<f32>,
+    /// For each client: its requests, in the order of their moments.
+    pub clients: Vec<Vec<Request>>,
+}
+
+/// One digit to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The request's number.
+    pub number: u32,
+    /// The image.
+    pub digit: Digit,
+    /// What the writer meant.
+    pub label: u32,
+    /// Whether the network was not trained with it.
+    pub held_out: bool,
+    /// What the network makes of it on the host, and so has to on the device.
+    pub expected: u32,
+    /// When, as a share of the time in which requests come.
+    moment: f64,
+}
+
+impl Request {
+    /// When the request comes, if all come within `time`.
+    pub fn moment(&self, time: Duration) -> Duration {
+        time.mul_f64(self.moment)
+    }
+}
+
+impl Workload {
+    /// The work for a device of `sms` SMs: the batch grows with them, so that it takes about as
+    /// long on each.
+    pub fn new(args: &Args, sms: u32) -> Result<Workload> {
+        let (options, requests) = if args.quick { QUICK } else { FULL };
+        let mut random = ChaCha8Rng::seed_from_u64(args.seed);
+        let book = (0..options * sms).map(|_| option(&mut random)).collect();
+        let network = Network::committed().context("data/weights.bin")?;
+        let mut samples = digits::load()?;
+        samples.shuffle(&mut random);
+        samples.truncate(requests);
+        let clients = samples
+            .chunks(requests.div_ceil(CLIENTS))
+            .zip(0u32..)
+            .map(|(samples, client)| {
+                let first = client * requests.div_ceil(CLIENTS) as u32;
+                requests_of_one(&mut random, samples, first, &network)
+            })
+            .collect();
+        let (paths, periods, seed) = (PATHS, PERIODS, args.seed);
+        Ok(Workload { book, paths, periods, seed, parameters: network.parameters, clients })
+    }
+
+    /// Requests of all clients.
+    pub fn requests(&self) -> usize {
+        self.clients.iter().map(Vec::len).sum()
+    }
+}
+
+/// An option as a bank might have it in its book.
+fn option(random: &mut ChaCha8Rng) -> AsianCall {
+    let spot = random.random_range(20.0..200.0);
+    AsianCall {
+        spot,
+        strike: spot * random.random_range(0.8..1.2),
+        rate: random.random_range(0.01..0.05),
+        volatility: random.random_range(0.1..0.5),
+        maturity: random.random_range(0.25..2.0),
+    }
+}
+
+/// The requests of one client: a Poisson process, that is, exponential times from one to the
+/// next, scaled so that the time after the last one ends at 1.
+fn requests_of_one(
+    random: &mut ChaCha8Rng,
+    samples: &[Sample],
+    first: u32,
+    network: &Network,
+) -> Vec<Request> {
+    let mut exponential = || -(1.0 - random.random::<f64>()).ln();
+    let mut now = 0.0;
+    let mut requests: Vec<Request> = samples
+        .iter()
+        .zip(first..)
+        .map(|(sample, number)| {
+            now += exponential();
+            let Sample { digit, label, held_out } = *sample;
+            let expected = network.classify(&digit);
+            Request { number, digit, label, held_out, expected, moment: now }
+        })
+        .collect();
+    let end = now + exponential();
+    for request in &mut requests {
+        request.moment /= end;
+    }
+    requests
+}

@@ -1,0 +1,134 @@
+//! Memory on a device.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use preempt_device::host::{BufferArg, ReadArg, WriteArg};
+use preempt_device::kernel::KernelArg;
+
+use crate::device::{Backend, Device};
+use crate::engine::BufferId;
+use crate::error::Error;
+
+/// An array of `T` in device memory.
+///
+/// Kernels take `&Buffer<T>` where they read and `&mut Buffer<T>` where they write. Operations
+/// that use the same buffer run in the order in which they were submitted, on whatever streams:
+/// readers at the same time, a writer alone. The memory is freed when the buffer is dropped and
+/// the last operation that uses it is done.
+///
+/// A kernel that writes a buffer has it alone, so one buffer cannot be passed both ways:
+///
+/// ```compile_fail,E0502
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(block = 1)]
+/// # fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {}
+/// # fn launch(a: preempt::Buffer<f32>, mut out: preempt::Buffer<f32>) {
+/// add(&a, &out, &mut out);
+/// # }
+/// ```
+pub struct Buffer<T> {
+    pub(crate) memory: Arc<Memory>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+/// What operations in flight keep alive.
+pub(crate) struct Memory {
+    pub address: u64,
+    pub id: BufferId,
+    pub device: u64,
+    bytes: usize,
+    backend: Arc<dyn Backend>,
+}
+
+// SAFETY: a buffer is an address; elements are plain data (`KernelArg: Send`), and are only
+// touched by operations that the scheduler orders.
+unsafe impl<T> Send for Buffer<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Buffer<T> {}
+
+impl<T: KernelArg> Buffer<T> {
+    /// A buffer of `len` elements, all bytes 0.
+    pub(crate) fn zeroed(device: &Device, len: usize) -> Result<Buffer<T>, Error> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let bytes = len.checked_mul(size_of::<T>());
+        let bytes = bytes.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
+        let backend = device.inner.backend.clone();
+        let memory = Memory {
+            address: backend.allocate(bytes)?,
+            id: BufferId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
+            device: device.inner.id,
+            bytes,
+            backend,
+        };
+        Ok(Buffer { memory: Arc::new(memory), len, element: PhantomData })
+    }
+
+    /// A buffer that holds a copy of `data`.
+    pub(crate) fn from_slice(device: &Device, data: &[T]) -> Result<Buffer<T>, Error> {
+        let buffer = Buffer::zeroed(device, data.len())?;
+        // SAFETY: any value can be seen as bytes; padding is copied as it is.
+        let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) };
+        // SAFETY: just allocated with this size, and nobody else knows of it.
+        unsafe { buffer.memory.backend.fill(buffer.memory.address, bytes) };
+        Ok(buffer)
+    }
+}
+
+impl<T> Buffer<T> {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device address of the first element; on the CPU device, an address of this process.
+    ///
+    /// Operations in flight may use the memory, and the scheduler does not know of those who go
+    /// there by address.
+    pub fn address(&self) -> u64 {
+        self.memory.address
+    }
+
+    fn argument(&self) -> BufferArg {
+        BufferArg { address: self.memory.address, len: self.len, owner: self.memory.clone() }
+    }
+}
+
+impl<T> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer<{}>[{}]", std::any::type_name::<T>(), self.len)
+    }
+}
+
+impl<T: KernelArg> ReadArg<T> for &Buffer<T> {
+    fn read_arg(self) -> BufferArg {
+        self.argument()
+    }
+}
+
+impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
+    fn write_arg(self) -> BufferArg {
+        self.argument()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this size; operations hold the memory until they are done.
+        unsafe { self.backend.free(self.address, self.bytes) }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.bytes, self.address)
+    }
+}

@@ -1,0 +1,220 @@
+//! The CPU device: an emulated GPU on host threads, running the same worker loop.
+//!
+//! | file | what it emulates |
+//! | --- | --- |
+//! | `dispatch` | the hardware's block scheduler: which pending block goes to which SM |
+//! | `block` | a resident block: the worker loop around block-tasks |
+//! | `threads` | the threads of a block-task: barriers, shuffles, votes |
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, Post, Signal};
+use preempt_device::host::{Dim3, Kernel};
+
+use super::{Backend, ControlMemory, Copy, Grid, Properties, Report};
+use crate::engine::OpKey;
+use crate::error::Error;
+use crate::module::Module;
+
+mod block;
+mod dispatch;
+mod threads;
+
+use block::Resident;
+use dispatch::{Demand, Dispatch, PendingGrid};
+
+/// Device memory starts at multiples of this, as the CUDA driver's does.
+const ALIGNMENT: usize = 256;
+
+pub(super) struct CpuDevice {
+    shared: Arc<Shared>,
+    limits: Properties,
+    /// To the thread that copies.
+    copies: Mutex<Sender<(OpKey, Copy)>>,
+}
+
+/// What the device's threads share with it.
+struct Shared {
+    dispatch: Mutex<Dispatch>,
+    /// To the thread of each block slot, SM after SM.
+    slots: Vec<Mutex<Sender<Resident>>>,
+    reports: Mutex<Vec<Report>>,
+    news: News,
+}
+
+/// Counts what happened, for those who wait for more.
+#[derive(Default)]
+struct News {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+/// What a panic leaves locked is whole: no kernel code runs under a lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl News {
+    fn announce(&self) {
+        *lock(&self.count) += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl CpuDevice {
+    pub fn new(properties: &Properties) -> Result<CpuDevice, Error> {
+        let mut receivers = Vec::new();
+        let mut slots = Vec::new();
+        for _ in 0..properties.sms * properties.blocks_per_sm {
+            let (sender, receiver) = channel::<Resident>();
+            slots.push(Mutex::new(sender));
+            receivers.push(receiver);
+        }
+        let shared = Arc::new(Shared {
+            dispatch: Mutex::new(Dispatch::new(properties)),
+            slots,
+            reports: Mutex::default(),
+            news: News::default(),
+        });
+        // The threads end when the device drops the senders.
+        for (slot, receiver) in receivers.into_iter().enumerate() {
+            let shared = Arc::downgrade(&shared);
+            let name = format!("preempt-sm{}", slot as u32 / properties.blocks_per_sm);
+            spawn(name, "a block slot", move || {
+                let mut emulator = threads::Emulator::default();
+                for resident in receiver {
+                    let Some(shared) = shared.upgrade() else { return };
+                    resident.run(&mut emulator, &shared);
+                }
+            })?;
+        }
+        let (copies, receiver) = channel::<(OpKey, Copy)>();
+        let copy_shared = Arc::downgrade(&shared);
+        spawn("preempt-copy".into(), "copies", move || {
+            for (op, Copy { from, to, bytes }) in receiver {
+                // SAFETY: whoever started the copy keeps both places valid.
+                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+                let Some(shared) = copy_shared.upgrade() else { return };
+                shared.report(Report::CopyDone(op));
+            }
+        })?;
+        Ok(CpuDevice { shared, limits: properties.clone(), copies: Mutex::new(copies) })
+    }
+}
+
+fn spawn(
+    name: String,
+    what: &'static str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<(), Error> {
+    match thread::Builder::new().name(name).spawn(run) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(Error::Thread { what, source: Arc::new(source) }),
+    }
+}
+
+impl Shared {
+    fn report(&self, report: Report) {
+        lock(&self.reports).push(report);
+        self.news.announce();
+    }
+
+    /// Places pending blocks wherever there is room.
+    fn place(&self, dispatch: &mut Dispatch) {
+        while let Some((slot, resident)) = dispatch.next_block() {
+            // A slot's thread is there as long as the device is.
+            let _ = lock(&self.slots[slot]).send(resident);
+        }
+    }
+}
+
+impl Backend for CpuDevice {
+    fn load(&self, _modules: &[Module]) -> Result<(), Error> {
+        // The kernels' CPU entries come with the calls.
+        Ok(())
+    }
+
+    fn occupancy(&self, kernel: &Kernel, block: Dim3) -> u32 {
+        let demand = Demand::of(kernel, block);
+        let by_threads = self.limits.threads_per_sm / demand.threads.max(1);
+        let by_shared = match demand.shared {
+            0 => u32::MAX,
+            bytes if bytes > self.limits.shared_per_block => 0,
+            bytes => self.limits.shared_per_sm / bytes,
+        };
+        self.limits.blocks_per_sm.min(by_threads).min(by_shared)
+    }
+
+    fn new_control(&self) -> Result<ControlMemory, Error> {
+        // Never freed, so that late blocks cannot miss it: 448 bytes for each launch that was
+        // in flight at the same time.
+        let control: &'static ControlBlock = Box::leak(Box::default());
+        let posts: &'static [Post; COHORT_SLOTS] = Box::leak(Box::default());
+        Ok(ControlMemory { control, posts })
+    }
+
+    fn launch(&self, op: OpKey, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error> {
+        let mut dispatch = lock(&self.shared.dispatch);
+        dispatch.queue(PendingGrid::new(op, grid.clone(), cohort));
+        self.shared.place(&mut dispatch);
+        Ok(())
+    }
+
+    fn signal(&self, control: ControlMemory, slot: u32, signal: Signal) {
+        // SAFETY: control blocks are never freed.
+        let slot = unsafe { &(*control.control).slots[slot as usize] };
+        // Relaxed: a signal is advice to stop, and nothing else is read on its account.
+        slot.signal.store(signal.to_bits(), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    unsafe fn copy(&self, op: OpKey, copy: Copy) {
+        // The thread is there as long as the device is.
+        let _ = lock(&self.copies).send((op, copy));
+    }
+
+    fn poll(&self, reports: &mut Vec<Report>) {
+        reports.append(&mut lock(&self.shared.reports));
+    }
+
+    fn mark(&self) -> u64 {
+        *lock(&self.shared.news.count)
+    }
+
+    fn wait(&self, mark: u64, timeout: Duration) {
+        let news = &self.shared.news;
+        // Why the wait ended does not matter: the caller looks for itself.
+        drop(news.changed.wait_timeout_while(lock(&news.count), timeout, |count| *count == mark));
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, Error> {
+        if bytes == 0 {
+            return Ok(ALIGNMENT as u64);
+        }
+        let layout =
+            Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| Error::OutOfMemory { bytes })?;
+        // SAFETY: the size is not 0.
+        let address = unsafe { alloc_zeroed(layout) };
+        match address.is_null() {
+            true => Err(Error::OutOfMemory { bytes }),
+            false => Ok(address as u64),
+        }
+    }
+
+    unsafe fn free(&self, address: u64, bytes: usize) {
+        if bytes > 0
+            && let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT)
+        {
+            // SAFETY: `allocate` gave this address for this layout.
+            unsafe { dealloc(address as *mut u8, layout) }
+        }
+    }
+
+    unsafe fn fill(&self, address: u64, data: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), address as *mut u8, data.len()) }
+    }
+}

@@ -1,0 +1,449 @@
+//! The engine: what happens to launches and copies, as a pure function of events.
+//!
+//! No threads, no clock, no device: [`Engine::submit`] and [`Engine::handle`] take what
+//! happened, [`Engine::settle`] asks the policy, and all of them append [`Action`]s for a device
+//! and for whoever waits. States, and races by name, are in `README.md` beside this file.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use preempt_device::abi::{Signal, SmRange};
+use slotmap::{SlotMap, new_key_type};
+
+use crate::policy::{Arrival, Plan, Policy};
+
+mod controls;
+mod launch;
+mod ledger;
+mod order;
+mod planning;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use controls::ControlIndex;
+use controls::Controls;
+use launch::Launch;
+pub use launch::LaunchReport;
+pub(crate) use launch::LaunchSpec;
+use ledger::Ledger;
+pub(crate) use order::{BufferId, Use};
+use order::{End, Order};
+
+new_key_type! {
+    /// A launch or a copy.
+    pub(crate) struct OpKey;
+}
+
+/// A launch, as policies know it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaunchId(pub(crate) OpKey);
+
+impl fmt::Debug for LaunchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LaunchId({:?})", self.0.0)
+    }
+}
+
+/// A launch or copy that a stream takes in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submission<'a> {
+    pub stream: u32,
+    /// The kernel's name; what a copy is called.
+    pub name: &'static str,
+    pub uses: &'a [Use],
+    /// `None` for a copy.
+    pub launch: Option<LaunchSpec>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// Every block of a cohort has left; together they ran `done` block-tasks.
+    CohortOut { op: OpKey, slot: u32, done: u32 },
+    /// A copy is over.
+    CopyDone { op: OpKey },
+    /// A launch or copy went wrong. The device still reports when it is out or over.
+    Fault { op: OpKey },
+    /// Somebody does not want the result any more.
+    Cancel { op: OpKey },
+    /// Nobody wants any result any more.
+    Close,
+}
+
+/// What has to be done, in this order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    /// Launch a cohort.
+    Launch(CohortOrder),
+    /// Write a signal word.
+    Signal { control: ControlIndex, slot: u32, signal: Signal },
+    /// Start a copy.
+    Copy { op: OpKey },
+    /// Tell whoever waits. Once for each operation.
+    Finish { op: OpKey, outcome: Outcome },
+    /// The device does not need the operation's arguments any more. Once, and last.
+    Retire { op: OpKey },
+}
+
+/// A cohort to launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CohortOrder {
+    pub op: OpKey,
+    pub control: ControlIndex,
+    pub generation: u32,
+    pub slot: u32,
+    pub ticket: u32,
+    pub signal: Signal,
+    pub blocks: u32,
+    pub workers: u32,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Done(LaunchReport),
+    Cancelled {
+        done: u32,
+    },
+    /// It went wrong on the device.
+    Failed,
+    /// It was not started: this kernel had failed and left a buffer in pieces.
+    InputLost {
+        kernel: &'static str,
+    },
+    /// The engine was closed.
+    Closed {
+        done: u32,
+    },
+}
+
+/// Why a policy was replaced.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refusal {
+    pub policy: String,
+    pub reason: String,
+}
+
+#[derive(Debug)]
+struct Op {
+    stream: u32,
+    name: &'static str,
+    uses: Vec<Use>,
+    /// Operations that have to finish first, and those that wait for this one.
+    blockers: u32,
+    successors: Vec<OpKey>,
+    /// `None` for a copy.
+    launch: Option<Launch>,
+    phase: Phase,
+    /// Why the operation ends before its work is done.
+    verdict: Option<Verdict>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Waits for its blockers ("preparing").
+    Blocked,
+    /// A copy on the device, or a launch that the policy knows; [`Launch::state`] says more.
+    Active,
+    /// Reported as finished.
+    Finished,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Cancelled,
+    Closed,
+    Failed,
+}
+
+/// See the module's documentation.
+pub(crate) struct Engine {
+    ops: SlotMap<OpKey, Op>,
+    order: Order,
+    ledger: Ledger,
+    controls: Controls,
+    policy: Box<dyn Policy>,
+    policy_name: String,
+    refusal: Option<Refusal>,
+    /// Launches that the policy knows, and how many there ever were.
+    known: usize,
+    arrivals: u64,
+    /// Something changed that the policy should look at.
+    unsettled: bool,
+    closed: bool,
+    plan: Plan,
+    /// Operations whose last blocker is gone; always empty between calls.
+    released: VecDeque<OpKey>,
+    /// Kept for their capacity.
+    losers: Vec<OpKey>,
+    spare_uses: Vec<Vec<Use>>,
+    spare_successors: Vec<Vec<OpKey>>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("ops", &self.ops)
+            .field("ledger", &self.ledger)
+            .field("policy", &self.policy_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine for a device of `sms` SMs.
+    pub fn new(sms: u32, policy: Box<dyn Policy>) -> Engine {
+        let name = catch_unwind(AssertUnwindSafe(|| policy.name().to_owned()));
+        Engine {
+            ops: SlotMap::with_key(),
+            order: Order::default(),
+            ledger: Ledger::new(sms),
+            controls: Controls::default(),
+            policy,
+            policy_name: name.unwrap_or_else(|_| "a policy that cannot say its name".into()),
+            refusal: None,
+            known: 0,
+            arrivals: 0,
+            unsettled: false,
+            closed: false,
+            plan: Plan::default(),
+            released: VecDeque::new(),
+            losers: Vec::new(),
+            spare_uses: Vec::new(),
+            spare_successors: Vec::new(),
+        }
+    }
+
+    /// Whether an operation is unfinished or still on the device.
+    pub fn is_busy(&self) -> bool {
+        !self.ops.is_empty()
+    }
+
+    /// Why the policy was replaced, if it was.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref()
+    }
+
+    /// Takes in a launch or copy.
+    pub fn submit(
+        &mut self,
+        now: Duration,
+        submission: Submission<'_>,
+        actions: &mut Vec<Action>,
+    ) -> OpKey {
+        let mut uses = self.spare_uses.pop().unwrap_or_default();
+        uses.extend_from_slice(submission.uses);
+        let op = self.ops.insert(Op {
+            stream: submission.stream,
+            name: submission.name,
+            uses,
+            blockers: 0,
+            successors: self.spare_successors.pop().unwrap_or_default(),
+            launch: submission.launch.map(Launch::new),
+            phase: Phase::Blocked,
+            verdict: None,
+        });
+        let mut blockers = 0;
+        self.order.enter(op, submission.stream, submission.uses, |before| {
+            self.ops[before].successors.push(op);
+            blockers += 1;
+        });
+        self.ops[op].blockers = blockers;
+        if self.closed {
+            self.stop(now, op, Verdict::Closed, actions);
+        }
+        if blockers == 0 {
+            self.released.push_back(op);
+        }
+        self.release(now, actions);
+        op
+    }
+
+    /// Takes in what happened. What no longer applies is ignored.
+    pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::CohortOut { op, slot, done } => self.cohort_out(now, op, slot, done, actions),
+            Event::CopyDone { op } => self.copy_done(now, op, actions),
+            Event::Fault { op } => self.stop(now, op, Verdict::Failed, actions),
+            Event::Cancel { op } => self.stop(now, op, Verdict::Cancelled, actions),
+            Event::Close => {
+                self.closed = true;
+                let all: Vec<OpKey> = self.ops.keys().collect();
+                for op in all {
+                    self.stop(now, op, Verdict::Closed, actions);
+                }
+            }
+        }
+        self.release(now, actions);
+    }
+
+    /// Starts every operation whose blockers are gone.
+    fn release(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        while let Some(key) = self.released.pop_front() {
+            let op = &mut self.ops[key];
+            if op.phase == Phase::Finished {
+                // Cancelled while it waited. It kept its place in the order until now.
+                self.pass_on(key, End::Stopped, actions);
+            } else if let Some(kernel) = self.order.lost(&op.uses) {
+                self.finish(now, key, Outcome::InputLost { kernel }, actions);
+            } else {
+                op.phase = Phase::Active;
+                match &mut op.launch {
+                    None => actions.push(Action::Copy { op: key }),
+                    Some(launch) => {
+                        self.arrivals += 1;
+                        self.known += 1;
+                        self.unsettled = true;
+                        launch.arrival = Some(self.arrivals);
+                        let arrival = arrival(key, launch);
+                        self.ask(now, |policy| policy.arrived(now, arrival));
+                    }
+                }
+            }
+        }
+    }
+
+    fn cohort_out(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        slot: u32,
+        done: u32,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Op { launch: Some(launch), phase, verdict, .. }) = self.ops.get_mut(key) else {
+            return;
+        };
+        if !launch.cohort_out(slot as usize, done) {
+            return;
+        }
+        let (is_out, report) = (launch.is_out(), launch.report());
+        let outcome = match *verdict {
+            _ if *phase == Phase::Finished => {
+                if is_out {
+                    self.retire(key, actions);
+                }
+                return;
+            }
+            Some(Verdict::Failed) => is_out.then_some(Outcome::Failed),
+            // A stop that meets completion is a completion.
+            _ if launch.remaining() == 0 => Some(Outcome::Done(report)),
+            Some(Verdict::Cancelled) => is_out.then_some(Outcome::Cancelled { done: report.tasks }),
+            Some(Verdict::Closed) => is_out.then_some(Outcome::Closed { done: report.tasks }),
+            None => None,
+        };
+        match outcome {
+            Some(outcome) => self.finish(now, key, outcome, actions),
+            None => {
+                if is_out {
+                    // It has to start over on whatever SMs it has, or will be given.
+                    self.ledger.set_covered(key, false);
+                }
+                self.unsettled |= self.ledger.uncovered(key) > 0;
+            }
+        }
+    }
+
+    fn copy_done(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
+        let Some(Op { launch: None, phase: Phase::Active, verdict, .. }) = self.ops.get(key) else {
+            return;
+        };
+        let outcome = match verdict {
+            Some(Verdict::Failed) => Outcome::Failed,
+            _ => Outcome::Done(LaunchReport::default()),
+        };
+        self.finish(now, key, outcome, actions);
+    }
+
+    /// Ends an operation before its work is done: at once, or when its blocks have left.
+    fn stop(&mut self, now: Duration, key: OpKey, verdict: Verdict, actions: &mut Vec<Action>) {
+        let Some(op) = self.ops.get_mut(key) else { return };
+        if op.phase == Phase::Finished || op.verdict.is_some_and(|_| verdict != Verdict::Failed) {
+            return;
+        }
+        op.verdict = Some(verdict);
+        let done = op.launch.as_ref().map_or(0, |launch| launch.report().tasks);
+        let outcome = match verdict {
+            Verdict::Cancelled => Outcome::Cancelled { done },
+            Verdict::Closed => Outcome::Closed { done },
+            Verdict::Failed => Outcome::Failed,
+        };
+        match (op.phase, &op.launch) {
+            (Phase::Blocked, _) => {
+                op.phase = Phase::Finished;
+                actions.push(Action::Finish { op: key, outcome });
+            }
+            (_, Some(launch)) if launch.is_out() => self.finish(now, key, outcome, actions),
+            (_, Some(_)) => self.depart(now, key, actions),
+            // A copy that has started ends by itself.
+            (_, None) => {}
+        }
+    }
+
+    /// Reports an operation and starts what waited for it.
+    fn finish(&mut self, now: Duration, key: OpKey, outcome: Outcome, actions: &mut Vec<Action>) {
+        self.depart(now, key, actions);
+        let op = &mut self.ops[key];
+        op.phase = Phase::Finished;
+        actions.push(Action::Finish { op: key, outcome });
+        let end = match outcome {
+            Outcome::Done(_) => End::Succeeded,
+            Outcome::Failed => End::Failed(op.name),
+            Outcome::InputLost { kernel } => End::Failed(kernel),
+            Outcome::Cancelled { .. } | Outcome::Closed { .. } => End::Stopped,
+        };
+        self.pass_on(key, end, actions);
+    }
+
+    /// Takes a finished operation out of the order.
+    fn pass_on(&mut self, key: OpKey, end: End, actions: &mut Vec<Action>) {
+        let op = &mut self.ops[key];
+        self.order.leave(key, op.stream, &op.uses, end);
+        let mut successors = std::mem::take(&mut op.successors);
+        let is_out = op.launch.as_ref().is_none_or(Launch::is_out);
+        for successor in successors.drain(..) {
+            let successor_op = &mut self.ops[successor];
+            successor_op.blockers -= 1;
+            if successor_op.blockers == 0 {
+                self.released.push_back(successor);
+            }
+        }
+        self.spare_successors.push(successors);
+        if is_out {
+            self.retire(key, actions);
+        }
+    }
+
+    /// Forgets an operation that is finished and has left the device.
+    fn retire(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+        let Some(mut op) = self.ops.remove(key) else { return };
+        if let Some((control, _)) = op.launch.and_then(|launch| launch.control) {
+            self.controls.give_back(control);
+        }
+        op.uses.clear();
+        self.spare_uses.push(op.uses);
+        actions.push(Action::Retire { op: key });
+    }
+
+    /// Takes a launch away from the policy, and its SMs from the launch.
+    fn depart(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
+        let Some(launch) = &mut self.ops[key].launch else { return };
+        if launch.arrival.take().is_none() {
+            return;
+        }
+        launch.range = SmRange::EMPTY;
+        self.known -= 1;
+        self.unsettled = true;
+        self.ledger.release(key);
+        if self.ops[key].verdict.is_some() {
+            self.shrink(key, actions);
+        }
+        self.ask(now, |policy| policy.departed(now, LaunchId(key)));
+    }
+}
+
+fn arrival(key: OpKey, launch: &Launch) -> Arrival {
+    Arrival { id: LaunchId(key), priority: launch.spec.priority, tasks: launch.spec.tasks }
+}

@@ -1,0 +1,98 @@
+//! What has to wait for what: order within a stream, and between launches and copies that use
+//! the same buffer.
+
+use std::collections::HashMap;
+
+use preempt_device::host::Access;
+
+use super::OpKey;
+
+/// A buffer, by a number that no other buffer of the process has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct BufferId(pub u64);
+
+/// The use that an operation makes of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
+    pub buffer: BufferId,
+    pub access: Access,
+    /// Every byte of the buffer is written before any is read.
+    pub overwrites: bool,
+}
+
+/// Streams and buffers with unfinished operations.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// The last operation of each stream.
+    tails: HashMap<u32, OpKey>,
+    buffers: HashMap<BufferId, Buffer>,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    writer: Option<OpKey>,
+    /// Readers since that writer.
+    readers: Vec<OpKey>,
+    /// The kernel that failed while it wrote the buffer.
+    lost: Option<&'static str>,
+}
+
+impl Order {
+    /// Puts an operation behind those that it has to wait for, and calls `wait_for` with each
+    /// of them; one that is waited for twice is named twice.
+    pub fn enter(&mut self, op: OpKey, stream: u32, uses: &[Use], mut wait_for: impl FnMut(OpKey)) {
+        if let Some(before) = self.tails.insert(stream, op) {
+            wait_for(before);
+        }
+        for used in uses {
+            let buffer = self.buffers.entry(used.buffer).or_default();
+            // An operation may read one buffer through two parameters; it does not wait for itself.
+            buffer.writer.filter(|&writer| writer != op).into_iter().for_each(&mut wait_for);
+            match used.access {
+                Access::Read => buffer.readers.push(op),
+                Access::Write => {
+                    buffer.readers.drain(..).filter(|&reader| reader != op).for_each(&mut wait_for);
+                    buffer.writer = Some(op);
+                }
+            }
+        }
+    }
+
+    /// Takes a finished operation out. If it `failed`, what it wrote is lost.
+    pub fn leave(&mut self, op: OpKey, stream: u32, uses: &[Use], end: End) {
+        if self.tails.get(&stream) == Some(&op) {
+            self.tails.remove(&stream);
+        }
+        for used in uses {
+            let Some(buffer) = self.buffers.get_mut(&used.buffer) else { continue };
+            if buffer.writer == Some(op) {
+                buffer.writer = None;
+            }
+            buffer.readers.retain(|&reader| reader != op);
+            match (used.access, end) {
+                (Access::Write, End::Failed(kernel)) => buffer.lost = Some(kernel),
+                (Access::Write, End::Succeeded) if used.overwrites => buffer.lost = None,
+                _ => {}
+            }
+            if buffer.writer.is_none() && buffer.readers.is_empty() && buffer.lost.is_none() {
+                self.buffers.remove(&used.buffer);
+            }
+        }
+    }
+
+    /// The failed kernel to which the contents were lost that an operation would use.
+    pub fn lost(&self, uses: &[Use]) -> Option<&'static str> {
+        uses.iter()
+            .filter(|used| !used.overwrites)
+            .find_map(|used| self.buffers.get(&used.buffer)?.lost)
+    }
+}
+
+/// How an operation ended, as far as its buffers are concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Succeeded,
+    /// By this kernel's failure.
+    Failed(&'static str),
+    Stopped,
+}

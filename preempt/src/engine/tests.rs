@@ -1,0 +1,574 @@
+//! The engine against a model device that does everything in its own time.
+
+use std::collections::{HashMap, HashSet};
+
+use preempt_device::host::Access;
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{DeviceView, Priority, StaticPriority};
+
+const NOW: Duration = Duration::ZERO;
+
+/// A cohort on the model device.
+#[derive(Debug)]
+struct Cohort {
+    order: CohortOrder,
+    /// The signal word in memory.
+    word: Signal,
+    waiting: u32,
+    /// The SM of each resident block.
+    resident: Vec<u32>,
+    done: u32,
+}
+
+#[derive(Debug)]
+struct ModelOp {
+    stream: u32,
+    uses: Vec<Use>,
+    /// 0 for a copy.
+    tasks: u32,
+    claimed: u32,
+    started: bool,
+    failed: bool,
+    finished: Option<Outcome>,
+}
+
+struct World {
+    engine: Engine,
+    sms: u32,
+    blocks_per_sm: u32,
+    /// Free block slots of each SM.
+    room: Vec<u32>,
+    cohorts: Vec<Cohort>,
+    copies: Vec<OpKey>,
+    /// In order of submission.
+    ops: Vec<(OpKey, ModelOp)>,
+    /// The last epoch, generation, and ticket of each slot, of each control block.
+    counters: HashMap<ControlIndex, (u64, u32, HashMap<u32, u32>)>,
+    retired: HashSet<OpKey>,
+    actions: Vec<Action>,
+    /// Who had each SM after the last event.
+    owners: Vec<Option<OpKey>>,
+    /// Where blocks come to lie, as hardware does: nobody knows.
+    chance: u32,
+}
+
+impl World {
+    fn new(sms: u32, blocks_per_sm: u32, policy: impl Policy + 'static) -> World {
+        World {
+            engine: Engine::new(sms, Box::new(policy)),
+            sms,
+            blocks_per_sm,
+            room: vec![blocks_per_sm; sms as usize],
+            cohorts: Vec::new(),
+            copies: Vec::new(),
+            ops: Vec::new(),
+            counters: HashMap::new(),
+            retired: HashSet::new(),
+            actions: Vec::new(),
+            owners: vec![None; sms as usize],
+            chance: 0,
+        }
+    }
+
+    fn op(&mut self, key: OpKey) -> &mut ModelOp {
+        &mut self.ops.iter_mut().find(|(other, _)| *other == key).expect("a known operation").1
+    }
+
+    fn submit(&mut self, stream: u32, priority: i32, tasks: u32, uses: &[Use]) -> OpKey {
+        let spec =
+            LaunchSpec { priority: Priority(priority), tasks, blocks_per_sm: self.blocks_per_sm };
+        let launch = (tasks > 0).then_some(spec);
+        let submission = Submission { stream, name: "model", uses, launch };
+        let key = self.engine.submit(NOW, submission, &mut self.actions);
+        let uses = uses.to_vec();
+        let op = ModelOp {
+            stream,
+            uses,
+            tasks,
+            claimed: 0,
+            started: false,
+            failed: false,
+            finished: None,
+        };
+        self.ops.push((key, op));
+        self.act();
+        key
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.engine.handle(NOW, event, &mut self.actions);
+        self.act();
+    }
+
+    fn act(&mut self) {
+        let on_device = self.cohorts.len();
+        self.engine.settle(NOW, &mut self.actions);
+        for action in std::mem::take(&mut self.actions) {
+            match action {
+                Action::Launch(order) => self.launch(order),
+                Action::Signal { control, slot, signal } => {
+                    self.check_epoch(control, signal);
+                    let cohort = self
+                        .cohorts
+                        .iter_mut()
+                        .find(|cohort| (cohort.order.control, cohort.order.slot) == (control, slot))
+                        .expect("a signal goes to a cohort on the device");
+                    cohort.word = signal;
+                }
+                Action::Copy { op } => {
+                    self.start(op);
+                    self.copies.push(op);
+                }
+                Action::Finish { op, outcome } => self.finish(op, outcome),
+                Action::Retire { op } => {
+                    assert!(self.retired.insert(op), "retired once");
+                    assert!(self.op(op).finished.is_some(), "finished before retired");
+                    assert!(self.cohorts.iter().all(|cohort| cohort.order.op != op));
+                    assert!(!self.copies.contains(&op));
+                }
+            }
+        }
+        self.check_urgency();
+        self.check_signals(on_device);
+    }
+
+    /// Whoever lost an SM and is not finished was told to leave it, in the first cohorts.
+    fn check_signals(&mut self, on_device: usize) {
+        let now = (0..self.sms).map(|sm| self.engine.ledger.owner(sm)).collect();
+        let before = std::mem::replace(&mut self.owners, now);
+        for (sm, (before, now)) in before.into_iter().zip(self.owners.clone()).enumerate() {
+            let Some(loser) = before.filter(|_| before != now) else { continue };
+            if self.op(loser).finished.is_none() {
+                let cohorts = self.cohorts[..on_device].iter();
+                for cohort in cohorts.filter(|cohort| cohort.order.op == loser) {
+                    assert!(!cohort.word.range().contains(sm as u32), "{cohort:?} keeps SM {sm}");
+                }
+            }
+        }
+    }
+
+    fn check_epoch(&mut self, control: ControlIndex, signal: Signal) {
+        let (epoch, ..) = self.counters.entry(control).or_default();
+        assert!(signal.epoch() > *epoch, "epochs only grow");
+        *epoch = signal.epoch();
+    }
+
+    fn launch(&mut self, order: CohortOrder) {
+        self.check_epoch(order.control, order.signal);
+        assert!(order.blocks > 0 && order.ticket > 0);
+        for cohort in &self.cohorts {
+            if cohort.order.control == order.control {
+                assert_eq!(
+                    cohort.order.op, order.op,
+                    "a control block serves one launch at a time"
+                );
+                assert_eq!(cohort.order.generation, order.generation);
+                assert_ne!(cohort.order.slot, order.slot, "a slot serves one cohort at a time");
+            }
+        }
+        let first = !self.op(order.op).started;
+        let (_, generation, tickets) = self.counters.entry(order.control).or_default();
+        if first {
+            assert!(order.generation > *generation, "generations only grow");
+        }
+        *generation = order.generation;
+        assert_ne!(tickets.insert(order.slot, order.ticket), Some(order.ticket));
+        if first {
+            self.start(order.op);
+            let has = (0..self.sms).filter(|&sm| self.engine.ledger.owner(sm) == Some(order.op));
+            let room = has.count() as u32 * self.blocks_per_sm;
+            assert_eq!(order.blocks, room.min(self.op(order.op).tasks), "as many as have room");
+        }
+        self.cohorts.push(Cohort {
+            order,
+            word: order.signal,
+            waiting: order.blocks,
+            resident: Vec::new(),
+            done: 0,
+        });
+    }
+
+    /// An operation starts: everything that it has to wait for is over.
+    fn start(&mut self, key: OpKey) {
+        let place = self.ops.iter().position(|(other, _)| *other == key).expect("known");
+        let (before, rest) = self.ops.split_at_mut(place);
+        let op = &mut rest[0].1;
+        assert!(!op.started && op.finished.is_none());
+        op.started = true;
+        for (_, other) in before.iter().filter(|(_, other)| !over(other)) {
+            assert_ne!(other.stream, op.stream, "a stream runs in order");
+            for (a, b) in other.uses.iter().flat_map(|a| op.uses.iter().map(move |b| (a, b))) {
+                let both_read = a.access == Access::Read && b.access == Access::Read;
+                assert!(a.buffer != b.buffer || both_read, "a writer runs alone");
+            }
+        }
+    }
+
+    fn finish(&mut self, key: OpKey, outcome: Outcome) {
+        let running = self.cohorts.iter().any(|c| c.order.op == key && !c.resident.is_empty());
+        let op = self.op(key);
+        assert!(op.finished.replace(outcome).is_none(), "finished once");
+        match outcome {
+            Outcome::Done(report) => {
+                assert_eq!((report.tasks, op.claimed), (op.tasks, op.tasks), "every task ran once");
+                assert!(!op.failed);
+            }
+            Outcome::Cancelled { done } | Outcome::Closed { done } => {
+                assert_eq!(done, op.claimed, "every claimed task is reported");
+                assert!(!running, "it stopped before it was reported");
+            }
+            Outcome::Failed => assert!(op.failed),
+            Outcome::InputLost { .. } => assert!(!op.started),
+        }
+    }
+
+    /// With static priorities, the most urgent launch has all that it can fill.
+    fn check_urgency(&self) {
+        let launches = self.engine.ops.values().filter_map(|op| op.launch.as_ref());
+        let known = launches.filter_map(|launch| Some((launch, launch.arrival?)));
+        let first = known.min_by_key(|(launch, arrival)| (-launch.spec.priority.0, *arrival));
+        if let Some((launch, _)) = first
+            && self.engine.policy_name == "static priority"
+        {
+            let has = (0..self.sms).filter(|&sm| launch.range.contains(sm)).count() as u32;
+            assert!(has >= launch.need(self.sms), "{launch:?}");
+        }
+    }
+
+    /// One block of one cohort goes one step: gets an SM, runs a task, or leaves.
+    fn step_cohort(&mut self, index: usize) {
+        self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let free = (0..self.sms).filter(|&sm| self.room[sm as usize] > 0);
+        let sm = free.clone().nth((self.chance >> 16) as usize % free.count().max(1));
+        let cohort = &mut self.cohorts[index];
+        if cohort.waiting > 0
+            && let Some(sm) = sm
+        {
+            self.room[sm as usize] -= 1;
+            cohort.waiting -= 1;
+            cohort.resident.push(sm);
+        } else if let Some(sm) = cohort.resident.pop() {
+            let op =
+                &mut self.ops.iter_mut().find(|(key, _)| *key == cohort.order.op).expect("known").1;
+            if cohort.word.range().contains(sm) && op.claimed < op.tasks {
+                op.claimed += 1;
+                cohort.done += 1;
+                cohort.resident.insert(0, sm);
+            } else {
+                self.room[sm as usize] += 1;
+            }
+        }
+        if cohort.waiting == 0 && cohort.resident.is_empty() {
+            let Cohort { order: CohortOrder { op, slot, .. }, done, .. } =
+                self.cohorts.remove(index);
+            self.handle(Event::CohortOut { op, slot, done });
+        }
+    }
+
+    fn step_copy(&mut self, index: usize) {
+        let op = self.copies.remove(index);
+        self.handle(Event::CopyDone { op });
+    }
+
+    /// Lets the device go on until nothing is left to do.
+    fn run_out(&mut self) {
+        for round in 0.. {
+            assert!(round < 100_000, "something waits for ever: {:?}", self.engine);
+            if !self.copies.is_empty() {
+                self.step_copy(0);
+            } else if self.cohorts.is_empty() {
+                break;
+            } else {
+                self.step_cohort(round % self.cohorts.len());
+            }
+        }
+        assert!(!self.engine.is_busy(), "{:?}", self.engine);
+        assert!(
+            self.ops.iter().all(|(key, op)| op.finished.is_some() && self.retired.contains(key))
+        );
+        assert!(self.room.iter().all(|&room| room == self.blocks_per_sm));
+    }
+}
+
+/// Whether an operation is out of everybody's way.
+fn over(op: &ModelOp) -> bool {
+    // One that was cancelled before it started still keeps its place, but touches nothing.
+    op.finished.is_some()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Launch { stream: u32, priority: i32, tasks: u32, uses: Vec<(u64, bool)> },
+    Copy { stream: u32, uses: Vec<(u64, bool)> },
+    Cohort(usize),
+    CopyDone(usize),
+    Cancel(usize),
+    Fault(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let uses = || prop::collection::vec((0u64..4, any::<bool>()), 0..3);
+    let step = prop_oneof![
+        3 => (0u32..4, 0i32..3, 1u32..30, uses())
+            .prop_map(|(stream, priority, tasks, uses)| Step::Launch { stream, priority, tasks, uses }),
+        1 => (0u32..4, uses()).prop_map(|(stream, uses)| Step::Copy { stream, uses }),
+        20 => any::<usize>().prop_map(Step::Cohort),
+        1 => any::<usize>().prop_map(Step::CopyDone),
+        1 => any::<usize>().prop_map(Step::Cancel),
+        1 => any::<usize>().prop_map(Step::Fault),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+/// One use for each buffer; a launch that names one twice is refused before the engine.
+fn distinct(uses: Vec<(u64, bool)>) -> Vec<Use> {
+    let mut seen = HashSet::new();
+    let uses = uses.into_iter().filter(|(buffer, _)| seen.insert(*buffer));
+    let access = |write| if write { Access::Write } else { Access::Read };
+    uses.map(|(buffer, write)| Use {
+        buffer: BufferId(buffer),
+        access: access(write),
+        overwrites: false,
+    })
+    .collect()
+}
+
+fn run(world: &mut World, steps: Vec<Step>) {
+    for step in steps {
+        match step {
+            Step::Launch { stream, priority, tasks, uses } => {
+                world.submit(stream, priority, tasks, &distinct(uses));
+            }
+            Step::Copy { stream, uses } => {
+                world.submit(stream, 0, 0, &distinct(uses));
+            }
+            Step::Cohort(index) if !world.cohorts.is_empty() => {
+                world.step_cohort(index % world.cohorts.len());
+            }
+            Step::CopyDone(index) if !world.copies.is_empty() => {
+                world.step_copy(index % world.copies.len());
+            }
+            Step::Cancel(index) if !world.ops.is_empty() => {
+                let op = world.ops[index % world.ops.len()].0;
+                world.handle(Event::Cancel { op });
+            }
+            Step::Fault(index) if !world.cohorts.is_empty() => {
+                let op = world.cohorts[index % world.cohorts.len()].order.op;
+                let model = world.op(op);
+                model.failed |= model.finished.is_none();
+                world.handle(Event::Fault { op });
+            }
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_task_runs_once_and_everything_ends(
+        sms in 1u32..6, blocks_per_sm in 1u32..3, whole in any::<bool>(), steps in steps(),
+    ) {
+        let policy = if whole { StaticPriority::whole_device() } else { StaticPriority::new() };
+        let mut world = World::new(sms, blocks_per_sm, policy);
+        run(&mut world, steps);
+        world.run_out();
+        prop_assert_eq!(world.engine.refusal(), None);
+    }
+
+    #[test]
+    fn a_closed_engine_ends_everything(sms in 1u32..6, steps in steps(), more in steps()) {
+        let mut world = World::new(sms, 2, StaticPriority::new());
+        run(&mut world, steps);
+        world.handle(Event::Close);
+        run(&mut world, more);
+        world.run_out();
+    }
+
+    #[test]
+    fn nonsense_from_a_policy_is_refused_and_nothing_is_lost(
+        sms in 1u32..6, answers in prop::collection::vec((0usize..4, 0u32..9, 0u32..9), 1..40), steps in steps(),
+    ) {
+        let mut world = World::new(sms, 1, Nonsense { known: Vec::new(), answers });
+        run(&mut world, steps);
+        world.run_out();
+    }
+}
+
+/// Grants whatever it was told to, to launches that may be gone.
+struct Nonsense {
+    known: Vec<LaunchId>,
+    answers: Vec<(usize, u32, u32)>,
+}
+
+impl Policy for Nonsense {
+    fn name(&self) -> &str {
+        "nonsense"
+    }
+
+    fn arrived(&mut self, _: Duration, launch: Arrival) {
+        self.known.push(launch.id);
+    }
+
+    fn departed(&mut self, _: Duration, _: LaunchId) {}
+
+    fn assign(&mut self, _: Duration, _: &dyn DeviceView, plan: &mut Plan) {
+        let (which, lo, hi) = self.answers.pop().expect("an answer (this panic is part of a test)");
+        if let Some(&launch) = self.known.iter().rev().nth(which) {
+            plan.grant(launch, SmRange::new(lo, hi));
+        }
+    }
+}
+
+#[test]
+fn an_urgent_launch_takes_what_it_needs_and_gives_it_back() {
+    let mut world = World::new(8, 1, StaticPriority::new());
+    let batch = world.submit(0, 0, 1000, &[]);
+    world.submit(1, 5, 2, &[]);
+    let range = |world: &World, op| world.engine.ops[op].launch.as_ref().map(|launch| launch.range);
+    assert_eq!(range(&world, batch), Some(SmRange::new(2, 8)), "spatial: two SMs of eight");
+    // The urgent cohort came second.
+    while world.cohorts.iter().any(|cohort| cohort.order.op != batch) {
+        for index in (0..world.cohorts.len()).rev() {
+            world.step_cohort(index);
+        }
+    }
+    assert_eq!(range(&world, batch), Some(SmRange::new(0, 8)), "it grew back");
+    world.run_out();
+    let Some(Outcome::Done(report)) = world.op(batch).finished else { panic!("done") };
+    assert_eq!((report.tasks, report.yields), (1000, 1));
+    assert!(report.resumes > 0);
+}
+
+#[test]
+fn a_cancelled_launch_stops_at_its_next_yield() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let op = world.submit(0, 0, 1000, &[]);
+    (0..10).for_each(|_| world.step_cohort(0));
+    world.handle(Event::Cancel { op });
+    world.run_out();
+    let Some(Outcome::Cancelled { done }) = world.op(op).finished else { panic!("cancelled") };
+    assert!((1..20).contains(&done), "{done}");
+}
+
+#[test]
+fn a_launch_with_every_slot_in_use_grows_when_one_is_free() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let batch = world.submit(0, 0, 1000, &[]);
+    (0..2).for_each(|_| world.step_cohort(0));
+    // Each urgent launch takes SM 0 or 1 before the blocks that resume the batch get there.
+    while world.engine.ledger.uncovered(batch) == 0 {
+        let urgent = world.submit(1, 1, 1, &[]);
+        while world.op(urgent).finished.is_none() {
+            world.step_cohort(0);
+            if let Some(index) = world.cohorts.iter().position(|c| c.order.op == urgent) {
+                world.step_cohort(index);
+            }
+        }
+    }
+    let resumed = world.cohorts.len();
+    while world.cohorts.len() == resumed {
+        world.step_cohort(1);
+    }
+    assert_eq!(world.engine.ledger.uncovered(batch), 0);
+    world.run_out();
+}
+
+#[test]
+fn launches_of_equal_priority_run_in_order() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let first = world.submit(0, 1, 100, &[]);
+    let second = world.submit(1, 1, 100, &[]);
+    assert!(world.op(first).started && !world.op(second).started);
+    world.run_out();
+}
+
+#[test]
+fn what_a_failed_kernel_wrote_is_lost_until_it_is_overwritten() {
+    let write = |overwrites| Use { buffer: BufferId(0), access: Access::Write, overwrites };
+    let read = Use { buffer: BufferId(0), access: Access::Read, overwrites: false };
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let failing = world.submit(0, 0, 1, &[write(false)]);
+    let before = world.submit(1, 0, 1, &[read]);
+    world.op(failing).failed = true;
+    world.handle(Event::Fault { op: failing });
+    world.run_out();
+    let after = world.submit(2, 0, 1, &[read]);
+    let upload = world.submit(2, 0, 0, &[write(true)]);
+    let fine = world.submit(1, 0, 1, &[read]);
+    world.run_out();
+    let lost = Some(Outcome::InputLost { kernel: "model" });
+    assert_eq!(world.op(failing).finished, Some(Outcome::Failed));
+    assert_eq!((world.op(before).finished, world.op(after).finished), (lost, lost));
+    assert!(matches!(world.op(upload).finished, Some(Outcome::Done(_))));
+    assert!(matches!(world.op(fine).finished, Some(Outcome::Done(_))));
+}
+
+#[test]
+fn a_cancelled_launch_keeps_its_place_in_the_stream() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    world.submit(0, 0, 10, &[]);
+    let cancelled = world.submit(0, 0, 10, &[]);
+    let last = world.submit(0, 0, 10, &[]);
+    world.handle(Event::Cancel { op: cancelled });
+    assert_eq!(world.op(cancelled).finished, Some(Outcome::Cancelled { done: 0 }));
+    // `start` checks that the first one is over.
+    world.run_out();
+    assert!(world.op(last).started && !world.op(cancelled).started);
+}
+
+/// Grants the first launch one range after the other.
+struct Script(Vec<SmRange>, Option<LaunchId>);
+
+impl Policy for Script {
+    fn name(&self) -> &str {
+        "script"
+    }
+
+    fn arrived(&mut self, _: Duration, launch: Arrival) {
+        self.1.get_or_insert(launch.id);
+    }
+
+    fn departed(&mut self, _: Duration, _: LaunchId) {}
+
+    fn assign(&mut self, _: Duration, _: &dyn DeviceView, plan: &mut Plan) {
+        let range = if self.0.len() > 1 { self.0.remove(0) } else { self.0[0] };
+        self.1.into_iter().for_each(|launch| plan.grant(launch, range));
+    }
+}
+
+#[test]
+fn a_launch_whose_blocks_came_to_lie_elsewhere_starts_over() {
+    let misplaced = |chance| {
+        let script = vec![SmRange::new(0, 2), SmRange::new(0, 1)];
+        let mut world = World::new(3, 1, Script(script, None));
+        world.chance = chance;
+        world.submit(0, 0, 100, &[]);
+        (0..2).for_each(|_| world.step_cohort(0));
+        let outside = !world.cohorts[0].resident.contains(&0);
+        // Something else arrives, and the script goes on: all blocks have to leave.
+        world.submit(1, 0, 1, &[]);
+        let first = world.ops[0].0;
+        for _ in 0..1000 {
+            if !world.cohorts.is_empty() {
+                world.step_cohort(0);
+            }
+        }
+        assert!(world.op(first).finished.is_some(), "SM 0 is idle");
+        outside
+    };
+    assert!((0..20).map(|seed| misplaced(seed * 0x9E37_79B)).any(|outside| outside));
+}
+
+#[test]
+fn a_policy_that_panics_is_named() {
+    let mut world = World::new(2, 1, Nonsense { known: Vec::new(), answers: Vec::new() });
+    world.submit(0, 0, 10, &[]);
+    world.run_out();
+    let refusal = world.engine.refusal().expect("refused");
+    assert_eq!(refusal.policy, "nonsense");
+    assert!(refusal.reason.contains("an answer"), "{}", refusal.reason);
+}

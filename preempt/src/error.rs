@@ -1,0 +1,201 @@
+//! What can go wrong, and what to do about it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use preempt_device::host::Dim3;
+
+/// Why a call was refused, or what became of an operation that did not succeed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A grid without block-tasks.
+    #[error("kernel `{kernel}`: a grid of {grid} has no block-task; each extent is at least 1")]
+    EmptyGrid {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The grid that was asked for.
+        grid: Dim3,
+    },
+    /// A grid beyond the limits of the programming model.
+    #[error(
+        "kernel `{kernel}`: a grid of {grid} is too large; x and the product are at most \
+         2147483647, y and z at most 65535; split the launch"
+    )]
+    GridTooLarge {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The grid that was asked for.
+        grid: Dim3,
+    },
+    /// Neither the kernel nor the launch says how many threads a block has.
+    #[error(
+        "kernel `{kernel}` has no block size; write `#[preemptible(block = ..)]` or call `.block(..)`"
+    )]
+    NoBlock {
+        /// The kernel's name.
+        kernel: &'static str,
+    },
+    /// A launch asks for another block than the kernel was written for.
+    #[error(
+        "kernel `{kernel}` is written for blocks of {fixed}, not {asked}; leave out `.block(..)`"
+    )]
+    OtherBlock {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The block in the attribute.
+        fixed: Dim3,
+        /// The block that was asked for.
+        asked: Dim3,
+    },
+    /// A block without threads, or with more than the device can hold.
+    #[error(
+        "kernel `{kernel}`: a block of {block} threads; a block has 1 to 1024 threads, at most 64 \
+         of them in z"
+    )]
+    BadBlock {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The block that was asked for.
+        block: Dim3,
+    },
+    /// More shared memory than a block can have.
+    #[error(
+        "kernel `{kernel}` takes {bytes} bytes of shared memory; a block of this device has at \
+         most {limit}; make its `shared_array!`s smaller"
+    )]
+    SharedMemory {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What its arrays take.
+        bytes: u32,
+        /// What a block can have.
+        limit: u32,
+    },
+    /// More argument bytes than a launch can carry.
+    #[error(
+        "kernel `{kernel}`: {bytes} bytes of arguments; at most {limit}; pass a buffer instead"
+    )]
+    ArgumentSize {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What the arguments take.
+        bytes: usize,
+        /// What a launch can carry.
+        limit: usize,
+    },
+    /// An amortizing factor of 0.
+    #[error("kernel `{kernel}`: an amortizing factor is at least 1")]
+    NoAmortizing {
+        /// The kernel's name.
+        kernel: &'static str,
+    },
+    /// One buffer is written and passed a second time.
+    #[error(
+        "`{name}` is passed a buffer that it writes more than once; a kernel may assume that \
+         nobody else touches what it writes: pass a copy, or one `SliceMut` for both uses"
+    )]
+    BufferConflict {
+        /// The kernel's name, or what the copy is called.
+        name: &'static str,
+    },
+    /// A buffer that lives on another device.
+    #[error("`{name}` is passed a buffer of another device; allocate it through this scheduler")]
+    ForeignBuffer {
+        /// The kernel's name, or what the copy is called.
+        name: &'static str,
+    },
+    /// A copy between places of different lengths.
+    #[error("a copy of {from} elements into {to}; both sides have the same length")]
+    LengthMismatch {
+        /// Elements in the source.
+        from: usize,
+        /// Elements in the target.
+        to: usize,
+    },
+    /// A device that cannot be.
+    #[error(
+        "a CPU device of {sms} SMs with {blocks_per_sm} blocks each; 1 to {max_sms} SMs, 1 to 32 blocks"
+    )]
+    BadDevice {
+        /// SMs asked for.
+        sms: u32,
+        /// Blocks per SM asked for.
+        blocks_per_sm: u32,
+        /// The most SMs that a device can have.
+        max_sms: u32,
+    },
+    /// A second scheduler on a device.
+    #[error(
+        "the device already has a scheduler; clone that one and share it, or drop it first: two \
+         schedulers cannot order each other's launches"
+    )]
+    DeviceTaken,
+    /// The device has no memory left.
+    #[error("the device has no room for {bytes} bytes; drop buffers or use smaller ones")]
+    OutOfMemory {
+        /// The bytes asked for.
+        bytes: usize,
+    },
+    /// The operating system gave no thread.
+    #[error("a thread for {what} could not be started: {source}")]
+    Thread {
+        /// What the thread was for.
+        what: &'static str,
+        /// What the operating system said.
+        source: Arc<std::io::Error>,
+    },
+    /// The operation was cancelled.
+    #[error("cancelled, with {done} of {tasks} block-tasks done")]
+    Cancelled {
+        /// Block-tasks that ran.
+        done: u32,
+        /// Block-tasks in the grid; 0 for a copy.
+        tasks: u32,
+    },
+    /// The scheduler was dropped before the operation was done.
+    #[error(
+        "the scheduler was dropped, with {done} of {tasks} block-tasks done; keep it until the \
+         handles are waited for, or call `synchronize` first"
+    )]
+    SchedulerDropped {
+        /// Block-tasks that ran.
+        done: u32,
+        /// Block-tasks in the grid; 0 for a copy.
+        tasks: u32,
+    },
+    /// A kernel went wrong while it ran.
+    #[error("kernel `{kernel}` failed: {message}")]
+    KernelFailed {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What happened, where.
+        message: Arc<str>,
+    },
+    /// An operation would have used what a failed kernel left.
+    #[error(
+        "kernel `{kernel}` failed earlier and left a buffer that this operation uses in an unknown \
+         state; upload the buffer anew"
+    )]
+    InputLost {
+        /// The kernel that failed.
+        kernel: &'static str,
+    },
+    /// A policy answered nonsense; the scheduler went on with static priorities.
+    #[error("policy `{policy}` was replaced by static priorities: {reason}")]
+    PolicyReplaced {
+        /// The policy's name.
+        policy: Arc<str>,
+        /// What it did.
+        reason: Arc<str>,
+    },
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}

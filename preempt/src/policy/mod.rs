@@ -1,0 +1,89 @@
+//! Who runs on which SMs: the trait that decides, and the policies that come with the library.
+//!
+//! A policy hears of launches that came and went, and is asked for a plan: which launch has
+//! which SMs. The engine turns the difference between two plans into yields, resumes and
+//! growth. A plan that makes no sense is refused; the engine then goes on with
+//! [`StaticPriority`].
+
+use std::time::Duration;
+
+use preempt_device::abi::SmRange;
+
+use crate::engine::LaunchId;
+
+mod static_priority;
+
+pub use static_priority::StaticPriority;
+
+/// How urgent a launch is. Higher is more urgent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Priority(pub i32);
+
+impl From<i32> for Priority {
+    fn from(priority: i32) -> Priority {
+        Priority(priority)
+    }
+}
+
+/// A launch as a policy first hears of it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Arrival {
+    /// The launch.
+    pub id: LaunchId,
+    /// The priority of its stream.
+    pub priority: Priority,
+    /// Its block-tasks.
+    pub tasks: u32,
+}
+
+/// Decides which launch runs on which SMs.
+///
+/// Hooks are called by the engine, in order, from whichever thread drives it. `now` is the time
+/// since the scheduler was built.
+pub trait Policy: Send {
+    /// The name that errors and reports use.
+    fn name(&self) -> &str;
+
+    /// A launch is ready to run: everything it has to wait for is done.
+    fn arrived(&mut self, now: Duration, launch: Arrival);
+
+    /// A launch is done, was cancelled or failed; it needs no SMs from now on.
+    fn departed(&mut self, now: Duration, launch: LaunchId);
+
+    /// Grants SMs to launches that arrived and have not departed. A launch that is granted
+    /// nothing yields all that it has.
+    ///
+    /// Called after every change; the cost should not grow with the number of launches that
+    /// wait. While launches wait, at least one must be granted an SM: nothing else would ever
+    /// call again.
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan);
+}
+
+/// What a policy can ask about the device and about launches.
+pub trait DeviceView {
+    /// The number of SMs.
+    fn sms(&self) -> u32;
+
+    /// The SMs that the rest of a launch can fill, at least 1; 0 for an unknown launch.
+    fn need(&self, launch: LaunchId) -> u32;
+
+    /// The SMs that a launch has.
+    fn range(&self, launch: LaunchId) -> SmRange;
+
+    /// Whether no launch has this SM.
+    fn is_free(&self, sm: u32) -> bool;
+}
+
+/// Which launch has which SMs.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub(crate) grants: Vec<(LaunchId, SmRange)>,
+}
+
+impl Plan {
+    /// Grants the SMs in `range` to `launch`. Ranges of different launches must not overlap.
+    pub fn grant(&mut self, launch: LaunchId, range: SmRange) {
+        self.grants.push((launch, range));
+    }
+}

@@ -1,0 +1,276 @@
+//! What a submission returns: somebody to ask for the result.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use preempt_device::kernel::KernelArg;
+
+use super::{Shared, lock};
+use crate::engine::{LaunchReport, OpKey};
+use crate::error::Error;
+
+/// A launch or copy that was submitted.
+///
+/// Dropping the handle does not stop the operation: it runs as if it were waited for. A handle
+/// can be waited for on any thread, by any number of calls, and as a [`Future`] on any executor.
+#[must_use = "errors are reported through the handle"]
+pub struct Handle<T: Output> {
+    shared: Arc<Shared>,
+    completion: Arc<Completion>,
+    keep: T::Keep,
+}
+
+/// What an operation gives when it is done: a [`LaunchReport`] for a launch, nothing for an
+/// upload or a copy, a `Vec` for a download.
+pub trait Output: sealed::Sealed {}
+
+mod sealed {
+    use crate::engine::LaunchReport;
+
+    pub trait Sealed: Sized {
+        type Keep: Clone;
+        fn output(report: LaunchReport, keep: &Self::Keep) -> Self;
+    }
+}
+
+impl Output for LaunchReport {}
+impl sealed::Sealed for LaunchReport {
+    type Keep = ();
+    fn output(report: LaunchReport, (): &()) -> LaunchReport {
+        report
+    }
+}
+
+impl Output for () {}
+impl sealed::Sealed for () {
+    type Keep = ();
+    fn output(_report: LaunchReport, (): &()) {}
+}
+
+impl<T: KernelArg> Output for Vec<T> {}
+impl<T: KernelArg> sealed::Sealed for Vec<T> {
+    type Keep = Arc<HostMemory<T>>;
+    fn output(_report: LaunchReport, memory: &Arc<HostMemory<T>>) -> Vec<T> {
+        memory.to_vec()
+    }
+}
+
+/// Where a download goes. The device writes it until the operation is done; it is read after.
+pub struct HostMemory<T> {
+    ptr: *mut T,
+    len: usize,
+    owned: PhantomData<T>,
+}
+
+// SAFETY: plain data, written by the device before the operation is done and only read after.
+unsafe impl<T: KernelArg> Send for HostMemory<T> {}
+// SAFETY: as above.
+unsafe impl<T: KernelArg> Sync for HostMemory<T> {}
+
+impl<T: KernelArg> HostMemory<T> {
+    pub(super) fn new(len: usize) -> HostMemory<T> {
+        let memory = Box::into_raw(Box::<[T]>::new_uninit_slice(len));
+        HostMemory { ptr: memory.cast(), len, owned: PhantomData }
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.ptr as u64
+    }
+
+    fn to_vec(&self) -> Vec<T> {
+        // SAFETY: allocated for `len` elements; the copy that filled them is done, and device
+        // memory holds valid values of `T`.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }.to_vec()
+    }
+}
+
+impl<T> Drop for HostMemory<T> {
+    fn drop(&mut self) {
+        let memory = ptr::slice_from_raw_parts_mut(self.ptr.cast::<MaybeUninit<T>>(), self.len);
+        // SAFETY: it came from a box of this length.
+        drop(unsafe { Box::from_raw(memory) });
+    }
+}
+
+impl<T> fmt::Debug for HostMemory<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostMemory[{}]", self.len)
+    }
+}
+
+/// How an operation ended, once it has.
+#[derive(Debug, Default)]
+pub(super) struct Completion {
+    /// What the engine calls the operation, once it has taken it in.
+    pub op: OnceLock<OpKey>,
+    /// Set after `state`; lets those who wait look without a lock.
+    done: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    result: Option<Result<LaunchReport, Error>>,
+    wakers: Vec<Waker>,
+}
+
+impl Completion {
+    /// Ends the operation and wakes whoever waits.
+    pub fn complete(&self, result: Result<LaunchReport, Error>) {
+        let mut state = lock(&self.state);
+        state.result = Some(result);
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        // Release: pairs with the acquire in `is_done`.
+        self.done.store(true, Ordering::Release);
+        self.changed.notify_all();
+        for waker in wakers {
+            super::contain(|| waker.wake());
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    fn result(&self) -> Option<Result<LaunchReport, Error>> {
+        lock(&self.state).result.clone()
+    }
+
+    /// The result, waiting for it until `deadline`.
+    fn park(&self, deadline: Option<Instant>) -> Option<Result<LaunchReport, Error>> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(result) = &state.result {
+                return Some(result.clone());
+            }
+            state = match deadline {
+                None => self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.checked_duration_since(Instant::now())?;
+                    match self.changed.wait_timeout(state, left) {
+                        Ok((state, _)) => state,
+                        Err(poisoned) => poisoned.into_inner().0,
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Output> Handle<T> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        completion: Arc<Completion>,
+        keep: T::Keep,
+    ) -> Handle<T> {
+        Handle { shared, completion, keep }
+    }
+
+    /// Waits until the operation is done.
+    ///
+    /// The calling thread drives the scheduler itself for a while before it sleeps; see
+    /// [`SchedulerBuilder::spin`](super::SchedulerBuilder::spin).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cancelled`], [`Error::KernelFailed`], [`Error::InputLost`] or
+    /// [`Error::SchedulerDropped`].
+    pub fn wait(&self) -> Result<T, Error> {
+        let result = self.spin(None).or_else(|| self.completion.park(None));
+        // Without a deadline `park` returns with a result only.
+        self.output(result.unwrap_or(Err(Error::SchedulerDropped { done: 0, tasks: 0 })))
+    }
+
+    /// Waits until the operation is done, at most for `timeout`; `None` if it is not done then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Handle::wait).
+    pub fn wait_timeout(&self, timeout: Duration) -> Option<Result<T, Error>> {
+        let deadline = Instant::now().checked_add(timeout);
+        let result = self.spin(deadline).or_else(|| self.completion.park(deadline))?;
+        Some(self.output(result))
+    }
+
+    /// The result, if the operation is done.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Handle::wait).
+    pub fn try_wait(&self) -> Option<Result<T, Error>> {
+        if !self.completion.is_done() {
+            self.shared.drive();
+        }
+        self.completion.result().map(|result| self.output(result))
+    }
+
+    /// Whether the operation is done, in whatever way.
+    pub fn is_done(&self) -> bool {
+        self.completion.is_done()
+    }
+
+    /// Says that the result is not wanted any more.
+    ///
+    /// What waits is dropped; a kernel that runs stops at its next yield. The handle then gives
+    /// [`Error::Cancelled`] with the number of block-tasks that are done, unless the operation was
+    /// complete before. What comes after it in its stream goes on. A copy that has started is
+    /// completed.
+    pub fn cancel(&self) {
+        if !self.completion.is_done() {
+            self.shared.cancel(self.completion.clone());
+        }
+    }
+
+    /// Drives the scheduler until the operation is done or the time to spin is over.
+    fn spin(&self, deadline: Option<Instant>) -> Option<Result<LaunchReport, Error>> {
+        let start = Instant::now();
+        loop {
+            if self.completion.is_done() {
+                return self.completion.result();
+            }
+            self.shared.drive();
+            let now = Instant::now();
+            if now - start >= self.shared.spin || deadline.is_some_and(|end| now >= end) {
+                return self.completion.is_done().then(|| self.completion.result())?;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn output(&self, result: Result<LaunchReport, Error>) -> Result<T, Error> {
+        result.map(|report| T::output(report, &self.keep))
+    }
+}
+
+impl<T: Output> Future for Handle<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.completion.state);
+        if let Some(result) = &state.result {
+            let result = result.clone();
+            drop(state);
+            return Poll::Ready(self.output(result));
+        }
+        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.wakers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl<T: Output> fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("done", &self.is_done()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,200 @@
+//! The scheduler: threads, streams and handles around the engine.
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
+//! | `shared` | who runs the core when: submitting threads, waiting threads, the poller |
+//! | `stream` | launches and copies, and what is checked before they are taken in |
+//! | `handle` | results |
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use preempt_device::kernel::KernelArg;
+
+use crate::buffer::Buffer;
+use crate::device::Device;
+use crate::error::Error;
+use crate::module::Module;
+use crate::policy::{Policy, Priority, StaticPriority};
+
+mod core;
+mod handle;
+mod shared;
+mod stream;
+
+pub use handle::{Handle, Output};
+use shared::{Closer, Shared};
+pub use stream::Stream;
+
+/// Orders the launches and copies of all threads on one device.
+///
+/// Clones are the same scheduler. When the last one is dropped, what has not started is
+/// dropped, running kernels stop at their next yield, and handles give
+/// [`Error::SchedulerDropped`]; call [`synchronize`](Scheduler::synchronize) before to let
+/// everything finish.
+///
+/// ```
+/// use preempt::{Device, Priority, Scheduler};
+///
+/// let scheduler = Scheduler::builder().device(Device::cpu(2, 1)?).build()?;
+/// let batch = scheduler.stream(Priority(0));
+/// let urgent = scheduler.stream(Priority(10));
+/// # let _ = (batch, urgent);
+/// # Ok::<(), preempt::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Scheduler {
+    closer: Arc<Closer>,
+    /// Numbers for streams.
+    streams: Arc<AtomicU32>,
+}
+
+impl Scheduler {
+    /// A scheduler with settings to choose.
+    pub fn builder() -> SchedulerBuilder {
+        SchedulerBuilder {
+            device: None,
+            policy: None,
+            modules: Vec::new(),
+            spin: Duration::from_micros(50),
+        }
+    }
+
+    /// A stream: its launches and copies run in the order in which they are submitted. Launches
+    /// of streams with a higher priority are more urgent.
+    pub fn stream(&self, priority: impl Into<Priority>) -> Stream {
+        // Relaxed: only the number counts.
+        let id = self.streams.fetch_add(1, Ordering::Relaxed);
+        Stream::new(self.shared().clone(), id, priority.into())
+    }
+
+    /// A buffer of `len` elements whose bytes are all 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`].
+    pub fn zeroed<T: KernelArg>(&self, len: usize) -> Result<Buffer<T>, Error> {
+        Buffer::zeroed(self.device(), len)
+    }
+
+    /// A buffer that holds a copy of `data`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`].
+    pub fn buffer<T: KernelArg>(&self, data: &[T]) -> Result<Buffer<T>, Error> {
+        Buffer::from_slice(self.device(), data)
+    }
+
+    /// Waits until nothing is in flight, whoever submitted it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PolicyReplaced`] if the policy answered nonsense at any time. What went wrong
+    /// with single operations is reported through their handles.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.shared().wait_until_idle();
+        self.policy_error().map_or(Ok(()), Err)
+    }
+
+    /// Why the policy was replaced by static priorities, if it was.
+    pub fn policy_error(&self) -> Option<Error> {
+        self.shared().policy_error()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.shared().device
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.closer.shared
+    }
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler").field("device", self.device()).finish_non_exhaustive()
+    }
+}
+
+/// Settings of a [`Scheduler`].
+#[must_use = "settings do nothing until `build`"]
+pub struct SchedulerBuilder {
+    device: Option<Device>,
+    policy: Option<Box<dyn Policy>>,
+    modules: Vec<Module>,
+    spin: Duration,
+}
+
+impl SchedulerBuilder {
+    /// The device to run on. By default, a CPU device with one SM for each processor.
+    pub fn device(mut self, device: Device) -> SchedulerBuilder {
+        self.device = Some(device);
+        self
+    }
+
+    /// Who runs on which SMs. By default, [`StaticPriority`].
+    pub fn policy(mut self, policy: impl Policy + 'static) -> SchedulerBuilder {
+        self.policy = Some(Box::new(policy));
+        self
+    }
+
+    /// The device code of a kernels crate, from [`include_kernels!`](crate::include_kernels).
+    /// A GPU needs it for every kernel that is launched; the CPU device does without.
+    pub fn kernels(mut self, module: Module) -> SchedulerBuilder {
+        self.modules.push(module);
+        self
+    }
+
+    /// How long [`Handle::wait`] drives the scheduler itself before it sleeps; 50 µs by default.
+    pub fn spin(mut self, time: Duration) -> SchedulerBuilder {
+        self.spin = time;
+        self
+    }
+
+    /// The scheduler.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceTaken`] if the device has a scheduler; [`Error::Thread`] if the operating
+    /// system gives no thread.
+    pub fn build(self) -> Result<Scheduler, Error> {
+        let device = match self.device {
+            Some(device) => device,
+            None => {
+                let processors = std::thread::available_parallelism().map_or(1, usize::from);
+                Device::cpu(processors.min(1024) as u32, 1)?
+            }
+        };
+        let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
+        let shared = Shared::start(device, policy, &self.modules, self.spin)?;
+        Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default() })
+    }
+}
+
+impl fmt::Debug for SchedulerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SchedulerBuilder")
+            .field("device", &self.device)
+            .field("kernels", &self.modules)
+            .field("spin", &self.spin)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Locks a mutex that nobody leaves with broken contents: code of others that may panic is only
+/// called through [`contain`] or the engine's own guards.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls code of others; a panic ends there.
+fn contain(callback: impl FnOnce()) {
+    // The panic hook has reported it.
+    let _ = catch_unwind(AssertUnwindSafe(callback));
+}

@@ -1,0 +1,227 @@
+//! Streams, and what is checked before a launch or copy is taken in.
+
+use std::fmt;
+use std::sync::Arc;
+
+use preempt_device::abi::MAX_TASKS;
+use preempt_device::host::{Access, BufferArg, Call, Dim3};
+use preempt_device::kernel::KernelArg;
+
+use super::Shared;
+use super::core::{Job, Message, Work};
+use super::handle::{Handle, HostMemory};
+use crate::buffer::{Buffer, Memory};
+use crate::device::{Copy, Grid};
+use crate::engine::{LaunchReport, LaunchSpec, Use};
+use crate::error::Error;
+use crate::policy::Priority;
+
+/// The most threads in a block, and in its z extent (CUDA C++ programming guide, compute
+/// capabilities).
+const MAX_BLOCK_THREADS: u128 = 1024;
+const MAX_BLOCK_Z: u32 = 64;
+
+/// The largest grid in y and z (as above).
+const MAX_GRID_YZ: u32 = 65_535;
+
+/// Bytes of arguments that every driver takes, less those of the worker loop (as above).
+const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>();
+
+/// Launches and copies in order. Clones are the same stream; any thread can use it.
+///
+/// Nothing here waits for the device: what is submitted runs when everything before it in the
+/// stream, and everything that uses the same buffers, is done.
+#[derive(Clone)]
+pub struct Stream {
+    shared: Arc<Shared>,
+    id: u32,
+    priority: Priority,
+}
+
+impl Stream {
+    pub(super) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
+        Stream { shared, id, priority }
+    }
+
+    /// The priority of the stream's launches.
+    pub fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the grid, the block, the arguments or the kernel's demands; nothing
+    /// runs then. [`Error::SchedulerDropped`] if the scheduler is gone.
+    pub fn launch(&self, call: Call) -> Result<Handle<LaunchReport>, Error> {
+        let kernel = call.kernel();
+        let name = kernel.name;
+        let tasks = check_grid(name, call.grid_dim())?;
+        let block = check_block(&call)?;
+        let bytes = call.args().size();
+        if bytes > MAX_ARGUMENT_BYTES {
+            return Err(Error::ArgumentSize { kernel: name, bytes, limit: MAX_ARGUMENT_BYTES });
+        }
+        let amortize = call.amortizing_factor().unwrap_or(1);
+        if amortize == 0 {
+            return Err(Error::NoAmortizing { kernel: name });
+        }
+        let blocks_per_sm = self.shared.device.inner.backend.occupancy(kernel, block);
+        if blocks_per_sm == 0 {
+            let limit = self.shared.device.properties().shared_per_block;
+            return Err(Error::SharedMemory { kernel: name, bytes: kernel.shared_bytes, limit });
+        }
+        let uses = self.buffer_uses(&call)?;
+
+        let Dim3 { x, y, z } = call.grid_dim();
+        let priority = self.priority;
+        let work = Work::Launch {
+            spec: LaunchSpec { priority, tasks, blocks_per_sm },
+            extents: [x, y, z],
+            amortize,
+            grid: Arc::new(Grid { kernel, args: call.into_args(), block, priority }),
+        };
+        self.submit(name, uses, work, ())
+    }
+
+    /// Copies `data` to a buffer of the same length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LengthMismatch`], [`Error::ForeignBuffer`], or [`Error::SchedulerDropped`].
+    pub fn upload<T: KernelArg>(
+        &self,
+        data: Vec<T>,
+        to: &mut Buffer<T>,
+    ) -> Result<Handle<()>, Error> {
+        let uses = vec![self.copy_use(to, Access::Write)?];
+        let from = data.as_ptr() as u64;
+        self.copy::<T, ()>(uses, (from, data.len(), Arc::new(data)), place(to), ())
+    }
+
+    /// Copies a buffer to the host.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignBuffer`] or [`Error::SchedulerDropped`].
+    pub fn download<T: KernelArg>(&self, from: &Buffer<T>) -> Result<Handle<Vec<T>>, Error> {
+        let uses = vec![self.copy_use(from, Access::Read)?];
+        let memory = Arc::new(HostMemory::<T>::new(from.len()));
+        let to = (memory.address(), from.len(), memory.clone() as Owner);
+        self.copy::<T, _>(uses, place(from), to, memory)
+    }
+
+    /// Copies a buffer to another one of the same length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LengthMismatch`], [`Error::ForeignBuffer`], or [`Error::SchedulerDropped`].
+    pub fn copy_buffer<T: KernelArg>(
+        &self,
+        from: &Buffer<T>,
+        to: &mut Buffer<T>,
+    ) -> Result<Handle<()>, Error> {
+        let uses = vec![self.copy_use(from, Access::Read)?, self.copy_use(to, Access::Write)?];
+        self.copy::<T, ()>(uses, place(from), place(to), ())
+    }
+
+    fn copy_use<T>(&self, buffer: &Buffer<T>, access: Access) -> Result<Use, Error> {
+        if buffer.memory.device != self.shared.device.inner.id {
+            return Err(Error::ForeignBuffer { name: COPY });
+        }
+        Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
+    }
+
+    fn copy<T, O: super::Output>(
+        &self,
+        uses: Vec<Use>,
+        (from, from_len, from_owner): Place,
+        (to, to_len, to_owner): Place,
+        keep: O::Keep,
+    ) -> Result<Handle<O>, Error> {
+        if from_len != to_len {
+            return Err(Error::LengthMismatch { from: from_len, to: to_len });
+        }
+        let copy = Copy { from, to, bytes: from_len * size_of::<T>() };
+        self.submit(COPY, uses, Work::Copy { copy, _owners: [from_owner, to_owner] }, keep)
+    }
+
+    fn submit<O: super::Output>(
+        &self,
+        name: &'static str,
+        uses: Vec<Use>,
+        work: Work,
+        keep: O::Keep,
+    ) -> Result<Handle<O>, Error> {
+        let completion = Arc::default();
+        let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), keep);
+        let job = Job { completion, stream: self.id, name, uses, work };
+        self.shared.submit(Message::Submit(job))?;
+        Ok(handle)
+    }
+
+    /// The buffers of a call, of which one that is written is passed only once.
+    fn buffer_uses(&self, call: &Call) -> Result<Vec<Use>, Error> {
+        let name = call.kernel().name;
+        let mut uses = Vec::with_capacity(call.args().buffers().len());
+        for (BufferArg { owner, .. }, access) in call.args().buffers() {
+            let memory = owner.downcast_ref::<Memory>();
+            let memory = memory.filter(|memory| memory.device == self.shared.device.inner.id);
+            let Some(memory) = memory else { return Err(Error::ForeignBuffer { name }) };
+            let conflicts = |other: &&Use| {
+                other.buffer == memory.id
+                    && (other.access == Access::Write || *access == Access::Write)
+            };
+            if uses.iter().find(conflicts).is_some() {
+                return Err(Error::BufferConflict { name });
+            }
+            uses.push(Use { buffer: memory.id, access: *access, overwrites: false });
+        }
+        Ok(uses)
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("id", &self.id).field("priority", &self.priority).finish()
+    }
+}
+
+/// What a copy is called in errors.
+const COPY: &str = "a copy";
+
+/// Address, number of elements, and what keeps them.
+type Place = (u64, usize, Owner);
+type Owner = Arc<dyn std::any::Any + Send + Sync>;
+
+fn place<T>(buffer: &Buffer<T>) -> Place {
+    (buffer.memory.address, buffer.len(), buffer.memory.clone())
+}
+
+/// The number of block-tasks in a grid.
+fn check_grid(kernel: &'static str, grid: Dim3) -> Result<u32, Error> {
+    match grid.count() {
+        0 => Err(Error::EmptyGrid { kernel, grid }),
+        tasks if tasks <= u128::from(MAX_TASKS) && grid.y.max(grid.z) <= MAX_GRID_YZ => {
+            Ok(tasks as u32)
+        }
+        _ => Err(Error::GridTooLarge { kernel, grid }),
+    }
+}
+
+/// The block that a call runs with.
+fn check_block(call: &Call) -> Result<Dim3, Error> {
+    let kernel = call.kernel().name;
+    let block = match (call.kernel().block, call.block_dim()) {
+        (Some(fixed), Some(asked)) if fixed != asked => {
+            return Err(Error::OtherBlock { kernel, fixed, asked });
+        }
+        (Some(block), _) | (None, Some(block)) => block,
+        (None, None) => return Err(Error::NoBlock { kernel }),
+    };
+    match (1..=MAX_BLOCK_THREADS).contains(&block.count()) && block.z <= MAX_BLOCK_Z {
+        true => Ok(block),
+        false => Err(Error::BadBlock { kernel, block }),
+    }
+}

@@ -1,0 +1,434 @@
+//! What goes wrong gives an error that says what to do, and the scheduler goes on.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use preempt::policy::{Arrival, DeviceView, Plan, Policy};
+use preempt::{Buffer, Call, Device, Error, LaunchId, Scheduler, Stream};
+use preempt_device::abi::SmRange;
+use preempt_device::host::{Args, Dim3, Kernel};
+use preempt_device::prelude::*;
+use preempt_test_kernels as kernels;
+
+/// A device with one scheduler and one stream.
+struct Setup {
+    scheduler: Scheduler,
+    stream: Stream,
+    counts: Buffer<u32>,
+    writes: Buffer<u32>,
+}
+
+impl Setup {
+    fn new() -> Setup {
+        Setup::on(Scheduler::builder())
+    }
+
+    fn on(builder: preempt::SchedulerBuilder) -> Setup {
+        let device = Device::cpu(2, 2).expect("a device");
+        let scheduler = builder.device(device).build().expect("a scheduler");
+        let stream = scheduler.stream(0);
+        let zeroed = || scheduler.zeroed(1 << 16).expect("memory");
+        let (counts, writes) = (zeroed(), zeroed());
+        Setup { scheduler, stream, counts, writes }
+    }
+
+    fn count(&mut self) -> Call {
+        kernels::count_1d(&mut self.counts, &mut self.writes)
+    }
+
+    /// Why a launch was refused.
+    fn refusal(&self, call: Call) -> Error {
+        self.stream.launch(call).expect_err("the launch is refused")
+    }
+
+    /// Nothing ran, and the next launch works.
+    fn check_unharmed(mut self) {
+        let call = self.count().grid(7).block(32);
+        self.stream.launch(call).expect("accepted").wait().expect("runs");
+        let counts = self.stream.download(&self.counts).expect("accepted").wait().expect("copied");
+        assert!((0..counts.len()).all(|i| counts[i] == u32::from(i < 7)));
+    }
+}
+
+/// Asserts what an error is and that its message says `hint`.
+macro_rules! assert_error {
+    ($error:expr, $pattern:pat, $hint:literal) => {
+        let error = $error;
+        assert!(matches!(error, $pattern), "{error:?}");
+        assert!(error.to_string().contains($hint), "{error}");
+    };
+}
+
+#[test]
+fn a_grid_has_block_tasks() {
+    let mut setup = Setup::new();
+    for grid in [Dim3::from(0), Dim3::from((4, 0)), Dim3::from((4, 4, 0))] {
+        let call = setup.count().grid(grid).block(32);
+        assert_error!(setup.refusal(call), Error::EmptyGrid { .. }, "at least 1");
+    }
+    setup.check_unharmed();
+}
+
+#[test]
+fn a_grid_is_within_the_limits() {
+    let mut setup = Setup::new();
+    for grid in [
+        Dim3::from(1 << 31),
+        Dim3::from((1, 65_536)),
+        Dim3::from((1, 1, 65_536)),
+        Dim3::from((65_535, 65_535)),
+        Dim3::new(u32::MAX, u32::MAX, u32::MAX),
+    ] {
+        let call = setup.count().grid(grid).block(32);
+        assert_error!(setup.refusal(call), Error::GridTooLarge { .. }, "split the launch");
+    }
+    setup.check_unharmed();
+}
+
+#[test]
+fn a_block_is_within_the_limits() {
+    let mut setup = Setup::new();
+    for block in [Dim3::from(0), Dim3::from(1025), Dim3::from((32, 33)), Dim3::from((1, 1, 65))] {
+        let call = setup.count().grid(7).block(block);
+        assert_error!(setup.refusal(call), Error::BadBlock { .. }, "1 to 1024 threads");
+    }
+    let call = setup.count().grid(7);
+    assert_error!(setup.refusal(call), Error::NoBlock { .. }, ".block(..)");
+    let mut out = setup.scheduler.zeroed(8).expect("memory");
+    let input = setup.scheduler.zeroed(8).expect("memory");
+    let call = kernels::guard_sync_guard(&input, &mut out).grid(1).block(64);
+    assert_error!(setup.refusal(call), Error::OtherBlock { .. }, "128x1x1");
+    setup.check_unharmed();
+}
+
+/// Takes more shared memory than any GPU has.
+#[preemptible(block = 32)]
+fn greedy(out: SliceMut<u32>) {
+    let array = shared_array![u32; 100_000];
+    // SAFETY: in bounds; one thread alone.
+    unsafe { out.write(0, array.read()) };
+}
+
+#[test]
+fn shared_memory_is_within_what_the_device_has() {
+    let mut setup = Setup::new();
+    let call = greedy(&mut setup.counts).grid(1);
+    assert_error!(setup.refusal(call), Error::SharedMemory { bytes: 400_000, .. }, "smaller");
+    setup.check_unharmed();
+}
+
+#[test]
+fn arguments_fit_a_launch() {
+    #[preemptible(block = 32)]
+    fn wide(_values: [u32; 2000]) {}
+
+    let setup = Setup::new();
+    assert_error!(setup.refusal(wide([0; 2000]).grid(1)), Error::ArgumentSize { .. }, "buffer");
+    setup.check_unharmed();
+}
+
+#[test]
+fn an_amortizing_factor_is_at_least_one() {
+    let mut setup = Setup::new();
+    let call = setup.count().grid(7).block(32).amortize(0);
+    assert_error!(setup.refusal(call), Error::NoAmortizing { .. }, "at least 1");
+    setup.check_unharmed();
+}
+
+/// A kernel by hand: its arguments can name one buffer twice, which the borrow checker does not
+/// allow in a call.
+static BY_HAND: Kernel = Kernel {
+    name: "by_hand",
+    plain: "by_hand__plain",
+    module: "bad_input",
+    block: Some(Dim3::new(32, 1, 1)),
+    amortize: None,
+    shared_bytes: 0,
+    cpu: |_| {},
+};
+
+#[test]
+fn a_buffer_that_is_written_is_passed_once() {
+    let mut setup = Setup::new();
+    let mut read_and_written = Args::default();
+    read_and_written.push_read::<u32>(&setup.counts);
+    read_and_written.push_write::<u32>(&mut setup.counts);
+    let mut written_twice = Args::default();
+    written_twice.push_write::<u32>(&mut setup.counts);
+    written_twice.push_write::<u32>(&mut setup.counts);
+    for args in [read_and_written, written_twice] {
+        // SAFETY: the kernel takes no arguments.
+        let call = unsafe { Call::new(&BY_HAND, args) };
+        assert_error!(
+            setup.refusal(call),
+            Error::BufferConflict { name: "by_hand" },
+            "pass a copy"
+        );
+    }
+    let mut read_twice = Args::default();
+    read_twice.push_read::<u32>(&setup.counts);
+    read_twice.push_read::<u32>(&setup.counts);
+    // SAFETY: as above.
+    let call = unsafe { Call::new(&BY_HAND, read_twice) };
+    setup.stream.launch(call).expect("two readers are fine").wait().expect("it runs");
+    setup.check_unharmed();
+}
+
+#[test]
+fn a_buffer_belongs_to_its_device() {
+    let mut setup = Setup::new();
+    let mut other = Setup::new();
+    let call = kernels::count_1d(&mut setup.counts, &mut other.writes).grid(1).block(32);
+    let hint = "allocate it through this scheduler";
+    assert!(setup.refusal(call).to_string().contains(hint));
+    let download = setup.stream.download(&other.counts).expect_err("refused");
+    assert_error!(download, Error::ForeignBuffer { .. }, "another device");
+    let upload = setup.stream.upload(vec![0; 1 << 16], &mut other.counts).expect_err("refused");
+    assert_error!(upload, Error::ForeignBuffer { .. }, "another device");
+    setup.check_unharmed();
+    other.check_unharmed();
+}
+
+#[test]
+fn both_sides_of_a_copy_have_one_length() {
+    let mut setup = Setup::new();
+    let upload = setup.stream.upload(vec![1; 7], &mut setup.counts).expect_err("refused");
+    assert_error!(upload, Error::LengthMismatch { from: 7, to: 65_536 }, "same length");
+    let small = setup.scheduler.zeroed::<u32>(3).expect("memory");
+    let copy = setup.stream.copy_buffer(&small, &mut setup.counts).expect_err("refused");
+    assert_error!(copy, Error::LengthMismatch { from: 3, to: 65_536 }, "same length");
+    setup.check_unharmed();
+}
+
+#[test]
+fn memory_has_an_end() {
+    let setup = Setup::new();
+    let error = setup.scheduler.zeroed::<u64>(usize::MAX / 16).expect_err("too much");
+    assert_error!(error, Error::OutOfMemory { .. }, "smaller");
+    let error = setup.scheduler.zeroed::<u64>(usize::MAX).expect_err("too much");
+    assert_error!(error, Error::OutOfMemory { .. }, "smaller");
+    setup.check_unharmed();
+}
+
+#[test]
+fn a_device_has_sms_and_blocks() {
+    for (sms, blocks) in [(0, 1), (1, 0), (1 << 14, 1), (1, 33)] {
+        let error = Device::cpu(sms, blocks).expect_err("no such device");
+        assert_error!(error, Error::BadDevice { .. }, "1 to 16383 SMs");
+    }
+}
+
+#[test]
+fn threads_that_disagree_about_a_barrier_are_an_error() {
+    let mut setup = Setup::new();
+    let call = kernels::disagree(&mut setup.counts, &mut setup.writes).grid(20).block(64);
+    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    assert_error!(&error, Error::KernelFailed { kernel: "disagree", .. }, "disagree");
+    let hint = "32 wait at a barrier, 0 in a warp operation, 32 have returned";
+    assert!(error.to_string().contains(hint), "{error}");
+    setup.recover();
+}
+
+#[test]
+fn lanes_that_disagree_about_a_shuffle_are_an_error() {
+    #[preemptible(block = 32)]
+    fn lonely(out: SliceMut<u32>) {
+        #[inline(always)]
+        fn shuffle(value: u32) -> u32 {
+            // SAFETY: it is wrong on purpose; the CPU device says so.
+            unsafe { warp::warp_shuffle_xor(u32::MAX, value, 1, 32).0 }
+        }
+        if thread::thread_idx_x() != 3 {
+            // SAFETY: each thread writes its own element.
+            unsafe { out.write(thread::thread_idx_x() as usize, shuffle(1)) };
+        }
+    }
+
+    let mut setup = Setup::new();
+    let call = lonely(&mut setup.counts).grid(1);
+    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    assert_error!(&error, Error::KernelFailed { .. }, "31 in a warp operation, 1 have returned");
+    setup.recover();
+}
+
+#[test]
+fn a_kernel_that_panics_is_an_error() {
+    let mut setup = Setup::new();
+    let call = kernels::panics(5, &mut setup.counts).grid(20).block(32);
+    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    let hint = "block-task (5, 0, 0): thread (0, 0, 0) panicked: block-task 5 panics";
+    assert!(error.to_string().contains(hint), "{error}");
+    setup.recover();
+}
+
+impl Setup {
+    /// After a failure: what the kernel wrote is lost until it is uploaded anew.
+    fn recover(mut self) {
+        let lost = self.stream.download(&self.counts).expect("accepted").wait();
+        assert_error!(lost.expect_err("lost"), Error::InputLost { .. }, "upload the buffer anew");
+        let call = self.count().grid(7).block(32);
+        let lost = self.stream.launch(call).expect("accepted").wait();
+        assert_error!(lost.expect_err("lost"), Error::InputLost { .. }, "failed earlier");
+        // The second kernel would have written both.
+        for buffer in [&mut self.counts, &mut self.writes] {
+            let upload = self.stream.upload(vec![0; 1 << 16], buffer).expect("accepted");
+            upload.wait().expect("copied");
+        }
+        self.check_unharmed();
+    }
+}
+
+#[test]
+fn a_device_has_one_scheduler() {
+    let device = Device::cpu(1, 1).expect("a device");
+    let first = Scheduler::builder().device(device.clone()).build().expect("the first");
+    let second = Scheduler::builder().device(device.clone()).build();
+    assert_error!(second.expect_err("refused"), Error::DeviceTaken, "clone that one");
+    let clone = first.clone();
+    drop(first);
+    let third = Scheduler::builder().device(device.clone()).build();
+    assert_error!(third.expect_err("the clone is alive"), Error::DeviceTaken, "drop it first");
+    drop(clone);
+    Scheduler::builder().device(device).build().expect("the device is free again");
+}
+
+/// Gives one wrong answer, in different ways.
+#[derive(Clone, Copy, Debug)]
+enum Nonsense {
+    Nothing,
+    BeyondTheDevice,
+    Overlap,
+    Gone,
+    Panic,
+}
+
+struct Wrong {
+    how: Nonsense,
+    launches: Vec<LaunchId>,
+}
+
+impl Policy for Wrong {
+    fn name(&self) -> &str {
+        "wrong"
+    }
+
+    fn arrived(&mut self, _now: Duration, launch: Arrival) {
+        self.launches.push(launch.id);
+    }
+
+    fn departed(&mut self, _now: Duration, _launch: LaunchId) {}
+
+    fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        let all = SmRange::new(0, device.sms());
+        let newest = self.launches.last().copied();
+        match self.how {
+            Nonsense::Nothing => {}
+            Nonsense::BeyondTheDevice => {
+                newest.into_iter().for_each(|id| plan.grant(id, SmRange::new(0, device.sms() + 1)));
+            }
+            Nonsense::Overlap => {
+                self.launches.iter().for_each(|&id| plan.grant(id, all));
+            }
+            // In order, and one that is long done.
+            Nonsense::Gone => plan.grant(self.launches[0], all),
+            Nonsense::Panic => panic!("this policy panics, as a test asks"),
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_answers_nonsense_is_replaced_and_named() {
+    for (how, reason) in [
+        (Nonsense::Nothing, "granted no SM to any of"),
+        (Nonsense::BeyondTheDevice, "of a device that has 2"),
+        (Nonsense::Overlap, "twice"),
+        (Nonsense::Gone, "not waiting or running"),
+        (Nonsense::Panic, "this policy panics"),
+    ] {
+        let mut setup = Setup::on(Scheduler::builder().policy(Wrong { how, launches: vec![] }));
+        assert!(setup.scheduler.policy_error().is_none());
+        let handles: Vec<_> = (0..4)
+            .map(|_| {
+                let call = setup.count().grid(50).block(32);
+                setup.scheduler.stream(0).launch(call).expect("accepted")
+            })
+            .collect();
+        let mut others = setup.scheduler.zeroed::<u32>(1 << 16).expect("memory");
+        let mut writes = setup.scheduler.zeroed::<u32>(1 << 16).expect("memory");
+        let call = kernels::count_1d(&mut others, &mut writes).grid(50).block(32);
+        let other = setup.stream.launch(call).expect("accepted");
+        for handle in handles.iter().chain([&other]) {
+            assert_eq!(handle.wait().expect("it runs all the same").tasks, 50, "{how:?}");
+        }
+        let counts = setup.stream.download(&setup.counts).expect("accepted").wait();
+        assert_eq!(counts.expect("copied")[..50], [4; 50]);
+        let error = setup.scheduler.synchronize().expect_err("the policy was replaced");
+        assert_error!(&error, Error::PolicyReplaced { .. }, "policy `wrong`");
+        assert!(error.to_string().contains(reason), "{how:?}: {error}");
+    }
+}
+
+#[test]
+fn handles_outlive_a_scheduler_that_is_dropped_while_kernels_run() {
+    let Setup { scheduler, stream, mut counts, mut writes } = Setup::new();
+    let rounds = scheduler.buffer(&vec![100_000; 1024]).expect("memory");
+    let mut ends = scheduler.zeroed(32 * 1024).expect("memory");
+    let call = kernels::count_irregular(&mut counts, &mut writes, &rounds, &mut ends);
+    let running = stream.launch(call.grid(1024).block(32)).expect("accepted");
+    let call = kernels::count_1d(&mut counts, &mut writes).grid(7).block(32);
+    let waiting = stream.launch(call).expect("accepted");
+    let copy = stream.download(&counts).expect("accepted");
+    let device = scheduler.device().clone();
+    drop(scheduler);
+
+    let error = running.wait().expect_err("stopped");
+    assert_error!(&error, Error::SchedulerDropped { tasks: 1024, .. }, "`synchronize`");
+    let Error::SchedulerDropped { done, .. } = error else { unreachable!() };
+    assert!(done < 1024, "it was stopped on its way");
+    let error = waiting.wait().expect_err("dropped");
+    assert_error!(error, Error::SchedulerDropped { done: 0, tasks: 7 }, "dropped");
+    assert!(copy.wait().is_err());
+    // Again, and in every other way.
+    assert!(running.wait().is_err() && running.is_done());
+    assert!(running.try_wait().is_some_and(|result| result.is_err()));
+    assert!(running.wait_timeout(Duration::ZERO).is_some_and(|result| result.is_err()));
+    running.cancel();
+    let mut future = Box::pin(running);
+    let poll = Future::poll(future.as_mut(), &mut Context::from_waker(Waker::noop()));
+    assert!(matches!(poll, Poll::Ready(Err(Error::SchedulerDropped { .. }))));
+
+    let call = kernels::count_1d(&mut counts, &mut writes).grid(7).block(32);
+    let error = stream.launch(call).expect_err("too late");
+    assert_error!(error, Error::SchedulerDropped { .. }, "keep it");
+    // The device is free, and what the stopped kernel did is there.
+    let scheduler = Scheduler::builder().device(device).build().expect("the device is free");
+    let counts = scheduler.stream(0).download(&counts).expect("accepted").wait().expect("copied");
+    assert_eq!(counts.iter().sum::<u32>(), done);
+}
+
+/// Panics when it is called.
+struct BadWaker;
+
+impl Wake for BadWaker {
+    fn wake(self: Arc<Self>) {
+        panic!("this waker panics, as a test asks");
+    }
+}
+
+#[test]
+fn a_callback_that_panics_harms_nobody() {
+    let mut setup = Setup::new();
+    let waker = Waker::from(Arc::new(BadWaker));
+    let mut handles = Vec::new();
+    for _ in 0..20 {
+        let call = setup.count().grid(50).block(32);
+        let mut handle = Box::pin(setup.stream.launch(call).expect("accepted"));
+        let _ = Future::poll(handle.as_mut(), &mut Context::from_waker(&waker));
+        handles.push(handle);
+    }
+    for handle in &handles {
+        assert_eq!(handle.wait().expect("it runs").tasks, 50);
+    }
+    setup.scheduler.synchronize().expect("nothing else is wrong");
+}

@@ -1,0 +1,132 @@
+//! What each test kernel computes on the CPU device, against plain host code.
+
+use preempt::{Call, Device, Scheduler, Stream};
+use preempt_test_kernels::{self as kernels, Affine};
+use preempt_tests::{KERNELS, Random};
+
+fn stream() -> (Scheduler, Stream) {
+    let device = Device::cpu(3, 2).expect("a device");
+    let scheduler = Scheduler::builder().device(device).kernels(KERNELS).build().expect("built");
+    let stream = scheduler.stream(0);
+    (scheduler, stream)
+}
+
+fn run(stream: &Stream, call: Call) {
+    let report = stream.launch(call).expect("accepted").wait().expect("runs");
+    assert!(report.tasks > 0);
+}
+
+/// What outputs hold before a kernel runs.
+const POISON: f32 = f32::NAN;
+
+#[test]
+fn vector_add() {
+    let (scheduler, stream) = stream();
+    let mut random = Random(1);
+    let mut numbers = || (0..1000).map(|_| random.unit()).collect::<Vec<f32>>();
+    let (a, b) = (numbers(), numbers());
+    let mut out = scheduler.buffer(&[POISON; 1000]).expect("memory");
+    let (on_a, on_b) =
+        (scheduler.buffer(&a).expect("memory"), scheduler.buffer(&b).expect("memory"));
+    run(&stream, kernels::vector_add(&on_a, &on_b, &mut out).grid(5));
+    let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+    assert!((0..1000).all(|i| found[i] == a[i] + b[i]));
+}
+
+#[test]
+fn tiled_mm() {
+    let (scheduler, stream) = stream();
+    let mut random = Random(2);
+    for n in [16, 33, 50] {
+        let mut numbers = || (0..n * n).map(|_| random.unit()).collect::<Vec<f32>>();
+        let (a, b) = (numbers(), numbers());
+        let mut c = scheduler.buffer(&vec![POISON; n * n]).expect("memory");
+        let on_a = scheduler.buffer(&a).expect("memory");
+        let on_b = scheduler.buffer(&b).expect("memory");
+        let tiles = n.div_ceil(16) as u32;
+        run(&stream, kernels::tiled_mm(&on_a, &on_b, &mut c, n as u32).grid((tiles, tiles)));
+        let found = stream.download(&c).and_then(|copy| copy.wait()).expect("copied");
+        for (i, &found) in found.iter().enumerate() {
+            let (row, column) = (i / n, i % n);
+            // The kernel adds in this order, and zeros after it.
+            let expected =
+                (0..n).fold(0f32, |sum, k| a[row * n + k].mul_add(b[k * n + column], sum));
+            assert_eq!(found, expected, "n = {n}, row {row}, column {column}");
+        }
+    }
+}
+
+#[test]
+fn guard_sync_guard() {
+    let (scheduler, stream) = stream();
+    let input: Vec<u32> = (0..300).collect();
+    let on_device = scheduler.buffer(&input).expect("memory");
+    let mut out = scheduler.buffer(&[u32::MAX; 300]).expect("memory");
+    run(&stream, kernels::guard_sync_guard(&on_device, &mut out).grid(3));
+    let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+    assert!((0..300).all(|i| found[i] == input[i ^ 1]));
+}
+
+#[test]
+fn struct_arg() {
+    let (scheduler, stream) = stream();
+    for negate in [false, true] {
+        let affine = Affine { factor: 1.5, offsets: [10.0, -20.0], negate, count: 99 };
+        let mut out = scheduler.buffer(&[f64::from(POISON); 100]).expect("memory");
+        run(&stream, kernels::struct_arg(affine, &mut out).grid(4).block(32));
+        let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+        for i in 0..99 {
+            let value = i as f64 * 1.5 + affine.offsets[i % 2];
+            assert_eq!(found[i], if negate { -value } else { value });
+        }
+        assert!(found[99].is_nan(), "not written");
+    }
+}
+
+#[test]
+fn helpers_see_the_indices_of_the_task() {
+    let (scheduler, stream) = stream();
+    for (grid, block) in [((60, 1, 1), (8, 1, 1)), ((6, 10, 1), (4, 2, 1)), ((3, 4, 5), (2, 2, 2))]
+    {
+        let mut here = scheduler.zeroed::<u32>(480).expect("memory");
+        let mut there = scheduler.zeroed::<u32>(480).expect("memory");
+        let mut generic = scheduler.zeroed::<u64>(480).expect("memory");
+        let call = kernels::helper_indices(&mut here, &mut there, &mut generic);
+        run(&stream, call.grid(grid).block(block).amortize(4));
+        let here = stream.download(&here).and_then(|copy| copy.wait()).expect("copied");
+        let there = stream.download(&there).and_then(|copy| copy.wait()).expect("copied");
+        let generic = stream.download(&generic).and_then(|copy| copy.wait()).expect("copied");
+        for i in 0..480u32 {
+            let at = i as usize;
+            assert_eq!((here[at], there[at], generic[at]), (i / 8, i / 8, u64::from(i / 8)));
+        }
+    }
+}
+
+#[test]
+fn warp_sums() {
+    let (scheduler, stream) = stream();
+    let mut random = Random(3);
+    let mut input: Vec<u32> = (0..256).map(|_| random.below(1000)).collect();
+    input[64..96].iter_mut().for_each(|value| *value |= 1);
+    input[96..128].iter_mut().for_each(|value| *value &= !1);
+    let on_device = scheduler.buffer(&input).expect("memory");
+    let mut out = scheduler.buffer(&[u32::MAX; 48]).expect("memory");
+    run(&stream, kernels::warp_sums(&on_device, &mut out).grid(4));
+    let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+    for (warp, found) in input.chunks(32).zip(found.chunks(6)) {
+        let sum = warp.iter().sum();
+        let ballot = (0..32).fold(0, |ballot, lane| ballot | warp[lane] % 2 << lane);
+        let (all, any) = (u32::from(ballot == u32::MAX), u32::from(ballot != 0));
+        assert_eq!(found, [sum, sum, ballot, all, any, warp[8..16].iter().sum()]);
+    }
+}
+
+#[test]
+fn every_task_runs_on_an_sm_of_the_device() {
+    let (scheduler, stream) = stream();
+    let mut sms = scheduler.buffer(&[u32::MAX; 500]).expect("memory");
+    run(&stream, kernels::sm_of_task(&mut sms).grid(500).block(4));
+    let sms = stream.download(&sms).and_then(|copy| copy.wait()).expect("copied");
+    assert!(sms.iter().all(|&sm| sm < 3));
+}

@@ -1,0 +1,260 @@
+//! Who runs when: streams, priorities, buffers, handles.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
+use std::time::Duration;
+
+use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Priority, Scheduler, Stream};
+use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
+use preempt_device::prelude::*;
+
+/// Adds 1 to element 1 of `gate` and waits until element 0 is not 0; then appends `name` to `log`,
+/// whose element 0 is the number of entries. In each block-task.
+///
+/// Block-tasks must not wait for one another; these wait for the host.
+#[preemptible(block = 1)]
+fn gated(gate: *const u32, log: *mut u32, name: u32) {
+    // SAFETY: a gate has two elements, which host and kernels access atomically.
+    let (open, arrived) = unsafe {
+        (AtomicU32::from_ptr(gate.cast_mut()), AtomicU32::from_ptr(gate.add(1).cast_mut()))
+    };
+    arrived.fetch_add(1, SeqCst);
+    while open.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // SAFETY: all entries are appended atomically, and the test allocates enough of them.
+    unsafe {
+        let entry = AtomicU32::from_ptr(log).fetch_add(1, SeqCst) + 1;
+        log.add(entry as usize).write(name);
+    }
+}
+
+/// A gate that the host opens: host memory that is read in place on the CPU device.
+struct Gate(Buffer<u32>);
+
+impl Gate {
+    fn new(scheduler: &Scheduler) -> Gate {
+        Gate(scheduler.zeroed(2).expect("memory"))
+    }
+
+    fn word(&self, index: usize) -> &AtomicU32 {
+        // SAFETY: on the CPU device the address is one of this process; access is atomic.
+        unsafe { AtomicU32::from_ptr((self.0.address() as *mut u32).add(index)) }
+    }
+
+    fn open(&self) {
+        self.word(0).store(1, SeqCst);
+    }
+
+    /// Waits until this many block-tasks stand before the gate.
+    fn wait_for(&self, tasks: u32) {
+        while self.word(1).load(SeqCst) < tasks {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn scheduler(sms: u32) -> Scheduler {
+    let device = Device::cpu(sms, 1).expect("a device");
+    Scheduler::builder().device(device).build().expect("a scheduler")
+}
+
+fn launch(stream: &Stream, call: Call) -> Handle<LaunchReport> {
+    stream.launch(call).expect("accepted")
+}
+
+#[test]
+fn urgent_launches_go_first_and_equal_ones_in_order() {
+    let scheduler = scheduler(1);
+    let gate = Gate::new(&scheduler);
+    let logs: Vec<Buffer<u32>> = (0..6).map(|_| scheduler.zeroed(64).expect("memory")).collect();
+    // One log for all would order the launches by itself; the order of starts is in the gate's.
+    let order = scheduler.zeroed::<u32>(64).expect("memory");
+    let address = order.address();
+    #[preemptible(block = 1)]
+    fn note(order: u64, own: SliceMut<u32>, name: u32) {
+        // SAFETY: `order` is the address of a log that outlives the launch; atomics only.
+        unsafe {
+            let log = order as *mut u32;
+            let entry = AtomicU32::from_ptr(log).fetch_add(1, SeqCst) + 1;
+            log.add(entry as usize).write(name);
+            own.write(0, name);
+        }
+    }
+    let mut logs = logs.into_iter();
+    let mut own = || logs.next().expect("enough");
+    let (mut blocker_log, mut a, mut b, mut c, mut d) = (own(), own(), own(), own(), own());
+    let batch = scheduler.stream(0);
+    let blocker = launch(&batch, gated(&gate.0, &mut blocker_log, 0).grid(1));
+    let low = scheduler.stream(0);
+    let high = scheduler.stream(Priority(5));
+    let handles = [
+        launch(&low, note(address, &mut a, 1).grid(1)),
+        launch(&scheduler.stream(0), note(address, &mut b, 2).grid(1)),
+        launch(&high, note(address, &mut c, 3).grid(1)),
+        launch(&high, note(address, &mut d, 4).grid(1)),
+    ];
+    assert!(handles.iter().all(|handle| !handle.is_done()));
+    gate.open();
+    blocker.wait().expect("runs");
+    for handle in handles {
+        handle.wait().expect("runs");
+    }
+    let order = batch.download(&order).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(order[..5], [4, 3, 4, 1, 2]);
+}
+
+#[test]
+fn a_stream_keeps_its_order_and_buffers_order_streams() {
+    let scheduler = scheduler(2);
+    let (first, second) = (scheduler.stream(0), scheduler.stream(9));
+    let mut data = scheduler.zeroed::<u32>(1).expect("memory");
+    #[preemptible(block = 1)]
+    fn multiply_add(data: SliceMut<u32>, factor: u32, offset: u32) {
+        // SAFETY: one thread, and the scheduler lets no other kernel use the buffer.
+        unsafe { data.write(0, data.read(0).wrapping_mul(factor).wrapping_add(offset)) };
+    }
+    let mut expected = 0u32;
+    for step in 0..100 {
+        let stream = if step % 3 == 0 { &second } else { &first };
+        let _detached = launch(stream, multiply_add(&mut data, 31, step).grid(1));
+        expected = expected.wrapping_mul(31).wrapping_add(step);
+    }
+    let found = second.download(&data).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(found, [expected]);
+    let mut copy = scheduler.zeroed::<u32>(1).expect("memory");
+    let _detached = first.copy_buffer(&data, &mut copy).expect("accepted");
+    let _detached = second.upload(vec![7], &mut data).expect("accepted");
+    let found = first.download(&copy).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(found, [expected], "the copy was made before the upload");
+}
+
+#[test]
+fn a_small_urgent_launch_leaves_the_rest_of_the_device_alone() {
+    let scheduler = scheduler(4);
+    let (gate, open) = (Gate::new(&scheduler), Gate::new(&scheduler));
+    let mut batch_log = scheduler.zeroed(256).expect("memory");
+    let batch = launch(&scheduler.stream(0), gated(&gate.0, &mut batch_log, 1).grid(100));
+    gate.wait_for(4);
+    // It needs one SM of four; on each of them a block-task stands before the gate.
+    let mut log = scheduler.zeroed(2).expect("memory");
+    let urgent = launch(&scheduler.stream(1), gated(&open.0, &mut log, 2).grid(1));
+    assert!(urgent.wait_timeout(Duration::from_millis(20)).is_none(), "block-tasks are not killed");
+    gate.open();
+    open.open();
+    urgent.wait().expect("runs");
+    let report = batch.wait().expect("runs");
+    assert_eq!((report.tasks, report.yields), (100, 1));
+}
+
+#[test]
+fn cancelled_before_it_starts_means_that_nothing_ran() {
+    let scheduler = scheduler(1);
+    let gate = Gate::new(&scheduler);
+    let stream = scheduler.stream(0);
+    let mut log = scheduler.zeroed(64).expect("memory");
+    let running = launch(&stream, gated(&gate.0, &mut log, 1).grid(3));
+    let queued = launch(&stream, gated(&gate.0, &mut log, 2).grid(3));
+    let last = launch(&stream, gated(&gate.0, &mut log, 3).grid(3));
+    queued.cancel();
+    let error = queued.wait().expect_err("cancelled");
+    assert!(matches!(error, Error::Cancelled { done: 0, tasks: 3 }), "{error}");
+    assert!(!running.is_done());
+    gate.open();
+    last.wait().expect("runs");
+    queued.cancel();
+    last.cancel();
+    last.wait().expect("a cancel that comes too late changes nothing");
+    let log = stream.download(&log).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(log[..7], [6, 1, 1, 1, 3, 3, 3]);
+}
+
+#[test]
+fn cancelled_on_its_way_it_stops_at_the_next_yield() {
+    let scheduler = scheduler(2);
+    let gate = Gate::new(&scheduler);
+    let mut log = scheduler.zeroed(64).expect("memory");
+    let stream = scheduler.stream(0);
+    let handle = launch(&stream, gated(&gate.0, &mut log, 1).grid(50));
+    gate.wait_for(2);
+    handle.cancel();
+    gate.open();
+    let error = handle.wait().expect_err("cancelled");
+    let Error::Cancelled { done, tasks: 50 } = error else { panic!("{error}") };
+    assert_eq!(done, 2, "the block-tasks that ran");
+    let log = stream.download(&log).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(log[0], done);
+}
+
+#[test]
+fn a_handle_can_be_polled_with_a_time_limit_and_as_a_future() {
+    let scheduler = scheduler(1);
+    let gate = Gate::new(&scheduler);
+    let mut log = scheduler.zeroed(64).expect("memory");
+    let stream = scheduler.stream(0);
+    let handle = launch(&stream, gated(&gate.0, &mut log, 1).grid(1));
+    assert!(handle.try_wait().is_none());
+    assert!(handle.wait_timeout(Duration::from_millis(1)).is_none());
+    let mut future = pin!(handle);
+
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    gate.open();
+    let report = loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(result) => break result.expect("runs"),
+            Poll::Pending => std::thread::park(),
+        }
+    };
+    assert_eq!(report.tasks, 1);
+}
+
+#[test]
+fn a_dropped_handle_stops_nothing() {
+    let scheduler = scheduler(2);
+    let stream = scheduler.stream(0);
+    let gate = Gate::new(&scheduler);
+    let mut log = scheduler.zeroed(64).expect("memory");
+    drop(launch(&stream, gated(&gate.0, &mut log, 1).grid(9)));
+    gate.open();
+    scheduler.synchronize().expect("no complaints");
+    let log = stream.download(&log).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(log[0], 9);
+}
+
+#[test]
+fn buffers_can_be_dropped_while_kernels_use_them() {
+    let scheduler = scheduler(2);
+    let gate = Gate::new(&scheduler);
+    let mut log = scheduler.zeroed(64).expect("memory");
+    let handle = launch(&scheduler.stream(0), gated(&gate.0, &mut log, 1).grid(9));
+    drop(log);
+    gate.open();
+    assert_eq!(handle.wait().expect("runs").tasks, 9);
+}
+
+#[test]
+fn empty_buffers_work() {
+    let scheduler = scheduler(1);
+    let stream = scheduler.stream(0);
+    let mut empty = scheduler.zeroed::<u64>(0).expect("memory");
+    #[preemptible(block = 1)]
+    fn lengths(input: &[u64], out: SliceMut<u32>) {
+        // SAFETY: one thread.
+        unsafe { out.write(0, input.len() as u32 + 1) };
+    }
+    let mut out = scheduler.zeroed(1).expect("memory");
+    launch(&stream, lengths(&empty, &mut out).grid(1)).wait().expect("runs");
+    assert_eq!(stream.download(&out).and_then(|copy| copy.wait()).expect("copied"), [1]);
+    stream.upload(Vec::new(), &mut empty).and_then(|copy| copy.wait()).expect("copied");
+    assert!(stream.download(&empty).and_then(|copy| copy.wait()).expect("copied").is_empty());
+}
