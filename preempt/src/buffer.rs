@@ -16,7 +16,8 @@ use crate::error::Error;
 ///
 /// Kernels take `&Buffer<T>` where they read and `&mut Buffer<T>` where they write. Operations
 /// that use the same buffer run in the order in which they were submitted, on whatever streams:
-/// readers at the same time, a writer alone. The memory is freed when the buffer is dropped and
+/// readers at the same time, a writer alone. The buffer counts as a whole: launches that write
+/// different parts of one buffer run one after the other. The memory is freed when the buffer is dropped and
 /// the last operation that uses it is done.
 ///
 /// A kernel that writes a buffer has it alone, so one buffer cannot be passed both ways:

@@ -19,7 +19,9 @@ use crate::error::Error;
 
 /// A launch or copy that was submitted.
 ///
-/// Dropping the handle does not stop the operation: it runs as if it were waited for. A handle
+/// Dropping the handle does not stop the operation: it runs as if it were waited for. If it fails,
+/// what uses its buffers later fails with [`Error::InputLost`], so waiting for the last operation
+/// of a chain is enough. A handle
 /// can be waited for on any thread, by any number of calls, and as a [`Future`] on any executor.
 #[must_use = "errors are reported through the handle"]
 pub struct Handle<T: Output> {
