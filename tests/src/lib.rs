@@ -1,6 +1,10 @@
 //! The test kernels, embedded by this package's build script, and what tests share; the tests are
 //! in `tests/`.
 
+mod gate;
+
+pub use gate::{Gate, gated};
+
 /// The device code of `preempt-test-kernels`.
 pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_test_kernels");
 

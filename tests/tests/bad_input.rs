@@ -10,6 +10,7 @@ use preempt_device::abi::SmRange;
 use preempt_device::host::{Args, Dim3, Kernel};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
+use preempt_tests::{Gate, gated};
 
 /// A device with one scheduler and one stream.
 struct Setup {
@@ -31,6 +32,10 @@ impl Setup {
         let zeroed = || scheduler.zeroed(1 << 16).expect("memory");
         let (counts, writes) = (zeroed(), zeroed());
         Setup { scheduler, stream, counts, writes }
+    }
+
+    fn zeroed(&self) -> Buffer<u32> {
+        self.scheduler.zeroed(1 << 16).expect("memory")
     }
 
     fn count(&mut self) -> Call {
@@ -317,7 +322,11 @@ impl Policy for Wrong {
         self.launches.push(launch.id);
     }
 
-    fn departed(&mut self, _now: Duration, _launch: LaunchId) {}
+    fn departed(&mut self, _now: Duration, launch: LaunchId) {
+        if !matches!(self.how, Nonsense::Gone) {
+            self.launches.retain(|&other| other != launch);
+        }
+    }
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let all = SmRange::new(0, device.sms());
@@ -348,17 +357,21 @@ fn a_policy_that_answers_nonsense_is_replaced_and_named() {
     ] {
         let mut setup = Setup::on(Scheduler::builder().policy(Wrong { how, launches: vec![] }));
         assert!(setup.scheduler.policy_error().is_none());
-        let handles: Vec<_> = (0..4)
-            .map(|_| {
-                let call = setup.count().grid(50).block(32);
-                setup.scheduler.stream(0).launch(call).expect("accepted")
-            })
-            .collect();
-        let mut others = setup.scheduler.zeroed::<u32>(1 << 16).expect("memory");
-        let mut writes = setup.scheduler.zeroed::<u32>(1 << 16).expect("memory");
-        let call = kernels::count_1d(&mut others, &mut writes).grid(50).block(32);
-        let other = setup.stream.launch(call).expect("accepted");
-        for handle in handles.iter().chain([&other]) {
+        // One that is done, one that stands still, and then several that wait for one another.
+        let gate = Gate::new(&setup.scheduler);
+        let (mut first_log, mut log) = (setup.zeroed(), setup.zeroed());
+        let open = Gate::new(&setup.scheduler);
+        open.open();
+        let first = setup.stream.launch(gated(&open.0, &mut first_log, 0).grid(1));
+        assert_eq!(first.expect("accepted").wait().expect("it runs all the same").tasks, 1);
+        let running = setup.scheduler.stream(0).launch(gated(&gate.0, &mut log, 1).grid(50));
+        let mut handles = vec![running.expect("accepted")];
+        for _ in 0..4 {
+            let call = setup.count().grid(50).block(32);
+            handles.push(setup.scheduler.stream(0).launch(call).expect("accepted"));
+        }
+        gate.open();
+        for handle in &handles {
             assert_eq!(handle.wait().expect("it runs all the same").tasks, 50, "{how:?}");
         }
         let counts = setup.stream.download(&setup.counts).expect("accepted").wait();

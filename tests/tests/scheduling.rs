@@ -9,52 +9,7 @@ use std::time::Duration;
 use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Priority, Scheduler, Stream};
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
-
-/// Adds 1 to element 1 of `gate` and waits until element 0 is not 0; then appends `name` to `log`,
-/// whose element 0 is the number of entries. In each block-task.
-///
-/// Block-tasks must not wait for one another; these wait for the host.
-#[preemptible(block = 1)]
-fn gated(gate: *const u32, log: *mut u32, name: u32) {
-    // SAFETY: a gate has two elements, which host and kernels access atomically.
-    let (open, arrived) = unsafe {
-        (AtomicU32::from_ptr(gate.cast_mut()), AtomicU32::from_ptr(gate.add(1).cast_mut()))
-    };
-    arrived.fetch_add(1, SeqCst);
-    while open.load(SeqCst) == 0 {
-        std::thread::yield_now();
-    }
-    // SAFETY: all entries are appended atomically, and the test allocates enough of them.
-    unsafe {
-        let entry = AtomicU32::from_ptr(log).fetch_add(1, SeqCst) + 1;
-        log.add(entry as usize).write(name);
-    }
-}
-
-/// A gate that the host opens: host memory that is read in place on the CPU device.
-struct Gate(Buffer<u32>);
-
-impl Gate {
-    fn new(scheduler: &Scheduler) -> Gate {
-        Gate(scheduler.zeroed(2).expect("memory"))
-    }
-
-    fn word(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: on the CPU device the address is one of this process; access is atomic.
-        unsafe { AtomicU32::from_ptr((self.0.address() as *mut u32).add(index)) }
-    }
-
-    fn open(&self) {
-        self.word(0).store(1, SeqCst);
-    }
-
-    /// Waits until this many block-tasks stand before the gate.
-    fn wait_for(&self, tasks: u32) {
-        while self.word(1).load(SeqCst) < tasks {
-            std::thread::yield_now();
-        }
-    }
-}
+use preempt_tests::{Gate, gated};
 
 fn scheduler(sms: u32) -> Scheduler {
     let device = Device::cpu(sms, 1).expect("a device");
