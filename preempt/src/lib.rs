@@ -1,8 +1,65 @@
-//! Preemption on NVIDIA GPUs, in process.
+//! Preemption on NVIDIA GPUs, in process: an urgent kernel gets the SMs that it needs from
+//! whatever is running, between two block-tasks of the running kernel, and that one goes on
+//! afterwards as if nothing had happened.
+//!
+//! # Quick start
+//!
+//! A kernel is an ordinary Rust function, written per thread, with `#[preemptible]` (from
+//! [`preempt_device`]). Streams have priorities; any thread can launch on any stream.
+//!
+//! ```
+//! use preempt::{Device, Priority, Scheduler};
+//! use preempt_device::prelude::*;
+//!
+//! /// `out[i] = a * x[i] + y[i]`
+//! #[preemptible(block = 128)]
+//! pub fn saxpy(a: f32, x: &[f32], y: &[f32], out: SliceMut<f32>) {
+//!     let i = thread::index_1d() as usize;
+//!     if i < out.len() {
+//!         // SAFETY: each thread writes its own element.
+//!         unsafe { out.write(i, a * x[i] + y[i]) }
+//!     }
+//! }
+//!
+//! let scheduler = Scheduler::builder().device(Device::cpu(4, 2)?).build()?;
+//! let batch = scheduler.stream(Priority(0));
+//! let urgent = scheduler.stream(Priority(10));
+//!
+//! let x = scheduler.buffer(&vec![1.0f32; 100_000])?;
+//! let y = scheduler.buffer(&vec![2.0f32; 100_000])?;
+//! let mut large = scheduler.zeroed::<f32>(100_000)?;
+//! let mut small = scheduler.zeroed::<f32>(100)?;
+//!
+//! let long = batch.launch(saxpy(3.0, &x, &y, &mut large).grid(782))?;
+//! urgent.launch(saxpy(4.0, &x, &y, &mut small).grid(1))?.wait()?; // does not wait for `long`
+//! assert_eq!(urgent.download(&small)?.wait()?, vec![6.0; 100]);
+//!
+//! let report = long.wait()?;
+//! println!("{} block-tasks, {} yields", report.tasks, report.yields);
+//! assert_eq!(batch.download(&large)?.wait()?, vec![5.0; 100_000]);
+//! # Ok::<(), preempt::Error>(())
+//! ```
+//!
+//! # What is where
+//!
+//! | | |
+//! | --- | --- |
+//! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
+//! | [`Device`], [`Buffer`] | what they run on, and memory there |
+//! | [`policy`] | who runs on which SMs |
+//! | [`Error`] | what went wrong and what to do |
+//! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
+//! | [`preempt_device`] | what kernels are written with |
 //!
 //! | feature | |
 //! | --- | --- |
 //! | `build` | `preempt::build`, for build scripts that compile kernels to PTX |
+//!
+//! # What a kernel promises
+//!
+//! Block-tasks run in any order, each exactly once, and must not wait for one another: no
+//! look-back scans and no barriers across the grid. A kernel yields between block-tasks, so an
+//! urgent launch waits for those that run: a millisecond if they take a millisecond.
 
 mod buffer;
 #[cfg(feature = "build")]
@@ -20,6 +77,7 @@ pub use engine::{LaunchId, LaunchReport};
 pub use error::Error;
 pub use module::Module;
 pub use policy::Priority;
+pub use preempt_device;
 pub use preempt_device::host::{Call, Dim3};
 pub use preempt_device::kernel::KernelArg;
 pub use scheduler::{Handle, Output, Scheduler, SchedulerBuilder, Stream};

@@ -35,3 +35,8 @@ impl Random {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }
+
+/// The README's example compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

@@ -71,7 +71,6 @@ pub(super) struct Core {
     cohorts: Vec<(CohortOrder, *const Post)>,
     actions: Vec<Action>,
     reports: Vec<Report>,
-    pub messages: Vec<Message>,
     pub completed: Vec<Completed>,
 }
 
@@ -89,7 +88,6 @@ impl Core {
             cohorts: Vec::new(),
             actions: Vec::new(),
             reports: Vec::new(),
-            messages: Vec::new(),
             completed: Vec::new(),
         }
     }
@@ -103,10 +101,9 @@ impl Core {
     }
 
     /// Takes in `messages` and what the device reports, and acts on it.
-    pub fn turn(&mut self) {
+    pub fn turn(&mut self, messages: &mut Vec<Message>) {
         self.take_reports();
         let now = self.start.elapsed();
-        let mut messages = std::mem::take(&mut self.messages);
         for message in messages.drain(..) {
             match message {
                 Message::Submit(job) => self.submit(job),
@@ -119,7 +116,6 @@ impl Core {
             }
             self.act();
         }
-        self.messages = messages;
         self.engine.settle(now, &mut self.actions);
         self.act();
         self.engine.settle(now, &mut self.actions);

@@ -3,7 +3,8 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
-//! | `shared` | who runs the core when: submitting threads, waiting threads, the poller |
+//! | `baton` | how one thread at a time runs it, and nothing is left behind |
+//! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
 //! | `stream` | launches and copies, and what is checked before they are taken in |
 //! | `handle` | results |
 
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::module::Module;
 use crate::policy::{Policy, Priority, StaticPriority};
 
+mod baton;
 mod core;
 mod handle;
 mod shared;

@@ -1,19 +1,16 @@
 //! Who runs the core: whichever thread has something for it, one at a time.
 //!
-//! A thread that submits puts its message into the inbox and tries to take the *baton* (the
-//! core's lock). If it gets it, it runs the core itself, so that a launch on a free device takes
-//! no detour. If not, the holder finds the message: it looks into the inbox again after it has
-//! given the baton back. One of the two always sees it, since inbox and baton are mutexes: if
-//! the holder's last look came before the message, the baton was free when the submitter tried.
+//! See `baton` for how no submission is left behind.
 //!
 //! While operations are in flight, one poller thread waits for the device. It sleeps otherwise.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use super::core::{Core, Message};
+use super::baton::Baton;
+use super::core::{Completed, Core, Job, Message};
 use super::handle::Completion;
 use super::lock;
 use crate::device::Device;
@@ -30,8 +27,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Shared {
     pub device: Device,
     pub spin: Duration,
-    inbox: Mutex<Inbox>,
-    core: Mutex<Core>,
+    baton: Baton<Core, Message>,
     status: Mutex<Status>,
     /// When `status` becomes quieter.
     quieter: Condvar,
@@ -46,10 +42,11 @@ struct Status {
     released: bool,
 }
 
-#[derive(Default)]
-struct Inbox {
-    messages: Vec<Message>,
-    closed: bool,
+/// What came of a turn of the core.
+struct News {
+    completed: Vec<Completed>,
+    was_busy: bool,
+    is_busy: bool,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -77,10 +74,9 @@ impl Shared {
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(modules)?;
         let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(device.clone(), policy)),
+            baton: Baton::new(Core::new(device.clone(), policy)),
             device,
             spin,
-            inbox: Mutex::default(),
             status: Mutex::default(),
             quieter: Condvar::new(),
             poller: OnceLock::new(),
@@ -98,72 +94,56 @@ impl Shared {
     }
 
     /// Hands a submission to the core.
-    pub fn submit(&self, message: Message) -> Result<(), Error> {
-        let mut inbox = lock(&self.inbox);
-        if inbox.closed {
+    pub fn submit(&self, job: Job) -> Result<(), Error> {
+        if !self.baton.post(Message::Submit(job)) {
             return Err(Error::SchedulerDropped { done: 0, tasks: 0 });
         }
-        inbox.messages.push(message);
-        drop(inbox);
         self.drive();
         Ok(())
     }
 
     /// Asks for an operation to be stopped.
     pub fn cancel(&self, completion: Arc<Completion>) {
-        lock(&self.inbox).messages.push(Message::Cancel(completion));
+        // A scheduler that is closed has stopped it already.
+        self.baton.post(Message::Cancel(completion));
         self.drive();
     }
 
-    /// Runs the core, unless another thread does; then that one takes over what is in the inbox.
+    /// Runs the core, unless another thread does; then that one takes over what was submitted.
     pub fn drive(&self) {
-        loop {
-            let core = match self.core.try_lock() {
-                Ok(core) => core,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
-            self.run(core);
-            // The baton is free again: see the top of this file.
-            if lock(&self.inbox).messages.is_empty() {
-                return;
-            }
-        }
+        self.baton.drive(|core, messages| self.turn(core, messages), |news| self.tell(news));
     }
 
-    /// Runs the core once, then gives the baton back, then wakes those who wait.
-    fn run(&self, mut core: MutexGuard<'_, Core>) {
-        {
-            let core = &mut *core;
-            std::mem::swap(&mut lock(&self.inbox).messages, &mut core.messages);
-            core.turn();
-        }
-        let mut status = lock(&self.status);
-        let was_busy = std::mem::replace(&mut status.busy, core.is_busy());
-        let is_busy = status.busy;
-        drop(status);
-        let completed = std::mem::take(&mut core.completed);
-        drop(core);
-        for (completion, result) in completed {
+    /// Waits until nothing is in flight.
+    pub fn wait_until_idle(&self) {
+        // Not `drive`: what the caller submitted must be in flight before it waits.
+        self.baton.drive_now(|core, messages| self.turn(core, messages), |news| self.tell(news));
+        let status = lock(&self.status);
+        drop(self.quieter.wait_while(status, |status| status.busy));
+    }
+
+    /// Runs the core once; the baton is held.
+    fn turn(&self, core: &mut Core, messages: &mut Vec<Message>) -> News {
+        core.turn(messages);
+        let is_busy = core.is_busy();
+        let was_busy = std::mem::replace(&mut lock(&self.status).busy, is_busy);
+        News { completed: std::mem::take(&mut core.completed), was_busy, is_busy }
+    }
+
+    /// Wakes those who wait; the baton is not held, since they may come back at once.
+    fn tell(&self, news: News) {
+        for (completion, result) in news.completed {
             completion.complete(result);
         }
-        match (was_busy, is_busy) {
+        match (news.was_busy, news.is_busy) {
             (false, true) => self.wake_poller(),
             (true, false) => self.quieter.notify_all(),
             _ => {}
         }
     }
 
-    /// Waits until nothing is in flight.
-    pub fn wait_until_idle(&self) {
-        // Not `drive`: what the caller submitted must be in flight before it waits.
-        self.run(lock(&self.core));
-        let status = lock(&self.status);
-        drop(self.quieter.wait_while(status, |status| status.busy));
-    }
-
     pub fn policy_error(&self) -> Option<Error> {
-        let core = lock(&self.core);
+        let core = self.baton.core();
         let refusal = core.refusal()?;
         Some(Error::PolicyReplaced {
             policy: refusal.policy.as_str().into(),
@@ -200,19 +180,15 @@ impl Shared {
 
     /// Whether the scheduler is closed and everything is done.
     fn has_drained(&self) -> bool {
-        let core = lock(&self.core);
-        let inbox = lock(&self.inbox);
-        inbox.closed && inbox.messages.is_empty() && !core.is_busy()
+        let core = self.baton.core();
+        self.baton.is_drained() && !core.is_busy()
     }
 }
 
 impl Drop for Closer {
     fn drop(&mut self) {
         let shared = &*self.shared;
-        let mut inbox = lock(&shared.inbox);
-        inbox.closed = true;
-        inbox.messages.push(Message::Close);
-        drop(inbox);
+        shared.baton.close(Message::Close);
         shared.drive();
         shared.wake_poller();
         // The last scheduler may be dropped by a waker that the poller calls.

@@ -8,7 +8,7 @@ use preempt_device::host::{Access, BufferArg, Call, Dim3};
 use preempt_device::kernel::KernelArg;
 
 use super::Shared;
-use super::core::{Job, Message, Work};
+use super::core::{Job, Work};
 use super::handle::{Handle, HostMemory};
 use crate::buffer::{Buffer, Memory};
 use crate::device::{Copy, Grid};
@@ -157,7 +157,7 @@ impl Stream {
         let completion = Arc::default();
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), keep);
         let job = Job { completion, stream: self.id, name, uses, work };
-        self.shared.submit(Message::Submit(job))?;
+        self.shared.submit(job)?;
         Ok(handle)
     }
 
