@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::kernel::KernelArg;
@@ -126,21 +127,31 @@ pub struct BufferArg {
 }
 
 /// A device buffer that a kernel can read as `&[T]` or `*const T`.
+///
+/// # Safety
+///
+/// The address is valid for reads of `len` elements of `T` on the owner's device while the owner
+/// lives.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel reads `&[{T}]`",
     note = "pass `&Buffer<{T}>`"
 )]
-pub trait ReadArg<T> {
+pub unsafe trait ReadArg<T> {
     /// The buffer.
     fn read_arg(self) -> BufferArg;
 }
 
 /// A device buffer that a kernel can write as `*mut T` or `SliceMut<T>`.
+///
+/// # Safety
+///
+/// The address is valid for reads and writes of `len` elements of `T` on the owner's device while
+/// the owner lives.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel writes `{T}`",
     note = "pass `&mut Buffer<{T}>`"
 )]
-pub trait WriteArg<T> {
+pub unsafe trait WriteArg<T> {
     /// The buffer.
     fn write_arg(self) -> BufferArg;
 }
@@ -151,8 +162,8 @@ pub trait WriteArg<T> {
 /// A slice is two parameters, pointer and length (`u64` each).
 #[derive(Clone, Default)]
 pub struct Args {
-    /// The values; each starts at a multiple of 16 bytes.
-    words: Vec<u128>,
+    /// The values; each starts at a multiple of 16 bytes. Padding is copied as it is.
+    words: Vec<MaybeUninit<u128>>,
     /// Start of each value in `words`.
     offsets: Vec<u32>,
     /// Buffers in use, and how.
@@ -163,7 +174,7 @@ impl Args {
     /// Appends a value.
     pub fn push_value<T: KernelArg>(&mut self, value: T) {
         let start = self.words.len();
-        self.words.resize(start + size_of::<T>().div_ceil(16), 0);
+        self.words.resize(start + size_of::<T>().div_ceil(16), MaybeUninit::zeroed());
         self.offsets.push(start as u32);
         const { assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes") };
         // SAFETY: the words from `start` on are large enough for a `T` and aligned to 16.

@@ -48,13 +48,15 @@ impl<T: KernelArg> Buffer<T> {
     }
 }
 
-impl<T: KernelArg> ReadArg<T> for &Buffer<T> {
+// SAFETY: the owner is the memory that the address is in.
+unsafe impl<T: KernelArg> ReadArg<T> for &Buffer<T> {
     fn read_arg(self) -> BufferArg {
         self.arg()
     }
 }
 
-impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
+// SAFETY: as above.
+unsafe impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
     fn write_arg(self) -> BufferArg {
         self.arg()
     }

@@ -71,10 +71,9 @@ impl<T: KernelArg> Buffer<T> {
     /// A buffer that holds a copy of `data`.
     pub(crate) fn from_slice(device: &Device, data: &[T]) -> Result<Buffer<T>, Error> {
         let buffer = Buffer::zeroed(device, data.len())?;
-        // SAFETY: any value can be seen as bytes; padding is copied as it is.
-        let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) };
+        let backend = &buffer.memory.backend;
         // SAFETY: just allocated with this size, and nobody else knows of it.
-        unsafe { buffer.memory.backend.fill(buffer.memory.address, bytes) };
+        unsafe { backend.fill(buffer.memory.address, data.as_ptr().cast(), size_of_val(data)) };
         Ok(buffer)
     }
 }
@@ -109,13 +108,15 @@ impl<T> fmt::Debug for Buffer<T> {
     }
 }
 
-impl<T: KernelArg> ReadArg<T> for &Buffer<T> {
+// SAFETY: the owner is the memory that the address is in.
+unsafe impl<T: KernelArg> ReadArg<T> for &Buffer<T> {
     fn read_arg(self) -> BufferArg {
         self.argument()
     }
 }
 
-impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
+// SAFETY: as above.
+unsafe impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
     fn write_arg(self) -> BufferArg {
         self.argument()
     }

@@ -196,6 +196,6 @@ pub(crate) trait Backend: Send + Sync {
     ///
     /// # Safety
     ///
-    /// `address` is valid for all of `data`, and nobody else uses it.
-    unsafe fn fill(&self, address: u64, data: &[u8]);
+    /// Both places are valid for `bytes`, and nobody else uses `address`.
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize);
 }

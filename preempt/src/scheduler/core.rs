@@ -70,7 +70,9 @@ pub(super) struct Core {
     /// Cohorts on the device, with the ticket that their post will show.
     cohorts: Vec<(CohortOrder, *const Post)>,
     actions: Vec<Action>,
+    /// Kept for their capacity.
     reports: Vec<Report>,
+    out: Vec<(CohortOrder, u32)>,
     pub completed: Vec<Completed>,
 }
 
@@ -88,6 +90,7 @@ impl Core {
             cohorts: Vec::new(),
             actions: Vec::new(),
             reports: Vec::new(),
+            out: Vec::new(),
             completed: Vec::new(),
         }
     }
@@ -142,7 +145,7 @@ impl Core {
         let now = self.start.elapsed();
         // Posts first: a fault comes before the post of its cohort, so whoever has read the post
         // finds the fault below. The engine has to hear of the fault first.
-        let mut out = Vec::new();
+        let mut out = std::mem::take(&mut self.out);
         self.cohorts.retain(|&(order, post)| {
             // SAFETY: the device keeps posts as long as it lives.
             let done = unsafe { (*post).read(order.ticket) };
@@ -160,9 +163,10 @@ impl Core {
             }
         }
         self.reports = reports;
-        for (CohortOrder { op, slot, .. }, done) in out {
+        for (CohortOrder { op, slot, .. }, done) in out.drain(..) {
             self.engine.handle(now, Event::CohortOut { op, slot, done }, &mut self.actions);
         }
+        self.out = out;
         self.act();
     }
 

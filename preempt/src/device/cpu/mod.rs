@@ -213,8 +213,8 @@ impl Backend for CpuDevice {
         }
     }
 
-    unsafe fn fill(&self, address: u64, data: &[u8]) {
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) {
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), address as *mut u8, data.len()) }
+        unsafe { std::ptr::copy_nonoverlapping(data, address as *mut u8, bytes) }
     }
 }
