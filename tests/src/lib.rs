@@ -2,6 +2,7 @@
 //! in `tests/`.
 
 mod gate;
+pub mod storm;
 
 pub use gate::{Gate, gated};
 

@@ -1,10 +1,9 @@
 //! The results: a table for people, JSON for programs.
 
-use std::fmt::Write as _;
-use std::process::Command;
-use std::time::{Duration, SystemTime};
-use std::{env, fs, thread};
+use std::time::Duration;
 
+use preempt_record::Record;
+pub use preempt_record::hardware;
 use serde_json::{Value, json};
 
 use crate::arms::{BATCH_ALONE, Batch, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
@@ -63,18 +62,7 @@ impl Report {
                 or_dash(row.batch.as_ref().map(|batch| hexadecimal(batch.checksum))),
             ]);
         }
-        let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
-        let mut table = String::new();
-        for line in &lines {
-            let mut text = format!("{:<width$}", line[0], width = widths[0]);
-            for (cell, width) in line.iter().zip(&widths).skip(1) {
-                let _ = write!(text, "   {cell:>width$}");
-            }
-            table += text.trim_end();
-            table.push('\n');
-        }
-        table
+        preempt_record::table(&lines, 1)
     }
 
     /// What it comes to, in a sentence.
@@ -111,16 +99,12 @@ impl Report {
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.json_row(row)).collect();
         let preempt = self.row(PREEMPT.name);
-        json!({
-            "suite": "urgent-inference",
-            "device": self.device,
-            "driver": null,
-            "hardware": hardware(),
-            "commit": commit(),
-            "date": date(),
-            "command": env::args().collect::<Vec<_>>().join(" "),
-            "rows": rows,
-            "summary": {
+        Record {
+            suite: "urgent-inference",
+            device: self.device.clone(),
+            driver: None,
+            rows,
+            summary: json!({
                 "alone_p99_us": self.p99(REQUESTS_ALONE.name).map(microseconds),
                 "fifo_p99_us": self.p99(SUBMISSION_ORDER.name).map(microseconds),
                 "preempt_p99_us": self.p99(PREEMPT.name).map(microseconds),
@@ -129,8 +113,9 @@ impl Report {
                 "batch_slowdown": preempt.and_then(|row| self.slowdown(row)),
                 "accuracy": preempt.and_then(|row| row.accuracy),
                 "checksums_equal": self.checksums_equal(),
-            },
-        })
+            }),
+        }
+        .json()
     }
 
     fn json_row(&self, row: &Row) -> Value {
@@ -171,33 +156,4 @@ fn microseconds(time: Duration) -> f64 {
 
 fn hexadecimal(checksum: u64) -> String {
     format!("{checksum:016x}")
-}
-
-/// The processor's model, and how many of them this program may use.
-pub fn hardware() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim() == "model name").then(|| value.trim())
-    });
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    format!("{}, {processors} processors", model.unwrap_or(env::consts::ARCH))
-}
-
-/// The commit that the working folder is at, if it is in a repository.
-fn commit() -> Option<String> {
-    let git = |args: &[&str]| {
-        let output = Command::new("git").args(args).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short", "HEAD"])?;
-    let dirty = git(&["status", "--porcelain", "--untracked-files=no"])
-        .is_none_or(|changes| !changes.is_empty());
-    Some(if dirty { commit + "-dirty" } else { commit })
-}
-
-/// Today, in UTC.
-fn date() -> String {
-    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    now.chars().take_while(|letter| *letter != 'T').collect()
 }

@@ -1,0 +1,55 @@
+//! The kernels that `preempt-bench` measures with.
+//!
+//! Those that count leave a proof that each block-task ran once. The block's size is the
+//! launch's: thread 0 does the work of its block, so that the block-task takes as long on the CPU
+//! device, which plays the threads one after the other.
+
+use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
+use preempt_device::prelude::*;
+use preempt_device::time::{global_timer, nanosleep};
+
+/// What [`occupy`] leaves to spinning: a host thread may sleep this much too long.
+const SPIN_NANOS: u64 = 200_000;
+
+/// Adds 1 to `counts[task]`, atomically: what runs twice shows.
+#[inline(always)]
+fn count_task(counts: SliceMut<u32>) {
+    let task = thread::block_idx_x() as usize;
+    assert!(task < counts.len());
+    // SAFETY: in bounds, and all kernels here access counts atomically.
+    unsafe { AtomicU32::from_ptr(counts.as_mut_ptr().add(task)) }.fetch_add(1, Relaxed);
+}
+
+/// Nothing.
+#[preemptible]
+pub fn empty() {}
+
+/// `counts[task] += 1`, in grids of one dimension.
+#[preemptible]
+pub fn count(counts: SliceMut<u32>) {
+    if thread::thread_number() == 0 {
+        count_task(counts);
+    }
+}
+
+/// `counts[task] += 1`, in grids of one dimension, `nanos` nanoseconds after the block-task
+/// started: it sleeps for a part of what is left, and spins at the end.
+///
+/// The sleep is for the CPU device: its SMs are occupied, but the processors that they share with
+/// the host's threads are not. A GPU's `nanosleep` takes up to twice what it is asked for.
+#[preemptible]
+pub fn occupy(counts: SliceMut<u32>, nanos: u64) {
+    if thread::thread_number() == 0 {
+        let start = global_timer();
+        loop {
+            let left = nanos.saturating_sub(global_timer() - start);
+            if left == 0 {
+                break;
+            }
+            if left > SPIN_NANOS {
+                nanosleep((left / 4).min(1_000_000) as u32);
+            }
+        }
+        count_task(counts);
+    }
+}

@@ -1,0 +1,83 @@
+//! `preempt-bench`, the one binary that measures preempt.
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `suites` | what is measured, one file each |
+//! | `samples` | percentiles of measured times |
+//! | `args`, `progress` | command line, progress bar |
+
+mod args;
+mod progress;
+mod samples;
+mod suites;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use preempt::Device;
+use preempt_record::{Record, hardware, table};
+
+use crate::args::{Args, DeviceKind};
+use crate::suites::{Bench, Outcome};
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("preempt-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let device = device(args)?;
+    // Before anything runs, so that nobody waits for results that cannot be written.
+    let out = args.out.as_deref().map(create).transpose()?;
+    let name = device.properties().name.clone();
+    // Not `println!`: it panics where nobody reads on.
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
+
+    let bench = Bench { device, quick: args.quick, seed: args.seed };
+    let outcome = args.suite.run(&bench)?;
+    let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
+    writeln!(stdout, "{about}\n\n{}", table(&lines, text_columns))?;
+    if let Some((mut file, path)) = out {
+        // The CPU device has no driver.
+        let record = Record { suite: args.suite.name(), device: name, driver: None, rows, summary };
+        let text = serde_json::to_string_pretty(&record.json())? + "\n";
+        file.write_all(text.as_bytes()).with_context(|| cannot_write(path))?;
+    }
+    match mistake {
+        Some(mistake) => bail!("the results are wrong: {mistake}"),
+        None => Ok(()),
+    }
+}
+
+fn device(args: &Args) -> Result<Device> {
+    match args.device {
+        DeviceKind::Cpu => {
+            let processors = thread::available_parallelism().map_or(1, usize::from);
+            let (sms, blocks_per_sm) = args.suite.shape(processors.try_into().unwrap_or(u32::MAX));
+            Ok(Device::cpu(args.sms.unwrap_or(sms), args.blocks_per_sm.unwrap_or(blocks_per_sm))?)
+        }
+        DeviceKind::Cuda => {
+            bail!("this version cannot run on a GPU yet; use `--device cpu`")
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<(File, &Path)> {
+    let file = File::create(path).with_context(|| cannot_write(path))?;
+    Ok((file, path))
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}

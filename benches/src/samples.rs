@@ -1,0 +1,101 @@
+//! Measured times, and how they are shown.
+
+use std::time::Duration;
+
+/// Measured times of one thing.
+#[derive(Clone, Debug, Default)]
+pub struct Samples(Vec<Duration>);
+
+impl Samples {
+    /// Adds a time.
+    pub fn push(&mut self, time: Duration) {
+        self.0.push(time);
+    }
+
+    /// The number of times.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What is told of the times; zeros if there are none.
+    pub fn summary(&self) -> Summary {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let at = |share: f64| {
+            // Nearest rank: the least time that this share of all does not exceed.
+            let rank = (share * sorted.len() as f64).ceil() as usize;
+            sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+        };
+        Summary { p50: at(0.5), p99: at(0.99), max: at(1.0) }
+    }
+}
+
+/// What is told of many times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// Half of them are no longer.
+    pub p50: Duration,
+    /// 99 of 100 are no longer.
+    pub p99: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
+/// In microseconds, as the JSON has all times.
+pub fn microseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}
+
+/// How many times `b` goes into `a`; `None` for nothing.
+pub fn ratio(a: Duration, b: Duration) -> Option<f64> {
+    (!b.is_zero()).then(|| a.as_secs_f64() / b.as_secs_f64())
+}
+
+/// With three digits that count.
+pub fn show(time: Duration) -> String {
+    let nanos = time.as_nanos() as f64;
+    let (value, unit) = match nanos {
+        nanos if nanos < 1e6 => (nanos / 1e3, "µs"),
+        nanos if nanos < 1e9 => (nanos / 1e6, "ms"),
+        nanos => (nanos / 1e9, "s"),
+    };
+    format!("{} {unit}", digits(value))
+}
+
+/// A ratio with three digits that count.
+pub fn show_ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| digits(ratio) + "x")
+}
+
+fn digits(value: f64) -> String {
+    let decimals = if value < 10.0 {
+        2
+    } else if value < 100.0 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_by_nearest_rank() {
+        let mut samples = Samples::default();
+        (1..=200).rev().for_each(|n| samples.push(Duration::from_micros(n)));
+        let Summary { p50, p99, max } = samples.summary();
+        assert_eq!([p50, p99, max].map(microseconds), [100.0, 198.0, 200.0]);
+        assert_eq!(Samples::default().summary().max, Duration::ZERO);
+    }
+
+    #[test]
+    fn times_have_three_digits() {
+        let shown =
+            [5, 1_234, 45_678, 999_400, 12_345_678, 3_000_000_000].map(Duration::from_nanos);
+        let expected = ["0.01 µs", "1.23 µs", "45.7 µs", "999 µs", "12.3 ms", "3.00 s"];
+        assert_eq!(shown.map(show), expected);
+    }
+}

@@ -1,0 +1,119 @@
+//! Each suite, with little work. No times are asserted: machines differ.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_preempt-bench"));
+    // Where files may be left.
+    command.current_dir(env!("CARGO_TARGET_TMPDIR")).args(args).output().unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What `--quick` writes of a suite, with what holds for all suites checked.
+fn quick(suite: &str) -> Value {
+    let file = format!("{suite}.json");
+    let output = run(&[suite, "--device", "cpu", "--quick", "--seed", "7", "--out", &file]);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert_eq!(errors(&output), "", "no progress where there is no terminal");
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file);
+    let json: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(json["suite"], suite);
+    assert!(json["driver"].is_null());
+    assert!(json.as_object().unwrap().contains_key("commit"));
+    for key in ["device", "hardware", "date", "command"] {
+        assert!(json[key].is_string(), "{key}");
+    }
+    // A heading and a line for each row, below an empty line.
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = table.lines().skip_while(|line| !line.is_empty()).filter(|line| !line.is_empty());
+    assert_eq!(lines.count(), 1 + json["rows"].as_array().unwrap().len(), "{table}");
+    assert_eq!((&json["summary"]["lost"], &json["summary"]["repeated"]), (&0.into(), &0.into()));
+    json
+}
+
+fn assert_numbers(object: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(object[key].is_number(), "{key} in {object}");
+    }
+}
+
+#[test]
+fn storm_loses_and_repeats_nothing() {
+    let json = quick("storm");
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in &rows[..3] {
+        assert!(row["yields"].as_u64() >= Some(20) && row["resumes"].as_u64() >= Some(20));
+        assert!(row["block_tasks"].as_u64() >= Some(5 * 12_000));
+    }
+    assert_eq!(rows[3]["kernels"], 40, "20 that are cancelled or not, with an urgent one each");
+    for row in rows {
+        assert_eq!((&row["lost"], &row["repeated"]), (&0.into(), &0.into()), "{row}");
+    }
+    let keys = ["block_tasks", "yields", "resumes", "cancelled", "lost", "repeated", "seconds"];
+    assert_numbers(&json["summary"], &keys);
+}
+
+#[test]
+fn latency_has_three_arms_for_each_case() {
+    let json = quick("latency");
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4 * 2 * 3);
+    for arms in rows.chunks(3) {
+        let names: Vec<_> = arms.iter().map(|row| row["arm"].as_str().unwrap()).collect();
+        assert_eq!(names, ["alone", "submission order", "preempt"]);
+        let samples: Vec<_> = arms.iter().map(|row| row["samples"].as_u64().unwrap()).collect();
+        assert_eq!(samples, [10, 1, 10]);
+        for row in arms {
+            assert_numbers(row, &["block_task_us", "p50_us", "p99_us", "max_us", "p50_to_alone"]);
+            assert!(row["urgent"].is_string());
+        }
+        assert!(arms[0]["batch_yields"].is_null());
+        assert_eq!(arms[1]["batch_yields"], 0, "equal priorities do not preempt each other");
+        assert_numbers(&arms[2], &["batch_yields"]);
+    }
+    let summary = &json["summary"];
+    assert!(summary["yields"].as_u64() > Some(0));
+    assert!(summary["block_tasks"].as_u64() > Some(1000));
+    assert_eq!(summary["cases"].as_array().unwrap().len(), 8);
+    let keys = ["alone_p99_us", "submission_order_p99_us", "preempt_p99_us"];
+    summary["cases"].as_array().unwrap().iter().for_each(|case| assert_numbers(case, &keys));
+}
+
+#[test]
+fn launch_measures_both_sides() {
+    let json = quick("launch");
+    let rows = json["rows"].as_array().unwrap();
+    let samples: Vec<_> = rows.iter().map(|row| row["samples"].as_u64().unwrap()).collect();
+    assert_eq!(samples, [200, 200, 2000, 2]);
+    rows.iter().for_each(|row| assert_numbers(row, &["p50_us", "p99_us", "max_us"]));
+    assert_eq!(json["summary"]["kernels"], 2200);
+    assert_eq!(json["summary"]["block_tasks"], 2200);
+    let keys = ["submit_p50_us", "done_p50_us", "stream_submit_p50_us", "stream_per_kernel_p50_us"];
+    assert_numbers(&json["summary"], &keys);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_before_anything_runs() {
+    let output = run(&["launch", "--quick", "--out", "no/such/folder/results.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("cannot write no/such/folder/results.json"));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_device_that_cannot_be_is_refused_in_words() {
+    let output = run(&["storm", "--quick", "--device", "cuda"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("--device cpu"), "{}", errors(&output));
+    let output = run(&["storm", "--quick", "--sms", "0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("0 SMs"), "{}", errors(&output));
+}
