@@ -9,7 +9,7 @@
 /// # Safety
 ///
 /// The type's layout must not depend on the compiler (`repr(C)` or primitive), it must hold no
-/// pointer into host memory, and every field must be `KernelArg`.
+/// pointer into host memory, every field must be `KernelArg`, and all bytes 0 must be a value.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed to a kernel by value",
     label = "not a kernel argument",

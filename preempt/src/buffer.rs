@@ -54,6 +54,7 @@ unsafe impl<T> Sync for Buffer<T> {}
 impl<T: KernelArg> Buffer<T> {
     /// A buffer of `len` elements, all bytes 0.
     pub(crate) fn zeroed(device: &Device, len: usize) -> Result<Buffer<T>, Error> {
+        const { assert!(align_of::<T>() <= 256, "device memory is aligned to 256 bytes") };
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let bytes = len.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;

@@ -1,6 +1,6 @@
 //! What can go wrong, and what to do about it.
 
-use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use preempt_device::host::Dim3;
@@ -191,11 +191,14 @@ pub enum Error {
     },
 }
 
-/// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
+/// Calls code of others; what its panic said, if it panics.
+pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let message = text.unwrap_or("without a message").to_owned();
+        // Dropping what was thrown is code of others, too, and may panic again.
+        std::mem::forget(panic);
+        message
+    })
 }

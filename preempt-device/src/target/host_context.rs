@@ -149,6 +149,10 @@ pub(crate) mod primitives {
         width: u32,
         source: impl FnOnce(u32, u32) -> Option<u32>,
     ) -> (u32, bool) {
+        assert!(
+            width.is_power_of_two() && width <= 32,
+            "a warp shuffle of width {width}; it is 1, 2, 4, 8, 16 or 32"
+        );
         let lane = crate::warp::lane_id();
         let source = source(lane, lane & !(width - 1));
         let inside = source.is_some();

@@ -54,7 +54,7 @@ impl Device {
     /// It runs the same expanded kernels and the same worker loop as a GPU, and finds mistakes
     /// that a GPU hides: threads that disagree about a barrier, and reads of shared memory that
     /// nobody wrote. Each resident block is one host thread; more blocks than processors only
-    /// share these.
+    /// share these. A GPU thread has a stack of one mebibyte.
     ///
     /// ```
     /// let device = preempt::Device::cpu(4, 2)?;

@@ -50,6 +50,8 @@ pub(super) struct Launch {
     pub cohorts: [Option<OnDevice>; COHORT_SLOTS],
     /// When the policy was told, as a running number; `None` before and after.
     pub arrival: Option<u64>,
+    /// The last plan, as a running number, that granted SMs to the launch.
+    pub planned: u64,
     /// Whether a cohort was launched before.
     started: bool,
     report: LaunchReport,
@@ -72,6 +74,7 @@ impl Launch {
             control: None,
             cohorts: [None; COHORT_SLOTS],
             arrival: None,
+            planned: 0,
             started: false,
             report: LaunchReport::default(),
         }

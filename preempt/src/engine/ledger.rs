@@ -29,13 +29,9 @@ impl Ledger {
         self.entries.len() as u32
     }
 
-    pub fn is_free(&self, sm: u32) -> bool {
-        self.entries.get(sm as usize).is_some_and(|entry| entry.owner.is_none())
-    }
-
-    #[cfg(test)]
+    /// Who has an SM.
     pub fn owner(&self, sm: u32) -> Option<OpKey> {
-        self.entries[sm as usize].owner
+        self.entries.get(sm as usize)?.owner
     }
 
     /// Starts to look at a plan.
@@ -45,9 +41,9 @@ impl Ledger {
 
     /// Enters a grant into the plan; the first SM that it shares with another grant if there is one.
     pub fn plan(&mut self, owner: OpKey, range: SmRange) -> Result<(), u32> {
-        for (sm, planned) in self.planned.iter_mut().enumerate() {
-            if range.contains(sm as u32) && planned.replace(owner).is_some() {
-                return Err(sm as u32);
+        for sm in sms_of(range, self.sms()) {
+            if self.planned[sm as usize].replace(owner).is_some() {
+                return Err(sm);
             }
         }
         Ok(())
@@ -63,27 +59,31 @@ impl Ledger {
         }
     }
 
-    /// Takes every SM of `owner` back.
-    pub fn release(&mut self, owner: OpKey) {
-        for entry in &mut self.entries {
-            if entry.owner == Some(owner) {
-                *entry = Entry::default();
-            }
+    /// Takes back what a launch has.
+    pub fn release(&mut self, range: SmRange) {
+        for sm in sms_of(range, self.sms()) {
+            self.entries[sm as usize] = Entry::default();
         }
     }
 
-    /// SMs of `owner` for which no blocks were launched.
-    pub fn uncovered(&self, owner: OpKey) -> u32 {
-        let open = |entry: &&Entry| entry.owner == Some(owner) && !entry.covered;
-        self.entries.iter().filter(open).count() as u32
+    /// How many of a launch's SMs have no blocks launched for them.
+    pub fn uncovered(&self, range: SmRange) -> u32 {
+        sms_of(range, self.sms()).filter(|&sm| !self.entries[sm as usize].covered).count() as u32
     }
 
-    /// Says whether blocks were launched for the SMs of `owner`.
-    pub fn set_covered(&mut self, owner: OpKey, covered: bool) {
-        for entry in self.entries.iter_mut().filter(|entry| entry.owner == Some(owner)) {
-            entry.covered = covered;
+    /// Says whether blocks were launched for a launch's SMs.
+    pub fn set_covered(&mut self, range: SmRange, covered: bool) {
+        for sm in sms_of(range, self.sms()) {
+            self.entries[sm as usize].covered = covered;
         }
     }
+}
+
+/// The SMs in a range that a device of `sms` SMs has.
+fn sms_of(range: SmRange, sms: u32) -> impl Iterator<Item = u32> {
+    let (lo, hi) = (range.lo(), range.hi());
+    let (first, wrapped) = if lo <= hi { (lo..hi.min(sms), 0..0) } else { (lo..sms, 0..hi) };
+    first.chain(wrapped)
 }
 
 /// The SMs of a device of `sms` SMs that lie in both ranges; if these are in two pieces, the

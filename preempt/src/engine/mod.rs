@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use preempt_device::abi::{Signal, SmRange};
 use slotmap::{SlotMap, new_key_type};
 
+use crate::error::caught;
 use crate::policy::{Arrival, Plan, Policy};
 
 mod controls;
@@ -170,6 +170,8 @@ pub(crate) struct Engine {
     /// Launches that the policy knows, and how many there ever were.
     known: usize,
     arrivals: u64,
+    /// Plans that the policy ever made.
+    plans: u64,
     /// Something changed that the policy should look at.
     unsettled: bool,
     closed: bool,
@@ -195,7 +197,7 @@ impl fmt::Debug for Engine {
 impl Engine {
     /// An engine for a device of `sms` SMs.
     pub fn new(sms: u32, policy: Box<dyn Policy>) -> Engine {
-        let name = catch_unwind(AssertUnwindSafe(|| policy.name().to_owned()));
+        let name = caught(|| policy.name().to_owned());
         Engine {
             ops: SlotMap::with_key(),
             order: Order::default(),
@@ -206,6 +208,7 @@ impl Engine {
             refusal: None,
             known: 0,
             arrivals: 0,
+            plans: 0,
             unsettled: false,
             closed: false,
             plan: Plan::default(),
@@ -319,7 +322,7 @@ impl Engine {
         if !launch.cohort_out(slot as usize, done) {
             return;
         }
-        let (is_out, report) = (launch.is_out(), launch.report());
+        let (is_out, report, range) = (launch.is_out(), launch.report(), launch.range);
         let outcome = match *verdict {
             _ if *phase == Phase::Finished => {
                 if is_out {
@@ -339,9 +342,9 @@ impl Engine {
             None => {
                 if is_out {
                     // It has to start over on whatever SMs it has, or will be given.
-                    self.ledger.set_covered(key, false);
+                    self.ledger.set_covered(range, false);
                 }
-                self.unsettled |= self.ledger.uncovered(key) > 0;
+                self.unsettled |= self.ledger.uncovered(range) > 0;
             }
         }
     }
@@ -433,10 +436,9 @@ impl Engine {
         if launch.arrival.take().is_none() {
             return;
         }
-        launch.range = SmRange::EMPTY;
+        self.ledger.release(std::mem::replace(&mut launch.range, SmRange::EMPTY));
         self.known -= 1;
         self.unsettled = true;
-        self.ledger.release(key);
         if self.ops[key].verdict.is_some() {
             self.shrink(key, actions);
         }

@@ -1,7 +1,7 @@
 //! What has to wait for what: order within a stream, and between launches and copies that use
 //! the same buffer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use preempt_device::host::Access;
 
@@ -32,7 +32,7 @@ pub(super) struct Order {
 struct Buffer {
     writer: Option<OpKey>,
     /// Readers since that writer.
-    readers: Vec<OpKey>,
+    readers: HashSet<OpKey>,
     /// The kernel that failed while it wrote the buffer.
     lost: Option<&'static str>,
 }
@@ -49,9 +49,11 @@ impl Order {
             // An operation may read one buffer through two parameters; it does not wait for itself.
             buffer.writer.filter(|&writer| writer != op).into_iter().for_each(&mut wait_for);
             match used.access {
-                Access::Read => buffer.readers.push(op),
+                Access::Read => {
+                    buffer.readers.insert(op);
+                }
                 Access::Write => {
-                    buffer.readers.drain(..).filter(|&reader| reader != op).for_each(&mut wait_for);
+                    buffer.readers.drain().filter(|&reader| reader != op).for_each(&mut wait_for);
                     buffer.writer = Some(op);
                 }
             }
@@ -68,7 +70,7 @@ impl Order {
             if buffer.writer == Some(op) {
                 buffer.writer = None;
             }
-            buffer.readers.retain(|&reader| reader != op);
+            buffer.readers.remove(&op);
             match (used.access, end) {
                 (Access::Write, End::Failed(kernel)) => buffer.lost = Some(kernel),
                 (Access::Write, End::Succeeded) if used.overwrites => buffer.lost = None,

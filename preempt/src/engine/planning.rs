@@ -1,6 +1,5 @@
 //! From the policy's plan to signals and cohorts.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use preempt_device::abi::SmRange;
@@ -9,7 +8,7 @@ use slotmap::SlotMap;
 use super::launch::{Launch, State};
 use super::ledger::{Ledger, intersection};
 use super::{Action, CohortOrder, Engine, LaunchId, Op, OpKey, Refusal, arrival};
-use crate::error::panic_message;
+use crate::error::caught;
 use crate::policy::{DeviceView, Policy, StaticPriority};
 
 impl Engine {
@@ -47,15 +46,15 @@ impl Engine {
 
     /// Launches blocks for the SMs of a launch that have none yet.
     fn cover(&mut self, key: OpKey, actions: &mut Vec<Action>) {
-        let uncovered = self.ledger.uncovered(key);
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        let uncovered = self.ledger.uncovered(launch.range);
         // Without a free slot the SMs stay uncovered until a cohort is out.
         let (true, Some(slot)) = (uncovered > 0, launch.free_slot()) else { return };
         let blocks_per_sm = launch.spec.blocks_per_sm;
         let (control, generation) = *launch.control.get_or_insert_with(|| self.controls.take());
         let remaining = launch.remaining();
         launch.cohort_in(slot);
-        self.ledger.set_covered(key, true);
+        self.ledger.set_covered(launch.range, true);
         let slot = slot as u32;
         actions.push(Action::Launch(CohortOrder {
             op: key,
@@ -77,20 +76,21 @@ impl Engine {
         plan.grants.clear();
         let view = View { ops: &self.ops, ledger: &self.ledger };
         let policy = &mut self.policy;
-        let answer = catch_unwind(AssertUnwindSafe(|| policy.assign(now, &view, &mut plan)));
+        let answer = caught(|| policy.assign(now, &view, &mut plan));
         self.plan = plan;
-        answer.map_err(|panic| format!("it panicked: {}", panic_message(&*panic)))?;
+        answer.map_err(|message| format!("it panicked: {message}"))?;
 
         self.ledger.begin_plan();
         let sms = self.ledger.sms();
         let mut granted = 0;
-        for (index, &(id, range)) in self.plan.grants.iter().enumerate() {
-            if self.plan.grants[..index].iter().any(|&(other, _)| other == id) {
-                return Err(format!("it granted SMs to {id:?} twice"));
-            }
-            let launch = self.ops.get(id.0).and_then(|op| op.launch.as_ref());
-            if launch.is_none_or(|launch| launch.arrival.is_none()) {
+        self.plans += 1;
+        for &(id, range) in &self.plan.grants {
+            let launch = self.ops.get_mut(id.0).and_then(|op| op.launch.as_mut());
+            let Some(launch) = launch.filter(|launch| launch.arrival.is_some()) else {
                 return Err(format!("it granted SMs to {id:?}, which is not waiting or running"));
+            };
+            if std::mem::replace(&mut launch.planned, self.plans) == self.plans {
+                return Err(format!("it granted SMs to {id:?} twice"));
             }
             if range.hi() > sms || range.lo() >= sms && !range.is_empty() {
                 return Err(format!("it granted SMs {range:?} of a device that has {sms}"));
@@ -147,8 +147,7 @@ impl Engine {
     /// Calls a hook of the policy.
     pub(super) fn ask(&mut self, now: Duration, hook: impl FnOnce(&mut dyn Policy)) {
         let policy = &mut *self.policy;
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| hook(policy))) {
-            let message = panic_message(&*panic);
+        if let Err(message) = caught(|| hook(policy)) {
             self.replace_policy(now, format!("it panicked: {message}"));
         }
     }
@@ -157,7 +156,7 @@ impl Engine {
     fn replace_policy(&mut self, now: Duration, reason: String) {
         // A policy that panics when it is dropped must not take the engine with it.
         let refused = std::mem::replace(&mut self.policy, Box::new(StaticPriority::new()));
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(refused)));
+        let _ = caught(|| drop(refused));
         let name = std::mem::replace(&mut self.policy_name, "static priority".into());
         assert!(self.refusal.is_none(), "static priorities were refused: {reason}");
         self.refusal = Some(Refusal { policy: name, reason });
@@ -201,7 +200,7 @@ impl DeviceView for View<'_> {
         self.launch(launch).map_or(SmRange::EMPTY, |launch| launch.range)
     }
 
-    fn is_free(&self, sm: u32) -> bool {
-        self.ledger.is_free(sm)
+    fn owner(&self, sm: u32) -> Option<LaunchId> {
+        self.ledger.owner(sm).map(LaunchId)
     }
 }

@@ -460,7 +460,11 @@ fn a_launch_with_every_slot_in_use_grows_when_one_is_free() {
     let batch = world.submit(0, 0, 1000, &[]);
     (0..2).for_each(|_| world.step_cohort(0));
     // Each urgent launch takes SM 0 or 1 before the blocks that resume the batch get there.
-    while world.engine.ledger.uncovered(batch) == 0 {
+    let uncovered = |world: &World| {
+        let launch = world.engine.ops[batch].launch.as_ref().expect("a launch");
+        world.engine.ledger.uncovered(launch.range)
+    };
+    while uncovered(&world) == 0 {
         let urgent = world.submit(1, 1, 1, &[]);
         while world.op(urgent).finished.is_none() {
             world.step_cohort(0);
@@ -473,7 +477,19 @@ fn a_launch_with_every_slot_in_use_grows_when_one_is_free() {
     while world.cohorts.len() == resumed {
         world.step_cohort(1);
     }
-    assert_eq!(world.engine.ledger.uncovered(batch), 0);
+    assert_eq!(uncovered(&world), 0);
+    world.run_out();
+}
+
+#[test]
+fn the_least_urgent_launch_yields() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let middle = world.submit(0, 5, 1, &[]);
+    let low = world.submit(1, 0, 1, &[]);
+    world.submit(2, 9, 1, &[]);
+    let range = |op| world.engine.ops[op].launch.as_ref().map(|launch| launch.range);
+    assert_eq!(range(middle), Some(SmRange::new(0, 1)), "it stays where it is");
+    assert_eq!(range(low), Some(SmRange::EMPTY));
     world.run_out();
 }
 

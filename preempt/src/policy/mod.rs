@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use preempt_device::abi::SmRange;
+pub use preempt_device::abi::SmRange;
 
 use crate::engine::LaunchId;
 
@@ -40,7 +40,8 @@ pub struct Arrival {
 /// Decides which launch runs on which SMs.
 ///
 /// Hooks are called by the engine, in order, from whichever thread drives it. `now` is the time
-/// since the scheduler was built.
+/// since the scheduler was built. The scheduler waits for them: a hook must not wait for the
+/// scheduler, nor drop it.
 pub trait Policy: Send {
     /// The name that errors and reports use.
     fn name(&self) -> &str;
@@ -71,8 +72,8 @@ pub trait DeviceView {
     /// The SMs that a launch has.
     fn range(&self, launch: LaunchId) -> SmRange;
 
-    /// Whether no launch has this SM.
-    fn is_free(&self, sm: u32) -> bool;
+    /// Who has this SM.
+    fn owner(&self, sm: u32) -> Option<LaunchId>;
 }
 
 /// Which launch has which SMs.

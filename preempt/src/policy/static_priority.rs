@@ -68,19 +68,17 @@ impl Policy for StaticPriority {
             }
             let wanted =
                 if self.whole_device { device.sms() } else { device.need(launch).clamp(1, left) };
+            let wanted = wanted as usize;
             let own = device.range(launch);
-            let price = |sm: usize| match sm as u32 {
-                sm if own.contains(sm) => 0,
-                sm if device.is_free(sm) => FREE,
-                _ => TAKEN,
-            };
-            let Some(start) =
-                place(&self.granted, wanted as usize, price).or_else(|| largest_gap(&self.granted))
+            let Some(start) = self
+                .kept(own, wanted)
+                .or_else(|| self.cheapest(device, own, wanted))
+                .or_else(|| largest_gap(&self.granted))
             else {
                 break;
             };
             let free = self.granted[start..].iter().take_while(|granted| !**granted).count();
-            let length = free.min(wanted as usize);
+            let length = free.min(wanted);
             self.granted[start..start + length].fill(true);
             left -= length as u32;
             plan.grant(launch, SmRange::new(start as u32, (start + length) as u32));
@@ -88,10 +86,33 @@ impl Policy for StaticPriority {
     }
 }
 
+impl StaticPriority {
+    /// Where a launch is, if it can stay as it is. Most can, so this comes before the search.
+    fn kept(&self, own: SmRange, length: usize) -> Option<usize> {
+        let window = own.lo() as usize..own.hi() as usize;
+        let open = window.len() == length && !self.granted.get(window)?.contains(&true);
+        open.then_some(own.lo() as usize)
+    }
+
+    /// Where the fewest and least urgent launches have to move for a launch.
+    fn cheapest(&self, device: &dyn DeviceView, own: SmRange, length: usize) -> Option<usize> {
+        let owners = (0..device.sms()).filter_map(|sm| device.owner(sm));
+        let least_urgent = owners.max_by_key(|owner| self.places.get(owner));
+        place(&self.granted, length, |sm| match device.owner(sm as u32) {
+            _ if own.contains(sm as u32) => 0,
+            None => FREE,
+            owner if owner == least_urgent => TAKEN,
+            _ => TAKEN_FROM_OTHERS,
+        })
+    }
+}
+
 /// The price of an SM that nobody has: blocks have to be launched there.
 const FREE: u32 = 2;
-/// The price of an SM that a less urgent launch has: it has to yield first.
+/// The price of an SM that the least urgent launch has: it has to yield first.
 const TAKEN: u32 = 4;
+/// The price of an SM that another launch has.
+const TAKEN_FROM_OTHERS: u32 = 6;
 /// The price of a window that leaves free SMs on both sides: what is left is in two pieces.
 const SPLIT: u32 = 1;
 
@@ -120,10 +141,17 @@ fn place(granted: &[bool], length: usize, price: impl Fn(usize) -> u32) -> Optio
     best.map(|(_, start)| start)
 }
 
+/// Where the longest run of SMs that are not granted starts.
 fn largest_gap(granted: &[bool]) -> Option<usize> {
-    let gap = |start: usize| granted[start..].iter().take_while(|granted| !**granted).count();
-    // The first of equal gaps: the last one would be the tail of itself.
-    (0..granted.len()).rev().max_by_key(|&start| gap(start)).filter(|&start| gap(start) > 0)
+    let (mut best, mut start) = (0..0, 0);
+    for (sm, &taken) in granted.iter().enumerate() {
+        if taken {
+            start = sm + 1;
+        } else if sm + 1 - start > best.len() {
+            best = start..sm + 1;
+        }
+    }
+    (!best.is_empty()).then_some(best.start)
 }
 
 #[cfg(test)]

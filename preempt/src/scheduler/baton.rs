@@ -2,10 +2,10 @@
 //!
 //! A thread that has something for the core puts it into the inbox and tries to take the *baton*
 //! (the core's lock). If it gets it, it runs the core itself, so that a launch on a free device
-//! takes no detour. If not, the holder finds the message: it looks into the inbox again after it
-//! has given the baton back. One of the two always sees it, since both are mutexes: if the
-//! holder's last look came before the message, then the holder had given the baton back before the
-//! other thread tried to take it.
+//! takes no detour. If not, the holder finds the message: whoever held the baton, for whatever
+//! reason, looks into the inbox after it has given the baton back. One of the two always sees the
+//! message, since both are mutexes: if the holder's last look came before the message, then it had
+//! given the baton back before the other thread tried to take it.
 
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
@@ -13,10 +13,20 @@ use loom::sync::{Mutex, MutexGuard};
 use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
 
-/// The core `C` with its inbox of `M`.
-pub(super) struct Baton<C, M> {
-    inbox: Mutex<Inbox<M>>,
-    core: Mutex<C>,
+/// What takes messages in.
+pub(super) trait Turn {
+    type Message;
+    /// What others have to be told, once the baton is back.
+    type News;
+
+    /// Takes all of `messages` in.
+    fn turn(&mut self, messages: &mut Vec<Self::Message>) -> Self::News;
+}
+
+/// The core with its inbox. Every method that takes the baton calls `tell` without it.
+pub(super) struct Baton<C: Turn> {
+    inbox: Mutex<Inbox<C::Message>>,
+    core: Mutex<Holder<C>>,
 }
 
 struct Inbox<M> {
@@ -24,24 +34,30 @@ struct Inbox<M> {
     closed: bool,
 }
 
-impl<C, M> Baton<C, M> {
-    pub fn new(core: C) -> Baton<C, M> {
+struct Holder<C: Turn> {
+    core: C,
+    /// Empty; kept for its capacity.
+    messages: Vec<C::Message>,
+}
+
+impl<C: Turn> Baton<C> {
+    pub fn new(core: C) -> Baton<C> {
         let inbox = Inbox { messages: Vec::new(), closed: false };
-        Baton { inbox: Mutex::new(inbox), core: Mutex::new(core) }
+        let holder = Holder { core, messages: Vec::new() };
+        Baton { inbox: Mutex::new(inbox), core: Mutex::new(holder) }
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox<M>> {
+    fn inbox(&self) -> MutexGuard<'_, Inbox<C::Message>> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the baton.
-    pub fn core(&self) -> MutexGuard<'_, C> {
+    fn core(&self) -> MutexGuard<'_, Holder<C>> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message into the inbox, whose next [`drive`](Baton::drive) takes it out; `false` if
-    /// the inbox is closed.
-    pub fn post(&self, message: M) -> bool {
+    /// Puts a message into the inbox, for the next [`drive`](Baton::drive); `false` if the inbox is
+    /// closed.
+    pub fn post(&self, message: C::Message) -> bool {
         let mut inbox = self.inbox();
         if !inbox.closed {
             inbox.messages.push(message);
@@ -49,56 +65,57 @@ impl<C, M> Baton<C, M> {
         !inbox.closed
     }
 
-    /// Puts in the last message.
-    pub fn close(&self, message: M) {
+    /// Puts the last message in.
+    pub fn close(&self, message: C::Message) {
         let mut inbox = self.inbox();
         inbox.messages.push(message);
         inbox.closed = true;
     }
 
-    /// Whether no message is there, and none will come.
-    pub fn is_drained(&self) -> bool {
-        let inbox = self.inbox();
-        inbox.closed && inbox.messages.is_empty()
-    }
-
-    /// Runs the core on what is in the inbox, unless another thread does; then that one takes over
-    /// what is there. `after` gets what `turn` returned when the baton is back.
-    pub fn drive<R>(
-        &self,
-        mut turn: impl FnMut(&mut C, &mut Vec<M>) -> R,
-        mut after: impl FnMut(R),
-    ) {
+    /// Runs the core on what is in the inbox, unless another thread has the baton; then that one
+    /// takes over what is there.
+    pub fn drive(&self, mut tell: impl FnMut(C::News)) {
         loop {
             let core = match self.core.try_lock() {
                 Ok(core) => core,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return,
             };
-            after(self.run(core, &mut turn));
+            tell(self.run(core));
             if self.inbox().messages.is_empty() {
                 return;
             }
         }
     }
 
-    /// As [`drive`](Baton::drive), once, and waits for the baton.
-    pub fn drive_now<R>(
-        &self,
-        mut turn: impl FnMut(&mut C, &mut Vec<M>) -> R,
-        after: impl FnOnce(R),
-    ) {
-        after(self.run(self.core(), &mut turn));
+    /// Waits for the baton, and runs the core: it looks at everything that happened before the
+    /// call.
+    pub fn drive_now(&self, mut tell: impl FnMut(C::News)) {
+        tell(self.run(self.core()));
+        self.look_again(tell);
+    }
+
+    /// Waits for the baton, and looks at the core.
+    pub fn with_core<R>(&self, look: impl FnOnce(&mut C) -> R, tell: impl FnMut(C::News)) -> R {
+        let result = look(&mut self.core().core);
+        self.look_again(tell);
+        result
+    }
+
+    /// Takes over what came while this thread had the baton.
+    fn look_again(&self, tell: impl FnMut(C::News)) {
+        // A statement of its own, so that the inbox is free again.
+        let is_empty = self.inbox().messages.is_empty();
+        if !is_empty {
+            self.drive(tell);
+        }
     }
 
     /// Runs the core once and gives the baton back.
-    fn run<R>(
-        &self,
-        mut core: MutexGuard<'_, C>,
-        turn: &mut impl FnMut(&mut C, &mut Vec<M>) -> R,
-    ) -> R {
-        let mut messages = std::mem::take(&mut self.inbox().messages);
-        turn(&mut core, &mut messages)
+    fn run(&self, mut holder: MutexGuard<'_, Holder<C>>) -> C::News {
+        let Holder { core, messages } = &mut *holder;
+        std::mem::swap(&mut self.inbox().messages, messages);
+        core.turn(messages)
     }
 }
 
@@ -108,27 +125,52 @@ mod model {
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::thread;
 
-    use super::Baton;
+    use super::{Baton, Turn};
+
+    /// Adds messages up. An atomic, so that loom lets others go first while the core runs.
+    #[derive(Default)]
+    struct Sum(AtomicU32);
+
+    impl Turn for Sum {
+        type Message = u32;
+        type News = ();
+
+        fn turn(&mut self, messages: &mut Vec<u32>) {
+            self.0.fetch_add(messages.drain(..).sum(), Ordering::Relaxed);
+        }
+    }
+
+    /// One thread submits while another one has the baton for a reason of its own.
+    fn nothing_is_left_behind(other: fn(&Baton<Sum>)) {
+        loom::model(move || {
+            let baton = Arc::new(Baton::new(Sum::default()));
+            let theirs = baton.clone();
+            let other = thread::spawn(move || other(&theirs));
+            assert!(baton.post(10));
+            baton.drive(|()| ());
+            other.join().expect("no panic");
+            let sum = &baton.core().core.0;
+            assert_eq!(sum.load(Ordering::Relaxed) % 100, 10);
+        });
+    }
 
     #[test]
-    fn every_message_is_taken_by_somebody() {
-        loom::model(|| {
-            // An atomic, so that loom lets others go first while the core runs.
-            let baton = Arc::new(Baton::new(AtomicU32::new(0)));
-            let send = |message: u32| {
-                let baton = baton.clone();
-                move || {
-                    assert!(baton.post(message));
-                    let turn = |sum: &mut AtomicU32, messages: &mut Vec<u32>| {
-                        sum.fetch_add(messages.drain(..).sum(), Ordering::Relaxed);
-                    };
-                    baton.drive(turn, |()| ());
-                }
-            };
-            let other = thread::spawn(send(1));
-            send(10)();
-            other.join().expect("no panic");
-            assert_eq!(baton.core().load(Ordering::Relaxed), 11);
+    fn beside_another_submission() {
+        nothing_is_left_behind(|baton| {
+            baton.post(100);
+            baton.drive(|()| ());
+        });
+    }
+
+    #[test]
+    fn beside_the_poller() {
+        nothing_is_left_behind(|baton| baton.drive_now(|()| ()));
+    }
+
+    #[test]
+    fn beside_a_look_at_the_core() {
+        nothing_is_left_behind(|baton| {
+            baton.with_core(|sum| sum.0.fetch_add(0, Ordering::Relaxed), |()| ());
         });
     }
 }

@@ -2,13 +2,15 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use preempt_device::abi::{Cohort, Post};
 use slotmap::SecondaryMap;
 
+use super::baton::Turn;
 use super::handle::Completion;
+use super::lock;
 use crate::device::{ControlMemory, Copy, Device, Grid, Report};
 use crate::engine::{
     Action, CohortOrder, ControlIndex, Engine, Event, LaunchReport, LaunchSpec, OpKey, Outcome,
@@ -58,8 +60,33 @@ impl fmt::Debug for Work {
     }
 }
 
-/// A handle to complete, and how; after the core is unlocked, since it wakes others.
-pub(super) type Completed = (Arc<Completion>, Result<LaunchReport, Error>);
+/// What others have to be told after a turn.
+#[derive(Default)]
+pub(super) struct News {
+    /// Handles to complete, and how.
+    pub completed: Vec<(Arc<Completion>, Result<LaunchReport, Error>)>,
+    /// What nobody needs any more. Freeing memory can take long.
+    pub retired: Vec<Job>,
+    pub became_busy: bool,
+    pub became_idle: bool,
+}
+
+/// Whether operations are in flight.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    pub any: Mutex<bool>,
+    pub none: Condvar,
+}
+
+/// What there is to do for whoever looks after the core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rest {
+    Busy,
+    Idle,
+    /// Closed, and everything is done. From now on the core does nothing: the device may have
+    /// another scheduler, whose reports are none of its business.
+    Retired,
+}
 
 pub(super) struct Core {
     engine: Engine,
@@ -73,38 +100,26 @@ pub(super) struct Core {
     /// Kept for their capacity.
     reports: Vec<Report>,
     out: Vec<(CohortOrder, u32)>,
-    pub completed: Vec<Completed>,
+    news: News,
+    in_flight: Arc<InFlight>,
+    closed: bool,
+    retired: bool,
 }
 
 // SAFETY: the posts are atomics that the device keeps as long as it lives, and the core holds it.
 unsafe impl Send for Core {}
 
-impl Core {
-    pub fn new(device: Device, policy: Box<dyn Policy>) -> Core {
-        Core {
-            engine: Engine::new(device.properties().sms, policy),
-            device,
-            start: Instant::now(),
-            jobs: SecondaryMap::new(),
-            controls: Vec::new(),
-            cohorts: Vec::new(),
-            actions: Vec::new(),
-            reports: Vec::new(),
-            out: Vec::new(),
-            completed: Vec::new(),
-        }
-    }
-
-    pub fn is_busy(&self) -> bool {
-        self.engine.is_busy()
-    }
-
-    pub fn refusal(&self) -> Option<&Refusal> {
-        self.engine.refusal()
-    }
+impl Turn for Core {
+    type Message = Message;
+    type News = News;
 
     /// Takes in `messages` and what the device reports, and acts on it.
-    pub fn turn(&mut self, messages: &mut Vec<Message>) {
+    fn turn(&mut self, messages: &mut Vec<Message>) -> News {
+        if self.retired {
+            // Cancels of what is over.
+            messages.clear();
+            return News::default();
+        }
         self.take_reports();
         let now = self.start.elapsed();
         for message in messages.drain(..) {
@@ -115,14 +130,63 @@ impl Core {
                         self.engine.handle(now, Event::Cancel { op }, &mut self.actions);
                     }
                 }
-                Message::Close => self.engine.handle(now, Event::Close, &mut self.actions),
+                Message::Close => {
+                    self.closed = true;
+                    self.engine.handle(now, Event::Close, &mut self.actions);
+                }
             }
             self.act();
         }
-        self.engine.settle(now, &mut self.actions);
-        self.act();
-        self.engine.settle(now, &mut self.actions);
-        self.act();
+        // What goes wrong on the way may give the policy more to decide.
+        loop {
+            self.engine.settle(now, &mut self.actions);
+            if self.actions.is_empty() {
+                break;
+            }
+            self.act();
+        }
+        let is_busy = self.engine.is_busy();
+        let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
+        self.news.became_busy = is_busy && !was_busy;
+        self.news.became_idle = was_busy && !is_busy;
+        std::mem::take(&mut self.news)
+    }
+}
+
+impl Core {
+    pub fn new(device: Device, policy: Box<dyn Policy>, in_flight: Arc<InFlight>) -> Core {
+        Core {
+            engine: Engine::new(device.properties().sms, policy),
+            device,
+            start: Instant::now(),
+            jobs: SecondaryMap::new(),
+            controls: Vec::new(),
+            cohorts: Vec::new(),
+            actions: Vec::new(),
+            reports: Vec::new(),
+            out: Vec::new(),
+            news: News::default(),
+            in_flight,
+            closed: false,
+            retired: false,
+        }
+    }
+
+    /// Whether there is more to do.
+    pub fn rest(&mut self) -> Rest {
+        match (self.engine.is_busy(), self.closed) {
+            (true, _) => Rest::Busy,
+            (false, false) => Rest::Idle,
+            (false, true) => {
+                self.retired = true;
+                Rest::Retired
+            }
+        }
+    }
+
+    /// Why the policy was replaced, if it was.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        self.engine.refusal()
     }
 
     fn submit(&mut self, job: Job) {
@@ -192,8 +256,10 @@ impl Core {
                         }
                     }
                     Action::Signal { control, slot, signal } => {
-                        let control = self.controls[control as usize];
-                        self.device.inner.backend.signal(control, slot, signal);
+                        // There is none if it could not be allocated.
+                        if let Some(&control) = self.controls.get(control as usize) {
+                            self.device.inner.backend.signal(control, slot, signal);
+                        }
                     }
                     Action::Copy { op } => {
                         if let Some((Job { work: Work::Copy { copy, .. }, .. }, _)) =
@@ -204,7 +270,9 @@ impl Core {
                         }
                     }
                     Action::Finish { op, outcome } => self.finish(op, outcome),
-                    Action::Retire { op } => drop(self.jobs.remove(op)),
+                    Action::Retire { op } => {
+                        self.news.retired.extend(self.jobs.remove(op).map(|(job, _)| job));
+                    }
                 }
             }
             if self.actions.is_empty() {
@@ -264,6 +332,6 @@ impl Core {
                 Err(Error::KernelFailed { kernel, message })
             }
         };
-        self.completed.push((job.completion.clone(), result));
+        self.news.completed.push((job.completion.clone(), result));
     }
 }

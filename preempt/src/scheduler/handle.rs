@@ -122,22 +122,20 @@ pub(super) struct Completion {
 #[derive(Debug, Default)]
 struct State {
     result: Option<Result<LaunchReport, Error>>,
-    wakers: Vec<Waker>,
+    waker: Option<Waker>,
 }
 
 impl Completion {
-    /// Ends the operation and wakes whoever waits.
-    pub fn complete(&self, result: Result<LaunchReport, Error>) {
+    /// Ends the operation, wakes the threads that wait, and returns whom else to wake.
+    pub fn complete(&self, result: Result<LaunchReport, Error>) -> Option<Waker> {
         let mut state = lock(&self.state);
         state.result = Some(result);
-        let wakers = std::mem::take(&mut state.wakers);
+        let waker = state.waker.take();
         drop(state);
         // Release: pairs with the acquire in `is_done`.
         self.done.store(true, Ordering::Release);
         self.changed.notify_all();
-        for waker in wakers {
-            super::contain(|| waker.wake());
-        }
+        waker
     }
 
     fn is_done(&self) -> bool {
@@ -188,7 +186,7 @@ impl<T: Output> Handle<T> {
     /// [`Error::Cancelled`], [`Error::KernelFailed`], [`Error::InputLost`] or
     /// [`Error::SchedulerDropped`].
     pub fn wait(&self) -> Result<T, Error> {
-        let result = self.spin(None).or_else(|| self.completion.park(None));
+        let result = self.spin(None).or_else(|| self.sleep(None));
         // Without a deadline `park` returns with a result only.
         self.output(result.unwrap_or(Err(Error::SchedulerDropped { done: 0, tasks: 0 })))
     }
@@ -200,7 +198,7 @@ impl<T: Output> Handle<T> {
     /// As for [`wait`](Handle::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> Option<Result<T, Error>> {
         let deadline = Instant::now().checked_add(timeout);
-        let result = self.spin(deadline).or_else(|| self.completion.park(deadline))?;
+        let result = self.spin(deadline).or_else(|| self.sleep(deadline))?;
         Some(self.output(result))
     }
 
@@ -225,8 +223,8 @@ impl<T: Output> Handle<T> {
     ///
     /// What waits is dropped; a kernel that runs stops at its next yield. The handle then gives
     /// [`Error::Cancelled`] with the number of block-tasks that are done, unless the operation was
-    /// complete before. What comes after it in its stream goes on. A copy that has started is
-    /// completed.
+    /// complete before. What it wrote until then stays in its buffers, and what comes after it goes
+    /// on with that. A copy that has started is completed.
     pub fn cancel(&self) {
         if !self.completion.is_done() {
             self.shared.cancel(self.completion.clone());
@@ -249,6 +247,16 @@ impl<T: Output> Handle<T> {
         }
     }
 
+    /// Waits without driving, unless this thread is the one that everybody else relies on.
+    fn sleep(&self, deadline: Option<Instant>) -> Option<Result<LaunchReport, Error>> {
+        if self.shared.is_poller() {
+            let in_time = || deadline.is_none_or(|end| Instant::now() < end);
+            self.shared.poll_while(|| !self.completion.is_done() && in_time());
+            return self.completion.result();
+        }
+        self.completion.park(deadline)
+    }
+
     fn output(&self, result: Result<LaunchReport, Error>) -> Result<T, Error> {
         result.map(|report| T::output(report, &self.keep))
     }
@@ -264,8 +272,9 @@ impl<T: Output> Future for Handle<T> {
             drop(state);
             return Poll::Ready(self.output(result));
         }
-        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-            state.wakers.push(context.waker().clone());
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            empty => *empty = Some(context.waker().clone()),
         }
         Poll::Pending
     }

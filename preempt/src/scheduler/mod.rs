@@ -9,7 +9,6 @@
 //! | `handle` | results |
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use preempt_device::kernel::KernelArg;
 
 use crate::buffer::Buffer;
 use crate::device::Device;
-use crate::error::Error;
+use crate::error::{Error, caught};
 use crate::module::Module;
 use crate::policy::{Policy, Priority, StaticPriority};
 
@@ -37,7 +36,8 @@ pub use stream::Stream;
 /// Clones are the same scheduler. When the last one is dropped, what has not started is
 /// dropped, running kernels stop at their next yield, and handles give
 /// [`Error::SchedulerDropped`]; call [`synchronize`](Scheduler::synchronize) before to let
-/// everything finish.
+/// everything finish. Dropping waits for the block-tasks that run, but at most ten seconds; after
+/// that the device stays taken until they have ended.
 ///
 /// ```
 /// use preempt::{Device, Priority, Scheduler};
@@ -198,5 +198,5 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Calls code of others; a panic ends there.
 fn contain(callback: impl FnOnce()) {
     // The panic hook has reported it.
-    let _ = catch_unwind(AssertUnwindSafe(callback));
+    let _ = caught(callback);
 }

@@ -10,9 +10,9 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use super::baton::Baton;
-use super::core::{Completed, Core, Job, Message};
+use super::core::{Core, InFlight, Job, Message, News, Rest};
 use super::handle::Completion;
-use super::lock;
+use super::{contain, lock};
 use crate::device::Device;
 use crate::error::Error;
 use crate::module::Module;
@@ -27,26 +27,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Shared {
     pub device: Device,
     pub spin: Duration,
-    baton: Baton<Core, Message>,
-    status: Mutex<Status>,
-    /// When `status` becomes quieter.
-    quieter: Condvar,
+    baton: Baton<Core>,
+    in_flight: Arc<InFlight>,
+    /// Whether the device was given back.
+    released: Mutex<bool>,
+    release: Condvar,
     poller: OnceLock<Thread>,
-}
-
-#[derive(Debug, Default)]
-struct Status {
-    /// Whether operations are in flight. Written with the core locked.
-    busy: bool,
-    /// Whether the scheduler has given the device back.
-    released: bool,
-}
-
-/// What came of a turn of the core.
-struct News {
-    completed: Vec<Completed>,
-    was_busy: bool,
-    is_busy: bool,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -73,12 +59,14 @@ impl Shared {
         spin: Duration,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(modules)?;
+        let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
-            baton: Baton::new(Core::new(device.clone(), policy)),
+            baton: Baton::new(Core::new(device.clone(), policy, in_flight.clone())),
             device,
             spin,
-            status: Mutex::default(),
-            quieter: Condvar::new(),
+            in_flight,
+            released: Mutex::new(false),
+            release: Condvar::new(),
             poller: OnceLock::new(),
         });
         let polled = shared.clone();
@@ -111,44 +99,46 @@ impl Shared {
 
     /// Runs the core, unless another thread does; then that one takes over what was submitted.
     pub fn drive(&self) {
-        self.baton.drive(|core, messages| self.turn(core, messages), |news| self.tell(news));
+        self.baton.drive(|news| self.tell(news));
     }
 
     /// Waits until nothing is in flight.
     pub fn wait_until_idle(&self) {
         // Not `drive`: what the caller submitted must be in flight before it waits.
-        self.baton.drive_now(|core, messages| self.turn(core, messages), |news| self.tell(news));
-        let status = lock(&self.status);
-        drop(self.quieter.wait_while(status, |status| status.busy));
-    }
-
-    /// Runs the core once; the baton is held.
-    fn turn(&self, core: &mut Core, messages: &mut Vec<Message>) -> News {
-        core.turn(messages);
-        let is_busy = core.is_busy();
-        let was_busy = std::mem::replace(&mut lock(&self.status).busy, is_busy);
-        News { completed: std::mem::take(&mut core.completed), was_busy, is_busy }
-    }
-
-    /// Wakes those who wait; the baton is not held, since they may come back at once.
-    fn tell(&self, news: News) {
-        for (completion, result) in news.completed {
-            completion.complete(result);
-        }
-        match (news.was_busy, news.is_busy) {
-            (false, true) => self.wake_poller(),
-            (true, false) => self.quieter.notify_all(),
-            _ => {}
+        self.baton.drive_now(|news| self.tell(news));
+        let is_busy = || *lock(&self.in_flight.any);
+        if self.is_poller() {
+            self.poll_while(is_busy);
+        } else {
+            let any = lock(&self.in_flight.any);
+            drop(self.in_flight.none.wait_while(any, |any| *any));
         }
     }
 
     pub fn policy_error(&self) -> Option<Error> {
-        let core = self.baton.core();
-        let refusal = core.refusal()?;
-        Some(Error::PolicyReplaced {
-            policy: refusal.policy.as_str().into(),
-            reason: refusal.reason.as_str().into(),
-        })
+        let refusal =
+            self.baton.with_core(|core| core.refusal().cloned(), |news| self.tell(news))?;
+        let (policy, reason) = (refusal.policy.into(), refusal.reason.into());
+        Some(Error::PolicyReplaced { policy, reason })
+    }
+
+    /// Wakes those who wait; the baton is not held, since they may come back at once.
+    fn tell(&self, news: News) {
+        // All before any waker, which may wait for another one of them.
+        let wakers: Vec<_> = news
+            .completed
+            .into_iter()
+            .filter_map(|(completion, result)| completion.complete(result))
+            .collect();
+        if news.became_busy {
+            self.wake_poller();
+        }
+        if news.became_idle {
+            self.in_flight.none.notify_all();
+        }
+        for waker in wakers {
+            contain(|| waker.wake());
+        }
     }
 
     fn wake_poller(&self) {
@@ -157,31 +147,45 @@ impl Shared {
         }
     }
 
+    /// Whether this is the poller: a waker that it calls may wait for other operations.
+    pub fn is_poller(&self) -> bool {
+        self.poller.get().is_some_and(|poller| poller.id() == thread::current().id())
+    }
+
+    /// Looks after the device while `condition` holds.
+    pub fn poll_while(&self, condition: impl Fn() -> bool) {
+        let backend = &self.device.inner.backend;
+        while condition() {
+            let mark = self.look();
+            if condition() {
+                backend.wait(mark, POLL_TIMEOUT);
+            }
+        }
+    }
+
+    /// Runs the core; what happens after it has looked at the device ends a wait from the mark.
+    fn look(&self) -> u64 {
+        // The mark comes first, and then a turn of the core that begins after it: not just any
+        // turn, for another thread's may have looked at the device before the mark.
+        let mark = self.device.inner.backend.mark();
+        self.baton.drive_now(|news| self.tell(news));
+        mark
+    }
+
     /// The poller thread.
     fn poll(&self) {
-        let backend = &self.device.inner.backend;
         loop {
-            // Before the look, so that what happens between look and wait ends the wait.
-            let mark = backend.mark();
-            self.drive();
-            if lock(&self.status).busy {
-                backend.wait(mark, POLL_TIMEOUT);
-            } else if self.has_drained() {
-                break;
-            } else {
+            let mark = self.look();
+            match self.baton.with_core(Core::rest, |news| self.tell(news)) {
+                Rest::Busy => self.device.inner.backend.wait(mark, POLL_TIMEOUT),
                 // Whoever makes the core busy, or closes the scheduler, unparks.
-                thread::park();
+                Rest::Idle => thread::park(),
+                Rest::Retired => break,
             }
         }
         self.device.give_back();
-        lock(&self.status).released = true;
-        self.quieter.notify_all();
-    }
-
-    /// Whether the scheduler is closed and everything is done.
-    fn has_drained(&self) -> bool {
-        let core = self.baton.core();
-        self.baton.is_drained() && !core.is_busy()
+        *lock(&self.released) = true;
+        self.release.notify_all();
     }
 }
 
@@ -192,10 +196,10 @@ impl Drop for Closer {
         shared.drive();
         shared.wake_poller();
         // The last scheduler may be dropped by a waker that the poller calls.
-        if shared.poller.get().is_none_or(|poller| poller.id() != thread::current().id()) {
-            let status = lock(&shared.status);
-            let released = |status: &mut Status| !status.released;
-            drop(shared.quieter.wait_timeout_while(status, CLOSE_TIMEOUT, released));
+        if !shared.is_poller() {
+            let released = lock(&shared.released);
+            let wait = |released: &mut bool| !*released;
+            drop(shared.release.wait_timeout_while(released, CLOSE_TIMEOUT, wait));
         }
     }
 }

@@ -13,6 +13,7 @@ use super::threads::{Emulator, Task};
 use super::{Shared, lock};
 use crate::device::{Grid, Report};
 use crate::engine::OpKey;
+use crate::error::caught;
 
 /// A block on its way to its SM.
 pub(super) struct Resident {
@@ -67,8 +68,10 @@ impl Resident {
                 block: Dim3::new(index % x, row % y, row / y),
                 sm,
             };
-            // SAFETY: the launch checked the arguments against the kernel's.
-            if let Err(message) = unsafe { emulator.run(&task) }
+            // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
+            // block goes on: a launch whose blocks do not leave never ends.
+            let result = caught(|| unsafe { emulator.run(&task) });
+            if let Err(message) = result.and_then(|result| result)
                 && !failed.swap(true, Ordering::Relaxed)
             {
                 let message = format!(

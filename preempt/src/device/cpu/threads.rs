@@ -6,17 +6,17 @@
 
 use std::cell::Cell;
 use std::fmt::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use preempt_device::host::{Args, Dim3, Kernel, Rendezvous, ThreadContext, with_thread};
 
-use crate::error::panic_message;
+use crate::error::caught;
 
-/// Bytes of each coroutine stack; pages that are not touched take no memory.
-const STACK_BYTES: usize = 256 << 10;
+/// Bytes of each coroutine stack; pages that are not touched take no memory. A GPU gives a thread
+/// at most 512 KiB of local memory, and unoptimised host code needs more than device code.
+const STACK_BYTES: usize = 1 << 20;
 
 /// Lanes of a warp.
 const WARP: usize = 32;
@@ -80,9 +80,29 @@ impl Emulator {
         self.shared.clear();
         self.shared.resize((task.kernel.shared_bytes as usize).div_ceil(16), POISON);
         let result = self.start_all(task).and_then(|()| self.run_to_end(task));
-        // After an error, threads may still wait: dropping a coroutine unwinds it.
+        // After an error, threads may still wait. Dropping a coroutine unwinds it, and destructors
+        // may ask where they are.
+        for index in 0..self.places.len() {
+            let place = std::mem::replace(&mut self.places[index], Place::Ended);
+            if let Place::Waiting(thread, _) = place {
+                with_thread(&self.context(task, index), || drop(thread));
+            }
+        }
         self.places.clear();
         result
+    }
+
+    /// Where thread `index` of a task is.
+    fn context(&mut self, task: &Task<'_>, index: usize) -> ThreadContext {
+        ThreadContext {
+            thread: position(index, task.block_dim),
+            block: task.block,
+            block_dim: task.block_dim,
+            grid_dim: task.grid_dim,
+            sm: task.sm,
+            shared: self.shared.as_mut_ptr().cast(),
+            wait,
+        }
     }
 
     fn start_all(&mut self, task: &Task<'_>) -> Result<(), String> {
@@ -99,8 +119,7 @@ impl Emulator {
             let thread = unsafe {
                 Thread::with_stack_unchecked(stack, move |yielder, _| {
                     YIELDER.set(yielder);
-                    catch_unwind(AssertUnwindSafe(|| (kernel.cpu)(&*args)))
-                        .map_err(|panic| panic_message(&*panic).to_owned())
+                    caught(|| (kernel.cpu)(&*args))
                 })
             };
             let place = self.resume(task, index, thread, 0)?;
@@ -117,15 +136,7 @@ impl Emulator {
         mut thread: Thread,
         answer: u64,
     ) -> Result<Place, String> {
-        let context = ThreadContext {
-            thread: position(index, task.block_dim),
-            block: task.block,
-            block_dim: task.block_dim,
-            grid_dim: task.grid_dim,
-            sm: task.sm,
-            shared: self.shared.as_mut_ptr().cast(),
-            wait,
-        };
+        let context = self.context(task, index);
         match with_thread(&context, || thread.resume(answer)) {
             CoroutineResult::Yield(rendezvous) => Ok(Place::Waiting(thread, rendezvous)),
             CoroutineResult::Return(result) => {
@@ -218,7 +229,7 @@ impl Emulator {
     fn offered(&self, first: usize, source: u32, mask: u32) -> Result<u64, String> {
         match self.places.get(first + source as usize) {
             Some(Place::Waiting(_, Rendezvous::WarpShuffle(shuffle)))
-                if mask >> source & 1 == 1 =>
+                if source < 32 && mask >> source & 1 == 1 =>
             {
                 Ok(shuffle.value.into())
             }
