@@ -1,11 +1,13 @@
 //! What goes wrong gives an error that says what to do, and the scheduler goes on.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use preempt::policy::{Arrival, DeviceView, Plan, Policy};
-use preempt::{Buffer, Call, Device, Error, LaunchId, Scheduler, Stream};
+use preempt::{Buffer, Call, Device, Error, Handle, LaunchId, LaunchReport, Scheduler, Stream};
 use preempt_device::abi::SmRange;
 use preempt_device::host::{Args, Dim3, Kernel};
 use preempt_device::prelude::*;
@@ -267,6 +269,78 @@ fn a_kernel_that_panics_is_an_error() {
     setup.recover();
 }
 
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("this value panics when it is dropped, as a test asks");
+    }
+}
+
+#[test]
+fn a_panic_can_carry_anything() {
+    #[preemptible(block = 1)]
+    fn throws(_out: SliceMut<u32>) {
+        std::panic::panic_any(Bomb);
+    }
+
+    let mut setup = Setup::new();
+    let call = throws(&mut setup.counts).grid(3);
+    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    assert_error!(error, Error::KernelFailed { .. }, "without a message");
+    setup.recover();
+}
+
+#[test]
+fn threads_that_are_given_up_run_their_destructors_as_threads() {
+    /// Asks where it is.
+    struct Guard(SliceMut<u32>);
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            let index = thread::thread_idx_x() as usize;
+            // SAFETY: each thread writes its own element.
+            unsafe { self.0.write(index, 1) };
+        }
+    }
+
+    #[preemptible(block = 64)]
+    fn guarded(out: SliceMut<u32>) {
+        #[inline(always)]
+        fn wait() {
+            thread::sync_threads();
+        }
+        let _guard = Guard(out);
+        if thread::thread_idx_x() < 63 {
+            wait();
+        }
+    }
+
+    let mut setup = Setup::new();
+    let call = guarded(&mut setup.counts).grid(1);
+    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    assert_error!(error, Error::KernelFailed { .. }, "63 wait at a barrier");
+    setup.recover();
+}
+
+#[test]
+fn the_width_of_a_shuffle_is_a_power_of_two() {
+    #[preemptible(block = 32)]
+    fn wide(out: SliceMut<u32>) {
+        // SAFETY: it is wrong on purpose; the CPU device says so.
+        let (value, _) = unsafe { warp::warp_shuffle_idx(u32::MAX, 1u32, 40, 64) };
+        // SAFETY: each thread writes its own element.
+        unsafe { out.write(thread::thread_idx_x() as usize, value) };
+    }
+
+    let mut setup = Setup::new();
+    let call = wide(&mut setup.counts).grid(1);
+    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    assert_error!(error, Error::KernelFailed { .. }, "1, 2, 4, 8, 16 or 32");
+    setup.recover();
+}
+
 impl Setup {
     /// After a failure: what the kernel wrote is lost until it is uploaded anew.
     fn recover(mut self) {
@@ -444,4 +518,57 @@ fn a_callback_that_panics_harms_nobody() {
         assert_eq!(handle.wait().expect("it runs").tasks, 50);
     }
     setup.scheduler.synchronize().expect("nothing else is wrong");
+}
+
+/// Waits for another operation when it is called.
+struct WaitingWaker(Mutex<Option<Handle<LaunchReport>>>, Sender<Result<LaunchReport, Error>>);
+
+impl Wake for WaitingWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(handle) = self.0.lock().expect("not poisoned").take() {
+            // The test may be over.
+            let _ = self.1.send(handle.wait());
+        }
+    }
+}
+
+#[test]
+fn a_callback_may_wait_for_another_operation() {
+    let setup = Setup::new();
+    let (gate, later) = (Gate::new(&setup.scheduler), Gate::new(&setup.scheduler));
+    let (mut log, mut later_log) = (setup.zeroed(), setup.zeroed());
+    let handle = setup.stream.launch(gated(&gate.0, &mut log, 1).grid(1)).expect("accepted");
+    let other = setup.stream.launch(gated(&later.0, &mut later_log, 2).grid(1)).expect("accepted");
+    let (sender, receiver) = channel();
+    let waker = Waker::from(Arc::new(WaitingWaker(Mutex::new(Some(other)), sender)));
+    let mut handle = Box::pin(handle);
+    assert!(Future::poll(handle.as_mut(), &mut Context::from_waker(&waker)).is_pending());
+    // Nobody but the poller is there to call the waker, and then to see the other one end.
+    gate.open();
+    later.wait_for(1);
+    later.open();
+    let result = receiver.recv().expect("the waker was called");
+    assert_eq!(result.expect("runs").tasks, 1);
+}
+
+#[test]
+fn operations_end_without_anybody_who_waits() {
+    let mut setup = Setup::new();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Takes the baton all the time, for another reason.
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(setup.scheduler.policy_error().is_none());
+            }
+        });
+        for _ in 0..2000 {
+            let call = kernels::count_1d(&mut setup.counts, &mut setup.writes).grid(1).block(1);
+            let handle = setup.stream.launch(call).expect("accepted");
+            while !handle.is_done() {
+                std::thread::yield_now();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }
