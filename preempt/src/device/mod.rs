@@ -71,7 +71,7 @@ impl Device {
             return Err(Error::BadDevice { sms, blocks_per_sm, max_sms: MAX_SMS });
         }
         let properties = Properties {
-            name: format!("CPU device, {sms} SMs, {blocks_per_sm} blocks per SM"),
+            name: format!("CPU device, SMs: {sms}, blocks per SM: {blocks_per_sm}"),
             sms,
             blocks_per_sm,
             threads_per_sm: 2048,
