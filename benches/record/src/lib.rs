@@ -59,8 +59,10 @@ fn commit() -> Option<String> {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["rev-parse", "--short", "HEAD"])?;
-    let dirty = git(&["status", "--porcelain", "--untracked-files=no"])
-        .is_none_or(|changes| !changes.is_empty());
+    // Results are written here, perhaps over older ones; they are not what is measured.
+    let but_results = [":(top)", ":(top,exclude)benches/results"];
+    let status = ["status", "--porcelain", "--untracked-files=no", "--"];
+    let dirty = git(&[&status[..], &but_results].concat()).is_none_or(|files| !files.is_empty());
     Some(if dirty { commit + "-dirty" } else { commit })
 }
 
