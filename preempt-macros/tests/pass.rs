@@ -88,7 +88,7 @@ fn run(call: Call) {
                 wait: no_barriers,
             };
             // SAFETY: the arguments are those of the call, and the thread is set.
-            with_thread(&context, || unsafe { (kernel.cpu)(call.args()) });
+            unsafe { with_thread(&context, || (kernel.cpu)(call.args())) };
         }
     }
 }

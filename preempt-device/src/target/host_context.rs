@@ -63,7 +63,12 @@ thread_local! {
 /// Runs `body` as the emulated thread `context`.
 ///
 /// Whoever emulates a block calls this each time it switches to one of the block's threads.
-pub fn with_thread<R>(context: &ThreadContext, body: impl FnOnce() -> R) -> R {
+///
+/// # Safety
+///
+/// `body` ends, or is suspended by `context.wait`, before `context` goes, and nobody calls this
+/// inside of a kernel.
+pub unsafe fn with_thread<R>(context: &ThreadContext, body: impl FnOnce() -> R) -> R {
     struct Restore(*const ThreadContext);
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -85,7 +85,8 @@ impl Emulator {
         for index in 0..self.places.len() {
             let place = std::mem::replace(&mut self.places[index], Place::Ended);
             if let Place::Waiting(thread, _) = place {
-                with_thread(&self.context(task, index), || drop(thread));
+                // SAFETY: the thread is unwound to its end.
+                unsafe { with_thread(&self.context(task, index), || drop(thread)) };
             }
         }
         self.places.clear();
@@ -137,7 +138,8 @@ impl Emulator {
         answer: u64,
     ) -> Result<Place, String> {
         let context = self.context(task, index);
-        match with_thread(&context, || thread.resume(answer)) {
+        // SAFETY: the coroutine ends or is suspended before this returns.
+        match unsafe { with_thread(&context, || thread.resume(answer)) } {
             CoroutineResult::Yield(rendezvous) => Ok(Place::Waiting(thread, rendezvous)),
             CoroutineResult::Return(result) => {
                 self.stacks.push(thread.into_stack());
