@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use preempt_record::{digits, percentile};
+
 /// Measured times of one thing.
 #[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<Duration>);
@@ -21,11 +23,7 @@ impl Samples {
     pub fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
-        let at = |share: f64| {
-            // Nearest rank: the least time that this share of all does not exceed.
-            let rank = (share * sorted.len() as f64).ceil() as usize;
-            sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
-        };
+        let at = |share: f64| percentile(&sorted, share).unwrap_or_default();
         Summary { p50: at(0.5), p99: at(0.99), max: at(1.0) }
     }
 }
@@ -39,11 +37,6 @@ pub struct Summary {
     pub p99: Duration,
     /// The longest.
     pub max: Duration,
-}
-
-/// In microseconds, as the JSON has all times.
-pub fn microseconds(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e3
 }
 
 /// How many times `b` goes into `a`; `None` for nothing.
@@ -67,19 +60,10 @@ pub fn show_ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".to_owned(), |ratio| digits(ratio) + "x")
 }
 
-fn digits(value: f64) -> String {
-    let decimals = if value < 10.0 {
-        2
-    } else if value < 100.0 {
-        1
-    } else {
-        0
-    };
-    format!("{value:.decimals$}")
-}
-
 #[cfg(test)]
 mod tests {
+    use preempt_record::microseconds;
+
     use super::*;
 
     #[test]

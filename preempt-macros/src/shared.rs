@@ -46,6 +46,7 @@ impl Placer<'_> {
                 mac,
                 "expected an element type and a constant length, `shared_array![f32; 256]`",
             );
+            // Of any type, so that the error above is the only one.
             return Some(quote!(::core::unimplemented!()));
         };
         let (krate, element) = (self.krate, &array.element);

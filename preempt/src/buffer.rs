@@ -17,8 +17,8 @@ use crate::error::Error;
 /// Kernels take `&Buffer<T>` where they read and `&mut Buffer<T>` where they write. Operations
 /// that use the same buffer run in the order in which they were submitted, on whatever streams:
 /// readers at the same time, a writer alone. The buffer counts as a whole: launches that write
-/// different parts of one buffer run one after the other. The memory is freed when the buffer is dropped and
-/// the last operation that uses it is done.
+/// different parts of one buffer run one after the other. The memory is freed when the buffer is
+/// dropped and the last operation that uses it is done.
 ///
 /// A kernel that writes a buffer has it alone, so one buffer cannot be passed both ways:
 ///
@@ -55,6 +55,7 @@ impl<T: KernelArg> Buffer<T> {
     /// A buffer of `len` elements, all bytes 0.
     pub(crate) fn zeroed(device: &Device, len: usize) -> Result<Buffer<T>, Error> {
         const { assert!(align_of::<T>() <= 256, "device memory is aligned to 256 bytes") };
+        // Relaxed below: only the number counts.
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let bytes = len.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;

@@ -323,8 +323,8 @@ pub fn yields(
     Ok(tally)
 }
 
-/// Cancels `launches` kernels of `tasks` block-tasks at random moments, while small urgent ones take SMs from them, and
-/// compares what they report with what they did. Calls `watch` now and then.
+/// Cancels `launches` kernels of `tasks` block-tasks at random moments, while small urgent ones take
+/// SMs from them, and compares what they report with what they did. Calls `watch` now and then.
 ///
 /// # Errors
 ///

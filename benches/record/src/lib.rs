@@ -1,9 +1,9 @@
 //! How measurements are written down: a table for people, JSON for programs that says where,
-//! when and of what it was measured.
+//! when and of what it was measured; and how times are told in both.
 
 use std::fmt::Write as _;
 use std::process::Command;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use std::{env, fs, thread};
 
 use serde_json::{Value, json};
@@ -75,6 +75,29 @@ fn date() -> String {
 /// The command line. Arguments need not be Unicode: files are named by them.
 fn command() -> String {
     env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// The least time that a share of `sorted` times does not exceed (nearest rank).
+pub fn percentile(sorted: &[Duration], share: f64) -> Option<Duration> {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+/// In microseconds, as the JSON has all times.
+pub fn microseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}
+
+/// With about three digits that count.
+pub fn digits(value: f64) -> String {
+    let decimals = if value < 10.0 {
+        2
+    } else if value < 100.0 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.decimals$}")
 }
 
 /// Lines of cells in columns, the first `left` columns flush left and the others flush right.

@@ -8,6 +8,7 @@ use anyhow::Result;
 use preempt::policy::StaticPriority;
 use preempt::{Handle, LaunchReport, Scheduler, Stream};
 use preempt_bench_kernels::{count, occupy};
+use preempt_record::microseconds;
 use preempt_tests::Random;
 use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use super::counted::Counted;
 use super::{Bench, Outcome, line};
 use crate::progress::Progress;
-use crate::samples::{Samples, microseconds, ratio, show, show_ratio};
+use crate::samples::{Samples, ratio, show, show_ratio};
 
 /// How long the batch kernel's block-tasks are, and how many groups of samples are taken.
 const CASES: [(Duration, u32); 4] = [

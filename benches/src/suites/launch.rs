@@ -5,13 +5,14 @@ use std::time::Instant;
 use anyhow::Result;
 use preempt::policy::StaticPriority;
 use preempt_bench_kernels::{count, empty};
+use preempt_record::microseconds;
 use preempt_tests::storm::Tally;
 use serde_json::json;
 
 use super::counted::Counted;
 use super::{Bench, Outcome, line};
 use crate::progress::Progress;
-use crate::samples::{Samples, microseconds, show};
+use crate::samples::{Samples, show};
 
 /// Kernels in the long stream.
 const STREAM: u32 = 1000;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use preempt_record::Record;
 pub use preempt_record::hardware;
+use preempt_record::{Record, digits, microseconds};
 use serde_json::{Value, json};
 
 use crate::arms::{BATCH_ALONE, Batch, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
@@ -139,19 +139,7 @@ impl Report {
 
 /// With about three digits that count.
 pub fn milliseconds(time: Duration) -> String {
-    let time = time.as_secs_f64() * 1e3;
-    let decimals = if time < 10.0 {
-        2
-    } else if time < 100.0 {
-        1
-    } else {
-        0
-    };
-    format!("{time:.decimals$} ms")
-}
-
-fn microseconds(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e3
+    digits(time.as_secs_f64() * 1e3) + " ms"
 }
 
 fn hexadecimal(checksum: u64) -> String {

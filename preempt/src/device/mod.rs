@@ -79,6 +79,7 @@ impl Device {
             shared_per_block: 227 << 10,
         };
         let backend = Arc::new(cpu::CpuDevice::new(&properties)?);
+        // Relaxed below: only the number counts.
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let taken = AtomicBool::new(false);
@@ -91,8 +92,9 @@ impl Device {
     }
 
     /// Takes the device for one scheduler.
+    // Acquire, with the release in `give_back`: what the last scheduler did to the device is done.
     pub(crate) fn take(&self) -> Result<(), Error> {
-        match self.inner.taken.swap(true, Ordering::AcqRel) {
+        match self.inner.taken.swap(true, Ordering::Acquire) {
             true => Err(Error::DeviceTaken),
             false => Ok(()),
         }

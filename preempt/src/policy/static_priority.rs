@@ -12,9 +12,9 @@ use crate::engine::LaunchId;
 /// Static priorities (EffiSha section 6.1), with spatial sharing (FLEP section 5.2).
 ///
 /// A more urgent launch never waits for a less urgent one, except for the block-tasks that run
-/// when it arrives. Launches of equal priority run in the order in which they became ready, and
-/// do not preempt each other. A launch takes no more SMs than its block-tasks fill; the others
-/// stay with, or go to, the next in line.
+/// when it arrives. Launches of equal priority run in the order in which they became ready; a later
+/// one yields to an earlier one only where that one had to make room itself. A launch takes no more
+/// SMs than its block-tasks fill; the others stay with, or go to, the next in line.
 ///
 /// A constant stream of urgent launches can keep a less urgent one waiting for ever.
 #[derive(Debug, Default)]

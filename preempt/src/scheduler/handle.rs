@@ -21,8 +21,8 @@ use crate::error::Error;
 ///
 /// Dropping the handle does not stop the operation: it runs as if it were waited for. If it fails,
 /// what uses its buffers later fails with [`Error::InputLost`], so waiting for the last operation
-/// of a chain is enough. A handle
-/// can be waited for on any thread, by any number of calls, and as a [`Future`] on any executor.
+/// of a chain is enough. A handle can be waited for on any thread, by any number of calls, and as a
+/// [`Future`] on any executor.
 #[must_use = "errors are reported through the handle"]
 pub struct Handle<T: Output> {
     shared: Arc<Shared>,

@@ -55,7 +55,7 @@ impl Resident {
         let [x, y, z] = cohort.grid;
         let run_task = |index: u32| {
             // A launch that went wrong has no result; the rest only has to be counted.
-            // Relaxed: a block that sees it late does work for nothing.
+            // Relaxed, as below: a block that sees it late does work for nothing.
             if failed.load(Ordering::Relaxed) {
                 return;
             }
