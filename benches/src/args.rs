@@ -40,6 +40,8 @@ pub enum Suite {
     Latency,
     /// What a launch costs on an idle device, and in a long stream of them.
     Launch,
+    /// What being preemptible costs a kernel that nobody preempts; on a GPU only.
+    Overhead,
 }
 
 /// What the kernels run on.

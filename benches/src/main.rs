@@ -20,6 +20,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use preempt::Device;
+use preempt_raw::Gpu;
 use preempt_record::{Record, hardware, table};
 
 use crate::args::{Args, DeviceKind};
@@ -36,21 +37,20 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let device = device(args)?;
+    let (device, gpu) = device(args)?;
     // Before anything runs, so that nobody waits for results that cannot be written.
     let out = args.out.as_deref().map(create).transpose()?;
-    let name = device.properties().name.clone();
+    let (name, driver) = (device.properties().name.clone(), device.properties().driver.clone());
     // Not `println!`: it panics where nobody reads on.
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
-    let bench = Bench { device, quick: args.quick, seed: args.seed };
+    let bench = Bench { device, gpu, quick: args.quick, seed: args.seed };
     let outcome = args.suite.run(&bench)?;
     let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
     writeln!(stdout, "{about}\n\n{}", table(&lines, text_columns))?;
     if let Some((mut file, path)) = out {
-        // The CPU device has no driver.
-        let record = Record { suite: args.suite.name(), device: name, driver: None, rows, summary };
+        let record = Record { suite: args.suite.name(), device: name, driver, rows, summary };
         let text = serde_json::to_string_pretty(&record.json())? + "\n";
         file.write_all(text.as_bytes()).with_context(|| cannot_write(path))?;
     }
@@ -60,16 +60,18 @@ fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn device(args: &Args) -> Result<Device> {
+/// The device, and for a GPU the driver's side of it.
+fn device(args: &Args) -> Result<(Device, Option<Gpu>)> {
     match args.device {
         DeviceKind::Cpu => {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             let (sms, blocks_per_sm) = args.suite.shape(processors.try_into().unwrap_or(u32::MAX));
-            Ok(Device::cpu(args.sms.unwrap_or(sms), args.blocks_per_sm.unwrap_or(blocks_per_sm))?)
+            let (sms, blocks_per_sm) =
+                (args.sms.unwrap_or(sms), args.blocks_per_sm.unwrap_or(blocks_per_sm));
+            Ok((Device::cpu(sms, blocks_per_sm)?, None))
         }
-        DeviceKind::Cuda => {
-            bail!("this version cannot run on a GPU yet; use `--device cpu`")
-        }
+        // In this order: preempt has settings to make before the driver starts.
+        DeviceKind::Cuda => Ok((Device::cuda(0)?, Some(Gpu::open(0)?))),
     }
 }
 

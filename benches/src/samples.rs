@@ -19,6 +19,11 @@ impl Samples {
         self.0.len()
     }
 
+    /// Half of the times are no longer; zero if there are none.
+    pub fn p50(&self) -> Duration {
+        self.summary().p50
+    }
+
     /// What is told of the times; zeros if there are none.
     pub fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();

@@ -48,17 +48,22 @@ fn assert_numbers(object: &Value, keys: &[&str]) {
 fn storm_loses_and_repeats_nothing() {
     let json = quick("storm");
     let rows = json["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 4);
+    assert_eq!(rows.len(), 5);
     for row in &rows[..3] {
         assert!(row["yields"].as_u64() >= Some(20) && row["resumes"].as_u64() >= Some(20));
-        assert!(row["block_tasks"].as_u64() >= Some(5 * 12_000));
+        assert!(row["block_tasks"].as_u64() >= Some(6 * 12_000));
     }
     assert_eq!(rows[3]["kernels"], 40, "20 that are cancelled or not, with an urgent one each");
+    assert_eq!((&rows[4]["kernels"], &rows[4]["on_excluded_sm"]), (&6.into(), &0.into()));
     for row in rows {
         assert_eq!((&row["lost"], &row["repeated"]), (&0.into(), &0.into()), "{row}");
     }
     let keys = ["block_tasks", "yields", "resumes", "cancelled", "lost", "repeated", "seconds"];
     assert_numbers(&json["summary"], &keys);
+    assert!(json["summary"]["yields_mid_kernel"].as_u64() >= Some(60));
+    for key in ["tasks_wrong", "tasks_on_excluded_sm"] {
+        assert_eq!(json["summary"][key], 0, "{key}");
+    }
 }
 
 #[test]
@@ -110,10 +115,17 @@ fn a_file_that_cannot_be_written_is_an_error_before_anything_runs() {
 
 #[test]
 fn a_device_that_cannot_be_is_refused_in_words() {
-    let output = run(&["storm", "--quick", "--device", "cuda"]);
+    let output = run(&["overhead", "--quick"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("--device cpu"), "{}", errors(&output));
+    assert!(errors(&output).contains("--device cuda"), "{}", errors(&output));
     let output = run(&["storm", "--quick", "--sms", "0"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("0 SMs"), "{}", errors(&output));
+}
+
+#[test]
+fn a_gpu_runs_a_suite_or_is_refused_in_words() {
+    let output = run(&["launch", "--quick", "--device", "cuda"]);
+    let errors = errors(&output);
+    assert!(output.status.success() || errors.contains("driver"), "{errors}");
 }

@@ -4,7 +4,7 @@
 //! Host and device code come from different compilers, so everything here is `repr(C)` and
 //! its size is asserted. The protocol over these words is in [`worker`](crate::worker).
 
-use crate::atomic_shim::AtomicU64;
+use crate::atomic_shim::{AtomicU64, Ordering};
 
 /// How many cohorts of one launch can be out at the same time.
 ///
@@ -14,8 +14,7 @@ pub const COHORT_SLOTS: usize = 8;
 
 /// The most block-tasks that one launch can have, 2³¹ − 1.
 ///
-/// The claim counter has 32 bits for the task index; the upper half is room for claims that
-/// overshoot the end.
+/// CUDA's limit for a grid's x; a dropped chunk's word ([`Chunk`](crate::worker::Chunk)) relies on it.
 pub const MAX_TASKS: u32 = i32::MAX as u32;
 
 /// The largest SM count that a signal word can address.
@@ -24,8 +23,9 @@ pub const MAX_SMS: u32 = (1 << SM_BITS) - 1;
 const SM_BITS: u32 = 14;
 const SM_MASK: u64 = (1 << SM_BITS) - 1;
 
-/// The last epoch a signal word can carry, 2³⁶ − 1. A control block that comes near it is retired.
-pub const MAX_EPOCH: u64 = (1 << (64 - 2 * SM_BITS)) - 1;
+/// How many chunks can be on a [`DropList`] at the same time: twice as many as a device of 132 SMs
+/// has blocks, if each SM holds 32.
+pub const DROP_CAPACITY: usize = if cfg!(loom) { 2 } else { 8192 };
 
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
 ///
@@ -35,7 +35,7 @@ pub const MAX_EPOCH: u64 = (1 << (64 - 2 * SM_BITS)) - 1;
 /// assert!(wrapped.contains(7) && wrapped.contains(1) && !wrapped.contains(2));
 /// assert!(!SmRange::EMPTY.contains(0));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SmRange {
     lo: u16,
     hi: u16,
@@ -86,23 +86,18 @@ impl core::fmt::Debug for SmRange {
     }
 }
 
-/// The signal word: which SMs a cohort may use, and the epoch in which that was said.
+/// The signal word: which SMs the cohorts of a lane may use, and the epoch in which that was said.
 ///
-/// The epoch is in the high bits, so of two words the newer is the larger: a block takes the
-/// larger of the word in its launch parameter and the word in memory, and cannot be misled by
-/// what an earlier owner of the slot left there.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The epoch is in the high bits and grows with each word, modulo 2³⁶. A block takes the
+/// [newer](Signal::is_newer) one of the word in its launch parameter and the word in memory, and
+/// cannot be misled by what was written for an earlier cohort of the lane.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Signal(u64);
 
 impl Signal {
-    /// A word that grants `range` from `epoch` on.
-    ///
-    /// # Panics
-    ///
-    /// If `epoch` is larger than [`MAX_EPOCH`].
+    /// A word that grants `range` from `epoch` on; of the epoch, the lowest 36 bits.
     pub const fn new(epoch: u64, range: SmRange) -> Signal {
-        assert!(epoch <= MAX_EPOCH, "epochs end at MAX_EPOCH");
         Signal(epoch << (2 * SM_BITS) | (range.lo as u64) << SM_BITS | range.hi as u64)
     }
 
@@ -117,9 +112,16 @@ impl Signal {
         Signal(bits)
     }
 
-    /// When the word was written, in signals of this control block.
+    /// When the word was written, in words of this lane, modulo 2³⁶.
     pub const fn epoch(self) -> u64 {
         self.0 >> (2 * SM_BITS)
+    }
+
+    /// Whether this word was written after the other one. Right as long as they are less than
+    /// 2³⁵ words apart, so epochs can go round.
+    #[inline(always)]
+    pub const fn is_newer(self, other: Signal) -> bool {
+        self.0.wrapping_sub(other.0) as i64 > 0
     }
 
     /// The SMs that the cohort may use.
@@ -154,27 +156,74 @@ impl Halves {
     }
 }
 
-/// One cohort's part of the control block.
+/// A queue of the device that runs cohorts one after the other (a CUDA stream): its signal word.
 #[derive(Debug, Default)]
-#[repr(C, align(32))]
-pub struct CohortSlot {
-    /// The [`Signal`]. Written by the host, read by each block of the cohort before each chunk.
+#[repr(C, align(128))]
+pub struct Lane {
+    /// The [`Signal`]. Written by the host, read by each block of the lane's cohorts before each
+    /// chunk.
     pub signal: AtomicU64,
-    /// Blocks that left (high half) and the tasks they finished (low half). Written by leaving
-    /// blocks; set back to zero by the last one.
-    pub left: AtomicU64,
 }
 
-/// The state of one launch in device memory. It starts as zeros and is used for one launch
-/// after another: it cleans itself, so that a launch is one driver call.
+impl Lane {
+    /// Whether a block on `sm`, of a cohort that was launched with `granted`, may go on.
+    ///
+    /// Relaxed: a signal is advice to stop, and nothing else is read on its account.
+    #[inline(always)]
+    pub fn grants(&self, granted: Signal, sm: u32) -> bool {
+        let in_memory = Signal::from_bits(self.signal.load(Ordering::Relaxed));
+        let signal = if in_memory.is_newer(granted) { in_memory } else { granted };
+        signal.range().contains(sm)
+    }
+}
+
+/// The tasks of one launch.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Claims {
+    /// The next task that nobody has claimed; grows beyond the last one.
+    pub next: AtomicU64,
+}
+
+/// The state of one launch in device memory. It starts as zeros and is used for one launch after
+/// another: it cleans itself, so that a launch is one driver call.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ControlBlock {
-    /// Generation (high half) and next unclaimed task (low half). A claim that finds another
-    /// generation there starts this one at task 0.
-    pub next: AtomicU64,
-    /// One slot for each cohort that can be out at the same time.
-    pub slots: [CohortSlot; COHORT_SLOTS],
+    /// Launches use the two in turn ([`Cohort::parity`]); each zeroes the other one's.
+    pub claims: [Claims; 2],
+    /// For each slot: the blocks that ever left (high half) and the tasks that they finished (low
+    /// half), added up over all cohorts that used the slot; see [`departures`].
+    pub left: [AtomicU64; COHORT_SLOTS],
+}
+
+/// What a cohort of `blocks` blocks that finished `tasks` tasks adds to its [`ControlBlock::left`]
+/// word, modulo 2⁶⁴. The tasks of all cohorts together may carry over into the blocks: only
+/// differences count.
+pub const fn departures(blocks: u32, tasks: u32) -> u64 {
+    Halves { high: blocks, low: tasks }.pack()
+}
+
+/// Chunks whose first task was dropped: a queue that any block of the launch puts into and takes
+/// from.
+///
+/// An entry that is not zero is there to be taken. Indices count for ever and wrap around the array.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct DropList {
+    /// Entries that were ever put in (high half) and taken out (low half), modulo 2³².
+    pub counters: AtomicU64,
+    /// [`Chunk`](crate::worker::Chunk)s in their packed form.
+    pub entries: [AtomicU64; DROP_CAPACITY],
+}
+
+impl Default for DropList {
+    fn default() -> DropList {
+        DropList {
+            counters: AtomicU64::default(),
+            entries: core::array::from_fn(|_| AtomicU64::default()),
+        }
+    }
 }
 
 /// Where the last block of a cohort tells the host that the cohort is out; in host-mapped memory.
@@ -201,20 +250,28 @@ impl Post {
 pub struct Cohort {
     /// The launch's control block, in device memory.
     pub control: *const ControlBlock,
+    /// The lane that the cohort was put into, in device memory.
+    pub lane: *const Lane,
     /// The cohort's post, in host-mapped memory.
     pub post: *const Post,
-    /// The cohort's signal when it was launched; older words in memory are ignored.
+    /// Where dropped chunks go, in device memory; null for kernels without yield points.
+    pub drops: *const DropList,
+    /// The lane's signal when the cohort was launched; older words in memory are ignored.
     pub signal: Signal,
-    /// Block-tasks in x, y and z: the grid that the kernel sees.
-    pub grid: [u32; 3],
+    /// The [`ControlBlock::left`] word of a cohort of the launch before this one in its stream, if that
+    /// launch was unfinished when this cohort was queued behind that one; null otherwise.
+    pub after: *const AtomicU64,
+    /// What that word is when the launch before is done. While it is anything else, no block of this
+    /// cohort does anything.
+    pub after_word: u64,
+    /// What the cohort's own [`ControlBlock::left`] word was when it was launched.
+    pub left: u64,
     /// Block-tasks in all, the product of `grid`.
     pub tasks: u32,
-    /// Which use of the control block this launch is.
-    pub generation: u32,
+    /// Block-tasks in x, y and z: the grid that the kernel sees.
+    pub grid: [u32; 3],
     /// Which use of the post this cohort is; never zero.
     pub ticket: u32,
-    /// Index into [`ControlBlock::slots`].
-    pub slot: u32,
     /// Blocks in this cohort's grid.
     pub blocks: u32,
     /// Blocks of this kernel that fill the device; chunks shrink when fewer tasks remain than
@@ -222,15 +279,37 @@ pub struct Cohort {
     pub workers: u32,
     /// The amortizing factor: the most tasks claimed at once.
     pub amortize: u32,
+    /// How long a chunk should take at most, in units of [`Block::clock`](crate::worker::Block::clock);
+    /// 0 if `amortize` alone counts.
+    pub pace: u32,
+    /// Index into [`ControlBlock::left`].
+    pub slot: u8,
+    /// Which [`Claims`] are this launch's: 0 and 1 in turn for the launches that use the control
+    /// block.
+    pub parity: u8,
+    /// Whether the next task of a chunk must not start before all threads have ended the one before:
+    /// kernels that use shared memory or barriers.
+    pub barrier: bool,
+}
+
+impl Cohort {
+    /// Index into [`ControlBlock::claims`].
+    #[inline(always)]
+    pub const fn turn(&self) -> usize {
+        // In bounds, which the compiler sees.
+        self.parity as usize % 2
+    }
 }
 
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<Signal>() == 8);
-    assert!(size_of::<CohortSlot>() == 32);
-    assert!(size_of::<ControlBlock>() == 384);
+    assert!(size_of::<Lane>() == 128);
+    assert!(size_of::<Claims>() == 64);
+    assert!(size_of::<ControlBlock>() == 256);
+    assert!(size_of::<DropList>() == 128 + 8 * DROP_CAPACITY);
     assert!(size_of::<Post>() == 8);
-    assert!(size_of::<Cohort>() == 64);
+    assert!(size_of::<Cohort>() == 104);
 };
 
 #[cfg(test)]
@@ -239,14 +318,23 @@ mod tests {
 
     #[test]
     fn a_signal_keeps_its_epoch_and_range() {
-        let signal = Signal::new(MAX_EPOCH, SmRange::new(MAX_SMS, 3));
-        assert_eq!(signal.epoch(), MAX_EPOCH);
+        let signal = Signal::new(77, SmRange::new(MAX_SMS, 3));
+        assert_eq!(signal.epoch(), 77);
         assert_eq!(signal.range(), SmRange::new(MAX_SMS, 3));
     }
 
     #[test]
-    fn a_newer_signal_is_larger_whatever_its_range() {
-        assert!(Signal::new(2, SmRange::EMPTY) > Signal::new(1, SmRange::ALL));
+    fn the_newer_signal_is_newer_whatever_its_range() {
+        let (old, new) = (Signal::new(1, SmRange::ALL), Signal::new(2, SmRange::EMPTY));
+        assert!(new.is_newer(old) && !old.is_newer(new) && !new.is_newer(new));
+    }
+
+    #[test]
+    fn epochs_go_round() {
+        let last = Signal::new((1 << 36) - 1, SmRange::EMPTY);
+        let next = Signal::new(1 << 36, SmRange::EMPTY);
+        assert_eq!(next.epoch(), 0);
+        assert!(next.is_newer(last) && !last.is_newer(next));
     }
 
     #[test]

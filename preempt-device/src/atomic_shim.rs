@@ -5,14 +5,35 @@ pub(crate) use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A release fence. System scope on the GPU, where core's fences have no narrower one.
+/// A release fence, for the blocks of this device.
 #[inline(always)]
 pub(crate) fn fence_release() {
+    #[cfg(target_arch = "nvptx64")]
+    crate::target::device_fence_acq_rel();
+    #[cfg(not(target_arch = "nvptx64"))]
     fence(Ordering::Release);
 }
 
-/// An acquire fence. System scope on the GPU.
+/// An acquire fence, for the blocks of this device.
 #[inline(always)]
 pub(crate) fn fence_acquire() {
+    #[cfg(target_arch = "nvptx64")]
+    crate::target::device_fence_acq_rel();
+    #[cfg(not(target_arch = "nvptx64"))]
     fence(Ordering::Acquire);
+}
+
+/// An acquire and release fence for everybody, the host included; core's fences are that on the GPU.
+#[inline(always)]
+pub(crate) fn fence_acq_rel_to_host() {
+    fence(Ordering::AcqRel);
+}
+
+/// Lets others go on, in a loop that waits for them.
+#[inline(always)]
+pub(crate) fn pause() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
 }

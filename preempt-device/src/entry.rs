@@ -2,7 +2,8 @@
 
 use crate::abi::Cohort;
 use crate::target;
-use crate::worker::{self, Block, Chunk};
+use crate::worker::{self, Block, Body, Chunk};
+use crate::yields::{self, Yields};
 
 /// A block of a GPU grid.
 struct CudaBlock {
@@ -21,20 +22,34 @@ impl Block for CudaBlock {
     }
 
     #[inline(always)]
-    fn elect(&mut self, decide: impl FnOnce() -> Chunk) -> Chunk {
+    fn clock(&self) -> u64 {
+        target::clock64()
+    }
+
+    #[inline(always)]
+    fn await_previous(&self) {
+        target::await_previous();
+    }
+
+    #[inline(always)]
+    fn release_next(&self) {
+        target::release_next();
+    }
+
+    #[inline(always)]
+    fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
         // Two words in turn: a slow warp may still read the last claim while the elected thread
         // writes the next one. It cannot be two claims behind, since a barrier lies between.
         let slot = target::loop_slot().wrapping_add(self.turn);
         self.turn ^= 1;
         if elected() {
-            let chunk = decide();
+            let chunk = decide(self);
             // SAFETY: the slot is this block's, and nobody reads this word before the barrier.
-            unsafe { slot.write((chunk.start as u64) << 32 | chunk.len as u64) };
+            unsafe { slot.write(chunk.pack()) };
         }
         target::loop_barrier();
         // SAFETY: written before the barrier, and not again before the next one.
-        let word = unsafe { slot.read() };
-        Chunk { start: (word >> 32) as u32, len: word as u32 }
+        Chunk::unpack(unsafe { slot.read() })
     }
 
     #[inline(always)]
@@ -49,6 +64,76 @@ impl Block for CudaBlock {
     fn barrier(&mut self) {
         target::loop_barrier();
     }
+
+    #[inline(always)]
+    fn any(&mut self, predicate: bool) -> bool {
+        target::loop_barrier_or(predicate)
+    }
+}
+
+/// Where a block is in the grid that the kernel sees.
+struct Position {
+    grid: [u32; 3],
+    block: [u32; 3],
+}
+
+impl Position {
+    #[inline(always)]
+    fn seek(&mut self, index: u32) {
+        let [x, y, z] = self.grid;
+        self.block = if y == 1 && z == 1 {
+            // Divisions would take longer than a small kernel's body.
+            [index, 0, 0]
+        } else {
+            // No extent is 0; the compiler need not check.
+            let (x, y) = (x.max(1), y.max(1));
+            let row = index / x;
+            [index - row * x, row % y, row / y]
+        };
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.block[0] += 1;
+        if self.block[0] == self.grid[0] {
+            self.block[0] = 0;
+            self.block[1] += 1;
+            if self.block[1] == self.grid[1] {
+                self.block[1] = 0;
+                self.block[2] += 1;
+            }
+        }
+    }
+}
+
+/// A kernel's body; `YIELDS` says whether it has yield points.
+struct Tasks<'a, F, const YIELDS: bool> {
+    cohort: &'a Cohort,
+    position: Position,
+    task: F,
+}
+
+impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
+    const YIELDS: bool = YIELDS;
+
+    #[inline(always)]
+    fn seek(&mut self, index: u32) {
+        self.position.seek(index);
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.position.advance();
+    }
+
+    #[inline(always)]
+    fn run(&mut self, droppable: bool) -> bool {
+        target::set_block_idx(self.position.block);
+        // SAFETY: lanes are alive as long as any block of theirs.
+        let mut yields = unsafe { Yields::new(self.cohort, droppable) };
+        (self.task)(&mut yields);
+        yields.dropped()
+    }
 }
 
 /// The preemptible entry: the worker loop around the kernel's body.
@@ -58,22 +143,55 @@ impl Block for CudaBlock {
 /// Called once, first, by every thread of a block that was launched with this cohort.
 #[inline(always)]
 pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
-    let cohort = &Cohort {
-        control: target::global(cohort.control),
-        post: target::global(cohort.post),
-        ..*cohort
-    };
-    let [x, y, _] = cohort.grid;
-    target::declare_task_registers(cohort.grid);
-    // Inlined however long the body is: it reads registers that this entry declares.
-    let run_task = #[inline(always)]
-    |index: u32| {
-        let row = index / x;
-        target::set_block_idx([index - row * x, row % y, row / y]);
-        task();
-    };
     // SAFETY: the caller's promise.
-    unsafe { worker::run(&mut CudaBlock { turn: 0 }, cohort, run_task) }
+    unsafe {
+        work::<_, false>(
+            cohort,
+            #[inline(always)]
+            |_| task(),
+        )
+    }
+}
+
+/// The preemptible entry of a kernel with yield points.
+///
+/// # Safety
+///
+/// As [`preemptible`].
+#[inline(always)]
+pub unsafe fn preemptible_yielding(cohort: &Cohort, task: impl FnMut(&mut Yields)) {
+    // SAFETY: the caller's promise.
+    unsafe { work::<_, true>(cohort, task) }
+}
+
+/// # Safety
+///
+/// As [`preemptible`].
+#[inline(always)]
+unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool>(cohort: &Cohort, task: F) {
+    let cohort = &enter(cohort);
+    if YIELDS && elected() {
+        // The barrier that has to follow is that of the first claim.
+        yields::start_block();
+    }
+    let position = Position { grid: cohort.grid, block: [0; 3] };
+    let mut tasks = Tasks::<F, YIELDS> { cohort, position, task };
+    // SAFETY: the caller's promise.
+    unsafe { worker::run(&mut CudaBlock { turn: 0 }, cohort, &mut tasks) }
+}
+
+/// What comes first in a preemptible entry.
+#[inline(always)]
+fn enter(cohort: &Cohort) -> Cohort {
+    target::declare_task_registers(cohort.grid);
+    Cohort {
+        control: target::global(cohort.control),
+        lane: target::global(cohort.lane),
+        post: target::global(cohort.post),
+        drops: target::global(cohort.drops),
+        after: target::global(cohort.after),
+        ..*cohort
+    }
 }
 
 /// The plain entry: the kernel's body, once for each block of an ordinary grid.
@@ -92,6 +210,22 @@ pub unsafe fn plain(mut task: impl FnMut()) {
         target::hardware_block_z(),
     ]);
     task();
+}
+
+/// The plain entry of a kernel with yield points, which do nothing here.
+///
+/// # Safety
+///
+/// As [`plain`].
+#[inline(always)]
+pub unsafe fn plain_yielding(mut task: impl FnMut(&mut Yields)) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        plain(
+            #[inline(always)]
+            || task(&mut { Yields::OFF }),
+        )
+    }
 }
 
 #[panic_handler]

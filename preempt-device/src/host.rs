@@ -85,13 +85,16 @@ pub struct Kernel {
     pub amortize: Option<u32>,
     /// Bytes of shared memory that the body's `shared_array!`s take.
     pub shared_bytes: u32,
-    /// Runs the body for the one emulated thread that is current on this host thread.
+    /// Whether the body has yield points.
+    pub yields: bool,
+    /// Runs the body for the one emulated thread that is current on this host thread; whether the
+    /// thread dropped its task at a yield point.
     ///
     /// # Safety
     ///
     /// The arguments are those of a [`Call`] of this kernel, and [`with_thread`] has set a
     /// thread.
-    pub cpu: unsafe fn(args: &Args),
+    pub cpu: unsafe fn(args: &Args) -> bool,
 }
 
 impl fmt::Debug for Kernel {
@@ -102,6 +105,7 @@ impl fmt::Debug for Kernel {
             .field("block", &self.block)
             .field("amortize", &self.amortize)
             .field("shared_bytes", &self.shared_bytes)
+            .field("yields", &self.yields)
             .finish_non_exhaustive()
     }
 }

@@ -25,6 +25,7 @@
 //! | [`thread`] | block and thread indices, barriers, fences |
 //! | [`warp`] | shuffles and votes |
 //! | [`shared`] | [`shared_array!`] |
+//! | [`yields`] | [`yield_point!`] |
 //! | [`atomic`], [`math`], [`time`] | floating-point atomics and functions, clocks |
 //! | [`kernel`] | what kernels take as arguments |
 //! | `host` | kernels seen from the host (not on the GPU) |
@@ -57,6 +58,7 @@ pub mod thread;
 pub mod time;
 pub mod warp;
 pub mod worker;
+pub mod yields;
 
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
@@ -74,5 +76,5 @@ pub use preempt_macros::{KernelArg, preemptible};
 pub mod prelude {
     pub use crate::kernel::{KernelArg, SliceMut};
     pub use crate::math::GpuFloat;
-    pub use crate::{KernelArg, preemptible, shared_array, thread, warp};
+    pub use crate::{KernelArg, preemptible, shared_array, thread, warp, yield_point};
 }

@@ -1,4 +1,4 @@
-//! Whether threads can return ahead of a barrier, where the others would wait for them.
+//! Whether threads can end ahead of a barrier, where the others would wait for them.
 //!
 //! The analysis is syntactic: it sees the body, the functions and closures inside it, and the
 //! tokens of macro calls, but no helper function elsewhere. What it cannot see hangs on the GPU,
@@ -14,14 +14,20 @@ use syn::{
 };
 
 use crate::errors::Errors;
+use crate::yields::yield_point;
 
-/// Refuses each `return` that could leave other threads waiting.
-pub fn check_returns(body: &Block, errors: &mut Errors) {
+/// Refuses each `return` and each yield point that could leave other threads waiting.
+pub fn check_barriers(body: &Block, errors: &mut Errors) {
     let points = Walk::over(body, &Synchronizing::in_body(body)).points;
+    check_returns(&points, errors);
+    check_yields(&points, errors);
+}
+
+fn check_returns(points: &[Point], errors: &mut Errors) {
     let mut barriers = Vec::new();
-    for (at, point) in points.iter().enumerate().filter(|(_, point)| point.barrier.is_none()) {
+    for (at, point) in points.iter().enumerate().filter(|(_, point)| point.kind == Kind::Return) {
         let missed = |(index, other): &(usize, &Point)| {
-            other.barrier.is_some() && (*index > at || point.shares_loop_with(other))
+            other.barrier().is_some() && (*index > at || point.shares_loop_with(other))
         };
         // The next one if there is one, else the first one in a loop around both.
         let mut missed = points.iter().enumerate().filter(missed);
@@ -30,7 +36,7 @@ pub fn check_returns(body: &Block, errors: &mut Errors) {
         else {
             continue;
         };
-        let name = barrier.barrier.as_deref().unwrap_or_default();
+        let name = barrier.barrier().unwrap_or_default();
         let place = if index > at { "below" } else { "when the loop comes to it again" };
         errors.add(Error::new(
             point.span,
@@ -50,16 +56,54 @@ pub fn check_returns(body: &Block, errors: &mut Errors) {
     }
 }
 
+/// For now, each yield point of a body with a barrier is refused, wherever the two stand.
+fn check_yields(points: &[Point], errors: &mut Errors) {
+    let Some((barrier, name)) = points.iter().find_map(|point| Some((point, point.barrier()?)))
+    else {
+        return;
+    };
+    let mut yields = points.iter().filter(|point| point.kind == Kind::Yield).peekable();
+    let any = yields.peek().is_some();
+    for point in yields {
+        errors.add(Error::new(
+            point.span,
+            format!(
+                "yield points in bodies with barriers are not there yet, and this body waits for \
+                 other threads at `{name}`; remove the yield point, and make the block-tasks \
+                 smaller: the kernel is preempted between them anyway"
+            ),
+        ));
+    }
+    if any {
+        errors.add(Error::new(barrier.span, "this waits for other threads"));
+    }
+}
+
 /// A place in the body that matters, in the order of the text.
 struct Point {
     span: Span,
-    /// The function that waits for other threads; none if this is a `return`.
-    barrier: Option<String>,
+    kind: Kind,
     /// The loops around it, outermost first, by number.
     loops: Vec<usize>,
 }
 
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Return,
+    Yield,
+    /// A call of the function of this name, which waits for other threads.
+    Barrier(String),
+}
+
 impl Point {
+    /// The function that waits for other threads, if there is one.
+    fn barrier(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Barrier(name) => Some(name),
+            Kind::Return | Kind::Yield => None,
+        }
+    }
+
     fn shares_loop_with(&self, other: &Point) -> bool {
         // Loops nest: two places share one exactly if they share the outermost.
         !self.loops.is_empty() && self.loops.first() == other.loops.first()
@@ -150,7 +194,8 @@ struct Walk<'a> {
     points: Vec<Point>,
     loops: Vec<usize>,
     loops_seen: usize,
-    /// How many closures or async blocks are around: a `return` there is not the kernel's.
+    /// How many closures or async blocks are around: a `return` there is not the kernel's, and a
+    /// yield point is refused for being there.
     inner_functions: usize,
 }
 
@@ -166,19 +211,23 @@ impl<'a> Walk<'a> {
     }
 
     fn has_barrier(&self) -> bool {
-        self.points.iter().any(|point| point.barrier.is_some())
+        self.points.iter().any(|point| point.barrier().is_some())
     }
 
-    fn add_return(&mut self, span: Span) {
+    fn add(&mut self, span: Span, kind: Kind) {
+        self.points.push(Point { span, kind, loops: self.loops.clone() });
+    }
+
+    /// A place where the thread ends.
+    fn add_end(&mut self, span: Span, kind: Kind) {
         if self.inner_functions == 0 {
-            self.points.push(Point { span, barrier: None, loops: self.loops.clone() });
+            self.add(span, kind);
         }
     }
 
     fn add_if_barrier(&mut self, ident: &Ident) {
         if self.names.contains(ident) {
-            let (span, barrier) = (ident.span(), Some(ident.to_string()));
-            self.points.push(Point { span, barrier, loops: self.loops.clone() });
+            self.add(ident.span(), Kind::Barrier(ident.to_string()));
         }
     }
 
@@ -200,7 +249,9 @@ impl<'a> Walk<'a> {
         for token in tokens {
             match token {
                 TokenTree::Group(group) => self.visit_tokens(group.stream()),
-                TokenTree::Ident(ident) if ident == "return" => self.add_return(ident.span()),
+                TokenTree::Ident(ident) if ident == "return" => {
+                    self.add_end(ident.span(), Kind::Return);
+                }
                 TokenTree::Ident(ident) => self.add_if_barrier(&ident),
                 TokenTree::Punct(_) | TokenTree::Literal(_) => {}
             }
@@ -211,7 +262,7 @@ impl<'a> Walk<'a> {
 impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_expr_return(&mut self, expr: &'ast ExprReturn) {
         visit::visit_expr_return(self, expr);
-        self.add_return(expr.return_token.span);
+        self.add_end(expr.return_token.span, Kind::Return);
     }
 
     // Not only calls: a function that is passed on is called by someone.
@@ -228,7 +279,10 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     }
 
     fn visit_macro(&mut self, mac: &'ast Macro) {
-        self.visit_tokens(mac.tokens.clone());
+        match yield_point(mac) {
+            Some(name) => self.add_end(name.span(), Kind::Yield),
+            None => self.visit_tokens(mac.tokens.clone()),
+        }
     }
 
     fn visit_expr_loop(&mut self, expr: &'ast ExprLoop) {

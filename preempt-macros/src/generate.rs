@@ -15,18 +15,24 @@ use crate::parse::{
 };
 use crate::shared::SharedArray;
 
-/// The expansion of `kernel`, whose body refers to `arrays` in shared memory.
-pub fn kernel(kernel: &Kernel, arrays: &[SharedArray]) -> TokenStream {
+/// The expansion of `kernel`, whose body refers to `arrays` in shared memory, and to what its yield
+/// points look at if it `yields`.
+pub fn kernel(kernel: &Kernel, arrays: &[SharedArray], yields: bool) -> TokenStream {
     let common =
         [Some(shared_layout(kernel, arrays)), bounds(kernel)].into_iter().flatten().collect();
-    let host = host(kernel, &common, arrays.len());
-    let device = device(kernel, &common);
+    let host = host(kernel, &common, arrays.len(), yields);
+    let device = device(kernel, &common, yields);
     quote!(#host #device)
 }
 
 /// Locals get a hygiene of their own, and cannot meet the user's parameters.
 fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
+}
+
+/// What the yield points of the body look at.
+pub fn yields() -> Ident {
+    local("__preempt_yields")
 }
 
 /// Points at the user's code, but belongs to the expansion, so that lints leave it alone.
@@ -86,12 +92,18 @@ fn bounds(kernel: &Kernel) -> Option<TokenStream> {
     })
 }
 
-/// The user's function under another name; nothing in it is changed but shared arrays.
-fn body(kernel: &Kernel) -> TokenStream {
-    let Kernel { unsafety, body, .. } = kernel;
+/// The user's function under another name; nothing in it is changed but shared arrays and yield
+/// points.
+fn body(kernel: &Kernel, yields: bool) -> TokenStream {
+    let Kernel { options: Options { krate, .. }, unsafety, body, .. } = kernel;
     let params = kernel.params.iter().map(
         |Param { attrs, mutability, ident, ty, .. }| quote!(#(#attrs)* #mutability #ident: #ty),
     );
+    let first = yields.then(|| {
+        let yields = self::yields();
+        quote!(#yields: &mut #krate::yields::Yields)
+    });
+    let params = first.into_iter().chain(params);
     quote!(#unsafety fn __preempt_body(#(#params),*) #body)
 }
 
@@ -105,13 +117,13 @@ fn rebuild(krate: &Path, form: Form, ptr: TokenStream, len: TokenStream) -> Toke
 }
 
 /// The launch function, with the body, the CPU entry and the kernel's description inside.
-fn host(kernel: &Kernel, common: &TokenStream, arrays: usize) -> TokenStream {
+fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> TokenStream {
     let Kernel { options, attrs, vis, ident, unsafety, params, .. } = kernel;
     let krate = &options.krate;
     let args = local("args");
-    let body = body(kernel);
-    let cpu = cpu_entry(kernel);
-    let description = description(kernel, arrays);
+    let body = body(kernel, yields);
+    let cpu = cpu_entry(kernel, yields);
+    let description = description(kernel, arrays, yields);
 
     let launch_params = params.iter().map(|Param { ident, ty, kind, .. }| match kind {
         ParamKind::Buffer { form, element } if form.writes() => {
@@ -147,7 +159,7 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize) -> TokenStream {
 }
 
 /// Runs the body for one emulated thread, with the arguments of a call.
-fn cpu_entry(kernel: &Kernel) -> TokenStream {
+fn cpu_entry(kernel: &Kernel, yields: bool) -> TokenStream {
     let krate = &kernel.options.krate;
     let args = local("args");
     let mut pushed = 0usize;
@@ -174,16 +186,29 @@ fn cpu_entry(kernel: &Kernel) -> TokenStream {
         })
         .collect();
     let args = if kernel.params.is_empty() { quote!(_) } else { quote!(#args) };
-    quote! {
-        unsafe fn __preempt_cpu(#args: &#krate::host::Args) {
+    let run = if yields {
+        let yields = self::yields();
+        quote! {
+            let mut #yields = #krate::yields::Yields::of_thread();
+            unsafe { __preempt_body(&mut #yields, #(#arguments),*) }
+            #yields.dropped()
+        }
+    } else {
+        quote! {
             unsafe { __preempt_body(#(#arguments),*) }
+            false
+        }
+    };
+    quote! {
+        unsafe fn __preempt_cpu(#args: &#krate::host::Args) -> ::core::primitive::bool {
+            #run
         }
     }
 }
 
 /// The `static` that tells the host all about the kernel.
-fn description(kernel: &Kernel, arrays: usize) -> TokenStream {
-    let Kernel { options: Options { block, amortize, krate }, ident, .. } = kernel;
+fn description(kernel: &Kernel, arrays: usize, yields: bool) -> TokenStream {
+    let Kernel { options: Options { block, amortize, krate, .. }, ident, .. } = kernel;
     let name = ident.unraw().to_string();
     let plain = plain_symbol(ident).to_string();
     let max_threads = Literal::u32_unsuffixed(MAX_THREADS);
@@ -221,6 +246,7 @@ fn description(kernel: &Kernel, arrays: usize) -> TokenStream {
             block: #block,
             amortize: #amortize,
             shared_bytes: #krate::shared::total(#shared_bytes),
+            yields: #yields,
             cpu: __preempt_cpu,
         };
     }
@@ -233,12 +259,12 @@ fn plain_symbol(ident: &Ident) -> Ident {
 /// The preemptible entry, with the body and the plain entry inside.
 ///
 /// It has the kernel's name, so that imports of the kernel resolve on the device too.
-fn device(kernel: &Kernel, common: &TokenStream) -> TokenStream {
+fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
     let Kernel { options, attrs, vis, ident, params, .. } = kernel;
     let krate = &options.krate;
     let (cohort, task) = (local("cohort"), local("task"));
     let plain = plain_symbol(ident);
-    let body = body(kernel);
+    let body = body(kernel, yields);
 
     let mut entry_params = Vec::new();
     let mut arguments = Vec::new();
@@ -261,7 +287,17 @@ fn device(kernel: &Kernel, common: &TokenStream) -> TokenStream {
     }
     // Every primitive that reads the task's registers must end up in an entry, so the body does,
     // and so does what calls it, however long it is.
-    let call = quote!(#[inline(always)] || unsafe { __preempt_body(#(#arguments),*) });
+    let (call, preemptible, plain_entry) = if yields {
+        let yields = self::yields();
+        let call = quote! {
+            #[inline(always)]
+            |#yields: &mut #krate::yields::Yields| unsafe { __preempt_body(#yields, #(#arguments),*) }
+        };
+        (call, quote!(preemptible_yielding), quote!(plain_yielding))
+    } else {
+        let call = quote!(#[inline(always)] || unsafe { __preempt_body(#(#arguments),*) });
+        (call, quote!(preemptible), quote!(plain))
+    };
     quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
@@ -277,10 +313,10 @@ fn device(kernel: &Kernel, common: &TokenStream) -> TokenStream {
             #[unsafe(no_mangle)]
             unsafe extern "ptx-kernel" fn #plain(#(#entry_params),*) {
                 let #task = #call;
-                unsafe { #krate::entry::plain(#task) }
+                unsafe { #krate::entry::#plain_entry(#task) }
             }
             let #task = #call;
-            unsafe { #krate::entry::preemptible(&#cohort, #task) }
+            unsafe { #krate::entry::#preemptible(&#cohort, #task) }
         }
     }
 }

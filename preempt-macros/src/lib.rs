@@ -5,8 +5,9 @@
 //! | stage | module |
 //! | --- | --- |
 //! | options and signature become a model, or errors | `parse` |
-//! | the body's `return`s are held against its barriers | `analyze` |
+//! | the body's `return`s and yield points are held against its barriers | `analyze` |
 //! | its `shared_array!`s get their places | `shared` |
+//! | its `yield_point!`s become tests | `yields` |
 //! | the functions for host and device come out | `generate` |
 //! | `#[derive(KernelArg)]` | `derive` |
 
@@ -23,6 +24,7 @@ mod parse;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod yields;
 
 /// Makes a kernel preemptible: a function that says what one thread of one block does.
 ///
@@ -67,6 +69,7 @@ mod tests;
 /// | --- | --- |
 /// | `block = 256`, `block = (x, y)`, `block = (x, y, z)` | threads in a block, for every launch; constants of type `u32`, at most 1024 in all and 64 in z |
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless a launch says otherwise; a constant of type `u32`, at least 1 |
+/// | `idempotent` | a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed by `yield_point!()`, and without effect otherwise |
 /// | `crate = path` | where `preempt_device` is, if not at `::preempt_device` |
 ///
 /// # Parameters
@@ -113,6 +116,55 @@ mod tests;
 /// helper function elsewhere that waits for other threads is not seen, and neither is a macro
 /// that hides a `return` or a barrier: a thread that returned ahead of one hangs the block on the
 /// GPU. The CPU device reports it, so run a kernel there first.
+///
+/// # Yield points
+///
+/// A kernel gives SMs back between two block-tasks. One whose block-tasks take long, a millisecond
+/// say, can do so inside of them as well:
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// `x[i] = cos(cos(.. x0[i]))`
+/// #[preemptible(block = 256, idempotent)]
+/// pub fn settle(rounds: u32, x0: &[f32], x: SliceMut<f32>) {
+///     let i = thread::index_1d() as usize;
+///     if i < x.len() {
+///         let mut settled = x0[i];
+///         for _ in 0..rounds {
+///             yield_point!();
+///             settled = GpuFloat::cos(settled);
+///         }
+///         // SAFETY: each thread writes its own element.
+///         unsafe { x.write(i, settled) }
+///     }
+/// }
+/// ```
+///
+/// Where the SM was taken from the kernel, `yield_point!()` returns from it. If any thread of a
+/// block-task does so, the whole block-task is *dropped*: it counts as not done, and all its
+/// threads run again later, from its start, perhaps on another SM. Threads that came to their end
+/// before do all of it again. After two drops the block-task runs through to its end, so a kernel that
+/// is interrupted all the time comes to its end too.
+///
+/// That is why the kernel says `idempotent`, and it is a promise: running a block-task again, after
+/// each of its threads was stopped at any of its yield points or came to its end, leaves the same
+/// result as running it once. It holds if the kernel writes only what it does not read:
+///
+/// | instead of | write |
+/// | --- | --- |
+/// | `x += 1` on global memory | read one buffer and write another |
+/// | an atomic that counts or appends | each thread's result to its own element, and another kernel that sums them |
+/// | `x = f(x)` in place, after a yield point | all reads, the yield points, and then all writes |
+///
+/// The compiler cannot check this. A wrong promise gives wrong results, as a race does, and only
+/// when the kernel is preempted.
+///
+/// A yield point returns from the kernel, so it stands in the kernel's own body: not in a closure,
+/// and not in a helper function, which can do a part of the work between two yield points. It is not
+/// allowed in a body that also waits for other threads (barriers, shuffles, votes). It costs a few
+/// instructions, and a look at memory about once in a microsecond for all threads of a block
+/// together; more than one in a microsecond gains nothing. In the plain entry it costs nothing.
 #[proc_macro_attribute]
 pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()
@@ -155,10 +207,11 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         Err(error) => return error.into_compile_error(),
     };
     let mut errors = Errors::default();
-    analyze::check_returns(&kernel.body, &mut errors);
+    analyze::check_barriers(&kernel.body, &mut errors);
     let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
+    let yields = yields::place_points(&kernel.options, &mut kernel.body, &mut errors);
     // The kernel is there even where its body is refused, so that its callers see no error.
-    let mut expansion = generate::kernel(&kernel, &arrays);
+    let mut expansion = generate::kernel(&kernel, &arrays, yields);
     expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
     expansion
 }

@@ -29,6 +29,8 @@ pub struct Options {
     /// Extents in x, y and z.
     pub block: Option<[Expr; 3]>,
     pub amortize: Option<Expr>,
+    /// Whether a block-task may run again from its start.
+    pub idempotent: bool,
     /// The path of `preempt_device`.
     pub krate: Path,
 }
@@ -79,8 +81,8 @@ pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at mos
 pub const AMORTIZE_LIMITS: &str =
     "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
 
-const KNOWN_OPTIONS: &str =
-    "`block = 256` or `block = (x, y, z)`, `amortize = 16`, `crate = path::to::preempt_device`";
+const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16`, `idempotent`, \
+    `crate = path::to::preempt_device`";
 
 impl Kernel {
     pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
@@ -107,17 +109,27 @@ impl Kernel {
 impl Options {
     fn parse(input: ParseStream<'_>) -> Result<Options> {
         let mut errors = Errors::default();
-        let (mut block, mut amortize, mut krate) = (None, None, None);
+        let (mut block, mut amortize, mut idempotent, mut krate) = (None, None, None, None);
         while !input.is_empty() {
             let name = input.call(Ident::parse_any)?;
-            if !input.peek(Token![=]) {
+            let equals = input.parse::<Option<Token![=]>>()?;
+            if equals.is_none() && name != "idempotent" {
                 return Err(Error::new_spanned(
                     &name,
                     format!("expected `{name} = ..`; the options are {KNOWN_OPTIONS}"),
                 ));
             }
-            input.parse::<Token![=]>()?;
-            let duplicate = if name == "block" {
+            let duplicate = if name == "idempotent" {
+                if equals.is_some() {
+                    let value = input.parse::<Expr>()?;
+                    errors.push(
+                        value,
+                        "`idempotent` takes no value; write `#[preemptible(idempotent)]`, or leave \
+                         it out",
+                    );
+                }
+                idempotent.replace(()).is_some()
+            } else if name == "block" {
                 block.replace(input.parse::<Expr>()?).is_some()
             } else if name == "amortize" {
                 amortize.replace(input.parse::<Expr>()?).is_some()
@@ -148,6 +160,7 @@ impl Options {
         Ok(Options {
             block,
             amortize,
+            idempotent: idempotent.is_some(),
             krate: krate.unwrap_or_else(|| parse_quote!(::preempt_device)),
         })
     }

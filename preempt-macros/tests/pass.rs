@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use preempt_device::abi::{Cohort, Lane, Signal, SmRange};
 use preempt_device::host::{
     Args, BufferArg, Call, Dim3, ReadArg, Rendezvous, ThreadContext, WriteArg, with_thread,
 };
 use preempt_device::prelude::*;
+use preempt_device::yields::Yields;
 
 /// A device buffer in host memory.
 struct Buffer<T>(Arc<Memory<T>>);
@@ -71,8 +73,24 @@ fn indices(dim: Dim3) -> impl Iterator<Item = Dim3> {
     (0..dim.z).flat_map(plane)
 }
 
-/// Runs a kernel without barriers, one thread after the other.
+/// Runs a kernel without barriers, one thread after the other, to its end.
 fn run(call: Call) {
+    assert_eq!(run_yielding(call, Yields::OFF), 0);
+}
+
+/// Runs a kernel without barriers as if its SM had been taken from it; the number of threads that
+/// dropped their task.
+fn run_on_a_taken_sm(call: Call) -> u32 {
+    let lane = Lane::default();
+    // SAFETY: all zeros are a cohort; nothing follows its pointers.
+    let cohort: Cohort = unsafe { std::mem::zeroed() };
+    let cohort = Cohort { lane: &lane, signal: Signal::new(1, SmRange::EMPTY), ..cohort };
+    // SAFETY: the lane is there until all threads have ended.
+    run_yielding(call, unsafe { Yields::new(&cohort, true) })
+}
+
+fn run_yielding(call: Call, yields: Yields) -> u32 {
+    let mut dropped = 0;
     let kernel = call.kernel();
     let block_dim = kernel.block.or(call.block_dim()).expect("a block");
     let mut shared = vec![0_u128; kernel.shared_bytes.div_ceil(16) as usize];
@@ -85,12 +103,15 @@ fn run(call: Call) {
                 grid_dim: call.grid_dim(),
                 sm: 0,
                 shared: shared.as_mut_ptr().cast(),
+                yields,
                 wait: no_barriers,
             };
             // SAFETY: the arguments are those of the call, and the thread is set.
-            unsafe { with_thread(&context, || (kernel.cpu)(call.args())) };
+            let drops = unsafe { with_thread(&context, || (kernel.cpu)(call.args())) };
+            dropped += u32::from(drops);
         }
     }
+    dropped
 }
 
 /// `out[i] = a[i] + b[i]`
@@ -247,6 +268,82 @@ fn a_return_ends_the_thread_of_the_block_task() {
     assert_eq!(out.to_vec(), [0, 1, 2, 9, 9, 9]);
 }
 
+/// Counts how far each thread comes.
+#[preemptible(block = 2, idempotent)]
+fn yielding(rounds: u32, out: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    let reached = |round| {
+        // SAFETY: each thread writes its own element.
+        unsafe { out.write(i, round) }
+    };
+    reached(1);
+    for round in 0..rounds {
+        if i < 2 && round == 0 {
+            continue;
+        }
+        match round {
+            1 => preempt_device::yield_point!(),
+            // As a statement of a block.
+            2 => {
+                yield_point! {}
+                reached(7);
+            }
+            _ => yield_point!(),
+        }
+        reached(10 + round);
+    }
+    #[cfg(any())]
+    yield_point!();
+    reached(100);
+    yield_point!()
+}
+
+#[test]
+fn yield_points_end_threads_whose_sm_was_taken() {
+    let mut out = Buffer::new([0; 4]);
+    let call = yielding(3, &mut out).grid(2);
+    assert!(call.kernel().yields);
+    run(call.clone());
+    assert_eq!(out.to_vec(), [100; 4]);
+    assert_eq!(run_on_a_taken_sm(call), 4);
+    assert_eq!(out.to_vec(), [1; 4]);
+
+    assert_eq!(run_on_a_taken_sm(yielding(1, &mut out).grid(2)), 4);
+    assert_eq!(out.to_vec(), [100, 100, 1, 1], "the first two come to the last yield point only");
+}
+
+#[test]
+fn a_thread_that_comes_to_no_yield_point_drops_nothing() {
+    #[preemptible(block = 2, idempotent)]
+    fn sometimes(out: SliceMut<u32>) {
+        let i = thread::index_1d();
+        if i == 1 {
+            yield_point!();
+        }
+        // SAFETY: each thread writes its own element.
+        unsafe { out.write(i as usize, i) }
+    }
+
+    let mut out = Buffer::new([9; 4]);
+    assert_eq!(run_on_a_taken_sm(sometimes(&mut out).grid(2)), 1);
+    assert_eq!(out.to_vec(), [0, 9, 2, 3]);
+}
+
+#[preemptible(block = 1, idempotent)]
+fn only_idempotent(out: *mut u32) {
+    // SAFETY: one thread.
+    unsafe { *out = 5 }
+}
+
+#[test]
+fn a_kernel_without_yield_points_drops_nothing() {
+    let mut out = Buffer::new([0]);
+    let call = only_idempotent(&mut out);
+    assert!(!call.kernel().yields);
+    assert_eq!(run_on_a_taken_sm(call), 0);
+    assert_eq!(out.to_vec(), [5]);
+}
+
 /// # Safety
 ///
 /// `at` is an index of `out`.
@@ -302,11 +399,21 @@ fn names(args: u32, block: u32, task: &[u32], ptr_2: *mut u32, r#type: u32, coho
     unsafe { *ptr_2 = tasks }
 }
 
+/// As above.
+#[preemptible(block = 1, idempotent)]
+fn yielding_names(yields: u32, __preempt_yields: *mut u32) {
+    yield_point!();
+    // SAFETY: one thread.
+    unsafe { *__preempt_yields = yields }
+}
+
 #[test]
 fn parameters_may_have_any_name() {
     let (task, mut out) = (Buffer::new([3]), Buffer::new([0]));
     run(names(1, 2, &task, &mut out, 4, 5));
     assert_eq!(out.to_vec(), [15]);
+    run(yielding_names(16, &mut out));
+    assert_eq!(out.to_vec(), [16]);
 }
 
 /// Its types do not exist.

@@ -125,6 +125,99 @@ pub enum Error {
         /// The most SMs that a device can have.
         max_sms: u32,
     },
+    /// The driver of the GPU is not installed.
+    #[error(
+        "no NVIDIA driver: the library `{library}` was not found; install the GPU's driver, start a \
+         container with access to it (`--gpus all`), or use `Device::cpu`"
+    )]
+    NoDriver {
+        /// What was looked for.
+        library: &'static str,
+    },
+    /// A driver that lacks what is used.
+    #[error("the NVIDIA driver is {found}; CUDA 12.0 (driver 525) or a later one is needed")]
+    DriverTooOld {
+        /// What is installed.
+        found: Arc<str>,
+    },
+    /// The driver is installed and does not work.
+    #[error("the NVIDIA driver does not start: {message}; see what `nvidia-smi` says")]
+    DriverStart {
+        /// The driver's number for the reason (`CUresult`).
+        code: u32,
+        /// What the driver said.
+        message: Arc<str>,
+    },
+    /// No GPU, or none of this number.
+    #[error(
+        "there is no GPU {ordinal}: {found}; see what `nvidia-smi` lists, and whether \
+         `CUDA_VISIBLE_DEVICES` hides GPUs; without one, use `Device::cpu`"
+    )]
+    NoGpu {
+        /// The GPU that was asked for.
+        ordinal: u32,
+        /// What there is.
+        found: Arc<str>,
+    },
+    /// A GPU that lacks what is used.
+    #[error("this GPU cannot be used: {reason}")]
+    DeviceUnsupported {
+        /// What is missing.
+        reason: Arc<str>,
+    },
+    /// The driver refused a call.
+    #[error("the NVIDIA driver refused {message}")]
+    Driver {
+        /// The driver's number for the reason (`CUresult`).
+        code: u32,
+        /// The call, and the reason in the driver's words.
+        message: Arc<str>,
+    },
+    /// The driver does not take the PTX of a kernels crate.
+    #[error(
+        "the NVIDIA driver does not load the PTX of `{module}`: {message}; a newer driver may, or PTX \
+         for this GPU (`preempt::build::Kernels::target_cpu`)"
+    )]
+    DeviceCode {
+        /// The kernels crate.
+        module: Arc<str>,
+        /// What the driver said.
+        message: Arc<str>,
+    },
+    /// PTX that was compiled with another `preempt-device`.
+    #[error(
+        "the PTX of `{module}` was compiled with another version of `preempt-device`; compile it anew \
+         with the version that this application has"
+    )]
+    StaleDeviceCode {
+        /// The kernels crate.
+        module: &'static str,
+    },
+    /// A kernel that a GPU cannot run, because its PTX is not there.
+    #[error("kernel `{kernel}` of the crate `{module}` has no device code here: {what_to_do}")]
+    NoDeviceCode {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The kernels crate.
+        module: &'static str,
+        /// What to do about it.
+        what_to_do: &'static str,
+    },
+    /// A block with more threads than the SM has registers for.
+    #[error(
+        "kernel `{kernel}` takes {registers} registers in each thread; a block of this device has at \
+         most {threads} threads with so many, and {block} are more: use a smaller block"
+    )]
+    Registers {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What each thread takes.
+        registers: u32,
+        /// The block that was asked for.
+        block: Dim3,
+        /// Threads that a block can have.
+        threads: u32,
+    },
     /// A second scheduler on a device.
     #[error(
         "the device already has a scheduler; clone that one and share it, or drop it first: two \
@@ -170,6 +263,15 @@ pub enum Error {
         /// The kernel's name.
         kernel: &'static str,
         /// What happened, where.
+        message: Arc<str>,
+    },
+    /// The device is lost to this process, with everything that was on it.
+    #[error(
+        "the GPU's context is lost: {message}; nothing runs on it any more, and what was in its \
+         memory is gone: start the process anew"
+    )]
+    ContextLost {
+        /// What the driver said first.
         message: Arc<str>,
     },
     /// An operation would have used what a failed kernel left.

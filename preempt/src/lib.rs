@@ -69,6 +69,7 @@ mod engine;
 mod error;
 mod module;
 pub mod policy;
+mod ptx;
 mod scheduler;
 
 pub use buffer::Buffer;

@@ -74,6 +74,8 @@ pub struct Tally {
     pub lost: u64,
     /// Times that a block-task ran beyond the first.
     pub repeated: u64,
+    /// Times that a block-task was dropped at a yield point. It started once more for each.
+    pub dropped: u64,
     /// The first thing that was wrong.
     pub mistake: Option<String>,
 }
@@ -94,6 +96,17 @@ impl Tally {
             self.repeated += u64::from(found.saturating_sub(expected));
         }
         self.compare(what, found, expected);
+    }
+
+    /// Looks at how often each block-task of a kernel with yield points was started: once, and once
+    /// more for each of up to two drops.
+    fn starts(&mut self, what: &str, starts: &[u32]) {
+        for (task, &starts) in starts.iter().enumerate() {
+            self.dropped += u64::from(starts.saturating_sub(1));
+            if !(1..=3).contains(&starts) {
+                self.wrong(format!("{what}: block-task {task} was started {starts} times"));
+            }
+        }
     }
 
     /// Compares what a kernel left with what it should have.
@@ -128,37 +141,188 @@ impl Tally {
     }
 }
 
-/// The kernels of `preempt-test-kernels` that count.
+/// The kernels of `preempt-test-kernels` that count, and one with yield points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// `count_1d`
+    /// `paced_1d`
     OneDimension,
-    /// `count_2d`
+    /// `paced_2d`
     TwoDimensions,
-    /// `count_3d`
+    /// `paced_3d`
     ThreeDimensions,
-    /// `count_shared`
+    /// `paced_shared`
     SharedMemory,
-    /// `count_early_return`
+    /// `paced_early_return`
     EarlyReturn,
-    /// `count_irregular`
+    /// `paced_irregular`
     Irregular,
+    /// `spin_yielding`
+    Yielding,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] = [
+    pub const ALL: [Kind; 7] = [
         Kind::OneDimension,
         Kind::TwoDimensions,
         Kind::ThreeDimensions,
         Kind::SharedMemory,
         Kind::EarlyReturn,
         Kind::Irregular,
+        Kind::Yielding,
     ];
+
+    /// Block-tasks and threads of a kernel that is to have about `tasks` block-tasks.
+    fn shape(self, tasks: u32) -> (u32, u32) {
+        match self {
+            Kind::TwoDimensions => (tasks / 40 * 40, 24),
+            Kind::ThreeDimensions => (tasks / 60 * 60, 16),
+            Kind::SharedMemory => (tasks / 8, 256),
+            _ => (tasks, 32),
+        }
+    }
 }
 
-/// A kernel that runs, with the counters that it writes and what they must hold then. The first
-/// one counts block-tasks.
+/// How much work a kernel has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// About how many block-tasks.
+    pub tasks: u32,
+    /// How long each of them spins, in its SM's clock. On a GPU, block-tasks that only count are over
+    /// before anything can be taken from them.
+    pub ticks: u64,
+}
+
+impl From<u32> for Load {
+    fn from(tasks: u32) -> Load {
+        Load { tasks, ticks: 0 }
+    }
+}
+
+/// `rounds` rounds of the test kernels' generator at once: from `x` to `factor * x + offset`
+/// (wrapping).
+fn rounds_at_once(mut rounds: u32) -> (u32, u32) {
+    let (mut factor, mut offset) = (1u32, 0u32);
+    let (mut step, mut step_offset) = (1_664_525u32, 1_013_904_223u32);
+    while rounds > 0 {
+        if rounds % 2 == 1 {
+            (factor, offset) =
+                (step.wrapping_mul(factor), step.wrapping_mul(offset).wrapping_add(step_offset));
+        }
+        step_offset = step.wrapping_mul(step_offset).wrapping_add(step_offset);
+        step = step.wrapping_mul(step);
+        rounds /= 2;
+    }
+    (factor, offset)
+}
+
+/// What [`Kind::Irregular`] divides the time of a block-task by for one of its rounds, of which there
+/// are 100 or so.
+const ROUND: u64 = 128;
+
+/// Clocks that a round of [`Kind::Yielding`] takes on a GPU, or so, and the least number of rounds.
+const YIELDING_ROUND: (u64, u64) = (64, 16);
+
+/// A kernel with its memory, which is allocated before anything runs.
+#[derive(Debug)]
+struct Prepared {
+    kind: Kind,
+    load: Load,
+    /// What the kernel writes, and what has to be there then. The first one counts block-tasks, or
+    /// with yield points how often they were started.
+    buffers: Vec<(Buffer<u32>, Vec<u32>)>,
+    /// Of [`Kind::Irregular`].
+    rounds: Buffer<u32>,
+}
+
+impl Prepared {
+    fn new(kind: Kind, scheduler: &Scheduler, load: Load) -> Result<Prepared, Error> {
+        let (tasks, threads) = kind.shape(load.tasks);
+        let ones = |len: u32| vec![1; len as usize];
+        let mut rounds = Vec::new();
+        let expected: Vec<Vec<u32>> = match kind {
+            Kind::OneDimension | Kind::TwoDimensions | Kind::ThreeDimensions => {
+                vec![ones(tasks), ones(tasks * threads)]
+            }
+            Kind::SharedMemory => {
+                let reversal = (0..tasks * 256).map(|i| i / 256 + 255 - i % 256).collect();
+                let totals = (0..tasks).map(|task| 256 * task + 32640).collect();
+                vec![ones(tasks), ones(tasks * threads), reversal, totals]
+            }
+            Kind::EarlyReturn => {
+                let stays = |i: u32| u32::from(!(i / 32).is_multiple_of(3) && i.is_multiple_of(2));
+                vec![ones(tasks), (0..tasks * 32).map(stays).collect()]
+            }
+            Kind::Irregular => {
+                let mut random = Random(u64::from(tasks));
+                rounds = (0..tasks).map(|_| 1 << random.below(10)).collect();
+                let end = |i: u32, (factor, offset): (u32, u32)| {
+                    factor.wrapping_mul(i).wrapping_add(offset)
+                };
+                let of_task = |task: u32| {
+                    let jump = rounds_at_once(rounds[task as usize]);
+                    (32 * task..32 * task + 32).map(move |i| end(i, jump))
+                };
+                vec![ones(tasks), ones(tasks * threads), (0..tasks).flat_map(of_task).collect()]
+            }
+            // Starts are no result.
+            Kind::Yielding => {
+                let (factor, offset) = rounds_at_once(yielding_rounds(load));
+                let end = |i: u32| factor.wrapping_mul(i).wrapping_add(offset);
+                vec![Vec::new(), (0..tasks * threads).map(end).collect()]
+            }
+        };
+        let mut buffers = Vec::with_capacity(expected.len());
+        for expected in expected {
+            buffers.push((scheduler.zeroed(expected.len().max(tasks as usize))?, expected));
+        }
+        Ok(Prepared { kind, load, buffers, rounds: scheduler.buffer(&rounds)? })
+    }
+
+    fn launch(mut self, stream: &Stream) -> Result<Victim, Error> {
+        let Load { tasks, ticks } = self.load;
+        let (tasks, threads) = self.kind.shape(tasks);
+        let mut buffers = self.buffers.iter_mut().map(|(buffer, _)| buffer);
+        let mut next = || buffers.next().expect("each kind has the buffers that its kernel writes");
+        let (counts, writes) = (next(), next());
+        let call = match self.kind {
+            Kind::OneDimension => {
+                kernels::paced_1d(ticks, counts, writes).grid(tasks).block(threads).amortize(7)
+            }
+            Kind::TwoDimensions => {
+                kernels::paced_2d(ticks, counts, writes).grid((tasks / 40, 40)).block((8, 3))
+            }
+            Kind::ThreeDimensions => kernels::paced_3d(ticks, counts, writes)
+                .grid((tasks / 60, 10, 6))
+                .block((4, 2, 2))
+                .amortize(3),
+            Kind::SharedMemory => {
+                kernels::paced_shared(ticks, counts, writes, next(), next()).grid(tasks)
+            }
+            Kind::EarlyReturn => kernels::paced_early_return(ticks, counts, writes)
+                .grid(tasks)
+                .block(threads)
+                .amortize(5),
+            Kind::Irregular => {
+                kernels::paced_irregular(ticks / ROUND, counts, writes, &self.rounds, next())
+                    .grid(tasks)
+                    .block(threads)
+            }
+            Kind::Yielding => kernels::spin_yielding(counts, yielding_rounds(self.load), writes)
+                .grid(tasks)
+                .block(threads),
+        };
+        let handle = stream.launch(call)?;
+        Ok(Victim { kind: self.kind, handle, expected: self.buffers })
+    }
+}
+
+fn yielding_rounds(load: Load) -> u32 {
+    let (ticks, least) = YIELDING_ROUND;
+    (least + load.ticks / ticks) as u32
+}
+
+/// A kernel that runs, with the counters that it writes and what they must hold then.
 #[derive(Debug)]
 pub struct Victim {
     kind: Kind,
@@ -167,7 +331,7 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Launches a grid of about `tasks` block-tasks.
+    /// Launches a grid.
     ///
     /// # Errors
     ///
@@ -176,70 +340,9 @@ impl Victim {
         kind: Kind,
         scheduler: &Scheduler,
         stream: &Stream,
-        tasks: u32,
+        load: impl Into<Load>,
     ) -> Result<Victim, Error> {
-        let zeroed = |len: u32| scheduler.zeroed::<u32>(len as usize);
-        let ones = |len: u32| vec![1; len as usize];
-        let tasks = match kind {
-            Kind::SharedMemory => tasks / 8,
-            Kind::TwoDimensions => tasks / 40 * 40,
-            Kind::ThreeDimensions => tasks / 60 * 60,
-            _ => tasks,
-        };
-        let threads = match kind {
-            Kind::TwoDimensions => 24,
-            Kind::ThreeDimensions => 16,
-            Kind::SharedMemory => 256,
-            _ => 32,
-        };
-        let (mut counts, tasks_once) = (zeroed(tasks)?, ones(tasks));
-        let (mut writes, threads_once) = (zeroed(tasks * threads)?, ones(tasks * threads));
-        let (handle, mut expected) = match kind {
-            Kind::OneDimension => {
-                let call = kernels::count_1d(&mut counts, &mut writes);
-                let handle = stream.launch(call.grid(tasks).block(threads).amortize(7))?;
-                (handle, vec![(writes, threads_once)])
-            }
-            Kind::TwoDimensions => {
-                let call = kernels::count_2d(&mut counts, &mut writes);
-                let handle = stream.launch(call.grid((tasks / 40, 40)).block((8, 3)))?;
-                (handle, vec![(writes, threads_once)])
-            }
-            Kind::ThreeDimensions => {
-                let call = kernels::count_3d(&mut counts, &mut writes);
-                let call = call.grid((tasks / 60, 10, 6)).block((4, 2, 2)).amortize(3);
-                (stream.launch(call)?, vec![(writes, threads_once)])
-            }
-            Kind::SharedMemory => {
-                let (mut reversed, mut sums) = (zeroed(tasks * threads)?, zeroed(tasks)?);
-                let call =
-                    kernels::count_shared(&mut counts, &mut writes, &mut reversed, &mut sums);
-                let handle = stream.launch(call.grid(tasks))?;
-                let reversal = (0..tasks * 256).map(|i| i / 256 + 255 - i % 256).collect();
-                let totals = (0..tasks).map(|task| 256 * task + 32640).collect();
-                (handle, vec![(writes, threads_once), (reversed, reversal), (sums, totals)])
-            }
-            Kind::EarlyReturn => {
-                let call = kernels::count_early_return(&mut counts, &mut writes);
-                let handle = stream.launch(call.grid(tasks).block(threads).amortize(5))?;
-                let stays = |i: u32| u32::from(!(i / 32).is_multiple_of(3) && i.is_multiple_of(2));
-                (handle, vec![(writes, (0..tasks * 32).map(stays).collect())])
-            }
-            Kind::Irregular => {
-                let mut random = Random(u64::from(tasks));
-                let rounds: Vec<u32> = (0..tasks).map(|_| 1 << random.below(10)).collect();
-                let step = |x: u32| x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                let end = |i| (0..rounds[i as usize / 32]).fold(i, |x, _| step(x));
-                let ends_at = (0..tasks * 32).map(end).collect();
-                let mut ends = zeroed(tasks * 32)?;
-                let rounds = scheduler.buffer(&rounds)?;
-                let call = kernels::count_irregular(&mut counts, &mut writes, &rounds, &mut ends);
-                let handle = stream.launch(call.grid(tasks).block(threads))?;
-                (handle, vec![(writes, threads_once), (ends, ends_at)])
-            }
-        };
-        expected.insert(0, (counts, tasks_once));
-        Ok(Victim { kind, handle, expected })
+        Prepared::new(kind, scheduler, load.into())?.launch(stream)
     }
 
     /// Waits for the kernel, and compares what it left.
@@ -254,6 +357,7 @@ impl Victim {
             let found = stream.download(buffer)?.wait()?;
             let what = format!("{:?}, counter {number}", self.kind);
             match number {
+                0 if self.kind == Kind::Yielding => tally.starts(&what, &found),
                 0 => tally.count(&what, &found, expected),
                 _ => tally.compare(&what, &found, expected),
             }
@@ -267,8 +371,10 @@ impl Victim {
 pub struct Strength {
     /// The number of yields, and of resumes, to see at least.
     pub enough: u64,
-    /// About how many block-tasks each kernel has.
-    pub tasks: u32,
+    /// How much work each kernel has at most.
+    pub load: Load,
+    /// The kernels that run at once.
+    pub kinds: &'static [Kind],
     /// The priority of the small kernels; that of the others is 0.
     pub urgent_priority: i32,
     /// Where the random numbers come from.
@@ -284,20 +390,29 @@ pub struct Strength {
 /// is in the tally.
 pub fn yields(
     scheduler: &Scheduler,
-    Strength { enough, tasks, urgent_priority, seed }: Strength,
+    Strength { enough, load, kinds, urgent_priority, seed }: Strength,
     mut watch: impl FnMut(&Tally),
 ) -> Result<Tally, Error> {
     let mut tally = Tally::default();
     let mut random = Random(seed);
     let urgent = scheduler.stream(urgent_priority);
-    let most = 3 * scheduler.device().properties().sms;
+    let properties = scheduler.device().properties();
+    // Once and a half of what the device holds.
+    let most = 3 * properties.sms * properties.blocks_per_sm / 2;
     let zeroed = || scheduler.zeroed::<u32>(most as usize);
     let (mut ticks, mut tick_writes, mut expected) = (zeroed()?, zeroed()?, vec![0; most as usize]);
     while tally.mistake.is_none() && (tally.yields < enough || tally.resumes < enough) {
-        let streams: Vec<Stream> = Kind::ALL.iter().map(|_| scheduler.stream(0)).collect();
-        let victims = Kind::ALL.iter().zip(&streams);
-        let victims: Result<Vec<Victim>, Error> =
-            victims.map(|(&kind, stream)| Victim::launch(kind, scheduler, stream, tasks)).collect();
+        let streams: Vec<Stream> = kinds.iter().map(|_| scheduler.stream(0)).collect();
+        // Block-tasks of an eighth of the time to all of it.
+        let load = Load { ticks: load.ticks / u64::from(1 + random.below(8)), ..load };
+        let prepared = kinds.iter().map(|&kind| Prepared::new(kind, scheduler, load));
+        // All of them before the first one runs.
+        let prepared: Vec<_> = prepared.collect();
+        let victims: Result<Vec<Victim>, Error> = prepared
+            .into_iter()
+            .zip(&streams)
+            .map(|(prepared, stream)| prepared?.launch(stream))
+            .collect();
         let victims = victims?;
         while victims.iter().any(|victim| !victim.handle.is_done()) {
             // From one SM to the whole device, and then a moment for the others.
@@ -323,8 +438,8 @@ pub fn yields(
     Ok(tally)
 }
 
-/// Cancels `launches` kernels of `tasks` block-tasks at random moments, while small urgent ones take
-/// SMs from them, and compares what they report with what they did. Calls `watch` now and then.
+/// Cancels `launches` kernels at random moments, while small urgent ones take SMs from them, and
+/// compares what they report with what they did. Calls `watch` now and then.
 ///
 /// # Errors
 ///
@@ -332,10 +447,11 @@ pub fn yields(
 pub fn cancellations(
     scheduler: &Scheduler,
     launches: u64,
-    tasks: u32,
+    load: impl Into<Load>,
     seed: u64,
     mut watch: impl FnMut(&Tally),
 ) -> Result<Tally, Error> {
+    let Load { tasks, ticks } = load.into();
     let mut tally = Tally::default();
     let urgent = scheduler.stream(1);
     let mut random = Random(seed);
@@ -343,9 +459,9 @@ pub fn cancellations(
         let stream = scheduler.stream(0);
         let mut counts = scheduler.zeroed::<u32>(tasks as usize)?;
         let mut writes = scheduler.zeroed::<u32>(tasks as usize * 32)?;
-        let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(32);
-        let handle = stream.launch(call)?;
         let (mut tick, mut tick_writes) = (scheduler.zeroed::<u32>(1)?, scheduler.zeroed(1)?);
+        let call = kernels::paced_1d(ticks, &mut counts, &mut writes).grid(tasks).block(32);
+        let handle = stream.launch(call)?;
         let call = kernels::count_1d(&mut tick, &mut tick_writes).grid(1).block(1);
         let urgent_handle = urgent.launch(call)?;
         (0..random.below(100_000)).for_each(|_| std::hint::spin_loop());

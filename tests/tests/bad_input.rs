@@ -152,7 +152,8 @@ static BY_HAND: Kernel = Kernel {
     block: Some(Dim3::new(32, 1, 1)),
     amortize: None,
     shared_bytes: 0,
-    cpu: |_| {},
+    yields: false,
+    cpu: |_| false,
 };
 
 #[test]

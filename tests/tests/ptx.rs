@@ -6,7 +6,7 @@ use preempt::build::{Kernels, check};
 const PTX: &str = include_str!("../kernels/kernels.ptx");
 
 /// The kernels of the crate.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 23] = [
     "count_1d",
     "count_2d",
     "count_3d",
@@ -17,20 +17,35 @@ const NAMES: [&str; 16] = [
     "guard_sync_guard",
     "helper_indices",
     "math",
+    "paced_1d",
+    "paced_2d",
+    "paced_3d",
+    "paced_early_return",
+    "paced_irregular",
+    "paced_shared",
     "panics",
     "sm_of_task",
+    "spin_yielding",
     "struct_arg",
     "tiled_mm",
     "vector_add",
     "warp_sums",
 ];
 
-/// Operation and operands of each instruction of one entry, without guards.
-fn instructions(name: &str) -> Vec<(&'static str, &'static str)> {
+/// The one with yield points.
+const YIELDING: &str = "spin_yielding";
+
+/// The text of one entry.
+fn entry(name: &str) -> &'static str {
     let start = PTX.find(&format!(".entry {name}(")).expect("the entry exists");
     let end = PTX[start..].find("\n}").expect("the entry ends");
+    &PTX[start..start + end]
+}
+
+/// Operation and operands of each instruction of one entry, without guards.
+fn instructions(name: &str) -> Vec<(&'static str, &'static str)> {
     let mut instructions = Vec::new();
-    for line in PTX[start..start + end].lines() {
+    for line in entry(name).lines() {
         let line = line.split("//").next().unwrap_or_default().trim();
         let line = match line.strip_prefix('@') {
             Some(guarded) => guarded.split_once(char::is_whitespace).expect("an instruction").1,
@@ -123,16 +138,67 @@ fn shared_memory_is_accessed_as_such_and_nothing_as_generic() {
 #[test]
 fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
     for name in NAMES {
-        // A cached read (`ld.global.nc`) would never see the host's word.
-        let signal = ("ld.relaxed.sys.global.b64", "+32]");
         let all = instructions(name);
-        assert!(all.iter().any(|(op, operands)| *op == signal.0 && operands.ends_with(signal.1)));
-        // Release, count; acquire; clear the slot; release; post.
-        let leaving = all.iter().map(|(operation, _)| *operation).filter(|operation| {
-            operation.starts_with("fence") || operation.starts_with("st.relaxed.sys")
+        // A cached read (`ld.global.nc`) would never see the host's word: the next task, the signal,
+        // and how far the launch before is.
+        let reads = all.iter().filter(|(operation, _)| *operation == "ld.relaxed.sys.global.b64");
+        assert!(reads.count() >= 3, "in {name}");
+        // Clear what the launch before left; release, count; acquire and release to the host; post.
+        let fences_and_stores = all.iter().map(|(operation, _)| *operation).filter(|operation| {
+            operation.starts_with("fence") || operation.starts_with("st.relaxed.sys.global")
         });
-        let fence = "fence.acq_rel.sys";
+        let (fence, last_fence) = ("fence.acq_rel.gpu", "fence.acq_rel.sys");
         let store = "st.relaxed.sys.global.b64";
-        assert_eq!(leaving.collect::<Vec<_>>(), [fence, fence, store, fence, store], "in {name}");
+        // In between: acquire what a dropped task wrote, release it.
+        let dropped = if name == YIELDING { 2 } else { 0 };
+        assert_eq!(
+            fences_and_stores.skip(dropped).collect::<Vec<_>>(),
+            [store, fence, last_fence, store],
+            "in {name}"
+        );
+    }
+}
+
+#[test]
+fn a_yield_point_looks_at_the_signal_only_if_the_time_has_come() {
+    let all = instructions(YIELDING);
+    let index = |from: usize, operation: &str| {
+        let found = all[from..].iter().position(|(found, _)| *found == operation);
+        from + found.unwrap_or_else(|| panic!("{operation} after instruction {from}"))
+    };
+    let last_look = index(0, "ld.relaxed.sys.shared.b32");
+    let this_look = index(last_look, "st.relaxed.sys.shared.b32");
+    let signal = index(this_look, "ld.relaxed.sys.global.b64");
+    // Twice: it is known that the SM was taken, and it is too early to look.
+    let exits = all[last_look..this_look].iter().filter(|(operation, _)| *operation == "bra");
+    assert_eq!(exits.count(), 2);
+    assert!(all[this_look..signal].iter().all(|(operation, _)| *operation != "bra"));
+    // The loop around it is there once, not once for tasks that may be dropped and once for others.
+    assert_eq!(count(YIELDING, "ld.relaxed.sys.shared"), 1);
+    assert_eq!(all.iter().filter(|(_, operands)| operands.contains("1664525")).count(), 1);
+}
+
+#[test]
+fn only_preemptible_entries_with_yield_points_pay_for_them() {
+    let plain = entry("spin_yielding__plain");
+    for sign in ["preempt_yields", "%clock", ".relaxed", ".shared"] {
+        assert!(!plain.contains(sign), "{sign} in the plain entry");
+    }
+    // Declared in the one entry, so the others do not have the memory either.
+    let outside = PTX.replace(entry(YIELDING), "");
+    assert!(outside.lines().all(|line| line.starts_with("//") || !line.contains("preempt_yields")));
+}
+
+#[test]
+fn a_kernel_that_is_launched_early_waits_before_it_looks_at_the_launch_before() {
+    for name in NAMES {
+        let entry = entry(name);
+        // A loader puts the instruction in the comment's place.
+        let wait = entry.find("// preempt.griddepcontrol.wait").expect("the mark");
+        assert_eq!(entry.matches("griddepcontrol").count(), 2, "in {name}");
+        let reads: Vec<usize> =
+            entry.match_indices("ld.relaxed.sys.global.b64").map(|(at, _)| at).collect();
+        assert!(reads[1] < wait && wait < reads[2], "in {name}");
+        assert!(wait < entry.find("atom.").expect("a claim"), "in {name}");
     }
 }

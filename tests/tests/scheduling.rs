@@ -213,3 +213,94 @@ fn empty_buffers_work() {
     stream.upload(Vec::new(), &mut empty).and_then(|copy| copy.wait()).expect("copied");
     assert!(stream.download(&empty).and_then(|copy| copy.wait()).expect("copied").is_empty());
 }
+
+#[test]
+fn a_stream_has_room_for_64_operations() {
+    let scheduler = scheduler(1);
+    let gate = Gate::new(&scheduler);
+    let mut log = scheduler.zeroed::<u32>(200).expect("memory");
+    let stream = scheduler.stream(0);
+    let mut submit = |name| launch(&stream, gated(&gate.0, &mut log, name).grid(1));
+    let mut handles: Vec<_> = (0..64).map(&mut submit).collect();
+    gate.wait_for(1);
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| submit(64));
+        let other = scheduler.stream(1);
+        let mut other_log = scheduler.zeroed::<u32>(2).expect("memory");
+        let _elsewhere = launch(&other, gated(&gate.0, &mut other_log, 0).grid(1));
+        assert!(!late.is_finished(), "it waits for room");
+        gate.open();
+        handles.push(late.join().expect("no panic"));
+    });
+    for handle in handles {
+        handle.wait().expect("runs");
+    }
+    let log = stream.download(&log).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(log[1..66], (0..65).collect::<Vec<_>>(), "in order");
+}
+
+/// Submits from the thread that completes operations, which is the poller if nobody waits.
+struct SubmitMore {
+    stream: Stream,
+    scheduler: Scheduler,
+    done: std::sync::mpsc::Sender<Vec<Handle<LaunchReport>>>,
+}
+
+impl Wake for SubmitMore {
+    fn wake(self: Arc<Self>) {
+        let gate = Gate::new(&self.scheduler);
+        gate.open();
+        let mut log = self.scheduler.zeroed::<u32>(200).expect("memory");
+        let handles =
+            (0..100).map(|name| launch(&self.stream, gated(&gate.0, &mut log, name).grid(1)));
+        self.done.send(handles.collect()).expect("the test waits");
+    }
+}
+
+#[test]
+fn a_waker_can_submit_more_than_there_is_room_for() {
+    let scheduler = scheduler(1);
+    let gate = Gate::new(&scheduler);
+    let mut log = scheduler.zeroed::<u32>(2).expect("memory");
+    let stream = scheduler.stream(0);
+    let (done, submitted) = std::sync::mpsc::channel();
+    let waker =
+        Arc::new(SubmitMore { stream: stream.clone(), scheduler: scheduler.clone(), done }).into();
+    let mut handle = pin!(launch(&stream, gated(&gate.0, &mut log, 0).grid(1)));
+    let poll = handle.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(matches!(poll, Poll::Pending));
+    gate.open();
+    for handle in submitted.recv().expect("submitted") {
+        handle.wait().expect("runs");
+    }
+}
+
+#[test]
+fn launches_of_a_stream_see_what_the_ones_before_them_wrote() {
+    #[preemptible(block = 1)]
+    fn append(list: SliceMut<u32>, number: u32) {
+        // SAFETY: block-task 0 writes, and launches of a stream run one after the other.
+        unsafe {
+            if thread::block_idx_x() == 0 {
+                let length = list.read(0) as usize + 1;
+                list.write(length, number);
+                list.write(0, length as u32);
+            }
+        }
+    }
+    let scheduler = scheduler(2);
+    let stream = scheduler.stream(0);
+    let urgent = scheduler.stream(1);
+    let mut list = scheduler.zeroed::<u32>(1001).expect("memory");
+    let mut other = scheduler.zeroed::<u32>(1001).expect("memory");
+    for number in 0..1000 {
+        let grid = 1 + number % 5;
+        drop(launch(&stream, append(&mut list, number).grid(grid)));
+        if number % 7 == 0 {
+            drop(launch(&urgent, append(&mut other, number).grid(3)));
+        }
+    }
+    let list = stream.download(&list).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(list[0], 1000);
+    assert_eq!(list[1..], (0..1000).collect::<Vec<_>>());
+}

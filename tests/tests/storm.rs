@@ -13,10 +13,12 @@ use preempt_tests::storm::{self, Chaos, Kind, Strength, Tally, Victim};
 const ENOUGH: u64 = 10_000;
 
 fn storm(scheduler: &Scheduler, urgent_priority: i32, seed: u64) {
-    let strength = Strength { enough: ENOUGH, tasks: 2400, urgent_priority, seed };
+    let kinds = &Kind::ALL;
+    let strength = Strength { enough: ENOUGH, load: 2400.into(), kinds, urgent_priority, seed };
     let tally = storm::yields(scheduler, strength, |_| ()).expect("kernels run to their end");
     assert_exactly_once(&tally);
     assert!(tally.yields >= ENOUGH && tally.resumes >= ENOUGH, "{tally:?}");
+    assert!(tally.dropped > 0, "{tally:?}");
     println!("{tally:?}");
 }
 

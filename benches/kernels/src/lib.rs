@@ -1,12 +1,17 @@
 //! The kernels that `preempt-bench` measures with.
 //!
-//! Those that count leave a proof that each block-task ran once. The block's size is the
-//! launch's: thread 0 does the work of its block, so that the block-task takes as long on the CPU
-//! device, which plays the threads one after the other.
+//! Those that count leave a proof that each block-task ran once. In those for the CPU device, thread 0
+//! does the work of its block, since that device plays the threads one after the other.
 
 use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 use preempt_device::time::{global_timer, nanosleep};
+
+mod compute;
+mod spin;
+
+pub use compute::{TILE, fill, matrix_multiply, random, vector_add};
+pub use spin::{Stamp, answer, busy, mark, spin, spin_yielding, stamp};
 
 /// What [`occupy`] leaves to spinning: a host thread may sleep this much too long.
 const SPIN_NANOS: u64 = 200_000;

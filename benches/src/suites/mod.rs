@@ -1,13 +1,18 @@
-//! The suites, one file each.
+//! The suites, one file each; those in `cuda` compare with raw driver calls.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
 use preempt::policy::Policy;
 use preempt::{Device, Scheduler};
+use preempt_raw::Gpu;
 use serde_json::Value;
 
 use crate::args::Suite;
 
 mod counted;
+mod cuda;
+mod exclusion;
 mod latency;
 mod launch;
 mod storm;
@@ -20,6 +25,8 @@ pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_bench_ke
 pub struct Bench {
     /// The device, which no scheduler has.
     pub device: Device,
+    /// The driver's side of the device, if that is a GPU.
+    pub gpu: Option<Gpu>,
     /// Whether to do little.
     pub quick: bool,
     /// Where random numbers come from.
@@ -50,6 +57,7 @@ impl Suite {
             Suite::Storm => "storm",
             Suite::Latency => "latency",
             Suite::Launch => "launch",
+            Suite::Overhead => "overhead",
         }
     }
 
@@ -61,7 +69,9 @@ impl Suite {
             Suite::Storm => (5, 2),
             // At least two, so that an urgent kernel can have one while the batch keeps the other;
             // otherwise a processor less than there are, for the threads that launch.
-            Suite::Latency | Suite::Launch => (processors.saturating_sub(1).clamp(2, 8), 1),
+            Suite::Latency | Suite::Launch | Suite::Overhead => {
+                (processors.saturating_sub(1).clamp(2, 8), 1)
+            }
         }
     }
 
@@ -71,10 +81,17 @@ impl Suite {
     ///
     /// What the scheduler says. Wrong results are in the outcome.
     pub fn run(self, bench: &Bench) -> Result<Outcome> {
-        match self {
-            Suite::Storm => storm::run(bench),
-            Suite::Latency => latency::run(bench),
-            Suite::Launch => launch::run(bench),
+        match (self, bench.gpu) {
+            (Suite::Storm, _) => storm::run(bench),
+            (Suite::Latency, None) => latency::run(bench),
+            (Suite::Latency, Some(gpu)) => cuda::latency::run(bench, gpu),
+            (Suite::Launch, None) => launch::run(bench),
+            (Suite::Launch, Some(gpu)) => cuda::launch::run(bench, gpu),
+            (Suite::Overhead, Some(gpu)) => cuda::overhead::run(bench, gpu),
+            (Suite::Overhead, None) => bail!(
+                "`overhead` compares with plain kernels, which the CPU device does not run; use \
+                 `--device cuda`"
+            ),
         }
     }
 }
@@ -84,6 +101,16 @@ impl Bench {
     fn scheduler(&self, policy: impl Policy + 'static) -> Result<Scheduler> {
         let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
         Ok(builder.kernels(KERNELS).kernels(preempt_tests::KERNELS).build()?)
+    }
+
+    /// The same, with `wait` that spins so long before it sleeps.
+    fn spinning_scheduler(
+        &self,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<Scheduler> {
+        let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
+        Ok(builder.kernels(KERNELS).spin(spin).busy_poll(true).build()?)
     }
 }
 

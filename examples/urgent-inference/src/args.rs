@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-/// Lets urgent requests meet a long batch kernel, and shows what preemption makes of it.
+/// Lets urgent requests meet a long batch job, and shows what preemption makes of it.
 ///
-/// The batch kernel values a book of options by Monte Carlo. Meanwhile four threads ask a small
+/// The batch job values a book of options by Monte Carlo. Meanwhile four threads ask a small
 /// network to read handwritten digits, one request a kernel, at random moments.
 #[derive(Parser, Debug)]
 #[command(name = "urgent-inference", version)]

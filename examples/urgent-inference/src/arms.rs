@@ -4,25 +4,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use preempt::{LaunchReport, Scheduler, Stream};
-use urgent_inference_kernels::network::{Answer, CLASSES, classify};
-use urgent_inference_kernels::pricing::{Estimate, price_asian_calls};
+use preempt::{Call, LaunchReport, Scheduler, Stream};
+use preempt_device::host::{ReadArg, WriteArg};
+use urgent_inference_kernels::network::{Answer, CLASSES, HIDDEN, classify};
+use urgent_inference_kernels::pricing::{
+    Estimate, Sums, THREADS, estimate_asian_calls, simulate_asian_calls,
+};
 
 use crate::progress::Progress;
-use crate::workload::{Request, Workload};
+use crate::workload::{Request, Workload, wait_until};
 
 /// What runs in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arm {
     /// The row's name.
     pub name: &'static str,
-    /// The batch kernel's priority, if it runs.
+    /// The batch job's priority, if it runs.
     pub batch: Option<i32>,
     /// The requests' priority, if there are any.
     pub requests: Option<i32>,
 }
 
-/// The batch kernel, and nothing else.
+/// The batch job, and nothing else.
 pub const BATCH_ALONE: Arm = Arm { name: "batch alone", batch: Some(0), requests: None };
 /// The requests, and nothing else.
 pub const REQUESTS_ALONE: Arm = Arm { name: "requests alone", batch: None, requests: Some(0) };
@@ -41,18 +44,18 @@ pub struct Row {
     pub latencies: Vec<Duration>,
     /// The share of the held-out digits that the device read as they were meant.
     pub accuracy: Option<f64>,
-    /// The batch kernel.
+    /// The batch job.
     pub batch: Option<Batch>,
 }
 
-/// What was measured of the batch kernel.
+/// What was measured of the batch job.
 #[derive(Debug)]
 pub struct Batch {
-    /// From the launch to the end.
+    /// From the launch of its first kernel to the end of the last.
     pub time: Duration,
     /// Of all its results.
     pub checksum: u64,
-    /// What the scheduler did with it.
+    /// What the scheduler did with the long one.
     pub report: LaunchReport,
     /// Requests that came before its end.
     pub met: usize,
@@ -65,9 +68,9 @@ impl Row {
     }
 }
 
-/// From the launch of the batch kernel to the moment that requests count from, so that their
-/// threads are there.
-const LEAD: Duration = Duration::from_millis(5);
+/// From the launch of the batch job to the moment that requests count from, so that their threads are
+/// there.
+pub const LEAD: Duration = Duration::from_millis(5);
 
 /// Runs one row; requests come within `time`.
 ///
@@ -86,17 +89,19 @@ pub fn run(
     let streams: Vec<Stream> = streams.collect();
     let batch = scheduler.stream(arm.batch.unwrap_or_default());
 
+    let options = workload.book.len() as u32;
     let book = scheduler.buffer(&workload.book)?;
-    // What no simulation gives, so that a block-task that did not run shows.
-    let nothing = Estimate { value: f32::NAN, error: f32::NAN };
-    let mut estimates = scheduler.buffer(&vec![nothing; workload.book.len()])?;
+    let mut sums = scheduler.zeroed::<Sums>(workload.book.len() * THREADS)?;
+    let mut estimates = scheduler.buffer(&vec![NO_ESTIMATE; workload.book.len()])?;
 
     let launched = Instant::now();
-    let batch_handle = match arm.batch {
+    let batch_handles = match arm.batch {
         Some(_) => {
             let Workload { paths, periods, seed, .. } = *workload;
-            let call = price_asian_calls(&book, &mut estimates, paths, periods, seed);
-            Some(batch.launch(call.grid(workload.book.len() as u32))?)
+            let call = simulate_asian_calls(&book, &mut sums, paths, periods, seed);
+            let simulation = batch.launch(call.grid(options))?;
+            let call = estimate_asian_calls(&sums, &mut estimates, paths);
+            Some((simulation, batch.launch(call.grid(options))?))
         }
         None => None,
     };
@@ -110,7 +115,11 @@ pub fn run(
                 scope.spawn(move || client.send(requests))
             })
             .collect();
-        let report = batch_handle.map(|handle| (handle.wait(), launched.elapsed()));
+        let report = batch_handles.map(|(simulation, estimation)| {
+            let ended = estimation.wait();
+            let time = launched.elapsed();
+            (ended.and_then(|_| simulation.wait()), time)
+        });
         let answered: Result<Vec<Answered>> = clients
             .into_iter()
             .map(|client| client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -121,31 +130,91 @@ pub fn run(
     let batch = match batch_report {
         Some((report, end)) => {
             let estimates = batch.download(&estimates)?.wait()?;
-            let all = estimates.iter().all(|estimate| estimate.value.is_finite());
-            ensure!(all, "row `{}`: the batch kernel left options without a value", arm.name);
-            let requests = clients.iter().flatten();
-            let met = requests.filter(|request| LEAD + request.moment(time) < end).count();
-            Some(Batch { time: end, checksum: checksum(&estimates), report: report?, met })
+            Some(Batch::new(arm, workload, time, end, &estimates, report?)?)
         }
         None => None,
     };
+    Ok(Row::new(arm.name, &answered, batch))
+}
 
-    let mut latencies: Vec<Duration> =
-        answered.iter().flat_map(|client| client.latencies.iter().copied()).collect();
-    latencies.sort_unstable();
-    let held_out: u32 = answered.iter().map(|client| client.held_out).sum();
-    let right: u32 = answered.iter().map(|client| client.right).sum();
-    let accuracy = (held_out > 0).then(|| f64::from(right) / f64::from(held_out));
-    Ok(Row { name: arm.name, latencies, accuracy, batch })
+/// What no simulation gives, so that a block-task that did not run shows.
+pub const NO_ESTIMATE: Estimate = Estimate { value: f32::NAN, error: f32::NAN };
+/// What the network never says.
+pub const NO_ANSWER: Answer =
+    Answer { request: u32::MAX, class: u32::MAX, logits: [f32::NAN; CLASSES] };
+
+/// The kernel that answers a request.
+pub fn answer(
+    workload: &Workload,
+    parameters: impl ReadArg<f32>,
+    request: &Request,
+    answers: impl WriteArg<Answer>,
+) -> Call {
+    let lanes = workload.lanes;
+    classify(parameters, request.digit, request.number, lanes, answers).block(HIDDEN as u32 * lanes)
+}
+
+impl Batch {
+    /// A batch job that took `end` and left these estimates, while requests came within `time`.
+    pub fn new(
+        arm: Arm,
+        workload: &Workload,
+        time: Duration,
+        end: Duration,
+        estimates: &[Estimate],
+        report: LaunchReport,
+    ) -> Result<Batch> {
+        let all = estimates.iter().all(|estimate| estimate.value.is_finite());
+        ensure!(all, "row `{}`: the batch job left options without a value", arm.name);
+        let clients = if arm.requests.is_some() { &workload.clients[..] } else { &[] };
+        let requests = clients.iter().flatten();
+        let met = requests.filter(|request| LEAD + request.moment(time) < end).count();
+        Ok(Batch { time: end, checksum: checksum(estimates), report, met })
+    }
+}
+
+impl Row {
+    /// A row in which clients got these answers.
+    pub fn new(name: &'static str, answered: &[Answered], batch: Option<Batch>) -> Row {
+        let latencies = answered.iter().flat_map(|client| client.latencies.iter().copied());
+        let mut latencies: Vec<Duration> = latencies.collect();
+        latencies.sort_unstable();
+        let held_out: u32 = answered.iter().map(|client| client.held_out).sum();
+        let right: u32 = answered.iter().map(|client| client.right).sum();
+        let accuracy = (held_out > 0).then(|| f64::from(right) / f64::from(held_out));
+        Row { name, latencies, accuracy, batch }
+    }
 }
 
 /// What one client got.
-#[derive(Default)]
-struct Answered {
+#[derive(Debug, Default)]
+pub struct Answered {
     latencies: Vec<Duration>,
     /// Held-out digits among its requests, and how many of them were read as they were meant.
     held_out: u32,
     right: u32,
+}
+
+impl Answered {
+    /// Takes in what a request was answered with, so long after its moment.
+    ///
+    /// # Errors
+    ///
+    /// If the answer is not what the network says on the host.
+    pub fn take(&mut self, request: &Request, answer: Answer, latency: Duration) -> Result<()> {
+        let expected = request.expected;
+        ensure!(
+            answer.request == request.number && answer.class == expected,
+            "request {} was answered with {answer:?}; the network says {expected}",
+            request.number,
+        );
+        self.latencies.push(latency);
+        if request.held_out {
+            self.held_out += 1;
+            self.right += u32::from(answer.class == request.label);
+        }
+        Ok(())
+    }
 }
 
 /// A thread that sends requests.
@@ -162,31 +231,20 @@ struct Client<'a> {
 impl Client<'_> {
     /// Sends each request at its moment, one after the other.
     fn send(&self, requests: &[Request]) -> Result<Answered> {
-        let nothing = Answer { request: u32::MAX, class: u32::MAX, logits: [f32::NAN; CLASSES] };
         let parameters = self.scheduler.buffer(&self.workload.parameters)?;
-        let mut answers = self.scheduler.buffer(&[nothing])?;
+        let mut answers = self.scheduler.buffer(&[NO_ANSWER])?;
         let mut answered = Answered::default();
         for request in requests {
             // A request that comes while the one before it waits is late from its own moment on,
             // not from when this thread gets to it.
             let moment = self.start + request.moment(self.time);
-            thread::sleep(moment.saturating_duration_since(Instant::now()));
-            let call = classify(&parameters, request.digit, request.number, &mut answers);
-            let launched = self.stream.launch(call)?;
+            wait_until(moment);
+            let launched =
+                self.stream.launch(answer(self.workload, &parameters, request, &mut answers))?;
             let answer = self.stream.download(&answers)?.wait()?;
-            answered.latencies.push(moment.elapsed());
+            let latency = moment.elapsed();
             launched.wait()?;
-
-            let (answer, expected) = (answer[0], request.expected);
-            ensure!(
-                answer.request == request.number && answer.class == expected,
-                "request {} was answered with {answer:?}; the network says {expected}",
-                request.number,
-            );
-            if request.held_out {
-                answered.held_out += 1;
-                answered.right += u32::from(answer.class == request.label);
-            }
+            answered.take(request, answer[0], latency)?;
             self.progress.answered();
         }
         Ok(answered)

@@ -1,9 +1,10 @@
-//! Urgent requests beside a long batch kernel, with and without preemption.
+//! Urgent requests beside a long batch job, with and without preemption.
 //!
 //! | file | what is in it |
 //! | --- | --- |
 //! | `workload` | the batch job, and the requests with their moments |
 //! | `arms` | the rows: the same work under different circumstances |
+//! | `streams` | the row without preempt, on a GPU |
 //! | `report`, `plot` | table, JSON, picture |
 
 mod args;
@@ -11,6 +12,7 @@ mod arms;
 mod plot;
 mod progress;
 mod report;
+mod streams;
 mod workload;
 
 use std::fs::File;
@@ -20,20 +22,22 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use preempt::{Device, Scheduler};
+use preempt_raw::Gpu;
 
 use crate::args::{Args, DeviceKind};
 use crate::arms::{Arm, BATCH_ALONE, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
 use crate::progress::Progress;
 use crate::report::{Report, hardware, milliseconds};
+use crate::streams::{STREAM_PRIORITY, Streams};
 use crate::workload::{CLIENTS, Workload};
 
 /// The kernels' PTX.
 const KERNELS: preempt::Module = preempt::include_kernels!("urgent_inference_kernels");
 
-/// Requests come within this share of the batch kernel's time alone, so that they all meet it.
+/// Requests come within this share of the batch job's time alone, so that they all meet it.
 const REQUESTS_WITHIN: f64 = 0.9;
 
 fn main() -> ExitCode {
@@ -47,14 +51,19 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let device = device(args.device)?;
+    let (device, gpu) = device(args.device)?;
     // Before anything runs, so that nobody waits for results that cannot be written.
     let mut out = args.out.as_deref().map(create).transpose()?;
     let picture = picture_file(args)?;
 
     // Not `println!`: it panics where nobody reads on.
     let mut stdout = io::stdout();
-    let scheduler = Scheduler::builder().device(device).kernels(KERNELS).build()?;
+    let mut builder = Scheduler::builder().device(device).kernels(KERNELS);
+    if gpu.is_some() {
+        builder = builder.spin(SPIN).busy_poll(true);
+    }
+    let scheduler = builder.build()?;
+    let streams = gpu.map(Streams::new).transpose()?;
     let properties = scheduler.device().properties().clone();
     let workload = Workload::new(args, properties.sms)?;
     writeln!(stdout, "device    {}; {}", properties.name, hardware())?;
@@ -71,7 +80,7 @@ fn run(args: &Args) -> Result<()> {
     let time = alone.mul_f64(REQUESTS_WITHIN);
     writeln!(
         stdout,
-        "          {} for one block-task on one SM",
+        "          {} of an SM's time for one block-task",
         milliseconds(alone * properties.sms / workload.book.len() as u32)
     )?;
     writeln!(
@@ -86,7 +95,16 @@ fn run(args: &Args) -> Result<()> {
         rows.push(measure(&scheduler, &workload, arm, time)?);
     }
 
-    let report = Report { device: properties.name, rows };
+    let mut request_time = None;
+    if let Some(streams) = &streams {
+        scheduler.synchronize()?;
+        let progress = Progress::new(STREAM_PRIORITY.name, workload.requests());
+        rows.push(streams.run(&workload, time, &progress)?);
+        progress.finish();
+        request_time = Some(streams.request_time(&workload)?);
+    }
+
+    let report = Report { device: properties.name, driver: properties.driver, rows, request_time };
     writeln!(stdout, "{}", report.table())?;
     if let Some((file, path)) = &mut out {
         let text = serde_json::to_string_pretty(&report.json())? + "\n";
@@ -96,12 +114,18 @@ fn run(args: &Args) -> Result<()> {
         write(&mut file, &path, &plot::svg(&report.rows)?)?;
         writeln!(stdout, "The latencies as a picture: {}", path.display())?;
     }
-    for sentence in report.warning().into_iter().chain(report.verdict()) {
+    for sentence in
+        report.warning().into_iter().chain(report.verdict()).chain(report.batch_sentence())
+    {
         writeln!(stdout, "{sentence}")?;
     }
-    ensure!(report.checksums_equal(), "the batch kernel's results differ from row to row");
+    ensure!(report.checksums_equal(), "the batch job's results differ from row to row");
     Ok(())
 }
+
+/// How long a thread that waits drives the scheduler itself before it sleeps. On a GPU the threads of
+/// the row without preempt spin, too; on the CPU device spinning would take processors from the SMs.
+const SPIN: Duration = Duration::from_millis(5);
 
 /// The faster of two runs, since the first one may find the machine cold or busy.
 fn measure_batch_alone(scheduler: &Scheduler, workload: &Workload) -> Result<(Row, Duration)> {
@@ -121,21 +145,17 @@ fn measure(scheduler: &Scheduler, workload: &Workload, arm: Arm, time: Duration)
     Ok(row)
 }
 
-fn device(kind: DeviceKind) -> Result<Device> {
+/// The device, and for a GPU the driver's side of it.
+fn device(kind: DeviceKind) -> Result<(Device, Option<Gpu>)> {
     match kind {
         // One SM for each processor, at least two, so that an urgent kernel can have one while
         // the batch keeps the other. The requests' threads get no processor of their own.
         DeviceKind::Cpu => {
             let processors = thread::available_parallelism().map_or(1, usize::from);
-            Ok(Device::cpu(processors.clamp(2, 8) as u32, 1)?)
+            Ok((Device::cpu(processors.clamp(2, 8) as u32, 1)?, None))
         }
-        DeviceKind::Cuda => {
-            let ptx = KERNELS.ptx().map_or("has none", |_| "has it");
-            bail!(
-                "this version cannot run on a GPU yet (it would need PTX, and this build {ptx}); \
-                 use `--device cpu`"
-            )
-        }
+        // In this order: preempt has settings to make before the driver starts.
+        DeviceKind::Cuda => Ok((Device::cuda(0)?, Some(Gpu::open(0)?))),
     }
 }
 

@@ -38,7 +38,7 @@ fn draw(rows: &[Row], text: &mut String) -> Result<(), Box<dyn std::error::Error
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
-        .caption("Requests beside a long batch kernel", ("sans-serif", 22))
+        .caption("Requests beside a long batch job", ("sans-serif", 22))
         .margin(20)
         .x_label_area_size(50)
         .y_label_area_size(60)

@@ -7,12 +7,17 @@ use preempt_record::{Record, digits, microseconds};
 use serde_json::{Value, json};
 
 use crate::arms::{BATCH_ALONE, Batch, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
+use crate::streams::STREAM_PRIORITY;
 
 /// The rows, and what is asked of them all.
 #[derive(Debug)]
 pub struct Report {
     /// The device's name.
     pub device: String,
+    /// The version of its driver, if it has one.
+    pub driver: Option<String>,
+    /// How long the kernel of one request takes when it has the GPU; `None` on the CPU device.
+    pub request_time: Option<Duration>,
     /// In the order in which they were measured.
     pub rows: Vec<Row>,
 }
@@ -20,6 +25,10 @@ pub struct Report {
 impl Report {
     fn row(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
+    }
+
+    fn p50(&self, name: &str) -> Option<Duration> {
+        self.row(name)?.percentile(0.5)
     }
 
     fn p99(&self, name: &str) -> Option<Duration> {
@@ -30,13 +39,32 @@ impl Report {
         self.row(BATCH_ALONE.name)?.batch.as_ref()
     }
 
-    /// How much longer the batch kernel takes than alone.
+    /// How much longer the batch job takes than alone.
     fn slowdown(&self, row: &Row) -> Option<f64> {
         let alone = self.batch_alone()?.time.as_secs_f64();
         Some(row.batch.as_ref()?.time.as_secs_f64() / alone)
     }
 
-    /// Whether the batch kernel gave the same results in every row.
+    /// The same, less the time that the requests' own kernels take.
+    fn slowdown_less_requests(&self, row: &Row) -> Option<f64> {
+        let requests = self.request_time?.as_secs_f64() * row.latencies.len() as f64;
+        Some(self.slowdown(row)? - requests / self.batch_alone()?.time.as_secs_f64())
+    }
+
+    /// How much longer the batch job takes than alone, the time that the requests' own kernels take
+    /// counted and not counted; on a GPU.
+    pub fn batch_sentence(&self) -> Option<String> {
+        let row = self.row(PREEMPT.name)?;
+        Some(format!(
+            "Less the {} requests' own time on the GPU ({:.1} µs each), the batch took {:.3}x its time \
+             alone.",
+            row.latencies.len(),
+            microseconds(self.request_time?),
+            self.slowdown_less_requests(row)?,
+        ))
+    }
+
+    /// Whether the batch job gave the same results in every row.
     pub fn checksums_equal(&self) -> bool {
         let mut checksums = self.rows.iter().filter_map(|row| Some(row.batch.as_ref()?.checksum));
         let first = checksums.next();
@@ -80,7 +108,7 @@ impl Report {
         ))
     }
 
-    /// What is wrong with a measurement, if something is: a batch kernel that was over before
+    /// What is wrong with a measurement, if something is: a batch job that was over before
     /// the requests were says little about them.
     pub fn warning(&self) -> Option<String> {
         let missed = |row: &&Row| {
@@ -89,7 +117,7 @@ impl Report {
         };
         let row = self.rows.iter().find(missed)?;
         Some(format!(
-            "Warning: in the row `{}`, many requests came after the end of the batch kernel, since \
+            "Warning: in the row `{}`, many requests came after the end of the batch job, since \
              other programs used the processors while it ran alone. Run again on a quiet machine.",
             row.name
         ))
@@ -102,15 +130,22 @@ impl Report {
         Record {
             suite: "urgent-inference",
             device: self.device.clone(),
-            driver: None,
+            driver: self.driver.clone(),
             rows,
             summary: json!({
+                "alone_p50_us": self.p50(REQUESTS_ALONE.name).map(microseconds),
                 "alone_p99_us": self.p99(REQUESTS_ALONE.name).map(microseconds),
+                "fifo_p50_us": self.p50(SUBMISSION_ORDER.name).map(microseconds),
                 "fifo_p99_us": self.p99(SUBMISSION_ORDER.name).map(microseconds),
+                "preempt_p50_us": self.p50(PREEMPT.name).map(microseconds),
                 "preempt_p99_us": self.p99(PREEMPT.name).map(microseconds),
                 // There are no CUDA streams on the CPU device.
-                "stream_priority_p99_us": null,
+                "stream_priority_p50_us": self.p50(STREAM_PRIORITY.name).map(microseconds),
+                "stream_priority_p99_us": self.p99(STREAM_PRIORITY.name).map(microseconds),
                 "batch_slowdown": preempt.and_then(|row| self.slowdown(row)),
+                "batch_slowdown_less_requests":
+                    preempt.and_then(|row| self.slowdown_less_requests(row)),
+                "request_kernel_us": self.request_time.map(microseconds),
                 "accuracy": preempt.and_then(|row| row.accuracy),
                 "checksums_equal": self.checksums_equal(),
             }),

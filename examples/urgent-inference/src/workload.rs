@@ -1,6 +1,7 @@
 //! What every row of the table does: the book of options, and the requests with their moments.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rand::seq::SliceRandom;
@@ -8,23 +9,56 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use urgent_inference::digits::{self, Sample};
 use urgent_inference::network::Network;
-use urgent_inference_kernels::network::Digit;
+use urgent_inference_kernels::network::{Digit, MOST_LANES};
 use urgent_inference_kernels::pricing::AsianCall;
 
-use crate::args::Args;
+use crate::args::{Args, DeviceKind};
+
+/// How long before a request's moment its thread is awake, where it has a processor for itself: the
+/// operating system wakes threads a tenth of a millisecond late, which is not what is measured.
+const AWAKE_BEFORE: Duration = Duration::from_millis(1);
+
+/// Waits for a moment.
+pub fn wait_until(moment: Instant) {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let awake_before = if processors > 2 * CLIENTS { AWAKE_BEFORE } else { Duration::ZERO };
+    let left = || moment.saturating_duration_since(Instant::now());
+    thread::sleep(left().saturating_sub(awake_before));
+    while !left().is_zero() {
+        std::hint::spin_loop();
+    }
+}
 
 /// Threads that send requests.
 pub const CLIENTS: usize = 4;
 
-/// Options for each SM, and requests in all.
-const FULL: (u32, usize) = (1500, digits::COUNT);
-/// The same with `--quick`.
-const QUICK: (u32, usize) = (100, 400);
+/// How much work there is, and in which pieces.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// Options, which are block-tasks, for each SM.
+    options: u32,
+    /// Paths of each option.
+    paths: u32,
+    requests: usize,
+    /// Threads that share the sum of a hidden unit.
+    lanes: u32,
+}
 
-/// Paths of each option: a block-task of one to two milliseconds on one processor.
-const PATHS: u32 = 6144;
+/// On the CPU device: a block-task takes one to two milliseconds on one processor.
+const CPU: Size = Size { options: 1500, paths: 6144, requests: digits::COUNT, lanes: 1 };
+/// On a GPU, whose SM runs about a dozen block-tasks at a time: milliseconds, too. Many lanes, since
+/// each request is alone there: its kernel takes half of an SM for a few microseconds.
+const GPU: Size = Size { options: 9000, paths: 65_536, requests: digits::COUNT, lanes: MOST_LANES };
+
 /// Prices that an option's average is taken over.
 const PERIODS: u32 = 12;
+
+impl Size {
+    /// With `--quick`.
+    fn quick(self) -> Size {
+        Size { options: self.options / 15, requests: 400, ..self }
+    }
+}
 
 /// The batch job and the requests.
 #[derive(Debug)]
@@ -39,6 +73,8 @@ pub struct Workload {
     pub seed: u64,
     /// The network's weights, as the kernel reads them.
     pub parameters: Vec<f32>,
+    /// Threads that share the sum of a hidden unit of it.
+    pub lanes: u32,
     /// For each client: its requests, in the order of their moments.
     pub clients: Vec<Vec<Request>>,
 }
@@ -71,7 +107,11 @@ impl Workload {
     /// The work for a device of `sms` SMs: the batch grows with them, so that it takes about as
     /// long on each.
     pub fn new(args: &Args, sms: u32) -> Result<Workload> {
-        let (options, requests) = if args.quick { QUICK } else { FULL };
+        let size = match args.device {
+            DeviceKind::Cpu => CPU,
+            DeviceKind::Cuda => GPU,
+        };
+        let Size { options, paths, requests, lanes } = if args.quick { size.quick() } else { size };
         let mut random = ChaCha8Rng::seed_from_u64(args.seed);
         let book = (0..options * sms).map(|_| option(&mut random)).collect();
         let network = Network::committed().context("data/weights.bin")?;
@@ -86,8 +126,8 @@ impl Workload {
                 requests_of_one(&mut random, samples, first, &network)
             })
             .collect();
-        let (paths, periods, seed) = (PATHS, PERIODS, args.seed);
-        Ok(Workload { book, paths, periods, seed, parameters: network.parameters, clients })
+        let (periods, seed, parameters) = (PERIODS, args.seed, network.parameters);
+        Ok(Workload { book, paths, periods, seed, parameters, lanes, clients })
     }
 
     /// Requests of all clients.

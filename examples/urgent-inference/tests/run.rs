@@ -38,10 +38,11 @@ fn a_quick_run_writes_a_table_json_and_a_picture() {
         assert!(json[key].is_string(), "{key}");
     }
     let summary = &json["summary"];
-    for key in ["alone_p99_us", "fifo_p99_us", "preempt_p99_us", "batch_slowdown"] {
+    for key in ["alone_p50_us", "alone_p99_us", "fifo_p99_us", "preempt_p99_us", "batch_slowdown"] {
         assert!(summary[key].as_f64().is_some_and(|value| value > 0.0), "{key}");
     }
     assert!(summary.as_object().unwrap().contains_key("stream_priority_p99_us"));
+    assert!(summary["stream_priority_p50_us"].is_null());
     assert!(summary["stream_priority_p99_us"].is_null());
     assert!(summary["accuracy"].as_f64().is_some_and(|accuracy| accuracy >= 0.95));
     assert_eq!(summary["checksums_equal"], true);
@@ -64,8 +65,8 @@ fn a_file_that_cannot_be_written_is_an_error_before_anything_runs() {
 }
 
 #[test]
-fn cuda_is_refused_in_words() {
+fn without_a_gpu_cuda_is_refused_in_words() {
     let output = run(&["--quick", "--device", "cuda"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("--device cpu"), "{}", errors(&output));
+    let errors = errors(&output);
+    assert!(output.status.success() || errors.contains("driver"), "{errors}");
 }

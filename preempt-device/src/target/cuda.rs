@@ -46,10 +46,12 @@ unsafe extern "unadjusted" {
 unsafe extern "C" {
     fn preempt_shared_base() -> *mut u8;
     fn preempt_loop_slot() -> *mut u64;
+    fn preempt_yield_word() -> *mut u32;
     fn preempt_global(address: u64) -> *const u8;
     fn preempt_atomic_add_f32(ptr: *mut f32, value: f32) -> f32;
     fn preempt_atomic_add_f64(ptr: *mut f64, value: f64) -> f64;
     fn preempt_device_fence();
+    fn preempt_device_fence_acq_rel();
 }
 
 /// The barrier of the worker loop; kernels' own code uses barrier 0.
@@ -145,6 +147,13 @@ pub(crate) fn loop_slot() -> *mut u64 {
     unsafe { preempt_loop_slot() }
 }
 
+/// A word of shared memory that belongs to the block's yield points.
+#[inline(always)]
+pub(crate) fn yield_word() -> *mut u32 {
+    // SAFETY: returns an address.
+    unsafe { preempt_yield_word() }
+}
+
 /// The same pointer, of which the compiler knows that it points to global memory (device
 /// memory or host memory that is mapped).
 #[inline(always)]
@@ -157,6 +166,12 @@ pub(crate) fn global<T>(ptr: *const T) -> *const T {
 pub(crate) fn loop_barrier() {
     // SAFETY: every thread of the block calls it.
     unsafe { barrier_sync(LOOP_BARRIER) }
+}
+
+#[inline(always)]
+pub(crate) fn loop_barrier_or(predicate: bool) -> bool {
+    // SAFETY: every thread of the block calls it.
+    unsafe { barrier_or(LOOP_BARRIER, predicate) }
 }
 
 #[inline(always)]
@@ -234,6 +249,15 @@ pub(crate) fn warp_shuffle_idx(mask: u32, value: u32, index: u32, width: u32) ->
     (unsafe { shfl_idx(mask, value, index, segment(width) | 31) }, true)
 }
 
+/// The lower half of [`clock64`], which is cheaper to read.
+#[inline(always)]
+pub(crate) fn clock() -> u32 {
+    let clock: u32;
+    // SAFETY: reads a special register.
+    unsafe { asm!("mov.u32 {}, %clock;", out(reg32) clock, options(nomem, nostack)) }
+    clock
+}
+
 #[inline(always)]
 pub(crate) fn clock64() -> u64 {
     let clock: u64;
@@ -272,6 +296,30 @@ pub(crate) fn atomic_add_f64(atomic: &AtomicU64, value: f64) -> f64 {
 pub(crate) fn device_fence() {
     // SAFETY: a fence.
     unsafe { preempt_device_fence() }
+}
+
+#[inline(always)]
+pub(crate) fn device_fence_acq_rel() {
+    // SAFETY: a fence.
+    unsafe { preempt_device_fence_acq_rel() }
+}
+
+/// Where a kernel waits for the grid before it, if it was launched early. The instruction is not
+/// there before `sm_90`, so this is a comment, and whoever loads the PTX onto such a device puts
+/// the instruction in its place (`preempt::device::cuda`).
+#[inline(always)]
+pub(crate) fn await_previous() {
+    // SAFETY: a comment, or a wait. Memory is not to be touched ahead of it.
+    unsafe { asm!("// preempt.griddepcontrol.wait", options(nostack, preserves_flags)) }
+}
+
+/// Where a kernel lets the grid after it start, if that was launched early; a comment, as above.
+#[inline(always)]
+pub(crate) fn release_next() {
+    // SAFETY: a comment, or a hint.
+    unsafe {
+        asm!("// preempt.griddepcontrol.launch_dependents", options(nostack, preserves_flags))
+    }
 }
 
 #[inline(always)]

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ptr;
 
 use crate::host::Dim3;
+use crate::yields::Yields;
 
 /// Where an emulated thread is, and whom to ask when it has to wait for others.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,8 @@ pub struct ThreadContext {
     pub sm: u32,
     /// The block's shared memory.
     pub shared: *mut u8,
+    /// What the thread's yield points look at.
+    pub yields: Yields,
     /// Suspends the thread until the others have come, and returns what they made of it.
     pub wait: fn(Rendezvous) -> u64,
 }
@@ -97,6 +100,7 @@ pub(crate) mod primitives {
     use std::time::{Duration, Instant};
 
     use super::{Rendezvous, WarpShuffle, current};
+    use crate::yields::Yields;
 
     macro_rules! registers {
         ($($name:ident = $field:ident.$axis:ident;)*) => {
@@ -116,6 +120,10 @@ pub(crate) mod primitives {
 
     pub(crate) fn shared_base() -> *mut u8 {
         current().shared
+    }
+
+    pub(crate) fn yields() -> Yields {
+        current().yields
     }
 
     fn threads() -> u32 {

@@ -8,12 +8,19 @@
 ; The worker loop's own: two claims, used in turn.
 @preempt_slot = internal addrspace(3) global [2 x i64] undef, align 16
 
+; What the warps of a block with yield points know of its signal. Other kernels do not have it.
+@preempt_yields = internal addrspace(3) global i32 undef, align 4
+
 define ptr @preempt_shared_base() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_smem to ptr)
 }
 
 define ptr @preempt_loop_slot() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_slot to ptr)
+}
+
+define ptr @preempt_yield_word() alwaysinline nounwind memory(none) {
+  ret ptr addrspacecast (ptr addrspace(3) @preempt_yields to ptr)
 }
 
 ; A pointer to global memory that came in as a number, as those in a struct argument do. Seen as
@@ -38,5 +45,11 @@ define double @preempt_atomic_add_f64(ptr %p, double %value) alwaysinline nounwi
 ; A fence for the threads of this device; core's are for the whole system.
 define void @preempt_device_fence() alwaysinline nounwind {
   fence syncscope("device") seq_cst
+  ret void
+}
+
+; The same, weaker: release and acquire.
+define void @preempt_device_fence_acq_rel() alwaysinline nounwind {
+  fence syncscope("device") acq_rel
   ret void
 }

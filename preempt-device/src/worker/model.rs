@@ -1,13 +1,17 @@
-//! loom explores every interleaving of two blocks and a host that signals, resumes and reuses
-//! the control block. Tasks write plain memory that the next cohort and the host read.
+//! loom explores the interleavings of a few blocks and a host that signals, resumes, and uses a
+//! control block again. Tasks write plain memory that later tasks and the host read; loom reports a
+//! race wherever nothing orders the two.
+
+use std::sync::atomic::AtomicU32;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{Block, Chunk, run};
-use crate::abi::{Cohort, ControlBlock, Post, Signal, SmRange};
-use crate::atomic_shim::Ordering;
+use super::drops::{put_back, take};
+use super::{Block, Body, Chunk, run};
+use crate::abi::{Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange, departures};
+use crate::atomic_shim::Ordering::Relaxed;
 
 struct OneThread(u32);
 
@@ -15,159 +19,400 @@ impl Block for OneThread {
     fn sm(&self) -> u32 {
         self.0
     }
-    fn elect(&mut self, decide: impl FnOnce() -> Chunk) -> Chunk {
-        decide()
+    fn clock(&self) -> u64 {
+        0
+    }
+    fn await_previous(&self) {}
+    fn release_next(&self) {}
+    fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
+        decide(self)
     }
     fn elect_last(&mut self, last: impl FnOnce()) {
         last()
     }
     fn barrier(&mut self) {}
+    fn any(&mut self, predicate: bool) -> bool {
+        predicate
+    }
 }
 
-struct Device {
-    control: ControlBlock,
-    posts: [Post; 2],
-    /// Task results: written by tasks, read by later cohorts and the host, without atomics.
-    memory: Vec<UnsafeCell<u32>>,
+/// `task(index, droppable)`; whether it dropped.
+struct Tasks<F, const YIELDS: bool>(u32, F);
+
+impl<F: FnMut(u32, bool) -> bool, const YIELDS: bool> Body for Tasks<F, YIELDS> {
+    const YIELDS: bool = YIELDS;
+    fn seek(&mut self, index: u32) {
+        self.0 = index;
+    }
+    fn advance(&mut self) {
+        self.0 += 1;
+    }
+    fn run(&mut self, droppable: bool) -> bool {
+        (self.1)(self.0, droppable)
+    }
 }
 
-// SAFETY: loom itself checks every access to `memory`.
-unsafe impl Sync for Device {}
+/// What tasks write, one cell each, without atomics: loom checks every access.
+struct Memory(Vec<UnsafeCell<u32>>);
+
+// SAFETY: loom reports accesses that race.
+unsafe impl Sync for Memory {}
 // SAFETY: as above.
-unsafe impl Send for Device {}
+unsafe impl Send for Memory {}
 
-impl Device {
-    fn new(tasks: u32) -> Arc<Device> {
-        Arc::new(Device {
-            control: ControlBlock::default(),
-            posts: [Post::default(), Post::default()],
-            memory: (0..tasks).map(|_| UnsafeCell::new(0)).collect(),
-        })
+impl Memory {
+    fn new(cells: u32) -> Memory {
+        Memory((0..cells).map(|_| UnsafeCell::new(0)).collect())
     }
 
-    fn cohort(&self, slot: u32, generation: u32, ticket: u32, epoch: u64, blocks: u32) -> Cohort {
-        let tasks = self.memory.len() as u32;
-        Cohort {
-            control: &self.control,
-            post: &self.posts[slot as usize],
-            signal: Signal::new(epoch, SmRange::ALL),
-            grid: [tasks, 1, 1],
-            tasks,
-            generation,
-            ticket,
-            slot,
-            blocks,
-            workers: blocks,
-            amortize: 1,
-        }
-    }
-
-    /// Starts the blocks of a cohort, as a launch does: everything before it is visible to them.
-    fn launch(
-        this: &Arc<Self>,
-        slot: u32,
-        generation: u32,
-        ticket: u32,
-        epoch: u64,
-        blocks: u32,
-    ) -> Vec<thread::JoinHandle<()>> {
-        (0..blocks)
-            .map(|sm| {
-                let device = this.clone();
-                thread::spawn(move || {
-                    let cohort = device.cohort(slot, generation, ticket, epoch, blocks);
-                    // SAFETY: `device` is alive; each block runs once; loom reports a race on a cell.
-                    unsafe {
-                        run(&mut OneThread(sm), &cohort, |task| {
-                            device.memory[task as usize].with_mut(|cell| *cell += generation);
-                        });
-                    }
-                })
-            })
-            .collect()
-    }
-
-    fn signal(&self, slot: u32, epoch: u64, range: SmRange) {
-        let word = Signal::new(epoch, range).to_bits();
-        self.control.slots[slot as usize].signal.store(word, Ordering::Relaxed);
-    }
-
-    /// Polls the post, as the host does. Nothing else orders the host after the blocks.
-    fn wait(&self, slot: u32, ticket: u32) -> u32 {
-        loop {
-            if let Some(done) = self.posts[slot as usize].read(ticket) {
-                return done;
-            }
-            thread::yield_now();
-        }
+    fn update(&self, cell: u32, change: impl FnOnce(&mut u32)) {
+        // SAFETY: as above.
+        self.0[cell as usize].with_mut(|cell| change(unsafe { &mut *cell }));
     }
 
     fn expect_all(&self, value: u32) {
-        for cell in &self.memory {
-            // SAFETY: loom reports a race.
+        for cell in &self.0 {
+            // SAFETY: as above.
             cell.with(|cell| assert_eq!(unsafe { *cell }, value));
         }
     }
 }
 
-fn model(f: impl Fn() + Sync + Send + 'static) {
+/// The words of one launch, and two lanes with a post each.
+struct Launch {
+    control: ControlBlock,
+    lanes: [Lane; 2],
+    posts: [Post; 2],
+    drops: DropList,
+    memory: Memory,
+}
+
+/// What differs between cohorts here.
+#[derive(Clone, Copy)]
+struct Spec {
+    lane: usize,
+    parity: u8,
+    ticket: u32,
+    epoch: u64,
+    blocks: u32,
+    /// What the cohorts before it in the slot left in its word.
+    left: u64,
+}
+
+const FIRST: Spec = Spec { lane: 0, parity: 0, ticket: 1, epoch: 1, blocks: 1, left: 0 };
+
+impl Launch {
+    /// A launch with this many tasks.
+    fn new(tasks: u32) -> Arc<Launch> {
+        Arc::new(Launch {
+            control: ControlBlock::default(),
+            lanes: Default::default(),
+            posts: Default::default(),
+            drops: DropList::default(),
+            memory: Memory::new(tasks),
+        })
+    }
+
+    fn cohort(&self, Spec { lane, parity, ticket, epoch, blocks, left }: Spec) -> Cohort {
+        let tasks = self.memory.0.len() as u32;
+        Cohort {
+            control: &self.control,
+            lane: &self.lanes[lane],
+            post: &self.posts[lane],
+            drops: &self.drops,
+            signal: Signal::new(epoch, SmRange::ALL),
+            after: std::ptr::null(),
+            after_word: 0,
+            left,
+            tasks,
+            grid: [tasks, 1, 1],
+            ticket,
+            blocks,
+            workers: blocks,
+            amortize: 1,
+            pace: 0,
+            slot: lane as u8,
+            parity,
+            barrier: false,
+        }
+    }
+
+    /// Runs a block of a cohort whose tasks cannot be dropped.
+    fn run_block(&self, sm: u32, cohort: &Cohort, task: impl Fn(u32)) {
+        let task = |index, _| {
+            task(index);
+            false
+        };
+        // SAFETY: whoever calls keeps the launch, and runs each block once.
+        unsafe { run(&mut OneThread(sm), cohort, &mut Tasks::<_, false>(0, task)) }
+    }
+
+    /// Starts the blocks of a cohort, as a launch does: everything before it is visible to them. Each
+    /// task adds `value` to its cell.
+    fn start(this: &Arc<Self>, spec: Spec, value: u32) {
+        for sm in 0..spec.blocks {
+            let launch = this.clone();
+            thread::spawn(move || {
+                launch.run_block(sm, &launch.cohort(spec), |task| {
+                    launch.memory.update(task, |cell| *cell += value);
+                });
+            });
+        }
+    }
+
+    fn signal(&self, lane: usize, epoch: u64, range: SmRange) {
+        self.lanes[lane].signal.store(Signal::new(epoch, range).to_bits(), Relaxed);
+    }
+
+    /// Polls a post, as the host does. Nothing else orders the host after the blocks.
+    fn wait(&self, lane: usize, ticket: u32) -> u32 {
+        loop {
+            if let Some(done) = self.posts[lane].read(ticket) {
+                return done;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+/// Explores the executions with up to so many involuntary switches from a thread to another one.
+fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.check(f);
+}
+
+/// How often each of several things happened in all executions of a model, to see that it happens.
+struct Outcomes<const N: usize>(std::sync::Arc<[AtomicU32; N]>);
+
+impl<const N: usize> Outcomes<N> {
+    fn new() -> Self {
+        Outcomes(std::sync::Arc::new(std::array::from_fn(|_| AtomicU32::new(0))))
+    }
+
+    fn of_model(self, preemptions: usize, f: impl Fn(&dyn Fn(usize)) + Sync + Send + 'static) {
+        let counts = self.0.clone();
+        model(preemptions, move || f(&|which| _ = counts[which].fetch_add(1, Relaxed)));
+        let counts = self.0.each_ref().map(|count| count.load(Relaxed));
+        assert!(!counts.contains(&0), "one of these never happened: {counts:?}");
+    }
 }
 
 /// A stop somewhere in the run of two blocks; the rest resumes as a second cohort.
 #[test]
 fn stop_and_resume() {
-    model(|| {
-        let device = Device::new(2);
-        Device::launch(&device, 0, 1, 1, 1, 2);
-        device.signal(0, 2, SmRange::EMPTY);
-        let mut done = device.wait(0, 1);
+    model(3, || {
+        let launch = Launch::new(2);
+        Launch::start(&launch, Spec { blocks: 2, ..FIRST }, 1);
+        launch.signal(0, 2, SmRange::EMPTY);
+        let mut done = launch.wait(0, 1);
         if done < 2 {
-            Device::launch(&device, 0, 1, 2, 3, 1);
-            done += device.wait(0, 2);
+            let left = departures(2, done);
+            Launch::start(&launch, Spec { ticket: 2, epoch: 3, left, ..FIRST }, 1);
+            done += launch.wait(0, 2);
         }
         assert_eq!(done, 2);
-        device.expect_all(1);
+        launch.memory.expect_all(1);
     });
 }
 
 /// Half of the device is taken away; the block on the other half finishes alone.
 #[test]
 fn a_spatial_stop_leaves_the_granted_half_running() {
-    model(|| {
-        let device = Device::new(2);
-        Device::launch(&device, 0, 1, 1, 1, 2);
-        device.signal(0, 2, SmRange::new(1, 2));
-        assert_eq!(device.wait(0, 1), 2);
-        device.expect_all(1);
+    model(3, || {
+        let launch = Launch::new(3);
+        Launch::start(&launch, Spec { blocks: 2, ..FIRST }, 1);
+        launch.signal(0, 2, SmRange::new(1, 2));
+        assert_eq!(launch.wait(0, 1), 3);
+        launch.memory.expect_all(1);
     });
 }
 
 /// The launch grows by a second cohort while the first still runs; both count to the total.
 #[test]
 fn two_cohorts_at_once() {
-    model(|| {
-        let device = Device::new(2);
-        Device::launch(&device, 0, 1, 1, 1, 1);
-        Device::launch(&device, 1, 1, 2, 2, 1);
-        let done = device.wait(0, 1) + device.wait(1, 2);
+    model(3, || {
+        let launch = Launch::new(2);
+        Launch::start(&launch, FIRST, 1);
+        Launch::start(&launch, Spec { lane: 1, ticket: 2, epoch: 2, ..FIRST }, 1);
+        let done = launch.wait(0, 1) + launch.wait(1, 2);
         assert_eq!(done, 2);
-        device.expect_all(1);
+        launch.memory.expect_all(1);
     });
 }
 
 /// The control block is used again, for a launch whose tasks read what the first one wrote.
 #[test]
 fn reuse_of_the_control_block() {
-    model(|| {
-        let device = Device::new(1);
-        Device::launch(&device, 0, 1, 1, 1, 2);
-        device.signal(0, 2, SmRange::ALL);
-        assert_eq!(device.wait(0, 1), 1);
-        Device::launch(&device, 0, 2, 2, 3, 1);
-        assert_eq!(device.wait(0, 2), 1);
-        device.expect_all(3);
+    model(3, || {
+        let launch = Launch::new(1);
+        Launch::start(&launch, Spec { blocks: 2, ..FIRST }, 1);
+        launch.signal(0, 2, SmRange::ALL);
+        assert_eq!(launch.wait(0, 1), 1);
+        let left = departures(2, 1);
+        Launch::start(&launch, Spec { parity: 1, ticket: 2, epoch: 3, left, ..FIRST }, 2);
+        assert_eq!(launch.wait(0, 2), 1);
+        launch.memory.expect_all(3);
+        // The third use finds the first one's claims clean.
+        assert_eq!(launch.control.claims[0].next.load(Relaxed), 0);
+    });
+}
+
+/// A launch is queued behind another one in lane 0, which has a second cohort in lane 1. It does
+/// nothing, or sees what all tasks of that one wrote.
+#[test]
+fn a_launch_behind_another_one_does_nothing_or_sees_all_of_it() {
+    Outcomes::<2>::new().of_model(2, |happened| {
+        let (first, second) = (Launch::new(2), Launch::new(1));
+        let behind = |spec, is_over| {
+            let (first, second) = (first.clone(), second.clone());
+            move || {
+                let left: *const _ = &first.control.left[0];
+                let after = if is_over { std::ptr::null() } else { left };
+                let after_word = departures(1, 2);
+                let cohort = Cohort { after, after_word, ..second.cohort(spec) };
+                second.run_block(0, &cohort, |task| {
+                    first.memory.expect_all(1);
+                    second.memory.update(task, |cell| *cell += 1);
+                });
+            }
+        };
+        let (in_lane, next) = (first.clone(), behind(FIRST, false));
+        thread::spawn(move || {
+            in_lane.run_block(0, &in_lane.cohort(FIRST), |task| {
+                in_lane.memory.update(task, |cell| *cell += 1);
+            });
+            next();
+        });
+        Launch::start(&first, Spec { lane: 1, ticket: 2, blocks: 2, ..FIRST }, 1);
+
+        // The host looks at the second launch alone, until that says that it did nothing.
+        let done = second.wait(0, 1);
+        happened(done as usize);
+        if done == 0 {
+            assert_eq!(first.wait(0, 1) + first.wait(1, 2), 2);
+            let left = departures(1, 0);
+            thread::spawn(behind(Spec { ticket: 2, epoch: 2, left, ..FIRST }, true));
+            assert_eq!(second.wait(0, 2), 1);
+        }
+        second.memory.expect_all(1);
+    });
+}
+
+impl Launch {
+    /// Starts a block of a cohort whose tasks leave 11 in their cells, and can be dropped before they
+    /// add the 1. `starts` counts how often any of them was started.
+    fn start_yielding(this: &Arc<Self>, sm: u32, spec: Spec, starts: &std::sync::Arc<AtomicU32>) {
+        let (launch, starts) = (this.clone(), starts.clone());
+        thread::spawn(move || {
+            let cohort = launch.cohort(spec);
+            let task = |task, droppable: bool| {
+                starts.fetch_add(1, Relaxed);
+                launch.memory.update(task, |cell| *cell = 10);
+                if droppable && !launch.lanes[spec.lane].grants(cohort.signal, sm) {
+                    return true;
+                }
+                launch.memory.update(task, |cell| *cell += 1);
+                false
+            };
+            // SAFETY: `launch` is alive, and each block runs once.
+            unsafe { run(&mut OneThread(sm), &cohort, &mut Tasks::<_, true>(0, task)) }
+        });
+    }
+}
+
+/// A task is dropped in its middle, and runs again on the other block or in a later cohort.
+#[test]
+fn a_dropped_task_runs_again_as_if_for_the_first_time() {
+    Outcomes::<3>::new().of_model(3, |happened| {
+        let launch = Launch::new(1);
+        let starts = std::sync::Arc::new(AtomicU32::new(0));
+        for sm in 0..2 {
+            Launch::start_yielding(&launch, sm, Spec { blocks: 2, ..FIRST }, &starts);
+        }
+        launch.signal(0, 2, SmRange::new(1, 2));
+        let done = launch.wait(0, 1);
+        if done == 0 {
+            let spec = Spec { ticket: 2, epoch: 3, left: departures(2, 0), ..FIRST };
+            Launch::start_yielding(&launch, 0, spec, &starts);
+            assert_eq!(launch.wait(0, 2), 1);
+        }
+        launch.memory.expect_all(11);
+        match (starts.load(Relaxed), done) {
+            (1, 1) => happened(0),
+            (2, 1) => happened(1),
+            (2, 0) => happened(2),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// A dropped task goes to a cohort in another lane, which runs at the same time.
+#[test]
+fn a_dropped_task_goes_to_another_cohort() {
+    Outcomes::<2>::new().of_model(2, |happened| {
+        let launch = Launch::new(2);
+        let starts = std::sync::Arc::new(AtomicU32::new(0));
+        Launch::start_yielding(&launch, 0, FIRST, &starts);
+        Launch::start_yielding(&launch, 1, Spec { lane: 1, ticket: 2, ..FIRST }, &starts);
+        launch.signal(0, 2, SmRange::EMPTY);
+        let first = launch.wait(0, 1);
+        let mut done = first + launch.wait(1, 2);
+        if done < 2 {
+            let spec = Spec { ticket: 3, epoch: 3, left: departures(1, first), ..FIRST };
+            Launch::start_yielding(&launch, 0, spec, &starts);
+            done += launch.wait(0, 3);
+        }
+        assert_eq!(done, 2);
+        launch.memory.expect_all(11);
+        happened((starts.load(Relaxed) > 2).into());
+    });
+}
+
+/// Both entries of the list are full. Two threads take three chunks, the second of them one from
+/// the next lap, while a third puts one more.
+#[test]
+fn the_list_goes_round_while_others_take() {
+    fn put(list: &DropList, start: u32) -> bool {
+        put_back(&mut OneThread(0), list, Chunk { start, len: 1, drops: 0 })
+    }
+    /// Takes a chunk and adds 1 to its cell, so many times; the number of chunks.
+    fn take_some(list: &DropList, memory: &Memory, times: u32) -> u32 {
+        let mut taken = 0;
+        for _ in 0..times {
+            let chunk = take(list);
+            if chunk.len > 0 {
+                assert_eq!((chunk.len, chunk.drops), (1, 1));
+                memory.update(chunk.start, |cell| *cell += 1);
+                taken += 1;
+            }
+        }
+        taken
+    }
+    Outcomes::<2>::new().of_model(3, |happened| {
+        let list = Arc::new((DropList::default(), Memory::new(3)));
+        assert!(put(&list.0, 0) && put(&list.0, 1) && !put(&list.0, 2), "there is room for two");
+        let takers = [1, 2].map(|times| {
+            let list = list.clone();
+            thread::spawn(move || take_some(&list.0, &list.1, times))
+        });
+        let lists = list.clone();
+        // Last, and not on this thread: of a load ahead of others' exchanges, loom does not see that
+        // it could come after them.
+        let putter = thread::spawn(move || {
+            lists.1.update(2, |cell| *cell = 10);
+            let fits = put(&lists.0, 2);
+            if !fits {
+                lists.1.update(2, |cell| *cell += 1);
+            }
+            fits
+        });
+        let mut taken: u32 = takers.map(|thread| thread.join().unwrap()).into_iter().sum();
+        let fits = putter.join().unwrap();
+        happened(fits.into());
+        taken += take_some(&list.0, &list.1, 3);
+        assert_eq!(taken, 2 + u32::from(fits));
+        list.1.update(2, |cell| *cell -= 10);
+        list.1.expect_all(1);
     });
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use super::{Block, Chunk, run};
-use crate::abi::{Cohort, ControlBlock, Post, Signal, SmRange};
+use super::{Block, Body, Chunk, run};
+use crate::abi::{Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange, departures};
 
 /// A block of one thread on a given SM.
 struct OneThread(u32);
@@ -13,41 +13,91 @@ impl Block for OneThread {
     fn sm(&self) -> u32 {
         self.0
     }
-    fn elect(&mut self, decide: impl FnOnce() -> Chunk) -> Chunk {
-        decide()
+    fn clock(&self) -> u64 {
+        0
+    }
+    fn await_previous(&self) {}
+    fn release_next(&self) {}
+    fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
+        decide(self)
     }
     fn elect_last(&mut self, last: impl FnOnce()) {
         last()
     }
     fn barrier(&mut self) {}
+    fn any(&mut self, predicate: bool) -> bool {
+        predicate
+    }
+}
+
+/// A body without yield points.
+struct Plain<F>(u32, F);
+
+impl<F: FnMut(u32)> Body for Plain<F> {
+    const YIELDS: bool = false;
+    fn seek(&mut self, index: u32) {
+        self.0 = index;
+    }
+    fn advance(&mut self) {
+        self.0 += 1;
+    }
+    fn run(&mut self, _droppable: bool) -> bool {
+        (self.1)(self.0);
+        false
+    }
+}
+
+/// A body with yield points, that says whether it was dropped.
+struct Yielding<F>(u32, F);
+
+impl<F: FnMut(u32, bool) -> bool> Body for Yielding<F> {
+    const YIELDS: bool = true;
+    fn seek(&mut self, index: u32) {
+        self.0 = index;
+    }
+    fn advance(&mut self) {
+        self.0 += 1;
+    }
+    fn run(&mut self, droppable: bool) -> bool {
+        (self.1)(self.0, droppable)
+    }
 }
 
 #[derive(Default)]
 struct Launch {
     control: ControlBlock,
+    lane: Lane,
     post: Post,
+    drops: Box<DropList>,
 }
 
 impl Launch {
     fn cohort(&self, tasks: u32, generation: u32, ticket: u32, epoch: u64, blocks: u32) -> Cohort {
         Cohort {
             control: &self.control,
+            lane: &self.lane,
             post: &self.post,
+            drops: &*self.drops,
             signal: Signal::new(epoch, SmRange::ALL),
+            after: std::ptr::null(),
+            after_word: 0,
+            left: self.control.left[0].load(Ordering::Relaxed),
             grid: [tasks, 1, 1],
             tasks,
-            generation,
             ticket,
-            slot: 0,
             blocks,
             workers: blocks,
             amortize: 4,
+            pace: 0,
+            slot: 0,
+            parity: (generation % 2) as u8,
+            barrier: true,
         }
     }
 
     fn signal(&self, epoch: u64, range: SmRange) {
         let word = Signal::new(epoch, range).to_bits();
-        self.control.slots[0].signal.store(word, Ordering::Relaxed);
+        self.lane.signal.store(word, Ordering::Relaxed);
     }
 }
 
@@ -57,7 +107,11 @@ fn a_launch_that_nobody_stops_runs_each_task_once() {
     let mut counts = Vec::new();
     // SAFETY: the launch outlives the call; its one block runs once.
     unsafe {
-        run(&mut OneThread(0), &launch.cohort(100, 1, 1, 1, 1), |task| counts.push(task));
+        run(
+            &mut OneThread(0),
+            &launch.cohort(100, 1, 1, 1, 1),
+            &mut Plain(0, |task| counts.push(task)),
+        );
     }
     assert_eq!(counts, (0..100).collect::<Vec<_>>());
     assert_eq!(launch.post.read(1), Some(100));
@@ -68,7 +122,9 @@ fn a_block_on_an_excluded_sm_claims_nothing() {
     let launch = Launch::default();
     launch.signal(2, SmRange::new(1, 4));
     // SAFETY: as above.
-    unsafe { run(&mut OneThread(0), &launch.cohort(100, 1, 1, 1, 1), |_| unreachable!()) };
+    unsafe {
+        run(&mut OneThread(0), &launch.cohort(100, 1, 1, 1, 1), &mut Plain(0, |_| unreachable!()))
+    };
     assert_eq!(launch.post.read(1), Some(0));
 }
 
@@ -78,15 +134,19 @@ fn a_word_older_than_the_cohort_is_ignored() {
     launch.signal(6, SmRange::EMPTY);
     let mut tasks = 0;
     // SAFETY: as above.
-    unsafe { run(&mut OneThread(0), &launch.cohort(10, 1, 1, 7, 1), |_| tasks += 1) };
+    unsafe {
+        run(&mut OneThread(0), &launch.cohort(10, 1, 1, 7, 1), &mut Plain(0, |_| tasks += 1))
+    };
     assert_eq!(tasks, 10);
 }
 
 #[test]
 fn chunks_shrink_as_the_work_runs_out() {
-    assert_eq!(super::chunk_size(10_000, 8, 16), 16);
-    assert_eq!(super::chunk_size(64, 8, 16), 4);
-    assert_eq!(super::chunk_size(1, 8, 16), 1);
+    assert_eq!(super::chunk_size(10_000, 8, 1, 16), 16);
+    assert_eq!(super::chunk_size(64, 8, 1, 16), 4);
+    assert_eq!(super::chunk_size(1, 8, 1, 16), 1);
+    assert_eq!(super::chunk_size(1, 8, 4, 16), 4);
+    assert_eq!(super::chunk_size(1, 8, 0, 0), 1);
 }
 
 /// Two blocks, a stop at every few tasks, the next cohort resumes; then the block is used again.
@@ -96,6 +156,7 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
     const BLOCKS: u32 = 3;
     let launch = Launch::default();
     let (mut epoch, mut ticket, mut stops_in_mid_kernel) = (0, 0, 0);
+    let dropped = AtomicU32::new(0);
     for generation in 1..=20 {
         let counts: Vec<AtomicU32> = (0..TASKS).map(|_| AtomicU32::new(0)).collect();
         let mut done = 0;
@@ -106,18 +167,28 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
             let started = AtomicU32::new(0);
             thread::scope(|scope| {
                 for sm in 0..BLOCKS {
-                    let (counts, started) = (&counts, &started);
+                    let (launch, counts, started, dropped) = (&launch, &counts, &started, &dropped);
                     // The raw pointers in a cohort are shared on purpose.
                     let cohort = SendCohort(cohort);
                     scope.spawn(move || {
                         let SendCohort(cohort) = { cohort };
                         // SAFETY: the scope ends before the launch; each block runs once.
                         unsafe {
-                            run(&mut OneThread(sm), &cohort, |task| {
-                                counts[task as usize].fetch_add(1, Ordering::Relaxed);
-                                started.fetch_add(1, Ordering::Relaxed);
-                                thread::yield_now();
-                            });
+                            run(
+                                &mut OneThread(sm),
+                                &cohort,
+                                &mut Yielding(0, |task, droppable| {
+                                    started.fetch_add(1, Ordering::Relaxed);
+                                    thread::yield_now();
+                                    let drops = droppable
+                                        && task % 3 == 0
+                                        && !launch.lane.grants(cohort.signal, sm);
+                                    dropped.fetch_add(u32::from(drops), Ordering::Relaxed);
+                                    let done = u32::from(!drops);
+                                    counts[task as usize].fetch_add(done, Ordering::Relaxed);
+                                    drops
+                                }),
+                            );
                         }
                     });
                 }
@@ -138,6 +209,88 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
         assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
     }
     assert!(stops_in_mid_kernel > 20, "only {stops_in_mid_kernel} stops met a running kernel");
+    let dropped = dropped.into_inner();
+    assert!(dropped > 20, "only {dropped} tasks were dropped");
+}
+
+#[test]
+fn a_task_is_dropped_twice_at_most_and_the_rest_of_its_chunk_goes_with_it() {
+    let launch = Launch::default();
+    let (mut runs, mut ticket) = (Vec::new(), 0);
+    while runs.len() < 12 {
+        ticket += 1;
+        let cohort = launch.cohort(10, 1, ticket, u64::from(2 * ticket), 1);
+        let body = |task, droppable| {
+            let drops = droppable && task == 1;
+            if drops {
+                launch.signal(u64::from(2 * ticket) + 1, SmRange::EMPTY);
+            }
+            runs.push((task, droppable));
+            drops
+        };
+        // SAFETY: as above.
+        unsafe { run(&mut OneThread(0), &cohort, &mut Yielding(0, body)) };
+    }
+    let first = [(0, true), (1, true), (1, true), (1, false)];
+    assert_eq!(runs[..4], first);
+    assert_eq!(runs[4..], [2, 3, 4, 5, 6, 7, 8, 9].map(|task| (task, true)));
+    assert_eq!(ticket, 3);
+}
+
+#[test]
+fn a_task_that_finds_no_room_on_the_list_runs_to_its_end() {
+    let launch = Launch::default();
+    let full = u64::from(crate::abi::DROP_CAPACITY as u32) << 32;
+    launch.drops.counters.store(full, Ordering::Relaxed);
+    let mut runs = Vec::new();
+    let body = |task, droppable| {
+        runs.push((task, droppable));
+        droppable && task == 0
+    };
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread(0), &launch.cohort(2, 1, 1, 1, 1), &mut Yielding(0, body)) };
+    assert_eq!(runs, [(0, true), (0, false), (1, true)]);
+    assert_eq!(launch.post.read(1), Some(2));
+}
+
+#[test]
+fn a_launch_behind_an_unfinished_one_does_nothing() {
+    let (first, second) = (Launch::default(), Launch::default());
+    let mut order = Vec::new();
+    for (epoch, ticket, limit) in [(1, 1, 5), (3, 2, 10)] {
+        let behind = Cohort {
+            after: &first.control.left[0],
+            after_word: departures(2, 10),
+            ..second.cohort(1, 1, ticket, epoch, 1)
+        };
+        let cohort = Cohort { amortize: 1, ..first.cohort(10, 1, ticket, epoch, 1) };
+        let body = |task| {
+            order.push(task);
+            if task + 1 == limit {
+                first.signal(epoch + 1, SmRange::EMPTY);
+            }
+        };
+        // SAFETY: as above.
+        unsafe {
+            run(&mut OneThread(0), &cohort, &mut Plain(0, body));
+            run(&mut OneThread(0), &behind, &mut Plain(0, |_| order.push(100)));
+        }
+    }
+    assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 100]);
+    assert_eq!(second.post.read(2), Some(1));
+}
+
+#[test]
+fn a_chunk_takes_about_the_time_that_it_may() {
+    let launch = Launch::default();
+    let cohort = Cohort { amortize: 100, pace: 1000, ..launch.cohort(1000, 1, 1, 1, 1) };
+    let pace = super::Pace::default();
+    assert_eq!(pace.limit(&cohort, 5000), 1);
+    let pace = super::Pace { clock: 5000, len: 1 };
+    assert_eq!(pace.limit(&cohort, 5100), 10);
+    let pace = super::Pace { clock: 5100, len: 10 };
+    assert_eq!(pace.limit(&cohort, 5101), 100);
+    assert_eq!(pace.limit(&cohort, u64::MAX), 1);
 }
 
 struct SendCohort(Cohort);

@@ -28,6 +28,12 @@ kernels! {
     block_too_large: "block = (32, 32, 2)", "fn k() {}" => ["1 to 1024 threads"];
     block_too_deep: "block = (1, 1, 65)", "fn k() {}" => ["at most 64 in z"];
     block_of_four: "block = (1, 1, 1, 1)", "fn k() {}" => ["`block = (16, 16)`"];
+    duplicate_flag: "idempotent, idempotent", "fn k() {}" => ["`idempotent` is given twice"];
+    flag_with_a_value: "idempotent = true, blocks = 4", "fn k() {}" => [
+        "`idempotent` takes no value; write `#[preemptible(idempotent)]`",
+        "unknown option `blocks`",
+    ];
+    flag_in_parentheses: "idempotent(true)", "fn k() {}" => ["expected `,`"];
     amortize_zero: "amortize = 0", "fn k() {}" => ["at least 1"];
 
     not_a_function: "", "struct Kernel;" => ["goes on a kernel"];
@@ -99,6 +105,43 @@ kernels! {
         ["never reach `wait` below", "every thread must"];
     barrier_as_a_method: "", "fn k(n: u32) { if n == 0 { return } block.sync_threads(); }" =>
         ["below", "every thread must"];
+
+    yield_point_without_idempotent: "", "fn k() { yield_point!(); loop { yield_point!(); } }" => [
+        "say so: `#[preemptible(idempotent)]`",
+    ];
+    yield_point_with_arguments: "idempotent", "fn k(n: u32) { yield_point!(n); }" => [
+        "takes no arguments: `yield_point!()`",
+    ];
+    yield_point_in_a_closure: "idempotent", "fn k(n: u32) { let f = || yield_point!(); f() }" => [
+        "put it where the closure is called",
+    ];
+    yield_point_in_other_blocks: "idempotent",
+        "fn k(n: u32) { wait(async { yield_point!(); }); const { yield_point!() } }" =>
+        ["put it where", "put it where"];
+    yield_point_before_a_barrier: "idempotent", "fn k() { yield_point!(); thread::sync_threads(); }" => [
+        "waits for other threads at `sync_threads`; remove the yield point",
+        "this waits for other threads",
+    ];
+    yield_points_around_barriers: "idempotent",
+        "fn k(n: u32) { sync_threads(); loop { yield_point!(); } yield_point!(); sync_warp(!0) }" => [
+        "at `sync_threads`",
+        "at `sync_threads`",
+        "this waits for other threads",
+    ];
+    yield_point_and_a_hidden_barrier: "idempotent",
+        "fn k() { fn f() { warp_vote_all(true) } f(); yield_point!(); }" => [
+        "at `f`",
+        "this waits for other threads",
+    ];
+    yield_point_with_everything_wrong: "",
+        "fn k() { yield_point!(1); sync_threads(); || { yield_point!(2); }; }" => [
+        "in bodies with barriers",
+        "this waits for other threads",
+        "takes no arguments",
+        "takes no arguments",
+        "inside a closure",
+        "say so: `#[preemptible(idempotent)]`",
+    ];
 }
 
 /// Returns that leave nobody waiting.

@@ -64,6 +64,27 @@ snapshots! {
         }
         "#,
     );
+    yield_points: expand(
+        "idempotent, crate = preempt::device",
+        r#"
+        fn spin(rounds: u32, out: SliceMut<u32>) {
+            let mut x = 0;
+            for round in 0..rounds {
+                x = step(x);
+                yield_point!();
+                match x {
+                    0 => preempt_device::yield_point!(),
+                    _ => {}
+                }
+            }
+            #[cfg(feature = "often")]
+            yield_point!();
+            fn helper() { let not_ours = yield_point!(); }
+            yield_point![]
+        }
+        "#,
+    );
+    idempotent: expand("idempotent", "fn nothing() {}");
     unsafe_kernel: expand("", "pub unsafe fn r#move(out: *mut u32) { unsafe { *out = 1 } }");
     no_parameters: expand("", "fn nothing() {}");
     derived_struct: derive(

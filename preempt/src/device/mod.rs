@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use preempt_device::abi::{Cohort, ControlBlock, MAX_SMS, Post, Signal};
+use preempt_device::abi::{Cohort, ControlBlock, DropList, MAX_SMS, Post, Signal};
 use preempt_device::host::{Args, Dim3, Kernel};
 
 use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::Module;
-use crate::policy::Priority;
 
 mod cpu;
+mod cuda;
 
 /// A device that a scheduler can run on. Clones are the same device.
 #[derive(Clone)]
@@ -46,6 +46,8 @@ pub struct Properties {
     pub shared_per_sm: u32,
     /// Bytes of shared memory that one block can have.
     pub shared_per_block: u32,
+    /// The version of the GPU's driver; `None` for a device without one.
+    pub driver: Option<String>,
 }
 
 impl Device {
@@ -77,13 +79,53 @@ impl Device {
             threads_per_sm: 2048,
             shared_per_sm: 228 << 10,
             shared_per_block: 227 << 10,
+            driver: None,
         };
         let backend = Arc::new(cpu::CpuDevice::new(&properties)?);
+        Ok(Device::new(backend, properties))
+    }
+
+    /// The `ordinal`th NVIDIA GPU, as CUDA counts them (`CUDA_VISIBLE_DEVICES` hides some and orders
+    /// the others).
+    ///
+    /// The driver is looked for at run time, so one binary runs with a GPU and without. The device
+    /// lives in the GPU's primary context, as applications on the CUDA runtime, `cust` and `cudarc` do,
+    /// and is the same one for everyone who asks for this ordinal while it lives. Kernels need their
+    /// PTX, from [`SchedulerBuilder::kernels`](crate::SchedulerBuilder::kernels).
+    ///
+    /// Ask for it before the application launches kernels of its own that stay on the GPU: setting up a
+    /// device waits for those.
+    ///
+    /// ```
+    /// use preempt::{Device, Error};
+    ///
+    /// let device = match Device::cuda(0) {
+    ///     Ok(gpu) => gpu,
+    ///     Err(error) => {
+    ///         eprintln!("{error}; going on without a GPU");
+    ///         Device::cpu(4, 2)?
+    ///     }
+    /// };
+    /// println!("{}", device.properties().name);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDriver`], [`Error::DriverTooOld`] or [`Error::DriverStart`] if it is the driver;
+    /// [`Error::NoGpu`] if there are fewer GPUs; [`Error::DeviceUnsupported`] for a GPU of before
+    /// 2020, or a part of one whose SMs are numbered with gaps; [`Error::ContextLost`] after a fault
+    /// on this GPU in this process; [`Error::Driver`] for what the driver refuses besides.
+    pub fn cuda(ordinal: u32) -> Result<Device, Error> {
+        cuda::open(ordinal)
+    }
+
+    fn new(backend: Arc<dyn Backend>, properties: Properties) -> Device {
         // Relaxed below: only the number counts.
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let taken = AtomicBool::new(false);
-        Ok(Device { inner: Arc::new(DeviceInner { backend, properties, id, taken }) })
+        Device { inner: Arc::new(DeviceInner { backend, properties, id, taken }) }
     }
 
     /// What the device is made of.
@@ -118,15 +160,23 @@ pub(crate) struct Grid {
     pub kernel: &'static Kernel,
     pub args: Args,
     pub block: Dim3,
-    pub priority: Priority,
 }
 
 /// A copy between the device and the host, or on the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
+    pub kind: CopyKind,
     pub from: u64,
     pub to: u64,
     pub bytes: usize,
+}
+
+/// Which side of a copy is where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CopyKind {
+    ToDevice,
+    ToHost,
+    OnDevice,
 }
 
 /// A launch's words in memory that the device keeps as long as it lives.
@@ -147,7 +197,27 @@ pub(crate) enum Report {
     CopyDone(OpKey),
     /// A launch went wrong; its cohorts still post.
     Fault(OpKey, Arc<str>),
+    /// The device is lost to this process: nothing that it was given ends, or is reported, any more.
+    Lost(Arc<str>),
 }
+
+/// How many lanes a device has. The first ones are `normal`; the others are `urgent`: the device
+/// prefers blocks in them to blocks in normal lanes, where both wait for room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LaneCount {
+    pub normal: u32,
+    pub urgent: u32,
+    /// How many lanes can hold more than one cohort at the same time. A GPU has few hardware queues,
+    /// and a lane in which something waits takes one; without one, nothing else gets through.
+    pub chains: u32,
+}
+
+/// A list for dropped chunks, in memory that the device keeps as long as it lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drops(pub *const DropList);
+
+// SAFETY: the memory is shared between threads through atomics only.
+unsafe impl Send for Drops {}
 
 /// The part of a device that differs between kinds. All methods can be called from any thread;
 /// actions of one operation come in the engine's order.
@@ -155,17 +225,31 @@ pub(crate) trait Backend: Send + Sync {
     /// Makes kernels known, before anything runs.
     fn load(&self, modules: &[Module]) -> Result<(), Error>;
 
+    /// The lanes that there are. Cohorts in one lane run one after the other, in the order in which
+    /// they were launched; those in different lanes run at the same time, as far as there is room.
+    fn lanes(&self) -> LaneCount;
+
+    /// A time in units of the clock that blocks read.
+    fn ticks(&self, time: Duration) -> u32;
+
     /// Blocks of this kernel that one SM holds; 0 if not even one.
-    fn occupancy(&self, kernel: &Kernel, block: Dim3) -> u32;
+    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<u32, Error>;
 
     /// A zeroed control block and its posts.
     fn new_control(&self) -> Result<ControlMemory, Error>;
 
-    /// Queues a cohort. It starts when there is room, more urgent ones first.
-    fn launch(&self, op: OpKey, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error>;
+    /// An empty list for dropped chunks.
+    fn take_drops(&self) -> Result<Drops, Error>;
 
-    /// Writes a cohort's signal word.
-    fn signal(&self, control: ControlMemory, slot: u32, signal: Signal);
+    /// Takes a list back that no cohort uses any more, perhaps with chunks on it.
+    fn give_back_drops(&self, drops: Drops, is_empty: bool);
+
+    /// Queues a cohort in a lane, without waiting for anything. Fills in what only the device knows:
+    /// [`Cohort::lane`], and [`Cohort::barrier`] where the kernel can do without.
+    fn launch(&self, op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error>;
+
+    /// Writes a lane's signal word, without waiting for anything. Words of one lane arrive in order.
+    fn signal(&self, lane: u32, signal: Signal);
 
     /// Starts a copy.
     ///
@@ -177,6 +261,13 @@ pub(crate) trait Backend: Send + Sync {
     /// Appends what was not reported yet. A fault comes before the post of its cohort can be
     /// read.
     fn poll(&self, reports: &mut Vec<Report>);
+
+    /// Whether the host has to look at the device again and again to see what happens there.
+    fn is_polled(&self) -> bool;
+
+    /// Asks the device whether it still works; [`poll`](Backend::poll) says if it does not. `wait` does
+    /// so by itself.
+    fn check(&self);
 
     /// A mark to wait from: see [`Backend::wait`].
     fn mark(&self) -> u64;

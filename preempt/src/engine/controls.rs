@@ -1,56 +1,68 @@
 //! Control blocks: which are free, and the counters that tell one use of them from the next.
 
-use preempt_device::abi::{COHORT_SLOTS, MAX_EPOCH, Signal, SmRange};
+use std::collections::VecDeque;
+
+use preempt_device::abi::{COHORT_SLOTS, departures};
 
 /// A control block of the device, by number.
 pub(crate) type ControlIndex = u32;
 
-/// Counters of every control block. They only grow, from one launch to the next too.
+/// A use of a control block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ControlUse {
+    pub control: ControlIndex,
+    /// Which of the control block's two claims the launch has.
+    pub parity: u8,
+}
+
+/// Counters of every control block.
 #[derive(Debug, Default)]
 pub(super) struct Controls {
     all: Vec<Counters>,
-    free: Vec<ControlIndex>,
+    /// The first one was given back first, so that launches behind its last use can still see that
+    /// that is done.
+    free: VecDeque<ControlIndex>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Counters {
-    epoch: u64,
-    generation: u32,
+    parity: u8,
     tickets: [u32; COHORT_SLOTS],
+    /// What the cohorts that are out have left in the slots' words.
+    left: [u64; COHORT_SLOTS],
 }
 
 impl Controls {
-    /// A control block for a new launch, and its generation.
-    pub fn take(&mut self) -> (ControlIndex, u32) {
-        let index = self.free.pop().unwrap_or_else(|| {
+    /// A control block for a new launch.
+    pub fn take(&mut self) -> ControlUse {
+        let control = self.free.pop_front().unwrap_or_else(|| {
             self.all.push(Counters::default());
             self.all.len() as ControlIndex - 1
         });
-        let counters = &mut self.all[index as usize];
-        counters.generation += 1;
-        (index, counters.generation)
+        ControlUse { control, parity: self.all[control as usize].parity }
     }
 
-    /// Gives a control block back after every cohort is out.
-    pub fn give_back(&mut self, index: ControlIndex) {
-        let counters = &self.all[index as usize];
-        // A block whose counters come near their end is not used again. No launch sends a
-        // billion signals.
-        if counters.epoch < MAX_EPOCH - (1 << 30) && counters.generation < u32::MAX {
-            self.free.push(index);
-        }
+    /// Gives a control block back after every cohort is out. The cohorts that `ran` have zeroed the
+    /// other claims; without any, these are still zero.
+    pub fn give_back(&mut self, control: ControlIndex, ran: bool) {
+        self.all[control as usize].parity ^= u8::from(ran);
+        self.free.push_back(control);
     }
 
-    /// A signal that is newer than all before it.
-    pub fn signal(&mut self, index: ControlIndex, range: SmRange) -> Signal {
-        let epoch = &mut self.all[index as usize].epoch;
-        *epoch += 1;
-        Signal::new(*epoch, range)
+    /// What is in a slot's word while no cohort of the slot is out.
+    pub fn left(&self, control: ControlIndex, slot: usize) -> u64 {
+        self.all[control as usize].left[slot]
+    }
+
+    /// A cohort of `blocks` blocks has left, with `done` tasks done.
+    pub fn depart(&mut self, control: ControlIndex, slot: usize, blocks: u32, done: u32) {
+        let left = &mut self.all[control as usize].left[slot];
+        *left = left.wrapping_add(departures(blocks, done));
     }
 
     /// The ticket of the next cohort in a slot; never 0, which is what a fresh post holds.
-    pub fn ticket(&mut self, index: ControlIndex, slot: u32) -> u32 {
-        let ticket = &mut self.all[index as usize].tickets[slot as usize];
+    pub fn ticket(&mut self, control: ControlIndex, slot: usize) -> u32 {
+        let ticket = &mut self.all[control as usize].tickets[slot];
         *ticket = ticket.wrapping_add(1).max(1);
         *ticket
     }

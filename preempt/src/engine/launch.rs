@@ -2,7 +2,8 @@
 
 use preempt_device::abi::{COHORT_SLOTS, SmRange};
 
-use super::controls::ControlIndex;
+use super::controls::ControlUse;
+use super::lanes::LaneIndex;
 use crate::policy::Priority;
 
 /// What the engine has to know of a launch.
@@ -44,15 +45,22 @@ pub(super) struct Launch {
     pub spec: LaunchSpec,
     /// The SMs that the launch has.
     pub range: SmRange,
-    /// The control block and its generation, from the first cohort on.
-    pub control: Option<(ControlIndex, u32)>,
+    /// The control block, from the first cohort on.
+    pub control: Option<ControlUse>,
     /// For each slot with a cohort on the device: that cohort.
     pub cohorts: [Option<OnDevice>; COHORT_SLOTS],
+    /// The lane of the last cohort.
+    pub lane: Option<LaneIndex>,
+    /// The SMs that the launch before it in the stream left to it, for the cohort that was queued
+    /// behind that one.
+    pub bequest: SmRange,
     /// When the policy was told, as a running number; `None` before and after.
     pub arrival: Option<u64>,
     /// The last plan, as a running number, that granted SMs to the launch.
     pub planned: u64,
-    /// Whether a cohort was launched before.
+    /// Whether a cohort came out of the device.
+    pub ran: bool,
+    /// Whether there was a cohort that could run at once.
     started: bool,
     report: LaunchReport,
 }
@@ -60,8 +68,8 @@ pub(super) struct Launch {
 /// A cohort on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnDevice {
-    /// The SMs that its signal word names.
-    pub range: SmRange,
+    pub lane: LaneIndex,
+    pub blocks: u32,
     /// Whether another cohort came before.
     resumed: bool,
 }
@@ -73,8 +81,11 @@ impl Launch {
             range: SmRange::EMPTY,
             control: None,
             cohorts: [None; COHORT_SLOTS],
+            lane: None,
+            bequest: SmRange::EMPTY,
             arrival: None,
             planned: 0,
+            ran: false,
             started: false,
             report: LaunchReport::default(),
         }
@@ -112,18 +123,30 @@ impl Launch {
         self.report
     }
 
-    pub fn cohort_in(&mut self, slot: usize) {
-        self.cohorts[slot] = Some(OnDevice { range: SmRange::ALL, resumed: self.started });
-        self.started = true;
+    /// Enters a cohort; `ahead` if the launch before in its stream may not have ended.
+    pub fn cohort_in(&mut self, slot: usize, lane: LaneIndex, blocks: u32, ahead: bool) {
+        self.cohorts[slot] = Some(OnDevice { lane, blocks, resumed: self.started });
+        self.lane = Some(lane);
+        self.started |= !ahead;
     }
 
-    /// Takes in what the cohort in `slot` did; `false` if there is none.
-    pub fn cohort_out(&mut self, slot: usize, done: u32) -> bool {
-        let Some(cohort) = self.cohorts[slot].take() else { return false };
+    /// The launch before in the stream has ended: a cohort that was queued behind it can run.
+    pub fn start(&mut self) {
+        self.started |= !self.is_out();
+    }
+
+    /// Takes in what the cohort in `slot` did; the lane that it was in, if there was one.
+    pub fn cohort_out(&mut self, slot: usize, done: u32) -> Option<LaneIndex> {
+        let cohort = self.cohorts[slot].take()?;
         self.report.tasks += done;
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
-        true
+        Some(cohort.lane)
+    }
+
+    /// Blocks on the device.
+    pub fn blocks(&self) -> u32 {
+        self.cohorts.iter().flatten().map(|cohort| cohort.blocks).sum()
     }
 
     pub fn count_yield(&mut self) {

@@ -11,10 +11,12 @@ use std::time::Duration;
 use preempt_device::abi::{Signal, SmRange};
 use slotmap::{SlotMap, new_key_type};
 
+use crate::device::LaneCount;
 use crate::error::caught;
 use crate::policy::{Arrival, Plan, Policy};
 
 mod controls;
+mod lanes;
 mod launch;
 mod ledger;
 mod order;
@@ -22,8 +24,10 @@ mod planning;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use controls::ControlIndex;
 use controls::Controls;
+pub(crate) use controls::{ControlIndex, ControlUse};
+pub(crate) use lanes::LaneIndex;
+use lanes::Lanes;
 use launch::Launch;
 pub use launch::LaunchReport;
 pub(crate) use launch::LaunchSpec;
@@ -61,7 +65,9 @@ pub(crate) struct Submission<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// Every block of a cohort has left; together they ran `done` block-tasks.
-    CohortOut { op: OpKey, slot: u32, done: u32 },
+    CohortOut { op: OpKey, slot: u8, done: u32 },
+    /// The device did not take a cohort.
+    Refused { op: OpKey, slot: u8 },
     /// A copy is over.
     CopyDone { op: OpKey },
     /// A launch or copy went wrong. The device still reports when it is out or over.
@@ -70,6 +76,8 @@ pub(crate) enum Event {
     Cancel { op: OpKey },
     /// Nobody wants any result any more.
     Close,
+    /// The device is gone, with everything that was on it. What is submitted later fails at once.
+    Lost,
 }
 
 /// What has to be done, in this order.
@@ -77,8 +85,8 @@ pub(crate) enum Event {
 pub(crate) enum Action {
     /// Launch a cohort.
     Launch(CohortOrder),
-    /// Write a signal word.
-    Signal { control: ControlIndex, slot: u32, signal: Signal },
+    /// Write a lane's signal word.
+    Signal { lane: LaneIndex, signal: Signal },
     /// Start a copy.
     Copy { op: OpKey },
     /// Tell whoever waits. Once for each operation.
@@ -91,13 +99,26 @@ pub(crate) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CohortOrder {
     pub op: OpKey,
-    pub control: ControlIndex,
-    pub generation: u32,
-    pub slot: u32,
+    pub lane: LaneIndex,
+    pub control: ControlUse,
+    pub slot: u8,
     pub ticket: u32,
+    /// What the slot's word is before the cohort.
+    pub left: u64,
     pub signal: Signal,
     pub blocks: u32,
     pub workers: u32,
+    /// Set if the launch before in the stream may not have ended.
+    pub after: Option<After>,
+}
+
+/// The cohort that another one was queued behind: until its slot's word is `left`, which says that its
+/// launch is done, the other one does nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct After {
+    pub control: ControlIndex,
+    pub slot: u8,
+    pub left: u64,
 }
 
 /// How an operation ended.
@@ -131,9 +152,13 @@ struct Op {
     stream: u32,
     name: &'static str,
     uses: Vec<Use>,
-    /// Operations that have to finish first, and those that wait for this one.
+    /// Operations that have to finish first, those of them in other streams, and those that wait for
+    /// this one.
     blockers: u32,
+    foreign_blockers: u32,
     successors: Vec<OpKey>,
+    /// The operation after this one in its stream.
+    next: Option<OpKey>,
     /// `None` for a copy.
     launch: Option<Launch>,
     phase: Phase,
@@ -143,7 +168,8 @@ struct Op {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Waits for its blockers ("preparing").
+    /// Waits for its blockers ("preparing"), perhaps with a cohort queued on the device behind the
+    /// last of them.
     Blocked,
     /// A copy on the device, or a launch that the policy knows; [`Launch::state`] says more.
     Active,
@@ -158,12 +184,26 @@ enum Verdict {
     Failed,
 }
 
+impl Verdict {
+    /// What it comes to when `done` tasks were done.
+    fn outcome(self, done: u32) -> Outcome {
+        match self {
+            Verdict::Cancelled => Outcome::Cancelled { done },
+            Verdict::Closed => Outcome::Closed { done },
+            Verdict::Failed => Outcome::Failed,
+        }
+    }
+}
+
 /// See the module's documentation.
 pub(crate) struct Engine {
     ops: SlotMap<OpKey, Op>,
     order: Order,
     ledger: Ledger,
     controls: Controls,
+    lanes: Lanes,
+    /// Whether a launch waits for a lane.
+    short_of_lanes: bool,
     policy: Box<dyn Policy>,
     policy_name: String,
     refusal: Option<Refusal>,
@@ -174,7 +214,8 @@ pub(crate) struct Engine {
     plans: u64,
     /// Something changed that the policy should look at.
     unsettled: bool,
-    closed: bool,
+    /// How everything ends that is submitted from now on.
+    over: Option<Verdict>,
     plan: Plan,
     /// Operations whose last blocker is gone; always empty between calls.
     released: VecDeque<OpKey>,
@@ -196,13 +237,15 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     /// An engine for a device of `sms` SMs.
-    pub fn new(sms: u32, policy: Box<dyn Policy>) -> Engine {
+    pub fn new(sms: u32, lanes: LaneCount, policy: Box<dyn Policy>) -> Engine {
         let name = caught(|| policy.name().to_owned());
         Engine {
             ops: SlotMap::with_key(),
             order: Order::default(),
             ledger: Ledger::new(sms),
             controls: Controls::default(),
+            lanes: Lanes::new(lanes),
+            short_of_lanes: false,
             policy,
             policy_name: name.unwrap_or_else(|_| "a policy that cannot say its name".into()),
             refusal: None,
@@ -210,7 +253,7 @@ impl Engine {
             arrivals: 0,
             plans: 0,
             unsettled: false,
-            closed: false,
+            over: None,
             plan: Plan::default(),
             released: VecDeque::new(),
             losers: Vec::new(),
@@ -243,22 +286,34 @@ impl Engine {
             name: submission.name,
             uses,
             blockers: 0,
+            foreign_blockers: 0,
             successors: self.spare_successors.pop().unwrap_or_default(),
+            next: None,
             launch: submission.launch.map(Launch::new),
             phase: Phase::Blocked,
             verdict: None,
         });
-        let mut blockers = 0;
-        self.order.enter(op, submission.stream, submission.uses, |before| {
-            self.ops[before].successors.push(op);
+        let (mut blockers, mut foreign_blockers) = (0, 0);
+        let ops = &mut self.ops;
+        let before = self.order.enter(op, submission.stream, submission.uses, |before| {
+            let before = &mut ops[before];
+            before.successors.push(op);
             blockers += 1;
+            foreign_blockers += u32::from(before.stream != submission.stream);
         });
         self.ops[op].blockers = blockers;
-        if self.closed {
-            self.stop(now, op, Verdict::Closed, actions);
+        self.ops[op].foreign_blockers = foreign_blockers;
+        if let Some(verdict) = self.over {
+            self.stop(now, op, verdict, actions);
         }
         if blockers == 0 {
             self.released.push_back(op);
+        } else if let Some(before) = before {
+            self.ops[before].next = Some(op);
+            let lane = self.ops[before].launch.as_ref().and_then(|launch| launch.lane);
+            if let Some(lane) = lane {
+                self.queue_ahead(lane, 1, actions);
+            }
         }
         self.release(now, actions);
         op
@@ -267,19 +322,53 @@ impl Engine {
     /// Takes in what happened. What no longer applies is ignored.
     pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
         match event {
-            Event::CohortOut { op, slot, done } => self.cohort_out(now, op, slot, done, actions),
+            Event::CohortOut { op, slot, done } => {
+                if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(op)
+                    && let (Some(used), Some(cohort)) =
+                        (launch.control, &launch.cohorts[usize::from(slot)])
+                {
+                    launch.ran = true;
+                    self.controls.depart(used.control, slot.into(), cohort.blocks, done);
+                }
+                self.cohort_out(now, op, slot, done, actions);
+            }
+            Event::Refused { op, slot } => self.cohort_out(now, op, slot, 0, actions),
             Event::CopyDone { op } => self.copy_done(now, op, actions),
             Event::Fault { op } => self.stop(now, op, Verdict::Failed, actions),
             Event::Cancel { op } => self.stop(now, op, Verdict::Cancelled, actions),
-            Event::Close => {
-                self.closed = true;
-                let all: Vec<OpKey> = self.ops.keys().collect();
-                for op in all {
-                    self.stop(now, op, Verdict::Closed, actions);
-                }
-            }
+            Event::Close => self.end_all(now, Verdict::Closed, actions),
+            Event::Lost => self.lose_device(now, actions),
         }
         self.release(now, actions);
+    }
+
+    /// Ends everything, since nobody will report what was on the device.
+    fn lose_device(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.lanes.clear();
+        for op in self.ops.values_mut() {
+            match &mut op.launch {
+                Some(launch) => launch.cohorts = Default::default(),
+                // A copy that has started ends as one that has not.
+                None if op.phase == Phase::Active => op.phase = Phase::Blocked,
+                None => {}
+            }
+        }
+        self.end_all(now, Verdict::Failed, actions);
+        self.release(now, actions);
+        // Copies that had started, and launches that had finished before all their blocks had left.
+        let rest = self.ops.iter().filter(|(_, op)| op.blockers == 0).map(|(key, _)| key);
+        for op in rest.collect::<Vec<_>>() {
+            self.pass_on(op, End::Stopped, actions);
+        }
+    }
+
+    /// Ends all operations, and those to come.
+    fn end_all(&mut self, now: Duration, verdict: Verdict, actions: &mut Vec<Action>) {
+        self.over = Some(verdict);
+        let all: Vec<OpKey> = self.ops.keys().collect();
+        for op in all {
+            self.stop(now, op, verdict, actions);
+        }
     }
 
     /// Starts every operation whose blockers are gone.
@@ -288,22 +377,32 @@ impl Engine {
             let op = &mut self.ops[key];
             if op.phase == Phase::Finished {
                 // Cancelled while it waited. It kept its place in the order until now.
+                self.bequeath(key, SmRange::EMPTY);
                 self.pass_on(key, End::Stopped, actions);
-            } else if let Some(kernel) = self.order.lost(&op.uses) {
+                continue;
+            }
+            if let Some(kernel) = self.order.lost(&op.uses) {
+                self.flush(key, actions);
                 self.finish(now, key, Outcome::InputLost { kernel }, actions);
-            } else {
-                op.phase = Phase::Active;
-                match &mut op.launch {
-                    None => actions.push(Action::Copy { op: key }),
-                    Some(launch) => {
-                        self.arrivals += 1;
-                        self.known += 1;
-                        self.unsettled = true;
-                        launch.arrival = Some(self.arrivals);
-                        let arrival = arrival(key, launch);
-                        self.ask(now, |policy| policy.arrived(now, arrival));
-                    }
-                }
+                continue;
+            }
+            op.phase = Phase::Active;
+            let Some(launch) = &mut op.launch else {
+                actions.push(Action::Copy { op: key });
+                continue;
+            };
+            let bequest = launch.bequest;
+            if let Some(outcome) = outcome(launch, op.verdict) {
+                // It was queued on the device, and is over.
+                self.finish(now, key, outcome, actions);
+            } else if op.verdict.is_none() {
+                self.arrivals += 1;
+                self.known += 1;
+                self.unsettled = true;
+                launch.arrival = Some(self.arrivals);
+                let arrival = arrival(key, launch);
+                self.take_over(key, bequest, actions);
+                self.ask(now, |policy| policy.arrived(now, arrival));
             }
         }
     }
@@ -312,40 +411,48 @@ impl Engine {
         &mut self,
         now: Duration,
         key: OpKey,
-        slot: u32,
+        slot: u8,
         done: u32,
         actions: &mut Vec<Action>,
     ) {
         let Some(Op { launch: Some(launch), phase, verdict, .. }) = self.ops.get_mut(key) else {
             return;
         };
-        if !launch.cohort_out(slot as usize, done) {
-            return;
+        let Some(lane) = launch.cohort_out(slot.into(), done) else { return };
+        self.lanes.leave(lane, key, slot.into());
+        if self.lanes.is_free(lane) {
+            self.unsettled |= std::mem::take(&mut self.short_of_lanes);
         }
-        let (is_out, report, range) = (launch.is_out(), launch.report(), launch.range);
-        let outcome = match *verdict {
-            _ if *phase == Phase::Finished => {
+        let is_out = launch.is_out();
+        match *phase {
+            Phase::Finished => {
                 if is_out {
                     self.retire(key, actions);
                 }
-                return;
             }
-            Some(Verdict::Failed) => is_out.then_some(Outcome::Failed),
-            // A stop that meets completion is a completion.
-            _ if launch.remaining() == 0 => Some(Outcome::Done(report)),
-            Some(Verdict::Cancelled) => is_out.then_some(Outcome::Cancelled { done: report.tasks }),
-            Some(Verdict::Closed) => is_out.then_some(Outcome::Closed { done: report.tasks }),
-            None => None,
-        };
-        match outcome {
-            Some(outcome) => self.finish(now, key, outcome, actions),
-            None => {
-                if is_out {
-                    // It has to start over on whatever SMs it has, or will be given.
-                    self.ledger.set_covered(range, false);
+            // It was queued behind another launch. Whether it left or is done: its turn comes when
+            // that one is reported.
+            Phase::Blocked => {
+                if is_out
+                    && matches!(verdict, Some(Verdict::Cancelled | Verdict::Closed))
+                    && launch.remaining() > 0
+                    && let Some(outcome) = outcome(launch, *verdict)
+                {
+                    *phase = Phase::Finished;
+                    actions.push(Action::Finish { op: key, outcome });
                 }
-                self.unsettled |= self.ledger.uncovered(range) > 0;
             }
+            Phase::Active => match outcome(launch, *verdict) {
+                Some(outcome) => self.finish(now, key, outcome, actions),
+                None => {
+                    let range = launch.range;
+                    if is_out {
+                        // It has to start over on whatever SMs it has, or will be given.
+                        self.ledger.uncover(range);
+                    }
+                    self.unsettled |= self.ledger.uncovered(range) > 0;
+                }
+            },
         }
     }
 
@@ -367,26 +474,36 @@ impl Engine {
             return;
         }
         op.verdict = Some(verdict);
-        let done = op.launch.as_ref().map_or(0, |launch| launch.report().tasks);
-        let outcome = match verdict {
-            Verdict::Cancelled => Outcome::Cancelled { done },
-            Verdict::Closed => Outcome::Closed { done },
-            Verdict::Failed => Outcome::Failed,
+        let outcome = match &op.launch {
+            Some(launch) => outcome(launch, Some(verdict)),
+            None => Some(verdict.outcome(0)),
         };
-        match (op.phase, &op.launch) {
-            (Phase::Blocked, _) => {
+        match (op.phase, &op.launch, outcome) {
+            (Phase::Blocked, _, Some(outcome)) => {
                 op.phase = Phase::Finished;
                 actions.push(Action::Finish { op: key, outcome });
             }
-            (_, Some(launch)) if launch.is_out() => self.finish(now, key, outcome, actions),
-            (_, Some(_)) => self.depart(now, key, actions),
+            (Phase::Blocked, ..) => self.flush(key, actions),
+            (_, Some(_), Some(outcome)) => self.finish(now, key, outcome, actions),
+            (_, Some(_), None) => self.depart(now, key, actions),
             // A copy that has started ends by itself.
-            (_, None) => {}
+            (_, None, _) => {}
+        }
+    }
+
+    /// Makes a launch leave that was queued behind others, and those with it: they come again.
+    fn flush(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
+        for cohort in launch.cohorts.iter().flatten() {
+            let signal = self.lanes.signal(cohort.lane, SmRange::EMPTY);
+            actions.push(Action::Signal { lane: cohort.lane, signal });
         }
     }
 
     /// Reports an operation and starts what waited for it.
     fn finish(&mut self, now: Duration, key: OpKey, outcome: Outcome, actions: &mut Vec<Action>) {
+        let range = self.ops[key].launch.as_ref().map_or(SmRange::EMPTY, |launch| launch.range);
+        self.bequeath(key, range);
         self.depart(now, key, actions);
         let op = &mut self.ops[key];
         op.phase = Phase::Finished;
@@ -400,15 +517,26 @@ impl Engine {
         self.pass_on(key, end, actions);
     }
 
+    /// Leaves a launch's SMs to the one after it in the stream.
+    fn bequeath(&mut self, key: OpKey, range: SmRange) {
+        if let Some(next) = self.ops[key].next
+            && let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next)
+        {
+            launch.bequest = range;
+        }
+    }
+
     /// Takes a finished operation out of the order.
     fn pass_on(&mut self, key: OpKey, end: End, actions: &mut Vec<Action>) {
         let op = &mut self.ops[key];
         self.order.leave(key, op.stream, &op.uses, end);
         let mut successors = std::mem::take(&mut op.successors);
+        let stream = op.stream;
         let is_out = op.launch.as_ref().is_none_or(Launch::is_out);
         for successor in successors.drain(..) {
             let successor_op = &mut self.ops[successor];
             successor_op.blockers -= 1;
+            successor_op.foreign_blockers -= u32::from(successor_op.stream != stream);
             if successor_op.blockers == 0 {
                 self.released.push_back(successor);
             }
@@ -422,8 +550,8 @@ impl Engine {
     /// Forgets an operation that is finished and has left the device.
     fn retire(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let Some(mut op) = self.ops.remove(key) else { return };
-        if let Some((control, _)) = op.launch.and_then(|launch| launch.control) {
-            self.controls.give_back(control);
+        if let Some(Launch { control: Some(control), ran, .. }) = op.launch {
+            self.controls.give_back(control.control, ran);
         }
         op.uses.clear();
         self.spare_uses.push(op.uses);
@@ -443,6 +571,18 @@ impl Engine {
             self.shrink(key, actions);
         }
         self.ask(now, |policy| policy.departed(now, LaunchId(key)));
+    }
+}
+
+/// How a launch ends, if it does so now.
+fn outcome(launch: &Launch, verdict: Option<Verdict>) -> Option<Outcome> {
+    let report = launch.report();
+    match verdict {
+        Some(Verdict::Failed) => launch.is_out().then_some(Outcome::Failed),
+        // A stop that meets completion is a completion.
+        _ if launch.remaining() == 0 => Some(Outcome::Done(report)),
+        Some(verdict) => launch.is_out().then(|| verdict.outcome(report.tasks)),
+        None => None,
     }
 }
 

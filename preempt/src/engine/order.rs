@@ -1,9 +1,8 @@
 //! What has to wait for what: order within a stream, and between launches and copies that use
 //! the same buffer.
 
-use std::collections::{HashMap, HashSet};
-
 use preempt_device::host::Access;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::OpKey;
 
@@ -24,26 +23,31 @@ pub(crate) struct Use {
 #[derive(Debug, Default)]
 pub(super) struct Order {
     /// The last operation of each stream.
-    tails: HashMap<u32, OpKey>,
-    buffers: HashMap<BufferId, Buffer>,
+    tails: FxHashMap<u32, OpKey>,
+    buffers: FxHashMap<BufferId, Buffer>,
 }
 
 #[derive(Debug, Default)]
 struct Buffer {
     writer: Option<OpKey>,
     /// Readers since that writer.
-    readers: HashSet<OpKey>,
+    readers: FxHashSet<OpKey>,
     /// The kernel that failed while it wrote the buffer.
     lost: Option<&'static str>,
 }
 
 impl Order {
     /// Puts an operation behind those that it has to wait for, and calls `wait_for` with each
-    /// of them; one that is waited for twice is named twice.
-    pub fn enter(&mut self, op: OpKey, stream: u32, uses: &[Use], mut wait_for: impl FnMut(OpKey)) {
-        if let Some(before) = self.tails.insert(stream, op) {
-            wait_for(before);
-        }
+    /// of them; one that is waited for twice is named twice. The one before it in its stream.
+    pub fn enter(
+        &mut self,
+        op: OpKey,
+        stream: u32,
+        uses: &[Use],
+        mut wait_for: impl FnMut(OpKey),
+    ) -> Option<OpKey> {
+        let before = self.tails.insert(stream, op);
+        before.into_iter().for_each(&mut wait_for);
         for used in uses {
             let buffer = self.buffers.entry(used.buffer).or_default();
             // An operation may read one buffer through two parameters; it does not wait for itself.
@@ -58,6 +62,7 @@ impl Order {
                 }
             }
         }
+        before
     }
 
     /// Takes a finished operation out. If it `failed`, what it wrote is lost.

@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use preempt_device::abi::SmRange;
+use preempt_device::abi::{SmRange, departures};
 use slotmap::SlotMap;
 
+use super::lanes::LaneIndex;
 use super::launch::{Launch, State};
-use super::ledger::{Ledger, intersection};
-use super::{Action, CohortOrder, Engine, LaunchId, Op, OpKey, Refusal, arrival};
+use super::ledger::{self, Ledger, intersection};
+use super::{Action, After, CohortOrder, Engine, LaunchId, Op, OpKey, Phase, Refusal, arrival};
 use crate::error::caught;
 use crate::policy::{DeviceView, Policy, StaticPriority};
+
+/// How many launches are queued behind one that starts, or whose turn has come. Each takes the
+/// driver microseconds, in which nobody else gets through.
+const AHEAD_AT_START: usize = 4;
+const AHEAD_AT_TURN: usize = 2;
 
 impl Engine {
     /// Asks the policy who runs where, if something changed, and acts on it.
@@ -23,19 +29,17 @@ impl Engine {
         }
     }
 
-    /// Tells the cohorts of a launch which SMs are left to them.
+    /// Tells the cohorts of a launch which SMs are left to them, and what is queued behind them.
     pub(super) fn shrink(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        let Some((control, _)) = launch.control else { return };
         let mut signalled = false;
-        for (slot, cohort) in launch.cohorts.iter_mut().enumerate() {
-            let Some(cohort) = cohort else { continue };
-            let range = intersection(cohort.range, launch.range, sms);
-            if range != cohort.range {
-                cohort.range = range;
-                let signal = self.controls.signal(control, range);
-                actions.push(Action::Signal { control, slot: slot as u32, signal });
+        for cohort in launch.cohorts.iter().flatten() {
+            let lane = cohort.lane;
+            let range = intersection(self.lanes.range(lane), launch.range, sms);
+            if range != self.lanes.range(lane) {
+                let signal = self.lanes.signal(lane, range);
+                actions.push(Action::Signal { lane, signal });
                 signalled = true;
             }
         }
@@ -47,27 +51,122 @@ impl Engine {
     /// Launches blocks for the SMs of a launch that have none yet.
     fn cover(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        let uncovered = self.ledger.uncovered(launch.range);
-        // Without a free slot the SMs stay uncovered until a cohort is out.
-        let (true, Some(slot)) = (uncovered > 0, launch.free_slot()) else { return };
-        let blocks_per_sm = launch.spec.blocks_per_sm;
-        let (control, generation) = *launch.control.get_or_insert_with(|| self.controls.take());
-        let remaining = launch.remaining();
-        launch.cohort_in(slot);
-        self.ledger.set_covered(launch.range, true);
-        let slot = slot as u32;
+        let range = launch.range;
+        let uncovered = self.ledger.uncovered(range);
+        if uncovered == 0 {
+            return;
+        }
+        // Without a free slot or lane the SMs stay uncovered until a cohort is out.
+        let Some(slot) = launch.free_slot() else { return };
+        let Some(lane) = self.lanes.free(self.ledger.has_taken(range)) else {
+            self.short_of_lanes = true;
+            return;
+        };
+        let blocks = uncovered.saturating_mul(launch.spec.blocks_per_sm).min(launch.remaining());
+        self.ledger.cover(range);
+        self.put(key, slot, lane, blocks, None, actions);
+        self.queue_ahead(lane, AHEAD_AT_START, actions);
+    }
+
+    /// Puts a cohort into a lane.
+    fn put(
+        &mut self,
+        key: OpKey,
+        slot: usize,
+        lane: LaneIndex,
+        blocks: u32,
+        after: Option<After>,
+        actions: &mut Vec<Action>,
+    ) {
+        let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        let control = *launch.control.get_or_insert_with(|| self.controls.take());
+        launch.cohort_in(slot, lane, blocks, after.is_some());
         actions.push(Action::Launch(CohortOrder {
             op: key,
+            lane,
             control,
-            generation,
-            slot,
-            ticket: self.controls.ticket(control, slot),
-            // The range excludes and does not place, and there is room for exactly these blocks;
-            // one that was told a range and came to lie outside would be lost.
-            signal: self.controls.signal(control, SmRange::ALL),
-            blocks: uncovered.saturating_mul(blocks_per_sm).min(remaining),
-            workers: self.ledger.sms().saturating_mul(blocks_per_sm),
+            slot: slot as u8,
+            ticket: self.controls.ticket(control.control, slot),
+            left: self.controls.left(control.control, slot),
+            signal: self.lanes.enter(lane, key, slot),
+            blocks,
+            workers: sms.saturating_mul(launch.spec.blocks_per_sm),
+            after,
         }));
+    }
+
+    /// Queues up to `limit` launches behind the last one in a lane: those that wait for nothing but
+    /// launches that are ahead of them in that lane. The device starts each when the one before it
+    /// is done, or lets it leave if that one has left without being done.
+    pub(super) fn queue_ahead(&mut self, lane: LaneIndex, limit: usize, actions: &mut Vec<Action>) {
+        let sms = self.ledger.sms();
+        for _ in 0..limit {
+            let Some((tail, slot)) = self.lanes.tail(lane) else { return };
+            let Some(Op { launch: Some(last), next: Some(next), phase, verdict: None, .. }) =
+                self.ops.get(tail)
+            else {
+                return;
+            };
+            let (next, bequest) = match phase {
+                Phase::Blocked => (*next, last.bequest),
+                Phase::Active => (*next, last.range),
+                Phase::Finished => return,
+            };
+            let range = intersection(bequest, self.lanes.range(lane), sms);
+            let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return };
+            let before = self.controls.left(used.control, slot);
+            let after = After {
+                control: used.control,
+                slot: slot as u8,
+                // If it does all that is left to do; what another cohort does at the same time, this
+                // word does not say.
+                left: before.wrapping_add(departures(cohort.blocks, last.remaining())),
+            };
+            // If nobody else wants SMs, it can have more than the one before.
+            let room = if self.known <= 1 { sms } else { ledger::count(range, sms) };
+            let Some(Op {
+                launch: Some(launch),
+                phase: Phase::Blocked,
+                verdict: None,
+                foreign_blockers: 0,
+                ..
+            }) = self.ops.get_mut(next)
+            else {
+                return;
+            };
+            // One that was queued before may be done, and not reported.
+            if range.is_empty() || !launch.is_out() || launch.remaining() == 0 {
+                return;
+            }
+            let wanted = launch.need(sms).min(room);
+            launch.bequest = ledger::first(range, wanted, sms);
+            let blocks = wanted.saturating_mul(launch.spec.blocks_per_sm).min(launch.remaining());
+            self.put(next, 0, lane, blocks, Some(after), actions);
+        }
+    }
+
+    /// Lets a launch whose turn has come go on with the SMs of the one before it, if a cohort of it
+    /// was queued behind that one.
+    pub(super) fn take_over(&mut self, key: OpKey, bequest: SmRange, actions: &mut Vec<Action>) {
+        let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        launch.start();
+        let blocks_per_sm = launch.spec.blocks_per_sm;
+        let Some(lane) = launch.lane.filter(|_| !launch.is_out()) else { return };
+        let wanted = launch.blocks().div_ceil(blocks_per_sm).min(launch.need(sms));
+        let range = if self.ledger.is_free() && !bequest.is_empty() {
+            let lo = bequest.lo().min(sms - wanted);
+            SmRange::new(lo, lo + wanted)
+        } else {
+            ledger::first(bequest, wanted, sms)
+        };
+        self.ledger.inherit(LaunchId(key), range);
+        launch.range = range;
+        if launch.blocks() > ledger::count(range, sms) * blocks_per_sm {
+            self.shrink(key, actions);
+        }
+        self.queue_ahead(lane, AHEAD_AT_TURN, actions);
     }
 
     /// Asks the policy for a plan, and refuses one that cannot be.
@@ -95,7 +194,7 @@ impl Engine {
             if range.hi() > sms || range.lo() >= sms && !range.is_empty() {
                 return Err(format!("it granted SMs {range:?} of a device that has {sms}"));
             }
-            if let Err(sm) = self.ledger.plan(id.0, range) {
+            if let Err(sm) = self.ledger.plan(id, range) {
                 return Err(format!("it granted SM {sm} twice"));
             }
             granted += usize::from(!range.is_empty());
@@ -111,8 +210,8 @@ impl Engine {
         let mut losers = std::mem::take(&mut self.losers);
         losers.clear();
         self.ledger.commit_plan(|loser| {
-            if losers.last() != Some(&loser) {
-                losers.push(loser);
+            if losers.last() != Some(&loser.0) {
+                losers.push(loser.0);
             }
         });
         for &loser in &losers {
@@ -136,10 +235,12 @@ impl Engine {
         self.plan = plan;
         self.losers = losers;
         debug_assert!(
-            self.ops
-                .values()
-                .filter_map(|op| op.launch.as_ref())
-                .all(|launch| { launch.state() != State::ToRun || launch.free_slot().is_none() }),
+            self.short_of_lanes
+                || self
+                    .ops
+                    .values()
+                    .filter_map(|op| op.launch.as_ref())
+                    .all(|launch| launch.state() != State::ToRun),
             "a launch has SMs and no blocks"
         );
     }
@@ -200,7 +301,7 @@ impl DeviceView for View<'_> {
         self.launch(launch).map_or(SmRange::EMPTY, |launch| launch.range)
     }
 
-    fn owner(&self, sm: u32) -> Option<LaunchId> {
-        self.ledger.owner(sm).map(LaunchId)
+    fn owners(&self) -> &[Option<LaunchId>] {
+        self.ledger.owners()
     }
 }

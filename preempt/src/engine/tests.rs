@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use preempt_device::abi::departures;
 use preempt_device::host::Access;
 use proptest::prelude::*;
 
@@ -10,12 +11,15 @@ use crate::policy::{DeviceView, Priority, StaticPriority};
 
 const NOW: Duration = Duration::ZERO;
 
+/// Few, so that launches have to wait for them.
+const LANES: LaneCount = LaneCount { normal: 3, urgent: 2, chains: 2 };
+
 /// A cohort on the model device.
 #[derive(Debug)]
 struct Cohort {
     order: CohortOrder,
-    /// The signal word in memory.
-    word: Signal,
+    /// Whether those before it in its lane have left.
+    at_head: bool,
     waiting: u32,
     /// The SM of each resident block.
     resident: Vec<u32>,
@@ -29,7 +33,10 @@ struct ModelOp {
     /// 0 for a copy.
     tasks: u32,
     claimed: u32,
+    /// Block-tasks of cohorts that are out.
+    done: u32,
     started: bool,
+    launched: bool,
     failed: bool,
     finished: Option<Outcome>,
 }
@@ -44,8 +51,16 @@ struct World {
     copies: Vec<OpKey>,
     /// In order of submission.
     ops: Vec<(OpKey, ModelOp)>,
-    /// The last epoch, generation, and ticket of each slot, of each control block.
-    counters: HashMap<ControlIndex, (u64, u32, HashMap<u32, u32>)>,
+    /// The last word of each lane.
+    words: HashMap<LaneIndex, Signal>,
+    /// Of each control block: who has it, the parity of that use, and the last ticket of each slot.
+    controls: HashMap<ControlIndex, (OpKey, u8, HashMap<u8, u32>)>,
+    /// The word of each slot, and the claims of each parity, in each control block.
+    left: HashMap<(ControlIndex, u8), u64>,
+    claims: HashMap<(ControlIndex, u8), u32>,
+    /// Launches that were queued behind others, and how often that was in vain.
+    queued_ahead: usize,
+    bounced: usize,
     retired: HashSet<OpKey>,
     actions: Vec<Action>,
     /// Who had each SM after the last event.
@@ -57,14 +72,19 @@ struct World {
 impl World {
     fn new(sms: u32, blocks_per_sm: u32, policy: impl Policy + 'static) -> World {
         World {
-            engine: Engine::new(sms, Box::new(policy)),
+            engine: Engine::new(sms, LANES, Box::new(policy)),
             sms,
             blocks_per_sm,
             room: vec![blocks_per_sm; sms as usize],
             cohorts: Vec::new(),
             copies: Vec::new(),
             ops: Vec::new(),
-            counters: HashMap::new(),
+            words: HashMap::new(),
+            controls: HashMap::new(),
+            left: HashMap::new(),
+            claims: HashMap::new(),
+            queued_ahead: 0,
+            bounced: 0,
             retired: HashSet::new(),
             actions: Vec::new(),
             owners: vec![None; sms as usize],
@@ -88,7 +108,9 @@ impl World {
             uses,
             tasks,
             claimed: 0,
+            done: 0,
             started: false,
+            launched: false,
             failed: false,
             finished: None,
         };
@@ -108,14 +130,16 @@ impl World {
         for action in std::mem::take(&mut self.actions) {
             match action {
                 Action::Launch(order) => self.launch(order),
-                Action::Signal { control, slot, signal } => {
-                    self.check_epoch(control, signal);
-                    let cohort = self
-                        .cohorts
-                        .iter_mut()
-                        .find(|cohort| (cohort.order.control, cohort.order.slot) == (control, slot))
-                        .expect("a signal goes to a cohort on the device");
-                    cohort.word = signal;
+                Action::Signal { lane, signal } => {
+                    assert!(
+                        self.cohorts.iter().any(|cohort| cohort.order.lane == lane),
+                        "a signal goes to cohorts on the device"
+                    );
+                    let before = self.words.insert(lane, signal);
+                    assert!(before.is_none_or(|before| signal.is_newer(before)));
+                    for cohort in self.cohorts.iter().filter(|cohort| cohort.order.lane == lane) {
+                        assert!(signal.is_newer(cohort.order.signal), "{cohort:?}");
+                    }
                 }
                 Action::Copy { op } => {
                     self.start(op);
@@ -136,58 +160,88 @@ impl World {
 
     /// Whoever lost an SM and is not finished was told to leave it, in the first cohorts.
     fn check_signals(&mut self, on_device: usize) {
-        let now = (0..self.sms).map(|sm| self.engine.ledger.owner(sm)).collect();
+        let now = self.engine.ledger.owners().iter().map(|owner| owner.map(|id| id.0)).collect();
         let before = std::mem::replace(&mut self.owners, now);
         for (sm, (before, now)) in before.into_iter().zip(self.owners.clone()).enumerate() {
             let Some(loser) = before.filter(|_| before != now) else { continue };
             if self.op(loser).finished.is_none() {
                 let cohorts = self.cohorts[..on_device].iter();
                 for cohort in cohorts.filter(|cohort| cohort.order.op == loser) {
-                    assert!(!cohort.word.range().contains(sm as u32), "{cohort:?} keeps SM {sm}");
+                    let range = self.word(cohort).range();
+                    assert!(!range.contains(sm as u32), "{cohort:?} keeps SM {sm}");
                 }
             }
         }
     }
 
-    fn check_epoch(&mut self, control: ControlIndex, signal: Signal) {
-        let (epoch, ..) = self.counters.entry(control).or_default();
-        assert!(signal.epoch() > *epoch, "epochs only grow");
-        *epoch = signal.epoch();
+    /// The word that a cohort obeys.
+    fn word(&self, cohort: &Cohort) -> Signal {
+        let granted = cohort.order.signal;
+        let word = self.words.get(&cohort.order.lane).filter(|word| word.is_newer(granted));
+        word.copied().unwrap_or(granted)
     }
 
     fn launch(&mut self, order: CohortOrder) {
-        self.check_epoch(order.control, order.signal);
-        assert!(order.blocks > 0 && order.ticket > 0);
+        assert!(order.blocks > 0 && order.ticket > 0, "{order:?}");
+        let mut at_head = true;
         for cohort in &self.cohorts {
-            if cohort.order.control == order.control {
-                assert_eq!(
-                    cohort.order.op, order.op,
-                    "a control block serves one launch at a time"
-                );
-                assert_eq!(cohort.order.generation, order.generation);
-                assert_ne!(cohort.order.slot, order.slot, "a slot serves one cohort at a time");
+            if cohort.order.control.control == order.control.control {
+                let other = &cohort.order;
+                assert_eq!(other.op, order.op, "a control block serves one launch at a time");
+                assert_ne!(other.slot, order.slot, "a slot serves one cohort at a time");
+            }
+            at_head &= cohort.order.lane != order.lane;
+        }
+        let waiting = self.cohorts.iter().filter(|cohort| !cohort.at_head);
+        let mut chains: HashSet<LaneIndex> = waiting.map(|cohort| cohort.order.lane).collect();
+        chains.extend((!at_head).then_some(order.lane));
+        assert!(chains.len() <= LANES.chains as usize, "more chains than hardware queues");
+        let known = self.controls.get(&order.control.control);
+        let parity = known.map(|(owner, parity, _)| (*owner == order.op, *parity));
+        match parity {
+            Some((true, parity)) => assert_eq!(parity, order.control.parity),
+            Some((false, parity)) => assert_ne!(parity, order.control.parity, "in turn"),
+            None => assert_eq!(order.control.parity, 0),
+        }
+        if parity.is_none_or(|(is_same, _)| !is_same) {
+            let ControlUse { control, parity } = order.control;
+            assert!(self.claims.get(&(control, parity)).is_none_or(|&claims| claims == 0));
+        }
+        let left = self.left.get(&(order.control.control, order.slot));
+        assert_eq!(left.copied().unwrap_or(0), order.left, "what is in the slot's word");
+        let use_of = (order.op, order.control.parity, HashMap::new());
+        let (owner, parity, tickets) = self.controls.entry(order.control.control).or_insert(use_of);
+        (*owner, *parity) = (order.op, order.control.parity);
+        assert_ne!(tickets.insert(order.slot, order.ticket), Some(order.ticket));
+        match order.after {
+            Some(_) => {
+                assert!(!at_head, "it is behind what it waits for");
+                self.op(order.op).launched = true;
+                self.queued_ahead += 1;
+            }
+            None => {
+                assert!(at_head, "nothing is in its way");
+                if !std::mem::replace(&mut self.op(order.op).launched, true) {
+                    let own = |owner: &&Option<LaunchId>| **owner == Some(LaunchId(order.op));
+                    let has = self.engine.ledger.owners().iter().filter(own).count() as u32;
+                    let room = has * self.blocks_per_sm;
+                    let ModelOp { tasks, done, .. } = *self.op(order.op);
+                    assert_eq!(order.blocks, room.min(tasks - done), "as many as have room");
+                }
+                if !self.op(order.op).started {
+                    self.start(order.op);
+                }
             }
         }
-        let first = !self.op(order.op).started;
-        let (_, generation, tickets) = self.counters.entry(order.control).or_default();
-        if first {
-            assert!(order.generation > *generation, "generations only grow");
-        }
-        *generation = order.generation;
-        assert_ne!(tickets.insert(order.slot, order.ticket), Some(order.ticket));
-        if first {
-            self.start(order.op);
-            let has = (0..self.sms).filter(|&sm| self.engine.ledger.owner(sm) == Some(order.op));
-            let room = has.count() as u32 * self.blocks_per_sm;
-            assert_eq!(order.blocks, room.min(self.op(order.op).tasks), "as many as have room");
-        }
-        self.cohorts.push(Cohort {
-            order,
-            word: order.signal,
-            waiting: order.blocks,
-            resident: Vec::new(),
-            done: 0,
-        });
+        let waiting = order.blocks;
+        self.cohorts.push(Cohort { order, at_head, waiting, resident: Vec::new(), done: 0 });
+    }
+
+    /// Whether the launch that a cohort was queued behind is done, as far as the device can tell.
+    fn may_work(&self, order: &CohortOrder) -> bool {
+        order.after.is_none_or(|After { control, slot, left }| {
+            self.left.get(&(control, slot)) == Some(&left)
+        })
     }
 
     /// An operation starts: everything that it has to wait for is over.
@@ -220,7 +274,8 @@ impl World {
                 assert!(!running, "it stopped before it was reported");
             }
             Outcome::Failed => assert!(op.failed),
-            Outcome::InputLost { .. } => assert!(!op.started),
+            // One that was queued behind the kernel that failed may have run on what that one left.
+            Outcome::InputLost { .. } => {}
         }
     }
 
@@ -239,9 +294,15 @@ impl World {
 
     /// One block of one cohort goes one step: gets an SM, runs a task, or leaves.
     fn step_cohort(&mut self, index: usize) {
+        if !self.cohorts[index].at_head {
+            return;
+        }
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let free = (0..self.sms).filter(|&sm| self.room[sm as usize] > 0);
         let sm = free.clone().nth((self.chance >> 16) as usize % free.count().max(1));
+        let range = self.word(&self.cohorts[index]).range();
+        let order = self.cohorts[index].order;
+        let may_work = self.may_work(&order);
         let cohort = &mut self.cohorts[index];
         if cohort.waiting > 0
             && let Some(sm) = sm
@@ -250,19 +311,34 @@ impl World {
             cohort.waiting -= 1;
             cohort.resident.push(sm);
         } else if let Some(sm) = cohort.resident.pop() {
-            let op =
-                &mut self.ops.iter_mut().find(|(key, _)| *key == cohort.order.op).expect("known").1;
-            if cohort.word.range().contains(sm) && op.claimed < op.tasks {
-                op.claimed += 1;
+            let ModelOp { claimed, tasks, .. } = *self.op(order.op);
+            if range.contains(sm) && may_work && claimed < tasks {
+                if !self.op(order.op).started {
+                    self.start(order.op);
+                }
+                self.op(order.op).claimed += 1;
+                let ControlUse { control, parity } = order.control;
+                *self.claims.entry((control, parity)).or_default() += 1;
+                let cohort = &mut self.cohorts[index];
                 cohort.done += 1;
                 cohort.resident.insert(0, sm);
             } else {
                 self.room[sm as usize] += 1;
             }
         }
+        let cohort = &self.cohorts[index];
         if cohort.waiting == 0 && cohort.resident.is_empty() {
-            let Cohort { order: CohortOrder { op, slot, .. }, done, .. } =
+            let Cohort { order: CohortOrder { op, slot, lane, after, .. }, done, .. } =
                 self.cohorts.remove(index);
+            self.op(op).done += done;
+            let ControlUse { control, parity } = order.control;
+            let left = self.left.entry((control, slot)).or_default();
+            *left = left.wrapping_add(departures(order.blocks, done));
+            self.claims.insert((control, 1 - parity), 0);
+            self.bounced += usize::from(after.is_some() && done == 0);
+            if let Some(next) = self.cohorts.iter_mut().find(|other| other.order.lane == lane) {
+                next.at_head = true;
+            }
             self.handle(Event::CohortOut { op, slot, done });
         }
     }
@@ -294,8 +370,9 @@ impl World {
 
 /// Whether an operation is out of everybody's way.
 fn over(op: &ModelOp) -> bool {
-    // One that was cancelled before it started still keeps its place, but touches nothing.
-    op.finished.is_some()
+    // One that was cancelled before it started still keeps its place, but touches nothing. One that
+    // is done on the device may not have been reported.
+    op.finished.is_some() || op.tasks > 0 && op.done == op.tasks
 }
 
 #[derive(Clone, Debug)]
@@ -527,6 +604,8 @@ fn what_a_failed_kernel_wrote_is_lost_until_it_is_overwritten() {
 fn a_cancelled_launch_keeps_its_place_in_the_stream() {
     let mut world = World::new(2, 1, StaticPriority::new());
     world.submit(0, 0, 10, &[]);
+    // A copy, so that what comes after it is not queued on the device.
+    world.submit(0, 0, 0, &[]);
     let cancelled = world.submit(0, 0, 10, &[]);
     let last = world.submit(0, 0, 10, &[]);
     world.handle(Event::Cancel { op: cancelled });
@@ -534,6 +613,106 @@ fn a_cancelled_launch_keeps_its_place_in_the_stream() {
     // `start` checks that the first one is over.
     world.run_out();
     assert!(world.op(last).started && !world.op(cancelled).started);
+}
+
+#[test]
+fn launches_of_a_stream_are_queued_behind_one_another() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let ops: Vec<OpKey> = (0..20).map(|_| world.submit(0, 0, 4, &[])).collect();
+    assert_eq!(world.queued_ahead, lanes::QUEUED_AHEAD - 1);
+    assert!(world.cohorts.iter().all(|cohort| cohort.order.lane == 0));
+    world.run_out();
+    assert_eq!((world.queued_ahead, world.bounced), (19, 0));
+    for op in ops {
+        let Some(Outcome::Done(report)) = world.op(op).finished else { panic!("done") };
+        assert_eq!((report.tasks, report.yields, report.resumes), (4, 0, 0));
+    }
+}
+
+#[test]
+fn what_is_queued_behind_a_launch_that_yields_leaves_and_comes_again() {
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let first = world.submit(0, 0, 4, &[]);
+    let second = world.submit(0, 0, 4, &[]);
+    world.step_cohort(0);
+    let urgent = world.submit(1, 1, 1, &[]);
+    world.run_out();
+    assert!(world.bounced > 0);
+    for op in [first, second, urgent] {
+        assert!(matches!(world.op(op).finished, Some(Outcome::Done(_))));
+    }
+}
+
+#[test]
+fn a_launch_behind_one_of_another_stream_is_not_queued_ahead() {
+    let write = [Use { buffer: BufferId(0), access: Access::Write, overwrites: false }];
+    let mut world = World::new(2, 1, StaticPriority::new());
+    world.submit(0, 0, 1, &write);
+    world.submit(1, 0, 1, &[]);
+    world.submit(1, 0, 1, &write);
+    assert_eq!(world.queued_ahead, 0);
+    world.run_out();
+}
+
+#[test]
+fn a_launch_that_is_queued_ahead_and_cancelled_leaves_at_once() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let first = world.submit(0, 0, 1000, &[]);
+    let cancelled = world.submit(0, 0, 10, &[]);
+    (0..10).for_each(|_| world.step_cohort(0));
+    world.handle(Event::Cancel { op: cancelled });
+    while world.op(cancelled).finished.is_none() {
+        // What was there first gets room first.
+        (0..world.cohorts.len()).for_each(|_| world.step_cohort(0));
+    }
+    assert_eq!(world.op(cancelled).finished, Some(Outcome::Cancelled { done: 0 }));
+    assert!(world.op(first).finished.is_none(), "it did not wait for the first one");
+    world.run_out();
+    assert!(matches!(world.op(first).finished, Some(Outcome::Done(_))));
+}
+
+#[test]
+fn a_small_launch_leaves_the_rest_of_the_device_to_others() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    world.submit(0, 1, 4, &[]);
+    let small = world.submit(0, 1, 1, &[]);
+    let other = world.submit(1, 0, 100, &[]);
+    let is_known = |world: &World| {
+        world.engine.ops[small].launch.as_ref().is_some_and(|launch| launch.arrival.is_some())
+    };
+    while !is_known(&world) {
+        world.step_cohort(0);
+    }
+    let owners = world.engine.ledger.owners();
+    let count = |op| owners.iter().filter(|owner| **owner == Some(LaunchId(op))).count();
+    assert_eq!((count(small), count(other)), (1, 3));
+    world.run_out();
+}
+
+#[test]
+fn a_lost_device_ends_everything() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    for stream in 0..3 {
+        world.submit(stream, stream as i32, 10, &[]);
+        world.submit(stream, 0, 0, &[]);
+        world.submit(stream, 0, 3, &[]);
+    }
+    (0..5).for_each(|_| world.step_cohort(0));
+    let before = world.ops.len();
+    world.cohorts.clear();
+    world.copies.clear();
+    world.ops.iter_mut().for_each(|(_, op)| op.failed |= op.finished.is_none());
+    world.engine.handle(NOW, Event::Lost, &mut world.actions);
+    world.act();
+    assert!(!world.engine.is_busy());
+    let late = world.engine.submit(
+        NOW,
+        Submission { stream: 0, name: "late", uses: &[], launch: None },
+        &mut world.actions,
+    );
+    let refused = |action: &Action| matches!(action, Action::Finish { op, outcome: Outcome::Failed } if *op == late);
+    assert!(world.actions.iter().any(refused), "{:?}", world.actions);
+    assert_eq!(world.retired.len(), before);
 }
 
 /// Grants the first launch one range after the other.
@@ -587,4 +766,15 @@ fn a_policy_that_panics_is_named() {
     let refusal = world.engine.refusal().expect("refused");
     assert_eq!(refusal.policy, "nonsense");
     assert!(refusal.reason.contains("an answer"), "{}", refusal.reason);
+}
+
+#[test]
+fn only_so_many_lanes_hold_launches_that_wait() {
+    let mut world = World::new(3, 1, StaticPriority::new());
+    for stream in 0..3 {
+        world.submit(stream, 0, 1, &[]);
+        world.submit(stream, 0, 1, &[]);
+    }
+    assert_eq!(world.queued_ahead, LANES.chains as usize);
+    world.run_out();
 }

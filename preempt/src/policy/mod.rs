@@ -72,8 +72,8 @@ pub trait DeviceView {
     /// The SMs that a launch has.
     fn range(&self, launch: LaunchId) -> SmRange;
 
-    /// Who has this SM.
-    fn owner(&self, sm: u32) -> Option<LaunchId>;
+    /// Who has each SM.
+    fn owners(&self) -> &[Option<LaunchId>];
 }
 
 /// Which launch has which SMs.

@@ -1,10 +1,11 @@
 //! The most urgent launch first, with as many SMs as it can fill; the next ones share the rest.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use preempt_device::abi::SmRange;
+use rustc_hash::FxHashMap;
 
 use super::{Arrival, DeviceView, Plan, Policy, Priority};
 use crate::engine::LaunchId;
@@ -20,11 +21,13 @@ use crate::engine::LaunchId;
 #[derive(Debug, Default)]
 pub struct StaticPriority {
     line: BTreeMap<(Reverse<Priority>, u64), LaunchId>,
-    places: HashMap<LaunchId, (Reverse<Priority>, u64)>,
+    places: FxHashMap<LaunchId, (Reverse<Priority>, u64)>,
     arrivals: u64,
     whole_device: bool,
     /// For each SM: whether the plan has granted it. Kept for its capacity.
     granted: Vec<bool>,
+    /// For each SM: what it costs to take it. Kept, too.
+    prices: Vec<u8>,
 }
 
 impl StaticPriority {
@@ -62,7 +65,8 @@ impl Policy for StaticPriority {
         self.granted.resize(device.sms() as usize, false);
         let mut left = device.sms();
         // Each launch in the loop takes at least one SM, so it is short however long the line.
-        for &launch in self.line.values() {
+        let line = std::mem::take(&mut self.line);
+        for &launch in line.values() {
             if left == 0 {
                 break;
             }
@@ -72,6 +76,7 @@ impl Policy for StaticPriority {
             let own = device.range(launch);
             let Some(start) = self
                 .kept(own, wanted)
+                .or_else(|| (own.is_empty() && line.len() == 1).then_some(0))
                 .or_else(|| self.cheapest(device, own, wanted))
                 .or_else(|| largest_gap(&self.granted))
             else {
@@ -83,6 +88,7 @@ impl Policy for StaticPriority {
             left -= length as u32;
             plan.grant(launch, SmRange::new(start as u32, (start + length) as u32));
         }
+        self.line = line;
     }
 }
 
@@ -95,29 +101,47 @@ impl StaticPriority {
     }
 
     /// Where the fewest and least urgent launches have to move for a launch.
-    fn cheapest(&self, device: &dyn DeviceView, own: SmRange, length: usize) -> Option<usize> {
-        let owners = (0..device.sms()).filter_map(|sm| device.owner(sm));
-        let least_urgent = owners.max_by_key(|owner| self.places.get(owner));
-        place(&self.granted, length, |sm| match device.owner(sm as u32) {
-            _ if own.contains(sm as u32) => 0,
-            None => FREE,
-            owner if owner == least_urgent => TAKEN,
-            _ => TAKEN_FROM_OTHERS,
-        })
+    fn cheapest(&mut self, device: &dyn DeviceView, own: SmRange, length: usize) -> Option<usize> {
+        // Neighbours mostly have the same owner, and there are many more SMs than owners.
+        let runs = || device.owners().chunk_by(|a, b| a == b);
+        let has = runs().filter_map(|run| run[0]);
+        let least_urgent = has.max_by_key(|owner| self.places.get(owner));
+        self.prices.clear();
+        let mut lowest = TAKEN_FROM_OTHERS;
+        for run in runs() {
+            let price = match run[0] {
+                None => FREE,
+                owner if owner == least_urgent => TAKEN,
+                _ => TAKEN_FROM_OTHERS,
+            };
+            self.prices.resize(self.prices.len() + run.len(), price);
+            lowest = lowest.min(price);
+        }
+        if let Some(own) = self.prices.get_mut(own.lo() as usize..own.hi() as usize) {
+            own.fill(0);
+        }
+        let lowest = if own.is_empty() { lowest } else { 0 };
+        place(&self.granted, length, lowest.into(), |sm| self.prices[sm].into())
     }
 }
 
 /// The price of an SM that nobody has: blocks have to be launched there.
-const FREE: u32 = 2;
+const FREE: u8 = 2;
 /// The price of an SM that the least urgent launch has: it has to yield first.
-const TAKEN: u32 = 4;
+const TAKEN: u8 = 4;
 /// The price of an SM that another launch has.
-const TAKEN_FROM_OTHERS: u32 = 6;
+const TAKEN_FROM_OTHERS: u8 = 6;
 /// The price of a window that leaves free SMs on both sides: what is left is in two pieces.
 const SPLIT: u32 = 1;
 
-/// Where to put `length` SMs: the cheapest window of SMs that are not granted yet.
-fn place(granted: &[bool], length: usize, price: impl Fn(usize) -> u32) -> Option<usize> {
+/// Where to put `length` SMs: the cheapest window of SMs that are not granted yet. No price is below
+/// `lowest`.
+fn place(
+    granted: &[bool],
+    length: usize,
+    lowest: u32,
+    price: impl Fn(usize) -> u32,
+) -> Option<usize> {
     let is_open = |sm: Option<usize>| sm.and_then(|sm| granted.get(sm)).is_some_and(|taken| !taken);
     let (mut best, mut run, mut cost) = (None, 0, 0);
     for (last, &taken) in granted.iter().enumerate() {
@@ -135,6 +159,9 @@ fn place(granted: &[bool], length: usize, price: impl Fn(usize) -> u32) -> Optio
             let total = cost + if splits { SPLIT } else { 0 };
             if best.is_none_or(|(least, _)| total < least) {
                 best = Some((total, start));
+                if total <= length as u32 * lowest {
+                    break;
+                }
             }
         }
     }
@@ -160,27 +187,30 @@ mod tests {
 
     #[test]
     fn a_small_launch_goes_to_an_end() {
-        assert_eq!(place(&[false; 8], 2, |_| FREE), Some(0));
+        assert_eq!(place(&[false; 8], 2, 0, |_| FREE.into()), Some(0));
     }
 
     #[test]
     fn a_launch_stays_where_it_is() {
         let own = SmRange::new(3, 5);
-        let price = |sm: usize| if own.contains(sm as u32) { 0 } else { FREE };
-        assert_eq!(place(&[false; 8], 2, price), Some(3));
-        assert_eq!(place(&[false; 8], 3, price), Some(2));
+        let price = |sm: usize| if own.contains(sm as u32) { 0 } else { FREE.into() };
+        assert_eq!(place(&[false; 8], 2, 0, price), Some(3));
+        assert_eq!(place(&[false; 8], 3, 0, price), Some(2));
     }
 
     #[test]
     fn a_launch_takes_free_sms_first() {
-        assert_eq!(place(&[false; 8], 2, |sm| if sm < 3 { TAKEN } else { FREE }), Some(6));
+        assert_eq!(
+            place(&[false; 8], 2, 0, |sm| if sm < 3 { TAKEN.into() } else { FREE.into() }),
+            Some(6)
+        );
     }
 
     #[test]
     fn a_launch_avoids_what_more_urgent_ones_have() {
         let granted = [false, true, true, false, false, false, false, false];
-        assert_eq!(place(&granted, 2, |_| FREE), Some(3));
-        assert_eq!(place(&granted, 6, |_| FREE), None);
+        assert_eq!(place(&granted, 2, 0, |_| FREE.into()), Some(3));
+        assert_eq!(place(&granted, 6, 0, |_| FREE.into()), None);
         assert_eq!(largest_gap(&granted), Some(3));
         assert_eq!(largest_gap(&[true; 4]), None);
     }

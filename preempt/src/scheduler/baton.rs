@@ -6,9 +6,17 @@
 //! reason, looks into the inbox after it has given the baton back. One of the two always sees the
 //! message, since both are mutexes: if the holder's last look came before the message, then it had
 //! given the baton back before the other thread tried to take it.
+//!
+//! While a thread *attends*, it looks into the inbox all the time, and the others leave the core to
+//! it: its caches are warm, and theirs are not. Before it does anything else, it stops attending and
+//! then looks once more.
 
 #[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
+#[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
@@ -27,6 +35,11 @@ pub(super) trait Turn {
 pub(super) struct Baton<C: Turn> {
     inbox: Mutex<Inbox<C::Message>>,
     core: Mutex<Holder<C>>,
+    /// Whether a thread looks into the inbox all the time.
+    ///
+    /// Relaxed: the inbox orders what matters. If the last look of the thread that stops attending
+    /// came before a message, then the one who posted that sees that nobody attends.
+    attended: AtomicBool,
 }
 
 struct Inbox<M> {
@@ -44,7 +57,24 @@ impl<C: Turn> Baton<C> {
     pub fn new(core: C) -> Baton<C> {
         let inbox = Inbox { messages: Vec::new(), closed: false };
         let holder = Holder { core, messages: Vec::new() };
-        Baton { inbox: Mutex::new(inbox), core: Mutex::new(holder) }
+        Baton {
+            inbox: Mutex::new(inbox),
+            core: Mutex::new(holder),
+            attended: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on the calling thread looks all the time, with [`drive_now`](Baton::drive_now).
+    pub fn attend(&self) {
+        if !self.attended.load(Relaxed) {
+            self.attended.store(true, Relaxed);
+        }
+    }
+
+    /// From now on it does not; whether it has to look once more.
+    pub fn stop_attending(&self) -> bool {
+        self.attended.store(false, Relaxed);
+        !self.inbox().messages.is_empty()
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox<C::Message>> {
@@ -72,10 +102,10 @@ impl<C: Turn> Baton<C> {
         inbox.closed = true;
     }
 
-    /// Runs the core on what is in the inbox, unless another thread has the baton; then that one
-    /// takes over what is there.
+    /// Runs the core on what is in the inbox, unless another thread attends or has the baton; then
+    /// that one takes over what is there.
     pub fn drive(&self, mut tell: impl FnMut(C::News)) {
-        loop {
+        while !self.attended.load(Relaxed) {
             let core = match self.core.try_lock() {
                 Ok(core) => core,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -165,6 +195,17 @@ mod model {
     #[test]
     fn beside_the_poller() {
         nothing_is_left_behind(|baton| baton.drive_now(|()| ()));
+    }
+
+    #[test]
+    fn beside_one_who_stops_attending() {
+        nothing_is_left_behind(|baton| {
+            baton.attend();
+            baton.drive_now(|()| ());
+            if baton.stop_attending() {
+                baton.drive(|()| ());
+            }
+        });
     }
 
     #[test]

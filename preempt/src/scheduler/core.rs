@@ -2,8 +2,10 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ptr;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use preempt_device::abi::{Cohort, Post};
 use slotmap::SecondaryMap;
@@ -11,10 +13,10 @@ use slotmap::SecondaryMap;
 use super::baton::Turn;
 use super::handle::Completion;
 use super::lock;
-use crate::device::{ControlMemory, Copy, Device, Grid, Report};
+use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Report};
 use crate::engine::{
-    Action, CohortOrder, ControlIndex, Engine, Event, LaunchReport, LaunchSpec, OpKey, Outcome,
-    Refusal, Submission, Use,
+    Action, After, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome, Refusal,
+    Submission, Use,
 };
 use crate::error::Error;
 use crate::policy::Policy;
@@ -41,7 +43,8 @@ pub(super) enum Work {
     Launch {
         grid: Arc<Grid>,
         extents: [u32; 3],
-        amortize: u32,
+        /// The amortizing factor, or `None` for one that the block-tasks' time decides.
+        amortize: Option<u32>,
         spec: LaunchSpec,
     },
     Copy {
@@ -63,12 +66,16 @@ impl fmt::Debug for Work {
 /// What others have to be told after a turn.
 #[derive(Default)]
 pub(super) struct News {
-    /// Handles to complete, and how.
-    pub completed: Vec<(Arc<Completion>, Result<LaunchReport, Error>)>,
+    /// Whom to wake, beside the threads that wait for handles.
+    pub wakers: Vec<Waker>,
     /// What nobody needs any more. Freeing memory can take long.
     pub retired: Vec<Job>,
     pub became_busy: bool,
     pub became_idle: bool,
+    /// Whether there was anything to do.
+    pub happened: bool,
+    /// Whether there is more to come.
+    pub is_busy: bool,
 }
 
 /// Whether operations are in flight.
@@ -88,14 +95,36 @@ pub(super) enum Rest {
     Retired,
 }
 
+/// How long a block should take for the block-tasks between two looks at the signal, unless a single
+/// one takes longer. A yield waits for half of it on average; looking costs about a tenth of it.
+const CHUNK_TIME: Duration = Duration::from_micros(10);
+
+/// The most block-tasks in such a chunk.
+const MAX_CHUNK: u32 = 1024;
+
+/// A job that the engine has taken in.
+struct InWork {
+    job: Job,
+    /// What went wrong with it.
+    fault: Option<Arc<str>>,
+    /// Where its kernel puts dropped chunks, from the first cohort on.
+    drops: Option<Drops>,
+    /// Whether every block-task is done, so that none is left on that list.
+    is_done: bool,
+}
+
 pub(super) struct Core {
     engine: Engine,
     device: Device,
     start: Instant,
-    jobs: SecondaryMap<OpKey, (Job, Option<Arc<str>>)>,
+    jobs: SecondaryMap<OpKey, InWork>,
     controls: Vec<ControlMemory>,
+    /// [`CHUNK_TIME`] on the clock that blocks read.
+    pace: u32,
     /// Cohorts on the device, with the ticket that their post will show.
     cohorts: Vec<(CohortOrder, *const Post)>,
+    /// Why the device is lost, if it is.
+    lost: Option<Arc<str>>,
     actions: Vec<Action>,
     /// Kept for their capacity.
     reports: Vec<Report>,
@@ -120,6 +149,7 @@ impl Turn for Core {
             messages.clear();
             return News::default();
         }
+        self.news.happened = !messages.is_empty();
         self.take_reports();
         let now = self.start.elapsed();
         for message in messages.drain(..) {
@@ -149,6 +179,7 @@ impl Turn for Core {
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
         self.news.became_busy = is_busy && !was_busy;
         self.news.became_idle = was_busy && !is_busy;
+        self.news.is_busy = is_busy;
         std::mem::take(&mut self.news)
     }
 }
@@ -156,12 +187,14 @@ impl Turn for Core {
 impl Core {
     pub fn new(device: Device, policy: Box<dyn Policy>, in_flight: Arc<InFlight>) -> Core {
         Core {
-            engine: Engine::new(device.properties().sms, policy),
+            engine: Engine::new(device.properties().sms, device.inner.backend.lanes(), policy),
+            pace: device.inner.backend.ticks(CHUNK_TIME),
             device,
             start: Instant::now(),
             jobs: SecondaryMap::new(),
             controls: Vec::new(),
             cohorts: Vec::new(),
+            lost: None,
             actions: Vec::new(),
             reports: Vec::new(),
             out: Vec::new(),
@@ -202,7 +235,7 @@ impl Core {
         let op = self.engine.submit(self.start.elapsed(), submission, &mut self.actions);
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
-        self.jobs.insert(op, (job, None));
+        self.jobs.insert(op, InWork { job, fault: None, drops: None, is_done: false });
     }
 
     fn take_reports(&mut self) {
@@ -216,14 +249,22 @@ impl Core {
             out.extend(done.map(|done| (order, done)));
             done.is_none()
         });
+        self.news.happened |= !out.is_empty();
         let mut reports = std::mem::take(&mut self.reports);
         self.device.inner.backend.poll(&mut reports);
+        self.news.happened |= !reports.is_empty();
         for report in reports.drain(..) {
             match report {
                 Report::CopyDone(op) => {
                     self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
                 }
                 Report::Fault(op, message) => self.fault(op, message),
+                Report::Lost(message) => {
+                    self.lost.get_or_insert(message);
+                    // No post comes any more, and what would be told to the device is told to nobody.
+                    self.cohorts.clear();
+                    self.engine.handle(now, Event::Lost, &mut self.actions);
+                }
             }
         }
         self.reports = reports;
@@ -235,8 +276,8 @@ impl Core {
     }
 
     fn fault(&mut self, op: OpKey, message: Arc<str>) {
-        if let Some((_, fault)) = self.jobs.get_mut(op) {
-            fault.get_or_insert(message);
+        if let Some(work) = self.jobs.get_mut(op) {
+            work.fault.get_or_insert(message);
         }
         self.engine.handle(self.start.elapsed(), Event::Fault { op }, &mut self.actions);
     }
@@ -251,19 +292,17 @@ impl Core {
                         if let Err(error) = self.launch(order) {
                             let CohortOrder { op, slot, .. } = order;
                             self.fault(op, error.to_string().into());
-                            let out = Event::CohortOut { op, slot, done: 0 };
+                            let out = Event::Refused { op, slot };
                             self.engine.handle(self.start.elapsed(), out, &mut self.actions);
                         }
                     }
-                    Action::Signal { control, slot, signal } => {
-                        // There is none if it could not be allocated.
-                        if let Some(&control) = self.controls.get(control as usize) {
-                            self.device.inner.backend.signal(control, slot, signal);
-                        }
+                    Action::Signal { lane, signal } => {
+                        self.device.inner.backend.signal(lane, signal);
                     }
                     Action::Copy { op } => {
-                        if let Some((Job { work: Work::Copy { copy, .. }, .. }, _)) =
-                            self.jobs.get(op)
+                        if let Some(InWork {
+                            job: Job { work: Work::Copy { copy, .. }, .. }, ..
+                        }) = self.jobs.get(op)
                         {
                             // SAFETY: the job owns both places until the copy is done.
                             unsafe { self.device.inner.backend.copy(op, *copy) };
@@ -271,7 +310,11 @@ impl Core {
                     }
                     Action::Finish { op, outcome } => self.finish(op, outcome),
                     Action::Retire { op } => {
-                        self.news.retired.extend(self.jobs.remove(op).map(|(job, _)| job));
+                        let Some(work) = self.jobs.remove(op) else { continue };
+                        if let Some(drops) = work.drops {
+                            self.device.inner.backend.give_back_drops(drops, work.is_done);
+                        }
+                        self.news.retired.push(work.job);
                     }
                 }
             }
@@ -282,28 +325,52 @@ impl Core {
     }
 
     fn launch(&mut self, order: CohortOrder) -> Result<(), Error> {
-        let memory = self.control(order.control)?;
-        let Some((Job { work: Work::Launch { grid, extents, amortize, spec }, .. }, _)) =
-            self.jobs.get(order.op)
+        let memory = self.control(order.control.control)?;
+        let backend = &self.device.inner.backend;
+        let Some(InWork {
+            job: Job { work: Work::Launch { grid, extents, amortize, spec }, .. },
+            drops,
+            ..
+        }) = self.jobs.get_mut(order.op)
         else {
             return Ok(());
         };
+        if grid.kernel.yields && drops.is_none() {
+            *drops = Some(backend.take_drops()?);
+        }
+        let (after, after_word) = match order.after {
+            None => (ptr::null(), 0),
+            Some(After { control, slot, left }) => {
+                let before = self.controls[control as usize].control;
+                // SAFETY: the device keeps control blocks as long as it lives, and a slot is below
+                // COHORT_SLOTS.
+                (unsafe { &raw const (*before).left[usize::from(slot)] }, left)
+            }
+        };
         // SAFETY: the device keeps posts as long as it lives; a slot is below COHORT_SLOTS.
-        let post = unsafe { &raw const (*memory.posts)[order.slot as usize] };
+        let post = unsafe { &raw const (*memory.posts)[usize::from(order.slot)] };
         let cohort = Cohort {
             control: memory.control,
+            // The device knows.
+            lane: ptr::null(),
             post,
+            drops: drops.map_or(ptr::null(), |Drops(list)| list),
             signal: order.signal,
+            after,
+            after_word,
+            left: order.left,
             grid: *extents,
             tasks: spec.tasks,
-            generation: order.generation,
             ticket: order.ticket,
-            slot: order.slot,
             blocks: order.blocks,
             workers: order.workers,
-            amortize: *amortize,
+            amortize: amortize.unwrap_or(MAX_CHUNK),
+            pace: if amortize.is_some() { 0 } else { self.pace },
+            slot: order.slot,
+            parity: order.control.parity,
+            barrier: true,
         };
-        self.device.inner.backend.launch(order.op, grid, cohort)?;
+        backend.launch(order.op, order.lane, grid, cohort)?;
         self.cohorts.push((order, post));
         Ok(())
     }
@@ -316,7 +383,8 @@ impl Core {
     }
 
     fn finish(&mut self, op: OpKey, outcome: Outcome) {
-        let Some((job, fault)) = self.jobs.get_mut(op) else { return };
+        let Some(InWork { job, fault, is_done, .. }) = self.jobs.get_mut(op) else { return };
+        *is_done = matches!(outcome, Outcome::Done(_));
         let kernel = job.name;
         let tasks = match &job.work {
             Work::Launch { spec, .. } => spec.tasks,
@@ -327,11 +395,16 @@ impl Core {
             Outcome::Cancelled { done } => Err(Error::Cancelled { done, tasks }),
             Outcome::Closed { done } => Err(Error::SchedulerDropped { done, tasks }),
             Outcome::InputLost { kernel } => Err(Error::InputLost { kernel }),
+            Outcome::Failed if self.lost.is_some() => {
+                let message = self.lost.clone().unwrap_or_default();
+                Err(Error::ContextLost { message })
+            }
             Outcome::Failed => {
                 let message = fault.take().unwrap_or_else(|| "for an unknown reason".into());
                 Err(Error::KernelFailed { kernel, message })
             }
         };
-        self.news.completed.push((job.completion.clone(), result));
+        // At once: those who spin need not wait until others have got what they waited for.
+        self.news.wakers.extend(job.completion.complete(result));
     }
 }

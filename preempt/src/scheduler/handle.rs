@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use preempt_device::kernel::KernelArg;
 
+use super::room::Room;
 use super::{Shared, lock};
 use crate::engine::{LaunchReport, OpKey};
 use crate::error::Error;
@@ -109,8 +110,10 @@ impl<T> fmt::Debug for HostMemory<T> {
 }
 
 /// How an operation ended, once it has.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Completion {
+    /// Where the operation has room, until it ends.
+    room: Arc<Room>,
     /// What the engine calls the operation, once it has taken it in.
     pub op: OnceLock<OpKey>,
     /// Set after `state`; lets those who wait look without a lock.
@@ -126,6 +129,17 @@ struct State {
 }
 
 impl Completion {
+    /// Of an operation that has entered this room.
+    pub fn new(room: Arc<Room>) -> Completion {
+        Completion {
+            room,
+            op: OnceLock::new(),
+            done: AtomicBool::new(false),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
     /// Ends the operation, wakes the threads that wait, and returns whom else to wake.
     pub fn complete(&self, result: Result<LaunchReport, Error>) -> Option<Waker> {
         let mut state = lock(&self.state);
@@ -135,6 +149,7 @@ impl Completion {
         // Release: pairs with the acquire in `is_done`.
         self.done.store(true, Ordering::Release);
         self.changed.notify_all();
+        self.room.leave();
         waker
     }
 
@@ -266,16 +281,17 @@ impl<T: Output> Future for Handle<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Wakers are code of others, and come and go without the lock.
+        let waker = context.waker().clone();
         let mut state = lock(&self.completion.state);
         if let Some(result) = &state.result {
             let result = result.clone();
             drop(state);
             return Poll::Ready(self.output(result));
         }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(context.waker()),
-            empty => *empty = Some(context.waker().clone()),
-        }
+        let before = state.waker.replace(waker);
+        drop(state);
+        drop(before);
         Poll::Pending
     }
 }

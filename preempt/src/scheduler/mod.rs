@@ -6,6 +6,7 @@
 //! | `baton` | how one thread at a time runs it, and nothing is left behind |
 //! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
 //! | `stream` | launches and copies, and what is checked before they are taken in |
+//! | `room` | how many operations of a stream can be outstanding |
 //! | `handle` | results |
 
 use std::fmt;
@@ -24,11 +25,12 @@ use crate::policy::{Policy, Priority, StaticPriority};
 mod baton;
 mod core;
 mod handle;
+mod room;
 mod shared;
 mod stream;
 
 pub use handle::{Handle, Output};
-use shared::{Closer, Shared};
+use shared::{Closer, Shared, Waiting};
 pub use stream::Stream;
 
 /// Orders the launches and copies of all threads on one device.
@@ -62,7 +64,7 @@ impl Scheduler {
             device: None,
             policy: None,
             modules: Vec::new(),
-            spin: Duration::from_micros(50),
+            waiting: Waiting { spin: Duration::from_micros(50), busy_poll: false },
         }
     }
 
@@ -130,7 +132,7 @@ pub struct SchedulerBuilder {
     device: Option<Device>,
     policy: Option<Box<dyn Policy>>,
     modules: Vec<Module>,
-    spin: Duration,
+    waiting: Waiting,
 }
 
 impl SchedulerBuilder {
@@ -155,7 +157,18 @@ impl SchedulerBuilder {
 
     /// How long [`Handle::wait`] drives the scheduler itself before it sleeps; 50 µs by default.
     pub fn spin(mut self, time: Duration) -> SchedulerBuilder {
-        self.spin = time;
+        self.waiting.spin = time;
+        self
+    }
+
+    /// Whether one thread of the scheduler spins as long as anything is in flight; by default it does
+    /// so for a millisecond after something happened, and then looks every 50 µs or so.
+    ///
+    /// It costs a processor beside every long kernel. An urgent launch then takes as long after a
+    /// pause as in a row: the threads that come out of their sleep find cold caches, and this one does
+    /// their work. Without effect on the CPU device.
+    pub fn busy_poll(mut self, spins: bool) -> SchedulerBuilder {
+        self.waiting.busy_poll = spins;
         self
     }
 
@@ -174,7 +187,7 @@ impl SchedulerBuilder {
             }
         };
         let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
-        let shared = Shared::start(device, policy, &self.modules, self.spin)?;
+        let shared = Shared::start(device, policy, &self.modules, self.waiting)?;
         Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default() })
     }
 }
@@ -184,7 +197,7 @@ impl fmt::Debug for SchedulerBuilder {
         f.debug_struct("SchedulerBuilder")
             .field("device", &self.device)
             .field("kernels", &self.modules)
-            .field("spin", &self.spin)
+            .field("waiting", &self.waiting)
             .finish_non_exhaustive()
     }
 }

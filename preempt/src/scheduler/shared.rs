@@ -5,9 +5,9 @@
 //! While operations are in flight, one poller thread waits for the device. It sleeps otherwise.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::thread::{self, Thread};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use super::baton::Baton;
 use super::core::{Core, InFlight, Job, Message, News, Rest};
@@ -21,18 +21,38 @@ use crate::policy::Policy;
 /// How long the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// How long the poller attends to a device that is polled after something happened, operations in flight
+/// or not: what follows within that time meets a thread that is awake.
+const ATTEND: Duration = Duration::from_millis(1);
+
+/// How often it asks such a device meanwhile whether it still works.
+const FAULT_CHECK: Duration = Duration::from_millis(10);
+
 /// How long dropping a scheduler waits for running kernels to stop.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct Shared {
     pub device: Device,
     pub spin: Duration,
+    /// Whether the poller attends as long as anything is in flight.
+    busy_poll: bool,
     baton: Baton<Core>,
     in_flight: Arc<InFlight>,
     /// Whether the device was given back.
     released: Mutex<bool>,
     release: Condvar,
     poller: OnceLock<Thread>,
+    /// For whoever closes the scheduler.
+    join: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// How threads wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// How long one that waits for a handle spins before it sleeps.
+    pub spin: Duration,
+    /// Whether the poller spins as long as anything is in flight.
+    pub busy_poll: bool,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -45,18 +65,18 @@ impl Shared {
         device: Device,
         policy: Box<dyn Policy>,
         modules: &[Module],
-        spin: Duration,
+        waiting: Waiting,
     ) -> Result<Arc<Shared>, Error> {
         device.take()?;
         let taken = device.clone();
-        Self::start_on(device, policy, modules, spin).inspect_err(|_| taken.give_back())
+        Self::start_on(device, policy, modules, waiting).inspect_err(|_| taken.give_back())
     }
 
     fn start_on(
         device: Device,
         policy: Box<dyn Policy>,
         modules: &[Module],
-        spin: Duration,
+        Waiting { spin, busy_poll }: Waiting,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(modules)?;
         let in_flight = Arc::<InFlight>::default();
@@ -64,10 +84,12 @@ impl Shared {
             baton: Baton::new(Core::new(device.clone(), policy, in_flight.clone())),
             device,
             spin,
+            busy_poll,
             in_flight,
             released: Mutex::new(false),
             release: Condvar::new(),
             poller: OnceLock::new(),
+            join: Mutex::new(None),
         });
         let polled = shared.clone();
         let poller = thread::Builder::new().name("preempt-poller".into());
@@ -75,6 +97,7 @@ impl Shared {
             Ok(handle) => {
                 // Set here and nowhere else.
                 let _ = shared.poller.set(handle.thread().clone());
+                *lock(&shared.join) = Some(handle);
                 Ok(shared)
             }
             Err(source) => Err(Error::Thread { what: "the poller", source: Arc::new(source) }),
@@ -124,20 +147,21 @@ impl Shared {
 
     /// Wakes those who wait; the baton is not held, since they may come back at once.
     fn tell(&self, news: News) {
-        // All before any waker, which may wait for another one of them.
-        let wakers: Vec<_> = news
-            .completed
-            .into_iter()
-            .filter_map(|(completion, result)| completion.complete(result))
-            .collect();
         if news.became_busy {
+            // Even if this is the poller: it may have decided to park before it came here.
             self.wake_poller();
         }
         if news.became_idle {
             self.in_flight.none.notify_all();
         }
-        for waker in wakers {
-            contain(|| waker.wake());
+        if !news.wakers.is_empty() {
+            // They are code of others: nobody can rely on this thread meanwhile.
+            if self.is_poller() && self.baton.stop_attending() {
+                self.drive();
+            }
+            for waker in news.wakers {
+                contain(|| waker.wake());
+            }
         }
     }
 
@@ -156,28 +180,54 @@ impl Shared {
     pub fn poll_while(&self, condition: impl Fn() -> bool) {
         let backend = &self.device.inner.backend;
         while condition() {
-            let mark = self.look();
+            let (mark, _) = self.look();
             if condition() {
                 backend.wait(mark, POLL_TIMEOUT);
             }
         }
     }
 
-    /// Runs the core; what happens after it has looked at the device ends a wait from the mark.
-    fn look(&self) -> u64 {
+    /// Runs the core; what happens after it has looked at the device ends a wait from the mark. And
+    /// whether anything happened, and whether there is more to come.
+    fn look(&self) -> (u64, Looked) {
         // The mark comes first, and then a turn of the core that begins after it: not just any
         // turn, for another thread's may have looked at the device before the mark.
         let mark = self.device.inner.backend.mark();
-        self.baton.drive_now(|news| self.tell(news));
-        mark
+        let mut looked = Looked::default();
+        self.baton.drive_now(|news| {
+            looked.happened |= news.happened;
+            looked.is_busy = news.is_busy;
+            self.tell(news);
+        });
+        (mark, looked)
     }
 
     /// The poller thread.
     fn poll(&self) {
+        let backend = &self.device.inner.backend;
+        let (mut active, mut checked) = (Instant::now(), Instant::now());
         loop {
-            let mark = self.look();
+            let (mark, looked) = self.look();
+            let now = Instant::now();
+            if looked.happened {
+                active = now;
+            }
+            let spins =
+                backend.is_polled() && (now - active < ATTEND || self.busy_poll && looked.is_busy);
+            if spins {
+                if now - checked > FAULT_CHECK && looked.is_busy {
+                    checked = now;
+                    backend.check();
+                }
+                self.baton.attend();
+                std::hint::spin_loop();
+                continue;
+            }
+            if self.baton.stop_attending() {
+                continue;
+            }
             match self.baton.with_core(Core::rest, |news| self.tell(news)) {
-                Rest::Busy => self.device.inner.backend.wait(mark, POLL_TIMEOUT),
+                Rest::Busy => backend.wait(mark, POLL_TIMEOUT),
                 // Whoever makes the core busy, or closes the scheduler, unparks.
                 Rest::Idle => thread::park(),
                 Rest::Retired => break,
@@ -187,6 +237,13 @@ impl Shared {
         *lock(&self.released) = true;
         self.release.notify_all();
     }
+}
+
+/// What a look at the core found.
+#[derive(Clone, Copy, Default)]
+struct Looked {
+    happened: bool,
+    is_busy: bool,
 }
 
 impl Drop for Closer {
@@ -199,7 +256,18 @@ impl Drop for Closer {
         if !shared.is_poller() {
             let released = lock(&shared.released);
             let wait = |released: &mut bool| !*released;
-            drop(shared.release.wait_timeout_while(released, CLOSE_TIMEOUT, wait));
+            let (released, _) = shared
+                .release
+                .wait_timeout_while(released, CLOSE_TIMEOUT, wait)
+                .unwrap_or_else(PoisonError::into_inner);
+            let is_released = *released;
+            drop(released);
+            // It may hold the last reference to the device, which must not be freed while the process
+            // ends.
+            if is_released && let Some(poller) = lock(&shared.join).take() {
+                // It has told of its panic, if it had one.
+                let _ = poller.join();
+            }
         }
     }
 }

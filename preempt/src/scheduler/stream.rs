@@ -9,9 +9,10 @@ use preempt_device::kernel::KernelArg;
 
 use super::Shared;
 use super::core::{Job, Work};
-use super::handle::{Handle, HostMemory};
+use super::handle::{Completion, Handle, HostMemory};
+use super::room::Room;
 use crate::buffer::{Buffer, Memory};
-use crate::device::{Copy, Grid};
+use crate::device::{Copy, CopyKind, Grid};
 use crate::engine::{LaunchReport, LaunchSpec, Use};
 use crate::error::Error;
 use crate::policy::Priority;
@@ -29,18 +30,20 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
-/// Nothing here waits for the device: what is submitted runs when everything before it in the
-/// stream, and everything that uses the same buffers, is done.
+/// What is submitted runs when everything before it in the stream, and everything that uses the same
+/// buffers, is done. Nobody waits for that here, unless 64 operations of the stream are outstanding:
+/// then the next one waits until one of them is over.
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
     id: u32,
     priority: Priority,
+    room: Arc<Room>,
 }
 
 impl Stream {
     pub(super) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
-        Stream { shared, id, priority }
+        Stream { shared, id, priority, room: Arc::default() }
     }
 
     /// The priority of the stream's launches.
@@ -63,11 +66,11 @@ impl Stream {
         if bytes > MAX_ARGUMENT_BYTES {
             return Err(Error::ArgumentSize { kernel: name, bytes, limit: MAX_ARGUMENT_BYTES });
         }
-        let amortize = call.amortizing_factor().unwrap_or(1);
-        if amortize == 0 {
+        let amortize = call.amortizing_factor();
+        if amortize == Some(0) {
             return Err(Error::NoAmortizing { kernel: name });
         }
-        let blocks_per_sm = self.shared.device.inner.backend.occupancy(kernel, block);
+        let blocks_per_sm = self.shared.device.inner.backend.occupancy(kernel, block)?;
         if blocks_per_sm == 0 {
             let limit = self.shared.device.properties().shared_per_block;
             return Err(Error::SharedMemory { kernel: name, bytes: kernel.shared_bytes, limit });
@@ -80,7 +83,7 @@ impl Stream {
             spec: LaunchSpec { priority, tasks, blocks_per_sm },
             extents: [x, y, z],
             amortize,
-            grid: Arc::new(Grid { kernel, args: call.into_args(), block, priority }),
+            grid: Arc::new(Grid { kernel, args: call.into_args(), block }),
         };
         self.submit(name, uses, work, ())
     }
@@ -97,7 +100,13 @@ impl Stream {
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(to, Access::Write)?];
         let from = data.as_ptr() as u64;
-        self.copy::<T, ()>(uses, (from, data.len(), Arc::new(data)), place(to), ())
+        self.copy::<T, ()>(
+            CopyKind::ToDevice,
+            uses,
+            (from, data.len(), Arc::new(data)),
+            place(to),
+            (),
+        )
     }
 
     /// Copies a buffer to the host.
@@ -109,7 +118,7 @@ impl Stream {
         let uses = vec![self.copy_use(from, Access::Read)?];
         let memory = Arc::new(HostMemory::<T>::new(from.len()));
         let to = (memory.address(), from.len(), memory.clone() as Owner);
-        self.copy::<T, _>(uses, place(from), to, memory)
+        self.copy::<T, _>(CopyKind::ToHost, uses, place(from), to, memory)
     }
 
     /// Copies a buffer to another one of the same length.
@@ -123,7 +132,7 @@ impl Stream {
         to: &mut Buffer<T>,
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(from, Access::Read)?, self.copy_use(to, Access::Write)?];
-        self.copy::<T, ()>(uses, place(from), place(to), ())
+        self.copy::<T, ()>(CopyKind::OnDevice, uses, place(from), place(to), ())
     }
 
     fn copy_use<T>(&self, buffer: &Buffer<T>, access: Access) -> Result<Use, Error> {
@@ -135,6 +144,7 @@ impl Stream {
 
     fn copy<T, O: super::Output>(
         &self,
+        kind: CopyKind,
         uses: Vec<Use>,
         (from, from_len, from_owner): Place,
         (to, to_len, to_owner): Place,
@@ -143,7 +153,7 @@ impl Stream {
         if from_len != to_len {
             return Err(Error::LengthMismatch { from: from_len, to: to_len });
         }
-        let copy = Copy { from, to, bytes: from_len * size_of::<T>() };
+        let copy = Copy { kind, from, to, bytes: from_len * size_of::<T>() };
         self.submit(COPY, uses, Work::Copy { copy, _owners: [from_owner, to_owner] }, keep)
     }
 
@@ -154,10 +164,11 @@ impl Stream {
         work: Work,
         keep: O::Keep,
     ) -> Result<Handle<O>, Error> {
-        let completion = Arc::default();
+        self.room.enter(&self.shared);
+        let completion = Arc::new(Completion::new(self.room.clone()));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), keep);
         let job = Job { completion, stream: self.id, name, uses, work };
-        self.shared.submit(job)?;
+        self.shared.submit(job).inspect_err(|_| self.room.leave())?;
         Ok(handle)
     }
 

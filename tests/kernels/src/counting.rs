@@ -39,7 +39,13 @@ pub fn count_shared(
     reversed: SliceMut<u32>,
     sums: SliceMut<u32>,
 ) {
-    let values = shared_array![u32; 256];
+    reverse_and_sum(shared_array![u32; 256], reversed, sums);
+    count(counts, writes);
+}
+
+/// What [`count_shared`] does beside counting, with 256 elements of shared memory.
+#[inline(always)]
+pub(crate) fn reverse_and_sum(values: *mut u32, reversed: SliceMut<u32>, sums: SliceMut<u32>) {
     let t = thread::thread_idx_x() as usize;
     let task = task_number();
     // SAFETY: `t` and what is computed from it is below 256, and barriers lie between an
@@ -62,7 +68,6 @@ pub fn count_shared(
             add(sums, task, values.read());
         }
     }
-    count(counts, writes);
 }
 
 /// Thread 0 counts every task. Tasks whose number is a multiple of 3 then return, and in the

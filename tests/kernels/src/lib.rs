@@ -10,7 +10,9 @@ mod compute;
 mod counting;
 mod faults;
 mod indices;
+mod paced;
 mod warps;
+mod yielding;
 
 pub use compute::{Affine, guard_sync_guard, math, struct_arg, tiled_mm, vector_add};
 pub use counting::{
@@ -18,7 +20,9 @@ pub use counting::{
 };
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, sm_of_task};
+pub use paced::{paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared};
 pub use warps::warp_sums;
+pub use yielding::spin_yielding;
 
 /// Threads in a block of [`tiled_mm`], in x and in y.
 pub const TILE: usize = 16;

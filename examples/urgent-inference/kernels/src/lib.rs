@@ -2,7 +2,7 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `pricing` | the batch kernel: Asian options by Monte Carlo, one option a block-task |
+//! | `pricing` | the batch job: Asian options by Monte Carlo, one option a block-task |
 //! | `philox` | its random numbers |
 //! | `network` | the urgent kernel: a multilayer perceptron, one request a launch |
 //!

@@ -5,7 +5,7 @@ use preempt_device::warp::{FULL_MASK, warp_shuffle_xor};
 
 /// Pixels of a digit.
 pub const PIXELS: usize = 64;
-/// Units of the hidden layer, and threads in a block: one each.
+/// Units of the hidden layer.
 pub const HIDDEN: usize = 64;
 /// The digits from 0 to 9.
 pub const CLASSES: usize = 10;
@@ -48,21 +48,42 @@ pub struct Answer {
 /// Lanes that share the sum of one output.
 const SHARE: usize = 4;
 
-/// Classifies one digit: `answers[0]`. Launch it with a grid of 1.
-#[preemptible(block = HIDDEN as u32)]
-pub fn classify(parameters: &[f32], digit: Digit, request: u32, answers: SliceMut<Answer>) {
+/// The most lanes that can share a hidden unit: a block has at most 1024 threads.
+pub const MOST_LANES: u32 = 16;
+
+/// Classifies one digit: `answers[0]`. Launch it with a grid of 1 and blocks of `HIDDEN * lanes`
+/// threads, where `lanes` is a power of two up to [`MOST_LANES`]: so many share the sum of a hidden
+/// unit.
+#[preemptible]
+pub fn classify(
+    parameters: &[f32],
+    digit: Digit,
+    request: u32,
+    lanes: u32,
+    answers: SliceMut<Answer>,
+) {
     let hidden = shared_array![f32; HIDDEN];
     let logits = shared_array![f32; CLASSES];
     let thread = thread::thread_idx_x() as usize;
 
-    let mut sum = parameters[HIDDEN_BIASES + thread];
-    let mut at = HIDDEN_WEIGHTS + thread;
-    for pixel in digit.pixels {
-        sum += f32::from(pixel) / WHITE * parameters[at];
-        at += HIDDEN;
+    let (unit, part) = (thread / lanes as usize, thread % lanes as usize);
+    let mut sum = if part == 0 { parameters[HIDDEN_BIASES + unit] } else { 0.0 };
+    let mut pixel = part;
+    while pixel < PIXELS {
+        let weight = parameters[HIDDEN_WEIGHTS + pixel * HIDDEN + unit];
+        sum += f32::from(digit.pixels[pixel]) / WHITE * weight;
+        pixel += lanes as usize;
     }
-    // SAFETY: there are HIDDEN threads, and each writes its own element.
-    unsafe { hidden.add(thread).write(if sum > 0.0 { sum } else { 0.0 }) };
+    let mut distance = 1;
+    while distance < lanes {
+        // SAFETY: every lane of every warp comes here with the same mask and width.
+        sum += unsafe { warp_shuffle_xor(FULL_MASK, sum, distance, lanes).0 };
+        distance *= 2;
+    }
+    if part == 0 {
+        // SAFETY: there are HIDDEN units, and one thread writes each.
+        unsafe { hidden.add(unit).write(if sum > 0.0 { sum } else { 0.0 }) };
+    }
     thread::sync_threads();
 
     // Four neighbouring lanes share each output.
@@ -77,7 +98,7 @@ pub fn classify(parameters: &[f32], digit: Digit, request: u32, answers: SliceMu
             unit += SHARE;
         }
     }
-    // SAFETY: every lane of both warps comes here with the same mask and width.
+    // SAFETY: every lane of every warp comes here with the same mask and width.
     unsafe {
         sum += warp_shuffle_xor(FULL_MASK, sum, 1, SHARE as u32).0;
         sum += warp_shuffle_xor(FULL_MASK, sum, 2, SHARE as u32).0;

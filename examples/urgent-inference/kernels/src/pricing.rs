@@ -1,4 +1,5 @@
-//! The batch kernel: the overnight valuation of a book of options.
+//! The batch job: the overnight valuation of a book of options. One long kernel simulates, a short one
+//! sums up.
 
 use core::f32::consts::SQRT_2;
 
@@ -36,38 +37,61 @@ pub struct Estimate {
     pub error: f32,
 }
 
-/// Values `book[i]` into `estimates[i]`, one option a block-task, over `paths` random paths of
-/// `periods` periods each. Launch it with a grid of `book.len()`.
+/// The payoffs that one thread simulated.
+#[derive(Clone, Copy, PartialEq, Debug, Default, KernelArg)]
+#[repr(C)]
+pub struct Sums {
+    /// Their sum.
+    pub payoffs: f64,
+    /// The sum of their squares.
+    pub squares: f64,
+}
+
+/// Simulates `paths` random paths of `periods` periods for each option of the book, one option a
+/// block-task. `sums` has an element for each thread. Launch it with a grid of `book.len()`.
 ///
-/// Every sum is added up in an order that is fixed, so the results are the same to the bit
-/// whatever happens to the kernel on the way.
+/// It waits for nobody and writes only what it does not read, so a block-task can be stopped anywhere
+/// and run again.
 // A block-task is long: a block must not claim several between two looks at the signal.
-#[preemptible(block = THREADS as u32, amortize = 1)]
-pub fn price_asian_calls(
+#[preemptible(block = THREADS as u32, amortize = 1, idempotent)]
+pub fn simulate_asian_calls(
     book: &[AsianCall],
-    estimates: SliceMut<Estimate>,
+    sums: SliceMut<Sums>,
     paths: u32,
     periods: u32,
     seed: u64,
 ) {
-    let sums = shared_array![f64; THREADS];
-    let squares = shared_array![f64; THREADS];
     let option = thread::block_idx_x();
-    let thread = thread::thread_idx_x() as usize;
+    let call = &book[option as usize];
+    let mut sum = Sums { payoffs: 0.0, squares: 0.0 };
+    let mut number = thread::thread_idx_x();
+    while number < paths {
+        let mut path = Path::start(call, periods);
+        for four_periods in 0..periods.div_ceil(4) {
+            yield_point!();
+            path.advance(normals([number, option, four_periods, 0], seed));
+        }
+        let payoff = f64::from(path.payoff(call, periods));
+        sum.payoffs += payoff;
+        sum.squares += payoff * payoff;
+        number += THREADS as u32;
+    }
+    // SAFETY: each thread writes its own element.
+    unsafe { sums.write(thread::index_1d() as usize, sum) };
+}
 
-    let (mut sum, mut square) = (0.0, 0.0);
-    let mut path = thread as u32;
-    while path < paths {
-        let payoff = f64::from(payoff(&book[option as usize], [path, option], periods, seed));
-        sum += payoff;
-        square += payoff * payoff;
-        path += THREADS as u32;
-    }
+/// Values each option into `estimates[i]`, from what the threads of its block-task simulated. Launch
+/// it with a grid of `estimates.len()`.
+///
+/// Every sum is added up in an order that is fixed, so the results are the same to the bit
+/// whatever happens to the kernels on the way.
+#[preemptible(block = THREADS as u32)]
+pub fn estimate_asian_calls(sums: &[Sums], estimates: SliceMut<Estimate>, paths: u32) {
+    let shared = shared_array![Sums; THREADS];
+    let option = thread::block_idx_x() as usize;
+    let thread = thread::thread_idx_x() as usize;
     // SAFETY: there are THREADS threads, and each writes its own element.
-    unsafe {
-        sums.add(thread).write(sum);
-        squares.add(thread).write(square);
-    }
+    unsafe { shared.add(thread).write(sums[option * THREADS + thread]) };
 
     let mut half = THREADS / 2;
     while half > 0 {
@@ -76,20 +100,21 @@ pub fn price_asian_calls(
             // SAFETY: below THREADS; the upper half was written before the barrier, and nobody
             // writes it now. The lower half is this thread's own.
             unsafe {
-                sums.add(thread).write(sums.add(thread).read() + sums.add(thread + half).read());
-                squares
-                    .add(thread)
-                    .write(squares.add(thread).read() + squares.add(thread + half).read());
+                let (lower, upper) = (shared.add(thread).read(), shared.add(thread + half).read());
+                shared.add(thread).write(Sums {
+                    payoffs: lower.payoffs + upper.payoffs,
+                    squares: lower.squares + upper.squares,
+                });
             }
         }
         half /= 2;
     }
 
     if thread == 0 {
-        // SAFETY: this thread wrote the first elements last.
-        let estimate = estimate(unsafe { sums.read() }, unsafe { squares.read() }, paths);
+        // SAFETY: this thread wrote the first element last.
+        let Sums { payoffs, squares } = unsafe { shared.read() };
         // SAFETY: the block-task's own element.
-        unsafe { estimates.write(option as usize, estimate) };
+        unsafe { estimates.write(option, estimate(payoffs, squares, paths)) };
     }
 }
 
@@ -104,32 +129,58 @@ pub fn estimate(sum: f64, square: f64, paths: u32) -> Estimate {
     Estimate { value: mean as f32, error: error as f32 }
 }
 
-/// The discounted payoff of one path under geometric Brownian motion. `path` numbers the path
-/// and the option.
-#[inline]
-pub fn payoff(call: &AsianCall, path: [u32; 2], periods: u32, seed: u64) -> f32 {
-    let period = call.maturity / periods as f32;
-    let drift = (call.rate - 0.5 * call.volatility * call.volatility) * period;
-    let spread = call.volatility * period.sqrt();
-    let mut log_return = 0.0;
-    let mut total = 0.0;
-    let mut left = periods;
-    for four_periods in 0..periods.div_ceil(4) {
-        for normal in &normals([path[0], path[1], four_periods, 0], seed) {
-            if left > 0 {
-                log_return += drift + spread * normal;
-                total += call.spot * GpuFloat::exp(log_return);
-                left -= 1;
+/// One path of the price under geometric Brownian motion, as far as it has been simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    spot: f32,
+    drift: f32,
+    spread: f32,
+    log_return: f32,
+    /// Of the prices at the ends of periods.
+    total: f32,
+    /// Periods.
+    left: u32,
+}
+
+impl Path {
+    /// A path of so many periods, at its start.
+    #[inline]
+    pub fn start(call: &AsianCall, periods: u32) -> Path {
+        let period = call.maturity / periods as f32;
+        Path {
+            spot: call.spot,
+            drift: (call.rate - 0.5 * call.volatility * call.volatility) * period,
+            spread: call.volatility * GpuFloat::sqrt(period),
+            log_return: 0.0,
+            total: 0.0,
+            left: periods,
+        }
+    }
+
+    /// Goes on by four periods, or as many as are left.
+    #[inline]
+    pub fn advance(&mut self, normals: [f32; 4]) {
+        for normal in normals {
+            if self.left > 0 {
+                self.log_return += self.drift + self.spread * normal;
+                self.total += self.spot * GpuFloat::exp(self.log_return);
+                self.left -= 1;
             }
         }
     }
-    let above = total / periods as f32 - call.strike;
-    if above > 0.0 { above * GpuFloat::exp(-call.rate * call.maturity) } else { 0.0 }
+
+    /// The discounted payoff, at the end.
+    #[inline]
+    pub fn payoff(&self, call: &AsianCall, periods: u32) -> f32 {
+        let above = self.total / periods as f32 - call.strike;
+        if above > 0.0 { above * GpuFloat::exp(-call.rate * call.maturity) } else { 0.0 }
+    }
 }
 
-/// Four numbers with a standard normal distribution.
+/// Four numbers with a standard normal distribution. For a path, `counter` numbers the path, the
+/// option and the group of four periods.
 #[inline]
-fn normals(counter: [u32; 4], seed: u64) -> [f32; 4] {
+pub fn normals(counter: [u32; 4], seed: u64) -> [f32; 4] {
     philox(counter, [seed as u32, (seed >> 32) as u32]).map(normal)
 }
 

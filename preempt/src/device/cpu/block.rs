@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use preempt_device::abi::Cohort;
 use preempt_device::host::Dim3;
@@ -23,6 +24,7 @@ pub(super) struct Resident {
     pub failed: Arc<AtomicBool>,
     pub sm: u32,
     pub slot: usize,
+    pub lane: u32,
 }
 
 // SAFETY: the pointers in a cohort are to words that all threads share through atomics.
@@ -31,6 +33,7 @@ unsafe impl Send for Resident {}
 /// The host thread stands for the whole block, so there is nobody to elect or to wait for.
 struct CpuBlock {
     sm: u32,
+    start: Instant,
 }
 
 impl worker::Block for CpuBlock {
@@ -38,8 +41,16 @@ impl worker::Block for CpuBlock {
         self.sm
     }
 
-    fn elect(&mut self, decide: impl FnOnce() -> Chunk) -> Chunk {
-        decide()
+    fn clock(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn await_previous(&self) {}
+
+    fn release_next(&self) {}
+
+    fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
+        decide(self)
     }
 
     fn elect_last(&mut self, last: impl FnOnce()) {
@@ -47,50 +58,87 @@ impl worker::Block for CpuBlock {
     }
 
     fn barrier(&mut self) {}
+
+    fn any(&mut self, predicate: bool) -> bool {
+        predicate
+    }
+}
+
+/// All threads of the block, one after the other; `YIELDS` says whether the kernel has yield points.
+struct Tasks<'a, const YIELDS: bool> {
+    resident: &'a Resident,
+    emulator: &'a mut Emulator,
+    shared: &'a Shared,
+    index: u32,
+}
+
+impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
+    const YIELDS: bool = YIELDS;
+
+    fn seek(&mut self, index: u32) {
+        self.index = index;
+    }
+
+    fn advance(&mut self) {
+        self.index += 1;
+    }
+
+    fn run(&mut self, droppable: bool) -> bool {
+        let Resident { op, grid, cohort, failed, sm, .. } = self.resident;
+        // A launch that went wrong has no result; the rest only has to be counted.
+        // Relaxed, as below: a block that sees it late does work for nothing.
+        if failed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let [x, y, z] = cohort.grid;
+        let row = self.index / x;
+        let task = Task {
+            kernel: grid.kernel,
+            args: &grid.args,
+            block_dim: grid.block,
+            grid_dim: Dim3::new(x, y, z),
+            block: Dim3::new(self.index % x, row % y, row / y),
+            sm: *sm,
+            droppable: droppable.then_some(cohort),
+        };
+        // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
+        // block goes on: a launch whose blocks do not leave never ends.
+        let result = caught(|| unsafe { self.emulator.run(&task) });
+        match result.and_then(|result| result) {
+            Ok(dropped) => dropped,
+            Err(message) => {
+                if !failed.swap(true, Ordering::Relaxed) {
+                    let Dim3 { x, y, z } = task.block;
+                    let message = format!("block-task ({x}, {y}, {z}): {message}");
+                    self.shared.report(Report::Fault(*op, message.into()));
+                }
+                false
+            }
+        }
+    }
 }
 
 impl Resident {
     pub fn run(self, emulator: &mut Emulator, shared: &Shared) {
-        let Resident { op, grid, cohort, failed, sm, slot } = self;
-        let [x, y, z] = cohort.grid;
-        let run_task = |index: u32| {
-            // A launch that went wrong has no result; the rest only has to be counted.
-            // Relaxed, as below: a block that sees it late does work for nothing.
-            if failed.load(Ordering::Relaxed) {
-                return;
-            }
-            let row = index / x;
-            let task = Task {
-                kernel: grid.kernel,
-                args: &grid.args,
-                block_dim: grid.block,
-                grid_dim: Dim3::new(x, y, z),
-                block: Dim3::new(index % x, row % y, row / y),
-                sm,
-            };
-            // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
-            // block goes on: a launch whose blocks do not leave never ends.
-            let result = caught(|| unsafe { emulator.run(&task) });
-            if let Err(message) = result.and_then(|result| result)
-                && !failed.swap(true, Ordering::Relaxed)
-            {
-                let message = format!(
-                    "block-task ({}, {}, {}): {message}",
-                    task.block.x, task.block.y, task.block.z
-                );
-                shared.report(Report::Fault(op, message.into()));
-            }
-        };
-        // SAFETY: control blocks and posts are never freed, and this block runs once.
-        unsafe { worker::run(&mut CpuBlock { sm }, &cohort, run_task) };
+        match self.grid.kernel.yields {
+            true => self.work(&mut Tasks::<true> { resident: &self, emulator, shared, index: 0 }),
+            false => self.work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }),
+        }
 
+        let Resident { grid, sm, slot, lane, .. } = self;
         let demand = Demand::of(grid.kernel, grid.block);
         // The launch's arguments are not needed any more; whoever waits may want them gone.
         drop(grid);
         let mut dispatch = lock(&shared.dispatch);
-        dispatch.free(sm, slot, demand);
+        dispatch.free(sm, slot, demand, lane);
         shared.place(&mut dispatch);
         drop(dispatch);
         shared.news.announce();
+    }
+
+    fn work(&self, tasks: &mut impl worker::Body) {
+        let mut block = CpuBlock { sm: self.sm, start: Instant::now() };
+        // SAFETY: what a cohort points to is never freed, and this block runs once.
+        unsafe { worker::run(&mut block, &self.cohort, tasks) };
     }
 }

@@ -1,4 +1,4 @@
-//! The hardware's block scheduler: pending blocks go to SMs with room, urgent grids first.
+//! The hardware's block scheduler: pending blocks go to SMs with room, those in urgent lanes first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use preempt_device::abi::Cohort;
 use preempt_device::host::{Dim3, Kernel};
 
 use super::block::Resident;
-use crate::device::{Grid, Properties};
+use crate::device::{Grid, LaneCount, Properties};
 use crate::engine::OpKey;
 
 /// What a block takes of its SM.
@@ -49,9 +49,20 @@ impl PendingGrid {
 
 /// What is free where, and who waits.
 pub(super) struct Dispatch {
-    /// Most urgent first, then in order of launch.
-    pending: VecDeque<PendingGrid>,
+    lanes: Vec<Lane>,
+    /// The lanes whose first grid has blocks to place: urgent ones first, then in order of launch.
+    pending: VecDeque<u32>,
+    normal: u32,
     sms: Vec<Sm>,
+}
+
+/// Grids that run one after the other.
+#[derive(Default)]
+struct Lane {
+    /// The first one runs.
+    grids: VecDeque<PendingGrid>,
+    /// Its blocks that have not left.
+    out: u32,
 }
 
 struct Sm {
@@ -61,26 +72,42 @@ struct Sm {
 }
 
 impl Dispatch {
-    pub fn new(properties: &Properties) -> Dispatch {
+    pub fn new(properties: &Properties, lanes: LaneCount) -> Dispatch {
         let per_sm = properties.blocks_per_sm as usize;
         let sm = |sm: u32| Sm {
             free_slots: (sm as usize * per_sm..(sm as usize + 1) * per_sm).collect(),
             threads: properties.threads_per_sm,
             shared: properties.shared_per_sm,
         };
-        Dispatch { pending: VecDeque::new(), sms: (0..properties.sms).map(sm).collect() }
+        Dispatch {
+            lanes: (0..lanes.normal + lanes.urgent).map(|_| Lane::default()).collect(),
+            pending: VecDeque::new(),
+            normal: lanes.normal,
+            sms: (0..properties.sms).map(sm).collect(),
+        }
     }
 
-    pub fn queue(&mut self, grid: PendingGrid) {
-        let urgency = grid.grid.priority;
-        let place = self.pending.partition_point(|other| other.grid.priority >= urgency);
-        self.pending.insert(place, grid);
+    pub fn queue(&mut self, lane: u32, grid: PendingGrid) {
+        self.lanes[lane as usize].grids.push_back(grid);
+        if self.lanes[lane as usize].grids.len() == 1 {
+            self.start(lane);
+        }
+    }
+
+    /// Lets the first grid of a lane have its turn.
+    fn start(&mut self, lane: u32) {
+        let Some(grid) = self.lanes[lane as usize].grids.front() else { return };
+        self.lanes[lane as usize].out = grid.cohort.blocks;
+        let is_normal = |lane: u32| lane < self.normal;
+        let place = self.pending.partition_point(|&other| is_normal(other) <= is_normal(lane));
+        self.pending.insert(place, lane);
     }
 
     /// Takes room for the next block, if there is any. Blocks spread over the SMs: each goes
     /// where most slots are free.
     pub fn next_block(&mut self) -> Option<(usize, Resident)> {
-        let grid = self.pending.front_mut()?;
+        let &lane = self.pending.front()?;
+        let grid = self.lanes[lane as usize].grids.front_mut()?;
         let demand = grid.demand;
         let has_room = |sm: &Sm| {
             !sm.free_slots.is_empty() && sm.threads >= demand.threads && sm.shared >= demand.shared
@@ -103,6 +130,7 @@ impl Dispatch {
             failed: grid.failed.clone(),
             sm: id as u32,
             slot,
+            lane,
         };
         if grid.left == 0 {
             self.pending.pop_front();
@@ -110,11 +138,17 @@ impl Dispatch {
         Some((slot, resident))
     }
 
-    /// Gives a block's room back.
-    pub fn free(&mut self, sm: u32, slot: usize, demand: Demand) {
+    /// Gives a block's room back, and lets the next grid of its lane start after the last block.
+    pub fn free(&mut self, sm: u32, slot: usize, demand: Demand, lane: u32) {
         let sm = &mut self.sms[sm as usize];
         sm.free_slots.push(slot);
         sm.threads += demand.threads;
         sm.shared += demand.shared;
+        let Lane { grids, out } = &mut self.lanes[lane as usize];
+        *out -= 1;
+        if *out == 0 {
+            grids.pop_front();
+            self.start(lane);
+        }
     }
 }

@@ -7,15 +7,16 @@
 //! | `threads` | the threads of a block-task: barriers, shuffles, votes |
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, Post, Signal};
+use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Signal};
 use preempt_device::host::{Dim3, Kernel};
 
-use super::{Backend, ControlMemory, Copy, Grid, Properties, Report};
+use super::{Backend, ControlMemory, Copy, Drops, Grid, LaneCount, Properties, Report};
 use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::Module;
@@ -30,9 +31,17 @@ use dispatch::{Demand, Dispatch, PendingGrid};
 /// Device memory starts at multiples of this, as the CUDA driver's does.
 const ALIGNMENT: usize = 256;
 
+/// A normal lane costs as little as an urgent one.
+const LANES: LaneCount = LaneCount { normal: 16, urgent: 16, chains: 4 };
+
 pub(super) struct CpuDevice {
     shared: Arc<Shared>,
     limits: Properties,
+    /// Their signal words are never freed, so that late blocks cannot miss them.
+    lanes: Vec<&'static Lane>,
+    /// Empty lists. Never freed, as above: one for each launch with yield points that one scheduler
+    /// had in flight at the same time.
+    drops: Mutex<Vec<&'static DropList>>,
     /// To the thread that copies.
     copies: Mutex<Sender<(OpKey, Copy)>>,
 }
@@ -75,7 +84,7 @@ impl CpuDevice {
             receivers.push(receiver);
         }
         let shared = Arc::new(Shared {
-            dispatch: Mutex::new(Dispatch::new(properties)),
+            dispatch: Mutex::new(Dispatch::new(properties, LANES)),
             slots,
             reports: Mutex::default(),
             news: News::default(),
@@ -95,14 +104,21 @@ impl CpuDevice {
         let (copies, receiver) = channel::<(OpKey, Copy)>();
         let copy_shared = Arc::downgrade(&shared);
         spawn("preempt-copy".into(), "copies", move || {
-            for (op, Copy { from, to, bytes }) in receiver {
+            for (op, Copy { from, to, bytes, .. }) in receiver {
                 // SAFETY: whoever started the copy keeps both places valid.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
                 let Some(shared) = copy_shared.upgrade() else { return };
                 shared.report(Report::CopyDone(op));
             }
         })?;
-        Ok(CpuDevice { shared, limits: properties.clone(), copies: Mutex::new(copies) })
+        let lanes = 0..LANES.normal + LANES.urgent;
+        Ok(CpuDevice {
+            shared,
+            limits: properties.clone(),
+            lanes: lanes.map(|_| &*Box::leak(Box::default())).collect(),
+            drops: Mutex::default(),
+            copies: Mutex::new(copies),
+        })
     }
 }
 
@@ -138,7 +154,15 @@ impl Backend for CpuDevice {
         Ok(())
     }
 
-    fn occupancy(&self, kernel: &Kernel, block: Dim3) -> u32 {
+    fn lanes(&self) -> LaneCount {
+        LANES
+    }
+
+    fn ticks(&self, time: Duration) -> u32 {
+        time.as_nanos().try_into().unwrap_or(u32::MAX)
+    }
+
+    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<u32, Error> {
         let demand = Demand::of(kernel, block);
         let by_threads = self.limits.threads_per_sm / demand.threads.max(1);
         let by_shared = match demand.shared {
@@ -146,7 +170,7 @@ impl Backend for CpuDevice {
             bytes if bytes > self.limits.shared_per_block => 0,
             bytes => self.limits.shared_per_sm / bytes,
         };
-        self.limits.blocks_per_sm.min(by_threads).min(by_shared)
+        Ok(self.limits.blocks_per_sm.min(by_threads).min(by_shared))
     }
 
     fn new_control(&self) -> Result<ControlMemory, Error> {
@@ -157,18 +181,33 @@ impl Backend for CpuDevice {
         Ok(ControlMemory { control, posts })
     }
 
-    fn launch(&self, op: OpKey, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error> {
+    fn take_drops(&self) -> Result<Drops, Error> {
+        let empty = lock(&self.drops).pop();
+        Ok(Drops(empty.unwrap_or_else(|| Box::leak(Box::default()))))
+    }
+
+    fn give_back_drops(&self, drops: Drops, is_empty: bool) {
+        // SAFETY: lists are never freed.
+        let list = unsafe { &*drops.0 };
+        if !is_empty {
+            // Relaxed: the lock orders this before the next use.
+            list.counters.store(0, Ordering::Relaxed);
+            list.entries.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));
+        }
+        lock(&self.drops).push(list);
+    }
+
+    fn launch(&self, op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error> {
+        let cohort = Cohort { lane: self.lanes[lane as usize], ..cohort };
         let mut dispatch = lock(&self.shared.dispatch);
-        dispatch.queue(PendingGrid::new(op, grid.clone(), cohort));
+        dispatch.queue(lane, PendingGrid::new(op, grid.clone(), cohort));
         self.shared.place(&mut dispatch);
         Ok(())
     }
 
-    fn signal(&self, control: ControlMemory, slot: u32, signal: Signal) {
-        // SAFETY: control blocks are never freed.
-        let slot = unsafe { &(*control.control).slots[slot as usize] };
+    fn signal(&self, lane: u32, signal: Signal) {
         // Relaxed: a signal is advice to stop, and nothing else is read on its account.
-        slot.signal.store(signal.to_bits(), std::sync::atomic::Ordering::Relaxed);
+        self.lanes[lane as usize].signal.store(signal.to_bits(), Ordering::Relaxed);
     }
 
     unsafe fn copy(&self, op: OpKey, copy: Copy) {
@@ -179,6 +218,12 @@ impl Backend for CpuDevice {
     fn poll(&self, reports: &mut Vec<Report>) {
         reports.append(&mut lock(&self.shared.reports));
     }
+
+    fn is_polled(&self) -> bool {
+        false
+    }
+
+    fn check(&self) {}
 
     fn mark(&self) -> u64 {
         *lock(&self.shared.news.count)

@@ -10,7 +10,9 @@ use std::ptr;
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use preempt_device::abi::Cohort;
 use preempt_device::host::{Args, Dim3, Kernel, Rendezvous, ThreadContext, with_thread};
+use preempt_device::yields::Yields;
 
 use crate::error::caught;
 
@@ -32,10 +34,13 @@ pub(super) struct Task<'a> {
     pub grid_dim: Dim3,
     pub block: Dim3,
     pub sm: u32,
+    /// The cohort whose signal the task's yield points look at, unless it has to run to its end.
+    pub droppable: Option<&'a Cohort>,
 }
 
-/// What one emulated thread runs: until it waits, or has ended, perhaps by a panic.
-type Thread = Coroutine<u64, Rendezvous, Result<(), String>, DefaultStack>;
+/// What one emulated thread runs: until it waits, or has ended, perhaps by a panic. In the end it
+/// says whether it dropped its task.
+type Thread = Coroutine<u64, Rendezvous, Result<bool, String>, DefaultStack>;
 
 /// Where an emulated thread is.
 enum Place {
@@ -49,6 +54,8 @@ pub(super) struct Emulator {
     stacks: Vec<DefaultStack>,
     places: Vec<Place>,
     shared: Vec<u128>,
+    /// Whether a thread has dropped the task.
+    dropped: bool,
 }
 
 thread_local! {
@@ -66,7 +73,7 @@ fn wait(rendezvous: Rendezvous) -> u64 {
 }
 
 impl Emulator {
-    /// Runs every thread of a task to its end.
+    /// Runs every thread of a task to its end; whether any of them dropped it.
     ///
     /// # Errors
     ///
@@ -76,7 +83,8 @@ impl Emulator {
     /// # Safety
     ///
     /// The arguments are those of the kernel.
-    pub unsafe fn run(&mut self, task: &Task<'_>) -> Result<(), String> {
+    pub unsafe fn run(&mut self, task: &Task<'_>) -> Result<bool, String> {
+        self.dropped = false;
         self.shared.clear();
         self.shared.resize((task.kernel.shared_bytes as usize).div_ceil(16), POISON);
         let result = self.start_all(task).and_then(|()| self.run_to_end(task));
@@ -90,7 +98,7 @@ impl Emulator {
             }
         }
         self.places.clear();
-        result
+        result.map(|()| self.dropped)
     }
 
     /// Where thread `index` of a task is.
@@ -102,6 +110,10 @@ impl Emulator {
             grid_dim: task.grid_dim,
             sm: task.sm,
             shared: self.shared.as_mut_ptr().cast(),
+            yields: task.droppable.map_or(Yields::OFF, |cohort| {
+                // SAFETY: lanes are never freed.
+                unsafe { Yields::new(cohort, true) }
+            }),
             wait,
         }
     }
@@ -143,10 +155,11 @@ impl Emulator {
             CoroutineResult::Yield(rendezvous) => Ok(Place::Waiting(thread, rendezvous)),
             CoroutineResult::Return(result) => {
                 self.stacks.push(thread.into_stack());
-                result.map(|()| Place::Ended).map_err(|message| {
+                self.dropped |= result.map_err(|message| {
                     let Dim3 { x, y, z } = context.thread;
                     format!("thread ({x}, {y}, {z}) panicked: {message}")
-                })
+                })?;
+                Ok(Place::Ended)
             }
         }
     }

@@ -1,0 +1,122 @@
+//! The device, and what the driver says when something is wrong.
+
+use std::ffi::CStr;
+use std::time::Duration;
+use std::{fmt, ptr};
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
+
+/// Why a call of the driver did not succeed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// There is no driver library.
+    NoDriver,
+    /// A call failed.
+    Call {
+        /// The function of the driver.
+        call: &'static str,
+        /// The error's name.
+        name: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoDriver => write!(f, "there is no CUDA driver (libcuda.so.1) on this machine"),
+            Error::Call { call, name } => write!(f, "{call}: {name}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What the driver's function `call` returned.
+pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), Error> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let mut name = ptr::null();
+    // SAFETY: takes any code, and a place for a pointer.
+    let found = unsafe { sys::cuGetErrorName(result, &mut name) } == CUresult::CUDA_SUCCESS;
+    let name = match found && !name.is_null() {
+        // SAFETY: the driver gives a string that it keeps.
+        true => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
+        false => format!("error {}", result as u32),
+    };
+    Err(Error::Call { call, name })
+}
+
+/// A device with its primary context, which stays until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpu {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+// SAFETY: handles of the driver, which every thread may use.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+impl Gpu {
+    /// The device with this number, whose context becomes the calling thread's.
+    ///
+    /// # Errors
+    ///
+    /// If there is no driver, or no such device.
+    pub fn open(ordinal: i32) -> Result<Gpu, Error> {
+        // SAFETY: loads the driver's library, which has no requirements.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::NoDriver);
+        }
+        let (mut device, mut context) = (0, ptr::null_mut());
+        // SAFETY: the library is there; the places are valid.
+        unsafe {
+            check("cuInit", sys::cuInit(0))?;
+            check("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal))?;
+            let retained = sys::cuDevicePrimaryCtxRetain(&mut context, device);
+            check("cuDevicePrimaryCtxRetain", retained)?;
+        }
+        let gpu = Gpu { device, context };
+        gpu.make_current()?;
+        Ok(gpu)
+    }
+
+    /// Makes the context the calling thread's: every thread that uses anything here needs it once.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn make_current(self) -> Result<(), Error> {
+        // SAFETY: the context is never released.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
+    fn attribute(self, attribute: Attribute) -> Result<u32, Error> {
+        let mut value = 0;
+        // SAFETY: the place is valid.
+        let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, self.device) };
+        check("cuDeviceGetAttribute", result)?;
+        Ok(value as u32)
+    }
+
+    /// Streaming multiprocessors.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn sms(self) -> Result<u32, Error> {
+        self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+    }
+
+    /// A time in cycles of the SMs' clock at its highest rate.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn ticks(self, time: Duration) -> Result<u64, Error> {
+        let kilohertz = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
+        Ok((time.as_nanos() * u128::from(kilohertz) / 1_000_000) as u64)
+    }
+}

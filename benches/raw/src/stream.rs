@@ -1,0 +1,189 @@
+//! Streams and events.
+
+use std::ptr;
+use std::time::Duration;
+
+use cudarc::driver::sys::{self, CUresult};
+use preempt_device::kernel::KernelArg;
+
+use crate::gpu::{Error, check};
+use crate::memory::Pinned;
+
+/// The hardware's priority of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// The lowest one, which streams have by default.
+    Lowest,
+    /// The highest one.
+    Highest,
+}
+
+/// A stream that does not wait for the default stream.
+#[derive(Debug)]
+pub struct Stream(pub(crate) sys::CUstream);
+
+// SAFETY: a handle of the driver, which every thread may use.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream of this priority.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn new(level: Level) -> Result<Stream, Error> {
+        let (mut lowest, mut highest) = (0, 0);
+        let mut stream = ptr::null_mut();
+        // SAFETY: the places are valid.
+        unsafe {
+            let range = sys::cuCtxGetStreamPriorityRange(&mut lowest, &mut highest);
+            check("cuCtxGetStreamPriorityRange", range)?;
+            let priority = if level == Level::Highest { highest } else { lowest };
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            let created = sys::cuStreamCreateWithPriority(&mut stream, flags, priority);
+            check("cuStreamCreateWithPriority", created)?;
+        }
+        Ok(Stream(stream))
+    }
+
+    /// Waits until everything in the stream is done.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, of earlier work too.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        // SAFETY: the stream is alive.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
+    }
+
+    /// Whether everything in the stream is done.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, of earlier work too.
+    #[inline]
+    pub fn is_idle(&self) -> Result<bool, Error> {
+        // SAFETY: the stream is alive.
+        match unsafe { sys::cuStreamQuery(self.0) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuStreamQuery", result).map(|()| true),
+        }
+    }
+
+    /// Spins until everything in the stream is done.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, of earlier work too.
+    pub fn spin(&self) -> Result<(), Error> {
+        while !self.is_idle()? {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Writes a word to memory when the stream comes to it.
+    ///
+    /// # Safety
+    ///
+    /// The address is that of a word that kernels read atomically, and is valid until then.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    #[inline]
+    pub unsafe fn write_word(&self, address: u64, word: u64) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        let result = unsafe { sys::cuStreamWriteValue64_v2(self.0, address, word, 0) };
+        check("cuStreamWriteValue64", result)
+    }
+
+    /// Sets `words` words of 32 bits.
+    ///
+    /// # Safety
+    ///
+    /// The memory is valid until the stream has come to it, and nobody else uses it then.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub unsafe fn fill(&self, address: u64, word: u32, words: usize) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        let result = unsafe { sys::cuMemsetD32Async(address, word, words, self.0) };
+        check("cuMemsetD32Async", result)
+    }
+
+    /// Copies from the device to all of `to`.
+    ///
+    /// # Safety
+    ///
+    /// The memory at `from` has that size, and both are valid until the stream has come to it.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    #[inline]
+    pub unsafe fn download<T: KernelArg>(&self, from: u64, to: &Pinned<T>) -> Result<(), Error> {
+        let (host, bytes) = (to.host().cast(), to.bytes());
+        // SAFETY: the caller's promise.
+        let result = unsafe { sys::cuMemcpyDtoHAsync_v2(host, from, bytes, self.0) };
+        check("cuMemcpyDtoHAsync", result)
+    }
+
+    /// Lets `event` happen when the stream comes to it.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn record(&self, event: &Event) -> Result<(), Error> {
+        // SAFETY: both are alive.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(event.0, self.0) })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: created by `cuStreamCreateWithPriority`. Nothing can be done about an error.
+        unsafe { sys::cuStreamDestroy_v2(self.0) };
+    }
+}
+
+/// A moment in a stream.
+#[derive(Debug)]
+pub struct Event(sys::CUevent);
+
+impl Event {
+    /// One that has not happened.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn new() -> Result<Event, Error> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the place is valid.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, 0) })?;
+        Ok(Event(event))
+    }
+
+    /// The time from `start` to this event, which both have happened.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn since(&self, start: &Event) -> Result<Duration, Error> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both events are alive.
+        let result = unsafe { sys::cuEventElapsedTime(&mut milliseconds, start.0, self.0) };
+        check("cuEventElapsedTime", result)?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created by `cuEventCreate`. Nothing can be done about an error.
+        unsafe { sys::cuEventDestroy_v2(self.0) };
+    }
+}

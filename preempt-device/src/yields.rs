@@ -1,0 +1,239 @@
+//! Yield points: where a block-task can be dropped in its middle.
+
+use crate::abi::{Cohort, Lane, Signal};
+use crate::target;
+
+/// Gives the SM up here, if it was taken from the kernel.
+///
+/// `yield_point!();` as a statement of a kernel that is `#[preemptible(idempotent)]`. If the SM was
+/// taken, the thread returns; its block-task runs again later from its start, in all threads.
+/// The kernel's [documentation](crate::preemptible#yield-points) says what that asks of it.
+#[macro_export]
+macro_rules! yield_point {
+    ($($tokens:tt)*) => {
+        ::core::compile_error!(
+            "`yield_point!` works directly in the body of a `#[preemptible(idempotent)]` kernel, \
+             from which it returns; put it there, between the calls of this function"
+        )
+    };
+}
+
+/// What the yield points of one thread look at, in one block-task.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Yields {
+    lane: *const Lane,
+    granted: Signal,
+    /// Whether the task may be dropped.
+    droppable: bool,
+    /// Whether this thread has dropped it.
+    dropped: bool,
+}
+
+impl Yields {
+    /// For tasks that nobody drops.
+    pub const OFF: Yields = Yields {
+        lane: core::ptr::null(),
+        granted: Signal::from_bits(0),
+        droppable: false,
+        dropped: false,
+    };
+
+    /// For a task of `cohort`, which has to run to its end unless it is `droppable`.
+    ///
+    /// # Safety
+    ///
+    /// The cohort's lane is alive while the result or a copy of it is used.
+    #[inline(always)]
+    pub unsafe fn new(cohort: &Cohort, droppable: bool) -> Yields {
+        Yields { lane: cohort.lane, granted: cohort.signal, droppable, dropped: false }
+    }
+
+    /// As the device gave them to the emulated thread that is current.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub fn of_thread() -> Yields {
+        target::yields()
+    }
+
+    /// A yield point: whether the thread has to return now.
+    #[inline(always)]
+    pub fn poll(&mut self) -> bool {
+        if self.droppable {
+            // SAFETY: the promise of `new`, since only its result is droppable.
+            let lane = unsafe { &*self.lane };
+            self.dropped = sm_is_taken(|| !lane.grants(self.granted, target::sm_id()));
+        }
+        self.dropped
+    }
+
+    /// Whether the thread dropped its task.
+    #[inline(always)]
+    pub fn dropped(&self) -> bool {
+        self.dropped
+    }
+}
+
+/// On the CPU device, looking costs no more than a clock would.
+#[cfg(not(target_arch = "nvptx64"))]
+fn sm_is_taken(look: impl FnOnce() -> bool) -> bool {
+    look()
+}
+
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+fn sm_is_taken(look: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the word is this block's while the kernel runs, `start_block` has set it, and all
+    // accesses are atomic.
+    let watch = unsafe { &*target::yield_word().cast::<Watch>() };
+    watch.is_taken(target::clock(), look)
+}
+
+/// Starts the watch of a block. On one thread, before a barrier of the block, after which its
+/// threads may come to yield points.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub(crate) fn start_block() {
+    // SAFETY: the word is this block's, and nobody else uses it before the barrier.
+    unsafe { target::yield_word().cast::<Watch>().write(Watch::new(target::clock())) }
+}
+
+#[cfg(target_arch = "nvptx64")]
+use watch::Watch;
+
+/// How the warps of a block look at their signal together.
+#[cfg(any(target_arch = "nvptx64", all(test, not(loom))))]
+mod watch {
+    use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    /// Clock cycles from one look at the signal to the next one, about 1 µs. All blocks of a lane
+    /// look at the same word; if they did at each yield point, they would queue for it.
+    pub const PERIOD: u32 = 2048;
+
+    /// [`TAKEN`], or else the clock at the last look less [`PERIOD`], made odd.
+    ///
+    /// `PERIOD` less, so that a clock that a warp read shortly before another one's look still comes
+    /// after this.
+    ///
+    /// Warps look and write as they come: two may look at the same time, and one of them may write
+    /// over `TAKEN` what it read before. Both cost no more than another look.
+    #[repr(transparent)]
+    pub struct Watch(AtomicU32);
+
+    /// The SM was taken from the cohort, which does not get it back.
+    const TAKEN: u32 = 0;
+
+    impl Watch {
+        /// The watch of a block that has looked just now.
+        #[inline(always)]
+        pub fn new(clock: u32) -> Watch {
+            Watch(AtomicU32::new(Watch::word(clock)))
+        }
+
+        #[inline(always)]
+        fn word(clock: u32) -> u32 {
+            clock.wrapping_sub(PERIOD) | 1
+        }
+
+        /// Whether the SM was taken: what the block knows already, or else what `look` says, if the
+        /// last look is long enough ago.
+        #[inline(always)]
+        pub fn is_taken(&self, clock: u32, look: impl FnOnce() -> bool) -> bool {
+            let word = self.0.load(Relaxed);
+            if word == TAKEN {
+                return true;
+            }
+            if clock.wrapping_sub(word) < 2 * PERIOD {
+                return false;
+            }
+            // Before the look, which takes a while, so that few other warps look as well.
+            self.0.store(Watch::word(clock), Relaxed);
+            let taken = look();
+            if taken {
+                self.0.store(TAKEN, Relaxed);
+            }
+            taken
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::watch::{PERIOD, Watch};
+    use super::*;
+    use crate::abi::SmRange;
+    use crate::atomic_shim::Ordering::Relaxed;
+    use crate::host::{Dim3, ThreadContext, with_thread};
+
+    /// Whether the watch was asked to look at `clock`, and found the SM still there.
+    fn looks(watch: &Watch, clock: u32) -> bool {
+        let mut looked = false;
+        assert!(!watch.is_taken(clock, || {
+            looked = true;
+            false
+        }));
+        looked
+    }
+
+    #[test]
+    fn a_block_looks_once_in_a_period() {
+        for start in [0, 1, 12_345, PERIOD, u32::MAX - PERIOD / 2, u32::MAX] {
+            let watch = Watch::new(start);
+            let at = |cycles: u32| start.wrapping_add(cycles);
+            assert!(!looks(&watch, at(0)) && !looks(&watch, at(PERIOD - 1)));
+            // One cycle more where the stored one was made odd.
+            assert!(looks(&watch, at(PERIOD + 1)));
+            assert!(!looks(&watch, at(PERIOD + 2)) && !looks(&watch, at(2 * PERIOD)));
+            assert!(looks(&watch, at(10 * PERIOD)));
+        }
+    }
+
+    #[test]
+    fn a_warp_that_read_the_clock_before_another_one_looked_does_not_look() {
+        let watch = Watch::new(0);
+        assert!(looks(&watch, PERIOD + 100));
+        assert!(!looks(&watch, PERIOD + 90));
+    }
+
+    #[test]
+    fn a_block_that_has_seen_the_end_does_not_look_again() {
+        let watch = Watch::new(7);
+        assert!(watch.is_taken(7 + 2 * PERIOD, || true));
+        for clock in [0, 7, 3 * PERIOD, u32::MAX] {
+            assert!(watch.is_taken(clock, || unreachable!()));
+        }
+    }
+
+    #[test]
+    fn only_a_droppable_task_on_a_taken_sm_is_dropped() {
+        let lane = Lane::default();
+        lane.signal.store(Signal::new(2, SmRange::new(1, 4)).to_bits(), Relaxed);
+        let drops = |droppable: bool, epoch: u64, sm: u32| {
+            // SAFETY: all zeros are a cohort; nothing follows its pointers.
+            let cohort: Cohort = unsafe { std::mem::zeroed() };
+            let cohort = Cohort { lane: &lane, signal: Signal::new(epoch, SmRange::ALL), ..cohort };
+            let context = ThreadContext {
+                thread: Dim3::from(0),
+                block: Dim3::from(0),
+                block_dim: Dim3::from(1),
+                grid_dim: Dim3::from(1),
+                sm,
+                shared: std::ptr::null_mut(),
+                // SAFETY: the lane is there until the end of this test.
+                yields: unsafe { Yields::new(&cohort, droppable) },
+                wait: |_| unreachable!(),
+            };
+            let body = || {
+                let mut yields = Yields::of_thread();
+                assert!(!yields.dropped());
+                assert_eq!(yields.poll(), yields.dropped());
+                yields.dropped()
+            };
+            // SAFETY: the body ends before the context goes.
+            unsafe { with_thread(&context, body) }
+        };
+        assert!(drops(true, 1, 0));
+        assert!(!drops(true, 1, 1), "the SM is granted");
+        assert!(!drops(true, 3, 0), "the word is older than the cohort");
+        assert!(!drops(false, 1, 0), "the task has to run to its end");
+    }
+}

@@ -1,0 +1,110 @@
+//! Yield points: each `yield_point!` of a body becomes a test and a `return`.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::visit_mut::{self, VisitMut};
+use syn::{Attribute, Block, Expr, ExprAsync, ExprClosure, ExprConst, Item, Macro, Stmt};
+
+use crate::errors::Errors;
+use crate::generate;
+use crate::parse::Options;
+
+/// The name at the end of the path of `mac`, if that is a yield point.
+pub fn yield_point(mac: &Macro) -> Option<&Ident> {
+    Some(&mac.path.segments.last()?.ident).filter(|name| *name == "yield_point")
+}
+
+/// Replaces each `yield_point!` in the body; whether there are any.
+pub fn place_points(options: &Options, body: &mut Block, errors: &mut Errors) -> bool {
+    let mut placer = Placer { options, first: None, inner_functions: 0, errors };
+    placer.visit_block_mut(body);
+    let first = placer.first;
+    if let Some(span) = first
+        && !options.idempotent
+    {
+        errors.add(syn::Error::new(
+            span,
+            "a block-task that is stopped here runs again from its start; if that gives the same \
+             result, wherever its threads were stopped, say so: `#[preemptible(idempotent)]`",
+        ));
+    }
+    first.is_some()
+}
+
+struct Placer<'a> {
+    options: &'a Options,
+    /// Where the first yield point is.
+    first: Option<Span>,
+    /// How many closures or blocks of another kind are around that `return` would not leave.
+    inner_functions: usize,
+    errors: &'a mut Errors,
+}
+
+impl Placer<'_> {
+    /// The expression that replaces `mac`, if it is a yield point.
+    fn place(&mut self, attrs: &[Attribute], mac: &Macro) -> Option<TokenStream> {
+        let span = yield_point(mac)?.span();
+        if !mac.tokens.is_empty() {
+            self.errors.push(&mac.tokens, "a yield point takes no arguments: `yield_point!()`");
+        }
+        if self.inner_functions > 0 {
+            self.errors.push(
+                mac,
+                "a yield point ends the kernel's own body, which it cannot do from inside a closure \
+                 or block of another kind; put it where the closure is called",
+            );
+            // So that the error above is the only one.
+            return Some(quote!({}));
+        }
+        self.first.get_or_insert(span);
+        let (krate, yields) = (&self.options.krate, generate::yields());
+        Some(quote_spanned! {generate::at(span)=>
+            #(#attrs)*
+            if #krate::yields::Yields::poll(#yields) {
+                return;
+            }
+        })
+    }
+
+    fn in_inner_function(&mut self, visit: impl FnOnce(&mut Self)) {
+        self.inner_functions += 1;
+        visit(self);
+        self.inner_functions -= 1;
+    }
+}
+
+impl VisitMut for Placer<'_> {
+    fn visit_expr_mut(&mut self, expr: &mut Expr) {
+        if let Expr::Macro(mac) = expr
+            && let Some(poll) = self.place(&mac.attrs, &mac.mac)
+        {
+            // In braces, so that it is one expression wherever it stands.
+            *expr = Expr::Verbatim(quote!({ #poll }));
+        }
+        visit_mut::visit_expr_mut(self, expr);
+    }
+
+    fn visit_stmt_mut(&mut self, stmt: &mut Stmt) {
+        if let Stmt::Macro(mac) = stmt
+            && let Some(poll) = self.place(&mac.attrs, &mac.mac)
+        {
+            *stmt = Stmt::Expr(Expr::Verbatim(poll), None);
+        }
+        visit_mut::visit_stmt_mut(self, stmt);
+    }
+
+    fn visit_expr_closure_mut(&mut self, expr: &mut ExprClosure) {
+        self.in_inner_function(|placer| visit_mut::visit_expr_closure_mut(placer, expr));
+    }
+
+    fn visit_expr_async_mut(&mut self, expr: &mut ExprAsync) {
+        self.in_inner_function(|placer| visit_mut::visit_expr_async_mut(placer, expr));
+    }
+
+    fn visit_expr_const_mut(&mut self, expr: &mut ExprConst) {
+        self.in_inner_function(|placer| visit_mut::visit_expr_const_mut(placer, expr));
+    }
+
+    /// What stays in functions inside is the macro of that name, which refuses.
+    fn visit_item_mut(&mut self, _: &mut Item) {}
+}

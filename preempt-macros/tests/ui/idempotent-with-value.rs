@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible(idempotent = true)]
+fn kernel() {}
+
+fn main() {}

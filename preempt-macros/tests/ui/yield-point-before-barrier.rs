@@ -1,0 +1,9 @@
+use preempt_device::prelude::*;
+
+#[preemptible(idempotent)]
+fn kernel() {
+    yield_point!();
+    thread::sync_threads();
+}
+
+fn main() {}

@@ -1,0 +1,140 @@
+//! Device code, compiled by the driver and loaded as a whole.
+
+use std::ffi::{CString, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUjit_option;
+
+use super::context::{Context, call};
+use super::driver::{FunctionAttribute, RawFunction, RawModule};
+use crate::error::Error;
+
+/// Bytes for what the driver's compiler says about code that it refuses.
+const LOG_BYTES: usize = 8192;
+
+/// A loaded module.
+#[derive(Debug)]
+pub(super) struct Code {
+    raw: RawModule,
+    context: Arc<Context>,
+}
+
+// SAFETY: driver functions can be called with a module from any thread.
+unsafe impl Send for Code {}
+// SAFETY: as above.
+unsafe impl Sync for Code {}
+
+/// An entry of a loaded module. Good as long as the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Function(pub RawFunction);
+
+// SAFETY: driver functions can be called with a function from any thread.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Code {
+    /// Compiles and loads `ptx`; `name` is what errors call it. The context is entered, and nothing of
+    /// ours runs: loading may wait for everything.
+    pub fn load(context: &Arc<Context>, name: &str, ptx: &str) -> Result<Code, Error> {
+        let refused =
+            |message: String| Error::DeviceCode { module: name.into(), message: message.into() };
+        let text = CString::new(ptx).map_err(|_| refused("it has a zero byte".into()))?;
+        let mut log = vec![0u8; LOG_BYTES];
+        let mut options = [
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        // The driver takes numbers in the place of pointers.
+        let size = ptr::without_provenance_mut::<c_void>(LOG_BYTES);
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
+        let mut raw = ptr::null_mut();
+        // SAFETY: the text ends with a zero, and the pointers are valid for what the options say.
+        let result = unsafe {
+            call!(
+                context,
+                cuModuleLoadDataEx(
+                    &raw mut raw,
+                    text.as_ptr().cast(),
+                    options.len() as u32,
+                    options.as_mut_ptr(),
+                    values.as_mut_ptr(),
+                )
+            )
+        };
+        match result {
+            Ok(()) => Ok(Code { raw, context: context.clone() }),
+            Err(Error::Driver { message, .. }) => {
+                let log = log.split(|byte| *byte == 0).next().unwrap_or_default();
+                let log = String::from_utf8_lossy(log);
+                Err(refused(format!("{message}; {}", log.trim()).trim_end_matches("; ").to_owned()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The entry of this name, with everything that the driver would load when it is launched first.
+    /// Beside a kernel that stays on the device, that would wait for ever.
+    pub fn function(&self, name: &str) -> Result<Function, Error> {
+        let missing = |_| Error::DeviceCode { module: name.into(), message: "a bad name".into() };
+        let text = CString::new(name).map_err(missing)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the pointers are valid, and the name ends with a zero.
+        unsafe { call!(self.context, cuModuleGetFunction(&raw mut raw, self.raw, text.as_ptr()))? };
+        if let Some(load) = self.context.driver().load_function {
+            // SAFETY: the function exists.
+            self.context.check("cuFuncLoad", unsafe { load(raw) })?;
+        }
+        let function = Function(raw);
+        // Older drivers load a function when it is asked about.
+        function.attribute(&self.context, FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
+        Ok(function)
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        if self.context.is_freeable() && self.context.enter().is_ok() {
+            // SAFETY: loaded once, in `load`, and nothing of it runs.
+            unsafe { (self.context.functions().cuModuleUnload)(self.raw) };
+        }
+    }
+}
+
+impl Function {
+    pub fn attribute(self, context: &Context, attribute: FunctionAttribute) -> Result<u32, Error> {
+        let mut value: c_int = 0;
+        // SAFETY: the pointer is valid, and the function exists.
+        unsafe { call!(context, cuFuncGetAttribute(&raw mut value, attribute, self.0))? };
+        Ok(value.max(0).unsigned_abs())
+    }
+
+    pub fn set_attribute(
+        self,
+        context: &Context,
+        attribute: FunctionAttribute,
+        value: i32,
+    ) -> Result<(), Error> {
+        // SAFETY: the function exists.
+        unsafe { call!(context, cuFuncSetAttribute(self.0, attribute, value)) }
+    }
+
+    /// Blocks of so many threads, with so much dynamic shared memory, that one SM holds.
+    pub fn occupancy(self, context: &Context, threads: u32, shared: u32) -> Result<u32, Error> {
+        let mut blocks: c_int = 0;
+        // SAFETY: the pointer is valid, and the function exists.
+        unsafe {
+            call!(
+                context,
+                cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                    &raw mut blocks,
+                    self.0,
+                    threads as c_int,
+                    shared as usize,
+                )
+            )?;
+        }
+        Ok(blocks.max(0).unsigned_abs())
+    }
+}

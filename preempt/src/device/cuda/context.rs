@@ -1,0 +1,275 @@
+//! The primary context of one GPU: who has it current, and whether it still works.
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use super::driver::{
+    Code, DeviceAttribute, Driver, Functions, NO_DEVICE, NOT_READY, RawContext, RawStream, SUCCESS,
+    format_version, is_recoverable,
+};
+use crate::device::Properties;
+use crate::error::Error;
+
+/// Calls a driver function in a context: `call!(context, cuFunction(arguments))`. The caller puts
+/// `unsafe` around it and says why it may.
+macro_rules! call {
+    ($context:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        $context.check(stringify!($function), ($context.functions().$function)($($argument),*))
+    };
+}
+pub(super) use call;
+
+/// The primary context, which applications on the CUDA runtime, `cust` and `cudarc` use too, so that
+/// their memory is good here and ours is there.
+#[derive(Debug)]
+pub(super) struct Context {
+    driver: &'static Driver,
+    device: c_int,
+    raw: RawContext,
+    /// What the driver said when a kernel, or the hardware, broke the context.
+    lost: OnceLock<Arc<str>>,
+    /// Held for reading while one of our threads touches memory of an operation; for writing when
+    /// the loss is reported, after which that memory may be freed.
+    touching: RwLock<()>,
+    /// Whether work of ours is still on the device although nobody waits for it any more. Then
+    /// nothing may be freed.
+    abandoned: AtomicBool,
+}
+
+// SAFETY: driver functions can be called with a context from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// While it lives, the context is current on this thread.
+pub(super) struct Entered<'a> {
+    context: &'a Context,
+    /// The context of somebody else to go back to.
+    before: RawContext,
+    not_send: PhantomData<*const ()>,
+}
+
+impl Context {
+    /// Retains the primary context of the `ordinal`th GPU.
+    pub fn new(ordinal: u32) -> Result<Context, Error> {
+        let driver = Driver::get().map_err(|error| match error {
+            Error::DriverStart { code: NO_DEVICE, message } => {
+                Error::NoGpu { ordinal, found: message }
+            }
+            error => error,
+        })?;
+        let (mut devices, mut device, mut raw) = (0, 0, ptr::null_mut());
+        // SAFETY: the pointer is valid.
+        let code = unsafe { (driver.functions.cuDeviceGetCount)(&raw mut devices) };
+        driver.check("cuDeviceGetCount", code)?;
+        let devices = devices.unsigned_abs();
+        if ordinal >= devices {
+            let found = format!("the driver shows {devices}, counted from 0").into();
+            return Err(Error::NoGpu { ordinal, found });
+        }
+        // SAFETY: the pointer is valid.
+        let code = unsafe { (driver.functions.cuDeviceGet)(&raw mut device, ordinal as c_int) };
+        driver.check("cuDeviceGet", code)?;
+        // SAFETY: the pointer is valid, and the device exists.
+        let code = unsafe { (driver.functions.cuDevicePrimaryCtxRetain)(&raw mut raw, device) };
+        driver.check("cuDevicePrimaryCtxRetain", code)?;
+        Ok(Context {
+            driver,
+            device,
+            raw,
+            lost: OnceLock::new(),
+            touching: RwLock::new(()),
+            abandoned: AtomicBool::new(false),
+        })
+    }
+
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    pub fn functions(&self) -> &'static Functions {
+        &self.driver.functions
+    }
+
+    pub fn device(&self) -> c_int {
+        self.device
+    }
+
+    /// Makes the context current on this thread, if it is not.
+    ///
+    /// Asks the driver each time, which is as fast as a thread-local of ours would be, because other
+    /// libraries change what is current without telling.
+    pub fn enter(&self) -> Result<Entered<'_>, Error> {
+        self.alive()?;
+        let mut before = ptr::null_mut();
+        // SAFETY: the pointer is valid.
+        unsafe { call!(self, cuCtxGetCurrent(&raw mut before))? };
+        if before != self.raw {
+            // SAFETY: the context is retained.
+            unsafe { call!(self, cuCtxSetCurrent(self.raw))? };
+        }
+        Ok(Entered { context: self, before, not_send: PhantomData })
+    }
+
+    /// An error if the context is lost.
+    pub fn alive(&self) -> Result<(), Error> {
+        match self.lost.get() {
+            None => Ok(()),
+            Some(message) => Err(Error::ContextLost { message: message.clone() }),
+        }
+    }
+
+    /// Why the context is lost, if it is.
+    pub fn lost(&self) -> Option<&Arc<str>> {
+        self.lost.get()
+    }
+
+    /// From now on nothing is given to the device any more.
+    pub fn lose(&self, message: String) -> Error {
+        Error::ContextLost { message: self.lost.get_or_init(|| message.into()).clone() }
+    }
+
+    /// What a call's code means.
+    #[inline]
+    pub fn check(&self, call: &'static str, code: Code) -> Result<(), Error> {
+        match code {
+            SUCCESS => Ok(()),
+            code => Err(self.failed(call, code)),
+        }
+    }
+
+    #[cold]
+    fn failed(&self, call: &'static str, code: Code) -> Error {
+        match is_recoverable(code) {
+            true => Error::Driver { code, message: self.driver.describe(call, code).into() },
+            // The first one counts: others follow from it.
+            false => self.lose(self.driver.describe(call, code)),
+        }
+    }
+
+    /// For what nobody can be told about, and what the scheduler cannot do without: the context counts
+    /// as lost if it failed.
+    pub fn must(&self, result: Result<(), Error>) {
+        if let Err(error) = result {
+            self.lose(error.to_string());
+        }
+    }
+
+    /// Whether everything in `stream` is done. Finds out, too, whether the context is lost.
+    pub fn is_idle(&self, stream: RawStream) -> Result<bool, Error> {
+        // SAFETY: streams live as long as what asks for them.
+        match unsafe { (self.functions().cuStreamQuery)(stream) } {
+            NOT_READY => Ok(false),
+            code => self.check("cuStreamQuery", code).map(|()| true),
+        }
+    }
+
+    /// Runs `touch`, which may use memory of an operation in flight, unless the context is lost.
+    pub fn touching<R>(&self, touch: impl FnOnce() -> R) -> Result<R, Error> {
+        let _guard = self.touching.read().unwrap_or_else(PoisonError::into_inner);
+        self.alive().map(|()| touch())
+    }
+
+    /// Waits until nobody is inside [`touching`](Context::touching) who has not seen that the context is lost.
+    pub fn wait_until_untouched(&self) {
+        drop(self.touching.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Leaves everything allocated: the device may still use it.
+    pub fn abandon(&self) {
+        // Release, with the acquire below: what was found out before is true for whoever sees it.
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    /// Whether resources can be freed without waiting for work of ours.
+    pub fn is_freeable(&self) -> bool {
+        self.lost.get().is_none() && !self.abandoned.load(Ordering::Acquire)
+    }
+
+    pub fn attribute(&self, attribute: DeviceAttribute) -> Result<u32, Error> {
+        let mut value = 0;
+        // SAFETY: the pointer is valid, and the device exists.
+        unsafe { call!(self, cuDeviceGetAttribute(&raw mut value, attribute, self.device))? };
+        Ok(value.max(0).unsigned_abs())
+    }
+
+    /// What the GPU is made of.
+    pub fn properties(&self) -> Result<Properties, Error> {
+        use DeviceAttribute::*;
+        Ok(Properties {
+            name: self.name()?,
+            sms: self.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            blocks_per_sm: self.attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?,
+            threads_per_sm: self.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+            shared_per_sm: self
+                .attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+            shared_per_block: self
+                .attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            driver: Some(self.driver_version()?),
+        })
+    }
+
+    fn name(&self) -> Result<String, Error> {
+        let mut name = [0u8; 256];
+        let len = name.len() as c_int;
+        // SAFETY: the pointer is valid for the length, and the device exists.
+        unsafe { call!(self, cuDeviceGetName(name.as_mut_ptr().cast(), len, self.device))? };
+        let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+
+    /// The driver's own version, if the system tells, and the newest CUDA that it knows.
+    fn driver_version(&self) -> Result<String, Error> {
+        let cuda = format_version(self.driver.version()?);
+        let file = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+        Ok(match own_version(&file) {
+            Some(own) => format!("{own}, {cuda}"),
+            None => cuda,
+        })
+    }
+}
+
+/// The version in the first line of the driver's file: the first word of numbers between dots.
+fn own_version(file: &str) -> Option<&str> {
+    let is_version =
+        |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
+    file.lines().next()?.split_whitespace().find(is_version)
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.is_freeable() {
+            // SAFETY: retained once, in `new`; everything that was allocated in it holds it.
+            unsafe { (self.functions().cuDevicePrimaryCtxRelease_v2)(self.device) };
+        }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        // A thread that had none may as well keep this one.
+        if self.before != self.context.raw && !self.before.is_null() {
+            // SAFETY: it was current before. Where it was destroyed since, the driver says so, and
+            // nothing else happens.
+            unsafe { (self.context.functions().cuCtxSetCurrent)(self.before) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_version;
+
+    #[test]
+    fn the_drivers_own_version_is_found() {
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U16)\nGCC version:  gcc version 12.2.0\n";
+        assert_eq!(own_version(open), Some("580.159.04"));
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023";
+        assert_eq!(own_version(closed), Some("535.54.03"));
+        assert_eq!(own_version(""), None);
+        assert_eq!(own_version("a. .b 1"), None);
+    }
+}

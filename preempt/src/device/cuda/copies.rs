@@ -1,0 +1,380 @@
+//! Copies between buffers and the host's ordinary memory.
+//!
+//! The driver's own copies of ordinary memory may wait for everything on the device, so all go through
+//! pinned memory. Small ones are put into a stream by the scheduler itself and need no other thread;
+//! large ones are carried by a thread for each direction, in pieces.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use super::context::{Context, call};
+use super::line::Line;
+use super::lock;
+use super::memory::Pinned;
+use super::ring::{Place, Ring};
+use super::staged::Staged;
+use super::watch::Watch;
+use crate::device::{Copy, CopyKind, Report};
+use crate::engine::OpKey;
+use crate::error::Error;
+
+/// A copy of at most so many bytes is small: the scheduler copies it in less than 10 µs.
+const SMALL: usize = 64 << 10;
+
+/// Pinned memory for small copies under way in one direction.
+const STAGING: usize = 1 << 20;
+
+/// What all copies share with the device.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub context: Arc<Context>,
+    pub watch: Watch,
+    reports: Mutex<Vec<Report>>,
+    has_reports: AtomicBool,
+}
+
+impl Shared {
+    pub fn new(context: &Arc<Context>, watch: Watch) -> Shared {
+        let (reports, has_reports) = (Mutex::default(), AtomicBool::new(false));
+        Shared { context: context.clone(), watch, reports, has_reports }
+    }
+
+    /// Reports how a copy ended. If it ended because the context is lost, nothing: that is reported
+    /// for all together.
+    fn end(&self, op: OpKey, result: Result<(), Error>) {
+        let fault = match result {
+            Ok(()) => None,
+            Err(Error::ContextLost { .. }) => return,
+            Err(error) => Some(Report::Fault(op, error.to_string().into())),
+        };
+        let mut reports = lock(&self.reports);
+        reports.extend(fault);
+        reports.push(Report::CopyDone(op));
+        // Relaxed: whoever sees it takes the lock.
+        self.has_reports.store(true, Ordering::Relaxed);
+        drop(reports);
+        self.watch.announce();
+    }
+
+    fn take_reports(&self, reports: &mut Vec<Report>) {
+        if self.has_reports.load(Ordering::Relaxed) {
+            let mut own = lock(&self.reports);
+            self.has_reports.store(false, Ordering::Relaxed);
+            reports.append(&mut own);
+        }
+    }
+}
+
+/// The lines that copies run on.
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub small_up: Arc<Line>,
+    pub small_down: Line,
+    pub across: Line,
+    pub large_up: Line,
+    pub large_down: Line,
+}
+
+#[derive(Debug)]
+pub(super) struct Copies {
+    shared: Arc<Shared>,
+    up: Direction,
+    down: Direction,
+    across: Direction,
+    large_up: Carrier,
+    large_down: Carrier,
+}
+
+impl Copies {
+    /// The context is entered.
+    pub fn new(shared: &Arc<Shared>, lines: Lines) -> Result<Copies, Error> {
+        let Lines { small_up, small_down, across, large_up, large_down } = lines;
+        let context = &shared.context;
+        let staging = || Pinned::new(context, STAGING).map(Some);
+        Ok(Copies {
+            shared: shared.clone(),
+            up: Direction::new(context, small_up, staging()?),
+            down: Direction::new(context, Arc::new(small_down), staging()?),
+            across: Direction::new(context, Arc::new(across), None),
+            large_up: Carrier::start("preempt-upload", shared, large_up)?,
+            large_down: Carrier::start("preempt-download", shared, large_down)?,
+        })
+    }
+
+    /// Starts a copy.
+    ///
+    /// # Safety
+    ///
+    /// Both places are valid for the copy until it is reported as over, or the context as lost.
+    pub unsafe fn start(&self, op: OpKey, copy: Copy) {
+        if copy.bytes == 0 {
+            return self.shared.end(op, Ok(()));
+        }
+        self.shared.watch.stir();
+        let direction = match copy.kind {
+            CopyKind::OnDevice => &self.across,
+            CopyKind::ToDevice if copy.bytes > SMALL => return self.large_up.send(op, copy),
+            CopyKind::ToHost if copy.bytes > SMALL => return self.large_down.send(op, copy),
+            CopyKind::ToDevice => &self.up,
+            CopyKind::ToHost => &self.down,
+        };
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { direction.start(op, copy) } {
+            self.shared.end(op, Err(error));
+        }
+    }
+
+    /// Whether there is something to report.
+    pub fn has_news(&self) -> bool {
+        [&self.up, &self.down, &self.across].into_iter().any(Direction::has_news)
+    }
+
+    /// Ends what is done, and appends the reports.
+    pub fn take_reports(&self, reports: &mut Vec<Report>) {
+        for direction in [&self.up, &self.down, &self.across] {
+            direction.take_done(&self.shared, reports);
+        }
+        self.shared.take_reports(reports);
+    }
+
+    /// Forgets every copy: the context is lost, and what they copy may be freed after this.
+    pub fn forget(&self) {
+        for direction in [&self.up, &self.down, &self.across] {
+            direction.forget();
+        }
+        self.shared.context.wait_until_untouched();
+    }
+
+    /// Finds out whether the context is lost, while copies are under way.
+    pub fn check(&self) -> Result<(), Error> {
+        for direction in [&self.up, &self.down, &self.across] {
+            direction.line.stream().is_idle()?;
+        }
+        Ok(())
+    }
+}
+
+/// Small copies in one direction, in order; and all copies on the device.
+#[derive(Debug)]
+struct Direction {
+    line: Arc<Line>,
+    /// Where the host's side of each copy passes through.
+    staging: Option<Pinned>,
+    queue: Mutex<Queue>,
+    /// What the line had done when reports were taken last.
+    seen: AtomicU64,
+    context: Arc<Context>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    ring: Ring,
+    under_way: VecDeque<UnderWay>,
+    /// Those that found no room.
+    waiting: VecDeque<(OpKey, Copy)>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    op: OpKey,
+    copy: Copy,
+    /// When the line has done this, the copy is done.
+    number: u64,
+    place: Option<Place>,
+}
+
+impl Direction {
+    fn new(context: &Arc<Context>, line: Arc<Line>, staging: Option<Pinned>) -> Direction {
+        let ring = Ring::new(STAGING);
+        let queue = Queue { ring, under_way: VecDeque::new(), waiting: VecDeque::new() };
+        let seen = AtomicU64::new(line.done());
+        Direction { line, staging, queue: Mutex::new(queue), seen, context: context.clone() }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Copies::start`].
+    unsafe fn start(&self, op: OpKey, copy: Copy) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let mut queue = lock(&self.queue);
+        // SAFETY: the caller's promise.
+        if !queue.waiting.is_empty() || !unsafe { self.issue(&mut queue, op, copy)? } {
+            queue.waiting.push_back((op, copy));
+        }
+        Ok(())
+    }
+
+    /// Puts a copy into the stream, if there is room. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// As [`Copies::start`].
+    unsafe fn issue(&self, queue: &mut Queue, op: OpKey, copy: Copy) -> Result<bool, Error> {
+        let Some(staging) = &self.staging else {
+            // SAFETY: the caller's promise.
+            let number = unsafe { self.enqueue(copy, ptr::null_mut())? };
+            queue.under_way.push_back(UnderWay { op, copy, number, place: None });
+            return Ok(true);
+        };
+        let before = queue.ring;
+        let Some(place) = queue.ring.take(copy.bytes) else { return Ok(false) };
+        // SAFETY: the caller's promise, and the place is this copy's.
+        let number = unsafe { self.enqueue(copy, staging.at(place.offset)) }
+            .inspect_err(|_| queue.ring = before)?;
+        queue.under_way.push_back(UnderWay { op, copy, number, place: Some(place) });
+        Ok(true)
+    }
+
+    /// Puts a copy into the stream, whose host's side passes through `staged`. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// As [`Copies::start`], and nobody else uses `staged` before the copy is taken out of the queue.
+    unsafe fn enqueue(&self, copy: Copy, staged: *mut u8) -> Result<u64, Error> {
+        let Copy { from, to, bytes, kind } = copy;
+        if kind == CopyKind::ToDevice {
+            let from = ptr::with_exposed_provenance::<u8>(from as usize);
+            // SAFETY: the caller's promise.
+            self.context.touching(|| unsafe { from.copy_to_nonoverlapping(staged, bytes) })?;
+        }
+        let staged = staged.cast::<c_void>();
+        let context = &self.context;
+        // SAFETY: the caller's promise.
+        self.line.issue(|stream| unsafe {
+            match kind {
+                CopyKind::ToDevice => {
+                    call!(context, cuMemcpyHtoDAsync_v2(to, staged, bytes, stream))
+                }
+                CopyKind::ToHost => {
+                    call!(context, cuMemcpyDtoHAsync_v2(staged, from, bytes, stream))
+                }
+                CopyKind::OnDevice => call!(context, cuMemcpyDtoDAsync_v2(to, from, bytes, stream)),
+            }
+        })
+    }
+
+    fn has_news(&self) -> bool {
+        // Relaxed: whoever sees a difference looks under the lock.
+        self.line.done() != self.seen.load(Ordering::Relaxed)
+    }
+
+    fn take_done(&self, shared: &Shared, reports: &mut Vec<Report>) {
+        let done = self.line.done();
+        if done == self.seen.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut queue = lock(&self.queue);
+        while let Some(UnderWay { op, copy, number, place }) = queue.under_way.pop_front() {
+            if number > done {
+                queue.under_way.push_front(UnderWay { op, copy, number, place });
+                break;
+            }
+            if let (Some(staging), Some(place)) = (&self.staging, place) {
+                if copy.kind == CopyKind::ToHost {
+                    let to = ptr::with_exposed_provenance_mut::<u8>(copy.to as usize);
+                    let from = staging.at(place.offset).cast_const();
+                    // SAFETY: whoever started the copy keeps its place valid until the report below, and
+                    // the device has written ours.
+                    unsafe { to.copy_from_nonoverlapping(from, copy.bytes) };
+                }
+                queue.ring.give_back(place);
+            }
+            reports.push(Report::CopyDone(op));
+        }
+        self.start_waiting(&mut queue, shared);
+        self.seen.store(done, Ordering::Relaxed);
+    }
+
+    /// Starts those for which there is room now.
+    fn start_waiting(&self, queue: &mut Queue, shared: &Shared) {
+        while let Some((op, copy)) = queue.waiting.pop_front() {
+            let entered = self.context.enter();
+            // SAFETY: promised when it was started.
+            match entered.and_then(|_entered| unsafe { self.issue(queue, op, copy) }) {
+                Ok(true) => {}
+                Ok(false) => {
+                    queue.waiting.push_front((op, copy));
+                    break;
+                }
+                Err(error) => shared.end(op, Err(error)),
+            }
+        }
+    }
+
+    fn forget(&self) {
+        let mut queue = lock(&self.queue);
+        queue.under_way.clear();
+        queue.waiting.clear();
+    }
+}
+
+/// A thread for large copies in one direction.
+#[derive(Debug)]
+struct Carrier {
+    /// The thread ends when this is dropped; `None` only then.
+    jobs: Option<Mutex<Sender<(OpKey, Copy)>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Carrier {
+    fn start(name: &'static str, shared: &Arc<Shared>, line: Line) -> Result<Carrier, Error> {
+        let staged = Staged::new(&shared.context)?;
+        let shared = shared.clone();
+        let (jobs, receiver) = channel::<(OpKey, Copy)>();
+        let carry = move || {
+            for (op, copy) in receiver {
+                // SAFETY: whoever started the copy keeps both places valid until it is reported.
+                let result = unsafe { carry(&shared.context, &staged, &line, copy) };
+                shared.end(op, result);
+            }
+        };
+        match thread::Builder::new().name(name.into()).spawn(carry) {
+            Ok(thread) => Ok(Carrier { jobs: Some(Mutex::new(jobs)), thread: Some(thread) }),
+            Err(source) => Err(Error::Thread { what: "copies", source: Arc::new(source) }),
+        }
+    }
+
+    fn send(&self, op: OpKey, copy: Copy) {
+        if let Some(jobs) = &self.jobs {
+            // The thread is there as long as this is.
+            let _ = lock(jobs).send((op, copy));
+        }
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // It has nothing to do: whoever drops the device has waited for its copies, or they end
+        // because the context is lost. Without waiting, the process could end while it frees memory.
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// # Safety
+///
+/// As [`Copies::start`].
+unsafe fn carry(context: &Context, staged: &Staged, line: &Line, copy: Copy) -> Result<(), Error> {
+    let Copy { from, to, bytes, kind } = copy;
+    let _entered = context.enter()?;
+    match kind {
+        CopyKind::ToHost => {
+            let to = ptr::with_exposed_provenance_mut(to as usize);
+            // SAFETY: the caller's promise.
+            unsafe { staged.download(line, to, from, bytes) }
+        }
+        _ => {
+            let from = ptr::with_exposed_provenance(from as usize);
+            // SAFETY: the caller's promise.
+            unsafe { staged.upload(line, to, from, bytes) }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The driver library, found at run time: its functions, and what its codes mean.
+//!
+//! Types and signatures are `cudarc`'s; the functions are looked up here, for two reasons. A driver that
+//! lacks one is an error then, where `cudarc` panics. And codes are numbers: a newer driver than
+//! `cudarc` knows may return any, and an `enum` must not hold those.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use cudarc::driver::sys;
+
+use crate::error::Error;
+
+pub(super) use sys::{
+    CUcontext as RawContext, CUdevice_attribute as DeviceAttribute, CUdeviceptr as Address,
+    CUfunction as RawFunction, CUfunction_attribute as FunctionAttribute, CUmemoryPool as RawPool,
+    CUmodule as RawModule, CUstream as RawStream,
+};
+
+/// What a driver function returns.
+pub(super) type Code = u32;
+
+pub(super) const SUCCESS: Code = 0;
+pub(super) const INVALID_VALUE: Code = 1;
+pub(super) const OUT_OF_MEMORY: Code = 2;
+pub(super) const NO_DEVICE: Code = 100;
+pub(super) const NOT_READY: Code = 600;
+
+/// What is asked for where the library is absent.
+const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+
+/// The oldest driver that has everything: of CUDA 12.0.
+const OLDEST: i32 = 12_000;
+
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// The functions in use, each as the driver's manual describes it.
+        #[derive(Debug)]
+        #[allow(non_snake_case, reason = "the driver's names")]
+        pub(in crate::device::cuda) struct Functions {
+            $(pub $name: unsafe extern "C" fn($($argument),*) -> Code,)*
+        }
+
+        // The signatures are `cudarc`'s, apart from what is returned.
+        $(const _: unsafe fn($($argument),*) -> sys::CUresult = sys::$name;)*
+
+        impl Functions {
+            /// Looks them up; the name of one that is missing, if one is.
+            ///
+            /// # Safety
+            ///
+            /// The library is there.
+            unsafe fn find() -> Result<Functions, &'static str> {
+                // SAFETY: the caller's promise.
+                let library = unsafe { sys::culib() };
+                Ok(Functions { $($name: {
+                    const NAME: &str = concat!(stringify!($name), "\0");
+                    // SAFETY: the function of this name has this signature.
+                    *unsafe { library.get(NAME.as_bytes()) }.map_err(|_| stringify!($name))?
+                },)* })
+            }
+        }
+    };
+}
+
+functions! {
+    cuInit(c_uint);
+    cuDriverGetVersion(*mut c_int);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut sys::CUdevice, c_int);
+    cuDeviceGetName(*mut c_char, c_int, sys::CUdevice);
+    cuDeviceGetAttribute(*mut c_int, DeviceAttribute, sys::CUdevice);
+    cuDevicePrimaryCtxRetain(*mut RawContext, sys::CUdevice);
+    cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
+    cuCtxGetCurrent(*mut RawContext);
+    cuCtxSetCurrent(RawContext);
+    cuCtxGetLimit(*mut usize, sys::CUlimit);
+    cuCtxSetLimit(sys::CUlimit, usize);
+    cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
+    cuStreamCreateWithPriority(*mut RawStream, c_uint, c_int);
+    cuStreamDestroy_v2(RawStream);
+    cuStreamQuery(RawStream);
+    cuStreamWriteValue64_v2(RawStream, Address, u64, c_uint);
+    cuModuleLoadDataEx(
+        *mut RawModule, *const c_void, c_uint, *mut sys::CUjit_option, *mut *mut c_void
+    );
+    cuModuleUnload(RawModule);
+    cuModuleGetFunction(*mut RawFunction, RawModule, *const c_char);
+    cuFuncGetAttribute(*mut c_int, FunctionAttribute, RawFunction);
+    cuFuncSetAttribute(RawFunction, FunctionAttribute, c_int);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, RawFunction, c_int, usize);
+    cuLaunchKernel(
+        RawFunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, RawStream,
+        *mut *mut c_void, *mut *mut c_void
+    );
+    cuLaunchKernelEx(
+        *const sys::CUlaunchConfig, RawFunction, *mut *mut c_void, *mut *mut c_void
+    );
+    cuMemAlloc_v2(*mut Address, usize);
+    cuMemFree_v2(Address);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
+    cuMemPoolCreate(*mut RawPool, *const sys::CUmemPoolProps);
+    cuMemPoolSetAttribute(RawPool, sys::CUmemPool_attribute, *mut c_void);
+    cuMemPoolDestroy(RawPool);
+    cuMemAllocFromPoolAsync(*mut Address, usize, RawPool, RawStream);
+    cuMemFreeAsync(Address, RawStream);
+    cuMemsetD8Async(Address, u8, usize, RawStream);
+    cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, RawStream);
+    cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, RawStream);
+    cuMemcpyDtoDAsync_v2(Address, Address, usize, RawStream);
+}
+
+/// The driver library.
+#[derive(Debug)]
+pub(super) struct Driver {
+    pub functions: Functions,
+    /// Loads what is loaded lazily; drivers of CUDA 12.4 and later have it.
+    pub load_function: Option<unsafe extern "C" fn(RawFunction) -> Code>,
+    error_name: Option<Describe>,
+    error_text: Option<Describe>,
+}
+
+/// Finds the name or the text for a code.
+type Describe = unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
+
+impl Driver {
+    /// The driver, ready to be used.
+    pub fn get() -> Result<&'static Driver, Error> {
+        static DRIVER: OnceLock<Result<Driver, Error>> = OnceLock::new();
+        DRIVER.get_or_init(Driver::start).as_ref().map_err(Error::clone)
+    }
+
+    fn start() -> Result<Driver, Error> {
+        // First of all, since `cudarc` panics where the library is absent.
+        // SAFETY: loading the driver runs its initialisers, as it does in every program that is
+        // linked with it.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::NoDriver { library: LIBRARY });
+        }
+        // SAFETY: the library is there.
+        let functions = unsafe { Functions::find() };
+        let functions = functions.map_err(|missing| Error::DriverTooOld {
+            found: format!("one without `{missing}`").into(),
+        })?;
+        // SAFETY: as above.
+        let library = unsafe { sys::culib() };
+        // SAFETY: the functions of these names have these signatures.
+        let driver = unsafe {
+            Driver {
+                functions,
+                load_function: library.get(b"cuFuncLoad\0").ok().map(|function| *function),
+                error_name: library.get(b"cuGetErrorName\0").ok().map(|function| *function),
+                error_text: library.get(b"cuGetErrorString\0").ok().map(|function| *function),
+            }
+        };
+        // The version first: it can be asked for before `cuInit`, and may be why that fails.
+        let version = driver.version()?;
+        if version < OLDEST {
+            return Err(Error::DriverTooOld { found: format_version(version).into() });
+        }
+        // SAFETY: takes no pointers.
+        match unsafe { (driver.functions.cuInit)(0) } {
+            SUCCESS => Ok(driver),
+            code => {
+                Err(Error::DriverStart { code, message: driver.describe("cuInit", code).into() })
+            }
+        }
+    }
+
+    /// The newest CUDA that the driver knows, as `1000 * major + 10 * minor`.
+    pub fn version(&self) -> Result<i32, Error> {
+        let mut version = 0;
+        // SAFETY: the pointer is valid.
+        let code = unsafe { (self.functions.cuDriverGetVersion)(&raw mut version) };
+        self.check("cuDriverGetVersion", code).map(|()| version)
+    }
+
+    /// The code as an error that says which call failed.
+    pub fn check(&self, call: &'static str, code: Code) -> Result<(), Error> {
+        let message = || self.describe(call, code).into();
+        match code {
+            SUCCESS => Ok(()),
+            code if is_recoverable(code) => Err(Error::Driver { code, message: message() }),
+            _ => Err(Error::ContextLost { message: message() }),
+        }
+    }
+
+    /// What failed and how, in the driver's words.
+    pub fn describe(&self, call: &str, code: Code) -> String {
+        let name = ask(self.error_name, code).unwrap_or("an error without a name");
+        let text = ask(self.error_text, code).unwrap_or("the driver does not say more");
+        format!("{call}: {name} ({code}), {text}")
+    }
+}
+
+fn ask(describe: Option<Describe>, code: Code) -> Option<&'static str> {
+    let mut text = std::ptr::null();
+    // SAFETY: the pointer is valid.
+    if unsafe { describe?(code, &raw mut text) } != SUCCESS || text.is_null() {
+        return None;
+    }
+    // SAFETY: the driver's own text, which ends with a zero and stays.
+    unsafe { CStr::from_ptr(text) }.to_str().ok()
+}
+
+/// Whether the context works on after a call gave this `code`. Of all others the driver's manual says
+/// that the process has to end, or they say that the context is gone.
+pub(super) fn is_recoverable(code: Code) -> bool {
+    matches!(
+        code,
+        SUCCESS
+            | INVALID_VALUE..=3
+            // The profiler's, a library that is no driver, a device that others have.
+            | 5..=8
+            | 34
+            | 46
+            // Bad devices, images, contexts and modules.
+            | 101..=213
+            | 215..=219
+            | 221..=225
+            | 300..=399
+            // Bad handles and names, and work that is not done.
+            | 400..=699
+            // A launch that asks for too much, peers, registered memory.
+            | 701
+            | 703..=708
+            | 711..=713
+            | 720
+            // What is not permitted or supported, and stream capture.
+            | 800..=801
+            | 900..=908
+            | 910
+            | 912..=918
+    )
+}
+
+/// "CUDA 13.0" for 13000.
+pub(super) fn format_version(version: i32) -> String {
+    format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_context_are_not_recoverable() {
+        // CUresult: deinitialized, uncorrectable ECC and NVLink errors, illegal address, timeout,
+        // context destroyed, assert, hardware stack, instruction, alignment, address space, program
+        // counter, launch failed, tensor memory leak, lost connections, external device, unknown.
+        let gone = [4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999];
+        for code in gone.into_iter().chain([802, 805, 806, 909, 911, 1000, u32::MAX]) {
+            assert!(!is_recoverable(code), "{code}");
+        }
+        // Success, invalid value, out of memory, bad image, bad PTX, invalid handle, not found, not
+        // ready, out of resources, not supported.
+        for code in [0, 1, 2, 200, 218, 400, 500, 600, 701, 801] {
+            assert!(is_recoverable(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn versions_read_as_cudas() {
+        assert_eq!(format_version(12_080), "CUDA 12.8");
+        assert_eq!(format_version(13_000), "CUDA 13.0");
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_gets_an_error_that_can_be_printed() {
+        match Driver::get() {
+            Err(error @ Error::NoDriver { .. }) => {
+                let message = format!("{error} {error:?}");
+                assert!(message.contains(LIBRARY) && message.contains("Device::cpu"), "{message}");
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+            Ok(driver) => {
+                let message = driver.describe("cuInit", 100);
+                assert!(message.contains("CUDA_ERROR_NO_DEVICE (100)"), "{message}");
+                assert!(driver.describe("cuInit", 77_777).contains("77777"));
+            }
+        }
+    }
+}

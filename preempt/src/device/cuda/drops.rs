@@ -1,0 +1,109 @@
+//! Lists for dropped chunks: those that come back with something on them are zeroed while others are
+//! in use.
+
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use preempt_device::abi::DropList;
+
+use super::context::Context;
+use super::line::Line;
+use super::lock;
+use super::memory::Pool;
+use crate::device::Drops;
+use crate::error::Error;
+
+const BYTES: usize = size_of::<DropList>();
+
+/// Lists that are there from the start: one for each launch in flight of a kernel with yield points.
+const FIRST: usize = 64;
+/// Lists that are added when there are none left.
+const MORE: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct DropLists {
+    lists: Mutex<Lists>,
+    /// Where they are zeroed. Not the pool's line, on which the system may be asked for memory.
+    line: Arc<Line>,
+    pool: Arc<Pool>,
+    context: Arc<Context>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    empty: Vec<u64>,
+    /// With the number of the work that zeroes each.
+    zeroing: VecDeque<(u64, u64)>,
+    /// What was allocated, and how much.
+    memory: Vec<(u64, usize)>,
+}
+
+impl Lists {
+    fn add(&mut self, pool: &Pool, count: usize) -> Result<(), Error> {
+        // Without a kernel: this one may be called while all SMs are held.
+        let address = pool.allocate(count * BYTES, true)?;
+        self.memory.push((address, count * BYTES));
+        self.empty.extend((0..count).map(|index| address + (index * BYTES) as u64));
+        Ok(())
+    }
+}
+
+impl DropLists {
+    pub fn new(
+        context: &Arc<Context>,
+        pool: &Arc<Pool>,
+        line: &Arc<Line>,
+    ) -> Result<DropLists, Error> {
+        let mut lists = Lists::default();
+        lists.add(pool, FIRST)?;
+        Ok(DropLists {
+            lists: Mutex::new(lists),
+            line: line.clone(),
+            pool: pool.clone(),
+            context: context.clone(),
+        })
+    }
+
+    pub fn take(&self) -> Result<Drops, Error> {
+        let mut lists = lock(&self.lists);
+        let done = self.line.done();
+        while let Some(&(number, list)) = lists.zeroing.front()
+            && number <= done
+        {
+            lists.zeroing.pop_front();
+            lists.empty.push(list);
+        }
+        if lists.empty.is_empty() {
+            lists.add(&self.pool, MORE)?;
+        }
+        match lists.empty.pop() {
+            Some(list) => Ok(Drops(ptr::with_exposed_provenance(list as usize))),
+            None => Err(Error::OutOfMemory { bytes: BYTES }),
+        }
+    }
+
+    pub fn give_back(&self, Drops(list): Drops, is_empty: bool) -> Result<(), Error> {
+        let address = list.expose_provenance() as u64;
+        if is_empty {
+            lock(&self.lists).empty.push(address);
+            return Ok(());
+        }
+        let _entered = self.context.enter()?;
+        let mut lists = lock(&self.lists);
+        // SAFETY: the list was allocated, and no cohort uses it any more.
+        let number =
+            self.line.issue(|stream| unsafe { self.pool.copy_zeros(address, BYTES, stream) })?;
+        lists.zeroing.push_back((number, address));
+        Ok(())
+    }
+}
+
+impl Drop for DropLists {
+    fn drop(&mut self) {
+        for (address, bytes) in &lock(&self.lists).memory {
+            // SAFETY: allocated with this size, and the device with all its users is gone.
+            unsafe { self.pool.free(*address, *bytes) }
+        }
+    }
+}

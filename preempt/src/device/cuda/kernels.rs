@@ -1,0 +1,365 @@
+//! Which function of which module a kernel is, and how many of its blocks an SM holds.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use cudarc::driver::sys::CUlimit;
+use preempt_device::abi::Cohort;
+use preempt_device::host::{Dim3, Kernel};
+use rustc_hash::FxHashMap;
+
+use super::code::{Code, Function};
+use super::context::{Context, call};
+use super::driver::{DeviceAttribute, FunctionAttribute};
+use super::lock;
+use super::registers::Sm;
+use crate::error::Error;
+use crate::module::Module;
+use crate::ptx::{
+    EARLY_CAPABILITY, Functions, PLAIN, blanked, bound_registers, cooperates,
+    first_parameter_bytes, functions, waits, with_waits,
+};
+
+/// Shared memory that a block gets without being asked for: more is opted into.
+const SHARED_BY_DEFAULT: u32 = 48 << 10;
+
+/// For [`FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`].
+const CARVEOUT_DEFAULT: i32 = -1;
+const CARVEOUT_MAX_SHARED: i32 = 100;
+
+/// The kernels that can be launched.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    context: Arc<Context>,
+    sm: Sm,
+    /// Whether the GPU can start a grid before the one before it is over.
+    starts_early: bool,
+    shared_per_block: u32,
+    /// Every module that was ever loaded, by where its text is.
+    loaded: Mutex<HashMap<(usize, usize), Arc<Loaded>>>,
+    /// Those that the scheduler has.
+    current: RwLock<Vec<Current>>,
+    prepared: RwLock<Prepared>,
+    /// Held while a kernel is prepared.
+    preparing: Mutex<()>,
+}
+
+/// By the kernel's address and the number of threads in a block.
+type Prepared = FxHashMap<(usize, u32), Launchable>;
+
+/// What a launch has to know of a kernel with a block size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Launchable {
+    pub function: Function,
+    /// Whether one block-task must not start before all threads have ended the one before.
+    pub cooperates: bool,
+    /// Whether it can be started early, because it waits itself.
+    pub waits: bool,
+    pub blocks_per_sm: u32,
+}
+
+/// A module that the scheduler has.
+#[derive(Debug)]
+struct Current {
+    name: &'static str,
+    /// `None` if it came without PTX.
+    code: Option<Arc<Loaded>>,
+}
+
+/// A module with its preemptible entries.
+#[derive(Debug)]
+struct Loaded {
+    entries: HashMap<String, Entry>,
+    /// Keeps the functions.
+    _code: Code,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    function: Function,
+    cooperates: bool,
+    waits: bool,
+    registers: u32,
+    /// What its registers allow.
+    threads_per_block: u32,
+    /// Bytes of shared memory beside the dynamic, the worker loop's among them.
+    static_shared: u32,
+}
+
+impl Kernels {
+    pub fn new(context: &Arc<Context>, shared_per_block: u32) -> Result<Kernels, Error> {
+        use DeviceAttribute::*;
+        let threads = context.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
+        let warp = context.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
+        let sm = Sm {
+            registers: context.attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+            warps: threads / warp.max(1),
+            blocks: context.attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?,
+        };
+        let major = context.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        Ok(Kernels {
+            context: context.clone(),
+            sm,
+            starts_early: 10 * major >= EARLY_CAPABILITY,
+            shared_per_block,
+            loaded: Mutex::default(),
+            current: RwLock::default(),
+            prepared: RwLock::default(),
+            preparing: Mutex::default(),
+        })
+    }
+
+    /// Loads what is not, and makes the kernels of `modules`, and no others, launchable. The context is
+    /// entered, and nothing of ours runs.
+    pub fn load(&self, modules: &[Module]) -> Result<(), Error> {
+        let mut loaded = lock(&self.loaded);
+        let mut current = Vec::with_capacity(modules.len());
+        for module in modules {
+            let name = module.name();
+            let code = match module.ptx() {
+                None => None,
+                Some(ptx) => {
+                    // The text is never freed, so that another one is elsewhere.
+                    let key = (ptx.as_ptr().addr(), ptx.len());
+                    let code = match loaded.get(&key) {
+                        Some(code) => code.clone(),
+                        None => {
+                            let with_waits = self.starts_early.then(|| with_waits(ptx)).flatten();
+                            let ptx = with_waits.as_deref().unwrap_or(ptx);
+                            Arc::new(Loaded::new(&self.context, name, ptx, self.sm)?)
+                        }
+                    };
+                    Some(loaded.entry(key).or_insert(code).clone())
+                }
+            };
+            current.push(Current { name, code });
+        }
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        self.prepared.write().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(())
+    }
+
+    /// What a launch of `kernel` needs.
+    #[inline]
+    pub fn get(&self, kernel: &'static Kernel, block: Dim3) -> Result<Launchable, Error> {
+        let threads = block.count().try_into().unwrap_or(u32::MAX);
+        let key = (std::ptr::from_ref(kernel).addr(), threads);
+        let prepared =
+            self.prepared.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        match prepared {
+            Some(launchable) => Ok(launchable),
+            None => self.prepare(kernel, block, key),
+        }
+    }
+
+    #[cold]
+    fn prepare(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        key: (usize, u32),
+    ) -> Result<Launchable, Error> {
+        let _entered = self.context.enter()?;
+        let _preparing = lock(&self.preparing);
+        let entry = self.find(kernel)?;
+        let blocks_per_sm = self.occupancy(kernel, entry, block, key.1)?;
+        let Entry { function, cooperates, waits, .. } = entry;
+        let launchable = Launchable { function, cooperates, waits, blocks_per_sm };
+        self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
+        Ok(launchable)
+    }
+
+    fn find(&self, kernel: &'static Kernel) -> Result<Entry, Error> {
+        let name = kernel.module.split("::").next().unwrap_or(kernel.module);
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let mut what_to_do = "call `.kernels(include_kernels!(..))` with its crate on the scheduler's builder; kernels \
+             for a GPU live in a crate of their own that a build script compiles";
+        for Current { code, .. } in current.iter().filter(|current| current.name == name) {
+            what_to_do = match code {
+                None => {
+                    "the build found no device toolchain; the build script's warnings say what to \
+                     install"
+                }
+                Some(code) => match code.entries.get(kernel.name) {
+                    Some(entry) => return Ok(*entry),
+                    None => "the crate's PTX lacks it; compile the crate anew, for the device too",
+                },
+            };
+        }
+        Err(Error::NoDeviceCode { kernel: kernel.name, module: name, what_to_do })
+    }
+
+    /// Blocks per SM; 0 if there is not enough shared memory.
+    fn occupancy(
+        &self,
+        kernel: &'static Kernel,
+        entry: Entry,
+        block: Dim3,
+        threads: u32,
+    ) -> Result<u32, Error> {
+        use FunctionAttribute::*;
+        let Entry { function, registers, threads_per_block, static_shared, .. } = entry;
+        let too_many_registers =
+            Error::Registers { kernel: kernel.name, registers, block, threads: threads_per_block };
+        if threads > threads_per_block {
+            return Err(too_many_registers);
+        }
+        let (context, dynamic) = (&self.context, kernel.shared_bytes);
+        let shared = dynamic.saturating_add(static_shared);
+        if shared > self.shared_per_block {
+            return Ok(0);
+        }
+        if shared > SHARED_BY_DEFAULT {
+            let bytes = dynamic.try_into().unwrap_or(i32::MAX);
+            let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            function.set_attribute(context, attribute, bytes)?;
+        }
+        let mut blocks = function.occupancy(context, threads, dynamic)?;
+        if dynamic > 0 {
+            // Only where the driver would give the SM's memory to its cache: changing the split takes
+            // an SM without blocks.
+            let carveout = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            function.set_attribute(context, carveout, CARVEOUT_MAX_SHARED)?;
+            let most = function.occupancy(context, threads, dynamic)?;
+            if most <= blocks {
+                function.set_attribute(context, carveout, CARVEOUT_DEFAULT)?;
+            }
+            blocks = blocks.max(most);
+        }
+        match (blocks, dynamic) {
+            (0, 0) => Err(too_many_registers),
+            _ => Ok(blocks),
+        }
+    }
+}
+
+impl Loaded {
+    fn new(
+        context: &Arc<Context>,
+        module: &'static str,
+        ptx: &str,
+        sm: Sm,
+    ) -> Result<Loaded, Error> {
+        let text = blanked(ptx);
+        let functions = functions(&text);
+        let preemptible = preemptible(module, &functions)?;
+        let mut code = Code::load(context, module, ptx)?;
+        let mut touched = touch(&code, &functions)?;
+
+        let registers = |function: &Function| {
+            function.attribute(context, FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+        };
+        let mut bounds = BTreeMap::new();
+        for (name, plain) in &preemptible {
+            let (Some(entry), Some(plain)) = (touched.get(name), touched.get(plain.as_str()))
+            else {
+                continue;
+            };
+            if let Some(bound) = sm.bound(registers(entry)?, registers(plain)?) {
+                bounds.insert(*name, bound);
+            }
+        }
+        if !bounds.is_empty() {
+            let bound = bound_registers(ptx, &functions, &bounds);
+            match Code::load(context, module, &bound) {
+                Ok(bound) => {
+                    touched = touch(&bound, &functions)?;
+                    code = bound;
+                }
+                Err(error @ Error::ContextLost { .. }) => return Err(error),
+                // It runs without the bound, if on fewer blocks.
+                Err(_) => {}
+            }
+        }
+
+        let mut entries = HashMap::new();
+        let mut stack = 0;
+        for (name, _) in &preemptible {
+            use FunctionAttribute::*;
+            let Some(&function) = touched.get(name) else { continue };
+            let of_function = |attribute| function.attribute(context, attribute);
+            stack = stack.max(of_function(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?);
+            let entry = Entry {
+                function,
+                cooperates: cooperates(name, &text, &functions),
+                waits: functions.get(name).is_some_and(waits),
+                registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+                threads_per_block: of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+                static_shared: of_function(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+            };
+            entries.insert((*name).to_owned(), entry);
+        }
+        reserve_stack(context, stack as usize)?;
+        Ok(Loaded { entries, _code: code })
+    }
+}
+
+/// The kernels with both entries, each with the name of its plain one.
+fn preemptible<'a>(
+    module: &'static str,
+    functions: &Functions<'a>,
+) -> Result<Vec<(&'a str, String)>, Error> {
+    let mut kernels = Vec::new();
+    for (&name, entry) in functions.iter().filter(|(_, function)| function.is_entry) {
+        let plain = format!("{name}{PLAIN}");
+        if !functions.get(plain.as_str()).is_some_and(|plain| plain.is_entry) {
+            continue;
+        }
+        if first_parameter_bytes(entry) != Some(size_of::<Cohort>()) {
+            return Err(Error::StaleDeviceCode { module });
+        }
+        kernels.push((name, plain));
+    }
+    Ok(kernels)
+}
+
+/// Every entry, loaded.
+fn touch<'a>(code: &Code, functions: &Functions<'a>) -> Result<HashMap<&'a str, Function>, Error> {
+    let entries = functions.iter().filter(|(_, function)| function.is_entry);
+    entries.map(|(&name, _)| Ok((name, code.function(name)?))).collect()
+}
+
+/// Makes room for `bytes` of each thread's local memory now. A launch that needs more than there is waits
+/// until the device is empty.
+fn reserve_stack(context: &Context, bytes: usize) -> Result<(), Error> {
+    let limit = CUlimit::CU_LIMIT_STACK_SIZE;
+    let mut reserved = 0;
+    // SAFETY: the pointer is valid.
+    unsafe { call!(context, cuCtxGetLimit(&raw mut reserved, limit))? };
+    if reserved < bytes {
+        // SAFETY: takes no pointers.
+        unsafe { call!(context, cuCtxSetLimit(limit, bytes))? };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ptx(parameter: &str) -> String {
+        format!(
+            ".visible .entry k({parameter}) {{ ret; }}
+             .visible .entry k__plain(.param .u64 p) {{ ret; }}
+             .visible .entry native(.param .u64 p) {{ ret; }}
+             .func f() {{ ret; }} .func f__plain() {{ ret; }}"
+        )
+    }
+
+    #[test]
+    fn a_kernel_with_both_entries_is_preemptible() {
+        let bytes = size_of::<Cohort>();
+        let text = blanked(&ptx(&format!(".param .align 8 .b8 k_param_0[{bytes}]")));
+        let kernels = preemptible("kernels", &functions(&text)).expect("it is up to date");
+        assert_eq!(kernels, [("k", "k__plain".to_owned())]);
+    }
+
+    #[test]
+    fn a_kernel_with_another_first_parameter_is_of_another_version() {
+        for parameter in ["", ".param .u64 p", ".param .align 8 .b8 k_param_0[64]"] {
+            let text = blanked(&ptx(parameter));
+            let error = preemptible("kernels", &functions(&text)).expect_err("it is not");
+            assert!(matches!(error, Error::StaleDeviceCode { module: "kernels" }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The streams that cohorts run in, and their signal words.
+
+use std::ptr;
+use std::sync::Arc;
+
+use preempt_device::abi::{Lane, Signal};
+
+use super::context::Context;
+use super::driver::RawStream;
+use super::line::{BlockPriority, Stream};
+use super::memory::Fixed;
+use crate::device::LaneCount;
+use crate::error::Error;
+
+/// The hardware has few queues, and streams that share one wait for each other; the driver uses 8 unless
+/// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Chains leave half of them to single cohorts, signals
+/// and copies.
+pub(super) const LANES: LaneCount = LaneCount { normal: 16, urgent: 8, chains: 4 };
+
+const COUNT: usize = (LANES.normal + LANES.urgent) as usize;
+
+/// The streams, before anything else is created.
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// Carries signals and nothing else, so that none waits behind something else.
+    control: Stream,
+    /// Normal lanes, then urgent ones.
+    lanes: Vec<Stream>,
+}
+
+impl Streams {
+    /// The context is entered, and has no stream of ours yet: those that are created first get hardware
+    /// queues of their own.
+    pub fn new(context: &Arc<Context>) -> Result<Streams, Error> {
+        let control = Stream::new(context, BlockPriority::Greatest)?;
+        let lanes = |count, priority| (0..count).map(move |_| Stream::new(context, priority));
+        let urgent: Vec<_> =
+            lanes(LANES.urgent, BlockPriority::Greatest).collect::<Result<_, Error>>()?;
+        let mut all: Vec<_> =
+            lanes(LANES.normal, BlockPriority::Least).collect::<Result<_, Error>>()?;
+        all.extend(urgent);
+        Ok(Streams { control, lanes: all })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lanes {
+    streams: Streams,
+    words: Fixed,
+}
+
+impl Lanes {
+    /// The context is entered. Ready when what `zeroing` was given is done.
+    pub fn new(
+        context: &Arc<Context>,
+        streams: Streams,
+        zeroing: RawStream,
+    ) -> Result<Lanes, Error> {
+        let words = Fixed::new(context, COUNT * size_of::<Lane>(), zeroing)?;
+        Ok(Lanes { streams, words })
+    }
+
+    /// Forgets all signals, in the order of `stream`. Nothing is in any lane.
+    pub fn reset(&self, stream: RawStream) -> Result<(), Error> {
+        self.words.zero(stream)
+    }
+
+    /// Where a lane's word is on the device.
+    #[inline]
+    pub fn word(&self, lane: u32) -> *const Lane {
+        debug_assert!((lane as usize) < COUNT);
+        let address = self.words.address() as usize + lane as usize * size_of::<Lane>();
+        ptr::with_exposed_provenance(address)
+    }
+
+    #[inline]
+    pub fn stream(&self, lane: u32) -> &Stream {
+        &self.streams.lanes[lane as usize]
+    }
+
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams.lanes
+    }
+
+    pub fn control(&self) -> &Stream {
+        &self.streams.control
+    }
+
+    /// Writes a lane's word. The context is entered.
+    #[inline]
+    pub fn signal(&self, lane: u32, signal: Signal) -> Result<(), Error> {
+        let address = self.word(lane).addr() + std::mem::offset_of!(Lane, signal);
+        // SAFETY: the words live as long as the streams, and blocks read them as atomics.
+        unsafe { self.streams.control.write(address as u64, signal.to_bits()) }
+    }
+}

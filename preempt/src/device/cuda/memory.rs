@@ -1,0 +1,258 @@
+//! Memory: pinned on the host, fixed on the device, and the pool that buffers come from.
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use super::ALIGNMENT;
+use super::context::{Context, call};
+use super::driver::{INVALID_VALUE, OUT_OF_MEMORY, RawPool, RawStream};
+use super::line::Line;
+use super::staged::Staged;
+use crate::error::Error;
+
+/// Pinned memory is good in every context and has an address on the device
+/// (`CU_MEMHOSTALLOC_PORTABLE`, `CU_MEMHOSTALLOC_DEVICEMAP`).
+const PORTABLE_AND_MAPPED: u32 = 1 | 2;
+
+/// How much is zeroed with one copy.
+const ZEROS: usize = 1 << 20;
+
+/// Zeroed host memory that the device can use at the same address.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    start: NonNull<u8>,
+    bytes: usize,
+    context: Arc<Context>,
+}
+
+// SAFETY: memory can be used from any thread; those who share it say how.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// The context is entered, and better nothing runs: the driver may wait for it.
+    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Pinned, Error> {
+        let mut start = ptr::null_mut();
+        // SAFETY: the pointer is valid.
+        unsafe { call!(context, cuMemHostAlloc(&raw mut start, bytes, PORTABLE_AND_MAPPED))? };
+        let Some(start) = NonNull::new(start.cast::<u8>()) else {
+            return Err(Error::OutOfMemory { bytes });
+        };
+        // SAFETY: just allocated with this size.
+        unsafe { start.write_bytes(0, bytes) };
+        Ok(Pinned { start, bytes, context: context.clone() })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The address of a byte.
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= self.bytes);
+        self.start.as_ptr().wrapping_add(offset)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.context.is_freeable() && self.context.enter().is_ok() {
+            // SAFETY: allocated once, in `new`.
+            unsafe { (self.context.functions().cuMemFreeHost)(self.start.as_ptr().cast()) };
+        }
+    }
+}
+
+/// Zeroed device memory that lives as long as the device.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    address: u64,
+    bytes: usize,
+    context: Arc<Context>,
+}
+
+impl Fixed {
+    /// The context is entered. Zeroed when what `stream` was given is done.
+    pub fn new(context: &Arc<Context>, bytes: usize, stream: RawStream) -> Result<Fixed, Error> {
+        let mut address = 0;
+        // SAFETY: the pointer is valid.
+        unsafe { call!(context, cuMemAlloc_v2(&raw mut address, bytes))? };
+        let fixed = Fixed { address, bytes, context: context.clone() };
+        fixed.zero(stream)?;
+        Ok(fixed)
+    }
+
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Zeroes it in stream order. Nothing uses it at that time.
+    pub fn zero(&self, stream: RawStream) -> Result<(), Error> {
+        // SAFETY: allocated with this size.
+        unsafe { call!(self.context, cuMemsetD8Async(self.address, 0, self.bytes, stream)) }
+    }
+}
+
+impl Drop for Fixed {
+    fn drop(&mut self) {
+        if self.context.is_freeable() && self.context.enter().is_ok() {
+            // SAFETY: allocated once, in `new`.
+            unsafe { (self.context.functions().cuMemFree_v2)(self.address) };
+        }
+    }
+}
+
+/// Where buffers come from: a pool of our own, in the order of one line. It keeps what is freed, since
+/// asking the system again takes a hundred times longer; the application's default pool stays as it is.
+#[derive(Debug)]
+pub(super) struct Pool {
+    raw: RawPool,
+    line: Line,
+    staged: Staged,
+    zeros: Pinned,
+    context: Arc<Context>,
+}
+
+// SAFETY: driver functions can be called with a pool from any thread.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// The context is entered.
+    pub fn new(context: &Arc<Context>, line: Line) -> Result<Pool, Error> {
+        let properties = sys::CUmemPoolProps {
+            allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+            location: sys::CUmemLocation {
+                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                id: context.device(),
+            },
+            win32SecurityAttributes: ptr::null_mut(),
+            maxSize: 0,
+            usage: 0,
+            reserved: [0; 54],
+        };
+        let zeros = Pinned::new(context, ZEROS)?;
+        let staged = Staged::new(context)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the pointers are valid.
+        unsafe { call!(context, cuMemPoolCreate(&raw mut raw, &raw const properties))? };
+        let pool = Pool { raw, line, staged, zeros, context: context.clone() };
+        let mut keep = u64::MAX;
+        let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        let value = (&raw mut keep).cast::<c_void>();
+        // SAFETY: the attribute is a `u64`.
+        unsafe { call!(context, cuMemPoolSetAttribute(raw, threshold, value))? };
+        Ok(pool)
+    }
+
+    /// Zeroed memory that every stream can use. `beside_kernels`: whether kernels may hold the SMs, so
+    /// that one that fills memory might wait for them.
+    pub fn allocate(&self, bytes: usize, beside_kernels: bool) -> Result<u64, Error> {
+        if bytes == 0 {
+            return Ok(ALIGNMENT);
+        }
+        let _entered = self.context.enter()?;
+        let mut address = 0;
+        let number = self.line.issue(|stream| {
+            // SAFETY: the pointer is valid.
+            unsafe {
+                call!(
+                    self.context,
+                    cuMemAllocFromPoolAsync(&raw mut address, bytes, self.raw, stream)
+                )?;
+            }
+            // SAFETY: just allocated with this size.
+            unsafe {
+                match beside_kernels {
+                    true => self.copy_zeros(address, bytes, stream),
+                    false => call!(self.context, cuMemsetD8Async(address, 0, bytes, stream)),
+                }
+            }
+        });
+        match number.and_then(|number| self.line.wait(number)) {
+            Ok(()) => Ok(address),
+            // More than there are addresses is an invalid value.
+            Err(Error::Driver { code: OUT_OF_MEMORY | INVALID_VALUE, .. }) if address == 0 => {
+                Err(Error::OutOfMemory { bytes })
+            }
+            Err(error) => {
+                if address != 0 {
+                    // SAFETY: allocated above, and nobody knows of it.
+                    unsafe { self.free(address, bytes) }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Zeroes memory in stream order, without a kernel. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the caller's.
+    pub unsafe fn copy_zeros(
+        &self,
+        address: u64,
+        bytes: usize,
+        stream: RawStream,
+    ) -> Result<(), Error> {
+        for start in (0..bytes).step_by(ZEROS) {
+            let len = ZEROS.min(bytes - start);
+            let (to, from) = (address + start as u64, self.zeros.at(0).cast::<c_void>());
+            // SAFETY: within the memory, and within the zeros, which nobody writes.
+            unsafe { call!(self.context, cuMemcpyHtoDAsync_v2(to, from, len, stream))? };
+        }
+        Ok(())
+    }
+
+    /// Copies `data` to the device, and waits until it is there.
+    ///
+    /// # Safety
+    ///
+    /// Both places are valid for `bytes`, and nobody else uses `address`.
+    pub unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.staged.upload(&self.line, address, data, bytes) }
+    }
+
+    /// Frees memory in the line's order.
+    ///
+    /// # Safety
+    ///
+    /// It came from `allocate` with the same `bytes`, is freed once, and nothing uses it.
+    pub unsafe fn free(&self, address: u64, bytes: usize) {
+        if bytes == 0 || !self.context.is_freeable() {
+            return;
+        }
+        let Ok(_entered) = self.context.enter() else { return };
+        let stream = self.line.stream().raw();
+        // Fails with the context alone, which `check` takes note of.
+        // SAFETY: the caller's promise.
+        let _ = unsafe { call!(self.context, cuMemFreeAsync(address, stream)) };
+    }
+
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
+    /// Host memory that holds zeros, a mebibyte of them.
+    pub fn zeros(&self) -> *mut u8 {
+        self.zeros.at(0)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.context.is_freeable() && self.context.enter().is_ok() {
+            // SAFETY: created once, in `new`. What is still allocated keeps what it needs.
+            unsafe { (self.context.functions().cuMemPoolDestroy)(self.raw) };
+        }
+    }
+}

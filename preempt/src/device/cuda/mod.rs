@@ -1,0 +1,447 @@
+//! A CUDA GPU.
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `driver` | the driver library: its functions, what its codes mean |
+//! | `context` | the primary context: who has it current, whether it still works |
+//! | `line` | streams, and streams whose progress the host reads from a word |
+//! | `memory` | pinned memory, and the pool that buffers come from |
+//! | `lanes` | the streams that cohorts run in, their signal words |
+//! | `controls`, `drops` | control blocks, posts, lists of dropped chunks |
+//! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
+//! | `copies`, `ring`, `staged` | small and large copies |
+//! | `watch` | waiting for cohorts |
+//! | `probe` | what is tried out before anything runs |
+//!
+//! `README.md` beside this file says which stream carries what, who takes which lock, and what may
+//! never be called while kernels run.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use cudarc::driver::sys::{
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
+};
+use preempt_device::abi::{Cohort, MAX_SMS, Signal};
+use preempt_device::host::{Args, Dim3, Kernel};
+
+use super::{Backend, ControlMemory, Copy, Device, DeviceInner, Drops, Grid, LaneCount, Report};
+use crate::engine::OpKey;
+use crate::error::Error;
+use crate::module::Module;
+
+mod code;
+mod context;
+mod controls;
+mod copies;
+mod driver;
+mod drops;
+mod kernels;
+mod lanes;
+mod line;
+mod memory;
+mod probe;
+mod registers;
+mod ring;
+mod staged;
+mod watch;
+
+use context::{Context, call};
+use controls::Controls;
+use copies::{Copies, Lines, Shared};
+use driver::DeviceAttribute;
+use drops::DropLists;
+use kernels::{Kernels, Launchable};
+use lanes::{LANES, Lanes, Streams};
+use line::Line;
+use memory::{Pinned, Pool};
+use probe::probe;
+use watch::Watch;
+
+/// Where allocations of no bytes are, and what the driver aligns others to.
+const ALIGNMENT: u64 = 256;
+
+/// Parameters of a launch that need no allocation.
+const FEW_PARAMETERS: usize = 64;
+
+/// The least compute capability: memory operations and barriers that the worker loop uses.
+const LEAST_CAPABILITY: u32 = 8;
+
+/// What a panic leaves locked is whole: no code of others runs under a lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The GPUs in use. Two schedulers on one GPU would not know of each other, so there is one device for
+/// each.
+static DEVICES: Mutex<Vec<(u32, Weak<DeviceInner>)>> = Mutex::new(Vec::new());
+
+/// The device of the `ordinal`th GPU.
+pub(super) fn open(ordinal: u32) -> Result<Device, Error> {
+    let mut devices = lock(&DEVICES);
+    devices.retain(|(_, device)| device.strong_count() > 0);
+    let same = devices.iter().find(|(number, _)| *number == ordinal);
+    if let Some(inner) = same.and_then(|(_, device)| device.upgrade()) {
+        return Ok(Device { inner });
+    }
+    let (backend, properties) = CudaDevice::new(ordinal)?;
+    let device = Device::new(Arc::new(backend), properties);
+    devices.push((ordinal, Arc::downgrade(&device.inner)));
+    Ok(device)
+}
+
+pub(super) struct CudaDevice {
+    lanes: Lanes,
+    controls: Controls,
+    drops: DropLists,
+    copies: Copies,
+    kernels: Kernels,
+    pool: Arc<Pool>,
+    shared: Arc<Shared>,
+    /// Cycles of an SM's clock in a millisecond.
+    kilohertz: u32,
+    /// Whether the loss of the context was reported.
+    lost_reported: AtomicBool,
+}
+
+impl CudaDevice {
+    fn new(ordinal: u32) -> Result<(CudaDevice, super::Properties), Error> {
+        let context = Arc::new(Context::new(ordinal)?);
+        check_requirements(&context)?;
+        let properties = context.properties()?;
+        if properties.sms > MAX_SMS {
+            let reason = format!("it has {} SMs, and a signal can name {MAX_SMS}", properties.sms);
+            return Err(Error::DeviceUnsupported { reason: reason.into() });
+        }
+        let kilohertz = context.attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
+
+        let _entered = context.enter()?;
+        let streams = Streams::new(&context)?;
+        let words = Arc::new(Pinned::new(&context, 6 * Line::WORD_SPACE)?);
+        let line = |index| Line::new(&context, &words, index);
+        let small_up = Arc::new(line(0)?);
+        let lines = Lines {
+            small_up: small_up.clone(),
+            small_down: line(1)?,
+            across: line(2)?,
+            large_up: line(3)?,
+            large_down: line(4)?,
+        };
+        let pool = Arc::new(Pool::new(&context, line(5)?)?);
+        let lanes = Lanes::new(&context, streams, pool.line().stream().raw())?;
+        let zeroed = pool.line().issue(|_| Ok(()))?;
+        pool.line().wait(zeroed)?;
+        probe(&context, &properties, &lanes, &pool, &lines)?;
+
+        let watch = Watch::new(lanes.streams().len());
+        let shared = Arc::new(Shared::new(&context, watch));
+        let device = CudaDevice {
+            lanes,
+            controls: Controls::new(&context, &pool)?,
+            drops: DropLists::new(&context, &pool, &small_up)?,
+            copies: Copies::new(&shared, lines)?,
+            kernels: Kernels::new(&context, properties.shared_per_block)?,
+            pool,
+            shared,
+            kilohertz,
+            lost_reported: AtomicBool::new(false),
+        };
+        Ok((device, properties))
+    }
+
+    fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// How much happened that a scheduler has to look at.
+    fn news(&self) -> u64 {
+        self.shared.watch.news() + u64::from(self.context().lost().is_some())
+    }
+
+    /// Asks the driver about everything that is out. It tells of a fault when it is asked, and takes
+    /// note of it here.
+    fn check_for_faults(&self) {
+        let Ok(_entered) = self.context().enter() else { return };
+        for lane in self.shared.watch.busy_lanes() {
+            if self.lanes.stream(lane).is_idle().is_err() {
+                return;
+            }
+        }
+        // Errors that are not of the context are those of what was put into the stream.
+        let _ = self.copies.check();
+    }
+}
+
+/// Refuses a device that lacks what is used here.
+fn check_requirements(context: &Context) -> Result<(), Error> {
+    use DeviceAttribute::*;
+    let (major, minor) = (
+        context.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        context.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    if major < LEAST_CAPABILITY {
+        let reason = format!(
+            "it has compute capability {major}.{minor}; {LEAST_CAPABILITY}.0 or more is needed"
+        );
+        return Err(Error::DeviceUnsupported { reason: reason.into() });
+    }
+    for (attribute, what) in [
+        (
+            CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
+            "one address space with the host, through which the device reports",
+        ),
+        (
+            CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+            "access to the host's memory, through which it reports",
+        ),
+        (
+            CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+            "64-bit stream memory operations, which carry the signals to stop",
+        ),
+        (
+            CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
+            "memory pools, without which memory is not freed while kernels run",
+        ),
+    ] {
+        if context.attribute(attribute)? == 0 {
+            let reason = format!("it, or its driver, lacks {what}");
+            return Err(Error::DeviceUnsupported { reason: reason.into() });
+        }
+    }
+    Ok(())
+}
+
+/// Lets a grid start while the last blocks of the one before it in its stream end, and wait there: that
+/// hides most of the time between two grids.
+fn early_start() -> CUlaunchAttribute {
+    CUlaunchAttribute {
+        id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    }
+}
+
+/// Calls `launch` with pointers to the parameters: the cohort, and then the arguments.
+#[inline]
+fn with_parameters<R>(
+    cohort: &Cohort,
+    args: &Args,
+    launch: impl FnOnce(*mut *mut c_void) -> R,
+) -> R {
+    let cohort = ptr::from_ref(cohort).cast_mut().cast::<c_void>();
+    let mut pointers = args.pointers().map(|pointer| pointer.cast_mut().cast::<c_void>());
+    let mut few = [ptr::null_mut(); FEW_PARAMETERS];
+    few[0] = cohort;
+    for place in &mut few[1..] {
+        match pointers.next() {
+            Some(pointer) => *place = pointer,
+            None => return launch(few.as_mut_ptr()),
+        }
+    }
+    let mut many: Vec<_> = few.into_iter().chain(pointers).collect();
+    launch(many.as_mut_ptr())
+}
+
+impl Backend for CudaDevice {
+    fn load(&self, modules: &[Module]) -> Result<(), Error> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        self.kernels.load(modules)?;
+        // The last scheduler is gone, and the next one counts epochs and tickets from the start.
+        self.shared.watch.clear();
+        self.lanes.reset(self.pool.line().stream().raw())?;
+        self.controls.reset()
+    }
+
+    fn lanes(&self) -> LaneCount {
+        LANES
+    }
+
+    fn ticks(&self, time: Duration) -> u32 {
+        let cycles = time.as_nanos() * u128::from(self.kilohertz.max(1)) / 1_000_000;
+        cycles.try_into().unwrap_or(u32::MAX)
+    }
+
+    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<u32, Error> {
+        self.context().alive()?;
+        self.kernels.get(kernel, block).map(|launchable| launchable.blocks_per_sm)
+    }
+
+    fn new_control(&self) -> Result<ControlMemory, Error> {
+        self.controls.take()
+    }
+
+    fn take_drops(&self) -> Result<Drops, Error> {
+        self.drops.take()
+    }
+
+    fn give_back_drops(&self, drops: Drops, is_empty: bool) {
+        // A list that cannot be zeroed is used no more.
+        let _ = self.drops.give_back(drops, is_empty);
+    }
+
+    fn launch(&self, _op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        let Launchable { function, cooperates, waits, .. } =
+            self.kernels.get(grid.kernel, grid.block)?;
+        let cohort = Cohort { lane: self.lanes.word(lane), barrier: cooperates, ..cohort };
+        let mut attribute = early_start();
+        let config = CUlaunchConfig {
+            gridDimX: cohort.blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: grid.block.x,
+            blockDimY: grid.block.y,
+            blockDimZ: grid.block.z,
+            sharedMemBytes: grid.kernel.shared_bytes,
+            hStream: self.lanes.stream(lane).raw(),
+            attrs: &raw mut attribute,
+            // Where nothing is in the lane, too: the driver takes less time for it.
+            numAttrs: u32::from(waits),
+        };
+        with_parameters(&cohort, &grid.args, |parameters| {
+            let (config, function) = (&raw const config, function.0);
+            // SAFETY: these are the parameters of the entry, whose first one has a cohort's size, and
+            // of which a `Call` promises the others; the driver copies them.
+            unsafe {
+                call!(context, cuLaunchKernelEx(config, function, parameters, ptr::null_mut()))
+            }
+        })?;
+        // SAFETY: the controls keep posts as long as the device lives.
+        unsafe { self.shared.watch.add(lane, cohort.post, cohort.ticket) };
+        Ok(())
+    }
+
+    fn signal(&self, lane: u32, signal: Signal) {
+        let context = self.context();
+        // Whoever waits for the SMs would wait for ever.
+        context.must(context.enter().and_then(|_entered| self.lanes.signal(lane, signal)));
+        self.shared.watch.stir();
+    }
+
+    unsafe fn copy(&self, op: OpKey, copy: Copy) {
+        // SAFETY: the caller's promise.
+        unsafe { self.copies.start(op, copy) }
+    }
+
+    fn poll(&self, reports: &mut Vec<Report>) {
+        let Some(message) = self.context().lost() else {
+            return self.copies.take_reports(reports);
+        };
+        // Relaxed: the scheduler's own lock orders its turns.
+        if !self.lost_reported.swap(true, Ordering::Relaxed) {
+            self.copies.forget();
+            reports.push(Report::Lost(message.clone()));
+        }
+    }
+
+    fn is_polled(&self) -> bool {
+        true
+    }
+
+    fn check(&self) {
+        self.check_for_faults();
+    }
+
+    fn mark(&self) -> u64 {
+        self.news()
+    }
+
+    fn wait(&self, mark: u64, timeout: Duration) {
+        let is_over = || self.news() != mark || self.copies.has_news();
+        self.shared.watch.wait(timeout, is_over, || self.check_for_faults());
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, Error> {
+        self.pool.allocate(bytes, self.shared.watch.has_out())
+    }
+
+    unsafe fn free(&self, address: u64, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.pool.free(address, bytes) }
+    }
+
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) {
+        // Whoever uses the memory would find something else in it.
+        // SAFETY: the caller's promise.
+        self.context().must(unsafe { self.pool.fill(address, data, bytes) });
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        let context = self.context();
+        // The scheduler waited for what it could. Freeing would wait for the rest.
+        let is_idle = context.enter().and_then(|_entered| {
+            self.lanes.streams().iter().try_fold(true, |all, lane| Ok(all & lane.is_idle()?))
+        });
+        if !matches!(is_idle, Ok(true)) {
+            context.abandon();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_an_error_that_can_be_printed() {
+        // Without a driver this one; with one, there are fewer GPUs.
+        let error = open(u32::MAX).expect_err("nobody has so many GPUs");
+        let message = format!("{error} {error:?}");
+        match error {
+            Error::NoDriver { library } => assert!(message.contains(library), "{message}"),
+            Error::NoGpu { .. } => assert!(message.contains("4294967295"), "{message}"),
+            _ => assert!(!message.is_empty()),
+        }
+    }
+
+    fn parameters(values: u32) -> Vec<usize> {
+        let mut args = Args::default();
+        (0..values).for_each(|value| args.push_value(value));
+        let cohort = COHORT;
+        let expected = args.pointers().map(|pointer| pointer.addr());
+        let expected: Vec<_> =
+            [ptr::from_ref(&cohort).addr()].into_iter().chain(expected).collect();
+        let given = with_parameters(&cohort, &args, |parameters| {
+            // SAFETY: there is one for the cohort and one for each value.
+            let given = |index| unsafe { *parameters.add(index) }.addr();
+            (0..=values as usize).map(given).collect::<Vec<_>>()
+        });
+        assert_eq!(given, expected);
+        given
+    }
+
+    const COHORT: Cohort = Cohort {
+        control: ptr::null(),
+        lane: ptr::null(),
+        post: ptr::null(),
+        drops: ptr::null(),
+        signal: Signal::from_bits(0),
+        after: ptr::null(),
+        after_word: 0,
+        left: 0,
+        tasks: 0,
+        grid: [0; 3],
+        ticket: 1,
+        blocks: 0,
+        workers: 0,
+        amortize: 0,
+        pace: 0,
+        slot: 0,
+        parity: 0,
+        barrier: true,
+    };
+
+    #[test]
+    fn parameters_come_after_the_cohort_however_many_there_are() {
+        for values in [0, 1, 62, 63, 64, 200] {
+            assert_eq!(parameters(values).len(), values as usize + 1);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What is tried out before anything else runs: how the SMs are numbered, and everything that the
+//! driver would otherwise set up at its first use, when it might wait for a running kernel.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use preempt_device::abi::Signal;
+
+use super::code::Code;
+use super::context::{Context, call};
+use super::copies::Lines;
+use super::driver::RawStream;
+use super::lanes::Lanes;
+use super::line::Stream;
+use super::memory::{Pinned, Pool};
+use crate::device::Properties;
+use crate::error::Error;
+
+/// Writes down the number of SM ids, one SM id that is too large, and which of the others there are.
+///
+/// Each block stays for a while, so that the grid fills the device and every SM has some.
+const PTX: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry preempt_probe(.param .u64 words, .param .u32 sms, .param .u64 cycles)
+{
+    .reg .pred %p<3>;
+    .reg .b32 %r<5>;
+    .reg .b64 %rd<8>;
+    mov.u64 %rd1, %clock64;
+    ld.param.u64 %rd2, [words];
+    ld.param.u32 %r1, [sms];
+    ld.param.u64 %rd3, [cycles];
+    cvta.to.global.u64 %rd2, %rd2;
+    mov.u32 %r2, %nsmid;
+    st.global.u32 [%rd2], %r2;
+    mov.u32 %r3, %smid;
+    setp.ge.u32 %p1, %r3, %r1;
+    @%p1 bra BEYOND;
+    mul.wide.u32 %rd4, %r3, 4;
+    add.u64 %rd5, %rd2, %rd4;
+    mov.u32 %r4, 1;
+    st.global.u32 [%rd5+8], %r4;
+    bra STAY;
+BEYOND:
+    st.global.u32 [%rd2+4], %r3;
+STAY:
+    mov.u64 %rd6, %clock64;
+    sub.u64 %rd7, %rd6, %rd1;
+    setp.lt.u64 %p2, %rd7, %rd3;
+    @%p2 bra STAY;
+    ret;
+}
+";
+
+/// Where in the probe's words the SMs start.
+const FIRST_SM: usize = 2;
+
+/// How long a block stays, in cycles: longer than it takes to launch the grid.
+const STAY: u64 = 40_000;
+
+/// How often the probe is repeated where not every SM was seen: others may use the device.
+const TRIES: u32 = 10;
+
+/// How long anything here may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Refuses a device whose SMs are not numbered without gaps, and warms up everything else. The context
+/// is entered.
+pub(super) fn probe(
+    context: &Arc<Context>,
+    properties: &Properties,
+    lanes: &Lanes,
+    pool: &Pool,
+    lines: &Lines,
+) -> Result<(), Error> {
+    let words = Pinned::new(context, (FIRST_SM + properties.sms as usize) * 4)?;
+    let code = Code::load(context, "preempt_probe", PTX)?;
+    let entry = code.function("preempt_probe")?;
+    let launch = |blocks: u32, stream: &Stream| {
+        let (address, sms, stay) = (words.at(0) as u64, properties.sms, STAY);
+        let mut parameters = [
+            (&raw const address).cast_mut().cast::<c_void>(),
+            (&raw const sms).cast_mut().cast::<c_void>(),
+            (&raw const stay).cast_mut().cast::<c_void>(),
+        ];
+        let (function, raw) = (entry.0, stream.raw());
+        let parameters = parameters.as_mut_ptr();
+        // SAFETY: these are the entry's parameters, and the words are there until the stream is idle.
+        unsafe {
+            call!(
+                context,
+                cuLaunchKernel(
+                    function,
+                    blocks,
+                    1,
+                    1,
+                    1,
+                    1,
+                    1,
+                    0,
+                    raw,
+                    parameters,
+                    ptr::null_mut()
+                )
+            )?;
+        }
+        settle(context, stream)
+    };
+
+    for lane in lanes.streams() {
+        launch(1, lane)?;
+    }
+    lanes.signal(0, Signal::default())?;
+    settle(context, lanes.control())?;
+    warm_up(context, pool, lines)?;
+
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        launch(properties.sms * properties.blocks_per_sm, lanes.stream(0))?;
+        seen = (0..words.bytes() / 4)
+            // SAFETY: within the memory, aligned, and no longer written.
+            .map(|word| unsafe { words.at(word * 4).cast::<u32>().read_volatile() })
+            .collect();
+        if judge(&seen)? {
+            return Ok(());
+        }
+    }
+    Err(Error::DeviceUnsupported {
+        reason: format!(
+            "{} of its {} SMs did not run anything in {TRIES} trials; is something else running on it?",
+            seen.iter().skip(FIRST_SM).filter(|word| **word == 0).count(),
+            properties.sms
+        )
+        .into(),
+    })
+}
+
+/// Whether the words of the probe say that SMs are numbered from 0 without gaps; `false` if they do
+/// not say so yet.
+fn judge(words: &[u32]) -> Result<bool, Error> {
+    let [ids, beyond, seen @ ..] = words else { return Ok(false) };
+    if *beyond != 0 {
+        return Err(Error::DeviceUnsupported {
+            reason: format!(
+                "it has {} SMs, and one of them has the number {beyond}; grants are ranges of \
+                 numbers and need them without gaps (is this a part of a GPU?)",
+                seen.len()
+            )
+            .into(),
+        });
+    }
+    // As many ids as SMs, or every id seen.
+    Ok(*ids as usize == seen.len() || seen.iter().all(|seen| *seen != 0))
+}
+
+/// Waits until a stream is done, for a limited time.
+fn settle(context: &Context, stream: &Stream) -> Result<(), Error> {
+    let start = Instant::now();
+    while !stream.is_idle()? {
+        if start.elapsed() > TIMEOUT {
+            context.abandon();
+            let reason = "it does not run anything; is something else running on it?".into();
+            return Err(Error::DeviceUnsupported { reason });
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Uses each line, and each function of the driver that may be a kernel of its own.
+fn warm_up(context: &Context, pool: &Pool, lines: &Lines) -> Result<(), Error> {
+    const BYTES: usize = 1 << 20;
+    let host = pool.zeros();
+    let device = pool.allocate(2 * BYTES, true)?;
+    let use_line = |line: &super::line::Line, work: &dyn Fn(RawStream) -> Result<(), Error>| {
+        line.issue(work)?;
+        settle(context, line.stream())
+    };
+    // By length and alignment the driver chooses between several kernels.
+    for (offset, bytes) in [(0, BYTES), (0, 64), (1, 2), (1, 4099), (2, 4098), (4, 4100)] {
+        let (there, here) = (device + BYTES as u64 + offset, device + offset);
+        // SAFETY: both are within the memory.
+        use_line(&lines.across, &|stream| unsafe {
+            call!(context, cuMemcpyDtoDAsync_v2(there, here, bytes, stream))
+        })?;
+        // SAFETY: within the memory.
+        use_line(pool.line(), &|stream| unsafe {
+            call!(context, cuMemsetD8Async(here, 0, bytes, stream))
+        })?;
+        for line in [&*lines.small_up, &lines.large_up] {
+            // SAFETY: within the memory, and within the zeros.
+            use_line(line, &|stream| unsafe {
+                call!(
+                    context,
+                    cuMemcpyHtoDAsync_v2(here, host.cast(), bytes - offset as usize, stream)
+                )
+            })?;
+        }
+        for line in [&lines.small_down, &lines.large_down] {
+            // What is read is zero, so that the zeros stay what they are.
+            // SAFETY: within the memory, and within the zeros.
+            use_line(line, &|stream| unsafe {
+                call!(
+                    context,
+                    cuMemcpyDtoHAsync_v2(host.cast(), here, bytes - offset as usize, stream)
+                )
+            })?;
+        }
+    }
+    // SAFETY: allocated above, and everything is done.
+    unsafe { pool.free(device, 2 * BYTES) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ptx::{blanked, functions};
+
+    #[test]
+    fn sms_without_gaps_are_accepted() {
+        assert!(judge(&[4, 0, 1, 1, 1, 1]).expect("no id is too large"));
+        assert!(judge(&[4, 0, 1, 0, 1, 1]).expect("no id is too large"), "there are no other ids");
+        assert!(judge(&[8, 0, 1, 1, 1, 1]).expect("no id is too large"), "all were seen");
+    }
+
+    #[test]
+    fn others_are_refused_or_tried_again() {
+        assert!(!judge(&[8, 0, 1, 0, 1, 1]).expect("the last SM may be somewhere else"));
+        let error = judge(&[8, 5, 1, 0, 1, 1]).expect_err("5 is beyond 4");
+        assert!(error.to_string().contains("number 5"), "{error}");
+        assert!(!judge(&[]).expect("nothing is known"));
+    }
+
+    #[test]
+    fn the_probe_is_an_entry() {
+        let text = blanked(PTX);
+        assert!(functions(&text)["preempt_probe"].is_entry);
+    }
+}

@@ -1,0 +1,104 @@
+//! Large copies between the device and ordinary host memory, in pieces through two pinned buffers:
+//! the device copies one while the host copies the other.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex};
+
+use super::context::{Context, call};
+use super::line::Line;
+use super::lock;
+use super::memory::Pinned;
+use crate::error::Error;
+
+/// Bytes of a piece. Large enough that the driver calls do not count, and small enough to stay in the
+/// processor's cache between the two copies.
+const PIECE: usize = 2 << 20;
+
+/// The two buffers. One copy uses them at a time.
+#[derive(Debug)]
+pub(super) struct Staged {
+    buffers: Mutex<Pinned>,
+    context: Arc<Context>,
+}
+
+impl Staged {
+    /// The context is entered.
+    pub fn new(context: &Arc<Context>) -> Result<Staged, Error> {
+        let buffers = Mutex::new(Pinned::new(context, 2 * PIECE)?);
+        Ok(Staged { buffers, context: context.clone() })
+    }
+
+    /// Copies to the device, and waits until everything is there. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// Both places are valid for `bytes`, and nobody else uses `to`.
+    pub unsafe fn upload(
+        &self,
+        line: &Line,
+        to: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let buffers = lock(&self.buffers);
+        // The last piece that was put into each buffer.
+        let mut last = [0; 2];
+        for (piece, start) in (0..bytes).step_by(PIECE).enumerate() {
+            let len = PIECE.min(bytes - start);
+            let buffer = buffers.at(piece % 2 * PIECE);
+            line.wait(last[piece % 2])?;
+            let fill = || {
+                // SAFETY: both are valid for the piece; the device has read what was in the buffer.
+                unsafe { from.add(start).copy_to_nonoverlapping(buffer, len) }
+            };
+            self.context.touching(fill)?;
+            last[piece % 2] = line.issue(|stream| {
+                let (to, buffer) = (to + start as u64, buffer.cast::<c_void>());
+                // SAFETY: as above, and nobody writes the buffer before the line has passed this.
+                unsafe { call!(self.context, cuMemcpyHtoDAsync_v2(to, buffer, len, stream)) }
+            })?;
+        }
+        line.wait(last[0].max(last[1]))
+    }
+
+    /// Copies from the device. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// Both places are valid for `bytes`, and nobody else uses `to`.
+    pub unsafe fn download(
+        &self,
+        line: &Line,
+        to: *mut u8,
+        from: u64,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let buffers = lock(&self.buffers);
+        let pieces = bytes.div_ceil(PIECE);
+        let len = |piece: usize| PIECE.min(bytes - piece * PIECE);
+        let buffer = |piece: usize| buffers.at(piece % 2 * PIECE);
+        let fetch = |piece: usize| {
+            line.issue(|stream| {
+                let (to, from) = (buffer(piece).cast::<c_void>(), from + (piece * PIECE) as u64);
+                // SAFETY: the caller's promise; nobody uses the buffer before the line has passed this.
+                unsafe { call!(self.context, cuMemcpyDtoHAsync_v2(to, from, len(piece), stream)) }
+            })
+        };
+        // The piece before is on its way while this one is asked for.
+        let mut coming = None;
+        for piece in 0..=pieces {
+            let before = coming.take();
+            if piece < pieces {
+                coming = Some((piece, fetch(piece)?));
+            }
+            if let Some((piece, number)) = before {
+                line.wait(number)?;
+                let (from, to) = (buffer(piece), to.wrapping_add(piece * PIECE));
+                let len = len(piece);
+                // SAFETY: the caller's promise; the device has written the buffer.
+                self.context.touching(|| unsafe { from.copy_to_nonoverlapping(to, len) })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! How many operations of a stream can be outstanding.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use super::{Shared, lock};
+
+/// The most operations of one stream that are submitted and not over.
+pub(super) const MAX_OUTSTANDING: usize = 64;
+
+/// Counts a stream's outstanding operations.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    outstanding: Mutex<usize>,
+    freed: Condvar,
+}
+
+impl Room {
+    /// Takes room for one more operation; waits for it if there is none.
+    pub fn enter(&self, shared: &Shared) {
+        if self.try_enter() {
+            return;
+        }
+        let start = Instant::now();
+        while start.elapsed() < shared.spin {
+            shared.drive();
+            if self.try_enter() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        if shared.is_poller() {
+            // A waker that the poller calls submits: nobody else would look after the device.
+            while !self.try_enter() {
+                shared.poll_while(|| *lock(&self.outstanding) >= MAX_OUTSTANDING);
+            }
+            return;
+        }
+        let full = |outstanding: &mut usize| *outstanding >= MAX_OUTSTANDING;
+        let outstanding = self.freed.wait_while(lock(&self.outstanding), full);
+        *outstanding.unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn try_enter(&self) -> bool {
+        let mut outstanding = lock(&self.outstanding);
+        let has_room = *outstanding < MAX_OUTSTANDING;
+        *outstanding += usize::from(has_room);
+        has_room
+    }
+
+    /// Gives room back.
+    pub fn leave(&self) {
+        let mut outstanding = lock(&self.outstanding);
+        *outstanding -= 1;
+        let was_full = *outstanding + 1 == MAX_OUTSTANDING;
+        drop(outstanding);
+        if was_full {
+            self.freed.notify_all();
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! What can go wrong on a GPU, and that results are right when nothing does. Without a GPU each test
+//! prints SKIP and why.
+
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use preempt::policy::StaticPriority;
+use preempt::{Buffer, Device, Error, Handle, LaunchReport, Scheduler, Stream};
+use preempt_test_kernels as kernels;
+use preempt_tests::storm::{self, Chaos, Kind, Load, Strength, Tally, Victim};
+
+/// The GPU, which one test at a time has.
+struct Gpu {
+    device: Device,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Gpu {
+    fn new() -> Option<Gpu> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        match Device::cuda(0) {
+            Ok(device) => Some(Gpu { device, _alone: alone }),
+            Err(error @ (Error::NoDriver { .. } | Error::NoGpu { .. })) => {
+                println!("SKIP: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn scheduler(&self) -> Scheduler {
+        let builder = Scheduler::builder().device(self.device.clone());
+        builder.kernels(preempt_tests::KERNELS).build().expect("a scheduler")
+    }
+}
+
+/// A kernel that fills the device for about this many rounds, with yield points.
+struct Long {
+    handle: Handle<LaunchReport>,
+    out: Buffer<u32>,
+    rounds: u32,
+}
+
+impl Long {
+    const BLOCK: u32 = 1024;
+
+    fn launch(scheduler: &Scheduler, stream: &Stream, rounds: u32) -> Long {
+        let tasks = 2 * scheduler.device().properties().sms;
+        let mut starts = scheduler.zeroed(tasks as usize).expect("memory");
+        let mut out = scheduler.zeroed((tasks * Self::BLOCK) as usize).expect("memory");
+        let call = kernels::spin_yielding(&mut starts, rounds, &mut out);
+        let handle = stream.launch(call.grid(tasks).block(Self::BLOCK)).expect("accepted");
+        Long { handle, out, rounds }
+    }
+
+    /// Waits for the kernel, and compares what it wrote.
+    fn check(self, stream: &Stream) -> LaunchReport {
+        let report = self.handle.wait().expect("runs");
+        let out = stream.download(&self.out).and_then(|copy| copy.wait()).expect("copied");
+        // The generator's n-th step in closed form: x -> a x + c, n times.
+        let (mut a, mut c) = (1u32, 0u32);
+        for _ in 0..self.rounds {
+            (a, c) =
+                (a.wrapping_mul(1_664_525), c.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        }
+        let wrong =
+            (0..).zip(&out).find(|(x, value)| a.wrapping_mul(*x).wrapping_add(c) != **value);
+        assert_eq!(wrong, None);
+        report
+    }
+}
+
+/// A small urgent kernel, and what it has to leave.
+fn tick(scheduler: &Scheduler, stream: &Stream) {
+    let (mut counts, mut writes) =
+        (scheduler.zeroed(8).expect("memory"), scheduler.zeroed(8 * 32).expect("memory"));
+    let call = kernels::count_1d(&mut counts, &mut writes).grid(8).block(32);
+    stream.launch(call).and_then(|handle| handle.wait()).expect("runs");
+    let counts: Vec<u32> = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(counts, [1; 8]);
+}
+
+const ROUNDS: u32 = 2_000_000;
+
+#[test]
+fn without_a_driver_the_error_says_what_was_looked_for() {
+    match Device::cuda(0) {
+        Err(error @ Error::NoDriver { .. }) => {
+            assert!(error.to_string().contains("libcuda"), "{error}");
+            assert!(error.to_string().contains("Device::cpu"), "{error}");
+        }
+        _ => println!("SKIP: there is a driver"),
+    }
+}
+
+#[test]
+fn an_ordinal_out_of_range_is_an_error_that_tells_the_range() {
+    let Some(_gpu) = Gpu::new() else { return };
+    let error = Device::cuda(10_000).expect_err("no machine has that many");
+    assert!(matches!(error, Error::NoGpu { ordinal: 10_000, .. }), "{error:?}");
+}
+
+#[test]
+fn the_device_says_what_it_is() {
+    let Some(gpu) = Gpu::new() else { return };
+    let properties = gpu.device.properties();
+    assert!(!properties.name.is_empty() && properties.sms > 0 && properties.threads_per_sm >= 1024);
+    assert!(properties.driver.is_some());
+    println!("{properties:?}");
+}
+
+#[test]
+fn a_device_has_one_scheduler_whoever_opened_it() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let again = Device::cuda(0).expect("the same device");
+    let second = Scheduler::builder().device(again).build();
+    assert!(matches!(second, Err(Error::DeviceTaken)), "{second:?}");
+    tick(&scheduler, &scheduler.stream(0));
+}
+
+#[test]
+fn every_kernel_counts_its_tasks_once() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let stream = scheduler.stream(0);
+    let mut tally = Tally::default();
+    for kind in Kind::ALL {
+        let victim = Victim::launch(kind, &scheduler, &stream, 24_000).expect("accepted");
+        victim.check(&stream, &mut tally).expect("runs");
+    }
+    assert_eq!((tally.mistake, tally.lost, tally.repeated), (None, 0, 0));
+}
+
+/// Storms with every policy. `compute-sanitizer` runs this test too.
+#[test]
+fn storms_lose_and_repeat_nothing() {
+    let Some(gpu) = Gpu::new() else { return };
+    // `no-yield-points` is for `racecheck`: a block's yield points share a word that is read and
+    // written without order on purpose, and it warns of that. It keeps every access to shared memory,
+    // so there is one storm only.
+    let small = std::env::var("PREEMPT_SMALL_STORM").ok();
+    let (enough, tasks, kinds) = match small.as_deref() {
+        None => (500, 24_000, &Kind::ALL[..]),
+        Some("no-yield-points") => (60, 2_400, &Kind::ALL[..6]),
+        Some(_) => (40, 2_400, &Kind::ALL[..]),
+    };
+    let storm = |builder: preempt::SchedulerBuilder, urgent_priority| {
+        let builder = builder.device(gpu.device.clone()).kernels(preempt_tests::KERNELS);
+        let scheduler = builder.build().expect("a scheduler");
+        // Up to 50 µs or so: time enough for somebody to come in between.
+        let load = Load { tasks, ticks: 100_000 };
+        let strength = Strength { enough, load, kinds, urgent_priority, seed: 7 };
+        let tally = storm::yields(&scheduler, strength, |_| ()).expect("runs");
+        assert_eq!((&tally.mistake, tally.lost, tally.repeated), (&None, 0, 0));
+        println!("{} yields, {} resumes in mid-kernel", tally.yields, tally.resumes);
+    };
+    storm(Scheduler::builder().policy(StaticPriority::new()), 1);
+    if kinds.len() < Kind::ALL.len() {
+        return;
+    }
+    storm(Scheduler::builder().policy(StaticPriority::whole_device()), 1);
+    storm(Scheduler::builder().policy(Chaos::new(3)), 0);
+}
+
+#[test]
+fn cancelled_kernels_report_exactly_what_they_did() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let tally =
+        storm::cancellations(&scheduler, 200, Load { tasks: 24_000, ticks: 400_000 }, 5, |_| ())
+            .expect("runs");
+    assert_eq!((tally.mistake, tally.lost, tally.repeated), (None, 0, 0));
+    println!("{} cancelled, {} of them midway", tally.cancelled, tally.cancelled_midway);
+}
+
+#[test]
+fn an_urgent_kernel_gets_through_and_the_long_one_goes_on() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let long = Long::launch(&scheduler, &batch, ROUNDS);
+    while !long.handle.is_done() {
+        tick(&scheduler, &urgent);
+    }
+    let report = long.check(&batch);
+    assert!(report.yields > 0, "{report:?}");
+}
+
+#[test]
+fn memory_has_an_end() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let stream = scheduler.stream(0);
+    let long = Long::launch(&scheduler, &stream, ROUNDS);
+    let error = scheduler.zeroed::<u8>(1 << 45).expect_err("32 TiB");
+    assert!(matches!(error, Error::OutOfMemory { bytes } if bytes == 1 << 45), "{error:?}");
+    // Beside the kernel that runs, memory can be had and given back.
+    for _ in 0..10 {
+        drop(scheduler.buffer(&vec![1u8; 1 << 20]).expect("memory"));
+    }
+    long.check(&stream);
+}
+
+#[test]
+fn copies_of_all_sizes_are_whole() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let (stream, busy) = (scheduler.stream(1), scheduler.stream(0));
+    let long = Long::launch(&scheduler, &busy, ROUNDS);
+    for len in [0, 1, 63, 16_384, 16_385, 1_000_003, 9_000_001] {
+        let data: Vec<u32> = (0..len).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
+        let mut first = scheduler.zeroed(data.len()).expect("memory");
+        let mut second = scheduler.zeroed(data.len()).expect("memory");
+        stream.upload(data.clone(), &mut first).and_then(|copy| copy.wait()).expect("copied");
+        stream.copy_buffer(&first, &mut second).and_then(|copy| copy.wait()).expect("copied");
+        let back = stream.download(&second).and_then(|copy| copy.wait()).expect("copied");
+        assert!(back == data, "{len} elements");
+    }
+    long.check(&busy);
+}
+
+#[test]
+fn a_kernel_without_device_code_is_an_error_and_harms_nobody() {
+    let Some(gpu) = Gpu::new() else { return };
+    // No module can be loaded while kernels run: the driver would wait for them. So a kernel whose
+    // module the scheduler was not built with is refused.
+    let scheduler = Scheduler::builder().device(gpu.device.clone()).build().expect("a scheduler");
+    let (mut counts, mut writes) =
+        (scheduler.zeroed(1).expect("memory"), scheduler.zeroed(32).expect("memory"));
+    let call = || kernels::count_1d(&mut counts, &mut writes).grid(1).block(32);
+    let mut call = call;
+    let error = scheduler.stream(0).launch(call()).expect_err("no module");
+    assert!(matches!(error, Error::NoDeviceCode { kernel: "count_1d", .. }), "{error:?}");
+    assert!(error.to_string().contains(".kernels("), "{error}");
+    drop(scheduler);
+    let scheduler = gpu.scheduler();
+    tick(&scheduler, &scheduler.stream(0));
+}
+
+#[test]
+fn more_streams_than_hardware_queues_are_no_priority_inversion() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let batch: Vec<Stream> = (0..100).map(|_| scheduler.stream(0)).collect();
+    let long: Vec<Long> = batch
+        .iter()
+        .flat_map(|stream| (0..3).map(|_| Long::launch(&scheduler, stream, 20_000)))
+        .collect();
+    let urgent = scheduler.stream(1);
+    for _ in 0..20 {
+        tick(&scheduler, &urgent);
+    }
+    let waiting = long.iter().filter(|long| !long.handle.is_done()).count();
+    assert!(waiting > 0, "the urgent kernels waited for everything");
+    for (long, stream) in long.into_iter().zip(batch.iter().flat_map(|stream| [stream; 3])) {
+        long.check(stream);
+    }
+}
+
+#[test]
+fn a_scheduler_that_is_dropped_stops_what_runs() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let stream = scheduler.stream(0);
+    let (mut counts, mut writes) = (
+        scheduler.zeroed(10_000_000).expect("memory"),
+        scheduler.zeroed(320_000_000).expect("memory"),
+    );
+    let call = kernels::count_1d(&mut counts, &mut writes).grid(10_000_000).block(32);
+    let handle = stream.launch(call).expect("accepted");
+    drop((stream, scheduler));
+    match handle.wait() {
+        Ok(report) => assert_eq!(report.tasks, 10_000_000),
+        Err(Error::SchedulerDropped { done, tasks: 10_000_000 }) => assert!(done < 10_000_000),
+        Err(other) => panic!("{other}"),
+    }
+    let scheduler = gpu.scheduler();
+    tick(&scheduler, &scheduler.stream(0));
+}
+
+/// Set in the process that [`a_kernel_that_traps_is_reported_by_all`] starts.
+const CHILD: &str = "PREEMPT_TEST_TRAP";
+
+/// A trap ends the context for the whole process, so it happens in a process of its own.
+#[test]
+fn a_kernel_that_traps_is_reported_by_all() {
+    if std::env::var_os(CHILD).is_some() {
+        return trap();
+    }
+    let Some(_gpu) = Gpu::new() else { return };
+    let program = std::env::current_exe().expect("this program");
+    let test = "a_kernel_that_traps_is_reported_by_all";
+    let mut command = Command::new(program);
+    let child = command.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+    let output = child.output().expect("started");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("all handles were told"), "{text}");
+}
+
+fn trap() {
+    let scheduler = Gpu::new().expect("the parent process has one").scheduler();
+    let (batch, other) = (scheduler.stream(1), scheduler.stream(0));
+    let before = Long::launch(&scheduler, &other, ROUNDS);
+    let mut out = scheduler.zeroed::<u32>(64).expect("memory");
+    let panics = batch.launch(kernels::panics(0, &mut out).grid(1).block(32)).expect("accepted");
+    let behind = Long::launch(&scheduler, &batch, 1000);
+    let start = Instant::now();
+    let lost = |error: &Error| matches!(error, Error::ContextLost { .. });
+    for handle in [&panics, &before.handle, &behind.handle] {
+        let error = handle.wait().expect_err("the context is lost");
+        assert!(lost(&error), "{error:?}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(20), "nobody is told late");
+    let error = scheduler.zeroed::<u32>(1).expect_err("no memory in a context that is lost");
+    assert!(lost(&error), "{error:?}");
+    let error = batch.launch(kernels::panics(0, &mut out).grid(1).block(32)).expect_err("lost");
+    assert!(lost(&error), "{error:?}");
+    let error = batch.download(&out).and_then(|copy| copy.wait()).expect_err("lost");
+    assert!(lost(&error), "{error:?}");
+    assert!(error.to_string().contains("start the process anew"), "{error}");
+    drop((out, before, behind, panics, batch, other, scheduler));
+    let error = Device::cuda(0).map(|device| Scheduler::builder().device(device).build());
+    let error = error.and_then(|built| built).expect_err("a lost context stays lost");
+    assert!(lost(&error), "{error:?}");
+    println!("all handles were told");
+}
