@@ -150,7 +150,11 @@ impl Shared {
 
 impl Backend for CpuDevice {
     fn load(&self, _modules: &[Module]) -> Result<(), Error> {
-        // The kernels' CPU entries come with the calls.
+        // The last scheduler is gone, and the next one counts epochs from the start: to it, words of
+        // that one would be newer than its own. The kernels' CPU entries come with the calls.
+        for lane in &self.lanes {
+            lane.signal.store(Signal::default().to_bits(), Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -261,5 +265,24 @@ impl Backend for CpuDevice {
     unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(data, address as *mut u8, bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use preempt_device::abi::SmRange;
+
+    use crate::device::Device;
+
+    use super::*;
+
+    #[test]
+    fn the_next_scheduler_finds_no_signals() {
+        let device = Device::cpu(1, 1).expect("a device");
+        let device = CpuDevice::new(device.properties()).expect("a device");
+        device.signal(3, Signal::new(7, SmRange::EMPTY));
+        device.load(&[]).expect("loaded");
+        let word = Signal::from_bits(device.lanes[3].signal.load(Ordering::Relaxed));
+        assert!(Signal::new(1, SmRange::ALL).is_newer(word));
     }
 }
