@@ -182,6 +182,8 @@ enum Verdict {
     Cancelled,
     Closed,
     Failed,
+    /// It was queued on the device, and this kernel had failed and left a buffer in pieces.
+    InputLost(&'static str),
 }
 
 impl Verdict {
@@ -191,6 +193,7 @@ impl Verdict {
             Verdict::Cancelled => Outcome::Cancelled { done },
             Verdict::Closed => Outcome::Closed { done },
             Verdict::Failed => Outcome::Failed,
+            Verdict::InputLost(kernel) => Outcome::InputLost { kernel },
         }
     }
 }
@@ -382,8 +385,14 @@ impl Engine {
                 continue;
             }
             if let Some(kernel) = self.order.lost(&op.uses) {
-                self.flush(key, actions);
-                self.finish(now, key, Outcome::InputLost { kernel }, actions);
+                if op.launch.as_ref().is_none_or(Launch::is_out) {
+                    self.finish(now, key, Outcome::InputLost { kernel }, actions);
+                } else {
+                    // It was queued behind the one that failed. Nobody may follow before it is out.
+                    op.phase = Phase::Active;
+                    op.verdict = Some(Verdict::InputLost(kernel));
+                    self.flush(key, actions);
+                }
                 continue;
             }
             op.phase = Phase::Active;
@@ -393,7 +402,8 @@ impl Engine {
             };
             let bequest = launch.bequest;
             if let Some(outcome) = outcome(launch, op.verdict) {
-                // It was queued on the device, and is over.
+                // It was queued on the device, and is over. What it was left is for the next one.
+                launch.range = bequest;
                 self.finish(now, key, outcome, actions);
             } else if op.verdict.is_none() {
                 self.arrivals += 1;
@@ -578,7 +588,9 @@ impl Engine {
 fn outcome(launch: &Launch, verdict: Option<Verdict>) -> Option<Outcome> {
     let report = launch.report();
     match verdict {
-        Some(Verdict::Failed) => launch.is_out().then_some(Outcome::Failed),
+        Some(verdict @ (Verdict::Failed | Verdict::InputLost(_))) => {
+            launch.is_out().then(|| verdict.outcome(report.tasks))
+        }
         // A stop that meets completion is a completion.
         _ if launch.remaining() == 0 => Some(Outcome::Done(report)),
         Some(verdict) => launch.is_out().then(|| verdict.outcome(report.tasks)),

@@ -130,11 +130,15 @@ impl Engine {
                 phase: Phase::Blocked,
                 verdict: None,
                 foreign_blockers: 0,
+                uses,
                 ..
             }) = self.ops.get_mut(next)
             else {
                 return;
             };
+            if self.order.lost(uses).is_some() {
+                return;
+            }
             // One that was queued before may be done, and not reported.
             if range.is_empty() || !launch.is_out() || launch.remaining() == 0 {
                 return;

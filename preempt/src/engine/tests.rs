@@ -262,6 +262,7 @@ impl World {
 
     fn finish(&mut self, key: OpKey, outcome: Outcome) {
         let running = self.cohorts.iter().any(|c| c.order.op == key && !c.resident.is_empty());
+        let on_device = self.cohorts.iter().any(|c| c.order.op == key);
         let op = self.op(key);
         assert!(op.finished.replace(outcome).is_none(), "finished once");
         match outcome {
@@ -275,7 +276,7 @@ impl World {
             }
             Outcome::Failed => assert!(op.failed),
             // One that was queued behind the kernel that failed may have run on what that one left.
-            Outcome::InputLost { .. } => {}
+            Outcome::InputLost { .. } => assert!(!on_device, "it left before it was reported"),
         }
     }
 

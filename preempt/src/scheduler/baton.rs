@@ -74,7 +74,18 @@ impl<C: Turn> Baton<C> {
     /// From now on it does not; whether it has to look once more.
     pub fn stop_attending(&self) -> bool {
         self.attended.store(false, Relaxed);
+        self.has_messages()
+    }
+
+    fn has_messages(&self) -> bool {
         !self.inbox().messages.is_empty()
+    }
+
+    /// Waits for the baton, and looks at the core; `None` if there are messages by then, which the
+    /// caller has to take over. Nothing else happens in between.
+    pub fn peek<R>(&self, look: impl FnOnce(&mut C) -> R) -> Option<R> {
+        let result = look(&mut self.core().core);
+        (!self.has_messages()).then_some(result)
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox<C::Message>> {
@@ -112,7 +123,7 @@ impl<C: Turn> Baton<C> {
                 Err(TryLockError::WouldBlock) => return,
             };
             tell(self.run(core));
-            if self.inbox().messages.is_empty() {
+            if !self.has_messages() {
                 return;
             }
         }
@@ -134,9 +145,7 @@ impl<C: Turn> Baton<C> {
 
     /// Takes over what came while this thread had the baton.
     fn look_again(&self, tell: impl FnMut(C::News)) {
-        // A statement of its own, so that the inbox is free again.
-        let is_empty = self.inbox().messages.is_empty();
-        if !is_empty {
+        if self.has_messages() {
             self.drive(tell);
         }
     }

@@ -215,7 +215,7 @@ impl Shared {
             let spins =
                 backend.is_polled() && (now - active < ATTEND || self.busy_poll && looked.is_busy);
             if spins {
-                if now - checked > FAULT_CHECK && looked.is_busy {
+                if now - checked > FAULT_CHECK {
                     checked = now;
                     backend.check();
                 }
@@ -226,11 +226,13 @@ impl Shared {
             if self.baton.stop_attending() {
                 continue;
             }
-            match self.baton.with_core(Core::rest, |news| self.tell(news)) {
-                Rest::Busy => backend.wait(mark, POLL_TIMEOUT),
+            // No wakers between this look and the sleep: they may eat what unparks this thread.
+            match self.baton.peek(Core::rest) {
+                None => {}
+                Some(Rest::Busy) => backend.wait(mark, POLL_TIMEOUT),
                 // Whoever makes the core busy, or closes the scheduler, unparks.
-                Rest::Idle => thread::park(),
-                Rest::Retired => break,
+                Some(Rest::Idle) => thread::park(),
+                Some(Rest::Retired) => break,
             }
         }
         self.device.give_back();

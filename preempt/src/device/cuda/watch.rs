@@ -131,7 +131,8 @@ impl Watch {
 
     /// The lanes with cohorts that are out.
     pub fn busy_lanes(&self) -> Vec<u32> {
-        let queues = lock(&self.queues);
+        let mut queues = lock(&self.queues);
+        self.look(&mut queues);
         let busy = queues.iter().enumerate().filter(|(_, queue)| !queue.is_empty());
         busy.map(|(lane, _)| lane as u32).collect()
     }
