@@ -111,14 +111,20 @@ fn the_device_says_what_it_is() {
     println!("{properties:?}");
 }
 
+/// Loading a module would wait for the kernels that run, and hold launches up meanwhile. So modules come
+/// with the scheduler, and there is no other one while kernels run.
 #[test]
-fn a_device_has_one_scheduler_whoever_opened_it() {
+fn no_module_is_loaded_while_kernels_run() {
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let long = Long::launch(&scheduler, &batch, ROUNDS);
     let again = Device::cuda(0).expect("the same device");
-    let second = Scheduler::builder().device(again).build();
+    let second = Scheduler::builder().device(again).kernels(preempt_tests::KERNELS).build();
     assert!(matches!(second, Err(Error::DeviceTaken)), "{second:?}");
-    tick(&scheduler, &scheduler.stream(0));
+    assert!(!long.handle.is_done(), "the kernel runs on");
+    tick(&scheduler, &urgent);
+    long.check(&batch);
 }
 
 #[test]
