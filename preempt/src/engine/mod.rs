@@ -326,16 +326,9 @@ impl Engine {
     pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::CohortOut { op, slot, done } => {
-                if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(op)
-                    && let (Some(used), Some(cohort)) =
-                        (launch.control, &launch.cohorts[usize::from(slot)])
-                {
-                    launch.ran = true;
-                    self.controls.depart(used.control, slot.into(), cohort.blocks, done);
-                }
-                self.cohort_out(now, op, slot, done, actions);
+                self.cohort_out(now, op, slot, Some(done), actions);
             }
-            Event::Refused { op, slot } => self.cohort_out(now, op, slot, 0, actions),
+            Event::Refused { op, slot } => self.cohort_out(now, op, slot, None, actions),
             Event::CopyDone { op } => self.copy_done(now, op, actions),
             Event::Fault { op } => self.stop(now, op, Verdict::Failed, actions),
             Event::Cancel { op } => self.stop(now, op, Verdict::Cancelled, actions),
@@ -417,18 +410,25 @@ impl Engine {
         }
     }
 
+    /// `done` is `None` if the cohort never was on the device.
     fn cohort_out(
         &mut self,
         now: Duration,
         key: OpKey,
         slot: u8,
-        done: u32,
+        done: Option<u32>,
         actions: &mut Vec<Action>,
     ) {
         let Some(Op { launch: Some(launch), phase, verdict, .. }) = self.ops.get_mut(key) else {
             return;
         };
-        let Some(lane) = launch.cohort_out(slot.into(), done) else { return };
+        if let (Some(done), Some(used), Some(cohort)) =
+            (done, launch.control, &launch.cohorts[usize::from(slot)])
+        {
+            launch.ran = true;
+            self.controls.depart(used.control, slot.into(), cohort.blocks, done);
+        }
+        let Some(lane) = launch.cohort_out(slot.into(), done.unwrap_or(0)) else { return };
         self.lanes.leave(lane, key, slot.into());
         if self.lanes.is_free(lane) {
             self.unsettled |= std::mem::take(&mut self.short_of_lanes);

@@ -223,4 +223,13 @@ mod model {
             baton.with_core(|sum| sum.0.fetch_add(0, Ordering::Relaxed), |()| ());
         });
     }
+
+    #[test]
+    fn beside_a_peek() {
+        nothing_is_left_behind(|baton| {
+            if baton.peek(|sum| sum.0.fetch_add(0, Ordering::Relaxed)).is_none() {
+                baton.drive(|()| ());
+            }
+        });
+    }
 }

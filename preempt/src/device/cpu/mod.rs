@@ -178,7 +178,7 @@ impl Backend for CpuDevice {
     }
 
     fn new_control(&self) -> Result<ControlMemory, Error> {
-        // Never freed, so that late blocks cannot miss it: 448 bytes for each launch that one
+        // Never freed, so that late blocks cannot miss it: 320 bytes for each launch that one
         // scheduler had in flight at the same time.
         let control: &'static ControlBlock = Box::leak(Box::default());
         let posts: &'static [Post; COHORT_SLOTS] = Box::leak(Box::default());
