@@ -5,10 +5,14 @@
 
 use std::any::Any;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::kernel::KernelArg;
+
+#[cfg(feature = "cust")]
+mod cust;
 
 pub use crate::target::host_context::{Rendezvous, ThreadContext, WarpShuffle, with_thread};
 
@@ -73,8 +77,10 @@ impl From<(u32, u32, u32)> for Dim3 {
 /// A kernel as its expansion describes it: one `static` for each `#[preemptible]` function.
 #[derive(Clone, Copy)]
 pub struct Kernel {
-    /// The function's name, and the PTX symbol of the preemptible entry.
+    /// The function's name.
     pub name: &'static str,
+    /// The PTX symbol of the preemptible entry.
+    pub entry: &'static str,
     /// The PTX symbol of the plain entry.
     pub plain: &'static str,
     /// Where the kernel was written, from `module_path!`.
@@ -126,8 +132,11 @@ pub struct BufferArg {
     pub address: u64,
     /// Number of elements.
     pub len: usize,
-    /// Keeps the memory alive until the launch is done. The `preempt` crate knows its type.
-    pub owner: Arc<dyn Any + Send + Sync>,
+    /// Bytes that they take.
+    pub bytes: usize,
+    /// Keeps the memory alive until the launch is done. The `preempt` crate knows its type. `None` for
+    /// memory that is borrowed: whoever lends it waits for the launch.
+    pub owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// A device buffer that a kernel can read as `&[T]` or `*const T`.
@@ -135,12 +144,12 @@ pub struct BufferArg {
 /// # Safety
 ///
 /// The address is valid for reads of `len` elements of `T` on the owner's device while the owner
-/// lives.
+/// lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel reads `&[{T}]`",
     note = "pass `&Buffer<{T}>`"
 )]
-pub unsafe trait ReadArg<T> {
+pub unsafe trait ReadArg<'a, T> {
     /// The buffer.
     fn read_arg(self) -> BufferArg;
 }
@@ -150,12 +159,12 @@ pub unsafe trait ReadArg<T> {
 /// # Safety
 ///
 /// The address is valid for reads and writes of `len` elements of `T` on the owner's device while
-/// the owner lives.
+/// the owner lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel writes `{T}`",
     note = "pass `&mut Buffer<{T}>`"
 )]
-pub unsafe trait WriteArg<T> {
+pub unsafe trait WriteArg<'a, T> {
     /// The buffer.
     fn write_arg(self) -> BufferArg;
 }
@@ -186,12 +195,12 @@ impl Args {
     }
 
     /// Appends a buffer's address and length (a slice), reading it during the launch.
-    pub fn push_read<T>(&mut self, arg: impl ReadArg<T>) {
+    pub fn push_read<'a, T>(&mut self, arg: impl ReadArg<'a, T>) {
         self.push_buffer::<T>(arg.read_arg(), Access::Read);
     }
 
     /// Appends a buffer's address and length (a slice), writing it during the launch.
-    pub fn push_write<T>(&mut self, arg: impl WriteArg<T>) {
+    pub fn push_write<'a, T>(&mut self, arg: impl WriteArg<'a, T>) {
         self.push_buffer::<T>(arg.write_arg(), Access::Write);
     }
 
@@ -252,42 +261,48 @@ impl fmt::Debug for Args {
 /// A kernel with its arguments, ready to be launched on a stream.
 ///
 /// The launch function of each kernel returns one; nothing runs before a stream launches it.
-/// The grid is one block-task unless [`grid`](Call::grid) says otherwise.
+/// The grid is one block-task unless [`grid`](BorrowingCall::grid) says otherwise. The memory that its
+/// arguments point to is counted, as that of a `Buffer` is; [`BorrowingCall`] is the general case.
+pub type Call = BorrowingCall<'static>;
+
+/// A [`Call`] whose arguments may point to memory that is borrowed for `'a`.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until a stream launches it"]
-pub struct Call {
+pub struct BorrowingCall<'a> {
     kernel: &'static Kernel,
     args: Args,
     grid: Dim3,
     block: Option<Dim3>,
     amortize: Option<u32>,
+    borrows: PhantomData<&'a ()>,
 }
 
-impl Call {
+impl<'a> BorrowingCall<'a> {
     /// A call of `kernel`.
     ///
     /// # Safety
     ///
-    /// `args` holds what the kernel's entry takes, in order.
-    pub unsafe fn new(kernel: &'static Kernel, args: Args) -> Call {
-        Call { kernel, args, grid: Dim3::from(1), block: None, amortize: None }
+    /// `args` holds what the kernel's entry takes, in order. What it borrows, it borrows for `'a`.
+    pub unsafe fn new(kernel: &'static Kernel, args: Args) -> BorrowingCall<'a> {
+        let (grid, borrows) = (Dim3::from(1), PhantomData);
+        BorrowingCall { kernel, args, grid, block: None, amortize: None, borrows }
     }
 
     /// Sets the grid, in block-tasks.
-    pub fn grid(mut self, grid: impl Into<Dim3>) -> Call {
+    pub fn grid(mut self, grid: impl Into<Dim3>) -> BorrowingCall<'a> {
         self.grid = grid.into();
         self
     }
 
     /// Sets the block, in threads. A kernel whose attribute fixes the block accepts no other.
-    pub fn block(mut self, block: impl Into<Dim3>) -> Call {
+    pub fn block(mut self, block: impl Into<Dim3>) -> BorrowingCall<'a> {
         self.block = Some(block.into());
         self
     }
 
     /// Sets the amortizing factor for this launch: the most block-tasks that a block claims at
     /// once, between two looks at the signal (FLEP section 4.1).
-    pub fn amortize(mut self, tasks: u32) -> Call {
+    pub fn amortize(mut self, tasks: u32) -> BorrowingCall<'a> {
         self.amortize = Some(tasks);
         self
     }

@@ -7,7 +7,7 @@ use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Path, Token};
+use syn::{Lifetime, Path, Token};
 
 use crate::parse::{
     AMORTIZE_LIMITS, BLOCK_LIMITS, Form, Kernel, MAX_THREADS, MAX_THREADS_Z, Options, Param,
@@ -125,12 +125,18 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> T
     let cpu = cpu_entry(kernel, yields);
     let description = description(kernel, arrays, yields);
 
+    let borrow = Lifetime::new("'__preempt", Span::mixed_site());
+    let borrows = params.iter().any(|param| matches!(param.kind, ParamKind::Buffer { .. }));
+    let (generics, call) = match borrows {
+        true => (quote!(<#borrow>), quote!(BorrowingCall<#borrow>)),
+        false => (quote!(), quote!(Call)),
+    };
     let launch_params = params.iter().map(|Param { ident, ty, kind, .. }| match kind {
         ParamKind::Buffer { form, element } if form.writes() => {
-            quote!(#ident: impl #krate::host::WriteArg<#element>)
+            quote!(#ident: impl #krate::host::WriteArg<#borrow, #element>)
         }
         ParamKind::Buffer { element, .. } => {
-            quote!(#ident: impl #krate::host::ReadArg<#element>)
+            quote!(#ident: impl #krate::host::ReadArg<#borrow, #element>)
         }
         ParamKind::Value => quote!(#ident: #ty),
     });
@@ -146,14 +152,14 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> T
         #[cfg(not(target_arch = "nvptx64"))]
         #(#attrs)*
         #[allow(clippy::too_many_arguments)]
-        #vis #unsafety fn #ident(#(#launch_params),*) -> #krate::host::Call {
+        #vis #unsafety fn #ident #generics(#(#launch_params),*) -> #krate::host::#call {
             #common
             #body
             #cpu
             #description
             let #mutability #args = <#krate::host::Args as ::core::default::Default>::default();
             #(#pushes)*
-            unsafe { #krate::host::Call::new(&__PREEMPT_KERNEL, #args) }
+            unsafe { #krate::host::BorrowingCall::new(&__PREEMPT_KERNEL, #args) }
         }
     }
 }
@@ -211,6 +217,7 @@ fn description(kernel: &Kernel, arrays: usize, yields: bool) -> TokenStream {
     let Kernel { options: Options { block, amortize, krate, .. }, ident, .. } = kernel;
     let name = ident.unraw().to_string();
     let plain = plain_symbol(ident).to_string();
+    let entry = &name;
     let max_threads = Literal::u32_unsuffixed(MAX_THREADS);
     let max_threads_z = Literal::u32_unsuffixed(MAX_THREADS_Z);
     let none = quote!(::core::option::Option::None);
@@ -241,6 +248,7 @@ fn description(kernel: &Kernel, arrays: usize, yields: bool) -> TokenStream {
     quote! {
         static __PREEMPT_KERNEL: #krate::host::Kernel = #krate::host::Kernel {
             name: #name,
+            entry: #entry,
             plain: #plain,
             module: ::core::module_path!(),
             block: #block,

@@ -58,7 +58,11 @@ mod yields;
 /// # }
 /// use preempt_device::host::{Call, ReadArg, WriteArg};
 ///
-/// fn sum(a: impl ReadArg<f32>, b: impl ReadArg<f32>, sum: impl WriteArg<f32>) -> Call {
+/// fn sum(
+///     a: impl ReadArg<'static, f32>,
+///     b: impl ReadArg<'static, f32>,
+///     sum: impl WriteArg<'static, f32>,
+/// ) -> Call {
 ///     kernels::add(a, b, sum).grid(64)
 /// }
 /// ```
@@ -76,10 +80,10 @@ mod yields;
 ///
 /// | the kernel takes | the launch takes | |
 /// | --- | --- | --- |
-/// | `&[T]` | `impl ReadArg<T>` | nobody writes it during the launch |
-/// | `*const T` | `impl ReadArg<T>` | the same, without the length |
-/// | `SliceMut<T>` | `impl WriteArg<T>` | written; every thread holds the same one |
-/// | `*mut T` | `impl WriteArg<T>` | the same, without the length |
+/// | `&[T]` | `impl ReadArg<'_, T>` | nobody writes it during the launch |
+/// | `*const T` | `impl ReadArg<'_, T>` | the same, without the length |
+/// | `SliceMut<T>` | `impl WriteArg<'_, T>` | written; every thread holds the same one |
+/// | `*mut T` | `impl WriteArg<'_, T>` | the same, without the length |
 /// | any other `T` | `T` | a number, or a struct with `#[derive(KernelArg)]` |
 ///
 /// `T` is `KernelArg` throughout. `&mut` is refused: all threads would hold the same unique

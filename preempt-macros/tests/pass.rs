@@ -45,20 +45,21 @@ impl<T: KernelArg> Buffer<T> {
         BufferArg {
             address: self.0.start.expose_provenance() as u64,
             len: self.0.len,
-            owner: self.0.clone(),
+            bytes: self.0.len * size_of::<T>(),
+            owner: Some(self.0.clone()),
         }
     }
 }
 
 // SAFETY: the owner is the memory that the address is in.
-unsafe impl<T: KernelArg> ReadArg<T> for &Buffer<T> {
+unsafe impl<T: KernelArg> ReadArg<'_, T> for &Buffer<T> {
     fn read_arg(self) -> BufferArg {
         self.arg()
     }
 }
 
 // SAFETY: as above.
-unsafe impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
+unsafe impl<T: KernelArg> WriteArg<'_, T> for &mut Buffer<T> {
     fn write_arg(self) -> BufferArg {
         self.arg()
     }

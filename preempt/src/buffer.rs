@@ -1,9 +1,10 @@
 //! Memory on a device.
 
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
@@ -43,6 +44,24 @@ pub(crate) struct Memory {
     pub device: u64,
     bytes: usize,
     backend: Arc<dyn Backend>,
+    /// Whether somebody else has the memory now.
+    is_gone: AtomicBool,
+}
+
+impl Memory {
+    /// Memory that is freed with this.
+    fn new(device: &Device, address: u64, bytes: usize) -> Memory {
+        // Relaxed below: only the number counts.
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Memory {
+            address,
+            id: BufferId::Own(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
+            device: device.inner.id,
+            bytes,
+            backend: device.inner.backend.clone(),
+            is_gone: AtomicBool::new(false),
+        }
+    }
 }
 
 // SAFETY: a buffer is an address; elements are plain data (`KernelArg: Send`), and are only
@@ -55,18 +74,9 @@ impl<T: KernelArg> Buffer<T> {
     /// A buffer of `len` elements, all bytes 0.
     pub(crate) fn zeroed(device: &Device, len: usize) -> Result<Buffer<T>, Error> {
         const { assert!(align_of::<T>() <= 256, "device memory is aligned to 256 bytes") };
-        // Relaxed below: only the number counts.
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let bytes = len.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
-        let backend = device.inner.backend.clone();
-        let memory = Memory {
-            address: backend.allocate(bytes)?,
-            id: BufferId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
-            device: device.inner.id,
-            bytes,
-            backend,
-        };
+        let memory = Memory::new(device, device.inner.backend.allocate(bytes)?, bytes);
         Ok(Buffer { memory: Arc::new(memory), len, element: PhantomData })
     }
 
@@ -77,6 +87,26 @@ impl<T: KernelArg> Buffer<T> {
         // SAFETY: just allocated with this size, and nobody else knows of it.
         unsafe { backend.fill(buffer.memory.address, data.as_ptr().cast(), size_of_val(data)) };
         Ok(buffer)
+    }
+}
+
+#[cfg(feature = "cust")]
+impl<T> Buffer<T> {
+    /// Memory of `len` elements that somebody else has allocated; 0 of them if that is `len`.
+    ///
+    /// # Safety
+    ///
+    /// The allocation starts at `address`, is this device's, and nobody else uses or frees it.
+    pub(crate) unsafe fn from_parts(device: &Device, address: u64, len: usize) -> Buffer<T> {
+        let memory = Memory::new(device, address, len * size_of::<T>());
+        Buffer { memory: Arc::new(memory), len, element: PhantomData }
+    }
+
+    /// Where the memory is, which is the caller's from now on: nobody frees it.
+    pub(crate) fn into_address(self) -> u64 {
+        // Relaxed: dropping the references orders it before the last one is dropped.
+        self.memory.is_gone.store(true, Ordering::Relaxed);
+        self.memory.address
     }
 }
 
@@ -100,7 +130,9 @@ impl<T> Buffer<T> {
     }
 
     fn argument(&self) -> BufferArg {
-        BufferArg { address: self.memory.address, len: self.len, owner: self.memory.clone() }
+        let owner = Some(self.memory.clone() as Arc<dyn Any + Send + Sync>);
+        let Memory { address, bytes, .. } = *self.memory;
+        BufferArg { address, len: self.len, bytes, owner }
     }
 }
 
@@ -111,14 +143,14 @@ impl<T> fmt::Debug for Buffer<T> {
 }
 
 // SAFETY: the owner is the memory that the address is in.
-unsafe impl<T: KernelArg> ReadArg<T> for &Buffer<T> {
+unsafe impl<T: KernelArg> ReadArg<'_, T> for &Buffer<T> {
     fn read_arg(self) -> BufferArg {
         self.argument()
     }
 }
 
 // SAFETY: as above.
-unsafe impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
+unsafe impl<T: KernelArg> WriteArg<'_, T> for &mut Buffer<T> {
     fn write_arg(self) -> BufferArg {
         self.argument()
     }
@@ -126,8 +158,10 @@ unsafe impl<T: KernelArg> WriteArg<T> for &mut Buffer<T> {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this size; operations hold the memory until they are done.
-        unsafe { self.backend.free(self.address, self.bytes) }
+        if !*self.is_gone.get_mut() {
+            // SAFETY: allocated with this size; operations hold the memory until they are done.
+            unsafe { self.backend.free(self.address, self.bytes) }
+        }
     }
 }
 

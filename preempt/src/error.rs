@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use preempt_device::host::Dim3;
 
+use crate::ptx::KernelFault;
+
 /// Why a call was refused, or what became of an operation that did not succeed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -105,6 +107,19 @@ pub enum Error {
         /// The kernel's name, or what the copy is called.
         name: &'static str,
     },
+    /// Memory that was passed by its address, and is not there.
+    #[error(
+        "`{name}` is passed {bytes} bytes at {address:#x}, which do not lie in one allocation of this \
+         device's context; pass what was allocated there and is not freed yet, and a `Buffer` as itself"
+    )]
+    NotAllocated {
+        /// The kernel's name, or what was to be done.
+        name: &'static str,
+        /// Where the memory starts.
+        address: u64,
+        /// How many bytes were passed.
+        bytes: usize,
+    },
     /// A copy between places of different lengths.
     #[error("a copy of {from} elements into {to}; both sides have the same length")]
     LengthMismatch {
@@ -165,6 +180,12 @@ pub enum Error {
         /// What is missing.
         reason: Arc<str>,
     },
+    /// Something of `cust`'s for a device that was not made of its context.
+    #[error(
+        "the scheduler's device does not know the application's `cust` context; make the device by \
+         `Device::from_cust(&context)`"
+    )]
+    NoCustContext,
     /// The driver refused a call.
     #[error("the NVIDIA driver refused {message}")]
     Driver {
@@ -183,6 +204,15 @@ pub enum Error {
         module: Arc<str>,
         /// What the driver said.
         message: Arc<str>,
+    },
+    /// A kernel that would not compute what it does in an ordinary grid.
+    #[error("the PTX of `{module}` is refused: {fault}")]
+    RefusedKernel {
+        /// The kernels crate.
+        module: &'static str,
+        /// What is wrong with it.
+        #[source]
+        fault: KernelFault,
     },
     /// PTX that was compiled with another `preempt-device`.
     #[error(

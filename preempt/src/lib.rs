@@ -64,6 +64,8 @@
 mod buffer;
 #[cfg(feature = "build")]
 pub mod build;
+#[cfg(feature = "cust")]
+pub mod cust;
 mod device;
 mod engine;
 mod error;
@@ -79,6 +81,7 @@ pub use error::Error;
 pub use module::Module;
 pub use policy::Priority;
 pub use preempt_device;
-pub use preempt_device::host::{Call, Dim3};
+pub use preempt_device::host::{BorrowingCall, Call, Dim3};
 pub use preempt_device::kernel::KernelArg;
-pub use scheduler::{Handle, Output, Scheduler, SchedulerBuilder, Stream};
+pub use ptx::KernelFault;
+pub use scheduler::{Handle, Output, Scheduler, SchedulerBuilder, Scope, Stream};

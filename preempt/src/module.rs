@@ -1,5 +1,10 @@
 //! A kernels crate's device code, embedded in the application.
 
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::error::Error;
+
 /// The PTX of one kernels crate; [`include_kernels!`](crate::include_kernels) makes one.
 ///
 /// ```
@@ -35,6 +40,34 @@ impl std::fmt::Debug for Module {
             .field("name", &self.name)
             .field("ptx_bytes", &self.ptx.map(str::len))
             .finish()
+    }
+}
+
+/// Device code for a scheduler.
+#[derive(Clone, Debug)]
+pub(crate) enum DeviceCode {
+    /// To be loaded.
+    Embedded(Module),
+    /// Loaded by the application.
+    #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` loads some"))]
+    Loaded(LoadedModule),
+}
+
+/// A module that the application has loaded.
+#[derive(Clone)]
+pub(crate) struct LoadedModule {
+    pub name: &'static str,
+    /// What it was loaded from.
+    pub ptx: Arc<str>,
+    /// Finds an entry by name; a handle of the driver's, good as long as this.
+    pub find: Arc<FindFunction>,
+}
+
+type FindFunction = dyn Fn(&str) -> Result<*mut c_void, Error> + Send + Sync;
+
+impl std::fmt::Debug for LoadedModule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadedModule").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

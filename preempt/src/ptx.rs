@@ -5,9 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat_n;
 use std::ops::Range;
 
-/// Ends the name of a kernel's plain entry: a kernel `k` is preemptible if there are an entry `k` and
-/// an entry `k__plain`.
-pub(crate) const PLAIN: &str = "__plain";
+mod check;
+
+pub(crate) use check::check_functions;
+pub use check::KernelFault;
+#[cfg(feature = "build")]
+pub use check::{Report, check};
+
+/// Ends the name of one of a kernel's two entries: the plain one, beside a preemptible one that has the
+/// kernel's name, or the preemptible one of a kernel for rust-cuda, whose plain one has the name.
+const PLAIN: &str = "__plain";
+const PREEMPTIBLE: &str = "__preemptible";
 
 /// The worker loop's own shared memory, and that of yield points, which come with a barrier of the loop.
 const LOOP_VARIABLES: [&str; 2] = ["preempt_slot", "preempt_yields"];
@@ -75,6 +83,31 @@ pub(crate) fn functions(text: &str) -> Functions<'_> {
         }
     }
     functions
+}
+
+/// A kernel with both entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kernel<'a> {
+    pub name: &'a str,
+    pub preemptible: &'a str,
+    pub plain: &'a str,
+}
+
+/// The preemptible kernels, in the order of their entries' names.
+pub(crate) fn kernels<'a>(functions: &Functions<'a>) -> Vec<Kernel<'a>> {
+    let entry = |name: &str| {
+        let (&name, function) = functions.get_key_value(name)?;
+        function.is_entry.then_some(name)
+    };
+    let kernel = |second: &'a str| {
+        let second = entry(second)?;
+        if let Some(name) = second.strip_suffix(PLAIN).and_then(entry) {
+            return Some(Kernel { name, preemptible: name, plain: second });
+        }
+        let name = second.strip_suffix(PREEMPTIBLE).and_then(entry)?;
+        Some(Kernel { name, preemptible: second, plain: name })
+    };
+    functions.keys().filter_map(|&name| kernel(name)).collect()
 }
 
 /// Whether the next function of `text` is an entry, and the text after its directive.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy};
 use preempt::{Buffer, Call, Device, Error, Handle, LaunchId, LaunchReport, Scheduler, Stream};
 use preempt_device::abi::SmRange;
-use preempt_device::host::{Args, Dim3, Kernel};
+use preempt_device::host::{Args, BufferArg, Dim3, Kernel, WriteArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_tests::{Gate, gated};
@@ -147,6 +147,7 @@ fn an_amortizing_factor_is_at_least_one() {
 /// allow in a call.
 static BY_HAND: Kernel = Kernel {
     name: "by_hand",
+    entry: "by_hand",
     plain: "by_hand__plain",
     module: "bad_input",
     block: Some(Dim3::new(32, 1, 1)),
@@ -572,4 +573,31 @@ fn operations_end_without_anybody_who_waits() {
         }
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn borrowed_memory_that_is_not_the_devices_is_refused() {
+    struct Elsewhere(Vec<u32>);
+    // SAFETY: it is never passed on: the CPU device takes no memory of others.
+    unsafe impl<'a> WriteArg<'a, u32> for &'a mut Elsewhere {
+        fn write_arg(self) -> BufferArg {
+            let (address, len) = (self.0.as_mut_ptr() as u64, self.0.len());
+            BufferArg { address, len, bytes: 4 * len, owner: None }
+        }
+    }
+    let mut setup = Setup::new();
+    let (mut counts, mut empty) = (Elsewhere(vec![0; 7]), Elsewhere(Vec::new()));
+    let call = kernels::count_1d(&mut counts, &mut setup.writes).grid(7).block(32);
+    let error = setup.scheduler.scope(|scope| scope.launch(&setup.stream, call).map(drop));
+    let error = error.expect_err("the launch is refused");
+    assert_error!(
+        error,
+        Error::NotAllocated { name: "count_1d", bytes: 28, .. },
+        "a `Buffer` as itself"
+    );
+    // Memory without bytes is nowhere.
+    let call = kernels::count_1d(&mut setup.counts, &mut empty).grid(1).block(32);
+    let launched = setup.scheduler.scope(|scope| scope.launch(&setup.stream, call).map(drop));
+    assert!(launched.is_ok(), "{launched:?}");
+    setup.scheduler.synchronize().expect("synchronized");
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Priority, Scheduler, Stream};
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
+use preempt_test_kernels as kernels;
 use preempt_tests::{Gate, gated};
 
 fn scheduler(sms: u32) -> Scheduler {
@@ -303,4 +304,26 @@ fn launches_of_a_stream_see_what_the_ones_before_them_wrote() {
     let list = stream.download(&list).and_then(|copy| copy.wait()).expect("copied");
     assert_eq!(list[0], 1000);
     assert_eq!(list[1..], (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_scope_waits_for_its_launches_even_if_it_panics() {
+    let scheduler = scheduler(1);
+    let stream = scheduler.stream(0);
+    let (mut counts, mut writes) =
+        (scheduler.zeroed(20_000).expect("memory"), scheduler.zeroed(640_000).expect("memory"));
+    for panics in [false, true] {
+        let mut handle = None;
+        let scope = std::panic::AssertUnwindSafe(|| {
+            scheduler.scope(|scope| {
+                let call = kernels::count_1d(&mut counts, &mut writes).grid(20_000).block(32);
+                handle = Some(scope.launch(&stream, call).expect("accepted"));
+                assert!(!panics, "as intended");
+            });
+        });
+        assert_eq!(std::panic::catch_unwind(scope).is_err(), panics);
+        assert!(handle.expect("launched").is_done());
+    }
+    let counts = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
+    assert!(counts.iter().all(|&count| count == 2));
 }

@@ -99,12 +99,13 @@ impl<T: KernelArg> Array<T> {
     }
 
     /// The array as what a kernel writes, for those who share it: launches order themselves.
-    pub fn target(&self) -> impl WriteArg<T> + use<T> {
+    pub fn target(&self) -> impl WriteArg<'static, T> + use<T> {
         Target(self.argument())
     }
 
     fn argument(&self) -> BufferArg {
-        BufferArg { address: self.address(), len: self.len, owner: self.memory.clone() }
+        let owner = Some(self.memory.clone() as _);
+        BufferArg { address: self.address(), len: self.len, bytes: self.bytes(), owner }
     }
 }
 
@@ -115,14 +116,14 @@ impl<T> fmt::Debug for Array<T> {
 }
 
 // SAFETY: the owner is the memory that the address is in.
-unsafe impl<T: KernelArg> ReadArg<T> for &Array<T> {
+unsafe impl<T: KernelArg> ReadArg<'_, T> for &Array<T> {
     fn read_arg(self) -> BufferArg {
         self.argument()
     }
 }
 
 // SAFETY: as above.
-unsafe impl<T: KernelArg> WriteArg<T> for &mut Array<T> {
+unsafe impl<T: KernelArg> WriteArg<'_, T> for &mut Array<T> {
     fn write_arg(self) -> BufferArg {
         self.argument()
     }
@@ -131,7 +132,7 @@ unsafe impl<T: KernelArg> WriteArg<T> for &mut Array<T> {
 struct Target(BufferArg);
 
 // SAFETY: made of an array of `T`s.
-unsafe impl<T: KernelArg> WriteArg<T> for Target {
+unsafe impl<T: KernelArg> WriteArg<'_, T> for Target {
     fn write_arg(self) -> BufferArg {
         self.0
     }
@@ -226,9 +227,10 @@ impl<T> fmt::Debug for Pinned<T> {
 }
 
 // SAFETY: the owner is the memory that the address is in.
-unsafe impl<T: KernelArg> WriteArg<T> for &mut Pinned<T> {
+unsafe impl<T: KernelArg> WriteArg<'_, T> for &mut Pinned<T> {
     fn write_arg(self) -> BufferArg {
-        let owner = self.memory.clone();
-        BufferArg { address: self.memory.address, len: self.len, owner }
+        let owner = Some(self.memory.clone() as _);
+        let bytes = self.len * size_of::<T>();
+        BufferArg { address: self.memory.address, len: self.len, bytes, owner }
     }
 }

@@ -146,9 +146,9 @@ pub const NO_ANSWER: Answer =
 /// The kernel that answers a request.
 pub fn answer(
     workload: &Workload,
-    parameters: impl ReadArg<f32>,
+    parameters: impl ReadArg<'static, f32>,
     request: &Request,
-    answers: impl WriteArg<Answer>,
+    answers: impl WriteArg<'static, Answer>,
 ) -> Call {
     let lanes = workload.lanes;
     classify(parameters, request.digit, request.number, lanes, answers).block(HIDDEN as u32 * lanes)

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::ptx::KernelFault;
+
 /// Why there is no PTX.
 ///
 /// `Debug` prints the same text as `Display`, because that is what a build script whose `main`
@@ -94,50 +96,9 @@ pub enum Error {
         found: String,
     },
 
-    /// The text is not PTX.
-    #[error("not PTX: {what}; rebuild it with `preempt-ptx`")]
-    NotPtx {
-        /// What is missing.
-        what: &'static str,
-    },
-
-    /// A preemptible kernel reads the hardware's block index or grid dimensions.
-    #[error(
-        "the preemptible kernel `{entry}` reads `{register}` in `{function}`. A block that runs \
-         it works on many block-tasks, so the hardware's block index is not the task's: use \
-         `preempt_device::thread::block_idx_*` and `grid_dim_*` there"
-    )]
-    HardwareIndex {
-        /// The kernel.
-        entry: String,
-        /// The kernel, or a function it calls.
-        function: String,
-        /// The special register.
-        register: String,
-    },
-
-    /// A function reads the block-task's index but is not part of the kernel that sets it.
-    #[error(
-        "helper `{function}` reads block indices or grid dimensions and was not inlined into its \
-         kernel: mark it `#[inline(always)]`, and the helpers between it and the kernel too"
-    )]
-    NotInlined {
-        /// The function.
-        function: String,
-    },
-
-    /// A preemptible kernel calls through a pointer, so what it runs cannot be checked.
-    #[error(
-        "the preemptible kernel `{entry}` calls through a function pointer in `{function}`; what \
-         is called there cannot be checked: call the function by name, or pass it as a generic \
-         `impl Fn`"
-    )]
-    IndirectCall {
-        /// The kernel.
-        entry: String,
-        /// The kernel, or a function it calls.
-        function: String,
-    },
+    /// The PTX is refused.
+    #[error(transparent)]
+    Refused(#[from] KernelFault),
 }
 
 impl fmt::Debug for Error {

@@ -46,7 +46,6 @@
 //! A stale one is never embedded. `PREEMPT_PTX=compile` in the environment compiles whether or
 //! not it is fresh, and `PREEMPT_PTX=committed` never compiles.
 
-mod check;
 mod error;
 mod nested_cargo;
 mod sources;
@@ -56,7 +55,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub use check::{Report, check};
+pub use crate::ptx::{Report, check};
 pub use error::Error;
 use error::io;
 use sources::Crate;
@@ -136,7 +135,7 @@ impl Kernels {
         if mode != "compile"
             && let Some(ptx) = self.fresh(krate)
         {
-            check(&ptx)?;
+            check(&ptx).map_err(Error::from)?;
             return Ok(ptx);
         }
         let stale = match &self.committed {

@@ -12,6 +12,7 @@ use std::process::Command;
 
 use super::error::{Error, io};
 use super::nested_cargo;
+use crate::ptx::KernelFault;
 
 /// The marker of the first line of a PTX file that `preempt-ptx` wrote.
 const MARKER: &str = "// preempt-sources: ";
@@ -163,7 +164,8 @@ impl Crate {
         }
         for name in names {
             let name = name.as_ref();
-            let path = self.locate(name).ok_or(Error::NotPtx { what: "it names no source" })?;
+            let path =
+                self.locate(name).ok_or(KernelFault::NotPtx { what: "it names no source" })?;
             let text = fs::read(&path).map_err(io("read", &path))?;
             hash.part(name);
             // A checkout with other line endings is the same source.

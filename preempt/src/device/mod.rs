@@ -1,6 +1,7 @@
 //! Devices: what executes the engine's actions.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use preempt_device::host::{Args, Dim3, Kernel};
 
 use crate::engine::OpKey;
 use crate::error::Error;
-use crate::module::Module;
+use crate::module::DeviceCode;
 
 mod cpu;
 mod cuda;
@@ -28,6 +29,9 @@ pub(crate) struct DeviceInner {
     pub id: u64,
     /// Whether a scheduler has the device.
     taken: AtomicBool,
+    /// The application's context, if it uses `cust`.
+    #[cfg(feature = "cust")]
+    pub cust: std::sync::OnceLock<cust::context::Context>,
 }
 
 /// What a device is made of.
@@ -125,7 +129,16 @@ impl Device {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let taken = AtomicBool::new(false);
-        Device { inner: Arc::new(DeviceInner { backend, properties, id, taken }) }
+        Device {
+            inner: Arc::new(DeviceInner {
+                backend,
+                properties,
+                id,
+                taken,
+                #[cfg(feature = "cust")]
+                cust: std::sync::OnceLock::new(),
+            }),
+        }
     }
 
     /// What the device is made of.
@@ -145,6 +158,15 @@ impl Device {
     /// Gives the device back.
     pub(crate) fn give_back(&self) {
         self.inner.taken.store(false, Ordering::Release);
+    }
+}
+
+impl DeviceInner {
+    /// Where the allocation starts that all these bytes lie in, if somebody else made one there.
+    pub fn allocation(&self, address: u64, bytes: usize) -> Option<u64> {
+        let allocation = self.backend.allocation(address)?;
+        let end = address.checked_add(bytes as u64)?;
+        (allocation.start <= address && end <= allocation.end).then_some(allocation.start)
     }
 }
 
@@ -223,7 +245,7 @@ unsafe impl Send for Drops {}
 /// actions of one operation come in the engine's order.
 pub(crate) trait Backend: Send + Sync {
     /// Makes kernels known, before anything runs.
-    fn load(&self, modules: &[Module]) -> Result<(), Error>;
+    fn load(&self, code: &[DeviceCode]) -> Result<(), Error>;
 
     /// The lanes that there are. Cohorts in one lane run one after the other, in the order in which
     /// they were launched; those in different lanes run at the same time, as far as there is room.
@@ -275,6 +297,10 @@ pub(crate) trait Backend: Send + Sync {
     /// Waits until something may have happened since the `mark` was taken, or for `timeout`.
     fn wait(&self, mark: u64, timeout: Duration);
 
+    /// The allocation on this device that an address lies in, if somebody else made one there that
+    /// kernels can use.
+    fn allocation(&self, address: u64) -> Option<Range<u64>>;
+
     /// Zeroed memory on the device.
     fn allocate(&self, bytes: usize) -> Result<u64, Error>;
 
@@ -282,7 +308,8 @@ pub(crate) trait Backend: Send + Sync {
     ///
     /// # Safety
     ///
-    /// `address` came from `allocate` with the same `bytes`, and is freed once.
+    /// `address` came from `allocate` with the same `bytes`, or starts an [`allocation`](Backend::allocation)
+    /// of `bytes`; it is freed once.
     unsafe fn free(&self, address: u64, bytes: usize);
 
     /// Copies to memory that no operation uses.

@@ -6,9 +6,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::OpKey;
 
-/// A buffer, by a number that no other buffer of the process has.
+/// A buffer, by a number that no other buffer has at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct BufferId(pub u64);
+pub(crate) enum BufferId {
+    /// By a number that no other buffer of the process ever has.
+    Own(u64),
+    /// Memory that is borrowed, by where its allocation starts. Another one may start there later.
+    Borrowed(u64),
+}
 
 /// The use that an operation makes of a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +86,11 @@ impl Order {
                 (Access::Write, End::Succeeded) if used.overwrites => buffer.lost = None,
                 _ => {}
             }
-            if buffer.writer.is_none() && buffer.readers.is_empty() && buffer.lost.is_none() {
+            let is_used = buffer.writer.is_some() || !buffer.readers.is_empty();
+            // The scheduler does not see who writes borrowed memory anew: only those that were submitted
+            // by then find it lost.
+            let is_lost = buffer.lost.is_some() && matches!(used.buffer, BufferId::Own(_));
+            if !is_used && !is_lost {
                 self.buffers.remove(&used.buffer);
             }
         }

@@ -11,6 +11,7 @@ use preempt_device::abi::{Cohort, Post};
 use slotmap::SecondaryMap;
 
 use super::baton::Turn;
+use super::errand::Errand;
 use super::handle::Completion;
 use super::lock;
 use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Report};
@@ -52,6 +53,8 @@ pub(super) enum Work {
         /// What keeps both places valid.
         _owners: [Arc<dyn Any + Send + Sync>; 2],
     },
+    #[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
+    Errand(Arc<Errand>),
 }
 
 impl fmt::Debug for Work {
@@ -59,6 +62,7 @@ impl fmt::Debug for Work {
         match self {
             Work::Launch { grid, .. } => f.debug_tuple("Launch").field(&grid.kernel.name).finish(),
             Work::Copy { copy, .. } => f.debug_tuple("Copy").field(copy).finish(),
+            Work::Errand(errand) => errand.fmt(f),
         }
     }
 }
@@ -123,6 +127,8 @@ pub(super) struct Core {
     pace: u32,
     /// Cohorts on the device, with the ticket that their post will show.
     cohorts: Vec<(CohortOrder, *const Post)>,
+    /// Errands that were started.
+    errands: Vec<(OpKey, Arc<Errand>)>,
     /// Why the device is lost, if it is.
     lost: Option<Arc<str>>,
     actions: Vec<Action>,
@@ -167,8 +173,10 @@ impl Turn for Core {
             }
             self.act();
         }
-        // What goes wrong on the way may give the policy more to decide.
+        // What goes wrong on the way may give the policy more to decide, and an errand that was started
+        // may be over already.
         loop {
+            self.end_errands(now);
             self.engine.settle(now, &mut self.actions);
             if self.actions.is_empty() {
                 break;
@@ -194,6 +202,7 @@ impl Core {
             jobs: SecondaryMap::new(),
             controls: Vec::new(),
             cohorts: Vec::new(),
+            errands: Vec::new(),
             lost: None,
             actions: Vec::new(),
             reports: Vec::new(),
@@ -229,7 +238,7 @@ impl Core {
             uses: &job.uses,
             launch: match &job.work {
                 Work::Launch { spec, .. } => Some(*spec),
-                Work::Copy { .. } => None,
+                Work::Copy { .. } | Work::Errand(_) => None,
             },
         };
         let op = self.engine.submit(self.start.elapsed(), submission, &mut self.actions);
@@ -263,6 +272,7 @@ impl Core {
                     self.lost.get_or_insert(message);
                     // No post comes any more, and what would be told to the device is told to nobody.
                     self.cohorts.clear();
+                    self.errands.clear();
                     self.engine.handle(now, Event::Lost, &mut self.actions);
                 }
             }
@@ -273,6 +283,21 @@ impl Core {
         }
         self.out = out;
         self.act();
+    }
+
+    fn end_errands(&mut self, now: Duration) {
+        let mut errands = std::mem::take(&mut self.errands);
+        errands.retain(|(op, errand)| {
+            let Some(end) = errand.end() else { return true };
+            self.news.happened = true;
+            if let Err(message) = end {
+                self.fault(*op, message);
+            }
+            self.engine.handle(now, Event::CopyDone { op: *op }, &mut self.actions);
+            false
+        });
+        // None was started meanwhile: that comes of actions.
+        self.errands = errands;
     }
 
     fn fault(&mut self, op: OpKey, message: Arc<str>) {
@@ -299,15 +324,17 @@ impl Core {
                     Action::Signal { lane, signal } => {
                         self.device.inner.backend.signal(lane, signal);
                     }
-                    Action::Copy { op } => {
-                        if let Some(InWork {
-                            job: Job { work: Work::Copy { copy, .. }, .. }, ..
-                        }) = self.jobs.get(op)
-                        {
+                    Action::Copy { op } => match self.jobs.get(op).map(|work| &work.job.work) {
+                        Some(Work::Copy { copy, .. }) => {
                             // SAFETY: the job owns both places until the copy is done.
                             unsafe { self.device.inner.backend.copy(op, *copy) };
                         }
-                    }
+                        Some(Work::Errand(errand)) => {
+                            errand.start();
+                            self.errands.push((op, errand.clone()));
+                        }
+                        Some(Work::Launch { .. }) | None => {}
+                    },
                     Action::Finish { op, outcome } => self.finish(op, outcome),
                     Action::Retire { op } => {
                         let Some(work) = self.jobs.remove(op) else { continue };
@@ -388,7 +415,7 @@ impl Core {
         let kernel = job.name;
         let tasks = match &job.work {
             Work::Launch { spec, .. } => spec.tasks,
-            Work::Copy { .. } => 0,
+            Work::Copy { .. } | Work::Errand(_) => 0,
         };
         let result = match outcome {
             Outcome::Done(report) => Ok(report),

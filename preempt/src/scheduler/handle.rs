@@ -191,6 +191,11 @@ impl<T: Output> Handle<T> {
         Handle { shared, completion, keep }
     }
 
+    /// Another handle for the same operation, without its result.
+    pub(super) fn untyped(&self) -> Handle<()> {
+        Handle::new(self.shared.clone(), self.completion.clone(), ())
+    }
+
     /// Waits until the operation is done.
     ///
     /// The calling thread drives the scheduler itself for a while before it sleeps; see

@@ -7,6 +7,8 @@
 //! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
 //! | `stream` | launches and copies, and what is checked before they are taken in |
 //! | `room` | how many operations of a stream can be outstanding |
+//! | `scope` | launches with borrowed arguments |
+//! | `errand` | work that somebody else does, in a stream |
 //! | `handle` | results |
 
 use std::fmt;
@@ -19,18 +21,24 @@ use preempt_device::kernel::KernelArg;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, caught};
-use crate::module::Module;
+use crate::module::{DeviceCode, Module};
 use crate::policy::{Policy, Priority, StaticPriority};
 
 mod baton;
 mod core;
+mod errand;
 mod handle;
 mod room;
+mod scope;
 mod shared;
 mod stream;
 
+#[cfg(feature = "cust")]
+pub(crate) use errand::Errand;
 pub use handle::{Handle, Output};
-use shared::{Closer, Shared, Waiting};
+pub use scope::Scope;
+pub(crate) use shared::Shared;
+use shared::{Closer, Waiting};
 pub use stream::Stream;
 
 /// Orders the launches and copies of all threads on one device.
@@ -63,7 +71,7 @@ impl Scheduler {
         SchedulerBuilder {
             device: None,
             policy: None,
-            modules: Vec::new(),
+            code: Vec::new(),
             waiting: Waiting { spin: Duration::from_micros(50), busy_poll: false },
         }
     }
@@ -131,7 +139,7 @@ impl fmt::Debug for Scheduler {
 pub struct SchedulerBuilder {
     device: Option<Device>,
     policy: Option<Box<dyn Policy>>,
-    modules: Vec<Module>,
+    code: Vec<DeviceCode>,
     waiting: Waiting,
 }
 
@@ -150,8 +158,12 @@ impl SchedulerBuilder {
 
     /// The device code of a kernels crate, from [`include_kernels!`](crate::include_kernels).
     /// A GPU needs it for every kernel that is launched; the CPU device does without.
-    pub fn kernels(mut self, module: Module) -> SchedulerBuilder {
-        self.modules.push(module);
+    pub fn kernels(self, module: Module) -> SchedulerBuilder {
+        self.add_code(DeviceCode::Embedded(module))
+    }
+
+    pub(crate) fn add_code(mut self, code: DeviceCode) -> SchedulerBuilder {
+        self.code.push(code);
         self
     }
 
@@ -187,7 +199,7 @@ impl SchedulerBuilder {
             }
         };
         let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
-        let shared = Shared::start(device, policy, &self.modules, self.waiting)?;
+        let shared = Shared::start(device, policy, &self.code, self.waiting)?;
         Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default() })
     }
 }
@@ -196,7 +208,7 @@ impl fmt::Debug for SchedulerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SchedulerBuilder")
             .field("device", &self.device)
-            .field("kernels", &self.modules)
+            .field("kernels", &self.code)
             .field("waiting", &self.waiting)
             .finish_non_exhaustive()
     }

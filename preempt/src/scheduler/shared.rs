@@ -5,6 +5,8 @@
 //! While operations are in flight, one poller thread waits for the device. It sleeps otherwise.
 
 use std::fmt;
+#[cfg(feature = "cust")]
+use std::sync::Weak;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ use super::handle::Completion;
 use super::{contain, lock};
 use crate::device::Device;
 use crate::error::Error;
-use crate::module::Module;
+use crate::module::DeviceCode;
 use crate::policy::Policy;
 
 /// How long the poller waits for the device before it looks by itself.
@@ -31,7 +33,7 @@ const FAULT_CHECK: Duration = Duration::from_millis(10);
 /// How long dropping a scheduler waits for running kernels to stop.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) struct Shared {
+pub(crate) struct Shared {
     pub device: Device,
     pub spin: Duration,
     /// Whether the poller attends as long as anything is in flight.
@@ -41,6 +43,9 @@ pub(super) struct Shared {
     /// Whether the device was given back.
     released: Mutex<bool>,
     release: Condvar,
+    /// Calls `cust`, from the first time that somebody needs it.
+    #[cfg(feature = "cust")]
+    helper: OnceLock<crate::cust::Helper>,
     poller: OnceLock<Thread>,
     /// For whoever closes the scheduler.
     join: Mutex<Option<JoinHandle<()>>>,
@@ -61,24 +66,24 @@ pub(super) struct Closer {
 }
 
 impl Shared {
-    pub fn start(
+    pub(super) fn start(
         device: Device,
         policy: Box<dyn Policy>,
-        modules: &[Module],
+        code: &[DeviceCode],
         waiting: Waiting,
     ) -> Result<Arc<Shared>, Error> {
         device.take()?;
         let taken = device.clone();
-        Self::start_on(device, policy, modules, waiting).inspect_err(|_| taken.give_back())
+        Self::start_on(device, policy, code, waiting).inspect_err(|_| taken.give_back())
     }
 
     fn start_on(
         device: Device,
         policy: Box<dyn Policy>,
-        modules: &[Module],
+        code: &[DeviceCode],
         Waiting { spin, busy_poll }: Waiting,
     ) -> Result<Arc<Shared>, Error> {
-        device.inner.backend.load(modules)?;
+        device.inner.backend.load(code)?;
         let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
             baton: Baton::new(Core::new(device.clone(), policy, in_flight.clone())),
@@ -88,6 +93,8 @@ impl Shared {
             in_flight,
             released: Mutex::new(false),
             release: Condvar::new(),
+            #[cfg(feature = "cust")]
+            helper: OnceLock::new(),
             poller: OnceLock::new(),
             join: Mutex::new(None),
         });
@@ -105,7 +112,7 @@ impl Shared {
     }
 
     /// Hands a submission to the core.
-    pub fn submit(&self, job: Job) -> Result<(), Error> {
+    pub(super) fn submit(&self, job: Job) -> Result<(), Error> {
         if !self.baton.post(Message::Submit(job)) {
             return Err(Error::SchedulerDropped { done: 0, tasks: 0 });
         }
@@ -114,7 +121,7 @@ impl Shared {
     }
 
     /// Asks for an operation to be stopped.
-    pub fn cancel(&self, completion: Arc<Completion>) {
+    pub(super) fn cancel(&self, completion: Arc<Completion>) {
         // A scheduler that is closed has stopped it already.
         self.baton.post(Message::Cancel(completion));
         self.drive();
@@ -123,6 +130,29 @@ impl Shared {
     /// Runs the core, unless another thread does; then that one takes over what was submitted.
     pub fn drive(&self) {
         self.baton.drive(|news| self.tell(news));
+    }
+
+    /// Runs the core now: it looks at everything that happened before the call.
+    #[cfg(any(test, feature = "cust"))]
+    pub fn drive_now(&self) {
+        self.baton.drive_now(|news| self.tell(news));
+    }
+
+    /// The thread that calls `cust`, which `start` starts.
+    #[cfg(feature = "cust")]
+    pub fn helper(
+        self: &Arc<Self>,
+        start: impl FnOnce(Weak<Shared>) -> Result<crate::cust::Helper, Error>,
+    ) -> Result<&crate::cust::Helper, Error> {
+        if let Some(helper) = self.helper.get() {
+            return Ok(helper);
+        }
+        let helper = start(Arc::downgrade(self))?;
+        if let Err(second) = self.helper.set(helper) {
+            // Another thread was faster.
+            second.stop();
+        }
+        self.helper.get().ok_or(Error::SchedulerDropped { done: 0, tasks: 0 })
     }
 
     /// Waits until nothing is in flight.
@@ -270,6 +300,10 @@ impl Drop for Closer {
                 // It has told of its panic, if it had one.
                 let _ = poller.join();
             }
+        }
+        #[cfg(feature = "cust")]
+        if let Some(helper) = shared.helper.get() {
+            helper.stop();
         }
     }
 }

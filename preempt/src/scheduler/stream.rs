@@ -4,16 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use preempt_device::abi::MAX_TASKS;
-use preempt_device::host::{Access, BufferArg, Call, Dim3};
+use preempt_device::host::{Access, BorrowingCall, BufferArg, Call, Dim3};
 use preempt_device::kernel::KernelArg;
 
 use super::Shared;
 use super::core::{Job, Work};
+#[cfg(any(test, feature = "cust"))]
+use super::errand::Errand;
 use super::handle::{Completion, Handle, HostMemory};
 use super::room::Room;
 use crate::buffer::{Buffer, Memory};
 use crate::device::{Copy, CopyKind, Grid};
-use crate::engine::{LaunchReport, LaunchSpec, Use};
+use crate::engine::{BufferId, LaunchReport, LaunchSpec, Use};
 use crate::error::Error;
 use crate::policy::Priority;
 
@@ -58,6 +60,17 @@ impl Stream {
     /// What is wrong with the grid, the block, the arguments or the kernel's demands; nothing
     /// runs then. [`Error::SchedulerDropped`] if the scheduler is gone.
     pub fn launch(&self, call: Call) -> Result<Handle<LaunchReport>, Error> {
+        // SAFETY: a `Call` borrows nothing.
+        unsafe { self.launch_borrowing(call) }
+    }
+
+    /// # Safety
+    ///
+    /// What the call borrows is borrowed until the launch is done.
+    pub(super) unsafe fn launch_borrowing(
+        &self,
+        call: BorrowingCall<'_>,
+    ) -> Result<Handle<LaunchReport>, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
         let tasks = check_grid(name, call.grid_dim())?;
@@ -135,6 +148,29 @@ impl Stream {
         self.copy::<T, ()>(CopyKind::OnDevice, uses, place(from), place(to), ())
     }
 
+    /// What is done when everything is that uses the buffer.
+    #[cfg(feature = "cust")]
+    pub(crate) fn after_all_uses<T>(&self, buffer: &Buffer<T>) -> Result<Handle<()>, Error> {
+        let uses = vec![self.copy_use(buffer, Access::Write)?];
+        let errand = Errand::new(|errand| errand.finish(Ok(())));
+        self.submit(COPY, uses, Work::Errand(errand), ())
+    }
+
+    /// Has somebody else do something in the order of the stream.
+    #[cfg(any(test, feature = "cust"))]
+    pub(crate) fn submit_errand(
+        &self,
+        name: &'static str,
+        errand: Arc<Errand>,
+    ) -> Result<Handle<()>, Error> {
+        self.submit(name, Vec::new(), Work::Errand(errand), ())
+    }
+
+    #[cfg(any(test, feature = "cust"))]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     fn copy_use<T>(&self, buffer: &Buffer<T>, access: Access) -> Result<Use, Error> {
         if buffer.memory.device != self.shared.device.inner.id {
             return Err(Error::ForeignBuffer { name: COPY });
@@ -173,23 +209,42 @@ impl Stream {
     }
 
     /// The buffers of a call, of which one that is written is passed only once.
-    fn buffer_uses(&self, call: &Call) -> Result<Vec<Use>, Error> {
+    fn buffer_uses(&self, call: &BorrowingCall<'_>) -> Result<Vec<Use>, Error> {
         let name = call.kernel().name;
         let mut uses = Vec::with_capacity(call.args().buffers().len());
-        for (BufferArg { owner, .. }, access) in call.args().buffers() {
-            let memory = owner.downcast_ref::<Memory>();
-            let memory = memory.filter(|memory| memory.device == self.shared.device.inner.id);
-            let Some(memory) = memory else { return Err(Error::ForeignBuffer { name }) };
+        for (argument, access) in call.args().buffers() {
+            let Some(buffer) = self.buffer_id(name, argument)? else { continue };
             let conflicts = |other: &&Use| {
-                other.buffer == memory.id
+                other.buffer == buffer
                     && (other.access == Access::Write || *access == Access::Write)
             };
             if uses.iter().find(conflicts).is_some() {
                 return Err(Error::BufferConflict { name });
             }
-            uses.push(Use { buffer: memory.id, access: *access, overwrites: false });
+            uses.push(Use { buffer, access: *access, overwrites: false });
         }
         Ok(uses)
+    }
+
+    /// What the engine calls the buffer; `None` for borrowed memory without bytes.
+    fn buffer_id(
+        &self,
+        name: &'static str,
+        argument: &BufferArg,
+    ) -> Result<Option<BufferId>, Error> {
+        let BufferArg { address, bytes, .. } = *argument;
+        let device = &self.shared.device.inner;
+        match &argument.owner {
+            Some(owner) => match owner.downcast_ref::<Memory>() {
+                Some(memory) if memory.device == device.id => Ok(Some(memory.id)),
+                _ => Err(Error::ForeignBuffer { name }),
+            },
+            None if bytes == 0 => Ok(None),
+            None => match device.allocation(address, bytes) {
+                Some(start) => Ok(Some(BufferId::Borrowed(start))),
+                None => Err(Error::NotAllocated { name, address, bytes }),
+            },
+        }
     }
 }
 
@@ -222,7 +277,7 @@ fn check_grid(kernel: &'static str, grid: Dim3) -> Result<u32, Error> {
 }
 
 /// The block that a call runs with.
-fn check_block(call: &Call) -> Result<Dim3, Error> {
+fn check_block(call: &BorrowingCall<'_>) -> Result<Dim3, Error> {
     let kernel = call.kernel().name;
     let block = match (call.kernel().block, call.block_dim()) {
         (Some(fixed), Some(asked)) if fixed != asked => {

@@ -23,8 +23,8 @@ const START: Duration = Duration::from_micros(200);
 pub fn victim(
     yields: bool,
     ticks: u64,
-    runs: impl WriteArg<u32>,
-    marks: impl WriteArg<u32>,
+    runs: impl WriteArg<'static, u32>,
+    marks: impl WriteArg<'static, u32>,
     tasks: u32,
 ) -> Call {
     let call = match yields {

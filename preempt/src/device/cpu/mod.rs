@@ -7,6 +7,7 @@
 //! | `threads` | the threads of a block-task: barriers, shuffles, votes |
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use preempt_device::host::{Dim3, Kernel};
 use super::{Backend, ControlMemory, Copy, Drops, Grid, LaneCount, Properties, Report};
 use crate::engine::OpKey;
 use crate::error::Error;
-use crate::module::Module;
+use crate::module::DeviceCode;
 
 mod block;
 mod dispatch;
@@ -149,7 +150,7 @@ impl Shared {
 }
 
 impl Backend for CpuDevice {
-    fn load(&self, _modules: &[Module]) -> Result<(), Error> {
+    fn load(&self, _code: &[DeviceCode]) -> Result<(), Error> {
         // The last scheduler is gone, and the next one counts epochs from the start: to it, words of
         // that one would be newer than its own. The kernels' CPU entries come with the calls.
         for lane in &self.lanes {
@@ -237,6 +238,10 @@ impl Backend for CpuDevice {
         let news = &self.shared.news;
         // Why the wait ended does not matter: the caller looks for itself.
         drop(news.changed.wait_timeout_while(lock(&news.count), timeout, |count| *count == mark));
+    }
+
+    fn allocation(&self, _address: u64) -> Option<Range<u64>> {
+        None
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, Error> {

@@ -82,14 +82,8 @@ impl Code {
         let mut raw = ptr::null_mut();
         // SAFETY: the pointers are valid, and the name ends with a zero.
         unsafe { call!(self.context, cuModuleGetFunction(&raw mut raw, self.raw, text.as_ptr()))? };
-        if let Some(load) = self.context.driver().load_function {
-            // SAFETY: the function exists.
-            self.context.check("cuFuncLoad", unsafe { load(raw) })?;
-        }
         let function = Function(raw);
-        // Older drivers load a function when it is asked about.
-        function.attribute(&self.context, FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
-        Ok(function)
+        function.load(&self.context).map(|()| function)
     }
 }
 
@@ -103,6 +97,16 @@ impl Drop for Code {
 }
 
 impl Function {
+    /// Loads what the driver would load when it is launched first.
+    pub fn load(self, context: &Context) -> Result<(), Error> {
+        if let Some(load) = context.driver().load_function {
+            // SAFETY: the function exists.
+            context.check("cuFuncLoad", unsafe { load(self.0) })?;
+        }
+        // Older drivers load a function when it is asked about.
+        self.attribute(context, FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS).map(drop)
+    }
+
     pub fn attribute(self, context: &Context, attribute: FunctionAttribute) -> Result<u32, Error> {
         let mut value: c_int = 0;
         // SAFETY: the pointer is valid, and the function exists.

@@ -100,6 +100,8 @@ functions! {
     cuMemFree_v2(Address);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
+    cuMemGetAddressRange_v2(*mut Address, *mut usize, Address);
+    cuPointerGetAttribute(*mut c_void, sys::CUpointer_attribute, Address);
     cuMemPoolCreate(*mut RawPool, *const sys::CUmemPoolProps);
     cuMemPoolSetAttribute(RawPool, sys::CUmemPool_attribute, *mut c_void);
     cuMemPoolDestroy(RawPool);

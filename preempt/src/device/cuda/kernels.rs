@@ -14,9 +14,9 @@ use super::driver::{DeviceAttribute, FunctionAttribute};
 use super::lock;
 use super::registers::Sm;
 use crate::error::Error;
-use crate::module::Module;
+use crate::module::{DeviceCode, LoadedModule, Module};
 use crate::ptx::{
-    EARLY_CAPABILITY, Functions, PLAIN, blanked, bound_registers, cooperates,
+    self, EARLY_CAPABILITY, Functions, blanked, bound_registers, check_functions, cooperates,
     first_parameter_bytes, functions, waits, with_waits,
 };
 
@@ -70,8 +70,15 @@ struct Current {
 #[derive(Debug)]
 struct Loaded {
     entries: HashMap<String, Entry>,
-    /// Keeps the functions.
-    _code: Code,
+    _keep: Keep,
+}
+
+/// What keeps functions in place.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is only dropped")]
+enum Keep {
+    Code(Code),
+    Module(LoadedModule),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,32 +118,42 @@ impl Kernels {
 
     /// Loads what is not, and makes the kernels of `modules`, and no others, launchable. The context is
     /// entered, and nothing of ours runs.
-    pub fn load(&self, modules: &[Module]) -> Result<(), Error> {
+    pub fn load(&self, code: &[DeviceCode]) -> Result<(), Error> {
         let mut loaded = lock(&self.loaded);
-        let mut current = Vec::with_capacity(modules.len());
-        for module in modules {
-            let name = module.name();
-            let code = match module.ptx() {
-                None => None,
-                Some(ptx) => {
-                    // The text is never freed, so that another one is elsewhere.
-                    let key = (ptx.as_ptr().addr(), ptx.len());
-                    let code = match loaded.get(&key) {
-                        Some(code) => code.clone(),
-                        None => {
-                            let with_waits = self.starts_early.then(|| with_waits(ptx)).flatten();
-                            let ptx = with_waits.as_deref().unwrap_or(ptx);
-                            Arc::new(Loaded::new(&self.context, name, ptx, self.sm)?)
-                        }
-                    };
-                    Some(loaded.entry(key).or_insert(code).clone())
+        let mut current = Vec::with_capacity(code.len());
+        for code in code {
+            current.push(match code {
+                DeviceCode::Embedded(module) => {
+                    let code = module.ptx().map(|ptx| self.embedded(&mut loaded, module, ptx));
+                    Current { name: module.name(), code: code.transpose()? }
                 }
-            };
-            current.push(Current { name, code });
+                DeviceCode::Loaded(module) => {
+                    let code = Loaded::by_others(&self.context, module)?;
+                    Current { name: module.name, code: Some(Arc::new(code)) }
+                }
+            });
         }
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(())
+    }
+
+    /// A module that is or was loaded here.
+    fn embedded(
+        &self,
+        loaded: &mut HashMap<(usize, usize), Arc<Loaded>>,
+        module: &Module,
+        ptx: &'static str,
+    ) -> Result<Arc<Loaded>, Error> {
+        // The text is never freed, so that another one is elsewhere.
+        let key = (ptx.as_ptr().addr(), ptx.len());
+        if let Some(code) = loaded.get(&key) {
+            return Ok(code.clone());
+        }
+        let with_waits = self.starts_early.then(|| with_waits(ptx)).flatten();
+        let ptx = with_waits.as_deref().unwrap_or(ptx);
+        let code = Arc::new(Loaded::new(&self.context, module.name(), ptx, self.sm)?);
+        Ok(loaded.entry(key).or_insert(code).clone())
     }
 
     /// What a launch of `kernel` needs.
@@ -180,7 +197,7 @@ impl Kernels {
                     "the build found no device toolchain; the build script's warnings say what to \
                      install"
                 }
-                Some(code) => match code.entries.get(kernel.name) {
+                Some(code) => match code.entries.get(kernel.entry) {
                     Some(entry) => return Ok(*entry),
                     None => "the crate's PTX lacks it; compile the crate anew, for the device too",
                 },
@@ -242,28 +259,29 @@ impl Loaded {
     ) -> Result<Loaded, Error> {
         let text = blanked(ptx);
         let functions = functions(&text);
-        let preemptible = preemptible(module, &functions)?;
+        let kernels = preemptible(module, &text, &functions)?;
         let mut code = Code::load(context, module, ptx)?;
-        let mut touched = touch(&code, &functions)?;
+        let mut touched = touch(&functions, |name| code.function(name))?;
 
         let registers = |function: &Function| {
             function.attribute(context, FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
         };
         let mut bounds = BTreeMap::new();
-        for (name, plain) in &preemptible {
-            let (Some(entry), Some(plain)) = (touched.get(name), touched.get(plain.as_str()))
+        for kernel in &kernels {
+            let (Some(entry), Some(plain)) =
+                (touched.get(kernel.preemptible), touched.get(kernel.plain))
             else {
                 continue;
             };
             if let Some(bound) = sm.bound(registers(entry)?, registers(plain)?) {
-                bounds.insert(*name, bound);
+                bounds.insert(kernel.preemptible, bound);
             }
         }
         if !bounds.is_empty() {
             let bound = bound_registers(ptx, &functions, &bounds);
             match Code::load(context, module, &bound) {
                 Ok(bound) => {
-                    touched = touch(&bound, &functions)?;
+                    touched = touch(&functions, |name| bound.function(name))?;
                     code = bound;
                 }
                 Err(error @ Error::ContextLost { .. }) => return Err(error),
@@ -271,52 +289,82 @@ impl Loaded {
                 Err(_) => {}
             }
         }
+        let entries = entries(context, &text, &functions, &kernels, &touched)?;
+        Ok(Loaded { entries, _keep: Keep::Code(code) })
+    }
 
-        let mut entries = HashMap::new();
-        let mut stack = 0;
-        for (name, _) in &preemptible {
-            use FunctionAttribute::*;
-            let Some(&function) = touched.get(name) else { continue };
-            let of_function = |attribute| function.attribute(context, attribute);
-            stack = stack.max(of_function(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?);
-            let entry = Entry {
-                function,
-                cooperates: cooperates(name, &text, &functions),
-                waits: functions.get(name).is_some_and(waits),
-                registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
-                threads_per_block: of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-                static_shared: of_function(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
-            };
-            entries.insert((*name).to_owned(), entry);
-        }
-        reserve_stack(context, stack as usize)?;
-        Ok(Loaded { entries, _code: code })
+    /// What the application has loaded.
+    fn by_others(context: &Arc<Context>, module: &LoadedModule) -> Result<Loaded, Error> {
+        let text = blanked(&module.ptx);
+        let functions = functions(&text);
+        let kernels = preemptible(module.name, &text, &functions)?;
+        let find = |name: &str| {
+            let function = Function((module.find)(name)?.cast());
+            function.load(context).map(|()| function)
+        };
+        let touched = touch(&functions, find)?;
+        let entries = entries(context, &text, &functions, &kernels, &touched)?;
+        Ok(Loaded { entries, _keep: Keep::Module(module.clone()) })
     }
 }
 
-/// The kernels with both entries, each with the name of its plain one.
+/// What launches have to know of each kernel, by the name of its preemptible entry. Reserves the local
+/// memory that they need.
+fn entries(
+    context: &Context,
+    text: &str,
+    functions: &Functions<'_>,
+    kernels: &[ptx::Kernel<'_>],
+    touched: &HashMap<&str, Function>,
+) -> Result<HashMap<String, Entry>, Error> {
+    use FunctionAttribute::*;
+    let mut entries = HashMap::new();
+    let mut stack = 0;
+    for name in kernels.iter().map(|kernel| kernel.preemptible) {
+        let Some(&function) = touched.get(name) else { continue };
+        let of_function = |attribute| function.attribute(context, attribute);
+        stack = stack.max(of_function(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?);
+        let entry = Entry {
+            function,
+            cooperates: cooperates(name, text, functions),
+            waits: functions.get(name).is_some_and(waits),
+            registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            threads_per_block: of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            static_shared: of_function(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+        };
+        entries.insert(name.to_owned(), entry);
+    }
+    reserve_stack(context, stack as usize)?;
+    Ok(entries)
+}
+
+/// The preemptible kernels of a module that has no fault.
 fn preemptible<'a>(
     module: &'static str,
+    text: &str,
     functions: &Functions<'a>,
-) -> Result<Vec<(&'a str, String)>, Error> {
-    let mut kernels = Vec::new();
-    for (&name, entry) in functions.iter().filter(|(_, function)| function.is_entry) {
-        let plain = format!("{name}{PLAIN}");
-        if !functions.get(plain.as_str()).is_some_and(|plain| plain.is_entry) {
-            continue;
-        }
-        if first_parameter_bytes(entry) != Some(size_of::<Cohort>()) {
-            return Err(Error::StaleDeviceCode { module });
-        }
-        kernels.push((name, plain));
+) -> Result<Vec<ptx::Kernel<'a>>, Error> {
+    if let Err(fault) = check_functions(text, functions) {
+        return Err(Error::RefusedKernel { module, fault });
     }
-    Ok(kernels)
+    let kernels = ptx::kernels(functions);
+    let is_fresh = |kernel: &ptx::Kernel<'_>| {
+        let entry = functions.get(kernel.preemptible);
+        entry.and_then(first_parameter_bytes) == Some(size_of::<Cohort>())
+    };
+    match kernels.iter().all(is_fresh) {
+        true => Ok(kernels),
+        false => Err(Error::StaleDeviceCode { module }),
+    }
 }
 
 /// Every entry, loaded.
-fn touch<'a>(code: &Code, functions: &Functions<'a>) -> Result<HashMap<&'a str, Function>, Error> {
+fn touch<'a>(
+    functions: &Functions<'a>,
+    find: impl Fn(&str) -> Result<Function, Error>,
+) -> Result<HashMap<&'a str, Function>, Error> {
     let entries = functions.iter().filter(|(_, function)| function.is_entry);
-    entries.map(|(&name, _)| Ok((name, code.function(name)?))).collect()
+    entries.map(|(&name, _)| Ok((name, find(name)?))).collect()
 }
 
 /// Makes room for `bytes` of each thread's local memory now. A launch that needs more than there is waits
@@ -339,7 +387,8 @@ mod tests {
 
     fn ptx(parameter: &str) -> String {
         format!(
-            ".visible .entry k({parameter}) {{ ret; }}
+            ".target sm_80
+             .visible .entry k({parameter}) {{ ret; }}
              .visible .entry k__plain(.param .u64 p) {{ ret; }}
              .visible .entry native(.param .u64 p) {{ ret; }}
              .func f() {{ ret; }} .func f__plain() {{ ret; }}"
@@ -350,15 +399,16 @@ mod tests {
     fn a_kernel_with_both_entries_is_preemptible() {
         let bytes = size_of::<Cohort>();
         let text = blanked(&ptx(&format!(".param .align 8 .b8 k_param_0[{bytes}]")));
-        let kernels = preemptible("kernels", &functions(&text)).expect("it is up to date");
-        assert_eq!(kernels, [("k", "k__plain".to_owned())]);
+        let kernels = preemptible("kernels", &text, &functions(&text)).expect("it is up to date");
+        let kernel = ptx::Kernel { name: "k", preemptible: "k", plain: "k__plain" };
+        assert_eq!(kernels, [kernel]);
     }
 
     #[test]
     fn a_kernel_with_another_first_parameter_is_of_another_version() {
         for parameter in ["", ".param .u64 p", ".param .align 8 .b8 k_param_0[64]"] {
             let text = blanked(&ptx(parameter));
-            let error = preemptible("kernels", &functions(&text)).expect_err("it is not");
+            let error = preemptible("kernels", &text, &functions(&text)).expect_err("it is not");
             assert!(matches!(error, Error::StaleDeviceCode { module: "kernels" }), "{error}");
         }
     }

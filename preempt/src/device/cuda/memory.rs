@@ -1,6 +1,7 @@
 //! Memory: pinned on the host, fixed on the device, and the pool that buffers come from.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -226,7 +227,8 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// It came from `allocate` with the same `bytes`, is freed once, and nothing uses it.
+    /// It came from `allocate` with the same `bytes`, or is another allocation of this context of at
+    /// least one byte; it is freed once, and nothing uses it.
     pub unsafe fn free(&self, address: u64, bytes: usize) {
         if bytes == 0 || !self.context.is_freeable() {
             return;
@@ -236,6 +238,37 @@ impl Pool {
         // Fails with the context alone, which `check` takes note of.
         // SAFETY: the caller's promise.
         let _ = unsafe { call!(self.context, cuMemFreeAsync(address, stream)) };
+    }
+
+    /// The allocation of somebody else, on this device, that an address lies in.
+    pub fn foreign_allocation(&self, address: u64) -> Option<Range<u64>> {
+        use sys::CUpointer_attribute::*;
+        let context = &self.context;
+        let _entered = context.enter().ok()?;
+        let (mut start, mut bytes) = (0, 0);
+        // SAFETY: the pointers are valid; the driver refuses addresses that it does not know.
+        unsafe {
+            call!(context, cuMemGetAddressRange_v2(&raw mut start, &raw mut bytes, address))
+                .ok()?;
+        }
+        let (mut device, mut pool): (c_int, RawPool) = (0, ptr::null_mut());
+        // SAFETY: these attributes have these types.
+        unsafe {
+            let ordinal = (&raw mut device).cast();
+            call!(
+                context,
+                cuPointerGetAttribute(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+            )
+            .ok()?;
+            let handle = (&raw mut pool).cast();
+            call!(
+                context,
+                cuPointerGetAttribute(handle, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)
+            )
+            .ok()?;
+        }
+        let is_foreign = device == context.device() && pool != self.raw;
+        is_foreign.then(|| start..start + bytes as u64)
     }
 
     pub fn line(&self) -> &Line {

@@ -17,6 +17,7 @@
 //! never be called while kernels run.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -31,7 +32,7 @@ use preempt_device::host::{Args, Dim3, Kernel};
 use super::{Backend, ControlMemory, Copy, Device, DeviceInner, Drops, Grid, LaneCount, Report};
 use crate::engine::OpKey;
 use crate::error::Error;
-use crate::module::Module;
+use crate::module::DeviceCode;
 
 mod code;
 mod context;
@@ -246,10 +247,10 @@ fn with_parameters<R>(
 }
 
 impl Backend for CudaDevice {
-    fn load(&self, modules: &[Module]) -> Result<(), Error> {
+    fn load(&self, code: &[DeviceCode]) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
-        self.kernels.load(modules)?;
+        self.kernels.load(code)?;
         // The last scheduler is gone, and the next one counts epochs and tickets from the start.
         self.shared.watch.clear();
         self.lanes.reset(self.pool.line().stream().raw())?;
@@ -354,6 +355,10 @@ impl Backend for CudaDevice {
     fn wait(&self, mark: u64, timeout: Duration) {
         let is_over = || self.news() != mark || self.copies.has_news();
         self.shared.watch.wait(timeout, is_over, || self.check_for_faults());
+    }
+
+    fn allocation(&self, address: u64) -> Option<Range<u64>> {
+        self.pool.foreign_allocation(address)
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, Error> {

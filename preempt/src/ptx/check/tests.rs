@@ -92,5 +92,5 @@ fn what_is_not_ptx_is_refused() {
         let result = check(text);
         assert!(result.is_err() || result.unwrap().preemptible.is_empty());
     }
-    assert!(matches!(check(""), Err(Error::NotPtx { .. })));
+    assert!(matches!(check(""), Err(KernelFault::NotPtx { .. })));
 }

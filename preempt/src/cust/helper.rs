@@ -1,0 +1,162 @@
+//! The thread that calls `cust` for the scheduler, so that whoever runs the core waits for no code of
+//! others, and so that the driver's threads, on which no function of the driver may be called, have one
+//! to turn to.
+
+use std::fmt;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use cust::context::{Context, CurrentContext};
+use cust::error::CudaResult;
+use cust::event::{Event, EventStatus};
+use cust::stream::Stream;
+
+use crate::error::{Error, caught};
+use crate::scheduler::{Errand, Shared};
+
+/// How long it sleeps between two looks at events that somebody waits for.
+const LOOK: Duration = Duration::from_micros(20);
+
+/// What there is to do.
+pub(super) enum Task {
+    /// Call `work`; the errand is over when what it put into the stream is done.
+    Run { stream: Arc<Stream>, work: Work, errand: Arc<Errand> },
+    /// The errand is over when the event has happened.
+    Await { event: Arc<Event>, errand: Arc<Errand> },
+    /// The errand is over, with this result.
+    Over { errand: Arc<Errand>, result: Ending },
+    /// Nobody needs the thread any more.
+    Stop,
+}
+
+type Work = Box<dyn FnOnce(&Stream) -> CudaResult<()> + Send>;
+
+/// How an errand ends; if not well, what was said.
+type Ending = Result<(), Arc<str>>;
+
+/// Where tasks go.
+#[derive(Clone)]
+pub(super) struct Tasks(Sender<Task>);
+
+impl Tasks {
+    pub fn send(&self, task: Task) {
+        // Without the thread, the scheduler is gone, and nobody asks for the errand's end.
+        let _ = self.0.send(task);
+    }
+
+    /// Ends the errand when it is called, on whatever thread.
+    pub fn over(self, errand: Arc<Errand>, result: Ending) -> impl FnOnce() + Send + 'static {
+        move || self.send(Task::Over { errand, result })
+    }
+}
+
+/// The thread.
+pub(crate) struct Helper {
+    tasks: Tasks,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Helper {
+    pub fn start(context: Context, shared: Weak<Shared>) -> Result<Helper, Error> {
+        let (sender, receiver) = channel();
+        let tasks = Tasks(sender);
+        let own = tasks.clone();
+        let run = move || {
+            let mut thread = Thread { shared, tasks: own, awaited: Vec::new() };
+            let context = CurrentContext::set_current(&context).map(|()| context);
+            loop {
+                let task = match thread.awaited.is_empty() {
+                    true => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                    false => receiver.recv_timeout(LOOK),
+                };
+                match task {
+                    Ok(Task::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                    Ok(task) => thread.take(task),
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+                thread.look_at_events();
+            }
+            drop(context);
+        };
+        let thread = thread::Builder::new().name("preempt-cust".into()).spawn(run);
+        let thread = thread.map_err(|source| {
+            let what = "work of `cust`";
+            Error::Thread { what, source: Arc::new(source) }
+        })?;
+        Ok(Helper { tasks, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(super) fn tasks(&self) -> Tasks {
+        self.tasks.clone()
+    }
+
+    /// Ends the thread; waits for it, unless this is it.
+    pub fn stop(&self) {
+        self.tasks.send(Task::Stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread.filter(|own| own.thread().id() != thread::current().id()) {
+            // Panics of others end in `caught`.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Helper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Helper").finish_non_exhaustive()
+    }
+}
+
+/// What the thread knows.
+struct Thread {
+    shared: Weak<Shared>,
+    tasks: Tasks,
+    awaited: Vec<(Arc<Event>, Arc<Errand>)>,
+}
+
+impl Thread {
+    fn take(&mut self, task: Task) {
+        match task {
+            Task::Run { stream, work, errand } => {
+                let result: Ending = match caught(|| work(&stream)) {
+                    Ok(Ok(())) => Ok(()),
+                    Ok(Err(error)) => Err(error.to_string().into()),
+                    Err(panic) => Err(format!("panicked: {panic}").into()),
+                };
+                // What it put into the stream before it failed is waited for, too.
+                let over = self.tasks.clone().over(errand.clone(), result);
+                if let Err(error) = stream.add_callback(Box::new(over)) {
+                    self.end(&errand, Err(error.to_string().into()));
+                }
+            }
+            Task::Await { event, errand } => self.awaited.push((event, errand)),
+            Task::Over { errand, result } => self.end(&errand, result),
+            Task::Stop => {}
+        }
+    }
+
+    fn look_at_events(&mut self) {
+        let mut awaited = std::mem::take(&mut self.awaited);
+        awaited.retain(|(event, errand)| match event.query() {
+            Ok(EventStatus::NotReady) => true,
+            Ok(EventStatus::Ready) => {
+                self.end(errand, Ok(()));
+                false
+            }
+            Err(error) => {
+                self.end(errand, Err(error.to_string().into()));
+                false
+            }
+        });
+        self.awaited = awaited;
+    }
+
+    fn end(&self, errand: &Errand, result: Ending) {
+        errand.finish(result);
+        if let Some(shared) = self.shared.upgrade() {
+            shared.drive_now();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! For applications on rust-cuda's [`cust`](https://docs.rs/cust) (feature `cust`): they keep their context, streams, events, modules and
+//! buffers, and launch what has to be preemptible here.
+//!
+//! ```no_run
+//! use cust::prelude::*;
+//! # use preempt_device::prelude::*;
+//! # #[preemptible(block = 256)]
+//! # fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {}
+//!
+//! // As before.
+//! let context = cust::quick_init()?;
+//! let (a, b) = (DeviceBuffer::from_slice(&[1.0f32; 1000])?, DeviceBuffer::from_slice(&[2.0f32; 1000])?);
+//! let mut sum = DeviceBuffer::from_slice(&[0.0f32; 1000])?;
+//!
+//! // New.
+//! # const KERNELS: preempt::Module = preempt::Module::new("kernels", None);
+//! let device = preempt::Device::from_cust(&context)?;
+//! let scheduler = preempt::Scheduler::builder().device(device).kernels(KERNELS).build()?;
+//! let urgent = scheduler.stream(10);
+//! scheduler.scope(|scope| scope.launch(&urgent, add(&a, &b, &mut sum).grid(4))?.wait())?;
+//!
+//! // As before.
+//! let mut host = [0.0f32; 1000];
+//! sum.copy_to(&mut host)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The [guide](crate::migration) goes through an application step by step, and says what becomes of each
+//! item of `cust`.
+//!
+//! # Buffers
+//!
+//! A launch goes on after its handle is dropped, so what it uses must stay in place without anybody
+//! waiting. There are two ways:
+//!
+//! - *Lend it.* A [`scope`](crate::Scheduler::scope) waits for its launches, which therefore take
+//!   `&DeviceBuffer` and `&mut DeviceBuffer` as they are. [`lend`] is for a buffer that several launches
+//!   of a scope use, and `unsafe` constructors are for a [`DeviceSlice`] ([`Lent::slice`]) or a
+//!   [`DevicePointer`] ([`Lent::pointer`]), whose memory anybody could free.
+//! - *Hand it over.* [`Scheduler::adopt`](crate::Scheduler::adopt) makes a [`Buffer`](crate::Buffer) of it, without copying, and
+//!   [`Stream::to_cust`](crate::Stream::to_cust) makes a `DeviceBuffer` of any buffer.
+//!
+//! **Dropping a `DeviceBuffer` (`cuMemFree`) waits until nothing runs on the device, and keeps every
+//! thread of the process from launching meanwhile, urgent kernels included.** Give it to
+//! [`Scheduler::release`](crate::Scheduler::release) instead, which frees it in stream order. `cust`'s other synchronous calls, such
+//! as `copy_from` and `copy_to` with ordinary memory or [`Module::from_ptx`](cust::module::Module::from_ptx), may wait for what runs, too.
+//!
+//! # Streams and events
+//!
+//! `cust`'s streams and this crate's do not know of each other, whatever buffers they use. They are
+//! ordered by [`Stream::wait_for_cust`](crate::Stream::wait_for_cust), [`Stream::wait_for_event`](crate::Stream::wait_for_event) and
+//! [`Stream::run_cust`](crate::Stream::run_cust). No CUDA stream is ever made to wait for a stream of this crate: one that waits
+//! takes one of the device's few hardware queues, and what it waits for might need that queue.
+//!
+//! # Building
+//!
+//! - With a CUDA toolkit: nothing to do, or `export CUDA_LIBRARY_PATH=/path/of/the/toolkit` if it is in an
+//!   unusual place.
+//! - Without one: `export CUDA_LIBRARY_PATH=$(preempt-cuda-stub)`, after
+//!   `cargo install preempt --features build`. What is built that way runs wherever there is a driver.
+//!
+//! Unlike the rest of this crate, `cust` is linked with the driver's library: a program that uses it does
+//! not start without a driver.
+//!
+//! [`DeviceSlice`]: cust::memory::DeviceSlice
+//! [`DevicePointer`]: cust::memory::DevicePointer
+
+use cust::context::legacy::{CurrentContext, UnownedContext};
+use cust::context::{Context, CurrentContext as Current};
+use cust::error::{CudaError, CudaResult};
+
+use crate::device::Device;
+use crate::error::Error;
+
+mod helper;
+mod memory;
+mod modules;
+mod order;
+
+pub(crate) use helper::Helper;
+pub use memory::{Lent, lend};
+
+impl Device {
+    /// The GPU of an application on [`cust`], in that application's context (feature `cust`): the same
+    /// device as [`Device::cuda`] of its number.
+    ///
+    /// The context stays alive as long as the device, whether or not the application drops it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::cuda`].
+    pub fn from_cust(context: &Context) -> Result<Device, Error> {
+        let ordinal = ordinal(context).map_err(|error| failed("looking for its device", error))?;
+        let device = Device::cuda(ordinal)?;
+        // The first one is as good as any other: there is one primary context.
+        device.inner.cust.get_or_init(|| context.clone());
+        Ok(device)
+    }
+
+    /// The context that the application has shown.
+    fn cust_context(&self) -> Result<&Context, Error> {
+        self.inner.cust.get().ok_or(Error::NoCustContext)
+    }
+}
+
+/// The number of the context's device, as the driver counts.
+fn ordinal(context: &Context) -> CudaResult<u32> {
+    let before = CurrentContext::get_current()?;
+    Current::set_current(context)?;
+    let device = Current::get_device().map(|device| device.as_raw());
+    restore(&before)?;
+    let device = device?;
+    for ordinal in 0..cust::device::Device::num_devices()? {
+        if cust::device::Device::get_device(ordinal)?.as_raw() == device {
+            return Ok(ordinal);
+        }
+    }
+    Err(CudaError::InvalidDevice)
+}
+
+fn restore(before: &UnownedContext) -> CudaResult<()> {
+    CurrentContext::set_current(before)
+}
+
+/// What `cust` said when something was tried.
+fn failed(what: &str, error: CudaError) -> Error {
+    Error::Driver { code: error as u32, message: format!("{what}: {error}").into() }
+}

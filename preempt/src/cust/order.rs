@@ -1,0 +1,88 @@
+//! Order between `cust`'s streams and events and the scheduler's streams.
+
+use std::sync::Arc;
+
+use cust::error::CudaResult;
+use cust::event::Event;
+
+use super::failed;
+use super::helper::{Helper, Task};
+use crate::error::Error;
+use crate::scheduler::{Errand, Handle, Stream};
+
+impl Stream {
+    /// Lets what is submitted to this stream from now on wait for what is in a stream of `cust`'s now (feature `cust`).
+    /// Nobody waits here.
+    ///
+    /// Call it with the context current, as for any use of `cust`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCustContext`], [`Error::Driver`] if `cust` refuses, or [`Error::SchedulerDropped`].
+    pub fn wait_for_cust(&self, stream: &cust::stream::Stream) -> Result<Handle<()>, Error> {
+        let helper = self.helper()?.tasks();
+        let errand = Errand::new(|_| ());
+        let over = helper.over(errand.clone(), Ok(()));
+        stream.add_callback(Box::new(over)).map_err(|error| failed("add_callback", error))?;
+        self.submit_errand("a wait for a cust stream", errand)
+    }
+
+    /// Lets what is submitted to this stream from now on wait for an event of `cust`'s (feature `cust`).
+    /// An event that was not recorded has happened.
+    ///
+    /// It is asked for every 20 µs, from when everything before in this stream is done.
+    /// [`wait_for_cust`](Stream::wait_for_cust) asks for nothing, and is faster.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCustContext`] or [`Error::SchedulerDropped`].
+    pub fn wait_for_event(&self, event: Arc<Event>) -> Result<Handle<()>, Error> {
+        let helper = self.helper()?.tasks();
+        let errand = Errand::new(move |errand| helper.send(Task::Await { event, errand }));
+        self.submit_errand("a wait for a cust event", errand)
+    }
+
+    /// Runs work of `cust`'s in the order of this stream (feature `cust`): when everything before is done, `work` is called, and
+    /// what comes after starts when everything is done that it has put into `stream`. So
+    /// `|stream| event.record(stream)` records an event here.
+    ///
+    /// It is called on a thread of the scheduler, with the context current. Others' work waits for it
+    /// there, so it should not wait for the device. The scheduler does not know which buffers it uses;
+    /// what is in other streams is not ordered with it.
+    ///
+    /// Load what it launches before: CUDA loads a function when it is launched for the first time (unless
+    /// `CUDA_MODULE_LOADING=EAGER` is in the environment), and that waits for all that runs.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # fn work(ours: &preempt::Stream, theirs: Arc<cust::stream::Stream>, module: Arc<cust::module::Module>) -> Result<(), preempt::Error> {
+    /// ours.run_cust(&theirs, move |stream| {
+    ///     let function = module.get_function("scale")?;
+    ///     // SAFETY: `scale` takes no arguments.
+    ///     unsafe { cust::launch!(function<<<1, 32, 0, stream>>>()) }
+    /// })?
+    /// .wait()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCustContext`] or [`Error::SchedulerDropped`]. The handle gives
+    /// [`Error::KernelFailed`] with what `work` returned, or with its panic.
+    pub fn run_cust(
+        &self,
+        stream: &Arc<cust::stream::Stream>,
+        work: impl FnOnce(&cust::stream::Stream) -> CudaResult<()> + Send + 'static,
+    ) -> Result<Handle<()>, Error> {
+        let (helper, stream) = (self.helper()?.tasks(), stream.clone());
+        let work = Box::new(work);
+        let errand = Errand::new(move |errand| helper.send(Task::Run { stream, work, errand }));
+        self.submit_errand("work of cust", errand)
+    }
+
+    fn helper(&self) -> Result<&Helper, Error> {
+        let shared = self.shared();
+        let context = shared.device.cust_context()?;
+        shared.helper(|shared| Helper::start(context.clone(), shared))
+    }
+}

@@ -1,0 +1,145 @@
+//! Work that neither the scheduler nor its device does: somebody is told to begin, and says when it is
+//! over.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::lock;
+
+/// A piece of such work, as it is in the stream.
+pub(crate) struct Errand {
+    begin: Mutex<Option<Begin>>,
+    end: OnceLock<Result<(), Arc<str>>>,
+}
+
+/// Called by whoever runs the core, so it does not wait for anything and calls no code of others.
+type Begin = Box<dyn FnOnce(Arc<Errand>) + Send>;
+
+#[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
+impl Errand {
+    pub fn new(begin: impl FnOnce(Arc<Errand>) + Send + 'static) -> Arc<Errand> {
+        Arc::new(Errand { begin: Mutex::new(Some(Box::new(begin))), end: OnceLock::new() })
+    }
+
+    /// Everything before it in its stream is done.
+    pub fn start(self: &Arc<Self>) {
+        let begin = lock(&self.begin).take();
+        if let Some(begin) = begin {
+            begin(self.clone());
+        }
+    }
+
+    /// Says that it is over, perhaps before it was started; the first word counts. Whoever says so
+    /// drives the scheduler afterwards, or has another thread do it.
+    pub fn finish(&self, result: Result<(), Arc<str>>) {
+        let _ = self.end.set(result);
+    }
+
+    /// How it ended, if it is over.
+    pub fn end(&self) -> Option<Result<(), Arc<str>>> {
+        self.end.get().cloned()
+    }
+}
+
+impl fmt::Debug for Errand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Errand").field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::device::Device;
+    use crate::error::Error;
+    use crate::scheduler::{Handle, Scheduler, Stream};
+
+    /// Long enough for what is not held back to be done.
+    const WHILE: Duration = Duration::from_millis(50);
+
+    fn stream() -> (Scheduler, Stream) {
+        let device = Device::cpu(1, 1).expect("a device");
+        let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
+        let stream = scheduler.stream(0);
+        (scheduler, stream)
+    }
+
+    fn submit(stream: &Stream) -> (Handle<()>, Receiver<Arc<Errand>>) {
+        let (sender, started) = channel();
+        let errand = Errand::new(move |errand| sender.send(errand).expect("the test listens"));
+        (stream.submit_errand("an errand", errand).expect("accepted"), started)
+    }
+
+    #[test]
+    fn an_errand_starts_after_what_is_before_and_holds_back_what_is_behind() {
+        let (scheduler, stream) = stream();
+        let mut buffer = scheduler.zeroed::<u32>(1).expect("memory");
+        let (first, first_started) = submit(&stream);
+        let (second, second_started) = submit(&stream);
+        let upload = stream.upload(vec![7], &mut buffer).expect("accepted");
+        let errand = first_started.recv().expect("started");
+        assert!(second_started.recv_timeout(WHILE).is_err(), "the first one is not over");
+        errand.finish(Ok(()));
+        stream.shared().drive_now();
+        first.wait().expect("over");
+        let errand = second_started.recv().expect("started");
+        assert!(upload.wait_timeout(WHILE).is_none() && !second.is_done());
+        errand.finish(Ok(()));
+        errand.finish(Err("the first word counts".into()));
+        stream.shared().drive_now();
+        second.wait().expect("over");
+        upload.wait().expect("copied");
+    }
+
+    #[test]
+    fn an_errand_may_be_over_before_it_starts() {
+        let (_scheduler, stream) = stream();
+        let (before, started) = submit(&stream);
+        let errand = Errand::new(|_| ());
+        errand.finish(Ok(()));
+        let over = stream.submit_errand("an errand", errand).expect("accepted");
+        let at_once = Errand::new(|errand| errand.finish(Ok(())));
+        let at_once = stream.submit_errand("an errand", at_once).expect("accepted");
+        assert!(!over.is_done() && !at_once.is_done());
+        started.recv().expect("started").finish(Ok(()));
+        stream.shared().drive_now();
+        // Nobody drives but those who wait.
+        for handle in [before, over, at_once] {
+            handle.wait().expect("over");
+        }
+    }
+
+    #[test]
+    fn what_goes_wrong_is_told_and_the_stream_goes_on() {
+        let (scheduler, stream) = stream();
+        let (handle, started) = submit(&stream);
+        started.recv().expect("started").finish(Err("lost the way".into()));
+        stream.shared().drive_now();
+        let error = handle.wait().expect_err("it failed");
+        assert!(
+            matches!(&error, Error::KernelFailed { kernel: "an errand", message } if &**message == "lost the way"),
+            "{error:?}"
+        );
+        let (handle, started) = submit(&stream);
+        started.recv().expect("started").finish(Ok(()));
+        scheduler.synchronize().expect("synchronized");
+        handle.wait().expect("over");
+    }
+
+    #[test]
+    fn one_that_is_cancelled_before_it_starts_never_does() {
+        let (_scheduler, stream) = stream();
+        let (first, first_started) = submit(&stream);
+        let (second, second_started) = submit(&stream);
+        second.cancel();
+        let error = second.wait().expect_err("cancelled");
+        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        first_started.recv().expect("started").finish(Ok(()));
+        stream.shared().drive_now();
+        first.wait().expect("over");
+        assert!(second_started.recv_timeout(WHILE).is_err());
+    }
+}

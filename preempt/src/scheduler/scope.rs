@@ -1,0 +1,96 @@
+//! Launches whose arguments are borrowed.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Mutex;
+
+use preempt_device::host::BorrowingCall;
+
+use super::handle::Handle;
+use super::{Scheduler, Stream, lock};
+use crate::engine::LaunchReport;
+use crate::error::Error;
+
+/// Launches that end before what they borrow does; see [`Scheduler::scope`].
+pub struct Scope<'scope, 'env: 'scope> {
+    /// Those that may not have ended.
+    handles: Mutex<Vec<Handle<()>>>,
+    /// Neither lifetime may be made shorter, as for [`std::thread::Scope`].
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl Scheduler {
+    /// Calls `body`, which can launch kernels on memory that it borrows, and waits for all of them.
+    ///
+    /// Buffers of this scheduler need no scope, since they are counted. Others' do, such as `cust`'s
+    /// `&DeviceBuffer` (feature `cust`): dropping a [`Handle`] does not stop a launch, so nothing but
+    /// waiting keeps its memory in place.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn fill(value: u32, out: SliceMut<u32>) {
+    /// #     // SAFETY: each thread writes its own element.
+    /// #     unsafe { out.write(thread::index_1d() as usize, value) }
+    /// # }
+    /// let scheduler = preempt::Scheduler::builder().build()?;
+    /// let stream = scheduler.stream(0);
+    /// let mut out = scheduler.zeroed::<u32>(64)?;
+    /// scheduler.scope(|scope| {
+    ///     let handle = scope.launch(&stream, fill(7, &mut out).grid(2))?;
+    ///     println!("{:?}", handle.wait()?);
+    ///     Ok::<(), preempt::Error>(())
+    /// })?;
+    /// assert_eq!(stream.download(&out)?.wait()?, [7; 64]);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn scope<'env, R>(
+        &self,
+        body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    ) -> R {
+        let (handles, scope, env) = (Mutex::default(), PhantomData, PhantomData);
+        let scope = Scope { handles, scope, env };
+        let _waits = WaitForAll(&scope.handles);
+        body(&scope)
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Launches a kernel on a stream, as [`Stream::launch`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::launch`], and [`Error::NotAllocated`].
+    pub fn launch(
+        &'scope self,
+        stream: &Stream,
+        call: BorrowingCall<'scope>,
+    ) -> Result<Handle<LaunchReport>, Error> {
+        // SAFETY: the scope waits for it, and what it borrows lives longer than the scope.
+        let handle = unsafe { stream.launch_borrowing(call)? };
+        let mut handles = lock(&self.handles);
+        handles.retain(|handle| !handle.is_done());
+        handles.push(handle.untyped());
+        Ok(handle)
+    }
+}
+
+/// Waits when it is dropped, after a panic, too.
+struct WaitForAll<'a>(&'a Mutex<Vec<Handle<()>>>);
+
+impl Drop for WaitForAll<'_> {
+    fn drop(&mut self) {
+        let handles = std::mem::take(&mut *lock(self.0));
+        for handle in handles {
+            // Whoever has the other handle is told.
+            let _ = handle.wait();
+        }
+    }
+}
+
+impl fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("launches", &lock(&self.handles).len()).finish()
+    }
+}
