@@ -1,5 +1,8 @@
 //! Embeds the test kernels, as an application would.
 
 fn main() -> Result<(), preempt::build::Error> {
-    preempt::build::Kernels::new("kernels").committed("kernels.ptx").build()
+    for kernels in ["kernels", "rust-cuda-kernels"] {
+        preempt::build::Kernels::new(kernels).committed("kernels.ptx").build()?;
+    }
+    Ok(())
 }

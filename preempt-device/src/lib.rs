@@ -70,11 +70,12 @@ pub mod entry;
 #[doc(hidden)]
 pub const INTRINSICS_LL: &str = include_str!("target/intrinsics.ll");
 
-pub use preempt_macros::{KernelArg, preemptible};
+pub use math::GpuFloat;
+pub use preempt_macros::{KernelArg, gpu_only, kernel, preemptible};
 
 /// Everything that a kernels crate needs.
 pub mod prelude {
     pub use crate::kernel::{KernelArg, SliceMut};
     pub use crate::math::GpuFloat;
-    pub use crate::{KernelArg, preemptible, shared_array, thread, warp, yield_point};
+    pub use crate::{KernelArg, kernel, preemptible, shared_array, thread, warp, yield_point};
 }

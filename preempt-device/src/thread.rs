@@ -6,6 +6,8 @@
 
 use crate::target;
 
+pub use crate::time::nanosleep;
+
 /// Extents or an index in x, y and z.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UVec3 {
@@ -143,6 +145,12 @@ pub fn sync_threads_and(predicate: u32) -> u32 {
 #[inline(always)]
 pub fn sync_threads_or(predicate: u32) -> u32 {
     target::sync_threads_or(predicate)
+}
+
+/// Orders this thread's memory accesses for all threads of the grid.
+#[inline(always)]
+pub fn grid_fence() {
+    target::device_fence()
 }
 
 /// Orders this thread's memory accesses for all threads of the device.

@@ -7,12 +7,13 @@ use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Lifetime, Path, Token};
+use syn::{Block, Lifetime, Path, Token};
 
 use crate::parse::{
     AMORTIZE_LIMITS, BLOCK_LIMITS, Form, Kernel, MAX_THREADS, MAX_THREADS_Z, Options, Param,
     ParamKind,
 };
+use crate::rust_cuda;
 use crate::shared::SharedArray;
 
 /// The expansion of `kernel`, whose body refers to `arrays` in shared memory, and to what its yield
@@ -21,12 +22,15 @@ pub fn kernel(kernel: &Kernel, arrays: &[SharedArray], yields: bool) -> TokenStr
     let common =
         [Some(shared_layout(kernel, arrays)), bounds(kernel)].into_iter().flatten().collect();
     let host = host(kernel, &common, arrays.len(), yields);
-    let device = device(kernel, &common, yields);
+    let device = match &kernel.rust_cuda {
+        Some(form) => rust_cuda::device(kernel, form, &common, yields),
+        None => device(kernel, &common, yields),
+    };
     quote!(#host #device)
 }
 
 /// Locals get a hygiene of their own, and cannot meet the user's parameters.
-fn local(name: &str) -> Ident {
+pub fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
@@ -57,7 +61,7 @@ fn shared_end(number: usize) -> TokenStream {
 }
 
 /// The layout of shared memory: one array after the other.
-fn shared_layout(kernel: &Kernel, arrays: &[SharedArray]) -> TokenStream {
+pub fn shared_layout(kernel: &Kernel, arrays: &[SharedArray]) -> TokenStream {
     let krate = &kernel.options.krate;
     let consts = arrays.iter().enumerate().map(|(number, SharedArray { element, len, span })| {
         let (start, used, end) = (shared_start(number), shared_end(number), shared_end(number + 1));
@@ -92,10 +96,10 @@ fn bounds(kernel: &Kernel) -> Option<TokenStream> {
     })
 }
 
-/// The user's function under another name; nothing in it is changed but shared arrays and yield
-/// points.
-fn body(kernel: &Kernel, yields: bool) -> TokenStream {
-    let Kernel { options: Options { krate, .. }, unsafety, body, .. } = kernel;
+/// The user's function under another name, with this `body`; nothing in it is changed but shared
+/// arrays and yield points.
+pub fn body(kernel: &Kernel, body: &Block, yields: bool) -> TokenStream {
+    let Kernel { options: Options { krate, .. }, unsafety, .. } = kernel;
     let params = kernel.params.iter().map(
         |Param { attrs, mutability, ident, ty, .. }| quote!(#(#attrs)* #mutability #ident: #ty),
     );
@@ -104,7 +108,9 @@ fn body(kernel: &Kernel, yields: bool) -> TokenStream {
         quote!(#yields: &mut #krate::yields::Yields)
     });
     let params = first.into_iter().chain(params);
-    quote!(#unsafety fn __preempt_body(#(#params),*) #body)
+    let names = kernel.rust_cuda.as_ref().map(|_| rust_cuda::names(krate));
+    let stmts = &body.stmts;
+    quote!(#unsafety fn __preempt_body(#(#params),*) { #names #(#stmts)* })
 }
 
 /// What the body takes, made of a buffer's address and length. The caller puts `unsafe` around.
@@ -121,7 +127,10 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> T
     let Kernel { options, attrs, vis, ident, unsafety, params, .. } = kernel;
     let krate = &options.krate;
     let args = local("args");
-    let body = body(kernel, yields);
+    let body = match &kernel.rust_cuda {
+        Some(_) => body(kernel, &rust_cuda::with_host_macros(kernel.body.clone()), yields),
+        None => body(kernel, &kernel.body, yields),
+    };
     let cpu = cpu_entry(kernel, yields);
     let description = description(kernel, arrays, yields);
 
@@ -216,8 +225,10 @@ fn cpu_entry(kernel: &Kernel, yields: bool) -> TokenStream {
 fn description(kernel: &Kernel, arrays: usize, yields: bool) -> TokenStream {
     let Kernel { options: Options { block, amortize, krate, .. }, ident, .. } = kernel;
     let name = ident.unraw().to_string();
-    let plain = plain_symbol(ident).to_string();
-    let entry = &name;
+    let (entry, plain) = match &kernel.rust_cuda {
+        Some(_) => (rust_cuda::entry_symbol(ident).to_string(), name.clone()),
+        None => (name.clone(), plain_symbol(ident).to_string()),
+    };
     let max_threads = Literal::u32_unsuffixed(MAX_THREADS);
     let max_threads_z = Literal::u32_unsuffixed(MAX_THREADS_Z);
     let none = quote!(::core::option::Option::None);
@@ -268,44 +279,13 @@ fn plain_symbol(ident: &Ident) -> Ident {
 ///
 /// It has the kernel's name, so that imports of the kernel resolve on the device too.
 fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
-    let Kernel { options, attrs, vis, ident, params, .. } = kernel;
+    let Kernel { options, attrs, vis, ident, .. } = kernel;
     let krate = &options.krate;
     let (cohort, task) = (local("cohort"), local("task"));
     let plain = plain_symbol(ident);
-    let body = body(kernel, yields);
-
-    let mut entry_params = Vec::new();
-    let mut arguments = Vec::new();
-    for (number, Param { ident, ty, kind, .. }) in params.iter().enumerate() {
-        let ParamKind::Buffer { form, element } = kind else {
-            entry_params.push(quote!(#ident: #ty));
-            arguments.push(quote!(#ident));
-            continue;
-        };
-        // Two parameters: a slice as one would arrive as an aggregate, with generic loads.
-        let ptr = local(&format!("ptr_{number}"));
-        let len = match form {
-            Form::Slice | Form::SliceMut => local(&format!("len_{number}")).into_token_stream(),
-            Form::ConstPtr | Form::MutPtr => quote!(_),
-        };
-        let mutability = if form.writes() { quote!(mut) } else { quote!(const) };
-        entry_params.push(quote!(#ptr: *#mutability #element));
-        entry_params.push(quote!(#len: usize));
-        arguments.push(rebuild(krate, *form, ptr.into_token_stream(), len));
-    }
-    // Every primitive that reads the task's registers must end up in an entry, so the body does,
-    // and so does what calls it, however long it is.
-    let (call, preemptible, plain_entry) = if yields {
-        let yields = self::yields();
-        let call = quote! {
-            #[inline(always)]
-            |#yields: &mut #krate::yields::Yields| unsafe { __preempt_body(#yields, #(#arguments),*) }
-        };
-        (call, quote!(preemptible_yielding), quote!(plain_yielding))
-    } else {
-        let call = quote!(#[inline(always)] || unsafe { __preempt_body(#(#arguments),*) });
-        (call, quote!(preemptible), quote!(plain))
-    };
+    let body = body(kernel, &kernel.body, yields);
+    let (entry_params, arguments) = entry_parameters(kernel, Lengths::OfAll);
+    let (call, preemptible, plain_entry) = entry_calls(&arguments, krate, yields);
     quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
@@ -326,5 +306,60 @@ fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
             let #task = #call;
             unsafe { #krate::entry::#preemptible(&#cohort, #task) }
         }
+    }
+}
+
+/// Which buffers' lengths an entry takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lengths {
+    OfAll,
+    /// Those that the body sees.
+    OfSlices,
+}
+
+/// The parameters of an entry, and what its body takes, made of them.
+pub fn entry_parameters(kernel: &Kernel, lengths: Lengths) -> (Vec<TokenStream>, Vec<TokenStream>) {
+    let krate = &kernel.options.krate;
+    let (mut entry_params, mut arguments) = (Vec::new(), Vec::new());
+    for (number, Param { ident, ty, kind, .. }) in kernel.params.iter().enumerate() {
+        let ParamKind::Buffer { form, element } = kind else {
+            entry_params.push(quote!(#ident: #ty));
+            arguments.push(quote!(#ident));
+            continue;
+        };
+        // Two parameters: a slice as one would arrive as an aggregate, with generic loads.
+        let ptr = local(&format!("ptr_{number}"));
+        let mutability = if form.writes() { quote!(mut) } else { quote!(const) };
+        entry_params.push(quote!(#ptr: *#mutability #element));
+        let len = match form {
+            Form::Slice | Form::SliceMut => local(&format!("len_{number}")).into_token_stream(),
+            Form::ConstPtr | Form::MutPtr => quote!(_),
+        };
+        if form.has_length() || lengths == Lengths::OfAll {
+            entry_params.push(quote!(#len: usize));
+        }
+        arguments.push(rebuild(krate, *form, ptr.into_token_stream(), len));
+    }
+    (entry_params, arguments)
+}
+
+/// What calls the body, and the functions of `entry` that call that in the two entries.
+pub fn entry_calls(
+    arguments: &[TokenStream],
+    krate: &Path,
+    yields: bool,
+) -> (TokenStream, TokenStream, TokenStream) {
+    // Every primitive that reads the task's registers must end up in an entry, so the body does,
+    // and so does what calls it, however long it is.
+    if yields {
+        let yields = self::yields();
+        let call = quote! {
+            #[inline(always)]
+            |#yields: &mut #krate::yields::Yields| unsafe { __preempt_body(#yields, #(#arguments),*) }
+        };
+        (call, quote!(preemptible_yielding), quote!(plain_yielding))
+    } else {
+        let call = quote!(#[inline(always)] || unsafe { __preempt_body(#(#arguments),*) });
+        (call, quote!(preemptible), quote!(plain))
     }
 }

@@ -9,6 +9,7 @@
 //! | its `shared_array!`s get their places | `shared` |
 //! | its `yield_point!`s become tests | `yields` |
 //! | the functions for host and device come out | `generate` |
+//! | `#[kernel]`, of rust-cuda or ours | `rust_cuda` |
 //! | `#[derive(KernelArg)]` | `derive` |
 
 use errors::Errors;
@@ -21,6 +22,7 @@ mod derive;
 mod errors;
 mod generate;
 mod parse;
+mod rust_cuda;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -174,6 +176,45 @@ pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()
 }
 
+/// Stands in for `#[kernel]` of rust-cuda's `cuda_std`, where the stock compiler compiles the kernels.
+///
+/// On the GPU the function is an entry of its name, with the parameters that rust-cuda gives it:
+/// pointer and length for a slice, one for everything else. `cust` launches it as before; only
+/// `shared_array!`s are dynamic shared memory here, whose bytes a launch has to pass. On the host it is
+/// the function.
+///
+/// With `#[preemptible]` above or below it, that entry stays as it is, a preemptible one with the name
+/// `name__preemptible` comes with it, and on the host the name is that of the launch function.
+///
+/// ```
+/// extern crate preempt_device as cuda_std;
+/// use cuda_std::prelude::*;
+///
+/// #[kernel]
+/// #[preemptible]
+/// pub unsafe fn add(a: &[f32], b: &[f32], c: *mut f32) {
+///     let i = thread::index_1d() as usize;
+///     if i < a.len() {
+///         // SAFETY: each thread writes its own element, and whoever launches has allocated them.
+///         unsafe { *c.add(i) = a[i] + b[i] }
+///     }
+/// }
+/// # fn main() {}
+/// ```
+///
+/// It takes what `cuda_std`'s attribute takes, and ignores it.
+#[proc_macro_attribute]
+pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
+    rust_cuda::kernel(options.into(), item.into()).into()
+}
+
+/// Stands in for `#[gpu_only]` of rust-cuda's `cuda_std`: leaves the function as it is, since kernels
+/// run on the host, too.
+#[proc_macro_attribute]
+pub fn gpu_only(_options: TokenStream, item: TokenStream) -> TokenStream {
+    item
+}
+
 /// Lets a struct be passed to kernels by value.
 ///
 /// Host and device code come from different compilers, so the struct is `#[repr(C)]` or
@@ -212,6 +253,7 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
     };
     let mut errors = Errors::default();
     analyze::check_barriers(&kernel.body, &mut errors);
+    rust_cuda::check_shared_memory(&kernel.body, &mut errors);
     let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
     let yields = yields::place_points(&kernel.options, &mut kernel.body, &mut errors);
     // The kernel is there even where its body is refused, so that its callers see no error.

@@ -12,6 +12,7 @@ use syn::{
 };
 
 use crate::errors::{Errors, both};
+use crate::rust_cuda::{self, RustCuda};
 
 /// A function that `#[preemptible]` accepts.
 pub struct Kernel {
@@ -22,6 +23,8 @@ pub struct Kernel {
     pub unsafety: Option<Token![unsafe]>,
     pub params: Vec<Param>,
     pub body: Block,
+    /// Set if it was written for rust-cuda.
+    pub rust_cuda: Option<RustCuda>,
 }
 
 /// What stands in the parentheses of `#[preemptible(..)]`.
@@ -69,6 +72,11 @@ impl Form {
     pub fn writes(self) -> bool {
         matches!(self, Form::MutPtr | Form::SliceMut)
     }
+
+    /// Whether the body sees how many elements there are.
+    pub fn has_length(self) -> bool {
+        matches!(self, Form::Slice | Form::SliceMut)
+    }
 }
 
 /// Threads in a block, and in its z dimension, on every CUDA device so far (CUDA C++
@@ -86,11 +94,13 @@ const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 1
 
 impl Kernel {
     pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
-        let function = parse_function(item).and_then(|function| {
+        let function = parse_function(item).and_then(|mut function| {
+            let rust_cuda = rust_cuda::take_attributes(&mut function);
             let params = check_function(&function)?;
-            Ok((function, params))
+            Ok((function, params, rust_cuda))
         });
-        let (options, (function, params)) = both(Options::parse.parse2(options), function)?;
+        let (options, (function, params, rust_cuda)) =
+            both(Options::parse.parse2(options), function)?;
         Ok(Kernel {
             options,
             attrs: function.attrs,
@@ -102,12 +112,13 @@ impl Kernel {
             },
             params,
             body: *function.block,
+            rust_cuda,
         })
     }
 }
 
 impl Options {
-    fn parse(input: ParseStream<'_>) -> Result<Options> {
+    pub fn parse(input: ParseStream<'_>) -> Result<Options> {
         let mut errors = Errors::default();
         let (mut block, mut amortize, mut idempotent, mut krate) = (None, None, None, None);
         while !input.is_empty() {

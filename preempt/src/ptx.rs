@@ -7,8 +7,8 @@ use std::ops::Range;
 
 mod check;
 
-pub(crate) use check::check_functions;
 pub use check::KernelFault;
+pub(crate) use check::check_functions;
 #[cfg(feature = "build")]
 pub use check::{Report, check};
 

@@ -9,6 +9,10 @@ pub use gate::{Gate, gated};
 /// The device code of `preempt-test-kernels`.
 pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_test_kernels");
 
+/// The device code of `preempt-rust-cuda-kernels`, made by the stock compiler.
+pub const RUST_CUDA_KERNELS: preempt::Module =
+    preempt::include_kernels!("preempt_rust_cuda_kernels");
+
 /// SplitMix64 (Steele, Lea and Flood 2014): numbers from a seed, the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(

@@ -1,6 +1,6 @@
 //! Each refusal, by a part of its words: what is wrong, and the way out.
 
-use super::{derive, expand, messages};
+use super::{derive, expand, expand_kernel, messages};
 
 #[track_caller]
 fn refused(found: Vec<String>, expected: &[&str]) {
@@ -36,6 +36,12 @@ kernels! {
     flag_in_parentheses: "idempotent(true)", "fn k() {}" => ["expected `,`"];
     amortize_zero: "amortize = 0", "fn k() {}" => ["at least 1"];
 
+    address_space: "", "#[kernel] unsafe fn k() { #[address_space(shared)] static mut A: [u32; 4] = [0; 4]; }" => [
+        "write `let name = shared_array![T; N];`",
+    ];
+    dynamic_shared_memory: "", "#[kernel] unsafe fn k() { let x = cuda_std::shared::dynamic_shared_mem::<f32>(); }" => [
+        "the largest `N` that a launch needs",
+    ];
     not_a_function: "", "struct Kernel;" => ["goes on a kernel"];
     without_a_body: "", "fn k();" => ["goes on a kernel"];
     const_kernel: "", "const fn k() {}" => ["cannot be `const`"];
@@ -159,6 +165,14 @@ fn harmless_returns_are_accepted() {
         let found = messages(expand("", &format!("fn k(n: u32) {{ {body} }}")));
         assert_eq!(found, [""; 0], "{body}");
     }
+}
+
+#[test]
+fn a_native_kernel_is_unsafe_and_takes_what_kernels_take() {
+    refused(messages(expand_kernel("", "fn k() {}")), &["a `#[kernel]` is `unsafe`"]);
+    refused(messages(expand_kernel("", "unsafe fn k(x: &mut [u32]) {}")), &["cannot take `&mut`"]);
+    let dynamic = "unsafe fn k() { dynamic_shared_mem::<u8>(); }";
+    refused(messages(expand_kernel("", dynamic)), &["`shared_array![T; N]`"]);
 }
 
 macro_rules! derives {

@@ -1,6 +1,6 @@
 //! Snapshots of the expansions. `cargo insta review` shows what changed.
 
-use super::{derive, expand, messages};
+use super::{derive, expand, expand_kernel, messages};
 
 macro_rules! snapshots {
     ($($name:ident: $expansion:expr;)*) => {
@@ -87,6 +87,57 @@ snapshots! {
     idempotent: expand("idempotent", "fn nothing() {}");
     unsafe_kernel: expand("", "pub unsafe fn r#move(out: *mut u32) { unsafe { *out = 1 } }");
     no_parameters: expand("", "fn nothing() {}");
+    // `#[kernel]` of `cuda_std` below; `#[kernel]` is left to whoever it is.
+    rust_cuda_above: expand(
+        "block = 128",
+        r#"
+        #[cuda_std::kernel(block_dim = 1)]
+        #[allow(improper_ctypes_definitions)]
+        pub unsafe fn reverse(x: &[i32], d: *mut i32) {
+            use cuda_std::thread::sync_threads;
+            let s = shared_array![i32; 128];
+            println!("{}", x.len());
+            sync_threads();
+        }
+        "#,
+    );
+    // What `cuda_std`'s `#[kernel]` leaves when it is above.
+    rust_cuda_below: expand(
+        "idempotent, crate = preempt::device",
+        r#"
+        #[no_mangle]
+        #[cfg_attr(any(target_arch = "nvptx", target_arch = "nvptx64"), nvvm_internal(kernel()))]
+        pub unsafe extern "C" fn wait(n: usize, x: f32) {
+            assert_kernel_parameter_is_copy::<f32>();
+            assert_kernel_parameter_is_copy::<usize>();
+            fn assert_kernel_parameter_is_copy<T: Copy>() {}
+            for _ in 0..n { yield_point!(); }
+        }
+        "#,
+    );
+    // The same without the word to its code generator, as on the host.
+    rust_cuda_below_on_host: expand(
+        "",
+        r#"
+        #[no_mangle]
+        pub unsafe extern "C" fn wait() {
+            fn assert_kernel_parameter_is_copy<T: Copy>() {}
+        }
+        "#,
+    );
+    rust_cuda_native: expand_kernel(
+        "",
+        "/// Adds.
+        pub unsafe fn add(a: &[f32], c: *mut f32, n: usize) { let s = shared_array![f32; 2]; }",
+    );
+    rust_cuda_entry: expand_kernel(
+        "",
+        "unsafe fn add__preemptible(cohort: Cohort, ptr_0: *const f32, len_0: usize) {}",
+    );
+    rust_cuda_swapped: expand_kernel(
+        "grid_dim = 1",
+        "#[inline] #[preemptible(crate = a::b)] unsafe fn add() {}",
+    );
     derived_struct: derive(
         r#"
         #[derive(Clone, Copy)]

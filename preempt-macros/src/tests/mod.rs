@@ -28,6 +28,11 @@ fn expand(options: &str, item: &str) -> TokenStream {
     crate::expand_kernel(options.parse().unwrap(), item.parse().unwrap())
 }
 
+/// The expansion of `#[kernel(options)] item`.
+fn expand_kernel(options: &str, item: &str) -> TokenStream {
+    crate::rust_cuda::kernel(options.parse().unwrap(), item.parse().unwrap())
+}
+
 /// The expansion of `#[derive(KernelArg)] item`.
 fn derive(item: &str) -> TokenStream {
     crate::expand_derive(item.parse().unwrap())

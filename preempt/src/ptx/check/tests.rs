@@ -48,6 +48,32 @@ fn nor_may_a_function_that_it_calls() {
 }
 
 #[test]
+fn kernels_for_rust_cuda_have_the_name_on_the_plain_entry() {
+    let kernel = |functions: &str, body: &str| {
+        format!(
+            "{HEAD}{functions}
+             .visible .entry k(.param .u64 p) {{ mov.u32 %r1, %ctaid.x; ret; }}
+             .visible .entry k__preemptible(.param .align 8 .b8 p[64]) {{ {body} }}
+             .visible .entry lone__preemptible() {{ mov.u32 %r1, %ctaid.x; ret; }}"
+        )
+    };
+    let report = check(&kernel("", "ret;")).unwrap();
+    assert_eq!(
+        (&report.preemptible[..], &report.native[..]),
+        (&["k".to_owned()][..], &["lone__preemptible".to_owned()][..])
+    );
+    let helper = ".func _ZN8my_crate6global17h0123456789abcdefE() { mov.u32 %r1, %ctaid.x; ret; }";
+    let call = "call.uni _ZN8my_crate6global17h0123456789abcdefE, (); ret;";
+    let message = check(&kernel(helper, call)).unwrap_err().to_string();
+    assert!(
+        message.contains("`k__preemptible` reads `%ctaid.x` in `my_crate::global`. "),
+        "{message}"
+    );
+    let message = check(&kernel("", "mov.u32 %r1, %ctaid.x; ret;")).unwrap_err().to_string();
+    assert!(message.contains("or in a helper that was inlined into it"), "{message}");
+}
+
+#[test]
 fn a_function_that_only_others_call_may() {
     let helper = ".func helper() { mov.u32 %r1, %ctaid.x; ret; }";
     assert!(check(&kernel(helper, "ret;", "call helper;")).is_ok());
