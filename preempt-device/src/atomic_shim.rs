@@ -1,7 +1,13 @@
 //! The atomics of the protocol, replaced by loom's in the model.
 
+#[cfg(all(target_arch = "nvptx64", feature = "cuda-std"))]
+pub(crate) use crate::target::ProtocolAtomic as AtomicU64;
+#[cfg(not(any(loom, all(target_arch = "nvptx64", feature = "cuda-std"))))]
+pub(crate) use core::sync::atomic::AtomicU64;
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use core::sync::atomic::Ordering;
+#[cfg(not(any(loom, target_arch = "nvptx64")))]
+pub(crate) use core::sync::atomic::fence;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -23,9 +29,12 @@ pub(crate) fn fence_acquire() {
     fence(Ordering::Acquire);
 }
 
-/// An acquire and release fence for everybody, the host included; core's fences are that on the GPU.
+/// An acquire and release fence for everybody, the host included.
 #[inline(always)]
 pub(crate) fn fence_acq_rel_to_host() {
+    #[cfg(target_arch = "nvptx64")]
+    crate::target::system_fence_acq_rel();
+    #[cfg(not(target_arch = "nvptx64"))]
     fence(Ordering::AcqRel);
 }
 

@@ -162,5 +162,5 @@ pub fn device_fence() {
 /// Orders this thread's memory accesses for the device and the host.
 #[inline(always)]
 pub fn system_fence() {
-    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst)
+    target::system_fence()
 }

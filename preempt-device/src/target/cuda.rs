@@ -3,56 +3,36 @@
 //! Barriers, votes and shuffles go through LLVM intrinsics: written as inline assembly they
 //! would not be convergent, and LLVM would duplicate them into divergent branches.
 //!
+//! What differs between code generators is in `llvm.rs`, for the stock compiler's, and `nvvm.rs`, for
+//! rust-cuda's.
+//!
 //! Block index and grid dimensions are the *task's*. Each entry declares named PTX registers
 //! for them and the functions here read those, so a function that was not inlined into an
 //! entry is rejected by `ptxas` and cannot be silently wrong.
 
 use core::arch::asm;
 use core::arch::nvptx;
-use core::sync::atomic::{AtomicU32, AtomicU64};
 
-unsafe extern "unadjusted" {
-    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
-    fn barrier_sync(id: u32);
-    #[link_name = "llvm.nvvm.barrier.cta.red.popc.aligned.all"]
-    fn barrier_popc(id: u32, predicate: bool) -> u32;
-    #[link_name = "llvm.nvvm.barrier.cta.red.and.aligned.all"]
-    fn barrier_and(id: u32, predicate: bool) -> bool;
-    #[link_name = "llvm.nvvm.barrier.cta.red.or.aligned.all"]
-    fn barrier_or(id: u32, predicate: bool) -> bool;
-    #[link_name = "llvm.nvvm.bar.warp.sync"]
-    fn bar_warp_sync(mask: u32);
-    #[link_name = "llvm.nvvm.vote.ballot.sync"]
-    fn vote_ballot(mask: u32, predicate: bool) -> u32;
-    #[link_name = "llvm.nvvm.shfl.sync.down.i32"]
-    fn shfl_down(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
-    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
-    fn shfl_up(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
-    #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
-    fn shfl_bfly(mask: u32, value: u32, xor: u32, clamp: u32) -> u32;
-    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
-    fn shfl_idx(mask: u32, value: u32, index: u32, clamp: u32) -> u32;
-    #[link_name = "llvm.fma.f32"]
-    fn llvm_fma_f32(a: f32, b: f32, c: f32) -> f32;
-    #[link_name = "llvm.fma.f64"]
-    fn llvm_fma_f64(a: f64, b: f64, c: f64) -> f64;
-    #[link_name = "llvm.sqrt.f32"]
-    fn llvm_sqrt_f32(x: f32) -> f32;
-    #[link_name = "llvm.sqrt.f64"]
-    fn llvm_sqrt_f64(x: f64) -> f64;
-}
+pub(crate) use generator::{
+    atomic_add_f32, atomic_add_f64, device_fence, device_fence_acq_rel, fma, fmaf, global,
+    loop_slot, shared_base, sqrt, sqrtf, system_fence, system_fence_acq_rel, yield_word,
+};
 
-// Defined in `intrinsics.ll`, which the build links in.
-unsafe extern "C" {
-    fn preempt_shared_base() -> *mut u8;
-    fn preempt_loop_slot() -> *mut u64;
-    fn preempt_yield_word() -> *mut u32;
-    fn preempt_global(address: u64) -> *const u8;
-    fn preempt_atomic_add_f32(ptr: *mut f32, value: f32) -> f32;
-    fn preempt_atomic_add_f64(ptr: *mut f64, value: f64) -> f64;
-    fn preempt_device_fence();
-    fn preempt_device_fence_acq_rel();
-}
+#[cfg(not(feature = "cuda-std"))]
+mod llvm;
+#[cfg(not(feature = "cuda-std"))]
+use llvm as generator;
+#[cfg(feature = "cuda-std")]
+mod nvvm;
+#[cfg(feature = "cuda-std")]
+use nvvm as generator;
+
+#[cfg(feature = "cuda-std")]
+pub(crate) use generator::ProtocolAtomic;
+use generator::{
+    bar_warp_sync, barrier_and, barrier_or, barrier_popc, barrier_sync, shfl_bfly, shfl_down,
+    shfl_idx, shfl_up, vote_ballot,
+};
 
 /// The barrier of the worker loop; kernels' own code uses barrier 0.
 const LOOP_BARRIER: u32 = 1;
@@ -132,34 +112,6 @@ pub(crate) fn sm_id() -> u32 {
     // SAFETY: reads a special register. Not `pure`: it may change when a debugger moves the block.
     unsafe { asm!("mov.u32 {}, %smid;", out(reg32) sm, options(nomem, nostack, preserves_flags)) }
     sm
-}
-
-#[inline(always)]
-pub(crate) fn shared_base() -> *mut u8 {
-    // SAFETY: returns an address.
-    unsafe { preempt_shared_base() }
-}
-
-/// Two words of shared memory that belong to the worker loop.
-#[inline(always)]
-pub(crate) fn loop_slot() -> *mut u64 {
-    // SAFETY: returns an address.
-    unsafe { preempt_loop_slot() }
-}
-
-/// A word of shared memory that belongs to the block's yield points.
-#[inline(always)]
-pub(crate) fn yield_word() -> *mut u32 {
-    // SAFETY: returns an address.
-    unsafe { preempt_yield_word() }
-}
-
-/// The same pointer, of which the compiler knows that it points to global memory (device
-/// memory or host memory that is mapped).
-#[inline(always)]
-pub(crate) fn global<T>(ptr: *const T) -> *const T {
-    // SAFETY: returns an address.
-    unsafe { preempt_global(ptr as u64).cast() }
 }
 
 #[inline(always)]
@@ -280,30 +232,6 @@ pub(crate) fn nanosleep(nanos: u32) {
     unsafe { asm!("nanosleep.u32 {};", in(reg32) nanos, options(nomem, nostack)) }
 }
 
-#[inline(always)]
-pub(crate) fn atomic_add_f32(atomic: &AtomicU32, value: f32) -> f32 {
-    // SAFETY: the reference is valid for atomic access.
-    unsafe { preempt_atomic_add_f32(atomic.as_ptr().cast(), value) }
-}
-
-#[inline(always)]
-pub(crate) fn atomic_add_f64(atomic: &AtomicU64, value: f64) -> f64 {
-    // SAFETY: the reference is valid for atomic access.
-    unsafe { preempt_atomic_add_f64(atomic.as_ptr().cast(), value) }
-}
-
-#[inline(always)]
-pub(crate) fn device_fence() {
-    // SAFETY: a fence.
-    unsafe { preempt_device_fence() }
-}
-
-#[inline(always)]
-pub(crate) fn device_fence_acq_rel() {
-    // SAFETY: a fence.
-    unsafe { preempt_device_fence_acq_rel() }
-}
-
 /// Where a kernel waits for the grid before it, if it was launched early. The instruction is not
 /// there before `sm_90`, so this is a comment, and whoever loads the PTX onto such a device puts
 /// the instruction in its place (`preempt::device::cuda`).
@@ -320,28 +248,4 @@ pub(crate) fn release_next() {
     unsafe {
         asm!("// preempt.griddepcontrol.launch_dependents", options(nostack, preserves_flags))
     }
-}
-
-#[inline(always)]
-pub(crate) fn fmaf(x: f32, a: f32, b: f32) -> f32 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_fma_f32(x, a, b) }
-}
-
-#[inline(always)]
-pub(crate) fn fma(x: f64, a: f64, b: f64) -> f64 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_fma_f64(x, a, b) }
-}
-
-#[inline(always)]
-pub(crate) fn sqrtf(x: f32) -> f32 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_sqrt_f32(x) }
-}
-
-#[inline(always)]
-pub(crate) fn sqrt(x: f64) -> f64 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_sqrt_f64(x) }
 }

@@ -196,6 +196,10 @@ pub(crate) mod primitives {
         shuffle(mask, value, width, |_, group| Some(group + index % width))
     }
 
+    pub(crate) fn system_fence() {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
     pub(crate) fn device_fence() {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
