@@ -33,15 +33,14 @@
 #![cfg_attr(
     target_arch = "nvptx64",
     no_std,
-    feature(
-        abi_unadjusted,
-        asm_experimental_arch,
-        link_llvm_intrinsics,
-        stdarch_nvptx,
-        stmt_expr_attributes
-    ),
+    feature(asm_experimental_arch, link_llvm_intrinsics, stdarch_nvptx, stmt_expr_attributes),
     // Barriers, votes and shuffles are LLVM intrinsics: as inline assembly they would be wrong.
     allow(internal_features)
+)]
+#![cfg_attr(
+    all(target_arch = "nvptx64", not(feature = "cuda-std")),
+    // `"unadjusted"`: LLVM's own types, as its intrinsics take them.
+    feature(abi_unadjusted)
 )]
 #![deny(missing_docs, missing_debug_implementations, unsafe_op_in_unsafe_fn)]
 

@@ -254,7 +254,7 @@ fn native(item: &TokenStream, function: ItemFn) -> TokenStream {
     let mut errors = Errors::default();
     if kernel.unsafety.is_none() {
         errors.push(
-            &function.sig.fn_token,
+            function.sig.fn_token,
             "a `#[kernel]` is `unsafe`: whoever launches it vouches for its arguments",
         );
     }

@@ -1,4 +1,5 @@
 //! The kernels.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "each kernel says what it needs")]
 
 use cuda_std::prelude::*;
 #[allow(unused_imports, reason = "the preemptible forms have names of their own")]

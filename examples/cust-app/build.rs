@@ -1,0 +1,5 @@
+//! Embeds the kernels.
+
+fn main() -> Result<(), preempt::build::Error> {
+    preempt::build::Kernels::new("kernels").committed("kernels.ptx").build()
+}

@@ -1,0 +1,155 @@
+//! What both programs have in common: what there is to do, whether it was done right, and how long it
+//! took. Nothing of it knows of a GPU.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+pub use cust_app_kernels::WINDOW;
+use preempt_record::{Record, digits, microseconds, percentile};
+use serde_json::json;
+
+/// The kernels' device code.
+pub const KERNELS: preempt::Module = preempt::include_kernels!("cust_app_kernels");
+
+/// Threads in a block of the walks, and blocks.
+pub const BLOCK: u32 = 256;
+/// How many block-tasks a walk has: some milliseconds for a GPU.
+pub const BLOCKS: u32 = 8192;
+/// Steps of a walk: about a millisecond for a block.
+pub const STEPS: u32 = 50_000;
+/// Rows of weights.
+pub const ROWS: u32 = 16;
+/// Walks are started this many times.
+pub const ROUNDS: u32 = 20;
+
+/// How many of the walks are checked on the host, which takes its time.
+const CHECKED: usize = 500;
+
+/// The inputs.
+#[derive(Debug)]
+pub struct Work {
+    /// Where the walks start.
+    pub starts: Vec<u32>,
+    /// `ROWS` rows of weights.
+    pub weights: Vec<i32>,
+    /// What is scored.
+    pub window: Vec<i32>,
+}
+
+impl Work {
+    /// Random work, the same each time.
+    pub fn new() -> Work {
+        let mut x = 0x9E37_79B9_u32;
+        let mut next = || {
+            x = step(x);
+            x
+        };
+        let starts = (0..BLOCKS * BLOCK).map(|_| next()).collect();
+        let mut small = |count: usize| (0..count).map(|_| next() as i32 >> 20).collect();
+        Work { starts, weights: small(ROWS as usize * WINDOW), window: small(WINDOW) }
+    }
+
+    /// Whether walks that start here end there.
+    pub fn check_walks(&self, ends: &[u32]) -> Result<()> {
+        ensure!(ends.len() == self.starts.len(), "{} walks came to an end", ends.len());
+        for i in (0..ends.len()).step_by(ends.len() / CHECKED) {
+            let end = (0..STEPS).fold(self.starts[i], |x, _| step(x));
+            ensure!(ends[i] == end, "walk {i} ends at {:#x} instead of {end:#x}", ends[i]);
+        }
+        Ok(())
+    }
+
+    /// Whether these are the scores of the window.
+    pub fn check_scores(&self, scores: &[i32]) -> Result<()> {
+        let dot = |row: &[i32]| row.iter().zip(&self.window).map(|(a, b)| a * b).sum::<i32>();
+        let expected: Vec<i32> = self.weights.chunks(WINDOW).map(dot).collect();
+        ensure!(scores == expected, "the scores are {scores:?} instead of {expected:?}");
+        Ok(())
+    }
+}
+
+impl Default for Work {
+    fn default() -> Work {
+        Work::new()
+    }
+}
+
+fn step(mut x: u32) -> u32 {
+    x ^= x << 13;
+    x ^= x >> 17;
+    x ^ (x << 5)
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Results {
+    start: Instant,
+    /// How long each score took.
+    pub scores: Vec<Duration>,
+    /// How often walks were interrupted; 0 where nobody can.
+    pub yields: u32,
+    /// A number that depends on where every walk of every round ended.
+    pub checksum: u64,
+}
+
+impl Results {
+    /// Nothing yet.
+    pub fn new() -> Results {
+        Results { start: Instant::now(), scores: Vec::new(), yields: 0, checksum: 0 }
+    }
+
+    /// Takes a round's walks in.
+    pub fn add_walks(&mut self, ends: &[u32]) {
+        // FNV-1a, over whole numbers.
+        let add = |hash: u64, &end: &u32| (hash ^ u64::from(end)).wrapping_mul(0x0100_0000_01B3);
+        self.checksum = ends.iter().fold(self.checksum, add);
+    }
+
+    /// Prints what came of it, and writes it to the file that `--out` names.
+    pub fn report(mut self, device: &str) -> Result<()> {
+        let time = self.start.elapsed();
+        self.scores.sort_unstable();
+        let at = |share| percentile(&self.scores, share).context("nothing was scored");
+        let (p50, p99) = (microseconds(at(0.5)?), microseconds(at(0.99)?));
+        let Results { yields, checksum, .. } = self;
+        println!(
+            "scores: {}, p50 {} µs, p99 {} µs; walks: {:.3} s, {yields} yields, checksum {checksum:016x}",
+            self.scores.len(),
+            digits(p50),
+            digits(p99),
+            time.as_secs_f64(),
+        );
+        if let Some(file) = out()? {
+            let row = json!({
+                "scores": self.scores.len(),
+                "score_p50_us": p50,
+                "score_p99_us": p99,
+                "walks_s": time.as_secs_f64(),
+                "yields": yields,
+                "checksum": format!("{checksum:016x}"),
+            });
+            let (suite, device, driver) = ("cust-app", device.to_owned(), None);
+            let record = Record { suite, device, driver, summary: row.clone(), rows: vec![row] };
+            let text = serde_json::to_string_pretty(&record.json())? + "\n";
+            std::fs::write(&file, text).with_context(|| file.display().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+impl Default for Results {
+    fn default() -> Results {
+        Results::new()
+    }
+}
+
+/// The file that `--out` names.
+fn out() -> Result<Option<PathBuf>> {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    match &args[..] {
+        [] => Ok(None),
+        [option, file] if option == "--out" => Ok(Some(file.into())),
+        _ => bail!("usage: [--out FILE]"),
+    }
+}
