@@ -186,7 +186,7 @@ fn parts_and_pointers_are_lent_with_a_promise() {
             )
         };
         let call = add!(&a, &b, &mut low).grid(GRID / 2);
-        let _ = scope.launch(&stream, call).expect("accepted");
+        drop(scope.launch(&stream, call).expect("accepted"));
     });
     let c = host(&c);
     assert!(c[..half].iter().all(|&c| c == 3.0) && c[half..].iter().all(|c| c.is_nan()));
@@ -275,17 +275,17 @@ fn streams_and_events_are_waited_for_and_their_work_goes_between_launches() {
         cust_add(&module, &theirs, [x_at, one_at, x_at]).expect("launched");
     }
     let waited = stream.wait_for_cust(&theirs).expect("accepted");
-    let _ = stream.launch(add!(&x, &one, &mut y)).expect("accepted");
+    drop(stream.launch(add!(&x, &one, &mut y)).expect("accepted"));
     waited.wait().expect("done");
 
     // Ours, theirs, ours.
-    let _ = stream.launch(add!(&y, &one, &mut x)).expect("accepted");
+    drop(stream.launch(add!(&y, &one, &mut x)).expect("accepted"));
     let in_between = module.clone();
     let work = move |stream: &CustStream| {
         (0..STEPS).try_for_each(|_| cust_add(&in_between, stream, [x_at, one_at, x_at]))
     };
-    let _ = stream.run_cust(&theirs, work).expect("accepted");
-    let _ = stream.launch(add!(&x, &one, &mut y)).expect("accepted");
+    drop(stream.run_cust(&theirs, work).expect("accepted"));
+    drop(stream.launch(add!(&x, &one, &mut y)).expect("accepted"));
 
     // An event of ours that they wait for, and one of theirs.
     let (ours, event) = (Event::new(EventFlags::DEFAULT), Event::new(EventFlags::DEFAULT));
@@ -301,7 +301,7 @@ fn streams_and_events_are_waited_for_and_their_work_goes_between_launches() {
         cust_add(&module, &theirs, [y_at, one_at, y_at]).expect("launched");
     }
     event.record(&theirs).expect("recorded");
-    let _ = stream.wait_for_event(event).expect("accepted");
+    drop(stream.wait_for_event(event).expect("accepted"));
     let last = stream.launch(add!(&y, &one, &mut x)).expect("accepted");
     last.wait().expect("runs");
     assert!(long.is_running(), "something waited for the kernel");
@@ -401,7 +401,7 @@ fn the_context_outlives_the_applications() {
     drop(context);
     let stream = scheduler.stream(0);
     scheduler.scope(|scope| {
-        let _ = scope.launch(&stream, add!(&a, &b, &mut c)).expect("accepted");
+        drop(scope.launch(&stream, add!(&a, &b, &mut c)).expect("accepted"));
     });
     let mut host = vec![0.0; N];
     c.copy_to(&mut host).expect("copied");
