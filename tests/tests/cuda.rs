@@ -312,6 +312,8 @@ fn trap() {
     let (batch, other) = (scheduler.stream(1), scheduler.stream(0));
     let before = Long::launch(&scheduler, &other, ROUNDS);
     let mut out = scheduler.zeroed::<u32>(64).expect("memory");
+    // The trap comes when all of them have been accepted.
+    let first = Long::launch(&scheduler, &batch, ROUNDS);
     let panics = batch.launch(kernels::panics(0, &mut out).grid(1).block(32)).expect("accepted");
     let behind = Long::launch(&scheduler, &batch, 1000);
     let start = Instant::now();
@@ -328,7 +330,7 @@ fn trap() {
     let error = batch.download(&out).and_then(|copy| copy.wait()).expect_err("lost");
     assert!(lost(&error), "{error:?}");
     assert!(error.to_string().contains("start the process anew"), "{error}");
-    drop((out, before, behind, panics, batch, other, scheduler));
+    drop((out, before, first, behind, panics, batch, other, scheduler));
     let error = Device::cuda(0).map(|device| Scheduler::builder().device(device).build());
     let error = error.and_then(|built| built).expect_err("a lost context stays lost");
     assert!(lost(&error), "{error:?}");

@@ -99,18 +99,27 @@ fn warm_up(module: &Module, stream: &CustStream) {
     stream.synchronize().expect("done");
 }
 
-/// A kernel that runs for some tenths of a second, and shows whether it was interrupted.
+/// A kernel that runs for some tenths of a second, and shows whether something ran twice.
 struct Long {
     handle: Handle<LaunchReport>,
     counts: preempt::Buffer<u32>,
 }
 
 impl Long {
+    /// Fills the device, and can be interrupted any time.
     fn launch(scheduler: &Scheduler, stream: &Stream) -> Long {
-        let tasks = 2_000_000;
+        Long::of(2_000_000, 1_000_000, scheduler, stream)
+    }
+
+    /// Leaves room on each SM: work of `cust`'s takes no SMs from anybody.
+    fn with_room(scheduler: &Scheduler, stream: &Stream) -> Long {
+        Long::of(100, 500_000_000, scheduler, stream)
+    }
+
+    fn of(tasks: usize, ticks: u64, scheduler: &Scheduler, stream: &Stream) -> Long {
         let mut counts = scheduler.zeroed(tasks).expect("memory");
         let mut writes = scheduler.zeroed(tasks * 32).expect("memory");
-        let call = preempt_test_kernels::paced_1d(1_000_000, &mut counts, &mut writes);
+        let call = preempt_test_kernels::paced_1d(ticks, &mut counts, &mut writes);
         let handle = stream.launch(call.grid(tasks as u32).block(32)).expect("accepted");
         Long { handle, counts }
     }
@@ -267,7 +276,7 @@ fn streams_and_events_are_waited_for_and_their_work_goes_between_launches() {
     let mut x = scheduler.adopt(buffer(0.0)).expect("adopted");
     let mut y = scheduler.adopt(buffer(f32::NAN)).expect("adopted");
     let (one_at, x_at, y_at) = (one.address(), x.address(), y.address());
-    let long = Long::launch(&scheduler, &busy);
+    let long = Long::with_room(&scheduler, &busy);
     const STEPS: usize = 100;
 
     // Theirs, then ours.

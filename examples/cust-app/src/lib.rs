@@ -14,14 +14,17 @@ pub const KERNELS: preempt::Module = preempt::include_kernels!("cust_app_kernels
 
 /// Threads in a block of the walks, and blocks.
 pub const BLOCK: u32 = 256;
-/// How many block-tasks a walk has: some milliseconds for a GPU.
+/// How many blocks walk: some times as many as a GPU has room for.
 pub const BLOCKS: u32 = 8192;
-/// Steps of a walk: about a millisecond for a block.
+/// Steps of a walk: some milliseconds for a block.
 pub const STEPS: u32 = 50_000;
 /// Rows of weights.
 pub const ROWS: u32 = 16;
 /// Walks are started this many times.
 pub const ROUNDS: u32 = 20;
+
+/// How long it is from one window to the next, on average.
+const PERIOD: Duration = Duration::from_millis(1);
 
 /// How many of the walks are checked on the host, which takes its time.
 const CHECKED: usize = 500;
@@ -81,6 +84,35 @@ fn step(mut x: u32) -> u32 {
     x ^ (x << 5)
 }
 
+/// The moments at which windows come, whether or not the one before is scored: about one in a
+/// millisecond, the same each time; or, with `--storm`, one after the other.
+#[derive(Debug)]
+pub struct Windows {
+    random: u32,
+    next: Instant,
+    is_storm: bool,
+}
+
+impl Windows {
+    /// The first one comes about now.
+    pub fn new() -> Result<Windows> {
+        Ok(Windows { random: 1, next: Instant::now(), is_storm: options()?.is_storm })
+    }
+
+    /// Waits for the next window; when it came.
+    pub fn wait(&mut self) -> Instant {
+        if self.is_storm {
+            return Instant::now();
+        }
+        self.random = step(self.random);
+        self.next += PERIOD.mul_f64(2.0 * f64::from(self.random) / f64::from(u32::MAX));
+        while Instant::now() < self.next {
+            std::hint::spin_loop();
+        }
+        self.next
+    }
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub struct Results {
@@ -120,7 +152,7 @@ impl Results {
             digits(p99),
             time.as_secs_f64(),
         );
-        if let Some(file) = out()? {
+        if let Some(file) = options()?.out {
             let row = json!({
                 "scores": self.scores.len(),
                 "score_p50_us": p50,
@@ -144,12 +176,22 @@ impl Default for Results {
     }
 }
 
-/// The file that `--out` names.
-fn out() -> Result<Option<PathBuf>> {
-    let args: Vec<_> = std::env::args_os().skip(1).collect();
-    match &args[..] {
-        [] => Ok(None),
-        [option, file] if option == "--out" => Ok(Some(file.into())),
-        _ => bail!("usage: [--out FILE]"),
+/// What the command line says.
+#[derive(Default)]
+struct Options {
+    out: Option<PathBuf>,
+    is_storm: bool,
+}
+
+fn options() -> Result<Options> {
+    let mut options = Options::default();
+    let mut args = std::env::args_os().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--storm") => options.is_storm = true,
+            Some("--out") => options.out = Some(args.next().context("--out names a file")?.into()),
+            _ => bail!("usage: [--storm] [--out FILE]"),
+        }
     }
+    Ok(options)
 }

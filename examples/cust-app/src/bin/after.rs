@@ -4,18 +4,18 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
-use std::time::Instant;
 
 use anyhow::Result;
 use cust::prelude::*;
-use cust_app::{BLOCK, BLOCKS, KERNELS, ROUNDS, ROWS, Results, STEPS, WINDOW, Work};
+use cust_app::{BLOCK, BLOCKS, KERNELS, ROUNDS, ROWS, Results, STEPS, WINDOW, Windows, Work};
 use cust_app_kernels as kernels;
 
 fn main() -> Result<()> {
     let work = Work::new();
     let context = cust::quick_init()?;
     let device = preempt::Device::from_cust(&context)?;
-    let scheduler = preempt::Scheduler::builder().device(device).kernels(KERNELS).build()?;
+    let scheduler =
+        preempt::Scheduler::builder().device(device).kernels(KERNELS).busy_poll(true).build()?;
     let batch = scheduler.stream(0);
     let urgent = scheduler.stream(1);
 
@@ -27,6 +27,7 @@ fn main() -> Result<()> {
 
     let results = Mutex::new(Results::new());
     let is_done = AtomicBool::new(false);
+    let mut windows = Windows::new()?;
     thread::scope(|scope| -> Result<()> {
         let walks = scope.spawn(|| -> Result<()> {
             for _ in 0..ROUNDS {
@@ -39,7 +40,7 @@ fn main() -> Result<()> {
             Ok(())
         });
         while !is_done.load(SeqCst) && !walks.is_finished() {
-            let start = Instant::now();
+            let start = windows.wait();
             let score = unsafe { kernels::score(&weights, &window, &mut scores) };
             let score = score.grid(ROWS).block(WINDOW as u32);
             scheduler.scope(|scope| scope.launch(&urgent, score)?.wait())?;

@@ -4,12 +4,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
-use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use cust::context::CurrentContext;
 use cust::prelude::*;
-use cust_app::{BLOCK, BLOCKS, KERNELS, ROUNDS, ROWS, Results, STEPS, WINDOW, Work};
+use cust_app::{BLOCK, BLOCKS, KERNELS, ROUNDS, ROWS, Results, STEPS, WINDOW, Windows, Work};
 
 fn main() -> Result<()> {
     let work = Work::new();
@@ -28,6 +27,7 @@ fn main() -> Result<()> {
 
     let results = Mutex::new(Results::new());
     let is_done = AtomicBool::new(false);
+    let mut windows = Windows::new()?;
     thread::scope(|scope| -> Result<()> {
         let walks = scope.spawn(|| -> Result<()> {
             CurrentContext::set_current(&context)?;
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         });
         let shared_bytes = (WINDOW * size_of::<i32>()) as u32;
         while !is_done.load(SeqCst) && !walks.is_finished() {
-            let start = Instant::now();
+            let start = windows.wait();
             unsafe {
                 launch!(module.score<<<ROWS, WINDOW as u32, shared_bytes, urgent>>>(
                     weights.as_device_ptr(),
