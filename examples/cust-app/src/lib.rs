@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use cust_app_kernels::STRIDE;
 pub use cust_app_kernels::WINDOW;
 use preempt_record::{Record, digits, microseconds, percentile};
 use serde_json::json;
@@ -15,9 +16,9 @@ pub const KERNELS: preempt::Module = preempt::include_kernels!("cust_app_kernels
 /// Threads in a block of the walks, and blocks.
 pub const BLOCK: u32 = 256;
 /// How many blocks walk: some times as many as a GPU has room for.
-pub const BLOCKS: u32 = 8192;
-/// Steps of a walk: some milliseconds for a block.
-pub const STEPS: u32 = 50_000;
+pub const BLOCKS: u32 = 32_768;
+/// How long a walk is: about a millisecond for a block.
+pub const STRIDES: u32 = 200;
 /// Rows of weights.
 pub const ROWS: u32 = 16;
 /// Walks are started this many times.
@@ -57,7 +58,7 @@ impl Work {
     pub fn check_walks(&self, ends: &[u32]) -> Result<()> {
         ensure!(ends.len() == self.starts.len(), "{} walks came to an end", ends.len());
         for i in (0..ends.len()).step_by(ends.len() / CHECKED) {
-            let end = (0..STEPS).fold(self.starts[i], |x, _| step(x));
+            let end = (0..STRIDES * STRIDE).fold(self.starts[i], |x, _| step(x));
             ensure!(ends[i] == end, "walk {i} ends at {:#x} instead of {end:#x}", ends[i]);
         }
         Ok(())

@@ -10,23 +10,33 @@ use cuda_std::prelude::*;
 /// Numbers in a window, and threads in a block of [`score`].
 pub const WINDOW: usize = 256;
 
-/// `ends[i]` is where a random walk of `steps` steps comes to from `starts[i]` (xorshift, Marsaglia
-/// 2003).
+/// Steps that are made in a row.
+pub const STRIDE: u32 = 64;
+
+/// Where [`STRIDE`] steps of a random walk lead from `x` (xorshift, Marsaglia 2003).
+fn stride(mut x: u32) -> u32 {
+    for _ in 0..STRIDE {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+    }
+    x
+}
+
+/// `ends[i]` is where a random walk of `strides` times [`STRIDE`] steps comes to from `starts[i]`.
 ///
 /// # Safety
 ///
 /// `ends` has as many elements as `starts`.
 #[preemptible(idempotent)]
 #[kernel]
-pub unsafe fn walk(starts: &[u32], steps: u32, ends: *mut u32) {
+pub unsafe fn walk(starts: &[u32], strides: u32, ends: *mut u32) {
     let i = thread::index_1d() as usize;
     if i < starts.len() {
         let mut x = starts[i];
-        for _ in 0..steps {
+        for _ in 0..strides {
             yield_point!();
-            x ^= x << 13;
-            x ^= x >> 17;
-            x ^= x << 5;
+            x = stride(x);
         }
         unsafe { *ends.add(i) = x }
     }

@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::Result;
 use cust::prelude::*;
-use cust_app::{BLOCK, BLOCKS, KERNELS, ROUNDS, ROWS, Results, STEPS, WINDOW, Windows, Work};
+use cust_app::{BLOCK, BLOCKS, KERNELS, ROUNDS, ROWS, Results, STRIDES, WINDOW, Windows, Work};
 use cust_app_kernels as kernels;
 
 fn main() -> Result<()> {
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     thread::scope(|scope| -> Result<()> {
         let walks = scope.spawn(|| -> Result<()> {
             for _ in 0..ROUNDS {
-                let walk = unsafe { kernels::walk(&starts, STEPS, &mut ends) };
+                let walk = unsafe { kernels::walk(&starts, STRIDES, &mut ends) };
                 let walk = walk.grid(BLOCKS).block(BLOCK);
                 let report = scheduler.scope(|scope| scope.launch(&batch, walk)?.wait())?;
                 results.lock().unwrap().yields += report.yields;

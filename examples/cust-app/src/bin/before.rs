@@ -8,7 +8,7 @@ use std::thread;
 use anyhow::{Context as _, Result};
 use cust::context::CurrentContext;
 use cust::prelude::*;
-use cust_app::{BLOCK, BLOCKS, KERNELS, ROUNDS, ROWS, Results, STEPS, WINDOW, Windows, Work};
+use cust_app::{BLOCK, BLOCKS, KERNELS, ROUNDS, ROWS, Results, STRIDES, WINDOW, Windows, Work};
 
 fn main() -> Result<()> {
     let work = Work::new();
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
                     launch!(module.walk<<<BLOCKS, BLOCK, 0, batch>>>(
                         starts.as_device_ptr(),
                         starts.len(),
-                        STEPS,
+                        STRIDES,
                         ends.as_device_ptr()
                     ))?;
                 }
