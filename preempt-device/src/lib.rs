@@ -26,10 +26,19 @@
 //! | [`warp`] | shuffles and votes |
 //! | [`shared`] | [`shared_array!`] |
 //! | [`yields`] | [`yield_point!`] |
-//! | [`atomic`], [`math`], [`time`] | floating-point atomics and functions, clocks |
-//! | [`kernel`] | what kernels take as arguments |
+//! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | floating-point atomics and functions, clocks |
+//! | [`mod@kernel`] | what kernels take as arguments |
 //! | `host` | kernels seen from the host (not on the GPU) |
 //! | [`abi`], [`worker`] | what host and device share: control block and worker loop |
+//!
+//! The names are those of rust-cuda's `cuda_std`, so that a kernels crate for it needs one line,
+//! `extern crate preempt_device as cuda_std;`, and [`kernel`](macro@kernel) for its attribute. The guide is
+//! `preempt::migration`.
+//!
+//! | feature | |
+//! | --- | --- |
+//! | `cust` | launches take `cust`'s buffers; `preempt`'s feature of this name turns it on |
+//! | `cuda-std` | for kernels that rust-cuda's code generator compiles, beside `cuda_std` itself |
 #![cfg_attr(
     target_arch = "nvptx64",
     no_std,
@@ -69,6 +78,7 @@ pub mod entry;
 #[doc(hidden)]
 pub const INTRINSICS_LL: &str = include_str!("target/intrinsics.ll");
 
+pub use math as float;
 pub use math::GpuFloat;
 pub use preempt_macros::{KernelArg, gpu_only, kernel, preemptible};
 

@@ -50,10 +50,13 @@
 //! | [`Error`] | what went wrong and what to do |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
 //! | [`preempt_device`] | what kernels are written with |
+//! | [`migration`] | for applications on rust-cuda |
 //!
 //! | feature | |
 //! | --- | --- |
 //! | `build` | `preempt::build`, for build scripts that compile kernels to PTX |
+//! | `cust` | `preempt::cust`, for applications on rust-cuda's `cust`: their context, buffers, streams, events and modules |
+//! | `cuda-std`, of `preempt-device` | kernels that rust-cuda's own code generator compiles; the stock compiler does without |
 //!
 //! # What a kernel promises
 //!
@@ -69,6 +72,8 @@ pub mod cust;
 mod device;
 mod engine;
 mod error;
+#[doc = include_str!("migration.md")]
+pub mod migration {}
 mod module;
 pub mod policy;
 mod ptx;

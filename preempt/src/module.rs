@@ -78,7 +78,7 @@ impl std::fmt::Debug for LoadedModule {
 /// const KERNELS: preempt::Module = preempt::include_kernels!("my_kernels");
 /// ```
 ///
-/// The build script calls [`preempt::build::Kernels`](crate::build::Kernels) (feature `build`).
+/// The build script calls `preempt::build::Kernels` (feature `build`).
 #[macro_export]
 macro_rules! include_kernels {
     ($name:literal) => {

@@ -13,6 +13,7 @@ use cust::error::CudaResult;
 use cust::event::{Event, EventStatus};
 use cust::stream::Stream;
 
+use super::words;
 use crate::error::{Error, caught};
 use crate::scheduler::{Errand, Shared};
 
@@ -122,13 +123,13 @@ impl Thread {
             Task::Run { stream, work, errand } => {
                 let result: Ending = match caught(|| work(&stream)) {
                     Ok(Ok(())) => Ok(()),
-                    Ok(Err(error)) => Err(error.to_string().into()),
+                    Ok(Err(error)) => Err(words(error).into()),
                     Err(panic) => Err(format!("panicked: {panic}").into()),
                 };
                 // What it put into the stream before it failed is waited for, too.
                 let over = self.tasks.clone().over(errand.clone(), result);
                 if let Err(error) = stream.add_callback(Box::new(over)) {
-                    self.end(&errand, Err(error.to_string().into()));
+                    self.end(&errand, Err(words(error).into()));
                 }
             }
             Task::Await { event, errand } => self.awaited.push((event, errand)),
@@ -146,7 +147,7 @@ impl Thread {
                 false
             }
             Err(error) => {
-                self.end(errand, Err(error.to_string().into()));
+                self.end(errand, Err(words(error).into()));
                 false
             }
         });

@@ -49,7 +49,8 @@
 //!
 //! `cust`'s streams and this crate's do not know of each other, whatever buffers they use. They are
 //! ordered by [`Stream::wait_for_cust`](crate::Stream::wait_for_cust), [`Stream::wait_for_event`](crate::Stream::wait_for_event) and
-//! [`Stream::run_cust`](crate::Stream::run_cust). No CUDA stream is ever made to wait for a stream of this crate: one that waits
+//! [`Stream::run_cust`](crate::Stream::run_cust). Kernels of `cust`'s own take SMs from nobody: beside a
+//! preemptible kernel that fills the device they wait for its end. No CUDA stream is ever made to wait for a stream of this crate: one that waits
 //! takes one of the device's few hardware queues, and what it waits for might need that queue.
 //!
 //! # Building
@@ -64,6 +65,8 @@
 //!
 //! [`DeviceSlice`]: cust::memory::DeviceSlice
 //! [`DevicePointer`]: cust::memory::DevicePointer
+
+use std::fmt::Write;
 
 use cust::context::legacy::{CurrentContext, UnownedContext};
 use cust::context::{Context, CurrentContext as Current};
@@ -124,5 +127,26 @@ fn restore(before: &UnownedContext) -> CudaResult<()> {
 
 /// What `cust` said when something was tried.
 fn failed(what: &str, error: CudaError) -> Error {
-    Error::Driver { code: error as u32, message: format!("{what}: {error}").into() }
+    Error::Driver { code: error as u32, message: format!("{what}: {}", words(error)).into() }
+}
+
+/// The error in words. `cust` asks the driver for them, and says that it cannot print the error where
+/// the driver has none.
+fn words(error: CudaError) -> String {
+    let mut words = String::new();
+    match write!(words, "{error}") {
+        Ok(()) => words,
+        Err(_) => format!("{error:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_can_be_printed_without_a_driver() {
+        let error = failed("`get_function`", CudaError::NotFound);
+        assert!(error.to_string().contains("`get_function`: "), "{error}");
+    }
 }

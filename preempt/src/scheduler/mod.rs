@@ -8,7 +8,7 @@
 //! | `stream` | launches and copies, and what is checked before they are taken in |
 //! | `room` | how many operations of a stream can be outstanding |
 //! | `scope` | launches with borrowed arguments |
-//! | `errand` | work that somebody else does, in a stream |
+//! | `errand` | work that somebody else does, in the order of a stream |
 //! | `handle` | results |
 
 use std::fmt;

@@ -23,6 +23,8 @@ pub(super) type Code = u32;
 pub(super) const SUCCESS: Code = 0;
 pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
+/// The library is one to link with, which CUDA toolkits have.
+const STUB_LIBRARY: Code = 34;
 pub(super) const NO_DEVICE: Code = 100;
 pub(super) const NOT_READY: Code = 600;
 
@@ -157,7 +159,17 @@ impl Driver {
             }
         };
         // The version first: it can be asked for before `cuInit`, and may be why that fails.
-        let version = driver.version()?;
+        let version = driver.version().map_err(|error| match error {
+            Error::Driver { code: STUB_LIBRARY, .. } => Error::DriverStart {
+                code: STUB_LIBRARY,
+                message: format!(
+                    "the `{LIBRARY}` that was found is only there to link with; take its folder out \
+                     of `LD_LIBRARY_PATH`"
+                )
+                .into(),
+            },
+            error => error,
+        })?;
         if version < OLDEST {
             return Err(Error::DriverTooOld { found: format_version(version).into() });
         }
