@@ -43,9 +43,9 @@ macro_rules! atomic_float {
                 self.0.store(value.to_bits(), order)
             }
 
-            /// Adds `value`, relaxed; returns the value before.
+            /// Adds `value`, relaxed whatever `order` says; returns the value before.
             #[inline(always)]
-            pub fn fetch_add(&self, value: $float) -> $float {
+            pub fn fetch_add(&self, value: $float, _order: Ordering) -> $float {
                 crate::target::$add(&self.0, value)
             }
         }

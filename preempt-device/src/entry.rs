@@ -228,6 +228,8 @@ pub unsafe fn plain_yielding(mut task: impl FnMut(&mut Yields)) {
     }
 }
 
+// `cuda_std` has one.
+#[cfg(not(feature = "cuda-std"))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // SAFETY: ends the kernel with an error that the host sees.

@@ -14,6 +14,10 @@ use crate::kernel::KernelArg;
 #[cfg(feature = "cust")]
 mod cust;
 
+/// For the bodies of kernels on the host, also where the kernels crate has no `std`.
+#[doc(hidden)]
+pub use std::{assert_eq, assert_ne, print, println};
+
 pub use crate::target::host_context::{Rendezvous, ThreadContext, WarpShuffle, with_thread};
 
 /// Extents in x, y and z: of a grid in block-tasks, or of a block in threads.

@@ -79,6 +79,14 @@ pub mod entry;
 pub const INTRINSICS_LL: &str = include_str!("target/intrinsics.ll");
 
 pub use math as float;
+/// What `thread` and `warp` mean in the body of a kernel for rust-cuda: ours, which know of block-tasks.
+/// Where `cuda_std` is this crate, they mean that already.
+#[doc(hidden)]
+pub mod __rust_cuda {
+    #[cfg(feature = "cuda-std")]
+    pub use crate::{thread, warp};
+}
+
 pub use math::GpuFloat;
 pub use preempt_macros::{KernelArg, gpu_only, kernel, preemptible};
 

@@ -103,7 +103,7 @@ use watch::Watch;
 /// How the warps of a block look at their signal together.
 #[cfg(any(target_arch = "nvptx64", all(test, not(loom))))]
 mod watch {
-    use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 
     /// Clock cycles from one look at the signal to the next one, about 1 µs. All blocks of a lane
     /// look at the same word; if they did at each yield point, they would queue for it.

@@ -13,7 +13,7 @@ use crate::parse::{
     AMORTIZE_LIMITS, BLOCK_LIMITS, Form, Kernel, MAX_THREADS, MAX_THREADS_Z, Options, Param,
     ParamKind,
 };
-use crate::rust_cuda;
+use crate::rust_cuda::{self, RustCuda};
 use crate::shared::SharedArray;
 
 /// The expansion of `kernel`, whose body refers to `arrays` in shared memory, and to what its yield
@@ -108,9 +108,11 @@ pub fn body(kernel: &Kernel, body: &Block, yields: bool) -> TokenStream {
         quote!(#yields: &mut #krate::yields::Yields)
     });
     let params = first.into_iter().chain(params);
-    let names = kernel.rust_cuda.as_ref().map(|_| rust_cuda::names(krate));
-    let stmts = &body.stmts;
-    quote!(#unsafety fn __preempt_body(#(#params),*) { #names #(#stmts)* })
+    let block = match &kernel.rust_cuda {
+        Some(_) => rust_cuda::with_names(krate, &body.stmts),
+        None => body.to_token_stream(),
+    };
+    quote!(#unsafety fn __preempt_body(#(#params),*) #block)
 }
 
 /// What the body takes, made of a buffer's address and length. The caller puts `unsafe` around.
@@ -128,7 +130,10 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> T
     let krate = &options.krate;
     let args = local("args");
     let body = match &kernel.rust_cuda {
-        Some(_) => body(kernel, &rust_cuda::with_host_macros(kernel.body.clone()), yields),
+        Some(_) => {
+            let block = rust_cuda::with_host_macros(krate, kernel.body.clone());
+            body(kernel, &block, yields)
+        }
         None => body(kernel, &kernel.body, yields),
     };
     let cpu = cpu_entry(kernel, yields);
@@ -157,11 +162,13 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> T
         ParamKind::Value => quote_spanned!(at(ty.span())=> #args.push_value(#ident);),
     });
     let mutability = (!params.is_empty()).then(<Token![mut]>::default);
+    let use_of_attribute = kernel.rust_cuda.as_ref().and_then(RustCuda::use_of_attribute);
     quote! {
         #[cfg(not(target_arch = "nvptx64"))]
         #(#attrs)*
         #[allow(clippy::too_many_arguments)]
         #vis #unsafety fn #ident #generics(#(#launch_params),*) -> #krate::host::#call {
+            #use_of_attribute
             #common
             #body
             #cpu
@@ -331,9 +338,9 @@ pub fn entry_parameters(kernel: &Kernel, lengths: Lengths) -> (Vec<TokenStream>,
         let ptr = local(&format!("ptr_{number}"));
         let mutability = if form.writes() { quote!(mut) } else { quote!(const) };
         entry_params.push(quote!(#ptr: *#mutability #element));
-        let len = match form {
-            Form::Slice | Form::SliceMut => local(&format!("len_{number}")).into_token_stream(),
-            Form::ConstPtr | Form::MutPtr => quote!(_),
+        let len = match form.has_length() {
+            true => local(&format!("len_{number}")).into_token_stream(),
+            false => quote!(_),
         };
         if form.has_length() || lengths == Lengths::OfAll {
             entry_params.push(quote!(#len: usize));

@@ -202,7 +202,8 @@ pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
 /// # fn main() {}
 /// ```
 ///
-/// It takes what `cuda_std`'s attribute takes, and ignores it.
+/// It takes what `cuda_std`'s attribute takes, and ignores it; and `crate = path`, where `preempt_device`
+/// is not at `::preempt_device`. `#[preemptible]` knows it by its name, under any path.
 #[proc_macro_attribute]
 pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
     rust_cuda::kernel(options.into(), item.into()).into()

@@ -8,16 +8,17 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
-use syn::parse::Parser;
+use syn::parse::{ParseStream, Parser};
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Abi, Attribute, Block, ExprPath, Item, ItemFn, ItemStatic, Macro, Meta, Path, Stmt, parse_quote,
+    Abi, Attribute, Block, ExprPath, Item, ItemFn, ItemStatic, Macro, Meta, Path, Stmt, Token,
+    parse_quote,
 };
 
 use crate::errors::Errors;
 use crate::generate::{self, Lengths};
-use crate::parse::{Kernel, Options};
+use crate::parse::Kernel;
 use crate::shared;
 use crate::yields::yield_point;
 
@@ -39,7 +40,7 @@ pub fn take_attributes(function: &mut ItemFn) -> Option<RustCuda> {
     let is_expanded = is_expanded(function);
     let of_kernel = |attr: &mut Attribute| match is_expanded {
         // It pushes `#[no_mangle]`, and the word to its code generator.
-        true => is_internal(attr) || attr.path().is_ident("no_mangle"),
+        true => is_internal(attr) || is_no_mangle(attr),
         false => is_kernel(attr),
     };
     let attrs: Vec<_> = function.attrs.extract_if(.., of_kernel).collect();
@@ -58,6 +59,12 @@ fn is_expanded(function: &ItemFn) -> bool {
         _ => false,
     };
     function.attrs.iter().any(is_internal) || function.block.stmts.iter().any(is_check)
+}
+
+/// `#[no_mangle]` or `#[unsafe(no_mangle)]`.
+fn is_no_mangle(attr: &Attribute) -> bool {
+    let inside = || attr.parse_args::<Path>().is_ok_and(|path| path.is_ident("no_mangle"));
+    attr.path().is_ident("no_mangle") || attr.path().is_ident("unsafe") && inside()
 }
 
 fn is_kernel(attr: &Attribute) -> bool {
@@ -83,6 +90,7 @@ pub fn check_shared_memory(body: &Block, errors: &mut Errors) {
         fn visit_item_static(&mut self, item: &'ast ItemStatic) {
             let is_place = |attr: &&Attribute| {
                 attr.path().segments.last().is_some_and(|last| last.ident == "address_space")
+                    && attr.parse_args::<Ident>().is_ok_and(|space| space == "shared")
             };
             if let Some(attr) = item.attrs.iter().find(is_place) {
                 self.0.push(
@@ -111,23 +119,35 @@ pub fn check_shared_memory(body: &Block, errors: &mut Errors) {
     Finder(errors).visit_block(body);
 }
 
-/// The names of the kernel's two entries.
+/// The name of the preemptible entry.
 pub fn entry_symbol(ident: &Ident) -> Ident {
     format_ident!("{}{PREEMPTIBLE}", ident.unraw())
 }
 
-/// What comes first in the body: `cuda_std`'s names mean ours there, which know of block-tasks.
-pub fn names(krate: &Path) -> TokenStream {
-    quote! {
-        #[allow(unused_imports)]
-        use #krate::{self as cuda_std, thread, warp};
+impl RustCuda {
+    /// `#[kernel]` is not used on the host, and whoever has imported it is not to blame.
+    pub fn use_of_attribute(&self) -> Option<TokenStream> {
+        let path = self.attrs.iter().find(|attr| is_kernel(attr)).map(Attribute::path)?;
+        Some(quote! {
+            #[allow(unused_imports)]
+            use #path as _;
+        })
     }
 }
 
+/// The body of a kernel for rust-cuda, where `cuda_std` is ours. What is imported in the body goes before.
+pub fn with_names(krate: &Path, stmts: &[Stmt]) -> TokenStream {
+    quote!({
+        #[allow(unused_imports)]
+        use #krate::{self as cuda_std, __rust_cuda::*};
+        { #(#stmts)* }
+    })
+}
+
 /// The body for the host, where `cuda_std`'s macros would call functions that exist on a GPU alone.
-pub fn with_host_macros(mut body: Block) -> Block {
-    struct Renamer;
-    impl VisitMut for Renamer {
+pub fn with_host_macros(krate: &Path, mut body: Block) -> Block {
+    struct Renamer<'a>(&'a Path);
+    impl VisitMut for Renamer<'_> {
         fn visit_macro_mut(&mut self, mac: &mut Macro) {
             const MACROS: [&str; 4] = ["print", "println", "assert_eq", "assert_ne"];
             let segments = &mac.path.segments;
@@ -141,12 +161,13 @@ pub fn with_host_macros(mut body: Block) -> Block {
                 && MACROS.iter().any(|name| last.ident == name)
             {
                 let name = last.ident.clone();
-                mac.path = parse_quote!(::std::#name);
+                let krate = self.0;
+                mac.path = parse_quote!(#krate::host::#name);
             }
             visit_mut::visit_macro_mut(self, mac);
         }
     }
-    Renamer.visit_block_mut(&mut body);
+    Renamer(krate).visit_block_mut(&mut body);
     body
 }
 
@@ -157,7 +178,7 @@ pub fn device(
     common: &TokenStream,
     yields: bool,
 ) -> TokenStream {
-    let Kernel { options, vis, ident, .. } = kernel;
+    let Kernel { options, attrs: others, vis, ident, .. } = kernel;
     let krate = &options.krate;
     let entry = entry_symbol(ident);
     let (cohort, task) = (generate::local("cohort"), generate::local("task"));
@@ -173,6 +194,7 @@ pub fn device(
         #plain
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
+        #(#others)*
         #[doc(hidden)]
         #[allow(non_snake_case, improper_ctypes_definitions, clippy::too_many_arguments)]
         #vis unsafe #abi fn #entry(#cohort: #krate::abi::Cohort, #(#params),*) {
@@ -223,7 +245,24 @@ pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
         sig.abi = Some(parse_quote!(extern "ptx-kernel"));
         return quote!(#[unsafe(no_mangle)] #(#attrs)* #vis #sig #block);
     }
-    native(&item, function)
+    native(crate_of(options), &item, function)
+}
+
+/// What `crate = path` says among the options, or else where `preempt_device` is.
+fn crate_of(options: TokenStream) -> Path {
+    let parse = |input: ParseStream<'_>| {
+        while !input.is_empty() {
+            if input.parse::<Option<Token![crate]>>()?.is_some() {
+                input.parse::<Token![=]>()?;
+                let path = input.call(Path::parse_mod_style)?;
+                input.parse::<TokenStream>()?;
+                return Ok(path);
+            }
+            input.parse::<proc_macro2::TokenTree>()?;
+        }
+        Err(input.error("no `crate = path`"))
+    };
+    parse.parse2(options).unwrap_or_else(|_| parse_quote!(::preempt_device))
 }
 
 /// With the two attributes in the other order, if `#[preemptible]` is below.
@@ -238,15 +277,12 @@ fn below_preemptible(options: &TokenStream, function: &ItemFn) -> Option<TokenSt
         Meta::List(list) => list.tokens.clone(),
         _ => TokenStream::new(),
     };
-    // What is wrong with the options is said when they are looked at.
-    let krate = Options::parse
-        .parse2(tokens)
-        .map_or_else(|_| parse_quote!(::preempt_device), |options| options.krate);
-    Some(quote!(#preemptible #[#krate::kernel(#options)] #function))
+    let krate = crate_of(tokens);
+    Some(quote!(#preemptible #[#krate::kernel(crate = #krate, #options)] #function))
 }
 
 /// A kernel that is not preemptible.
-fn native(item: &TokenStream, function: ItemFn) -> TokenStream {
+fn native(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
     let mut kernel = match Kernel::parse(TokenStream::new(), item.clone()) {
         Ok(kernel) => kernel,
         Err(error) => return error.into_compile_error(),
@@ -258,7 +294,7 @@ fn native(item: &TokenStream, function: ItemFn) -> TokenStream {
             "a `#[kernel]` is `unsafe`: whoever launches it vouches for its arguments",
         );
     }
-    let krate = kernel.options.krate.clone();
+    kernel.options.krate = krate.clone();
     check_shared_memory(&kernel.body, &mut errors);
     let arrays = shared::place_arrays(&krate, &mut kernel.body, &mut errors);
     let layout = generate::shared_layout(&kernel, &arrays);

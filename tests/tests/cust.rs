@@ -173,6 +173,7 @@ fn lent_buffers_are_ordered_and_right_in_a_storm() {
         }
     });
     println!("{yields} yields");
+    assert!(yields > 0, "nothing was interrupted");
     let expected = 1.5 * ROUNDS as f32;
     assert!(all(&host(&sums[0]), expected) && all(&host(&sums[1]), expected - 0.5));
 }
@@ -258,6 +259,14 @@ fn buffers_are_adopted_given_back_and_released_beside_a_running_kernel() {
     let sum = stream.to_cust(sum).expect("ours can be had, too");
     drop(c);
     scheduler.release(stream.to_cust(d).expect("given back")).expect("freed");
+    // There and back, and lent, as memory that was always theirs.
+    let mut round =
+        stream.to_cust(scheduler.zeroed::<f32>(N).expect("memory")).expect("given away");
+    scheduler.scope(|scope| {
+        drop(scope.launch(&stream, add!(&a, &a, &mut round)).expect("accepted"));
+    });
+    let round = scheduler.adopt(round).expect("taken back");
+    assert!(stream.download(&round).and_then(|copy| copy.wait()).expect("copied") == vec![2.0; N]);
     let empty = scheduler.adopt(empty).expect("nothing is anywhere");
     assert!(empty.is_empty() && stream.to_cust(empty).expect("given back").is_empty());
     assert!(long.is_running(), "something waited for the kernel");
@@ -399,11 +408,95 @@ fn modules_that_the_application_loaded_are_launched_and_checked() {
     );
 }
 
-/// `cust`'s copies and frees wait for the device; ours beside them still get through afterwards.
+/// `zeroed` returns before the memory is zero, and launches are in streams that do not wait for it.
+#[test]
+fn launches_come_after_fills_that_nobody_waited_for() {
+    const LARGE: usize = 1 << 31;
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let stream = scheduler.stream(0);
+    let ones = DeviceBuffer::from_slice(&[1.0f32; 256]).expect("memory");
+    for is_adopted in [false, true] {
+        let mut out = DeviceBuffer::<f32>::zeroed(LARGE).expect("memory");
+        let end = out.as_device_ptr().wrapping_add(LARGE - 256);
+        // SAFETY: the end of the buffer, which is zeroed last; the buffer outlives the scope.
+        let mut end = unsafe { Lent::pointer(end, 256) };
+        if is_adopted {
+            out = stream.to_cust(scheduler.adopt(out).expect("adopted")).expect("given back");
+        }
+        scheduler.scope(|scope| {
+            let call = add!(&ones, &ones, &mut end).grid(1);
+            drop(scope.launch(&stream, call).expect("accepted"));
+        });
+        let sums = out.index(LARGE - 256..).as_host_vec().expect("copied");
+        assert!(sums.iter().all(|&sum| sum == 2.0), "filled afterwards");
+        scheduler.release(out).expect("freed");
+    }
+}
+
+#[test]
+fn the_last_scheduler_may_be_dropped_in_work_of_others() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let (stream, theirs) = (scheduler.stream(0), cust_stream());
+    let drops = move |_: &CustStream| {
+        drop(scheduler);
+        Ok(())
+    };
+    let handle = stream.run_cust(&theirs, drops).expect("accepted");
+    let error = handle.wait().expect_err("nobody waits for it");
+    assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
+    let refused = stream.run_cust(&theirs, |_| Ok(())).map(drop).expect_err("it is gone");
+    assert!(matches!(refused, Error::SchedulerDropped { .. }), "{refused:?}");
+    // The device is free, if not at once: the poller has to notice.
+    let device = Device::from_cust(&gpu.context).expect("a device");
+    let next = loop {
+        match Scheduler::builder().device(device.clone()).build() {
+            Err(Error::DeviceTaken) => std::thread::yield_now(),
+            built => break built,
+        }
+    };
+    drop(next.expect("a scheduler"));
+}
+
+#[test]
+fn a_waker_may_wait_for_other_work_of_others() {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::mpsc::{Sender, channel};
+    use std::task::{Context, Poll, Wake};
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let (stream, theirs) = (scheduler.stream(0), cust_stream());
+    struct Waits(Stream, Arc<CustStream>, Mutex<Sender<bool>>);
+    impl Wake for Waits {
+        fn wake(self: Arc<Self>) {
+            let handle = self.0.run_cust(&self.1, |_| Ok(())).expect("accepted");
+            let _ = self.2.lock().expect("whole").send(handle.wait().is_ok());
+        }
+    }
+    let (sender, woken) = channel();
+    let waker = Arc::new(Waits(scheduler.stream(0), theirs.clone(), Mutex::new(sender))).into();
+    let (go, held) = channel::<()>();
+    let held = Mutex::new(held);
+    let waits = move |_: &CustStream| {
+        held.lock().expect("whole").recv().expect("told to go on");
+        Ok(())
+    };
+    let mut handle = pin!(stream.run_cust(&theirs, waits).expect("accepted"));
+    assert!(matches!(handle.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending));
+    go.send(()).expect("it waits");
+    assert!(woken.recv().expect("woken"));
+}
+
 #[test]
 fn the_context_outlives_the_applications() {
     let Some(gpu) = Gpu::new() else { return };
+    // Whatever was current stays so.
+    let current = || cust::context::legacy::CurrentContext::get_current().expect("asked");
+    let before = cust::context::ContextHandle::get_inner(&current());
     let scheduler = gpu.scheduler();
+    assert_eq!(cust::context::ContextHandle::get_inner(&current()), before);
     let Gpu { context, _alone } = gpu;
     let mut c = buffer(f32::NAN);
     let (a, b) = (buffer(1.0), buffer(2.0));

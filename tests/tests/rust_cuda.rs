@@ -41,13 +41,15 @@ fn download<T: KernelArg>(stream: &Stream, buffer: &Buffer<T>) -> Vec<T> {
     stream.download(buffer).and_then(|copy| copy.wait()).expect("copied")
 }
 
-/// Waits for all, and says how often they were interrupted.
-fn wait(handles: Vec<Handle<LaunchReport>>) {
+/// Waits for all; where they are so many that somebody must have been interrupted, asks for that.
+fn wait(scheduler: &Scheduler, handles: Vec<Handle<LaunchReport>>) {
+    let is_storm = handles.len() > 5 && scheduler.device().properties().driver.is_some();
     let mut yields = 0;
     for handle in handles {
         yields += handle.wait().expect("runs").yields;
     }
     println!("{yields} yields");
+    assert!(yields > 0 || !is_storm, "nothing was interrupted");
 }
 
 #[test]
@@ -66,7 +68,7 @@ fn vectors_are_added() {
             let call = unsafe { kernels::add(&device_a, &device_b, sum) }.grid(grid).block(256);
             stream.launch(call).expect("accepted")
         };
-        wait(sums.iter_mut().zip(&streams).map(launch).collect());
+        wait(scheduler, sums.iter_mut().zip(&streams).map(launch).collect());
         let expected: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
         for sum in &sums {
             assert!(download(&streams[0], sum) == expected);
@@ -95,7 +97,7 @@ fn runs_are_reversed_and_summed_in_shared_memory() {
             let call = unsafe { kernels::block_sums(&device_x, &mut sums) }.grid(blocks as u32);
             handles.push(other.launch(call).expect("accepted"));
         }
-        wait(handles);
+        wait(scheduler, handles);
         let reversed = x.chunks(kernels::BLOCK).flat_map(|run| run.iter().rev());
         assert!(
             download(&stream, &d).iter().eq(reversed.map(|&x| x as i32).collect::<Vec<_>>().iter())
@@ -116,7 +118,7 @@ fn a_grid_of_two_dimensions_and_lanes() {
         // SAFETY: an element for each.
         let call = unsafe { kernels::coordinates(width, height, &mut out, &mut lanes) };
         let call = call.grid((width.div_ceil(32), height.div_ceil(4))).block((32, 4));
-        wait(vec![stream.launch(call).expect("accepted")]);
+        wait(scheduler, vec![stream.launch(call).expect("accepted")]);
         let (out, lanes) = (download(&stream, &out), download(&stream, &lanes));
         for (i, (out, lane)) in (0..).zip(out.into_iter().zip(lanes)) {
             let (x, y) = (i % width, i / width);

@@ -28,7 +28,7 @@ mod nvvm;
 use nvvm as generator;
 
 #[cfg(feature = "cuda-std")]
-pub(crate) use generator::ProtocolAtomic;
+pub(crate) use generator::{ProtocolU32, ProtocolU64};
 use generator::{
     bar_warp_sync, barrier_and, barrier_or, barrier_popc, barrier_sync, shfl_bfly, shfl_down,
     shfl_idx, shfl_up, vote_ballot,

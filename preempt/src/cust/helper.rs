@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cust::context::{Context, CurrentContext};
 use cust::error::CudaResult;
@@ -19,6 +19,9 @@ use crate::scheduler::{Errand, Shared};
 
 /// How long it sleeps between two looks at events that somebody waits for.
 const LOOK: Duration = Duration::from_micros(20);
+
+/// How long whoever drops a scheduler waits for the thread.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What there is to do.
 pub(super) enum Task {
@@ -43,8 +46,11 @@ pub(super) struct Tasks(Sender<Task>);
 
 impl Tasks {
     pub fn send(&self, task: Task) {
-        // Without the thread, the scheduler is gone, and nobody asks for the errand's end.
-        let _ = self.0.send(task);
+        // Without the thread, the scheduler is gone, and has ended its errands.
+        if let Err(unsent) = self.0.send(task) {
+            // What others gave may panic.
+            let _ = caught(|| drop(unsent));
+        }
     }
 
     /// Ends the errand when it is called, on whatever thread.
@@ -60,13 +66,14 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    pub fn start(context: Context, shared: Weak<Shared>) -> Result<Helper, Error> {
+    pub fn start(context: Arc<Context>, shared: Weak<Shared>) -> Result<Helper, Error> {
         let (sender, receiver) = channel();
         let tasks = Tasks(sender);
         let own = tasks.clone();
         let run = move || {
             let mut thread = Thread { shared, tasks: own, awaited: Vec::new() };
-            let context = CurrentContext::set_current(&context).map(|()| context);
+            // If it cannot be had, whatever is tried says so.
+            let _ = CurrentContext::set_current(&*context);
             loop {
                 let task = match thread.awaited.is_empty() {
                     true => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -79,7 +86,6 @@ impl Helper {
                 }
                 thread.look_at_events();
             }
-            drop(context);
         };
         let thread = thread::Builder::new().name("preempt-cust".into()).spawn(run);
         let thread = thread.map_err(|source| {
@@ -93,14 +99,27 @@ impl Helper {
         self.tasks.clone()
     }
 
-    /// Ends the thread; waits for it, unless this is it.
+    /// Ends the thread; waits for it, unless this is it, or work of others keeps it.
     pub fn stop(&self) {
         self.tasks.send(Task::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread.filter(|own| own.thread().id() != thread::current().id()) {
+        let Some(thread) = thread.filter(|own| own.thread().id() != thread::current().id()) else {
+            return;
+        };
+        let start = Instant::now();
+        while !thread.is_finished() && start.elapsed() < STOP_TIMEOUT {
+            thread::sleep(LOOK);
+        }
+        if thread.is_finished() {
             // Panics of others end in `caught`.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.tasks.send(Task::Stop);
     }
 }
 
@@ -156,8 +175,9 @@ impl Thread {
 
     fn end(&self, errand: &Errand, result: Ending) {
         errand.finish(result);
+        // Not by running the core here: its wakers may wait for other errands.
         if let Some(shared) = self.shared.upgrade() {
-            shared.drive_now();
+            shared.announce();
         }
     }
 }

@@ -17,6 +17,22 @@ use crate::scheduler::{Scheduler, Stream};
 /// `&Lent` is passed where a kernel reads, and `&mut Lent` where it writes, to as many launches as
 /// are needed, while `&mut DeviceBuffer` itself can be passed once: launches that use the same memory run
 /// in the order in which they are submitted, on whatever streams.
+///
+/// Nobody can free or copy it before the scope has ended:
+///
+/// ```compile_fail,E0505
+/// # use cust::memory::DeviceBuffer;
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(block = 1)]
+/// # fn double(x: SliceMut<f32>) {}
+/// # fn launch(scheduler: preempt::Scheduler, stream: preempt::Stream, mut x: DeviceBuffer<f32>) {
+/// let mut lent = preempt::cust::lend(&mut x);
+/// scheduler.scope(|scope| {
+///     let _ = scope.launch(&stream, double(&mut lent));
+///     drop(x); // error: it is lent
+/// });
+/// # }
+/// ```
 pub fn lend<T: DeviceCopy>(buffer: &mut DeviceBuffer<T>) -> Lent<'_, T> {
     // SAFETY: the buffer is borrowed.
     unsafe { Lent::slice(*buffer.as_slice()) }
@@ -95,8 +111,8 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAllocated`] if it lies in another context or on another device. The buffer is left as
-    /// it is then, and not freed.
+    /// [`Error::NotAllocated`] if it lies in another context or on another device, or
+    /// [`Error::ContextLost`]. The buffer is left as it is then, and not freed.
     pub fn adopt<T: KernelArg + DeviceCopy>(
         &self,
         buffer: DeviceBuffer<T>,
@@ -105,8 +121,13 @@ impl Scheduler {
         let buffer = ManuallyDrop::new(buffer);
         let (address, len) = (buffer.as_device_ptr().as_raw(), buffer.len());
         let bytes = len * size_of::<T>();
-        if bytes > 0 && self.device().inner.allocation(address, bytes) != Some(address) {
+        let device = &self.device().inner;
+        if bytes > 0 && device.allocation(address, bytes)? != Some(address) {
             return Err(Error::NotAllocated { name: ADOPTION, address, bytes });
+        }
+        device.await_unseen()?;
+        if let Some(foreign) = device.backend.foreign() {
+            foreign.take_back(address);
         }
         // SAFETY: this context's, and nobody else's since it was handed over.
         Ok(unsafe { Buffer::from_parts(self.device(), address, len) })
@@ -128,8 +149,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignBuffer`], [`Error::SchedulerDropped`], or [`Error::ContextLost`]; the buffer is
-    /// dropped then.
+    /// [`Error::ForeignBuffer`], [`Error::InputLost`], [`Error::SchedulerDropped`], or
+    /// [`Error::ContextLost`]; the buffer is dropped then.
     pub fn to_cust<T: KernelArg + DeviceCopy>(
         &self,
         buffer: Buffer<T>,
@@ -139,7 +160,12 @@ impl Stream {
         let pointer = match len * size_of::<T>() {
             // It has an address that `cust` must not free.
             0 => DevicePointer::null(),
-            _ => DevicePointer::from_raw(buffer.into_address()),
+            _ => {
+                if let Some(foreign) = self.shared().device.inner.backend.foreign() {
+                    foreign.give_away(buffer.address());
+                }
+                DevicePointer::from_raw(buffer.into_address())
+            }
         };
         // SAFETY: memory of this many elements, which nobody else uses or frees.
         Ok(unsafe { DeviceBuffer::from_raw_parts(pointer, len) })

@@ -40,6 +40,10 @@
 //! - *Hand it over.* [`Scheduler::adopt`](crate::Scheduler::adopt) makes a [`Buffer`](crate::Buffer) of it, without copying, and
 //!   [`Stream::to_cust`](crate::Stream::to_cust) makes a `DeviceBuffer` of any buffer.
 //!
+//! Fills and copies that `cust` has started in no stream are done before a launch that borrows memory, or
+//! an adoption: `DeviceBuffer::zeroed` returns before the memory is zero. What is started in a stream of
+//! `cust`'s is ordered as below.
+//!
 //! **Dropping a `DeviceBuffer` (`cuMemFree`) waits until nothing runs on the device, and keeps every
 //! thread of the process from launching meanwhile, urgent kernels included.** Give it to
 //! [`Scheduler::release`](crate::Scheduler::release) instead, which frees it in stream order. `cust`'s other synchronous calls, such
@@ -67,8 +71,9 @@
 //! [`DevicePointer`]: cust::memory::DevicePointer
 
 use std::fmt::Write;
+use std::sync::Arc;
 
-use cust::context::legacy::{CurrentContext, UnownedContext};
+use cust::context::legacy::CurrentContext;
 use cust::context::{Context, CurrentContext as Current};
 use cust::error::{CudaError, CudaResult};
 
@@ -93,36 +98,34 @@ impl Device {
     ///
     /// As for [`Device::cuda`].
     pub fn from_cust(context: &Context) -> Result<Device, Error> {
-        let ordinal = ordinal(context).map_err(|error| failed("looking for its device", error))?;
+        let (ordinal, context) =
+            retain(context).map_err(|error| failed("looking for the context's device", error))?;
         let device = Device::cuda(ordinal)?;
         // The first one is as good as any other: there is one primary context.
-        device.inner.cust.get_or_init(|| context.clone());
+        let _ = device.inner.cust.set(context);
         Ok(device)
     }
 
     /// The context that the application has shown.
-    fn cust_context(&self) -> Result<&Context, Error> {
+    fn cust_context(&self) -> Result<&Arc<Context>, Error> {
         self.inner.cust.get().ok_or(Error::NoCustContext)
     }
 }
 
-/// The number of the context's device, as the driver counts.
-fn ordinal(context: &Context) -> CudaResult<u32> {
+/// The number of the context's device, as the driver counts, and the context once more.
+fn retain(context: &Context) -> CudaResult<(u32, Arc<Context>)> {
     let before = CurrentContext::get_current()?;
-    Current::set_current(context)?;
+    // Another one makes itself current, too.
+    let context = Arc::new(context.clone());
     let device = Current::get_device().map(|device| device.as_raw());
-    restore(&before)?;
+    CurrentContext::set_current(&before)?;
     let device = device?;
     for ordinal in 0..cust::device::Device::num_devices()? {
         if cust::device::Device::get_device(ordinal)?.as_raw() == device {
-            return Ok(ordinal);
+            return Ok((ordinal, context));
         }
     }
     Err(CudaError::InvalidDevice)
-}
-
-fn restore(before: &UnownedContext) -> CudaResult<()> {
-    CurrentContext::set_current(before)
 }
 
 /// What `cust` said when something was tried.

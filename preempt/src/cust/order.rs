@@ -47,8 +47,9 @@ impl Stream {
     /// `|stream| event.record(stream)` records an event here.
     ///
     /// It is called on a thread of the scheduler, with the context current. Others' work waits for it
-    /// there, so it should not wait for the device. The scheduler does not know which buffers it uses;
-    /// what is in other streams is not ordered with it.
+    /// there, so it should not wait for the device, nor submit so much to one stream that it has to wait
+    /// for room. The scheduler does not know which buffers it uses; what is in other streams is not ordered
+    /// with it. What comes after starts even if it failed.
     ///
     /// Load what it launches before: CUDA loads a function when it is launched for the first time (unless
     /// `CUDA_MODULE_LOADING=EAGER` is in the environment), and that waits for all that runs.

@@ -31,7 +31,7 @@ pub(crate) struct DeviceInner {
     taken: AtomicBool,
     /// The application's context, if it uses `cust`.
     #[cfg(feature = "cust")]
-    pub cust: std::sync::OnceLock<cust::context::Context>,
+    pub cust: std::sync::OnceLock<Arc<cust::context::Context>>,
 }
 
 /// What a device is made of.
@@ -163,10 +163,17 @@ impl Device {
 
 impl DeviceInner {
     /// Where the allocation starts that all these bytes lie in, if somebody else made one there.
-    pub fn allocation(&self, address: u64, bytes: usize) -> Option<u64> {
-        let allocation = self.backend.allocation(address)?;
-        let end = address.checked_add(bytes as u64)?;
-        (allocation.start <= address && end <= allocation.end).then_some(allocation.start)
+    pub fn allocation(&self, address: u64, bytes: usize) -> Result<Option<u64>, Error> {
+        let Some(foreign) = self.backend.foreign() else { return Ok(None) };
+        let Some(allocation) = foreign.allocation(address)? else { return Ok(None) };
+        let Some(end) = address.checked_add(bytes as u64) else { return Ok(None) };
+        let is_inside = allocation.start <= address && end <= allocation.end;
+        Ok(is_inside.then_some(allocation.start))
+    }
+
+    /// Waits for fills and copies of others that are under way although the calls have returned.
+    pub fn await_unseen(&self) -> Result<(), Error> {
+        self.backend.foreign().map_or(Ok(()), |foreign| foreign.await_unseen())
     }
 }
 
@@ -241,6 +248,23 @@ pub(crate) struct Drops(pub *const DropList);
 // SAFETY: the memory is shared between threads through atomics only.
 unsafe impl Send for Drops {}
 
+/// Memory that others have allocated on a device, and what they do there.
+pub(crate) trait ForeignMemory {
+    /// The allocation that an address lies in, if somebody else made one there that kernels can use.
+    fn allocation(&self, address: u64) -> Result<Option<Range<u64>>, Error>;
+
+    /// Waits for work of others that they need not have waited for, and no launch would.
+    fn await_unseen(&self) -> Result<(), Error>;
+
+    /// From now on others have the memory that `allocate` gave at this address.
+    #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` is given some"))]
+    fn give_away(&self, address: u64);
+
+    /// From now on they do not.
+    #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` is given some"))]
+    fn take_back(&self, address: u64);
+}
+
 /// The part of a device that differs between kinds. All methods can be called from any thread;
 /// actions of one operation come in the engine's order.
 pub(crate) trait Backend: Send + Sync {
@@ -297,9 +321,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Waits until something may have happened since the `mark` was taken, or for `timeout`.
     fn wait(&self, mark: u64, timeout: Duration);
 
-    /// The allocation on this device that an address lies in, if somebody else made one there that
-    /// kernels can use.
-    fn allocation(&self, address: u64) -> Option<Range<u64>>;
+    /// Ends all waits: something happened that the device does not know of.
+    fn announce(&self);
+
+    /// Memory of others, if kernels can use some.
+    fn foreign(&self) -> Option<&dyn ForeignMemory>;
 
     /// Zeroed memory on the device.
     fn allocate(&self, bytes: usize) -> Result<u64, Error>;
@@ -308,8 +334,8 @@ pub(crate) trait Backend: Send + Sync {
     ///
     /// # Safety
     ///
-    /// `address` came from `allocate` with the same `bytes`, or starts an [`allocation`](Backend::allocation)
-    /// of `bytes`; it is freed once.
+    /// `address` came from `allocate` with the same `bytes`, or starts an
+    /// [`allocation`](ForeignMemory::allocation) of `bytes`; it is freed once.
     unsafe fn free(&self, address: u64, bytes: usize);
 
     /// Copies to memory that no operation uses.

@@ -3,7 +3,7 @@
 //! Of a preemptible kernel's two entries, only the plain one may look at the block index of the
 //! hardware.
 
-use super::{Functions, Reach, is_of_name, kernels};
+use super::{Functions, Reach, is_of_name, kernels, word_after};
 #[cfg(any(test, feature = "build"))]
 use super::{blanked, functions};
 
@@ -109,10 +109,8 @@ pub(crate) fn check_functions(
     text: &str,
     functions: &Functions<'_>,
 ) -> Result<Report, KernelFault> {
-    let target = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix(".target"))
-        .and_then(|names| names.split([',', ' ', '\t']).find(|name| !name.is_empty()))
+    let (_, target) = word_after(text, ".target")
+        .filter(|(_, name)| !name.is_empty())
         .ok_or(KernelFault::NotPtx { what: "it has no `.target`" })?;
 
     for (name, function) in functions {

@@ -169,6 +169,10 @@ impl Turn for Core {
                 Message::Close => {
                     self.closed = true;
                     self.engine.handle(now, Event::Close, &mut self.actions);
+                    // Who knows when, and nobody has to wait: no memory of ours is in use.
+                    for (op, _) in std::mem::take(&mut self.errands) {
+                        self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
+                    }
                 }
             }
             self.act();
@@ -417,7 +421,12 @@ impl Core {
             Work::Launch { spec, .. } => spec.tasks,
             Work::Copy { .. } | Work::Errand(_) => 0,
         };
+        let is_over = match &job.work {
+            Work::Errand(errand) => errand.end().is_some(),
+            _ => true,
+        };
         let result = match outcome {
+            Outcome::Done(_) if !is_over => Err(Error::SchedulerDropped { done: 0, tasks }),
             Outcome::Done(report) => Ok(report),
             Outcome::Cancelled { done } => Err(Error::Cancelled { done, tasks }),
             Outcome::Closed { done } => Err(Error::SchedulerDropped { done, tasks }),

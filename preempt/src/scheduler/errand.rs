@@ -30,7 +30,7 @@ impl Errand {
     }
 
     /// Says that it is over, perhaps before it was started; the first word counts. Whoever says so
-    /// drives the scheduler afterwards, or has another thread do it.
+    /// has the scheduler look afterwards.
     pub fn finish(&self, result: Result<(), Arc<str>>) {
         let _ = self.end.set(result);
     }
@@ -83,13 +83,13 @@ mod tests {
         let errand = first_started.recv().expect("started");
         assert!(second_started.recv_timeout(WHILE).is_err(), "the first one is not over");
         errand.finish(Ok(()));
-        stream.shared().drive_now();
+        stream.shared().announce();
         first.wait().expect("over");
         let errand = second_started.recv().expect("started");
         assert!(upload.wait_timeout(WHILE).is_none() && !second.is_done());
         errand.finish(Ok(()));
         errand.finish(Err("the first word counts".into()));
-        stream.shared().drive_now();
+        stream.shared().announce();
         second.wait().expect("over");
         upload.wait().expect("copied");
     }
@@ -105,7 +105,7 @@ mod tests {
         let at_once = stream.submit_errand("an errand", at_once).expect("accepted");
         assert!(!over.is_done() && !at_once.is_done());
         started.recv().expect("started").finish(Ok(()));
-        stream.shared().drive_now();
+        stream.shared().announce();
         // Nobody drives but those who wait.
         for handle in [before, over, at_once] {
             handle.wait().expect("over");
@@ -117,7 +117,7 @@ mod tests {
         let (scheduler, stream) = stream();
         let (handle, started) = submit(&stream);
         started.recv().expect("started").finish(Err("lost the way".into()));
-        stream.shared().drive_now();
+        stream.shared().announce();
         let error = handle.wait().expect_err("it failed");
         assert!(
             matches!(&error, Error::KernelFailed { kernel: "an errand", message } if &**message == "lost the way"),
@@ -130,6 +130,52 @@ mod tests {
     }
 
     #[test]
+    fn a_scheduler_that_is_dropped_waits_for_no_errand() {
+        let (scheduler, stream) = stream();
+        let (started, listens) = submit(&stream);
+        let (waiting, never) = submit(&stream);
+        let errand = listens.recv().expect("started");
+        let device = scheduler.device().clone();
+        drop(scheduler);
+        for handle in [started, waiting] {
+            let error = handle.wait().expect_err("nobody waits for it");
+            assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
+        }
+        assert!(never.recv().is_err(), "it never starts");
+        errand.finish(Ok(()));
+        stream.shared().announce();
+        // The device is free at once.
+        drop(Scheduler::builder().device(device).build().expect("a scheduler"));
+    }
+
+    #[test]
+    fn what_an_errand_holds_may_panic_when_it_is_dropped() {
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                panic!("as intended");
+            }
+        }
+        let (_scheduler, stream) = stream();
+        let (first, started) = submit(&stream);
+        let held = Panics;
+        let errand = Errand::new(move |errand| {
+            std::mem::forget(held);
+            errand.finish(Ok(()));
+        });
+        let cancelled = stream.submit_errand("an errand", errand).expect("accepted");
+        cancelled.cancel();
+        started.recv().expect("started").finish(Ok(()));
+        stream.shared().announce();
+        first.wait().expect("over");
+        // The poller is still there.
+        let (last, started) = submit(&stream);
+        started.recv().expect("started").finish(Ok(()));
+        stream.shared().announce();
+        last.wait().expect("over");
+    }
+
+    #[test]
     fn one_that_is_cancelled_before_it_starts_never_does() {
         let (_scheduler, stream) = stream();
         let (first, first_started) = submit(&stream);
@@ -138,7 +184,7 @@ mod tests {
         let error = second.wait().expect_err("cancelled");
         assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
         first_started.recv().expect("started").finish(Ok(()));
-        stream.shared().drive_now();
+        stream.shared().announce();
         first.wait().expect("over");
         assert!(second_started.recv_timeout(WHILE).is_err());
     }

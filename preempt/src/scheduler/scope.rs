@@ -23,6 +23,10 @@ pub struct Scope<'scope, 'env: 'scope> {
 impl Scheduler {
     /// Calls `body`, which can launch kernels on memory that it borrows, and waits for all of them.
     ///
+    /// A launch that fails leaves what it writes in an unknown state. Of borrowed memory the scheduler does
+    /// not remember that, as it does of its own ([`Error::InputLost`]): wait for each launch whose result
+    /// is used.
+    ///
     /// Buffers of this scheduler need no scope, since they are counted. Others' do, such as `cust`'s
     /// `&DeviceBuffer` (feature `cust`): dropping a [`Handle`] does not stop a launch, so nothing but
     /// waiting keeps its memory in place.

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use super::baton::Baton;
-use super::core::{Core, InFlight, Job, Message, News, Rest};
+use super::core::{Core, InFlight, Job, Message, News, Rest, Work};
 use super::handle::Completion;
 use super::{contain, lock};
 use crate::device::Device;
@@ -132,10 +132,10 @@ impl Shared {
         self.baton.drive(|news| self.tell(news));
     }
 
-    /// Runs the core now: it looks at everything that happened before the call.
+    /// Has the poller look at errands. Whoever calls this need not be able to run code of others.
     #[cfg(any(test, feature = "cust"))]
-    pub fn drive_now(&self) {
-        self.baton.drive_now(|news| self.tell(news));
+    pub fn announce(&self) {
+        self.device.inner.backend.announce();
     }
 
     /// The thread that calls `cust`, which `start` starts.
@@ -148,10 +148,8 @@ impl Shared {
             return Ok(helper);
         }
         let helper = start(Arc::downgrade(self))?;
-        if let Err(second) = self.helper.set(helper) {
-            // Another thread was faster.
-            second.stop();
-        }
+        // If another thread was faster, this one ends.
+        let _ = self.helper.set(helper);
         self.helper.get().ok_or(Error::SchedulerDropped { done: 0, tasks: 0 })
     }
 
@@ -184,13 +182,20 @@ impl Shared {
         if news.became_idle {
             self.in_flight.none.notify_all();
         }
-        if !news.wakers.is_empty() {
-            // They are code of others: nobody can rely on this thread meanwhile.
+        let (own, of_others): (Vec<_>, Vec<_>) =
+            news.retired.into_iter().partition(|job| !matches!(job.work, Work::Errand(_)));
+        drop(own);
+        if !news.wakers.is_empty() || !of_others.is_empty() {
+            // They are code of others, or hold what others may have a destructor for: nobody can rely on
+            // this thread meanwhile.
             if self.is_poller() && self.baton.stop_attending() {
                 self.drive();
             }
             for waker in news.wakers {
                 contain(|| waker.wake());
+            }
+            for job in of_others {
+                contain(|| drop(job));
             }
         }
     }

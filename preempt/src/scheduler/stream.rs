@@ -151,7 +151,8 @@ impl Stream {
     /// What is done when everything is that uses the buffer.
     #[cfg(feature = "cust")]
     pub(crate) fn after_all_uses<T>(&self, buffer: &Buffer<T>) -> Result<Handle<()>, Error> {
-        let uses = vec![self.copy_use(buffer, Access::Write)?];
+        // Whoever has it then must not find what a failed kernel left.
+        let uses = vec![Use { overwrites: false, ..self.copy_use(buffer, Access::Write)? }];
         let errand = Errand::new(|errand| errand.finish(Ok(())));
         self.submit(COPY, uses, Work::Errand(errand), ())
     }
@@ -223,6 +224,9 @@ impl Stream {
             }
             uses.push(Use { buffer, access: *access, overwrites: false });
         }
+        if uses.iter().any(|used| matches!(used.buffer, BufferId::Borrowed(_))) {
+            self.shared.device.inner.await_unseen()?;
+        }
         Ok(uses)
     }
 
@@ -240,7 +244,7 @@ impl Stream {
                 _ => Err(Error::ForeignBuffer { name }),
             },
             None if bytes == 0 => Ok(None),
-            None => match device.allocation(address, bytes) {
+            None => match device.allocation(address, bytes)? {
                 Some(start) => Ok(Some(BufferId::Borrowed(start))),
                 None => Err(Error::NotAllocated { name, address, bytes }),
             },

@@ -51,7 +51,7 @@ pub unsafe fn reverse(d: *mut i32) {
 #[kernel]
 #[preemptible(block = (BLOCK as u32, 1, 1), amortize = 2)]
 pub unsafe fn block_sums(x: &[u32], sums: *mut u32) {
-    use cuda_std::thread::sync_threads;
+    use cuda_std::thread::{self, sync_threads};
     let partial = cuda_std::shared_array![u32; BLOCK];
     let t = thread::thread_idx_x() as usize;
     let i = cuda_std::thread::index_1d() as usize;

@@ -7,7 +7,6 @@
 //! | `threads` | the threads of a block-task: barriers, shuffles, votes |
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,7 +16,9 @@ use std::time::Duration;
 use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Signal};
 use preempt_device::host::{Dim3, Kernel};
 
-use super::{Backend, ControlMemory, Copy, Drops, Grid, LaneCount, Properties, Report};
+use super::{
+    Backend, ControlMemory, Copy, Drops, ForeignMemory, Grid, LaneCount, Properties, Report,
+};
 use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
@@ -240,7 +241,11 @@ impl Backend for CpuDevice {
         drop(news.changed.wait_timeout_while(lock(&news.count), timeout, |count| *count == mark));
     }
 
-    fn allocation(&self, _address: u64) -> Option<Range<u64>> {
+    fn announce(&self) {
+        self.shared.news.announce();
+    }
+
+    fn foreign(&self) -> Option<&dyn ForeignMemory> {
         None
     }
 

@@ -94,6 +94,10 @@ impl Context {
         &self.driver.functions
     }
 
+    pub fn raw(&self) -> RawContext {
+        self.raw
+    }
+
     pub fn device(&self) -> c_int {
         self.device
     }

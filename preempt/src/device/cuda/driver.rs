@@ -26,6 +26,7 @@ pub(super) const OUT_OF_MEMORY: Code = 2;
 /// The library is one to link with, which CUDA toolkits have.
 const STUB_LIBRARY: Code = 34;
 pub(super) const NO_DEVICE: Code = 100;
+pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
 
 /// What is asked for where the library is absent.

@@ -1,6 +1,7 @@
 //! Which function of which module a kernel is, and how many of its blocks an SM holds.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cudarc::driver::sys::CUlimit;
@@ -78,7 +79,25 @@ struct Loaded {
 #[expect(dead_code, reason = "it is only dropped")]
 enum Keep {
     Code(Code),
-    Module(LoadedModule),
+    Module(OthersModule),
+}
+
+/// A module of others, which unload it when the last of them drops it.
+#[derive(Debug)]
+struct OthersModule {
+    module: ManuallyDrop<LoadedModule>,
+    context: Arc<Context>,
+}
+
+impl Drop for OthersModule {
+    fn drop(&mut self) {
+        // Otherwise what is in it may still run.
+        if self.context.is_freeable() {
+            let _entered = self.context.enter();
+            // SAFETY: here and nowhere else.
+            unsafe { ManuallyDrop::drop(&mut self.module) };
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -304,7 +323,8 @@ impl Loaded {
         };
         let touched = touch(&functions, find)?;
         let entries = entries(context, &text, &functions, &kernels, &touched)?;
-        Ok(Loaded { entries, _keep: Keep::Module(module.clone()) })
+        let (module, context) = (ManuallyDrop::new(module.clone()), context.clone());
+        Ok(Loaded { entries, _keep: Keep::Module(OthersModule { module, context }) })
     }
 }
 

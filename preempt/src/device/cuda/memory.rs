@@ -1,7 +1,6 @@
 //! Memory: pinned on the host, fixed on the device, and the pool that buffers come from.
 
-use std::ffi::{c_int, c_void};
-use std::ops::Range;
+use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -240,35 +239,8 @@ impl Pool {
         let _ = unsafe { call!(self.context, cuMemFreeAsync(address, stream)) };
     }
 
-    /// The allocation of somebody else, on this device, that an address lies in.
-    pub fn foreign_allocation(&self, address: u64) -> Option<Range<u64>> {
-        use sys::CUpointer_attribute::*;
-        let context = &self.context;
-        let _entered = context.enter().ok()?;
-        let (mut start, mut bytes) = (0, 0);
-        // SAFETY: the pointers are valid; the driver refuses addresses that it does not know.
-        unsafe {
-            call!(context, cuMemGetAddressRange_v2(&raw mut start, &raw mut bytes, address))
-                .ok()?;
-        }
-        let (mut device, mut pool): (c_int, RawPool) = (0, ptr::null_mut());
-        // SAFETY: these attributes have these types.
-        unsafe {
-            let ordinal = (&raw mut device).cast();
-            call!(
-                context,
-                cuPointerGetAttribute(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
-            )
-            .ok()?;
-            let handle = (&raw mut pool).cast();
-            call!(
-                context,
-                cuPointerGetAttribute(handle, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)
-            )
-            .ok()?;
-        }
-        let is_foreign = device == context.device() && pool != self.raw;
-        is_foreign.then(|| start..start + bytes as u64)
+    pub fn raw(&self) -> RawPool {
+        self.raw
     }
 
     pub fn line(&self) -> &Line {

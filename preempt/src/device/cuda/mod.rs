@@ -6,6 +6,7 @@
 //! | `context` | the primary context: who has it current, whether it still works |
 //! | `line` | streams, and streams whose progress the host reads from a word |
 //! | `memory` | pinned memory, and the pool that buffers come from |
+//! | `foreign` | memory that others have allocated |
 //! | `lanes` | the streams that cohorts run in, their signal words |
 //! | `controls`, `drops` | control blocks, posts, lists of dropped chunks |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
@@ -17,7 +18,6 @@
 //! never be called while kernels run.
 
 use std::ffi::c_void;
-use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -29,7 +29,10 @@ use cudarc::driver::sys::{
 use preempt_device::abi::{Cohort, MAX_SMS, Signal};
 use preempt_device::host::{Args, Dim3, Kernel};
 
-use super::{Backend, ControlMemory, Copy, Device, DeviceInner, Drops, Grid, LaneCount, Report};
+use super::{
+    Backend, ControlMemory, Copy, Device, DeviceInner, Drops, ForeignMemory, Grid, LaneCount,
+    Report,
+};
 use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
@@ -40,6 +43,7 @@ mod controls;
 mod copies;
 mod driver;
 mod drops;
+mod foreign;
 mod kernels;
 mod lanes;
 mod line;
@@ -55,6 +59,7 @@ use controls::Controls;
 use copies::{Copies, Lines, Shared};
 use driver::DeviceAttribute;
 use drops::DropLists;
+use foreign::Foreign;
 use kernels::{Kernels, Launchable};
 use lanes::{LANES, Lanes, Streams};
 use line::Line;
@@ -101,6 +106,7 @@ pub(super) struct CudaDevice {
     copies: Copies,
     kernels: Kernels,
     pool: Arc<Pool>,
+    foreign: Foreign,
     shared: Arc<Shared>,
     /// Cycles of an SM's clock in a millisecond.
     kilohertz: u32,
@@ -145,6 +151,7 @@ impl CudaDevice {
             drops: DropLists::new(&context, &pool, &small_up)?,
             copies: Copies::new(&shared, lines)?,
             kernels: Kernels::new(&context, properties.shared_per_block)?,
+            foreign: Foreign::new(&context, pool.raw()),
             pool,
             shared,
             kilohertz,
@@ -357,12 +364,18 @@ impl Backend for CudaDevice {
         self.shared.watch.wait(timeout, is_over, || self.check_for_faults());
     }
 
-    fn allocation(&self, address: u64) -> Option<Range<u64>> {
-        self.pool.foreign_allocation(address)
+    fn announce(&self) {
+        self.shared.watch.announce();
+    }
+
+    fn foreign(&self) -> Option<&dyn ForeignMemory> {
+        Some(&self.foreign)
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, Error> {
-        self.pool.allocate(bytes, self.shared.watch.has_out())
+        let address = self.pool.allocate(bytes, self.shared.watch.has_out())?;
+        self.foreign.forget(address);
+        Ok(address)
     }
 
     unsafe fn free(&self, address: u64, bytes: usize) {
