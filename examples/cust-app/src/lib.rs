@@ -140,7 +140,7 @@ impl Results {
     }
 
     /// Prints what came of it, and writes it to the file that `--out` names.
-    pub fn report(mut self, device: &str) -> Result<()> {
+    pub fn report(mut self, device: String, driver: String) -> Result<()> {
         let time = self.start.elapsed();
         self.scores.sort_unstable();
         let at = |share| percentile(&self.scores, share).context("nothing was scored");
@@ -162,7 +162,7 @@ impl Results {
                 "yields": yields,
                 "checksum": format!("{checksum:016x}"),
             });
-            let (suite, device, driver) = ("cust-app", device.to_owned(), None);
+            let (suite, driver) = ("cust-app", Some(driver));
             let record = Record { suite, device, driver, summary: row.clone(), rows: vec![row] };
             let text = serde_json::to_string_pretty(&record.json())? + "\n";
             std::fs::write(&file, text).with_context(|| file.display().to_string())?;

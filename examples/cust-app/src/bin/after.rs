@@ -54,5 +54,7 @@ fn main() -> Result<()> {
     work.check_walks(&ends)?;
     work.check_scores(&scores.as_host_vec()?)?;
     results.add_walks(&ends);
-    results.report(&Device::get_device(0)?.name()?)
+    let driver = cust::CudaApiVersion::get()?;
+    let driver = format!("CUDA {}.{}", driver.major(), driver.minor());
+    results.report(Device::get_device(0)?.name()?, driver)
 }
