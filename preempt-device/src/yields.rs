@@ -66,6 +66,22 @@ impl Yields {
         self.dropped
     }
 
+    /// A yield point in a body with barriers: whether all threads of the block have to return now. All of
+    /// them come here.
+    ///
+    /// One thread looks, and tells the others at a barrier that nothing else uses: threads that disagree
+    /// then hang, and cannot meet others at a barrier of the body or of the worker loop.
+    #[inline(always)]
+    pub fn vote(&mut self) -> bool {
+        // The same for all threads of the block.
+        if self.droppable {
+            let looks = crate::thread::thread_number() == 0;
+            let taken = looks && self.poll();
+            self.dropped = target::yield_vote(taken);
+        }
+        self.dropped
+    }
+
     /// Whether the thread dropped its task.
     #[inline(always)]
     pub fn dropped(&self) -> bool {

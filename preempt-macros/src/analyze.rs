@@ -14,13 +14,28 @@ use syn::{
 };
 
 use crate::errors::Errors;
+use crate::uniform::Uniformity;
 use crate::yields::yield_point;
 
-/// Refuses each `return` and each yield point that could leave other threads waiting.
-pub fn check_barriers(body: &Block, errors: &mut Errors) {
-    let points = Walk::over(body, &Synchronizing::in_body(body)).points;
+/// Refuses each `return` and each yield point that could leave other threads waiting; whether threads
+/// wait for each other at all.
+pub fn check_barriers<'a>(
+    body: &Block,
+    params: impl IntoIterator<Item = &'a Ident>,
+    errors: &mut Errors,
+) -> Option<Uniformity> {
+    let mut points = Walk::over(body, &Synchronizing::in_body(body)).points;
+    let waits = points.iter().any(|point| point.barrier().is_some());
+    let uniformity = waits.then(|| Uniformity::of(body, params));
+    if let Some(uniformity) = &uniformity {
+        // Here the whole block waits at a yield point, to decide together.
+        for point in points.iter_mut().filter(|point| point.kind == Kind::Yield) {
+            point.kind = Kind::Barrier("yield_point!".into());
+        }
+        check_yields(uniformity, errors);
+    }
     check_returns(&points, errors);
-    check_yields(&points, errors);
+    uniformity
 }
 
 fn check_returns(points: &[Point], errors: &mut Errors) {
@@ -56,26 +71,16 @@ fn check_returns(points: &[Point], errors: &mut Errors) {
     }
 }
 
-/// For now, each yield point of a body with a barrier is refused, wherever the two stand.
-fn check_yields(points: &[Point], errors: &mut Errors) {
-    let Some((barrier, name)) = points.iter().find_map(|point| Some((point, point.barrier()?)))
-    else {
-        return;
-    };
-    let mut yields = points.iter().filter(|point| point.kind == Kind::Yield).peekable();
-    let any = yields.peek().is_some();
-    for point in yields {
+/// Refuses yield points that some threads may miss, in a body with barriers.
+fn check_yields(uniformity: &Uniformity, errors: &mut Errors) {
+    for (point, decides) in &uniformity.divergent_points {
         errors.add(Error::new(
-            point.span,
-            format!(
-                "yield points in bodies with barriers are not there yet, and this body waits for \
-                 other threads at `{name}`; remove the yield point, and make the block-tasks \
-                 smaller: the kernel is preempted between them anyway"
-            ),
+            *point,
+            "in a body with barriers all threads of a block have to come to a yield point together, and \
+             that cannot be seen here; put it where only parameters, constants and block indices decide \
+             whether it is reached",
         ));
-    }
-    if any {
-        errors.add(Error::new(barrier.span, "this waits for other threads"));
+        errors.add(Error::new(*decides, "this may differ between threads"));
     }
 }
 

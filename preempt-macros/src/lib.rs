@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | options and signature become a model, or errors | `parse` |
 //! | the body's `return`s and yield points are held against its barriers | `analyze` |
+//! | which threads come where, for yield points in bodies with barriers | `uniform` |
 //! | its `shared_array!`s get their places | `shared` |
 //! | its `yield_point!`s become tests | `yields` |
 //! | the functions for host and device come out | `generate` |
@@ -26,6 +27,7 @@ mod rust_cuda;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod uniform;
 mod yields;
 
 /// Makes a kernel preemptible: a function that says what one thread of one block does.
@@ -76,6 +78,7 @@ mod yields;
 /// | `block = 256`, `block = (x, y)`, `block = (x, y, z)` | threads in a block, for every launch; constants of type `u32`, at most 1024 in all and 64 in z |
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless a launch says otherwise; a constant of type `u32`, at least 1 |
 /// | `idempotent` | a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed by `yield_point!()`, and without effect otherwise |
+/// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, closures left out; with barriers, of each loop that all threads of a block run together |
 /// | `crate = path` | where `preempt_device` is, if not at `::preempt_device` |
 ///
 /// # Parameters
@@ -167,10 +170,50 @@ mod yields;
 /// when the kernel is preempted.
 ///
 /// A yield point returns from the kernel, so it stands in the kernel's own body: not in a closure,
-/// and not in a helper function, which can do a part of the work between two yield points. It is not
-/// allowed in a body that also waits for other threads (barriers, shuffles, votes). It costs a few
+/// and not in a helper function, which can do a part of the work between two yield points. It costs a few
 /// instructions, and a look at memory about once in a microsecond for all threads of a block
 /// together; more than one in a microsecond gains nothing. In the plain entry it costs nothing.
+///
+/// In a body that waits for other threads (barriers, shuffles, votes) the block decides together, so a
+/// yield point costs a barrier there, and all threads of a block have to come to it:
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// Sums each run of 256 elements of the columns.
+/// #[preemptible(block = 256, idempotent)]
+/// pub fn sums(columns: u32, x: &[u32], sums: SliceMut<u32>) {
+///     let (partial, t) = (shared_array![u32; 256], thread::thread_idx_x() as usize);
+///     for column in 0..columns * thread::grid_dim_x() {
+///         yield_point!();
+///         let at = column as usize * 256 + t;
+///         // SAFETY: one element for each thread, and barriers around what others read.
+///         unsafe {
+///             partial.add(t).write(if at < x.len() { x[at] } else { 0 });
+///             thread::sync_threads();
+///             if t == 0 {
+///                 sums.write(column as usize, (0..256).map(|i| *partial.add(i)).sum());
+///             }
+///         }
+///         thread::sync_threads();
+///     }
+/// }
+/// ```
+///
+/// So whether it is reached may depend on parameters, on what is in slices, on constants, and on
+/// the block's indices and extents, but not on the thread's own, nor on what others write or on what a
+/// function gives that is not known. What cannot be seen to be the same in all threads is refused:
+///
+/// ```compile_fail
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(idempotent)]
+/// # fn k(out: SliceMut<u32>) {
+/// while thread::index_1d() > 3 {
+///     yield_point!(); // error: this may differ between threads
+/// }
+/// thread::sync_threads();
+/// # }
+/// ```
 #[proc_macro_attribute]
 pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()
@@ -253,10 +296,13 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         Err(error) => return error.into_compile_error(),
     };
     let mut errors = Errors::default();
-    analyze::check_barriers(&kernel.body, &mut errors);
+    let params = kernel.params.iter().map(|param| &param.ident);
+    let uniformity = analyze::check_barriers(&kernel.body, params, &mut errors);
     rust_cuda::check_shared_memory(&kernel.body, &mut errors);
     let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
-    let yields = yields::place_points(&kernel.options, &mut kernel.body, &mut errors);
+    let Kernel { options, body, .. } = &mut kernel;
+    yields::add_to_loops(options, body, uniformity.as_ref(), &mut errors);
+    let yields = yields::place_points(options, body, uniformity.is_some(), &mut errors);
     // The kernel is there even where its body is refused, so that its callers see no error.
     let mut expansion = generate::kernel(&kernel, &arrays, yields);
     expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));

@@ -34,6 +34,8 @@ pub struct Options {
     pub amortize: Option<Expr>,
     /// Whether a block-task may run again from its start.
     pub idempotent: bool,
+    /// `yield_in_loops`, if it is there.
+    pub yield_in_loops: Option<Ident>,
     /// The path of `preempt_device`.
     pub krate: Path,
 }
@@ -90,7 +92,10 @@ pub const AMORTIZE_LIMITS: &str =
     "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
 
 const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16`, `idempotent`, \
-    `crate = path::to::preempt_device`";
+    `yield_in_loops`, `crate = path::to::preempt_device`";
+
+/// Options without a value.
+const FLAGS: [&str; 2] = ["idempotent", "yield_in_loops"];
 
 impl Kernel {
     pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
@@ -120,26 +125,31 @@ impl Kernel {
 impl Options {
     pub fn parse(input: ParseStream<'_>) -> Result<Options> {
         let mut errors = Errors::default();
-        let (mut block, mut amortize, mut idempotent, mut krate) = (None, None, None, None);
+        let (mut block, mut amortize, mut krate) = (None, None, None);
+        let (mut idempotent, mut yield_in_loops) = (None, None);
         while !input.is_empty() {
             let name = input.call(Ident::parse_any)?;
             let equals = input.parse::<Option<Token![=]>>()?;
-            if equals.is_none() && name != "idempotent" {
+            let is_flag = FLAGS.iter().any(|flag| name == flag);
+            if equals.is_none() && !is_flag {
                 return Err(Error::new_spanned(
                     &name,
                     format!("expected `{name} = ..`; the options are {KNOWN_OPTIONS}"),
                 ));
             }
+            if is_flag && equals.is_some() {
+                let value = input.parse::<Expr>()?;
+                errors.push(
+                    value,
+                    format!(
+                        "`{name}` takes no value; write `#[preemptible({name})]`, or leave it out"
+                    ),
+                );
+            }
             let duplicate = if name == "idempotent" {
-                if equals.is_some() {
-                    let value = input.parse::<Expr>()?;
-                    errors.push(
-                        value,
-                        "`idempotent` takes no value; write `#[preemptible(idempotent)]`, or leave \
-                         it out",
-                    );
-                }
                 idempotent.replace(()).is_some()
+            } else if name == "yield_in_loops" {
+                yield_in_loops.replace(name.clone()).is_some()
             } else if name == "block" {
                 block.replace(input.parse::<Expr>()?).is_some()
             } else if name == "amortize" {
@@ -172,6 +182,7 @@ impl Options {
             block,
             amortize,
             idempotent: idempotent.is_some(),
+            yield_in_loops,
             krate: krate.unwrap_or_else(|| parse_quote!(::preempt_device)),
         })
     }

@@ -3,20 +3,51 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};
-use syn::{Attribute, Block, Expr, ExprAsync, ExprClosure, ExprConst, Item, Macro, Stmt};
+use syn::{
+    Attribute, Block, Expr, ExprAsync, ExprClosure, ExprConst, ExprForLoop, ExprLoop, ExprWhile,
+    Item, Macro, Stmt, parse_quote_spanned,
+};
 
 use crate::errors::Errors;
 use crate::generate;
 use crate::parse::Options;
+use crate::uniform::Uniformity;
 
 /// The name at the end of the path of `mac`, if that is a yield point.
 pub fn yield_point(mac: &Macro) -> Option<&Ident> {
     Some(&mac.path.segments.last()?.ident).filter(|name| *name == "yield_point")
 }
 
-/// Replaces each `yield_point!` in the body; whether there are any.
-pub fn place_points(options: &Options, body: &mut Block, errors: &mut Errors) -> bool {
-    let mut placer = Placer { options, first: None, inner_functions: 0, errors };
+/// Puts a yield point at the start of each loop of the body, or, where threads wait for each other, of
+/// each loop that all of them run together, if the options ask for that.
+pub fn add_to_loops(
+    options: &Options,
+    body: &mut Block,
+    uniformity: Option<&Uniformity>,
+    errors: &mut Errors,
+) {
+    let Some(option) = &options.yield_in_loops else { return };
+    let mut adder = Adder { uniformity, loops: 0, inner_functions: 0, added: false };
+    adder.visit_block_mut(body);
+    if !adder.added {
+        errors.push(
+            option,
+            match uniformity {
+                None => "this kernel has no loop; leave the option out",
+                Some(_) => {
+                    "no loop of this kernel is seen to be run by all threads of a block together, which a \
+                     yield point in a body with barriers needs; leave the option out, or write \
+                     `yield_point!()` where only parameters, constants and block indices decide"
+                }
+            },
+        );
+    }
+}
+
+/// Replaces each `yield_point!` in the body, by a vote of the block if its threads wait for each other;
+/// whether there are any.
+pub fn place_points(options: &Options, body: &mut Block, votes: bool, errors: &mut Errors) -> bool {
+    let mut placer = Placer { options, votes, first: None, inner_functions: 0, errors };
     placer.visit_block_mut(body);
     let first = placer.first;
     if let Some(span) = first
@@ -31,8 +62,68 @@ pub fn place_points(options: &Options, body: &mut Block, errors: &mut Errors) ->
     first.is_some()
 }
 
+struct Adder<'a> {
+    /// Which loops all threads run together, if that matters.
+    uniformity: Option<&'a Uniformity>,
+    /// Loops seen, in the order in which `uniformity` has them.
+    loops: usize,
+    inner_functions: usize,
+    added: bool,
+}
+
+impl Adder<'_> {
+    fn add(&mut self, body: &mut Block) {
+        let number = self.loops;
+        self.loops += 1;
+        let together = self
+            .uniformity
+            .is_none_or(|uniformity| uniformity.loops.get(number) == Some(&Some(true)));
+        if together && self.inner_functions == 0 {
+            let span = body.brace_token.span.open();
+            body.stmts.insert(0, parse_quote_spanned!(span=> yield_point!();));
+            self.added = true;
+        }
+    }
+
+    fn in_inner_function(&mut self, visit: impl FnOnce(&mut Self)) {
+        self.inner_functions += 1;
+        visit(self);
+        self.inner_functions -= 1;
+    }
+}
+
+impl VisitMut for Adder<'_> {
+    fn visit_expr_loop_mut(&mut self, expr: &mut ExprLoop) {
+        self.add(&mut expr.body);
+        visit_mut::visit_expr_loop_mut(self, expr);
+    }
+
+    fn visit_expr_while_mut(&mut self, expr: &mut ExprWhile) {
+        self.add(&mut expr.body);
+        visit_mut::visit_expr_while_mut(self, expr);
+    }
+
+    fn visit_expr_for_loop_mut(&mut self, expr: &mut ExprForLoop) {
+        self.visit_expr_mut(&mut expr.expr);
+        self.add(&mut expr.body);
+        self.visit_block_mut(&mut expr.body);
+    }
+
+    fn visit_expr_closure_mut(&mut self, expr: &mut ExprClosure) {
+        self.in_inner_function(|adder| visit_mut::visit_expr_closure_mut(adder, expr));
+    }
+
+    fn visit_expr_async_mut(&mut self, expr: &mut ExprAsync) {
+        self.in_inner_function(|adder| visit_mut::visit_expr_async_mut(adder, expr));
+    }
+
+    fn visit_item_mut(&mut self, _: &mut Item) {}
+}
+
 struct Placer<'a> {
     options: &'a Options,
+    /// Whether the block decides together.
+    votes: bool,
     /// Where the first yield point is.
     first: Option<Span>,
     /// How many closures or blocks of another kind are around that `return` would not leave.
@@ -58,9 +149,10 @@ impl Placer<'_> {
         }
         self.first.get_or_insert(span);
         let (krate, yields) = (&self.options.krate, generate::yields());
+        let stops = if self.votes { quote!(vote) } else { quote!(poll) };
         Some(quote_spanned! {generate::at(span)=>
             #(#attrs)*
-            if #krate::yields::Yields::poll(#yields) {
+            if #krate::yields::Yields::#stops(#yields) {
                 return;
             }
         })

@@ -141,7 +141,7 @@ impl Tally {
     }
 }
 
-/// The kernels of `preempt-test-kernels` that count, and one with yield points.
+/// The kernels of `preempt-test-kernels` that count, and two with yield points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `paced_1d`
@@ -156,28 +156,36 @@ pub enum Kind {
     EarlyReturn,
     /// `paced_irregular`
     Irregular,
+    /// `rotate_yielding`
+    YieldingTogether,
     /// `spin_yielding`
     Yielding,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::OneDimension,
         Kind::TwoDimensions,
         Kind::ThreeDimensions,
         Kind::SharedMemory,
         Kind::EarlyReturn,
         Kind::Irregular,
+        Kind::YieldingTogether,
         Kind::Yielding,
     ];
+
+    /// Whether it has yield points, so that a block-task may be started more than once.
+    fn yields(self) -> bool {
+        matches!(self, Kind::YieldingTogether | Kind::Yielding)
+    }
 
     /// Block-tasks and threads of a kernel that is to have about `tasks` block-tasks.
     fn shape(self, tasks: u32) -> (u32, u32) {
         match self {
             Kind::TwoDimensions => (tasks / 40 * 40, 24),
             Kind::ThreeDimensions => (tasks / 60 * 60, 16),
-            Kind::SharedMemory => (tasks / 8, 256),
+            Kind::SharedMemory | Kind::YieldingTogether => (tasks / 8, 256),
             _ => (tasks, 32),
         }
     }
@@ -220,7 +228,7 @@ fn rounds_at_once(mut rounds: u32) -> (u32, u32) {
 /// are 100 or so.
 const ROUND: u64 = 128;
 
-/// Clocks that a round of [`Kind::Yielding`] takes on a GPU, or so, and the least number of rounds.
+/// Clocks that a round of a kernel with yield points takes on a GPU, or so, and the least number of rounds.
 const YIELDING_ROUND: (u64, u64) = (64, 16);
 
 /// A kernel with its memory, which is allocated before anything runs.
@@ -266,6 +274,15 @@ impl Prepared {
                 vec![ones(tasks), ones(tasks * threads), (0..tasks).flat_map(of_task).collect()]
             }
             // Starts are no result.
+            Kind::YieldingTogether => {
+                let rounds = yielding_rounds(load);
+                let (factor, offset) = rounds_at_once(rounds);
+                let end = |i: u32| {
+                    let first = i / 256 * 256 + (i % 256 + rounds) % 256;
+                    factor.wrapping_mul(first).wrapping_add(offset)
+                };
+                vec![Vec::new(), (0..tasks * threads).map(end).collect()]
+            }
             Kind::Yielding => {
                 let (factor, offset) = rounds_at_once(yielding_rounds(load));
                 let end = |i: u32| factor.wrapping_mul(i).wrapping_add(offset);
@@ -307,6 +324,9 @@ impl Prepared {
                 kernels::paced_irregular(ticks / ROUND, counts, writes, &self.rounds, next())
                     .grid(tasks)
                     .block(threads)
+            }
+            Kind::YieldingTogether => {
+                kernels::rotate_yielding(counts, yielding_rounds(self.load), writes).grid(tasks)
             }
             Kind::Yielding => kernels::spin_yielding(counts, yielding_rounds(self.load), writes)
                 .grid(tasks)
@@ -357,7 +377,7 @@ impl Victim {
             let found = stream.download(buffer)?.wait()?;
             let what = format!("{:?}, counter {number}", self.kind);
             match number {
-                0 if self.kind == Kind::Yielding => tally.starts(&what, &found),
+                0 if self.kind.yields() => tally.starts(&what, &found),
                 0 => tally.count(&what, &found, expected),
                 _ => tally.compare(&what, &found, expected),
             }

@@ -150,7 +150,7 @@ fn storms_lose_and_repeat_nothing() {
     let small = std::env::var("PREEMPT_SMALL_STORM").ok();
     let (enough, tasks, kinds) = match small.as_deref() {
         None => (500, 24_000, &Kind::ALL[..]),
-        Some("no-yield-points") => (60, 2_400, &Kind::ALL[..6]),
+        Some("no-yield-points") => (60, 2_400, &Kind::ALL[..7]),
         Some(_) => (40, 2_400, &Kind::ALL[..]),
     };
     let storm = |builder: preempt::SchedulerBuilder, urgent_priority| {

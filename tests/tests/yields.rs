@@ -92,3 +92,18 @@ fn a_cancelled_block_task_stops_at_its_yield_point_and_leaves_nothing_to_the_nex
         gate.wait_for(1 + 4);
     }
 }
+
+#[test]
+fn threads_that_disagree_about_a_yield_point_and_a_barrier_are_told_apart() {
+    /// The barrier in the helper is not seen.
+    #[preemptible(block = 2, idempotent)]
+    fn split() {
+        preempt_test_helpers::sync_if(thread::thread_idx_x() == 0);
+        yield_point!();
+        thread::sync_threads();
+    }
+    let scheduler = one_sm();
+    let handle = scheduler.stream(0).launch(split().grid(1)).expect("accepted");
+    let error = handle.wait().expect_err("one waits at a barrier, the other one votes");
+    assert!(error.to_string().contains("1 wait at a barrier, 1 at a yield point"), "{error}");
+}

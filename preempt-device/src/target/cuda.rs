@@ -34,8 +34,10 @@ use generator::{
     shfl_idx, shfl_up, vote_ballot,
 };
 
-/// The barrier of the worker loop; kernels' own code uses barrier 0.
+/// The barrier of the worker loop, and that of yield points in bodies with barriers; kernels' own code uses
+/// barrier 0.
 const LOOP_BARRIER: u32 = 1;
+const YIELD_BARRIER: u32 = 2;
 
 macro_rules! special_registers {
     ($($name:ident = $intrinsic:ident;)*) => {
@@ -124,6 +126,12 @@ pub(crate) fn loop_barrier() {
 pub(crate) fn loop_barrier_or(predicate: bool) -> bool {
     // SAFETY: every thread of the block calls it.
     unsafe { barrier_or(LOOP_BARRIER, predicate) }
+}
+
+#[inline(always)]
+pub(crate) fn yield_vote(taken: bool) -> bool {
+    // SAFETY: every thread of the block calls it.
+    unsafe { barrier_or(YIELD_BARRIER, taken) }
 }
 
 #[inline(always)]

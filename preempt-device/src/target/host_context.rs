@@ -37,6 +37,11 @@ pub enum Rendezvous {
         /// This thread's predicate.
         predicate: bool,
     },
+    /// A yield point of the whole block; the answer is not 0 if one of them has `taken`.
+    YieldVote {
+        /// Whether this thread knows that the SM was taken.
+        taken: bool,
+    },
     /// Every thread in `mask` of the warp; the answer has a bit for each true predicate.
     WarpBallot {
         /// The lanes that take part.
@@ -132,6 +137,10 @@ pub(crate) mod primitives {
 
     pub(crate) fn sync_threads() {
         (current().wait)(Rendezvous::Barrier { predicate: false });
+    }
+
+    pub(crate) fn yield_vote(taken: bool) -> bool {
+        (current().wait)(Rendezvous::YieldVote { taken }) != 0
     }
 
     pub(crate) fn sync_threads_count(predicate: u32) -> u32 {

@@ -124,25 +124,36 @@ kernels! {
     yield_point_in_other_blocks: "idempotent",
         "fn k(n: u32) { wait(async { yield_point!(); }); const { yield_point!() } }" =>
         ["put it where", "put it where"];
-    yield_point_before_a_barrier: "idempotent", "fn k() { yield_point!(); thread::sync_threads(); }" => [
-        "waits for other threads at `sync_threads`; remove the yield point",
-        "this waits for other threads",
-    ];
-    yield_points_around_barriers: "idempotent",
-        "fn k(n: u32) { sync_threads(); loop { yield_point!(); } yield_point!(); sync_warp(!0) }" => [
-        "at `sync_threads`",
-        "at `sync_threads`",
-        "this waits for other threads",
+    yield_point_that_some_miss: "idempotent",
+        "fn k() { if thread_idx_x() < 3 { yield_point!(); } thread::sync_threads(); }" => [
+        "only parameters, constants and block indices decide",
+        "this may differ between threads",
     ];
     yield_point_and_a_hidden_barrier: "idempotent",
-        "fn k() { fn f() { warp_vote_all(true) } f(); yield_point!(); }" => [
-        "at `f`",
-        "this waits for other threads",
+        "fn k(n: u32) { fn f() { warp_vote_all(true) } f(); while t() { yield_point!(); } }" => [
+        "have to come to a yield point together",
+        "this may differ between threads",
+    ];
+    return_before_a_vote: "idempotent",
+        "fn k(n: u32) { sync_threads(); if t() { return } yield_point!(); }" => [
+        "threads that return here never reach `yield_point!` below",
+        "every thread must reach this",
+    ];
+    yield_in_loops_without_loops: "idempotent, yield_in_loops", "fn k() {}" => ["has no loop"];
+    yield_in_loops_that_differ: "idempotent, yield_in_loops",
+        "fn k() { while t() { work() } sync_threads(); }" => ["no loop of this kernel is seen"];
+    yield_in_loops_of_closures: "idempotent, yield_in_loops",
+        "fn k() { let f = |n: u32| { for i in 0..n {} }; f(1) }" => ["has no loop"];
+    yield_in_loops_with_a_value: "idempotent, yield_in_loops = true", "fn k() { loop {} }" => [
+        "write `#[preemptible(yield_in_loops)]`",
+    ];
+    yield_in_loops_without_idempotent: "yield_in_loops", "fn k() { loop {} }" => [
+        "say so: `#[preemptible(idempotent)]`",
     ];
     yield_point_with_everything_wrong: "",
-        "fn k() { yield_point!(1); sync_threads(); || { yield_point!(2); }; }" => [
-        "in bodies with barriers",
-        "this waits for other threads",
+        "fn k() { if t() { yield_point!(1); } sync_threads(); || { yield_point!(2); }; }" => [
+        "in a body with barriers",
+        "this may differ between threads",
         "takes no arguments",
         "takes no arguments",
         "inside a closure",

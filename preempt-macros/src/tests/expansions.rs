@@ -84,6 +84,22 @@ snapshots! {
         }
         "#,
     );
+    yield_points_with_barriers: expand(
+        "idempotent, yield_in_loops",
+        r#"
+        fn rotate(rounds: u32, out: SliceMut<u32>) {
+            for _ in 0..rounds {
+                thread::sync_threads();
+                for _ in 0..thread::thread_idx_x() {}
+            }
+            yield_point!();
+        }
+        "#,
+    );
+    yield_points_in_loops: expand(
+        "idempotent, yield_in_loops",
+        "fn spin(n: u32) { while n > t() { loop { break; } } (0..n).for_each(|_| loop {}); }",
+    );
     idempotent: expand("idempotent", "fn nothing() {}");
     unsafe_kernel: expand("", "pub unsafe fn r#move(out: *mut u32) { unsafe { *out = 1 } }");
     no_parameters: expand("", "fn nothing() {}");

@@ -22,7 +22,7 @@ pub use faults::{disagree, panics};
 pub use indices::{helper_indices, sm_of_task};
 pub use paced::{paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared};
 pub use warps::warp_sums;
-pub use yielding::spin_yielding;
+pub use yielding::{rotate_yielding, spin_yielding};
 
 /// Threads in a block of [`tiled_mm`], in x and in y.
 pub const TILE: usize = 16;

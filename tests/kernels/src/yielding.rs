@@ -23,3 +23,32 @@ pub fn spin_yielding(starts: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
     // SAFETY: each thread writes its own element.
     unsafe { out.write(thread::index() as usize, x) };
 }
+
+/// [`spin_yielding`] with barriers: in each round thread `t` goes on with what thread `t + 1` of its block
+/// had, the last one with that of the first. A yield point in each round, where the block decides
+/// together.
+#[preemptible(block = 256, idempotent, yield_in_loops)]
+pub fn rotate_yielding(starts: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
+    let values = shared_array![u32; 512];
+    let t = thread::thread_idx_x() as usize;
+    if t == 0 {
+        add(starts, task_number(), 1);
+    }
+    // SAFETY: 256 threads, two halves; barriers lie between the writes of one half and its reads.
+    unsafe { values.add(t).write(thread::index()) };
+    thread::sync_threads();
+    let mut from = 0;
+    for _ in 0..rounds {
+        // SAFETY: as above.
+        unsafe {
+            let x = values.add(from + (t + 1) % 256).read();
+            values
+                .add((256 - from) + t)
+                .write(x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        }
+        from = 256 - from;
+        thread::sync_threads();
+    }
+    // SAFETY: each thread writes its own element.
+    unsafe { out.write(thread::index() as usize, values.add(from + t).read()) };
+}

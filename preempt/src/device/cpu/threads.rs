@@ -174,22 +174,32 @@ impl Emulator {
             if self.places.iter().all(|place| matches!(place, Place::Ended)) {
                 return Ok(());
             }
-            progress |= self.meet_at_barrier(task)?;
+            progress |= self.meet(task, |rendezvous| match rendezvous {
+                Rendezvous::Barrier { predicate } => Some(*predicate),
+                _ => None,
+            })?;
+            progress |= self.meet(task, |rendezvous| match rendezvous {
+                Rendezvous::YieldVote { taken } => Some(*taken),
+                _ => None,
+            })?;
             if !progress {
                 return Err(self.disagreement(task));
             }
         }
     }
 
-    fn meet_at_barrier(&mut self, task: &Task<'_>) -> Result<bool, String> {
+    /// Lets all threads go on, if all wait where `predicate` gives one, with the number of those that
+    /// are true.
+    fn meet(
+        &mut self,
+        task: &Task<'_>,
+        predicate: impl Fn(&Rendezvous) -> Option<bool>,
+    ) -> Result<bool, String> {
         let mut count = 0;
         for place in &self.places {
-            match place {
-                Place::Waiting(_, Rendezvous::Barrier { predicate }) => {
-                    count += u64::from(*predicate)
-                }
-                _ => return Ok(false),
-            }
+            let Place::Waiting(_, rendezvous) = place else { return Ok(false) };
+            let Some(predicate) = predicate(rendezvous) else { return Ok(false) };
+            count += u64::from(predicate);
         }
         for index in 0..self.places.len() {
             self.go_on(task, index, count)?;
@@ -274,22 +284,27 @@ impl Emulator {
 
     /// Says who waits for whom.
     fn disagreement(&self, task: &Task<'_>) -> String {
-        let mut waiting = [0usize; 2];
+        let mut waiting = [0usize; 3];
         let mut example = None;
         for (index, place) in self.places.iter().enumerate() {
             if let Place::Waiting(_, rendezvous) = place {
-                let is_warp = !matches!(rendezvous, Rendezvous::Barrier { .. });
-                waiting[usize::from(is_warp)] += 1;
+                let kind = match rendezvous {
+                    Rendezvous::Barrier { .. } => 0,
+                    Rendezvous::YieldVote { .. } => 1,
+                    Rendezvous::WarpBallot { .. } | Rendezvous::WarpShuffle(_) => 2,
+                };
+                waiting[kind] += 1;
                 example.get_or_insert(index);
             }
         }
-        let [at_barrier, in_warp] = waiting;
-        let ended = self.places.len() - at_barrier - in_warp;
+        let [at_barrier, at_yield, in_warp] = waiting;
+        let ended = self.places.len() - at_barrier - at_yield - in_warp;
         let mut message = String::from("the threads of the block disagree: ");
-        let _ = write!(
-            message,
-            "{at_barrier} wait at a barrier, {in_warp} in a warp operation, {ended} have returned"
-        );
+        let _ = write!(message, "{at_barrier} wait at a barrier, ");
+        if at_yield > 0 {
+            let _ = write!(message, "{at_yield} at a yield point, ");
+        }
+        let _ = write!(message, "{in_warp} in a warp operation, {ended} have returned");
         if let Some(index) = example {
             let Dim3 { x, y, z } = position(index, task.block_dim);
             let _ = write!(message, "; the first that waits is ({x}, {y}, {z})");
