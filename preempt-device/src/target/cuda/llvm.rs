@@ -1,0 +1,133 @@
+//! What the stock compiler's code generator, LLVM's, has words for.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
+    pub(super) fn barrier_sync(id: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.red.popc.aligned.all"]
+    pub(super) fn barrier_popc(id: u32, predicate: bool) -> u32;
+    #[link_name = "llvm.nvvm.barrier.cta.red.and.aligned.all"]
+    pub(super) fn barrier_and(id: u32, predicate: bool) -> bool;
+    #[link_name = "llvm.nvvm.barrier.cta.red.or.aligned.all"]
+    pub(super) fn barrier_or(id: u32, predicate: bool) -> bool;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    pub(super) fn bar_warp_sync(mask: u32);
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    pub(super) fn vote_ballot(mask: u32, predicate: bool) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.down.i32"]
+    pub(super) fn shfl_down(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+    pub(super) fn shfl_up(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
+    pub(super) fn shfl_bfly(mask: u32, value: u32, xor: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    pub(super) fn shfl_idx(mask: u32, value: u32, index: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.fma.f32"]
+    pub(super) fn llvm_fma_f32(a: f32, b: f32, c: f32) -> f32;
+    #[link_name = "llvm.fma.f64"]
+    pub(super) fn llvm_fma_f64(a: f64, b: f64, c: f64) -> f64;
+    #[link_name = "llvm.sqrt.f32"]
+    pub(super) fn llvm_sqrt_f32(x: f32) -> f32;
+    #[link_name = "llvm.sqrt.f64"]
+    pub(super) fn llvm_sqrt_f64(x: f64) -> f64;
+}
+
+// Defined in `intrinsics.ll`, which the build links in.
+unsafe extern "C" {
+    pub(super) fn preempt_shared_base() -> *mut u8;
+    pub(super) fn preempt_loop_slot() -> *mut u64;
+    pub(super) fn preempt_yield_word() -> *mut u32;
+    pub(super) fn preempt_global(address: u64) -> *const u8;
+    pub(super) fn preempt_atomic_add_f32(ptr: *mut f32, value: f32) -> f32;
+    pub(super) fn preempt_atomic_add_f64(ptr: *mut f64, value: f64) -> f64;
+    pub(super) fn preempt_device_fence();
+    pub(super) fn preempt_device_fence_acq_rel();
+}
+
+#[inline(always)]
+pub(crate) fn shared_base() -> *mut u8 {
+    // SAFETY: returns an address.
+    unsafe { preempt_shared_base() }
+}
+
+/// Two words of shared memory that belong to the worker loop.
+#[inline(always)]
+pub(crate) fn loop_slot() -> *mut u64 {
+    // SAFETY: returns an address.
+    unsafe { preempt_loop_slot() }
+}
+
+/// A word of shared memory that belongs to the block's yield points.
+#[inline(always)]
+pub(crate) fn yield_word() -> *mut u32 {
+    // SAFETY: returns an address.
+    unsafe { preempt_yield_word() }
+}
+
+/// The same pointer, of which the compiler knows that it points to global memory (device
+/// memory or host memory that is mapped).
+#[inline(always)]
+pub(crate) fn global<T>(ptr: *const T) -> *const T {
+    // SAFETY: returns an address.
+    unsafe { preempt_global(ptr as u64).cast() }
+}
+
+/// Core's fences are for everybody, the host included.
+#[inline(always)]
+pub(crate) fn system_fence() {
+    fence(Ordering::SeqCst)
+}
+
+#[inline(always)]
+pub(crate) fn system_fence_acq_rel() {
+    fence(Ordering::AcqRel)
+}
+
+#[inline(always)]
+pub(crate) fn atomic_add_f32(atomic: &AtomicU32, value: f32) -> f32 {
+    // SAFETY: the reference is valid for atomic access.
+    unsafe { preempt_atomic_add_f32(atomic.as_ptr().cast(), value) }
+}
+
+#[inline(always)]
+pub(crate) fn atomic_add_f64(atomic: &AtomicU64, value: f64) -> f64 {
+    // SAFETY: the reference is valid for atomic access.
+    unsafe { preempt_atomic_add_f64(atomic.as_ptr().cast(), value) }
+}
+
+#[inline(always)]
+pub(crate) fn device_fence() {
+    // SAFETY: a fence.
+    unsafe { preempt_device_fence() }
+}
+
+#[inline(always)]
+pub(crate) fn device_fence_acq_rel() {
+    // SAFETY: a fence.
+    unsafe { preempt_device_fence_acq_rel() }
+}
+
+#[inline(always)]
+pub(crate) fn fmaf(x: f32, a: f32, b: f32) -> f32 {
+    // SAFETY: arithmetic.
+    unsafe { llvm_fma_f32(x, a, b) }
+}
+
+#[inline(always)]
+pub(crate) fn fma(x: f64, a: f64, b: f64) -> f64 {
+    // SAFETY: arithmetic.
+    unsafe { llvm_fma_f64(x, a, b) }
+}
+
+#[inline(always)]
+pub(crate) fn sqrtf(x: f32) -> f32 {
+    // SAFETY: arithmetic.
+    unsafe { llvm_sqrt_f32(x) }
+}
+
+#[inline(always)]
+pub(crate) fn sqrt(x: f64) -> f64 {
+    // SAFETY: arithmetic.
+    unsafe { llvm_sqrt_f64(x) }
+}

@@ -1,0 +1,303 @@
+//! What rust-cuda's code generator (`rustc_codegen_nvvm`, for NVIDIA's `libnvvm`) has words for, of
+//! 2025 and later.
+//!
+//! That compiler cannot be had where this crate is tested: see the limits in `preempt::migration`. So
+//! there is as little as possible that depends on it. Fences and the block's own barrier are functions that
+//! the generator defines itself, and what the protocol reads and writes is written in PTX, so that it
+//! does not matter what the generator makes of Rust's atomics. The worker loop's barrier, votes and
+//! shuffles are intrinsics of LLVM since version 7, which `cuda_std` gets at in other ways: what to look at
+//! first, if this does not compile.
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.barrier.n"]
+    fn barrier_n(id: u32);
+    #[link_name = "llvm.nvvm.barrier0.popc"]
+    fn barrier0_popc(predicate: u32) -> u32;
+    #[link_name = "llvm.nvvm.barrier0.and"]
+    fn barrier0_and(predicate: u32) -> u32;
+    #[link_name = "llvm.nvvm.barrier0.or"]
+    fn barrier0_or(predicate: u32) -> u32;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    pub(super) fn bar_warp_sync(mask: u32);
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    pub(super) fn vote_ballot(mask: u32, predicate: bool) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.down.i32"]
+    pub(super) fn shfl_down(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+    pub(super) fn shfl_up(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
+    pub(super) fn shfl_bfly(mask: u32, value: u32, xor: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    pub(super) fn shfl_idx(mask: u32, value: u32, index: u32, clamp: u32) -> u32;
+    // Defined by the code generator, as `bar.sync 0`, `membar.gl` and `membar.sys`.
+    fn __nvvm_block_barrier();
+    fn __nvvm_device_fence();
+    fn __nvvm_system_fence();
+}
+
+#[inline(always)]
+pub(super) unsafe fn barrier_sync(id: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match id {
+            0 => __nvvm_block_barrier(),
+            id => barrier_n(id),
+        }
+    }
+}
+
+/// Reductions are there for barrier 0 alone. So threads that disagree about a yield point and a barrier of
+/// the body may meet there, where others would hang.
+#[inline(always)]
+pub(super) unsafe fn barrier_popc(_id: u32, predicate: bool) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { barrier0_popc(predicate.into()) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn barrier_and(_id: u32, predicate: bool) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { barrier0_and(predicate.into()) != 0 }
+}
+
+#[inline(always)]
+pub(super) unsafe fn barrier_or(_id: u32, predicate: bool) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { barrier0_or(predicate.into()) != 0 }
+}
+
+/// Shared memory: statics that the code generator puts there.
+#[cfg(not(preempt_stand_in))]
+mod shared_memory {
+    use core::cell::UnsafeCell;
+    use core::mem::MaybeUninit;
+
+    #[repr(C, align(16))]
+    struct Shared<T>(UnsafeCell<MaybeUninit<T>>);
+
+    // SAFETY: whoever uses it orders the threads of the block.
+    unsafe impl<T> Sync for Shared<T> {}
+
+    unsafe extern "C" {
+        // The kernel's shared arrays are offsets into it; the launch gives its size.
+        #[allow(improper_ctypes)]
+        #[nvvm_internal::addrspace(3)]
+        static preempt_smem: Shared<u128>;
+    }
+
+    #[nvvm_internal::addrspace(3)]
+    #[unsafe(no_mangle)]
+    static preempt_slot: Shared<[u64; 2]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+
+    #[nvvm_internal::addrspace(3)]
+    #[unsafe(no_mangle)]
+    static preempt_yields: Shared<u32> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+
+    #[inline(always)]
+    pub(crate) fn shared_base() -> *mut u8 {
+        // SAFETY: an address.
+        unsafe { preempt_smem.0.get().cast() }
+    }
+
+    /// Two words that belong to the worker loop.
+    #[inline(always)]
+    pub(crate) fn loop_slot() -> *mut u64 {
+        preempt_slot.0.get().cast()
+    }
+
+    /// A word that belongs to the block's yield points.
+    #[inline(always)]
+    pub(crate) fn yield_word() -> *mut u32 {
+        preempt_yields.0.get().cast()
+    }
+}
+
+/// What `.ci/ptx` compiles instead, to have the rest of this file checked by the stock compiler.
+#[cfg(preempt_stand_in)]
+mod shared_memory {
+    macro_rules! addresses {
+        ($($name:ident = $function:ident: $ty:ty;)*) => {
+            unsafe extern "C" {
+                $(fn $function() -> *mut $ty;)*
+            }
+            $(pub(crate) fn $name() -> *mut $ty {
+                // SAFETY: an address.
+                unsafe { $function() }
+            })*
+        };
+    }
+    addresses! {
+        shared_base = preempt_shared_base: u8;
+        loop_slot = preempt_loop_slot: u64;
+        yield_word = preempt_yield_word: u32;
+    }
+}
+
+pub(crate) use shared_memory::{loop_slot, shared_base, yield_word};
+
+/// There are no words to say where it points to.
+#[inline(always)]
+pub(crate) fn global<T>(ptr: *const T) -> *const T {
+    ptr
+}
+
+#[inline(always)]
+pub(crate) fn device_fence() {
+    // SAFETY: a fence.
+    unsafe { __nvvm_device_fence() }
+}
+
+/// `membar.gl` is `fence.sc.gpu`, which is more.
+#[inline(always)]
+pub(crate) fn device_fence_acq_rel() {
+    device_fence()
+}
+
+#[inline(always)]
+pub(crate) fn system_fence() {
+    // SAFETY: a fence.
+    unsafe { __nvvm_system_fence() }
+}
+
+/// `membar.sys` is `fence.sc.sys`, which is more.
+#[inline(always)]
+pub(crate) fn system_fence_acq_rel() {
+    system_fence()
+}
+
+macro_rules! protocol_words {
+    ($($(#[$doc:meta])* $name:ident $word:ident $reg:ident $load:literal $store:literal;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Default)]
+            #[repr(transparent)]
+            pub struct $name(UnsafeCell<$word>);
+
+            // SAFETY: all access is atomic.
+            unsafe impl Sync for $name {}
+            // SAFETY: a number.
+            unsafe impl Send for $name {}
+
+            impl core::fmt::Debug for $name {
+                fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                    self.load(Ordering::Relaxed).fmt(f)
+                }
+            }
+
+            impl $name {
+                #[inline(always)]
+                pub const fn new(value: $word) -> Self {
+                    $name(UnsafeCell::new(value))
+                }
+
+                #[inline(always)]
+                pub fn load(&self, _: Ordering) -> $word {
+                    let value: $word;
+                    // SAFETY: the reference is valid.
+                    unsafe {
+                        asm!(concat!($load, " {}, [{}];"), out($reg) value,
+                            in(reg64) self.0.get(), options(nostack));
+                    }
+                    value
+                }
+
+                #[inline(always)]
+                pub fn store(&self, value: $word, _: Ordering) {
+                    // SAFETY: the reference is valid.
+                    unsafe {
+                        asm!(concat!($store, " [{}], {};"), in(reg64) self.0.get(),
+                            in($reg) value, options(nostack));
+                    }
+                }
+            }
+        )*
+    };
+}
+protocol_words! {
+    /// The word of control blocks, signals, posts and lists, under the names that core's atomic has. All
+    /// orderings are fences; the only one named here is relaxed.
+    ProtocolU64 u64 reg64 "ld.relaxed.sys.u64" "st.relaxed.sys.u64";
+    /// What the warps of a block know of their signal.
+    ProtocolU32 u32 reg32 "ld.relaxed.sys.u32" "st.relaxed.sys.u32";
+}
+
+impl ProtocolU64 {
+    #[inline(always)]
+    pub fn fetch_add(&self, value: u64, _: Ordering) -> u64 {
+        let before: u64;
+        // SAFETY: the reference is valid.
+        unsafe {
+            asm!("atom.relaxed.gpu.add.u64 {}, [{}], {};", out(reg64) before, in(reg64) self.0.get(), in(reg64) value, options(nostack));
+        }
+        before
+    }
+
+    #[inline(always)]
+    pub fn swap(&self, value: u64, _: Ordering) -> u64 {
+        let before: u64;
+        // SAFETY: the reference is valid.
+        unsafe {
+            asm!("atom.relaxed.gpu.exch.b64 {}, [{}], {};", out(reg64) before, in(reg64) self.0.get(), in(reg64) value, options(nostack));
+        }
+        before
+    }
+
+    #[inline(always)]
+    pub fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        _: Ordering,
+        _: Ordering,
+    ) -> Result<u64, u64> {
+        let before: u64;
+        // SAFETY: the reference is valid.
+        unsafe {
+            asm!("atom.relaxed.gpu.cas.b64 {}, [{}], {}, {};", out(reg64) before, in(reg64) self.0.get(), in(reg64) current, in(reg64) new, options(nostack));
+        }
+        if before == current { Ok(before) } else { Err(before) }
+    }
+}
+
+macro_rules! atomic_adds {
+    ($($name:ident $atomic:ident $float:ident $reg:ident $instruction:literal;)*) => {
+        $(#[inline(always)]
+        pub(crate) fn $name(atomic: &$atomic, value: $float) -> $float {
+            let before: $float;
+            // SAFETY: the reference is valid for atomic access.
+            unsafe {
+                asm!(concat!($instruction, " {}, [{}], {};"), out($reg) before, in(reg64) atomic.as_ptr(), in($reg) value, options(nostack));
+            }
+            before
+        })*
+    };
+}
+atomic_adds! {
+    atomic_add_f32 AtomicU32 f32 reg32 "atom.relaxed.gpu.add.f32";
+    atomic_add_f64 AtomicU64 f64 reg64 "atom.relaxed.gpu.add.f64";
+}
+
+macro_rules! functions {
+    ($($name:ident($($argument:ident),*) $float:ident $reg:ident $instruction:literal;)*) => {
+        $(#[inline(always)]
+        pub(crate) fn $name($($argument: $float),*) -> $float {
+            let result: $float;
+            // SAFETY: arithmetic.
+            unsafe {
+                asm!(concat!($instruction, " {}" $(, functions!(@place $argument))*, ";"), out($reg) result, $(in($reg) $argument,)* options(nomem, nostack));
+            }
+            result
+        })*
+    };
+    (@place $argument:ident) => { ", {}" };
+}
+functions! {
+    fmaf(x, a, b) f32 reg32 "fma.rn.f32";
+    fma(x, a, b) f64 reg64 "fma.rn.f64";
+    sqrtf(x) f32 reg32 "sqrt.rn.f32";
+    sqrt(x) f64 reg64 "sqrt.rn.f64";
+}
