@@ -6,7 +6,7 @@ use preempt::build::{Kernels, check};
 const PTX: &str = include_str!("../kernels/kernels.ptx");
 
 /// The kernels of the crate.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "count_1d",
     "count_2d",
     "count_3d",
@@ -24,6 +24,7 @@ const NAMES: [&str; 23] = [
     "paced_irregular",
     "paced_shared",
     "panics",
+    "rotate_yielding",
     "sm_of_task",
     "spin_yielding",
     "struct_arg",
@@ -32,8 +33,11 @@ const NAMES: [&str; 23] = [
     "warp_sums",
 ];
 
-/// The one with yield points.
+/// The one whose yield points each thread passes on its own.
 const YIELDING: &str = "spin_yielding";
+
+/// The one whose yield points are votes of the block.
+const VOTING: &str = "rotate_yielding";
 
 /// The text of one entry.
 fn entry(name: &str) -> &'static str {
@@ -150,7 +154,7 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         let (fence, last_fence) = ("fence.acq_rel.gpu", "fence.acq_rel.sys");
         let store = "st.relaxed.sys.global.b64";
         // In between: acquire what a dropped task wrote, release it.
-        let dropped = if name == YIELDING { 2 } else { 0 };
+        let dropped = if [YIELDING, VOTING].contains(&name) { 2 } else { 0 };
         assert_eq!(
             fences_and_stores.skip(dropped).collect::<Vec<_>>(),
             [store, fence, last_fence, store],
@@ -180,13 +184,18 @@ fn a_yield_point_looks_at_the_signal_only_if_the_time_has_come() {
 
 #[test]
 fn only_preemptible_entries_with_yield_points_pay_for_them() {
-    let plain = entry("spin_yielding__plain");
-    for sign in ["preempt_yields", "%clock", ".relaxed", ".shared"] {
-        assert!(!plain.contains(sign), "{sign} in the plain entry");
+    for name in [YIELDING, VOTING] {
+        let plain = entry(&format!("{name}__plain"));
+        for sign in ["preempt_yields", "%clock", ".relaxed", "bar.red"] {
+            assert!(!plain.contains(sign), "{sign} in the plain entry of {name}");
+        }
     }
-    // Declared in the one entry, so the others do not have the memory either.
-    let outside = PTX.replace(entry(YIELDING), "");
-    assert!(outside.lines().all(|line| line.starts_with("//") || !line.contains("preempt_yields")));
+    assert!(!entry("spin_yielding__plain").contains(".shared"));
+    // An entry has the shared memory that it names, so the others do not have it either. Two entries
+    // use the word, so its declaration is outside of both.
+    let outside = PTX.replace(entry(YIELDING), "").replace(entry(VOTING), "");
+    let mut lines = outside.lines().filter(|line| line.contains("preempt_yields"));
+    assert!(lines.all(|line| line.starts_with("//") || line.starts_with(".shared .align")));
 }
 
 #[test]
