@@ -4,17 +4,20 @@
 //! it. What cannot be shown is not assumed: a value is *uniform*, the same in all threads, only if it
 //! is made of parameters, literals, constants and the block's own indices by operations that are known,
 //! and a place is uniform only if all branches and loops around it are. Variables are known by name
-//! alone, so those that share one are uniform together or not at all.
+//! alone, so those that share one are uniform together or not at all. Types are not known: operators,
+//! and methods that are named like those of numbers, ranges and slices, are taken to be theirs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    BinOp, Block, Expr, ExprAssign, ExprAsync, ExprBinary, ExprBreak, ExprClosure, ExprContinue,
-    ExprForLoop, ExprIf, ExprLoop, ExprMatch, ExprMethodCall, ExprReference, ExprWhile, Item,
-    Local, Macro, Pat, PatGuard, Path, UnOp,
+    BinOp, Block, Expr, ExprAssign, ExprAsync, ExprBinary, ExprBlock, ExprBreak, ExprClosure,
+    ExprConst, ExprContinue, ExprForLoop, ExprIf, ExprLoop, ExprMatch, ExprMethodCall, ExprRawAddr,
+    ExprReference, ExprReturn, ExprWhile, Item, Local, Macro, Pat, PatGuard, Path,
+    PointerMutability, Token, Type, UnOp,
 };
 
 use crate::yields::yield_point;
@@ -34,15 +37,16 @@ impl Uniformity {
     pub fn of<'a>(body: &Block, params: impl IntoIterator<Item = &'a Ident>) -> Uniformity {
         let mut known = Known {
             variables: params.into_iter().map(|name| (name.to_string(), true)).collect(),
-            broken_loops: HashMap::new(),
+            broken: HashMap::new(),
+            ended: HashSet::new(),
         };
         // What is found to differ may make more differ, so often until nothing is found.
         loop {
-            let before = (known.differing(), known.broken_loops.len());
+            let before = known.size();
             let mut walk = Walk::new(&mut known);
             walk.visit_block(body);
             let found = walk.found;
-            if (known.differing(), known.broken_loops.len()) == before {
+            if known.size() == before {
                 return found;
             }
         }
@@ -53,13 +57,18 @@ impl Uniformity {
 struct Known {
     /// For each variable, whether it is uniform.
     variables: HashMap<String, bool>,
-    /// Loops that some threads may leave, or begin anew, before others, and where.
-    broken_loops: HashMap<usize, Span>,
+    /// Loops and labelled blocks, by number, that some threads may leave, or begin anew, before others,
+    /// and where.
+    broken: HashMap<usize, Span>,
+    /// Those in which some threads may end.
+    ended: HashSet<usize>,
 }
 
 impl Known {
-    fn differing(&self) -> usize {
-        self.variables.values().filter(|uniform| !**uniform).count()
+    /// How much is known to differ.
+    fn size(&self) -> usize {
+        let differing = self.variables.values().filter(|uniform| !**uniform).count();
+        differing + self.broken.len() + self.ended.len()
     }
 
     fn add(&mut self, name: &Ident, uniform: bool) {
@@ -82,7 +91,8 @@ impl Known {
             },
             Expr::Paren(inner) => self.is_uniform(&inner.expr),
             Expr::Group(inner) => self.is_uniform(&inner.expr),
-            Expr::Cast(inner) => self.is_uniform(&inner.expr),
+            // Each thread has a stack of its own.
+            Expr::Cast(cast) => !matches!(*cast.ty, Type::Ptr(_)) && self.is_uniform(&cast.expr),
             Expr::Field(inner) => self.is_uniform(&inner.base),
             Expr::Reference(inner) => inner.mutability.is_none() && self.is_uniform(&inner.expr),
             // What a pointer points to, others may write.
@@ -100,11 +110,13 @@ impl Known {
             Expr::Repeat(repeat) => self.is_uniform(&repeat.expr),
             Expr::Call(call) => {
                 let Expr::Path(function) = &*call.func else { return false };
-                is_vote(&function.path)
-                    || is_uniform_function(&function.path) && self.are_uniform(&call.args)
+                let is_variable = |name: &Ident| self.variables.contains_key(&name.to_string());
+                !function.path.get_ident().is_some_and(is_variable)
+                    && (is_vote(&function.path)
+                        || is_uniform_function(&function.path) && self.are_uniform(&call.args))
             }
             Expr::MethodCall(call) => {
-                is_pure_method(&call.method)
+                is_pure_method(call)
                     && self.is_uniform(&call.receiver)
                     && self.are_uniform(&call.args)
             }
@@ -151,8 +163,8 @@ fn is_uniform_function(path: &Path) -> bool {
 }
 
 /// Methods of numbers, ranges and slices that change nothing and depend on nothing else.
-fn is_pure_method(name: &Ident) -> bool {
-    const METHODS: [&str; 25] = [
+fn is_pure_method(call: &ExprMethodCall) -> bool {
+    const METHODS: [&str; 23] = [
         "abs",
         "abs_diff",
         "clamp",
@@ -161,7 +173,6 @@ fn is_pure_method(name: &Ident) -> bool {
         "div_ceil",
         "enumerate",
         "ilog2",
-        "into",
         "is_empty",
         "is_power_of_two",
         "iter",
@@ -176,11 +187,12 @@ fn is_pure_method(name: &Ident) -> bool {
         "rev",
         "skip",
         "step_by",
-        "take",
         "trailing_zeros",
     ];
-    let name = name.to_string();
+    let name = call.method.to_string();
     METHODS.contains(&name.as_str())
+        // Without a number it is that of `Option`, which leaves nothing behind.
+        || name == "take" && call.args.len() == 1
         || ["wrapping_", "saturating_"].iter().any(|start| name.starts_with(start))
 }
 
@@ -190,16 +202,27 @@ struct Walk<'a> {
     found: Uniformity,
     /// What decides who comes here, if not all do.
     divergence: Option<Span>,
-    /// The loops around, by number.
-    loops: Vec<usize>,
+    /// The loops and labelled blocks around, by number.
+    around: Vec<usize>,
+    /// How many there were so far.
+    numbers: usize,
+    /// Whether some threads may have ended.
+    ended: bool,
     /// Whether a closure or the like is around, of which it is not known who runs it when.
     inner_functions: usize,
 }
 
 impl<'a> Walk<'a> {
     fn new(known: &'a mut Known) -> Self {
-        let (found, loops) = (Uniformity::default(), Vec::new());
-        Walk { known, found, divergence: None, loops, inner_functions: 0 }
+        Walk {
+            known,
+            found: Uniformity::default(),
+            divergence: None,
+            around: Vec::new(),
+            numbers: 0,
+            ended: false,
+            inner_functions: 0,
+        }
     }
 
     /// Visits what runs only where `condition` says so.
@@ -222,7 +245,7 @@ impl<'a> Walk<'a> {
         match condition {
             Expr::Let(test) => {
                 let uniform = self.known.is_uniform(&test.expr);
-                self.bind(&test.pat, uniform);
+                self.bind(&test.pat, Some(&test.expr), uniform);
                 uniform
             }
             Expr::Binary(ExprBinary { left, op: BinOp::And(_), right, .. }) => {
@@ -233,17 +256,25 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Makes the names in a pattern known.
-    fn bind(&mut self, pat: &Pat, uniform: bool) {
-        struct Names<'a>(&'a mut Known, bool);
+    /// Makes the names known in a pattern, for parts of `value` if they have one.
+    fn bind(&mut self, pat: &Pat, value: Option<&Expr>, uniform: bool) {
+        struct Names<'a> {
+            known: &'a mut Known,
+            uniform: bool,
+            lends_mutably: bool,
+        }
         impl<'ast> Visit<'ast> for Names<'_> {
             fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
-                // A mutable reference to a part lets that be written under another name.
-                self.0.add(&pat.ident, self.1 && pat.by_ref.is_none());
+                self.known.add(&pat.ident, self.uniform && pat.by_ref.is_none());
+                self.lends_mutably |= pat.by_ref.is_some() && pat.mutability.is_some();
                 visit::visit_pat_ident(self, pat);
             }
         }
-        Names(self.known, uniform).visit_pat(pat);
+        let mut names = Names { known: self.known, uniform, lends_mutably: false };
+        names.visit_pat(pat);
+        if let Some(value) = value.filter(|_| names.lends_mutably) {
+            self.write(value, false);
+        }
     }
 
     /// Takes note that a place is written, with a value that is `uniform` or not.
@@ -265,57 +296,90 @@ impl<'a> Walk<'a> {
                 Expr::Field(field) => place = &field.base,
                 Expr::Paren(inner) => place = &inner.expr,
                 Expr::Group(inner) => place = &inner.expr,
-                Expr::Tuple(tuple) => {
-                    tuple.elems.iter().for_each(|elem| self.write(elem, uniform));
-                    return;
-                }
-                // What a pointer points to, which never is uniform.
+                // A value of its own, or what a pointer points to, which never is uniform.
                 _ => return,
             }
         }
     }
 
+    /// The same for the left side of an assignment, which may take the value apart.
+    fn assign(&mut self, places: &Expr, uniform: bool) {
+        match places {
+            Expr::Tuple(tuple) => self.assign_all(&tuple.elems, uniform),
+            Expr::Array(array) => self.assign_all(&array.elems, uniform),
+            Expr::Call(call) => self.assign_all(&call.args, uniform),
+            Expr::Struct(parts) => {
+                self.assign_all(parts.fields.iter().map(|field| &field.expr), uniform);
+            }
+            place => self.write(place, uniform),
+        }
+    }
+
+    fn assign_all<'e>(&mut self, places: impl IntoIterator<Item = &'e Expr>, uniform: bool) {
+        places.into_iter().for_each(|place| self.assign(place, uniform));
+    }
+
     fn in_loop(&mut self, visit: impl FnOnce(&mut Self)) {
-        let number = self.found.loops.len();
+        let index = self.found.loops.len();
         self.found.loops.push(None);
-        self.loops.push(number);
-        let broken = self.known.broken_loops.get(&number).copied();
-        self.with(broken.is_none(), broken.unwrap_or_else(Span::call_site), |walk| {
+        self.ended |= self.known.ended.contains(&self.numbers);
+        self.in_breakable(|walk| {
             if walk.inner_functions == 0 {
-                walk.found.loops[number] = Some(walk.divergence.is_none());
+                walk.found.loops[index] = Some(walk.divergence.is_none() && !walk.ended);
             }
             visit(walk);
         });
-        self.loops.pop();
     }
 
-    /// A loop around is left, or begins anew, by whoever comes here.
+    /// Visits what `break` can leave.
+    fn in_breakable(&mut self, visit: impl FnOnce(&mut Self)) {
+        let number = self.numbers;
+        self.numbers += 1;
+        self.around.push(number);
+        let broken = self.known.broken.get(&number).copied();
+        self.with(broken.is_none(), broken.unwrap_or_else(Span::call_site), visit);
+        self.around.pop();
+    }
+
+    /// A loop or labelled block around is left, or begins anew, by whoever comes here.
     fn leave(&mut self, span: Span, is_labelled: bool) {
         if self.divergence.is_some() {
-            // A label may name any of them.
-            let count = if is_labelled { self.loops.len() } else { 1 };
-            for number in self.loops.iter().rev().take(count) {
-                self.known.broken_loops.entry(*number).or_insert(span);
-            }
+            self.leave_apart(span, is_labelled);
+        }
+    }
+
+    /// The same, by some threads of those that come here.
+    fn leave_apart(&mut self, span: Span, is_labelled: bool) {
+        // A label may name any of them.
+        let count = if is_labelled { self.around.len() } else { 1 };
+        for number in self.around.iter().rev().take(count) {
+            self.known.broken.entry(*number).or_insert(span);
+        }
+    }
+
+    /// Some threads of those that come here end.
+    fn end_apart(&mut self) {
+        if self.inner_functions == 0 {
+            self.ended = true;
+            self.known.ended.extend(&self.around);
         }
     }
 
     fn in_inner_function(&mut self, visit: impl FnOnce(&mut Self)) {
         self.inner_functions += 1;
-        let loops = std::mem::take(&mut self.loops);
+        let around = std::mem::take(&mut self.around);
         visit(self);
-        self.loops = loops;
+        self.around = around;
         self.inner_functions -= 1;
     }
 
-    /// What a macro makes of its tokens is not known: it may write every variable that it names.
+    /// What a macro makes of its tokens is not known: it may write, or declare, each variable that it
+    /// names.
     fn visit_tokens(&mut self, tokens: TokenStream) {
         for token in tokens {
             match token {
                 TokenTree::Group(group) => self.visit_tokens(group.stream()),
-                TokenTree::Ident(name) if self.known.variables.contains_key(&name.to_string()) => {
-                    self.known.add(&name, false);
-                }
+                TokenTree::Ident(name) => self.known.add(&name, false),
                 _ => {}
             }
         }
@@ -324,19 +388,22 @@ impl<'a> Walk<'a> {
 
 impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_local(&mut self, local: &'ast Local) {
-        visit::visit_local(self, local);
-        let uniform = match &local.init {
-            Some(init) => self.known.is_uniform(&init.expr) || is_shared_array(&init.expr),
+        let Some(init) = &local.init else {
             // Whoever gives it a value says more.
-            None => true,
+            return self.bind(&local.pat, None, true);
         };
-        self.bind(&local.pat, uniform);
+        self.visit_expr(&init.expr);
+        let uniform = self.known.is_uniform(&init.expr) || is_shared_array(&init.expr);
+        if let Some((_, otherwise)) = &init.diverge {
+            self.with(uniform, init.expr.span(), |walk| walk.visit_expr(otherwise));
+        }
+        self.bind(&local.pat, Some(&init.expr), uniform);
     }
 
     fn visit_expr_assign(&mut self, expr: &'ast ExprAssign) {
         visit::visit_expr_assign(self, expr);
         let uniform = self.known.is_uniform(&expr.right);
-        self.write(&expr.left, uniform);
+        self.assign(&expr.left, uniform);
     }
 
     fn visit_expr_binary(&mut self, expr: &'ast ExprBinary) {
@@ -371,9 +438,16 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         }
     }
 
+    fn visit_expr_raw_addr(&mut self, expr: &'ast ExprRawAddr) {
+        visit::visit_expr_raw_addr(self, expr);
+        if let PointerMutability::Mut(_) = expr.mutability {
+            self.write(&expr.expr, false);
+        }
+    }
+
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
         visit::visit_expr_method_call(self, call);
-        if !is_pure_method(&call.method) {
+        if !is_pure_method(call) {
             // It may take `&mut self`.
             self.write(&call.receiver, false);
         }
@@ -393,7 +467,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         self.visit_expr(&expr.expr);
         let mut uniform = self.known.is_uniform(&expr.expr);
         for arm in &expr.arms {
-            self.bind(&arm.pat, uniform);
+            self.bind(&arm.pat, Some(&expr.expr), uniform);
             if let Pat::Guard(PatGuard { guard, .. }) = &arm.pat {
                 self.with(uniform, expr.expr.span(), |walk| walk.visit_expr(guard));
                 // Whoever does not pass it goes on to the next arm.
@@ -420,10 +494,17 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_expr_for_loop(&mut self, expr: &'ast ExprForLoop) {
         self.visit_expr(&expr.expr);
         let uniform = self.known.is_uniform(&expr.expr);
-        self.bind(&expr.pat, uniform);
+        self.bind(&expr.pat, Some(&expr.expr), uniform);
         self.under(&expr.expr, |walk| {
             walk.in_loop(|walk| walk.visit_block(&expr.body));
         });
+    }
+
+    fn visit_expr_block(&mut self, expr: &'ast ExprBlock) {
+        match &expr.label {
+            Some(_) => self.in_breakable(|walk| walk.visit_block(&expr.block)),
+            None => self.visit_block(&expr.block),
+        }
     }
 
     fn visit_expr_break(&mut self, expr: &'ast ExprBreak) {
@@ -436,6 +517,13 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         self.leave(expr.continue_token.span, expr.label.is_some());
     }
 
+    fn visit_expr_return(&mut self, expr: &'ast ExprReturn) {
+        visit::visit_expr_return(self, expr);
+        if self.divergence.is_some() {
+            self.end_apart();
+        }
+    }
+
     fn visit_macro(&mut self, mac: &'ast Macro) {
         match yield_point(mac) {
             Some(name) => {
@@ -444,8 +532,21 @@ impl<'ast> Visit<'ast> for Walk<'_> {
                     self.found.divergent_points.push((name.span(), decides));
                 }
             }
-            None if is_harmless(mac) => {}
-            None => self.visit_tokens(mac.tokens.clone()),
+            None if is_named(mac, "shared_array") => {}
+            None => match checked(mac) {
+                // Loops in there get no yield points.
+                Some(exprs) => {
+                    let loops = self.found.loops.len();
+                    exprs.iter().for_each(|expr| self.visit_expr(expr));
+                    self.found.loops.truncate(loops);
+                }
+                None => {
+                    self.visit_tokens(mac.tokens.clone());
+                    // It may hold a `break` or a `return`.
+                    self.leave_apart(mac.span(), true);
+                    self.end_apart();
+                }
+            },
         }
     }
 
@@ -457,8 +558,16 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         self.in_inner_function(|walk| visit::visit_expr_async(walk, expr));
     }
 
-    /// Functions inside have variables of their own.
-    fn visit_item(&mut self, _: &'ast Item) {}
+    fn visit_expr_const(&mut self, expr: &'ast ExprConst) {
+        self.in_inner_function(|walk| visit::visit_expr_const(walk, expr));
+    }
+
+    /// Functions inside have variables of their own, macros inside see those of the body.
+    fn visit_item(&mut self, item: &'ast Item) {
+        if let Item::Macro(item) = item {
+            self.visit_tokens(item.mac.tokens.clone());
+        }
+    }
 }
 
 /// `shared_array!`, the same pointer in all threads.
@@ -466,9 +575,9 @@ fn is_shared_array(expr: &Expr) -> bool {
     matches!(expr, Expr::Macro(mac) if is_named(&mac.mac, "shared_array"))
 }
 
-/// Macros that write no variable.
-fn is_harmless(mac: &Macro) -> bool {
-    const MACROS: [&str; 9] = [
+/// What a macro evaluates that does nothing else, but for ending the kernel.
+fn checked(mac: &Macro) -> Option<Punctuated<Expr, Token![,]>> {
+    const MACROS: [&str; 8] = [
         "assert",
         "assert_eq",
         "assert_ne",
@@ -476,10 +585,10 @@ fn is_harmless(mac: &Macro) -> bool {
         "debug_assert_eq",
         "debug_assert_ne",
         "panic",
-        "shared_array",
         "unreachable",
     ];
-    MACROS.iter().any(|name| is_named(mac, name))
+    let is_known = MACROS.iter().any(|name| is_named(mac, name));
+    is_known.then(|| mac.parse_body_with(Punctuated::parse_terminated).ok()).flatten()
 }
 
 fn is_named(mac: &Macro, name: &str) -> bool {
@@ -487,96 +596,4 @@ fn is_named(mac: &Macro, name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How many yield points of a body may be missed by some threads, of how many.
-    fn missed(body: &str) -> usize {
-        let body: Block = syn::parse_str(&format!("{{ {body} }}")).expect("a body");
-        let names = ["n", "x", "out"].map(|name| Ident::new(name, Span::call_site()));
-        Uniformity::of(&body, &names).divergent_points.len()
-    }
-
-    #[test]
-    fn what_only_the_block_decides_is_reached_together() {
-        for body in [
-            "yield_point!();",
-            "for i in 0..n { yield_point!(); }",
-            "for (i, part) in x.iter().enumerate().skip(2) { if *N > 3 || i > 4 { yield_point!(); } }",
-            "for tile in (0..n.div_ceil(TILE)).rev().step_by(2) { yield_point!(); }",
-            "let rows = thread::grid_dim_x() as usize * 4; let mut i = 0; while i < rows { yield_point!(); i += 1; }",
-            "let first = x[thread::block_idx_x() as usize]; if first > 3 { yield_point!(); } else { yield_point!() }",
-            "let mut changed = 1; while changed != 0 { yield_point!(); changed = sync_threads_or(t()); }",
-            "let mut i = 0; loop { yield_point!(); i += 1; if i == n { break; } }",
-            "'outer: loop { loop { if n > 3 { break 'outer; } yield_point!(); } }",
-            "match n { 0 => yield_point!(), k if k > 3 => yield_point!(), _ => {} }",
-            "if let Some(k) = Some(n) { if k > 3 { yield_point!(); } }",
-            "let (a, [b, c]) = (n, [1, 2]); if a > b + c { yield_point!(); }",
-            "let tile = shared_array![f32; 3]; if tile.is_null() {} yield_point!();",
-            // Threads leave the inner loop at different times, and meet behind it.
-            "for i in 0..n { yield_point!(); for j in 0..i { if t() { break; } } }",
-            "for i in 0..n { yield_point!(); while t() { continue; } }",
-            "let a = u32::from(n).min(MAX).max(2u32.pow(3)); for _ in 0..a { yield_point!(); }",
-            "let t = thread_idx_x(); let mut acc = [0; 4]; acc[1] = n; for _ in 0..acc[1] { yield_point!(); }",
-            "assert!(n > 3); for _ in 0..n { yield_point!(); }",
-            "let mut f = || { let own = t(); own }; for _ in 0..n { yield_point!(); }",
-        ] {
-            // `*N` is a pointer's, which others may write.
-            let expected = usize::from(body.contains("*N"));
-            assert_eq!(missed(body), expected, "{body}");
-        }
-    }
-
-    #[test]
-    fn what_a_thread_may_decide_is_not() {
-        for body in [
-            "if thread::thread_idx_x() == 0 { yield_point!(); }",
-            "if thread_idx_x() == 0 {} else { yield_point!(); }",
-            "let i = thread::index_1d(); if i < n { yield_point!(); }",
-            "for _ in 0..unknown() { yield_point!(); }",
-            "while *out > 3 { yield_point!(); }",
-            "while out.read(0) > 3 { yield_point!(); }",
-            "for i in 0..n { if t() { break; } yield_point!(); }",
-            "for i in 0..n { yield_point!(); if t() { continue; } work(); }",
-            "'outer: for i in 0..n { yield_point!(); loop { if t() { break 'outer; } } }",
-            "let mut k = n; if t() { k = 3; } while k > 0 { yield_point!(); k -= 1; }",
-            "let mut k = n; k += t(); while k > 0 { yield_point!(); }",
-            "let mut k = n; let p = &mut k; *p = t(); while k > 0 { yield_point!(); }",
-            "let mut k = n; k.set(t()); while k > 0 { yield_point!(); }",
-            "let mut k = n; fill!(k); while k > 0 { yield_point!(); }",
-            "let mut k = n; let mut f = || k = t(); f(); while k > 0 { yield_point!(); }",
-            "let mut k; k = t(); if k > 0 { yield_point!(); }",
-            "let mut a = [0; 4]; a[t()] = 1; if a[0] > 0 { yield_point!(); }",
-            "let mut a = S { b: n }; a.b = t(); if a.b > 0 { yield_point!(); }",
-            // What differs comes after what it makes differ, in a loop around both.
-            "let mut k = n; loop { if k > 3 { yield_point!(); } k = l; let l = t(); }",
-            "let (a, b) = (n, t()); if a > 3 { yield_point!(); }",
-            "match t() { 0 => yield_point!(), _ => {} }",
-            "match n { k if t() => {} _ => yield_point!() }",
-            "if n > 3 && t() { yield_point!(); }",
-            "t() && { yield_point!(); true };",
-            "if let Some(k) = find() { yield_point!(); }",
-            "let k = if t() { 1 } else { 2 }; if k > 1 { yield_point!(); }",
-            "let n = t(); if n > 1 { yield_point!(); }",
-            "(k, l) = (t(), n); if k > 1 { yield_point!(); }",
-            "for i in 0..n { for ref mut k in a { *k = t(); } if k > 3 { yield_point!(); } }",
-        ] {
-            assert_eq!(missed(body), 1, "{body}");
-        }
-    }
-
-    #[test]
-    fn loops_are_told_in_the_order_of_the_text() {
-        let body: Block = syn::parse_quote! {{
-            for _ in 0..n {
-                while t() {}
-                loop { break; }
-            }
-            (0..n).for_each(|_| loop {});
-            for _ in { loop { break 0..3; } } {}
-        }};
-        let names = [Ident::new("n", Span::call_site())];
-        let loops = Uniformity::of(&body, &names).loops;
-        assert_eq!(loops, [Some(true), Some(false), Some(true), None, Some(true), Some(false)]);
-    }
-}
+mod tests;

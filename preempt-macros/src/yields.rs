@@ -117,6 +117,10 @@ impl VisitMut for Adder<'_> {
         self.in_inner_function(|adder| visit_mut::visit_expr_async_mut(adder, expr));
     }
 
+    fn visit_expr_const_mut(&mut self, expr: &mut ExprConst) {
+        self.in_inner_function(|adder| visit_mut::visit_expr_const_mut(adder, expr));
+    }
+
     fn visit_item_mut(&mut self, _: &mut Item) {}
 }
 
