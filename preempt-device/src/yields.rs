@@ -69,8 +69,9 @@ impl Yields {
     /// A yield point in a body with barriers: whether all threads of the block have to return now. All of
     /// them come here.
     ///
-    /// One thread looks, and tells the others at a barrier that nothing else uses: threads that disagree
-    /// then hang, and cannot meet others at a barrier of the body or of the worker loop.
+    /// One thread looks, and tells the others at a barrier that nothing else uses, where the code generator
+    /// has more than one: threads that disagree then hang, and cannot meet others at a barrier of the body
+    /// or of the worker loop.
     #[inline(always)]
     pub fn vote(&mut self) -> bool {
         // The same for all threads of the block.

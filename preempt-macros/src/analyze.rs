@@ -21,7 +21,7 @@ use crate::yields::yield_point;
 /// wait for each other at all.
 pub fn check_barriers<'a>(
     body: &Block,
-    params: impl IntoIterator<Item = &'a Ident>,
+    params: impl IntoIterator<Item = (&'a Ident, bool)>,
     errors: &mut Errors,
 ) -> Option<Uniformity> {
     let mut points = Walk::over(body, &Synchronizing::in_body(body)).points;

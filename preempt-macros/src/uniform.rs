@@ -5,19 +5,22 @@
 //! is made of parameters, literals, constants and the block's own indices by operations that are known,
 //! and a place is uniform only if all branches and loops around it are. Variables are known by name
 //! alone, so those that share one are uniform together or not at all. Types are not known: operators,
-//! and methods that are named like those of numbers, ranges and slices, are taken to be theirs.
+//! and methods that are named like those of numbers, ranges and slices, are taken to be theirs, and names
+//! that the body does not define to be those of constants.
 
 use std::collections::{HashMap, HashSet};
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    BinOp, Block, Expr, ExprAssign, ExprAsync, ExprBinary, ExprBlock, ExprBreak, ExprClosure,
-    ExprConst, ExprContinue, ExprForLoop, ExprIf, ExprLoop, ExprMatch, ExprMethodCall, ExprRawAddr,
-    ExprReference, ExprReturn, ExprWhile, Item, Local, Macro, Pat, PatGuard, Path,
-    PointerMutability, Token, Type, UnOp,
+    AngleBracketedGenericArguments, BinOp, Block, Expr, ExprAssign, ExprAsync, ExprBinary,
+    ExprBlock, ExprBreak, ExprClosure, ExprConst, ExprContinue, ExprForLoop, ExprIf, ExprLoop,
+    ExprMatch, ExprMethodCall, ExprRawAddr, ExprReference, ExprReturn, ExprWhile, Item, Local,
+    Macro, Pat, PatGuard, Path, PointerMutability, Token, Type, UnOp,
 };
 
 use crate::yields::yield_point;
@@ -33,12 +36,13 @@ pub struct Uniformity {
 }
 
 impl Uniformity {
-    /// Of a body whose parameters have these names.
-    pub fn of<'a>(body: &Block, params: impl IntoIterator<Item = &'a Ident>) -> Uniformity {
+    /// Of a body whose parameters have these names and are `mut` or not.
+    pub fn of<'a>(body: &Block, params: impl IntoIterator<Item = (&'a Ident, bool)>) -> Uniformity {
+        let params: Vec<_> = params.into_iter().map(|(name, is_mut)| (key(name), is_mut)).collect();
         let mut known = Known {
-            variables: params.into_iter().map(|name| (name.to_string(), true)).collect(),
-            broken: HashMap::new(),
-            ended: HashSet::new(),
+            variables: params.iter().map(|(name, _)| (name.clone(), true)).collect(),
+            fixed: params.into_iter().filter(|(_, is_mut)| !is_mut).map(|(name, _)| name).collect(),
+            ..Known::default()
         };
         // What is found to differ may make more differ, so often until nothing is found.
         loop {
@@ -54,9 +58,12 @@ impl Uniformity {
 }
 
 /// What is known so far; it only gets less.
+#[derive(Default)]
 struct Known {
     /// For each variable, whether it is uniform.
     variables: HashMap<String, bool>,
+    /// Parameters that no method can change: not `mut`, and of a name that nothing else has.
+    fixed: HashSet<String>,
     /// Loops and labelled blocks, by number, that some threads may leave, or begin anew, before others,
     /// and where.
     broken: HashMap<usize, Span>,
@@ -68,11 +75,16 @@ impl Known {
     /// How much is known to differ.
     fn size(&self) -> usize {
         let differing = self.variables.values().filter(|uniform| !**uniform).count();
-        differing + self.broken.len() + self.ended.len()
+        let changing = self.variables.len() - self.fixed.len();
+        differing + changing + self.broken.len() + self.ended.len()
+    }
+
+    fn get(&self, name: &Ident) -> Option<bool> {
+        self.variables.get(&key(name)).copied()
     }
 
     fn add(&mut self, name: &Ident, uniform: bool) {
-        let known = self.variables.entry(name.to_string()).or_insert(true);
+        let known = self.variables.entry(key(name)).or_insert(true);
         *known &= uniform;
     }
 
@@ -86,7 +98,7 @@ impl Known {
             Expr::Lit(_) => true,
             Expr::Path(path) => match path.path.get_ident() {
                 // What is not a variable is a constant, or a function by name.
-                Some(name) => self.variables.get(&name.to_string()).copied().unwrap_or(true),
+                Some(name) => self.get(name).unwrap_or(true),
                 None => true,
             },
             Expr::Paren(inner) => self.is_uniform(&inner.expr),
@@ -110,8 +122,8 @@ impl Known {
             Expr::Repeat(repeat) => self.is_uniform(&repeat.expr),
             Expr::Call(call) => {
                 let Expr::Path(function) = &*call.func else { return false };
-                let is_variable = |name: &Ident| self.variables.contains_key(&name.to_string());
-                !function.path.get_ident().is_some_and(is_variable)
+                let is_own = function.path.get_ident().is_some_and(|name| self.get(name).is_some());
+                !is_own
                     && (is_vote(&function.path)
                         || is_uniform_function(&function.path) && self.are_uniform(&call.args))
             }
@@ -123,6 +135,11 @@ impl Known {
             _ => false,
         }
     }
+}
+
+/// A name, however it is written.
+fn key(name: &Ident) -> String {
+    name.unraw().to_string()
 }
 
 /// Functions that give all threads of a block the same, whatever their arguments.
@@ -266,6 +283,7 @@ impl<'a> Walk<'a> {
         impl<'ast> Visit<'ast> for Names<'_> {
             fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
                 self.known.add(&pat.ident, self.uniform && pat.by_ref.is_none());
+                self.known.fixed.remove(&key(&pat.ident));
                 self.lends_mutably |= pat.by_ref.is_some() && pat.mutability.is_some();
                 visit::visit_pat_ident(self, pat);
             }
@@ -299,6 +317,18 @@ impl<'a> Walk<'a> {
                 // A value of its own, or what a pointer points to, which never is uniform.
                 _ => return,
             }
+        }
+    }
+
+    /// Whether a method cannot change a place.
+    fn is_fixed(&self, place: &Expr) -> bool {
+        match place {
+            Expr::Path(path) => {
+                path.path.get_ident().is_some_and(|name| self.known.fixed.contains(&key(name)))
+            }
+            Expr::Index(index) => self.is_fixed(&index.expr),
+            Expr::Field(field) => self.is_fixed(&field.base),
+            _ => false,
         }
     }
 
@@ -379,7 +409,10 @@ impl<'a> Walk<'a> {
         for token in tokens {
             match token {
                 TokenTree::Group(group) => self.visit_tokens(group.stream()),
-                TokenTree::Ident(name) => self.known.add(&name, false),
+                TokenTree::Ident(name) => {
+                    self.known.add(&name, false);
+                    self.known.fixed.remove(&key(&name));
+                }
                 _ => {}
             }
         }
@@ -447,7 +480,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
         visit::visit_expr_method_call(self, call);
-        if !is_pure_method(call) {
+        if !is_pure_method(call) && !self.is_fixed(&call.receiver) {
             // It may take `&mut self`.
             self.write(&call.receiver, false);
         }
@@ -564,9 +597,21 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 
     /// Functions inside have variables of their own, macros inside see those of the body.
     fn visit_item(&mut self, item: &'ast Item) {
-        if let Item::Macro(item) = item {
-            self.visit_tokens(item.mac.tokens.clone());
+        match item {
+            Item::Fn(function) => self.known.add(&function.sig.ident, false),
+            Item::Macro(item) => self.visit_tokens(item.mac.tokens.clone()),
+            Item::Static(variable) => self.known.add(&variable.ident, false),
+            Item::Use(names) => self.visit_tokens(names.tree.to_token_stream()),
+            _ => {}
         }
+    }
+
+    // What is computed in there is the same in all threads, and its loops are nobody's.
+    fn visit_pat(&mut self, _: &'ast Pat) {}
+
+    fn visit_type(&mut self, _: &'ast Type) {}
+
+    fn visit_angle_bracketed_generic_arguments(&mut self, _: &'ast AngleBracketedGenericArguments) {
     }
 }
 

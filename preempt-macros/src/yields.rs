@@ -4,8 +4,8 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Attribute, Block, Expr, ExprAsync, ExprClosure, ExprConst, ExprForLoop, ExprLoop, ExprWhile,
-    Item, Macro, Stmt, parse_quote_spanned,
+    AngleBracketedGenericArguments, Attribute, Block, Expr, ExprAsync, ExprClosure, ExprConst,
+    ExprForLoop, ExprLoop, ExprWhile, Item, Macro, Pat, Stmt, Type, parse_quote_spanned,
 };
 
 use crate::errors::Errors;
@@ -122,6 +122,21 @@ impl VisitMut for Adder<'_> {
     }
 
     fn visit_item_mut(&mut self, _: &mut Item) {}
+
+    fn visit_pat_mut(&mut self, pat: &mut Pat) {
+        // The one part of a pattern that runs in the kernel.
+        if let Pat::Guard(pat) = pat {
+            self.visit_expr_mut(&mut pat.guard);
+        }
+    }
+
+    fn visit_type_mut(&mut self, _: &mut Type) {}
+
+    fn visit_angle_bracketed_generic_arguments_mut(
+        &mut self,
+        _: &mut AngleBracketedGenericArguments,
+    ) {
+    }
 }
 
 struct Placer<'a> {
@@ -203,4 +218,31 @@ impl VisitMut for Placer<'_> {
 
     /// What stays in functions inside is the macro of that name, which refuses.
     fn visit_item_mut(&mut self, _: &mut Item) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_are_counted_as_the_analysis_counts_them() {
+        let mut body: Block = syn::parse_quote! {{
+            for i in loop { break 0..n } { while loop { break t() } {} }
+            let Some(a) = (loop { break t() }) else { loop {} };
+            let b: [u32; { loop { break 3 } }] = of::<{ loop { break 3 } }>(loop { break 4 });
+            match loop { break n } {
+                N::<{ loop { break 3 } }> if loop { break true } => loop {},
+                _ => assert!(loop { break true }),
+            }
+            let c = async { loop {} };
+            let d = |x: [u32; { loop { break 3 } }]| loop {};
+            const { loop { break } }
+            fn inner() { loop {} }
+            'block: { a.b::<{ loop { break 3 } }>(loop { break 4 }) }
+        }};
+        let found = Uniformity::of(&body, []).loops.len();
+        let mut adder = Adder { uniformity: None, loops: 0, inner_functions: 0, added: false };
+        adder.visit_block_mut(&mut body);
+        assert_eq!((adder.loops, found), (14, 14));
+    }
 }

@@ -1,10 +1,15 @@
 use super::*;
 
+/// Of the body of a kernel with the parameters `n`, `x`, `out` and `mut own`.
+fn of(body: &Block) -> Uniformity {
+    let names = ["n", "x", "out", "own"].map(|name| Ident::new(name, Span::call_site()));
+    Uniformity::of(body, names.iter().map(|name| (name, name == "own")))
+}
+
 /// How many yield points of a body may be missed by some threads, of how many.
 fn missed(body: &str) -> usize {
     let body: Block = syn::parse_str(&format!("{{ {body} }}")).expect("a body");
-    let names = ["n", "x", "out"].map(|name| Ident::new(name, Span::call_site()));
-    Uniformity::of(&body, &names).divergent_points.len()
+    of(&body).divergent_points.len()
 }
 
 #[test]
@@ -26,6 +31,7 @@ fn what_only_the_block_decides_is_reached_together() {
         // Threads leave the inner loop at different times, and meet behind it.
         "for i in 0..n { yield_point!(); for j in 0..i { if t() { break; } } }",
         "for i in 0..n { yield_point!(); while t() { continue; } }",
+        "out.write(0, x.get_unchecked(t())); for _ in 0..out.len() + x[0] { yield_point!(); }",
         "'block: { if n > 3 { break 'block; } yield_point!(); }",
         "let Some(k) = Some(n) else { return }; for _ in 0..k { yield_point!(); }",
         "let a = f32::from(n).sqrt(); for _ in (0..n).take(3) { yield_point!(); }",
@@ -89,6 +95,12 @@ fn what_a_thread_may_decide_is_not() {
         "let mut k = n; assert!(k.change()); if k > 0 { yield_point!(); }",
         "let mut k = n; macro_rules! f { () => { k = t() } } f!(); if k > 0 { yield_point!(); }",
         "for i in 0..n { leave_if!(t()); yield_point!(); }",
+        "own.set(t()); for _ in 0..own { yield_point!(); }",
+        "let mut n = n; n.set(t()); for _ in 0..n { yield_point!(); }",
+        "let mut k = n; r#k = t(); if k > 0 { yield_point!(); }",
+        "fn block_idx_x() -> u32 { t() } if block_idx_x() > 0 { yield_point!(); }",
+        "use own::index as block_idx_x; if block_idx_x() > 0 { yield_point!(); }",
+        "static mut K: u32 = 0; set(); if K > 0 { yield_point!(); }",
         "declare!(k); if k > 0 { yield_point!(); }",
         "let p = &n as *const u32 as usize; if p > 0 { yield_point!(); }",
         "let warp_size = || t(); if warp_size() > 0 { yield_point!(); }",
@@ -107,8 +119,7 @@ fn loops_are_told_in_the_order_of_the_text() {
         (0..n).for_each(|_| loop {});
         for _ in { loop { break 0..3; } } {}
     }};
-    let names = [Ident::new("n", Span::call_site())];
-    let loops = Uniformity::of(&body, &names).loops;
+    let loops = of(&body).loops;
     assert_eq!(loops, [Some(true), Some(false), Some(true), None, Some(true), Some(false)]);
 }
 
@@ -122,8 +133,7 @@ fn loops_that_some_threads_do_not_live_to_see_are_not_run_together() {
         ("let f = || return; for _ in 0..n {}", vec![Some(true)]),
     ] {
         let body = syn::parse_str(&format!("{{ {body} }}")).expect("a body");
-        let names = [Ident::new("n", Span::call_site())];
-        assert_eq!(Uniformity::of(&body, &names).loops, expected);
+        assert_eq!(of(&body).loops, expected);
     }
 }
 
@@ -132,8 +142,9 @@ fn loops_that_get_no_yield_points_are_not_counted() {
     let body: Block = syn::parse_quote! {{
         assert!(loop { break true; });
         const { loop { break; } };
+        let a: [u32; { loop { break 3; } }] = of::<{ loop { break 3; } }>();
+        match n { N::<{ loop { break 3; } }> if loop { break true; } => {} _ => {} }
         for _ in 0..n {}
     }};
-    let names = [Ident::new("n", Span::call_site())];
-    assert_eq!(Uniformity::of(&body, &names).loops, [None, Some(true)]);
+    assert_eq!(of(&body).loops, [None, Some(true), Some(true)]);
 }
