@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
-use syn::{Expr, ExprMethodCall, Path, Type, UnOp};
+use syn::{Block, Expr, ExprMethodCall, Path, Stmt, Type, UnOp};
 
 /// What is known so far; it only gets less.
 #[derive(Default)]
@@ -41,6 +41,11 @@ impl Known {
         exprs.into_iter().all(|expr| self.is_uniform(expr))
     }
 
+    /// Whether a block gives all threads the same value.
+    fn is_uniform_block(&self, block: &Block) -> bool {
+        matches!(block.stmts.last(), Some(Stmt::Expr(value, None)) if self.is_uniform(value))
+    }
+
     /// Whether all threads have the same value.
     pub fn is_uniform(&self, expr: &Expr) -> bool {
         match expr {
@@ -69,6 +74,17 @@ impl Known {
             Expr::Tuple(tuple) => self.are_uniform(&tuple.elems),
             Expr::Array(array) => self.are_uniform(&array.elems),
             Expr::Repeat(repeat) => self.is_uniform(&repeat.expr),
+            Expr::Struct(parts) => {
+                let fields = parts.fields.iter().map(|field| &field.expr);
+                self.are_uniform(fields.chain(parts.rest.as_deref()))
+            }
+            Expr::Block(block) => block.label.is_none() && self.is_uniform_block(&block.block),
+            Expr::If(choice) => {
+                let otherwise = choice.else_branch.as_ref();
+                self.is_uniform(&choice.cond)
+                    && self.is_uniform_block(&choice.then_branch)
+                    && otherwise.is_some_and(|(_, otherwise)| self.is_uniform(otherwise))
+            }
             Expr::Call(call) => {
                 let Expr::Path(function) = &*call.func else { return false };
                 let is_own = function.path.get_ident().is_some_and(|name| self.get(name).is_some());
