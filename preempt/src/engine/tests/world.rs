@@ -1,0 +1,376 @@
+//! A model device that does everything in its own time, and holds each action of the engine to its word.
+
+use std::collections::{HashMap, HashSet};
+
+use preempt_device::abi::departures;
+use preempt_device::host::Access;
+
+use super::super::*;
+use crate::policy::Priority;
+
+pub const NOW: Duration = Duration::ZERO;
+
+/// Few, so that launches have to wait for them.
+pub const LANES: LaneCount = LaneCount { normal: 3, urgent: 2, chains: 2 };
+
+/// A cohort on the model device.
+#[derive(Debug)]
+pub struct Cohort {
+    pub order: CohortOrder,
+    /// Whether those before it in its lane have left.
+    pub at_head: bool,
+    pub waiting: u32,
+    /// The SM of each resident block.
+    pub resident: Vec<u32>,
+    pub done: u32,
+}
+
+#[derive(Debug)]
+pub struct ModelOp {
+    pub stream: u32,
+    pub uses: Vec<Use>,
+    /// 0 for a copy.
+    pub tasks: u32,
+    pub claimed: u32,
+    /// Block-tasks of cohorts that are out.
+    pub done: u32,
+    pub started: bool,
+    pub launched: bool,
+    pub failed: bool,
+    pub finished: Option<Outcome>,
+}
+
+pub struct World {
+    pub engine: Engine,
+    pub sms: u32,
+    pub blocks_per_sm: u32,
+    /// Free block slots of each SM.
+    pub room: Vec<u32>,
+    pub cohorts: Vec<Cohort>,
+    pub copies: Vec<OpKey>,
+    /// In order of submission.
+    pub ops: Vec<(OpKey, ModelOp)>,
+    /// The last word of each lane.
+    pub words: HashMap<LaneIndex, Signal>,
+    /// Of each control block: who has it, the parity of that use, and the last ticket of each slot.
+    pub controls: HashMap<ControlIndex, (OpKey, u8, HashMap<u8, u32>)>,
+    /// The word of each slot, and the claims of each parity, in each control block.
+    pub left: HashMap<(ControlIndex, u8), u64>,
+    pub claims: HashMap<(ControlIndex, u8), u32>,
+    /// Launches that were queued behind others, and how often that was in vain.
+    pub queued_ahead: usize,
+    pub bounced: usize,
+    pub retired: HashSet<OpKey>,
+    pub actions: Vec<Action>,
+    /// Who had each SM after the last event.
+    pub owners: Vec<Option<OpKey>>,
+    /// Where blocks come to lie, as hardware does: nobody knows.
+    pub chance: u32,
+}
+
+impl World {
+    pub fn new(sms: u32, blocks_per_sm: u32, policy: impl Policy + 'static) -> World {
+        World {
+            engine: Engine::new(sms, LANES, Box::new(policy)),
+            sms,
+            blocks_per_sm,
+            room: vec![blocks_per_sm; sms as usize],
+            cohorts: Vec::new(),
+            copies: Vec::new(),
+            ops: Vec::new(),
+            words: HashMap::new(),
+            controls: HashMap::new(),
+            left: HashMap::new(),
+            claims: HashMap::new(),
+            queued_ahead: 0,
+            bounced: 0,
+            retired: HashSet::new(),
+            actions: Vec::new(),
+            owners: vec![None; sms as usize],
+            chance: 0,
+        }
+    }
+
+    pub fn op(&mut self, key: OpKey) -> &mut ModelOp {
+        &mut self.ops.iter_mut().find(|(other, _)| *other == key).expect("a known operation").1
+    }
+
+    pub fn submit(&mut self, stream: u32, priority: i32, tasks: u32, uses: &[Use]) -> OpKey {
+        let spec =
+            LaunchSpec { priority: Priority(priority), tasks, blocks_per_sm: self.blocks_per_sm };
+        let launch = (tasks > 0).then_some(spec);
+        let submission = Submission { stream, name: "model", uses, launch };
+        let key = self.engine.submit(NOW, submission, &mut self.actions);
+        let uses = uses.to_vec();
+        let op = ModelOp {
+            stream,
+            uses,
+            tasks,
+            claimed: 0,
+            done: 0,
+            started: false,
+            launched: false,
+            failed: false,
+            finished: None,
+        };
+        self.ops.push((key, op));
+        self.act();
+        key
+    }
+
+    pub fn handle(&mut self, event: Event) {
+        self.engine.handle(NOW, event, &mut self.actions);
+        self.act();
+    }
+
+    pub fn act(&mut self) {
+        let on_device = self.cohorts.len();
+        self.engine.settle(NOW, &mut self.actions);
+        for action in std::mem::take(&mut self.actions) {
+            match action {
+                Action::Launch(order) => self.launch(order),
+                Action::Signal { lane, signal } => {
+                    assert!(
+                        self.cohorts.iter().any(|cohort| cohort.order.lane == lane),
+                        "a signal goes to cohorts on the device"
+                    );
+                    let before = self.words.insert(lane, signal);
+                    assert!(before.is_none_or(|before| signal.is_newer(before)));
+                    for cohort in self.cohorts.iter().filter(|cohort| cohort.order.lane == lane) {
+                        assert!(signal.is_newer(cohort.order.signal), "{cohort:?}");
+                    }
+                }
+                Action::Copy { op } => {
+                    self.start(op);
+                    self.copies.push(op);
+                }
+                Action::Finish { op, outcome } => self.finish(op, outcome),
+                Action::Retire { op } => {
+                    assert!(self.retired.insert(op), "retired once");
+                    assert!(self.op(op).finished.is_some(), "finished before retired");
+                    assert!(self.cohorts.iter().all(|cohort| cohort.order.op != op));
+                    assert!(!self.copies.contains(&op));
+                }
+            }
+        }
+        self.check_urgency();
+        self.check_signals(on_device);
+    }
+
+    /// Whoever lost an SM and is not finished was told to leave it, in the first cohorts.
+    fn check_signals(&mut self, on_device: usize) {
+        let now = self.engine.ledger.owners().iter().map(|owner| owner.map(|id| id.0)).collect();
+        let before = std::mem::replace(&mut self.owners, now);
+        for (sm, (before, now)) in before.into_iter().zip(self.owners.clone()).enumerate() {
+            let Some(loser) = before.filter(|_| before != now) else { continue };
+            if self.op(loser).finished.is_none() {
+                let cohorts = self.cohorts[..on_device].iter();
+                for cohort in cohorts.filter(|cohort| cohort.order.op == loser) {
+                    let range = self.word(cohort).range();
+                    assert!(!range.contains(sm as u32), "{cohort:?} keeps SM {sm}");
+                }
+            }
+        }
+    }
+
+    /// The word that a cohort obeys.
+    fn word(&self, cohort: &Cohort) -> Signal {
+        let granted = cohort.order.signal;
+        let word = self.words.get(&cohort.order.lane).filter(|word| word.is_newer(granted));
+        word.copied().unwrap_or(granted)
+    }
+
+    fn launch(&mut self, order: CohortOrder) {
+        assert!(order.blocks > 0 && order.ticket > 0, "{order:?}");
+        let mut at_head = true;
+        for cohort in &self.cohorts {
+            if cohort.order.control.control == order.control.control {
+                let other = &cohort.order;
+                assert_eq!(other.op, order.op, "a control block serves one launch at a time");
+                assert_ne!(other.slot, order.slot, "a slot serves one cohort at a time");
+            }
+            at_head &= cohort.order.lane != order.lane;
+        }
+        let waiting = self.cohorts.iter().filter(|cohort| !cohort.at_head);
+        let mut chains: HashSet<LaneIndex> = waiting.map(|cohort| cohort.order.lane).collect();
+        chains.extend((!at_head).then_some(order.lane));
+        assert!(chains.len() <= LANES.chains as usize, "more chains than hardware queues");
+        let known = self.controls.get(&order.control.control);
+        let parity = known.map(|(owner, parity, _)| (*owner == order.op, *parity));
+        match parity {
+            Some((true, parity)) => assert_eq!(parity, order.control.parity),
+            Some((false, parity)) => assert_ne!(parity, order.control.parity, "in turn"),
+            None => assert_eq!(order.control.parity, 0),
+        }
+        if parity.is_none_or(|(is_same, _)| !is_same) {
+            let ControlUse { control, parity } = order.control;
+            assert!(self.claims.get(&(control, parity)).is_none_or(|&claims| claims == 0));
+        }
+        let left = self.left.get(&(order.control.control, order.slot));
+        assert_eq!(left.copied().unwrap_or(0), order.left, "what is in the slot's word");
+        let use_of = (order.op, order.control.parity, HashMap::new());
+        let (owner, parity, tickets) = self.controls.entry(order.control.control).or_insert(use_of);
+        (*owner, *parity) = (order.op, order.control.parity);
+        assert_ne!(tickets.insert(order.slot, order.ticket), Some(order.ticket));
+        match order.after {
+            Some(_) => {
+                assert!(!at_head, "it is behind what it waits for");
+                self.op(order.op).launched = true;
+                self.queued_ahead += 1;
+            }
+            None => {
+                assert!(at_head, "nothing is in its way");
+                if !std::mem::replace(&mut self.op(order.op).launched, true) {
+                    let own = |owner: &&Option<LaunchId>| **owner == Some(LaunchId(order.op));
+                    let has = self.engine.ledger.owners().iter().filter(own).count() as u32;
+                    let room = has * self.blocks_per_sm;
+                    let ModelOp { tasks, done, .. } = *self.op(order.op);
+                    assert_eq!(order.blocks, room.min(tasks - done), "as many as have room");
+                }
+                if !self.op(order.op).started {
+                    self.start(order.op);
+                }
+            }
+        }
+        let waiting = order.blocks;
+        self.cohorts.push(Cohort { order, at_head, waiting, resident: Vec::new(), done: 0 });
+    }
+
+    /// Whether the launch that a cohort was queued behind is done, as far as the device can tell.
+    fn may_work(&self, order: &CohortOrder) -> bool {
+        order.after.is_none_or(|After { control, slot, left }| {
+            self.left.get(&(control, slot)) == Some(&left)
+        })
+    }
+
+    /// An operation starts: everything that it has to wait for is over.
+    fn start(&mut self, key: OpKey) {
+        let place = self.ops.iter().position(|(other, _)| *other == key).expect("known");
+        let (before, rest) = self.ops.split_at_mut(place);
+        let op = &mut rest[0].1;
+        assert!(!op.started && op.finished.is_none());
+        op.started = true;
+        for (_, other) in before.iter().filter(|(_, other)| !over(other)) {
+            assert_ne!(other.stream, op.stream, "a stream runs in order");
+            for (a, b) in other.uses.iter().flat_map(|a| op.uses.iter().map(move |b| (a, b))) {
+                let both_read = a.access == Access::Read && b.access == Access::Read;
+                assert!(a.buffer != b.buffer || both_read, "a writer runs alone");
+            }
+        }
+    }
+
+    fn finish(&mut self, key: OpKey, outcome: Outcome) {
+        let running = self.cohorts.iter().any(|c| c.order.op == key && !c.resident.is_empty());
+        let on_device = self.cohorts.iter().any(|c| c.order.op == key);
+        let op = self.op(key);
+        assert!(op.finished.replace(outcome).is_none(), "finished once");
+        match outcome {
+            Outcome::Done(report) => {
+                assert_eq!((report.tasks, op.claimed), (op.tasks, op.tasks), "every task ran once");
+                assert!(!op.failed);
+            }
+            Outcome::Cancelled { done } | Outcome::Closed { done } => {
+                assert_eq!(done, op.claimed, "every claimed task is reported");
+                assert!(!running, "it stopped before it was reported");
+            }
+            Outcome::Failed => assert!(op.failed),
+            // One that was queued behind the kernel that failed may have run on what that one left.
+            Outcome::InputLost { .. } => assert!(!on_device, "it left before it was reported"),
+        }
+    }
+
+    /// With static priorities, the most urgent launch has all that it can fill.
+    fn check_urgency(&self) {
+        let launches = self.engine.ops.values().filter_map(|op| op.launch.as_ref());
+        let known = launches.filter_map(|launch| Some((launch, launch.arrival?)));
+        let first = known.min_by_key(|(launch, arrival)| (-launch.spec.priority.0, *arrival));
+        if let Some((launch, _)) = first
+            && self.engine.policy_name == "static priority"
+        {
+            let has = (0..self.sms).filter(|&sm| launch.range.contains(sm)).count() as u32;
+            assert!(has >= launch.need(self.sms), "{launch:?}");
+        }
+    }
+
+    /// One block of one cohort goes one step: gets an SM, runs a task, or leaves.
+    pub fn step_cohort(&mut self, index: usize) {
+        if !self.cohorts[index].at_head {
+            return;
+        }
+        self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let free = (0..self.sms).filter(|&sm| self.room[sm as usize] > 0);
+        let sm = free.clone().nth((self.chance >> 16) as usize % free.count().max(1));
+        let range = self.word(&self.cohorts[index]).range();
+        let order = self.cohorts[index].order;
+        let may_work = self.may_work(&order);
+        let cohort = &mut self.cohorts[index];
+        if cohort.waiting > 0
+            && let Some(sm) = sm
+        {
+            self.room[sm as usize] -= 1;
+            cohort.waiting -= 1;
+            cohort.resident.push(sm);
+        } else if let Some(sm) = cohort.resident.pop() {
+            let ModelOp { claimed, tasks, .. } = *self.op(order.op);
+            if range.contains(sm) && may_work && claimed < tasks {
+                if !self.op(order.op).started {
+                    self.start(order.op);
+                }
+                self.op(order.op).claimed += 1;
+                let ControlUse { control, parity } = order.control;
+                *self.claims.entry((control, parity)).or_default() += 1;
+                let cohort = &mut self.cohorts[index];
+                cohort.done += 1;
+                cohort.resident.insert(0, sm);
+            } else {
+                self.room[sm as usize] += 1;
+            }
+        }
+        let cohort = &self.cohorts[index];
+        if cohort.waiting == 0 && cohort.resident.is_empty() {
+            let Cohort { order: CohortOrder { op, slot, lane, after, .. }, done, .. } =
+                self.cohorts.remove(index);
+            self.op(op).done += done;
+            let ControlUse { control, parity } = order.control;
+            let left = self.left.entry((control, slot)).or_default();
+            *left = left.wrapping_add(departures(order.blocks, done));
+            self.claims.insert((control, 1 - parity), 0);
+            self.bounced += usize::from(after.is_some() && done == 0);
+            if let Some(next) = self.cohorts.iter_mut().find(|other| other.order.lane == lane) {
+                next.at_head = true;
+            }
+            self.handle(Event::CohortOut { op, slot, done });
+        }
+    }
+
+    pub fn step_copy(&mut self, index: usize) {
+        let op = self.copies.remove(index);
+        self.handle(Event::CopyDone { op });
+    }
+
+    /// Lets the device go on until nothing is left to do.
+    pub fn run_out(&mut self) {
+        for round in 0.. {
+            assert!(round < 100_000, "something waits for ever: {:?}", self.engine);
+            if !self.copies.is_empty() {
+                self.step_copy(0);
+            } else if self.cohorts.is_empty() {
+                break;
+            } else {
+                self.step_cohort(round % self.cohorts.len());
+            }
+        }
+        assert!(!self.engine.is_busy(), "{:?}", self.engine);
+        assert!(
+            self.ops.iter().all(|(key, op)| op.finished.is_some() && self.retired.contains(key))
+        );
+        assert!(self.room.iter().all(|&room| room == self.blocks_per_sm));
+    }
+}
+
+/// Whether an operation is out of everybody's way.
+fn over(op: &ModelOp) -> bool {
+    // One that was cancelled before it started still keeps its place, but touches nothing. One that
+    // is done on the device may not have been reported.
+    op.finished.is_some() || op.tasks > 0 && op.done == op.tasks
+}
