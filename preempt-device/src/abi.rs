@@ -23,8 +23,8 @@ pub const MAX_SMS: u32 = (1 << SM_BITS) - 1;
 const SM_BITS: u32 = 14;
 const SM_MASK: u64 = (1 << SM_BITS) - 1;
 
-/// How many chunks can be on a [`DropList`] at the same time: twice as many as a device of 132 SMs
-/// has blocks, if each SM holds 32.
+/// How many chunks can be on a [`DropList`] at the same time: almost twice as many as a device of 132
+/// SMs has blocks, if each SM holds 32.
 pub const DROP_CAPACITY: usize = if cfg!(loom) { 2 } else { 8192 };
 
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.

@@ -1,6 +1,6 @@
 //! Preemption on NVIDIA GPUs, in process: an urgent kernel gets the SMs that it needs from
-//! whatever is running, between two block-tasks of the running kernel, and that one goes on
-//! afterwards as if nothing had happened.
+//! whatever is running, between two block-tasks of the running kernel or at a yield point within one, and
+//! that one goes on afterwards as if nothing had happened.
 //!
 //! # Quick start
 //!
@@ -61,8 +61,9 @@
 //! # What a kernel promises
 //!
 //! Block-tasks run in any order, each exactly once, and must not wait for one another: no
-//! look-back scans and no barriers across the grid. A kernel yields between block-tasks, so an
-//! urgent launch waits for those that run: a millisecond if they take a millisecond.
+//! look-back scans and no barriers across the grid. A kernel yields between block-tasks, and within them at
+//! yield points if it has any; without them an urgent launch waits for the block-tasks that run: a
+//! millisecond if they take a millisecond.
 
 mod buffer;
 #[cfg(feature = "build")]

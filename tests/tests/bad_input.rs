@@ -232,7 +232,7 @@ fn a_device_has_sms_and_blocks() {
 fn threads_that_disagree_about_a_barrier_are_an_error() {
     let mut setup = Setup::new();
     let call = kernels::disagree(&mut setup.counts, &mut setup.writes).grid(20).block(64);
-    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    let error = setup.failure(call);
     assert_error!(&error, Error::KernelFailed { kernel: "disagree", .. }, "disagree");
     let hint = "32 wait at a barrier, 0 in a warp operation, 32 have returned";
     assert!(error.to_string().contains(hint), "{error}");
@@ -256,7 +256,7 @@ fn lanes_that_disagree_about_a_shuffle_are_an_error() {
 
     let mut setup = Setup::new();
     let call = lonely(&mut setup.counts).grid(1);
-    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    let error = setup.failure(call);
     assert_error!(&error, Error::KernelFailed { .. }, "31 in a warp operation, 1 have returned");
     setup.recover();
 }
@@ -265,7 +265,7 @@ fn lanes_that_disagree_about_a_shuffle_are_an_error() {
 fn a_kernel_that_panics_is_an_error() {
     let mut setup = Setup::new();
     let call = kernels::panics(5, &mut setup.counts).grid(20).block(32);
-    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    let error = setup.failure(call);
     let hint = "block-task (5, 0, 0): thread (0, 0, 0) panicked: block-task 5 panics";
     assert!(error.to_string().contains(hint), "{error}");
     setup.recover();
@@ -289,7 +289,7 @@ fn a_panic_can_carry_anything() {
 
     let mut setup = Setup::new();
     let call = throws(&mut setup.counts).grid(3);
-    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    let error = setup.failure(call);
     assert_error!(error, Error::KernelFailed { .. }, "without a message");
     setup.recover();
 }
@@ -321,7 +321,7 @@ fn threads_that_are_given_up_run_their_destructors_as_threads() {
 
     let mut setup = Setup::new();
     let call = guarded(&mut setup.counts).grid(1);
-    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    let error = setup.failure(call);
     assert_error!(error, Error::KernelFailed { .. }, "63 wait at a barrier");
     setup.recover();
 }
@@ -338,12 +338,17 @@ fn the_width_of_a_shuffle_is_a_power_of_two() {
 
     let mut setup = Setup::new();
     let call = wide(&mut setup.counts).grid(1);
-    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    let error = setup.failure(call);
     assert_error!(error, Error::KernelFailed { .. }, "1, 2, 4, 8, 16 or 32");
     setup.recover();
 }
 
 impl Setup {
+    /// How a launch that was accepted failed.
+    fn failure(&self, call: Call) -> Error {
+        self.stream.launch(call).expect("accepted").wait().expect_err("it fails")
+    }
+
     /// After a failure: what the kernel wrote is lost until it is uploaded anew.
     fn recover(mut self) {
         let lost = self.stream.download(&self.counts).expect("accepted").wait();
@@ -463,7 +468,7 @@ fn handles_outlive_a_scheduler_that_is_dropped_while_kernels_run() {
     let Setup { scheduler, stream, mut counts, mut writes } = Setup::new();
     let rounds = scheduler.buffer(&vec![100_000; 1024]).expect("memory");
     let mut ends = scheduler.zeroed(32 * 1024).expect("memory");
-    let call = kernels::count_irregular(&mut counts, &mut writes, &rounds, &mut ends);
+    let call = kernels::paced_irregular(0, &mut counts, &mut writes, &rounds, &mut ends);
     let running = stream.launch(call.grid(1024).block(32)).expect("accepted");
     let call = kernels::count_1d(&mut counts, &mut writes).grid(7).block(32);
     let waiting = stream.launch(call).expect("accepted");

@@ -236,9 +236,8 @@ fn a_kernel_without_device_code_is_an_error_and_harms_nobody() {
     let scheduler = Scheduler::builder().device(gpu.device.clone()).build().expect("a scheduler");
     let (mut counts, mut writes) =
         (scheduler.zeroed(1).expect("memory"), scheduler.zeroed(32).expect("memory"));
-    let call = || kernels::count_1d(&mut counts, &mut writes).grid(1).block(32);
-    let mut call = call;
-    let error = scheduler.stream(0).launch(call()).expect_err("no module");
+    let call = kernels::count_1d(&mut counts, &mut writes).grid(1).block(32);
+    let error = scheduler.stream(0).launch(call).expect_err("no module");
     assert!(matches!(error, Error::NoDeviceCode { kernel: "count_1d", .. }), "{error:?}");
     assert!(error.to_string().contains(".kernels("), "{error}");
     drop(scheduler);

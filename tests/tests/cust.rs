@@ -463,7 +463,6 @@ fn the_last_scheduler_may_be_dropped_in_work_of_others() {
 
 #[test]
 fn a_waker_may_wait_for_other_work_of_others() {
-    use std::future::Future;
     use std::pin::pin;
     use std::sync::mpsc::{Sender, channel};
     use std::task::{Context, Poll, Wake};

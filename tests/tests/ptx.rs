@@ -6,13 +6,8 @@ use preempt::build::{Kernels, check};
 const PTX: &str = include_str!("../kernels/kernels.ptx");
 
 /// The kernels of the crate.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 19] = [
     "count_1d",
-    "count_2d",
-    "count_3d",
-    "count_early_return",
-    "count_irregular",
-    "count_shared",
     "disagree",
     "guard_sync_guard",
     "helper_indices",

@@ -99,9 +99,8 @@ fn runs_are_reversed_and_summed_in_shared_memory() {
         }
         wait(scheduler, handles);
         let reversed = x.chunks(kernels::BLOCK).flat_map(|run| run.iter().rev());
-        assert!(
-            download(&stream, &d).iter().eq(reversed.map(|&x| x as i32).collect::<Vec<_>>().iter())
-        );
+        let reversed: Vec<i32> = reversed.map(|&x| x as i32).collect();
+        assert!(download(&stream, &d) == reversed);
         let expected: Vec<u32> = x.chunks(kernels::BLOCK).map(|run| run.iter().sum()).collect();
         assert!(download(&stream, &sums) == expected);
     });

@@ -225,13 +225,15 @@ fn a_stream_has_room_for_64_operations() {
     let mut handles: Vec<_> = (0..64).map(&mut submit).collect();
     gate.wait_for(1);
     std::thread::scope(|scope| {
-        let late = scope.spawn(|| submit(64));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        scope.spawn(move || sender.send(submit(64)));
         let other = scheduler.stream(1);
         let mut other_log = scheduler.zeroed::<u32>(2).expect("memory");
         let _elsewhere = launch(&other, gated(&gate.0, &mut other_log, 0).grid(1));
-        assert!(!late.is_finished(), "it waits for room");
+        let early = receiver.recv_timeout(Duration::from_millis(20));
+        assert!(early.is_err(), "it waits for room");
         gate.open();
-        handles.push(late.join().expect("no panic"));
+        handles.push(receiver.recv().expect("no panic"));
     });
     for handle in handles {
         handle.wait().expect("runs");

@@ -13,7 +13,7 @@ use preempt_bench_kernels::{Stamp, stamp};
 use preempt_tests::Random;
 use preempt_tests::storm::Tally;
 
-use super::Bench;
+use super::{Bench, random_time};
 
 /// How long block-tasks of the victim and of the marker are on a GPU, in the clock of its SMs: 15 and
 /// 150 µs or so.
@@ -110,7 +110,7 @@ pub fn run(bench: &Bench, victims: u64, mut watch: impl FnMut()) -> Result<Seen>
         let mut marks = scheduler.zeroed::<Stamp>((length * places) as usize)?;
 
         let victim = batch.launch(stamp(ticks.0, &mut stamps).grid(tasks))?;
-        thread::sleep(Duration::from_nanos(random.below(PAUSE.as_nanos() as u32).into()));
+        thread::sleep(random_time(&mut random, PAUSE));
         let marker = urgent.launch(stamp(ticks.1, &mut marks).grid(length * places))?.wait()?;
         let report = victim.wait()?;
         seen.tally.report(&marker);

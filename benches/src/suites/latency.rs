@@ -14,7 +14,7 @@ use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
 use super::counted::Counted;
-use super::{Bench, Outcome, line};
+use super::{Bench, Outcome, line, random_time};
 use crate::progress::Progress;
 use crate::samples::{Samples, ratio, show, show_ratio};
 
@@ -214,8 +214,7 @@ impl<'a> Arms<'a> {
 
     /// Sleeps for a random time.
     fn pause(&mut self, most: Duration) {
-        let nanos = most.as_nanos().min(u128::from(u32::MAX)) as u32;
-        thread::sleep(Duration::from_nanos(self.random.below(nanos.max(1)).into()));
+        thread::sleep(random_time(self.random, most));
     }
 
     fn launch_long_batch(&mut self) -> Result<Handle<LaunchReport>> {

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use preempt::policy::Policy;
 use preempt::{Device, Scheduler};
 use preempt_raw::Gpu;
+use preempt_tests::Random;
 use serde_json::Value;
 
 use crate::args::Suite;
@@ -112,6 +113,12 @@ impl Bench {
         let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
         Ok(builder.kernels(KERNELS).spin(spin).busy_poll(true).build()?)
     }
+}
+
+/// A random time below `most`.
+fn random_time(random: &mut Random, most: Duration) -> Duration {
+    let nanos = most.as_nanos().min(u128::from(u32::MAX)) as u32;
+    Duration::from_nanos(random.below(nanos.max(1)).into())
 }
 
 /// A line of a table.

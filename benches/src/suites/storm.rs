@@ -125,7 +125,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     });
     Ok(Outcome {
         about:
-            "Seven kernels that count their block-tasks run at once, and SMs are taken from them \
+            "Eight kernels that count their block-tasks run at once, and SMs are taken from them \
                 and given back."
                 .to_owned(),
         table,

@@ -1,5 +1,8 @@
 //! Chunks whose first task was dropped in its middle. The block that dropped it puts the chunk
 //! back and leaves; whoever claims next takes it, before fresh tasks.
+//!
+//! The counters are relaxed, and so is the look at an entry before it is taken: they hand out indices.
+//! What a dropped task wrote goes with the exchange on its entry, between the fences here.
 
 use super::{Block, Chunk};
 use crate::abi::{DROP_CAPACITY, DropList, Halves};

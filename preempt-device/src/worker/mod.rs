@@ -10,6 +10,8 @@ use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release
 mod drops;
 #[cfg(all(test, loom))]
 mod model;
+#[cfg(test)]
+mod one_thread;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -103,8 +105,9 @@ const MAX_DROPS: u32 = 2;
 ///
 /// # Safety
 ///
-/// `cohort` describes a launch whose control block, lane, post and drop list are alive until the
-/// post is written, and of whose `blocks` blocks this is one that has not run before.
+/// `cohort` describes a launch whose control block, lane, post, drop list and, unless null, `after` are
+/// alive until the post is written, and of whose `blocks` blocks this is one that has not run before. There
+/// is a drop list if the body has yield points.
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
     // SAFETY: the caller promises that both are alive until this block has left.
@@ -217,7 +220,7 @@ unsafe fn claim<B: Block, T: Body>(
         return Chunk::NONE;
     }
     if pace.is_first() && !cohort.after.is_null() {
-        // SAFETY: control blocks are alive as long as any launch.
+        // SAFETY: the caller's promise, as it is not null.
         let after = unsafe { &*cohort.after };
         // No acquire: the launch before was done by the grid before this one in the lane, and by grids
         // that the host knew to be out when it launched this one.

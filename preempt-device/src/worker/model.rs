@@ -9,48 +9,10 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::drops::{put_back, take};
-use super::{Block, Body, Chunk, run};
+use super::one_thread::{OneThread, Tasks};
+use super::{Chunk, run};
 use crate::abi::{Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange, departures};
 use crate::atomic_shim::Ordering::Relaxed;
-
-struct OneThread(u32);
-
-impl Block for OneThread {
-    fn sm(&self) -> u32 {
-        self.0
-    }
-    fn clock(&self) -> u64 {
-        0
-    }
-    fn await_previous(&self) {}
-    fn release_next(&self) {}
-    fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
-        decide(self)
-    }
-    fn elect_last(&mut self, last: impl FnOnce()) {
-        last()
-    }
-    fn barrier(&mut self) {}
-    fn any(&mut self, predicate: bool) -> bool {
-        predicate
-    }
-}
-
-/// `task(index, droppable)`; whether it dropped.
-struct Tasks<F, const YIELDS: bool>(u32, F);
-
-impl<F: FnMut(u32, bool) -> bool, const YIELDS: bool> Body for Tasks<F, YIELDS> {
-    const YIELDS: bool = YIELDS;
-    fn seek(&mut self, index: u32) {
-        self.0 = index;
-    }
-    fn advance(&mut self) {
-        self.0 += 1;
-    }
-    fn run(&mut self, droppable: bool) -> bool {
-        (self.1)(self.0, droppable)
-    }
-}
 
 /// What tasks write, one cell each, without atomics: loom checks every access.
 struct Memory(Vec<UnsafeCell<u32>>);

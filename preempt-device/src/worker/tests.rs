@@ -3,64 +3,22 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use super::{Block, Body, Chunk, run};
+use super::one_thread::{OneThread, Tasks};
+use super::run;
 use crate::abi::{Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange, departures};
 
-/// A block of one thread on a given SM.
-struct OneThread(u32);
-
-impl Block for OneThread {
-    fn sm(&self) -> u32 {
-        self.0
-    }
-    fn clock(&self) -> u64 {
-        0
-    }
-    fn await_previous(&self) {}
-    fn release_next(&self) {}
-    fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
-        decide(self)
-    }
-    fn elect_last(&mut self, last: impl FnOnce()) {
-        last()
-    }
-    fn barrier(&mut self) {}
-    fn any(&mut self, predicate: bool) -> bool {
-        predicate
-    }
-}
-
 /// A body without yield points.
-struct Plain<F>(u32, F);
-
-impl<F: FnMut(u32)> Body for Plain<F> {
-    const YIELDS: bool = false;
-    fn seek(&mut self, index: u32) {
-        self.0 = index;
-    }
-    fn advance(&mut self) {
-        self.0 += 1;
-    }
-    fn run(&mut self, _droppable: bool) -> bool {
-        (self.1)(self.0);
+fn plain(mut task: impl FnMut(u32)) -> Tasks<impl FnMut(u32, bool) -> bool, false> {
+    let run = move |index, _droppable: bool| {
+        task(index);
         false
-    }
+    };
+    Tasks(0, run)
 }
 
-/// A body with yield points, that says whether it was dropped.
-struct Yielding<F>(u32, F);
-
-impl<F: FnMut(u32, bool) -> bool> Body for Yielding<F> {
-    const YIELDS: bool = true;
-    fn seek(&mut self, index: u32) {
-        self.0 = index;
-    }
-    fn advance(&mut self) {
-        self.0 += 1;
-    }
-    fn run(&mut self, droppable: bool) -> bool {
-        (self.1)(self.0, droppable)
-    }
+/// A body with yield points; `task(index, droppable)`: whether it dropped.
+fn yielding<F: FnMut(u32, bool) -> bool>(task: F) -> Tasks<F, true> {
+    Tasks(0, task)
 }
 
 #[derive(Default)]
@@ -110,7 +68,7 @@ fn a_launch_that_nobody_stops_runs_each_task_once() {
         run(
             &mut OneThread(0),
             &launch.cohort(100, 1, 1, 1, 1),
-            &mut Plain(0, |task| counts.push(task)),
+            &mut plain(|task| counts.push(task)),
         );
     }
     assert_eq!(counts, (0..100).collect::<Vec<_>>());
@@ -123,7 +81,7 @@ fn a_block_on_an_excluded_sm_claims_nothing() {
     launch.signal(2, SmRange::new(1, 4));
     // SAFETY: as above.
     unsafe {
-        run(&mut OneThread(0), &launch.cohort(100, 1, 1, 1, 1), &mut Plain(0, |_| unreachable!()))
+        run(&mut OneThread(0), &launch.cohort(100, 1, 1, 1, 1), &mut plain(|_| unreachable!()))
     };
     assert_eq!(launch.post.read(1), Some(0));
 }
@@ -134,9 +92,7 @@ fn a_word_older_than_the_cohort_is_ignored() {
     launch.signal(6, SmRange::EMPTY);
     let mut tasks = 0;
     // SAFETY: as above.
-    unsafe {
-        run(&mut OneThread(0), &launch.cohort(10, 1, 1, 7, 1), &mut Plain(0, |_| tasks += 1))
-    };
+    unsafe { run(&mut OneThread(0), &launch.cohort(10, 1, 1, 7, 1), &mut plain(|_| tasks += 1)) };
     assert_eq!(tasks, 10);
 }
 
@@ -149,7 +105,8 @@ fn chunks_shrink_as_the_work_runs_out() {
     assert_eq!(super::chunk_size(1, 8, 0, 0), 1);
 }
 
-/// Two blocks, a stop at every few tasks, the next cohort resumes; then the block is used again.
+/// Three blocks, stops that some tasks are dropped for, the next cohort resumes; then the control block
+/// is used again.
 #[test]
 fn a_storm_of_stops_loses_and_repeats_nothing() {
     const TASKS: u32 = 400;
@@ -177,7 +134,7 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
                             run(
                                 &mut OneThread(sm),
                                 &cohort,
-                                &mut Yielding(0, |task, droppable| {
+                                &mut yielding(|task, droppable| {
                                     started.fetch_add(1, Ordering::Relaxed);
                                     thread::yield_now();
                                     let drops = droppable
@@ -229,7 +186,7 @@ fn a_task_is_dropped_twice_at_most_and_the_rest_of_its_chunk_goes_with_it() {
             drops
         };
         // SAFETY: as above.
-        unsafe { run(&mut OneThread(0), &cohort, &mut Yielding(0, body)) };
+        unsafe { run(&mut OneThread(0), &cohort, &mut yielding(body)) };
     }
     let first = [(0, true), (1, true), (1, true), (1, false)];
     assert_eq!(runs[..4], first);
@@ -248,7 +205,7 @@ fn a_task_that_finds_no_room_on_the_list_runs_to_its_end() {
         droppable && task == 0
     };
     // SAFETY: as above.
-    unsafe { run(&mut OneThread(0), &launch.cohort(2, 1, 1, 1, 1), &mut Yielding(0, body)) };
+    unsafe { run(&mut OneThread(0), &launch.cohort(2, 1, 1, 1, 1), &mut yielding(body)) };
     assert_eq!(runs, [(0, true), (0, false), (1, true)]);
     assert_eq!(launch.post.read(1), Some(2));
 }
@@ -272,8 +229,8 @@ fn a_launch_behind_an_unfinished_one_does_nothing() {
         };
         // SAFETY: as above.
         unsafe {
-            run(&mut OneThread(0), &cohort, &mut Plain(0, body));
-            run(&mut OneThread(0), &behind, &mut Plain(0, |_| order.push(100)));
+            run(&mut OneThread(0), &cohort, &mut plain(body));
+            run(&mut OneThread(0), &behind, &mut plain(|_| order.push(100)));
         }
     }
     assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 100]);

@@ -6,7 +6,7 @@ fn of(body: &Block) -> Uniformity {
     Uniformity::of(body, names.iter().map(|name| (name, name == "own")))
 }
 
-/// How many yield points of a body may be missed by some threads, of how many.
+/// How many yield points of a body may be missed by some threads.
 fn missed(body: &str) -> usize {
     let body: Block = syn::parse_str(&format!("{{ {body} }}")).expect("a body");
     of(&body).divergent_points.len()

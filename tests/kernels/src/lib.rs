@@ -10,17 +10,15 @@ mod compute;
 mod counting;
 mod faults;
 mod indices;
-mod paced;
 mod warps;
 mod yielding;
 
 pub use compute::{Affine, guard_sync_guard, math, struct_arg, tiled_mm, vector_add};
 pub use counting::{
-    count_1d, count_2d, count_3d, count_early_return, count_irregular, count_shared,
+    count_1d, paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared,
 };
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, sm_of_task};
-pub use paced::{paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared};
 pub use warps::warp_sums;
 pub use yielding::{rotate_yielding, spin_yielding};
 

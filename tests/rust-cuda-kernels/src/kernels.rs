@@ -1,5 +1,4 @@
 //! The kernels.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "each kernel says what it needs")]
 
 use cuda_std::prelude::*;
 #[allow(unused_imports, reason = "the preemptible forms have names of their own")]
@@ -20,6 +19,7 @@ pub const BLOCK: usize = 128;
 pub unsafe fn add(a: &[f32], b: &[f32], c: *mut f32) {
     let idx = thread::index_1d() as usize;
     if idx < a.len() {
+        // SAFETY: `idx` is below the length of `a`, and no other thread has it.
         let elem = unsafe { &mut *c.add(idx) };
         *elem = a[idx] + b[idx];
     }
@@ -36,6 +36,7 @@ pub unsafe fn reverse(d: *mut i32) {
     let s = shared_array![i32; BLOCK];
     let t = thread::thread_idx_x() as usize;
     let start = thread::block_idx_x() as usize * BLOCK;
+    // SAFETY: `t` is below `BLOCK`, the elements are this block's, and a barrier is between the threads.
     unsafe {
         *s.add(t) = *d.add(start + t);
         thread::sync_threads();
@@ -55,11 +56,13 @@ pub unsafe fn block_sums(x: &[u32], sums: *mut u32) {
     let partial = cuda_std::shared_array![u32; BLOCK];
     let t = thread::thread_idx_x() as usize;
     let i = cuda_std::thread::index_1d() as usize;
+    // SAFETY: `t` is below `BLOCK`, and each thread writes its own element.
     unsafe { *partial.add(t) = if i < x.len() { x[i] } else { 0 } };
     sync_threads();
     let mut width = BLOCK / 2;
     while width > 0 {
         if t < width {
+            // SAFETY: below `2 * width`, and what others write lies below `width` or before the barrier.
             unsafe { *partial.add(t) += *partial.add(t + width) };
         }
         thread::sync_threads();
@@ -67,6 +70,7 @@ pub unsafe fn block_sums(x: &[u32], sums: *mut u32) {
     }
     if t == 0 {
         assert_eq!(thread::block_dim_x() as usize, BLOCK);
+        // SAFETY: one thread of each block, which has a sum.
         unsafe { *sums.add(thread::block_idx_x() as usize) = *partial };
     }
 }
@@ -84,6 +88,7 @@ pub unsafe fn coordinates(width: u32, height: u32, out: *mut u32, lanes: *mut u3
         return;
     }
     let i = (at.y * width + at.x) as usize;
+    // SAFETY: below `width * height`, and no other thread has it.
     unsafe {
         *out.add(i) = at.y * 1000 + at.x;
         *lanes.add(i) = warp::lane_id();
@@ -105,5 +110,6 @@ fn helper() -> u32 {
 #[kernel]
 pub unsafe fn by_helper(out: *mut u32) {
     let i = helper();
+    // SAFETY: the element of this thread.
     unsafe { *out.add(i as usize) = i }
 }

@@ -13,7 +13,7 @@ use preempt_tests::Random;
 use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
-use super::super::{Bench, Outcome, line};
+use super::super::{Bench, Outcome, line, random_time};
 use super::check_spins;
 use super::raw_arms::{RawArms, URGENT_BLOCKS, victim};
 use crate::progress::Progress;
@@ -139,7 +139,7 @@ impl Arms<'_> {
         let most = PAUSE + 2 * self.case.length;
         for _ in 0..GROUP {
             let (raw, random) = (&mut self.raw, &mut *self.random);
-            let mut pause = || RawArms::pause(random, most);
+            let mut pause = || random_time(random, most);
             if let Some(times) = raw.floor(false, pause())? {
                 self.case.floor.push(times.urgent);
             }
@@ -155,7 +155,7 @@ impl Arms<'_> {
             }
         }
         self.raw.check(tally, false)?;
-        self.raw.floor(false, RawArms::pause(self.random, most))?;
+        self.raw.floor(false, random_time(self.random, most))?;
         self.raw.check(tally, true)?;
         self.ours.measure_group(&mut self.case, self.random, tally)
     }
@@ -206,7 +206,7 @@ impl<'a> Ours<'a> {
         let length = case.length;
         let mut pause = || {
             let most = PAUSE + length;
-            std::thread::sleep(length.mul_f64(1.2) + RawArms::pause(random, most));
+            std::thread::sleep(length.mul_f64(1.2) + random_time(random, most));
         };
         let mut batch = self.launch_batch(case.yields)?;
         for _ in 0..GROUP {

@@ -283,7 +283,7 @@ impl<'a> Arms<'a> {
         self.between_events(&self.plain)
     }
 
-    /// The preemptible entry. It writes where our arm does, so that its results are compared.
+    /// The preemptible entry. It writes where the plain one does.
     fn entry(&mut self) -> Result<Duration> {
         self.poison(self.raw_out.address())?;
         let (call, blocks) = (&self.call, self.blocks);

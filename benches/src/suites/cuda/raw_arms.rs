@@ -8,7 +8,6 @@ use preempt_bench_kernels::{answer, spin, spin_yielding};
 use preempt_device::abi::SmRange;
 use preempt_device::host::WriteArg;
 use preempt_raw::{Array, Control, Gpu, Launch, Level, Module, Pinned, Stream};
-use preempt_tests::Random;
 use preempt_tests::storm::Tally;
 
 use super::{check_spins, ptx, spin_until};
@@ -174,12 +173,6 @@ impl RawArms {
         let time = start.elapsed();
         self.synchronize()?;
         Ok(met.then_some(time))
-    }
-
-    /// A time up to `most`, for one of the above.
-    pub fn pause(random: &mut Random, most: Duration) -> Duration {
-        let nanos = most.as_nanos().min(u128::from(u32::MAX)) as u32;
-        Duration::from_nanos(random.below(nanos.max(1)).into())
     }
 
     /// Forgets what the last kernels left.

@@ -1,8 +1,6 @@
 //! Kernels as they were written for rust-cuda. What preempt has added are the lines with
 //! `preempt_device`, `#[preemptible]` and `yield_point!`.
 
-#![allow(clippy::undocumented_unsafe_blocks, reason = "each kernel says what it needs")]
-
 extern crate preempt_device as cuda_std;
 
 use cuda_std::prelude::*;
@@ -38,6 +36,7 @@ pub unsafe fn walk(starts: &[u32], strides: u32, ends: *mut u32) {
             yield_point!();
             x = stride(x);
         }
+        // SAFETY: `i` is below the length of `starts`, and no other thread has it.
         unsafe { *ends.add(i) = x }
     }
 }
@@ -53,17 +52,20 @@ pub unsafe fn walk(starts: &[u32], strides: u32, ends: *mut u32) {
 pub unsafe fn score(weights: &[i32], window: &[i32], scores: *mut i32) {
     let products = shared_array![i32; WINDOW];
     let t = thread::thread_idx_x() as usize;
+    // SAFETY: `t` is below `WINDOW`, and each thread writes its own product.
     unsafe { *products.add(t) = weights[thread::index_1d() as usize] * window[t] };
     thread::sync_threads();
     let mut width = WINDOW / 2;
     while width > 0 {
         if t < width {
+            // SAFETY: below `2 * width`, and what others write lies below `width` or before the barrier.
             unsafe { *products.add(t) += *products.add(t + width) };
         }
         thread::sync_threads();
         width /= 2;
     }
     if t == 0 {
+        // SAFETY: one thread of each block, which has a score.
         unsafe { *scores.add(thread::block_idx_x() as usize) = *products };
     }
 }

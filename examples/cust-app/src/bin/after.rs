@@ -1,5 +1,4 @@
 //! Long walks and urgent scores on one GPU, with `cust` and preempt.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "launches, as the kernels ask for")]
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -31,6 +30,7 @@ fn main() -> Result<()> {
     thread::scope(|scope| -> Result<()> {
         let walks = scope.spawn(|| -> Result<()> {
             for _ in 0..ROUNDS {
+                // SAFETY: there are as many ends as starts.
                 let walk = unsafe { kernels::walk(&starts, STRIDES, &mut ends) };
                 let walk = walk.grid(BLOCKS).block(BLOCK);
                 let report = scheduler.scope(|scope| scope.launch(&batch, walk)?.wait())?;
@@ -41,6 +41,7 @@ fn main() -> Result<()> {
         });
         while !is_done.load(SeqCst) && !walks.is_finished() {
             let start = windows.wait();
+            // SAFETY: there is a weight for each thread, a number for each thread of a block, a score for each block.
             let score = unsafe { kernels::score(&weights, &window, &mut scores) };
             let score = score.grid(ROWS).block(WINDOW as u32);
             scheduler.scope(|scope| scope.launch(&urgent, score)?.wait())?;

@@ -1,5 +1,4 @@
 //! Long walks and urgent scores on one GPU, with `cust`.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "launches, as the kernels ask for")]
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -32,6 +31,7 @@ fn main() -> Result<()> {
         let walks = scope.spawn(|| -> Result<()> {
             CurrentContext::set_current(&context)?;
             for _ in 0..ROUNDS {
+                // SAFETY: there are as many ends as starts.
                 unsafe {
                     launch!(module.walk<<<BLOCKS, BLOCK, 0, batch>>>(
                         starts.as_device_ptr(),
@@ -48,6 +48,7 @@ fn main() -> Result<()> {
         let shared_bytes = (WINDOW * size_of::<i32>()) as u32;
         while !is_done.load(SeqCst) && !walks.is_finished() {
             let start = windows.wait();
+            // SAFETY: there is a weight for each thread, a number for each thread of a block, a score for each block.
             unsafe {
                 launch!(module.score<<<ROWS, WINDOW as u32, shared_bytes, urgent>>>(
                     weights.as_device_ptr(),

@@ -84,7 +84,7 @@ mod shared_memory {
 
     unsafe extern "C" {
         // The kernel's shared arrays are offsets into it; the launch gives its size.
-        #[allow(improper_ctypes)]
+        #[allow(improper_ctypes, reason = "nobody but this crate gives it a meaning")]
         #[nvvm_internal::addrspace(3)]
         static preempt_smem: Shared<u128>;
     }

@@ -1,0 +1,43 @@
+//! What the tests and the model run the worker loop with.
+
+use super::{Block, Body, Chunk};
+
+/// A block of one thread on a given SM.
+pub struct OneThread(pub u32);
+
+impl Block for OneThread {
+    fn sm(&self) -> u32 {
+        self.0
+    }
+    fn clock(&self) -> u64 {
+        0
+    }
+    fn await_previous(&self) {}
+    fn release_next(&self) {}
+    fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
+        decide(self)
+    }
+    fn elect_last(&mut self, last: impl FnOnce()) {
+        last()
+    }
+    fn barrier(&mut self) {}
+    fn any(&mut self, predicate: bool) -> bool {
+        predicate
+    }
+}
+
+/// The task that it is at, and `task(index, droppable)`: whether it dropped.
+pub struct Tasks<F, const YIELDS: bool>(pub u32, pub F);
+
+impl<F: FnMut(u32, bool) -> bool, const YIELDS: bool> Body for Tasks<F, YIELDS> {
+    const YIELDS: bool = YIELDS;
+    fn seek(&mut self, index: u32) {
+        self.0 = index;
+    }
+    fn advance(&mut self) {
+        self.0 += 1;
+    }
+    fn run(&mut self, droppable: bool) -> bool {
+        (self.1)(self.0, droppable)
+    }
+}
