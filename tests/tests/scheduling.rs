@@ -6,7 +6,10 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::Duration;
 
-use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Priority, Scheduler, Stream};
+use preempt::policy::{Arrival, DeviceView, Plan, Policy, StaticPriority};
+use preempt::{
+    Buffer, Call, Device, Error, Handle, LaunchId, LaunchReport, Priority, Scheduler, Stream,
+};
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -213,6 +216,52 @@ fn empty_buffers_work() {
     assert_eq!(stream.download(&out).and_then(|copy| copy.wait()).expect("copied"), [1]);
     stream.upload(Vec::new(), &mut empty).and_then(|copy| copy.wait()).expect("copied");
     assert!(stream.download(&empty).and_then(|copy| copy.wait()).expect("copied").is_empty());
+}
+
+/// Static priorities, by a clock that may not go back.
+struct Clocked(StaticPriority, Duration);
+
+impl Clocked {
+    fn look(&mut self, now: Duration) {
+        assert!(now >= self.1, "{now:?} after {:?}", self.1);
+        self.1 = now;
+    }
+}
+
+impl Policy for Clocked {
+    fn name(&self) -> &str {
+        "clocked"
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.look(now);
+        self.0.arrived(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.look(now);
+        self.0.departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.look(now);
+        self.0.assign(now, device, plan);
+    }
+}
+
+#[test]
+fn the_clock_of_a_policy_never_goes_back() {
+    let device = Device::cpu(2, 1).expect("a device");
+    let policy = Clocked(StaticPriority::new(), Duration::ZERO);
+    let scheduler = Scheduler::builder().device(device).policy(policy).build().expect("built");
+    let mut log = scheduler.zeroed::<u32>(200).expect("memory");
+    let gate = Gate::new(&scheduler);
+    gate.open();
+    let stream = scheduler.stream(0);
+    for name in 0..20 {
+        let _running = launch(&stream, gated(&gate.0, &mut log, name).grid(1));
+    }
+    scheduler.synchronize().expect("the policy is still there");
 }
 
 #[test]

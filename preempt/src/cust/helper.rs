@@ -146,9 +146,9 @@ impl Thread {
                     Err(panic) => Err(format!("panicked: {panic}").into()),
                 };
                 // What it put into the stream before it failed is waited for, too.
-                let over = self.tasks.clone().over(errand.clone(), result);
+                let over = self.tasks.clone().over(errand.clone(), result.clone());
                 if let Err(error) = stream.add_callback(Box::new(over)) {
-                    self.end(&errand, Err(words(error).into()));
+                    self.end(&errand, result.and(Err(words(error).into())));
                 }
             }
             Task::Await { event, errand } => self.awaited.push((event, errand)),

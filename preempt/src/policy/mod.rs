@@ -40,7 +40,7 @@ pub struct Arrival {
 /// Decides which launch runs on which SMs.
 ///
 /// Hooks are called by the engine, in order, from whichever thread drives it. `now` is the time
-/// since the scheduler was built. The scheduler waits for them: a hook must not wait for the
+/// since the scheduler was built, and never goes back. The scheduler waits for them: a hook must not wait for the
 /// scheduler, nor drop it.
 pub trait Policy: Send {
     /// The name that errors and reports use.

@@ -158,7 +158,10 @@ fn check_preemptible(entry: &str, functions: &Functions<'_>) -> Result<(), Kerne
 fn hardware_index(body: &str) -> Option<&str> {
     body.match_indices('%').find_map(|(at, _)| {
         let end = body[at + 1..].find(|c| !is_of_name(c)).map_or(body.len(), |len| at + 1 + len);
-        let axis = body[end..].starts_with(['.']).then(|| end + 2).filter(|&end| end <= body.len());
+        let axis = body[end..]
+            .starts_with(['.'])
+            .then(|| end + 2)
+            .filter(|&end| body.is_char_boundary(end));
         HARDWARE_INDEX.contains(&&body[at..end]).then(|| &body[at..axis.unwrap_or(end)])
     })
 }

@@ -156,11 +156,12 @@ impl Turn for Core {
             return News::default();
         }
         self.news.happened = !messages.is_empty();
-        self.take_reports();
+        // Once, so that the policy's clock never goes back.
         let now = self.start.elapsed();
+        self.take_reports(now);
         for message in messages.drain(..) {
             match message {
-                Message::Submit(job) => self.submit(job),
+                Message::Submit(job) => self.submit(now, job),
                 Message::Cancel(completion) => {
                     if let Some(&op) = completion.op.get() {
                         self.engine.handle(now, Event::Cancel { op }, &mut self.actions);
@@ -175,7 +176,7 @@ impl Turn for Core {
                     }
                 }
             }
-            self.act();
+            self.act(now);
         }
         // What goes wrong on the way may give the policy more to decide, and an errand that was started
         // may be over already.
@@ -185,7 +186,7 @@ impl Turn for Core {
             if self.actions.is_empty() {
                 break;
             }
-            self.act();
+            self.act(now);
         }
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
@@ -235,7 +236,7 @@ impl Core {
         self.engine.refusal()
     }
 
-    fn submit(&mut self, job: Job) {
+    fn submit(&mut self, now: Duration, job: Job) {
         let submission = Submission {
             stream: job.stream,
             name: job.name,
@@ -245,14 +246,13 @@ impl Core {
                 Work::Copy { .. } | Work::Errand(_) => None,
             },
         };
-        let op = self.engine.submit(self.start.elapsed(), submission, &mut self.actions);
+        let op = self.engine.submit(now, submission, &mut self.actions);
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
         self.jobs.insert(op, InWork { job, fault: None, drops: None, is_done: false });
     }
 
-    fn take_reports(&mut self) {
-        let now = self.start.elapsed();
+    fn take_reports(&mut self, now: Duration) {
         // Posts first: a fault comes before the post of its cohort, so whoever has read the post
         // finds the fault below. The engine has to hear of the fault first.
         let mut out = std::mem::take(&mut self.out);
@@ -271,7 +271,7 @@ impl Core {
                 Report::CopyDone(op) => {
                     self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
                 }
-                Report::Fault(op, message) => self.fault(op, message),
+                Report::Fault(op, message) => self.fault(now, op, message),
                 Report::Lost(message) => {
                     self.lost.get_or_insert(message);
                     // No post comes any more, and what would be told to the device is told to nobody.
@@ -286,7 +286,7 @@ impl Core {
             self.engine.handle(now, Event::CohortOut { op, slot, done }, &mut self.actions);
         }
         self.out = out;
-        self.act();
+        self.act(now);
     }
 
     fn end_errands(&mut self, now: Duration) {
@@ -295,7 +295,7 @@ impl Core {
             let Some(end) = errand.end() else { return true };
             self.news.happened = true;
             if let Err(message) = end {
-                self.fault(*op, message);
+                self.fault(now, *op, message);
             }
             self.engine.handle(now, Event::CopyDone { op: *op }, &mut self.actions);
             false
@@ -304,15 +304,15 @@ impl Core {
         self.errands = errands;
     }
 
-    fn fault(&mut self, op: OpKey, message: Arc<str>) {
+    fn fault(&mut self, now: Duration, op: OpKey, message: Arc<str>) {
         if let Some(work) = self.jobs.get_mut(op) {
             work.fault.get_or_insert(message);
         }
-        self.engine.handle(self.start.elapsed(), Event::Fault { op }, &mut self.actions);
+        self.engine.handle(now, Event::Fault { op }, &mut self.actions);
     }
 
     /// Carries out the engine's actions, and those that come of them.
-    fn act(&mut self) {
+    fn act(&mut self, now: Duration) {
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
             for action in actions.drain(..) {
@@ -320,9 +320,9 @@ impl Core {
                     Action::Launch(order) => {
                         if let Err(error) = self.launch(order) {
                             let CohortOrder { op, slot, .. } = order;
-                            self.fault(op, error.to_string().into());
+                            self.fault(now, op, error.to_string().into());
                             let out = Event::Refused { op, slot };
-                            self.engine.handle(self.start.elapsed(), out, &mut self.actions);
+                            self.engine.handle(now, out, &mut self.actions);
                         }
                     }
                     Action::Signal { lane, signal } => {

@@ -34,6 +34,12 @@ fn a_preemptible_entry_may_not() {
 }
 
 #[test]
+fn an_axis_may_be_anything() {
+    let message = refusal("", "mov.u32 %r1, %ctaid.é;");
+    assert!(message.contains("`k` reads `%ctaid` in `k`"), "{message}");
+}
+
+#[test]
 fn nor_may_a_function_that_it_calls() {
     let helpers = "
         .func (.param .b32 func_retval0) inner(.param .b32 inner_param_0)
