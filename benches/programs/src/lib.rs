@@ -1,0 +1,94 @@
+//! The benchmarks that FLEP (ASPLOS 2017, table 1) and EffiSha (PPoPP 2017, table 2) were measured with: the
+//! launches around the kernels of `preempt-suite`, with inputs from a seed, outputs, and sequential
+//! references. One file for each benchmark; [`ALL`] is the list.
+//!
+//! A [`Program`] is a list of typed calls, so whoever runs it chooses how: through a scheduler, or as raw
+//! launches on the same buffers.
+
+use std::fmt;
+
+use preempt::{Buffer, Call, Error, Scheduler};
+
+mod outputs;
+
+mod mm;
+mod va;
+
+pub use outputs::{Output, Tolerance, Values};
+
+/// How large a program is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Size {
+    /// For the CPU device, for references and for sanitizers: a hundred block-tasks or a few in each large
+    /// launch, of a fraction of a millisecond on a CPU device's SM.
+    Reduced,
+    /// Few block-tasks: FLEP's "trivial" input.
+    Trivial,
+    /// FLEP's "small" input: an urgent kernel.
+    Small,
+    /// The full input: about a quarter of the time in the paper's table, on an H200.
+    Large,
+}
+
+/// A benchmark.
+#[derive(Clone, Copy)]
+pub struct Definition {
+    /// The papers' name.
+    pub name: &'static str,
+    /// Where it was first published.
+    pub source: &'static str,
+    /// FLEP's amortizing factor (table 1), for the rows that do as FLEP did; for EffiSha's benchmarks what
+    /// suits their block-tasks.
+    pub flep_amortize: u32,
+    /// Allocates and describes it; nothing runs yet.
+    pub build: fn(&Scheduler, Size, u32) -> Result<Program, Error>,
+}
+
+impl fmt::Debug for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Definition").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The launches of a benchmark with its buffers.
+///
+/// `setup` runs once. After it, `steps` can run any number of times, whatever the outputs hold before: a
+/// step resets what others change.
+#[derive(Debug)]
+pub struct Program {
+    /// Make the inputs.
+    pub setup: Vec<Call>,
+    /// One run, in order.
+    pub steps: Vec<Call>,
+    /// The step that takes most of the time, by its index. Running the steps before it makes its input.
+    pub dominant: usize,
+    /// What the steps have to give.
+    pub outputs: Vec<Output>,
+}
+
+/// The suite.
+pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION];
+
+/// The benchmark of this name.
+pub fn find(name: &str) -> Option<&'static Definition> {
+    ALL.iter().find(|definition| definition.name == name)
+}
+
+/// The number of blocks of `block` threads for `length` elements.
+fn blocks(length: usize, block: u32) -> u32 {
+    length.div_ceil(block as usize) as u32
+}
+
+/// A buffer of `length` random numbers from `low` to `high`, and the call that makes them.
+fn random_f32(
+    scheduler: &Scheduler,
+    setup: &mut Vec<Call>,
+    seed: u32,
+    (low, high): (f32, f32),
+    length: usize,
+) -> Result<Buffer<f32>, Error> {
+    use preempt_suite::input::{BLOCK, fill_f32};
+    let mut buffer = scheduler.zeroed(length)?;
+    setup.push(fill_f32(seed, low, high, &mut buffer).grid(blocks(length, BLOCK)));
+    Ok(buffer)
+}
