@@ -228,19 +228,56 @@ impl Default for DropList {
 
 /// Where the last block of a cohort tells the host that the cohort is out; in host-mapped memory.
 ///
-/// High half: the cohort's ticket. Low half: the tasks that the cohort finished.
+/// From the highest bit: 20 of the cohort's ticket, 12 of the amortizing factor, 32 of the tasks that the
+/// cohort finished.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Post(pub AtomicU64);
 
+/// What a post says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Posted {
+    /// Tasks that the cohort finished.
+    pub done: u32,
+    /// The amortizing factor that the last block had come to when it left; 0 if it had run nothing.
+    pub amortize: u32,
+}
+
+/// The largest ticket. A later use of a post can be told from an earlier one if it is fewer than half as
+/// many uses away.
+pub const MAX_TICKET: u32 = (1 << 20) - 1;
+
+const AMORTIZE_BITS: u32 = 12;
+
 impl Post {
-    /// The number of tasks that the cohort with this `ticket` finished, once it is out.
+    /// The word of the cohort with this `ticket`. Amortizing factors beyond 4095 are told as that.
+    #[inline(always)]
+    pub const fn word(ticket: u32, posted: Posted) -> u64 {
+        let most = (1 << AMORTIZE_BITS) - 1;
+        let amortize = if posted.amortize < most { posted.amortize } else { most };
+        Halves { high: ticket << AMORTIZE_BITS | amortize, low: posted.done }.pack()
+    }
+
+    /// What the cohort with this `ticket` did, once it is out.
     ///
-    /// Everything that those tasks wrote is visible to the caller after `Some`.
-    pub fn read(&self, ticket: u32) -> Option<u32> {
+    /// Everything that its tasks wrote is visible to the caller after `Some`.
+    pub fn read(&self, ticket: u32) -> Option<Posted> {
+        let (last, posted) = self.last();
+        (last == ticket).then_some(posted)
+    }
+
+    /// Whether the cohort with this `ticket`, or a later one that uses the post, is out.
+    pub fn has_passed(&self, ticket: u32) -> bool {
+        let ahead = self.last().0.wrapping_sub(ticket) & MAX_TICKET;
+        ahead <= MAX_TICKET / 2
+    }
+
+    /// The last cohort's ticket, and what it did.
+    fn last(&self) -> (u32, Posted) {
         // Acquire: pairs with the last block's release fence before its store of this word.
-        let post = Halves::unpack(self.0.load(crate::atomic_shim::Ordering::Acquire));
-        (post.high == ticket).then_some(post.low)
+        let Halves { high, low } = Halves::unpack(self.0.load(Ordering::Acquire));
+        let amortize = high & ((1 << AMORTIZE_BITS) - 1);
+        (high >> AMORTIZE_BITS, Posted { done: low, amortize })
     }
 }
 
@@ -270,7 +307,7 @@ pub struct Cohort {
     pub tasks: u32,
     /// Block-tasks in x, y and z: the grid that the kernel sees.
     pub grid: [u32; 3],
-    /// Which use of the post this cohort is; never zero.
+    /// Which use of the post this cohort is; from 1 to [`MAX_TICKET`].
     pub ticket: u32,
     /// Blocks in this cohort's grid.
     pub blocks: u32,
@@ -335,6 +372,33 @@ mod tests {
         let next = Signal::new(1 << 36, SmRange::EMPTY);
         assert_eq!(next.epoch(), 0);
         assert!(next.is_newer(last) && !last.is_newer(next));
+    }
+
+    // loom's atomics live in a model.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_post_keeps_ticket_factor_and_tasks() {
+        for (ticket, amortize, done) in
+            [(1, 0, 0), (MAX_TICKET, 4095, MAX_TASKS), (77, 16, u32::MAX)]
+        {
+            let posted = Posted { done, amortize };
+            let post = Post(AtomicU64::new(Post::word(ticket, posted)));
+            assert_eq!(post.read(ticket), Some(posted));
+            assert_eq!(post.read(ticket - 1), None);
+        }
+        let many = Posted { done: 3, amortize: 100_000 };
+        let post = Post(AtomicU64::new(Post::word(2, many)));
+        assert_eq!(post.read(2), Some(Posted { done: 3, amortize: 4095 }));
+    }
+
+    // loom's atomics live in a model.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_later_ticket_has_passed_an_earlier_one() {
+        let at = |ticket| Post(AtomicU64::new(Post::word(ticket, Posted::default())));
+        assert!(at(5).has_passed(5) && at(6).has_passed(5) && !at(4).has_passed(5));
+        assert!(at(1).has_passed(MAX_TICKET) && !at(MAX_TICKET).has_passed(1));
+        assert!(!at(0).has_passed(1), "a fresh post");
     }
 
     #[test]

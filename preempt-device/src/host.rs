@@ -262,6 +262,36 @@ impl fmt::Debug for Args {
     }
 }
 
+/// How a launch shares the device with others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Preemption {
+    /// It can be interrupted: its preemptible entry runs, a persistent loop that pulls block-tasks.
+    #[default]
+    Software,
+    /// It runs through to its end once it has started: its plain entry, an ordinary grid. Launches that are
+    /// more urgent go before blocks of it that wait for room, and after those that run. What more urgent work
+    /// has to wait for is then as long as this launch: for short kernels.
+    Native,
+    /// `Native` where the whole launch is known to take less time than interrupting it would, by
+    /// earlier launches of the kernel with as many block-tasks; `Software` otherwise.
+    Auto,
+}
+
+/// How many block-tasks a block claims at once, between two looks at the signal (FLEP section 4.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Amortize {
+    /// As many as take about 10 µs, judging by the time of the block's last ones (after EffiSha section 4.2).
+    Auto,
+    /// So many at most, whatever they take; at least 1.
+    Tasks(u32),
+}
+
+impl From<u32> for Amortize {
+    fn from(tasks: u32) -> Amortize {
+        Amortize::Tasks(tasks)
+    }
+}
+
 /// A kernel with its arguments, ready to be launched on a stream.
 ///
 /// The launch function of each kernel returns one; nothing runs before a stream launches it.
@@ -277,7 +307,8 @@ pub struct BorrowingCall<'a> {
     args: Args,
     grid: Dim3,
     block: Option<Dim3>,
-    amortize: Option<u32>,
+    amortize: Option<Amortize>,
+    preemption: Option<Preemption>,
     borrows: PhantomData<&'a ()>,
 }
 
@@ -289,7 +320,8 @@ impl<'a> BorrowingCall<'a> {
     /// `args` holds what the kernel's entry takes, in order. What it borrows, it borrows for `'a`.
     pub unsafe fn new(kernel: &'static Kernel, args: Args) -> BorrowingCall<'a> {
         let (grid, borrows) = (Dim3::from(1), PhantomData);
-        BorrowingCall { kernel, args, grid, block: None, amortize: None, borrows }
+        let (block, amortize, preemption) = (None, None, None);
+        BorrowingCall { kernel, args, grid, block, amortize, preemption, borrows }
     }
 
     /// Sets the grid, in block-tasks.
@@ -304,10 +336,16 @@ impl<'a> BorrowingCall<'a> {
         self
     }
 
-    /// Sets the amortizing factor for this launch: the most block-tasks that a block claims at
-    /// once, between two looks at the signal (FLEP section 4.1).
-    pub fn amortize(mut self, tasks: u32) -> BorrowingCall<'a> {
-        self.amortize = Some(tasks);
+    /// Sets the amortizing factor for this launch: a number, or [`Amortize::Auto`]. Otherwise it is the
+    /// attribute's, and that is automatic unless it says something else.
+    pub fn amortize(mut self, amortize: impl Into<Amortize>) -> BorrowingCall<'a> {
+        self.amortize = Some(amortize.into());
+        self
+    }
+
+    /// Sets how this launch shares the device; otherwise it is the scheduler's setting.
+    pub fn preemption(mut self, preemption: Preemption) -> BorrowingCall<'a> {
+        self.preemption = Some(preemption);
         self
     }
 
@@ -337,7 +375,13 @@ impl<'a> BorrowingCall<'a> {
     }
 
     /// The amortizing factor that the caller asked for, or else the attribute's.
-    pub fn amortizing_factor(&self) -> Option<u32> {
-        self.amortize.or(self.kernel.amortize)
+    pub fn amortizing_factor(&self) -> Amortize {
+        let attribute = || self.kernel.amortize.map_or(Amortize::Auto, Amortize::Tasks);
+        self.amortize.unwrap_or_else(attribute)
+    }
+
+    /// How the caller wants the launch to share the device.
+    pub fn preemption_mode(&self) -> Option<Preemption> {
+        self.preemption
     }
 }

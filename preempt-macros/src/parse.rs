@@ -91,7 +91,7 @@ pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at mos
 pub const AMORTIZE_LIMITS: &str =
     "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
 
-const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16`, `idempotent`, \
+const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16` or `amortize = auto`, `idempotent`, \
     `yield_in_loops`, `crate = path::to::preempt_device`";
 
 /// Options without a value.
@@ -153,7 +153,9 @@ impl Options {
             } else if name == "block" {
                 block.replace(input.parse::<Expr>()?).is_some()
             } else if name == "amortize" {
-                amortize.replace(input.parse::<Expr>()?).is_some()
+                let value = input.parse::<Expr>()?;
+                let is_auto = matches!(&value, Expr::Path(path) if path.path.is_ident("auto"));
+                amortize.replace((!is_auto).then_some(value)).is_some()
             } else if name == "crate" {
                 krate.replace(input.call(Path::parse_mod_style)?).is_some()
             } else {
@@ -171,6 +173,7 @@ impl Options {
                 input.parse::<Token![,]>()?;
             }
         }
+        let amortize = amortize.flatten();
         if let Some(amortize) = &amortize
             && literal(amortize) == Some(0)
         {

@@ -87,7 +87,7 @@ pub use error::Error;
 pub use module::Module;
 pub use policy::Priority;
 pub use preempt_device;
-pub use preempt_device::host::{BorrowingCall, Call, Dim3};
+pub use preempt_device::host::{Amortize, BorrowingCall, Call, Dim3, Preemption};
 pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
 pub use scheduler::{Handle, Output, Scheduler, SchedulerBuilder, Scope, Stream};

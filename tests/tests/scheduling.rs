@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use preempt::policy::{Arrival, DeviceView, Plan, Policy, StaticPriority};
 use preempt::{
-    Buffer, Call, Device, Error, Handle, LaunchId, LaunchReport, Priority, Scheduler, Stream,
+    Amortize, Buffer, Call, Device, Error, Handle, LaunchId, LaunchReport, Preemption, Priority,
+    Scheduler, Stream,
 };
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
@@ -377,4 +378,83 @@ fn a_scope_waits_for_its_launches_even_if_it_panics() {
     }
     let counts = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
     assert!(counts.iter().all(|&count| count == 2));
+}
+
+#[test]
+fn a_native_launch_runs_through_whoever_comes() {
+    let scheduler = scheduler(2);
+    let (gate, open) = (Gate::new(&scheduler), Gate::new(&scheduler));
+    let mut log = scheduler.zeroed(64).expect("memory");
+    let call = gated(&gate.0, &mut log, 1).grid(40).preemption(Preemption::Native);
+    let native = launch(&scheduler.stream(0), call);
+    gate.wait_for(2);
+    let mut urgent_log = scheduler.zeroed(4).expect("memory");
+    open.open();
+    let urgent = launch(&scheduler.stream(1), gated(&open.0, &mut urgent_log, 2).grid(2));
+    assert!(!urgent.is_done(), "nobody leaves");
+    gate.open();
+    urgent.wait().expect("runs");
+    let report = native.wait().expect("runs");
+    assert!(report.native);
+    assert_eq!((report.tasks, report.yields, report.resumes, report.amortize), (40, 0, 0, 0));
+    let log = scheduler.stream(0).download(&log).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(log[0], 40, "each block-task once");
+}
+
+#[test]
+fn native_and_other_launches_of_a_stream_keep_their_order() {
+    let device = Device::cpu(2, 2).expect("a device");
+    let builder = Scheduler::builder().device(device).preemption(Preemption::Native);
+    let scheduler = builder.build().expect("a scheduler");
+    let stream = scheduler.stream(0);
+    let mut data = scheduler.zeroed::<u32>(64).expect("memory");
+    #[preemptible(block = 1)]
+    fn multiply_add(data: SliceMut<u32>, factor: u32, offset: u32) {
+        let task = thread::block_idx_x() as usize;
+        // SAFETY: each block-task has an element, and launches run one after the other.
+        unsafe { data.write(task, data.read(task).wrapping_mul(factor).wrapping_add(offset)) };
+    }
+    let (mut expected, mut handles) = (0u32, Vec::new());
+    for step in 0..200 {
+        let call = multiply_add(&mut data, 31, step).grid(64);
+        let is_native = step % 7 != 3;
+        let call = if is_native { call } else { call.preemption(Preemption::Software) };
+        handles.push((launch(&stream, call), is_native));
+        expected = expected.wrapping_mul(31).wrapping_add(step);
+    }
+    for (handle, is_native) in handles {
+        let report = handle.wait().expect("runs");
+        assert_eq!((report.native, report.tasks), (is_native, 64));
+    }
+    let found = stream.download(&data).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(found, [expected; 64]);
+}
+
+#[test]
+fn a_panic_in_a_native_launch_is_its_failure() {
+    let scheduler = scheduler(2);
+    #[preemptible(block = 1)]
+    fn fails(at: u32) {
+        assert!(thread::block_idx_x() != at, "at this one");
+    }
+    let stream = scheduler.stream(0);
+    let handle = launch(&stream, fails(7).grid(30).preemption(Preemption::Native));
+    let error = handle.wait().expect_err("it panics");
+    assert!(error.to_string().contains("at this one"), "{error}");
+    launch(&stream, fails(100).grid(30).preemption(Preemption::Native)).wait().expect("runs");
+}
+
+#[test]
+fn a_launch_reports_its_amortizing_factor() {
+    let scheduler = scheduler(1);
+    let mut log = scheduler.zeroed(256).expect("memory");
+    let gate = Gate::new(&scheduler);
+    gate.open();
+    let stream = scheduler.stream(0);
+    let call = gated(&gate.0, &mut log, 1).grid(100);
+    let report = launch(&stream, call.clone().amortize(7)).wait().expect("runs");
+    assert_eq!(report.amortize, 7);
+    // What the block came to is a matter of time.
+    let report = launch(&stream, call.amortize(Amortize::Auto)).wait().expect("runs");
+    assert!((1..=1024).contains(&report.amortize), "{report:?}");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use preempt_device::abi::{Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange};
-use preempt_device::host::Call;
+use preempt_device::host::{Amortize, Call};
 
 use crate::gpu::{Error, Gpu};
 use crate::memory::{Array, Pinned};
@@ -81,7 +81,10 @@ impl Control {
             ticket: self.ticket,
             blocks,
             workers: blocks,
-            amortize: call.amortizing_factor().unwrap_or(AMORTIZE),
+            amortize: match call.amortizing_factor() {
+                Amortize::Auto => AMORTIZE,
+                Amortize::Tasks(tasks) => tasks,
+            },
             pace: self.pace,
             slot: 0,
             parity: 0,
@@ -110,6 +113,6 @@ impl Control {
     #[inline]
     pub fn out(&self) -> Option<u32> {
         // SAFETY: a post, which host and device access atomically.
-        unsafe { &*self.post.host().cast::<Post>() }.read(self.ticket)
+        unsafe { &*self.post.host().cast::<Post>() }.read(self.ticket).map(|posted| posted.done)
     }
 }

@@ -4,7 +4,7 @@
 //! [`Block`] and [`Body`] alone. States, counters and races are named in `README.md` beside this
 //! file.
 
-use crate::abi::{COHORT_SLOTS, Claims, Cohort, ControlBlock, Halves, Post, departures};
+use crate::abi::{COHORT_SLOTS, Claims, Cohort, ControlBlock, Halves, Post, Posted, departures};
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 
 mod drops;
@@ -77,6 +77,12 @@ impl Chunk {
     /// Nothing claimed: the block leaves.
     pub const NONE: Chunk = Chunk { start: 0, len: 0, drops: 0 };
 
+    /// As [`NONE`](Chunk::NONE), since there is no task left: what the block would have claimed at most.
+    #[inline(always)]
+    const fn over(most: u32) -> Chunk {
+        Chunk { start: most, len: 0, drops: 0 }
+    }
+
     /// In one word: 31 bits for each of `start` and `len`, 2 for `drops`. Zero is `NONE`.
     #[inline(always)]
     pub const fn pack(self) -> u64 {
@@ -116,7 +122,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     let sm = block.sm();
     let mut pace = Pace::default();
     let mut done = 0;
-    loop {
+    let amortize = loop {
         let clock = block.clock();
         let chunk = block.elect(|block| {
             // SAFETY: the caller's promise.
@@ -125,7 +131,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             chunk
         });
         if chunk.len == 0 {
-            break;
+            break chunk.start;
         }
         let (mut left, mut drops) = (chunk.len, chunk.drops);
         body.seek(chunk.start);
@@ -158,11 +164,11 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         if left == 0 && cohort.blocks >= cohort.tasks {
             // There is a block for each task, so another look is not worth its time. If a block was
             // sent away before it took one, a later cohort will.
-            break;
+            break chunk.len;
         }
-    }
+    };
     block.release_next();
-    block.elect_last(|| leave(control, post, cohort, done));
+    block.elect_last(|| leave(control, post, cohort, Posted { done, amortize }));
 }
 
 /// When the block claimed last, and how many tasks.
@@ -236,16 +242,17 @@ unsafe fn claim<B: Block, T: Body>(
         }
     }
     let tasks = u64::from(cohort.tasks);
-    if claimed >= tasks {
-        return Chunk::NONE;
-    }
     let most = pace.limit(cohort, now);
+    let over = Chunk::over(if pace.is_first() { 0 } else { most });
+    if claimed >= tasks {
+        return over;
+    }
     // Below a quarter of a chunk's time, looking costs more than an even end gains.
     let least = if cohort.pace == 0 { 1 } else { most / 4 };
     let size = chunk_size((tasks - claimed) as u32, cohort.workers, least, most);
     let start = claims.next.fetch_add(u64::from(size), Relaxed);
     if start >= tasks {
-        return Chunk::NONE;
+        return over;
     }
     let len = u64::from(size).min(tasks - start) as u32;
     Chunk { start: start as u32, len, drops: 0 }
@@ -259,11 +266,11 @@ fn chunk_size(remaining: u32, workers: u32, least: u32, most: u32) -> u32 {
     (remaining / (2 * workers).max(1)).max(least).min(most).max(1)
 }
 
-/// Counts this block and its `done` tasks out of the cohort; the last block posts the cohort.
+/// Counts this block and its tasks out of the cohort; the last block posts the cohort.
 ///
 /// Runs on one thread, after a barrier of the whole block.
 #[inline(always)]
-fn leave(control: &ControlBlock, post: &Post, cohort: &Cohort, done: u32) {
+fn leave(control: &ControlBlock, post: &Post, cohort: &Cohort, own: Posted) {
     // Nobody uses the other one: the launch before on this control block is out, and the one after
     // comes when this one is out.
     control.claims[1 - cohort.turn()].next.store(0, Relaxed);
@@ -273,12 +280,13 @@ fn leave(control: &ControlBlock, post: &Post, cohort: &Cohort, done: u32) {
     // Release: what this block wrote comes before its count below, which the next launch of the
     // stream may look at.
     fence_release();
-    let before = left.fetch_add(departures(1, done), Relaxed);
+    let before = left.fetch_add(departures(1, own.done), Relaxed);
     let before = Halves::unpack(before.wrapping_sub(cohort.left));
     if before.high + 1 == cohort.blocks {
         // Acquire: the last block takes over what all other blocks of the cohort wrote. Release, to
         // the host: all of that comes before the post.
         fence_acq_rel_to_host();
-        post.0.store(Halves { high: cohort.ticket, low: before.low + done }.pack(), Relaxed);
+        let all = Posted { done: before.low + own.done, ..own };
+        post.0.store(Post::word(cohort.ticket, all), Relaxed);
     }
 }

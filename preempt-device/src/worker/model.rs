@@ -11,7 +11,7 @@ use loom::thread;
 use super::drops::{put_back, take};
 use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, run};
-use crate::abi::{Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange, departures};
+use crate::abi::{Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange, departures};
 use crate::atomic_shim::Ordering::Relaxed;
 
 /// What tasks write, one cell each, without atomics: loom checks every access.
@@ -129,7 +129,7 @@ impl Launch {
     /// Polls a post, as the host does. Nothing else orders the host after the blocks.
     fn wait(&self, lane: usize, ticket: u32) -> u32 {
         loop {
-            if let Some(done) = self.posts[lane].read(ticket) {
+            if let Some(Posted { done, .. }) = self.posts[lane].read(ticket) {
                 return done;
             }
             thread::yield_now();

@@ -191,6 +191,16 @@ pub(crate) struct Grid {
     pub block: Dim3,
 }
 
+/// A launch as an ordinary grid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Native {
+    /// Block-tasks in x, y and z, and in all.
+    pub extents: [u32; 3],
+    pub tasks: u32,
+    pub post: *const Post,
+    pub ticket: u32,
+}
+
 /// A copy between the device and the host, or on the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
@@ -293,6 +303,16 @@ pub(crate) trait Backend: Send + Sync {
     /// Queues a cohort in a lane, without waiting for anything. Fills in what only the device knows:
     /// [`Cohort::lane`], and [`Cohort::barrier`] where the kernel can do without.
     fn launch(&self, op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error>;
+
+    /// Queues a launch in a lane as an ordinary grid, without waiting for anything: it runs through, and
+    /// posts then that all its block-tasks are done.
+    fn launch_native(
+        &self,
+        op: OpKey,
+        lane: u32,
+        grid: &Arc<Grid>,
+        native: Native,
+    ) -> Result<(), Error>;
 
     /// Writes a lane's signal word, without waiting for anything. Words of one lane arrive in order.
     fn signal(&self, lane: u32, signal: Signal);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use preempt_device::abi::{COHORT_SLOTS, departures};
+use preempt_device::abi::{COHORT_SLOTS, MAX_TICKET, departures};
 
 /// A control block of the device, by number.
 pub(crate) type ControlIndex = u32;
@@ -63,7 +63,7 @@ impl Controls {
     /// The ticket of the next cohort in a slot; never 0, which is what a fresh post holds.
     pub fn ticket(&mut self, control: ControlIndex, slot: usize) -> u32 {
         let ticket = &mut self.all[control as usize].tickets[slot];
-        *ticket = ticket.wrapping_add(1).max(1);
+        *ticket = *ticket % MAX_TICKET + 1;
         *ticket
     }
 }

@@ -1,6 +1,6 @@
 //! One launch, from its arrival to its last cohort.
 
-use preempt_device::abi::{COHORT_SLOTS, SmRange};
+use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::controls::ControlUse;
 use super::lanes::LaneIndex;
@@ -13,6 +13,8 @@ pub(crate) struct LaunchSpec {
     pub tasks: u32,
     /// Blocks of the kernel that fit on one SM.
     pub blocks_per_sm: u32,
+    /// Whether it runs as an ordinary grid: in one cohort, of which no block leaves before the end.
+    pub native: bool,
 }
 
 /// What became of a launch.
@@ -25,6 +27,11 @@ pub struct LaunchReport {
     pub yields: u32,
     /// How many later cohorts ran block-tasks: each is a resume or a growth in mid-kernel.
     pub resumes: u32,
+    /// The amortizing factor: how many block-tasks a block came to claim at once, between two looks at the
+    /// signal, at the end of the launch, as its last block saw it; at most 4095. 0 for a native launch.
+    pub amortize: u32,
+    /// Whether it ran as an ordinary grid, without preemption.
+    pub native: bool,
 }
 
 /// The states of EffiSha (section 5.1), from the time that a policy knows the launch.
@@ -87,7 +94,7 @@ impl Launch {
             planned: 0,
             ran: false,
             started: false,
-            report: LaunchReport::default(),
+            report: LaunchReport { native: spec.native, ..LaunchReport::default() },
         }
     }
 
@@ -136,8 +143,13 @@ impl Launch {
     }
 
     /// Takes in what the cohort in `slot` did; the lane that it was in, if there was one.
-    pub fn cohort_out(&mut self, slot: usize, done: u32) -> Option<LaneIndex> {
+    pub fn cohort_out(
+        &mut self,
+        slot: usize,
+        Posted { done, amortize }: Posted,
+    ) -> Option<LaneIndex> {
         let cohort = self.cohorts[slot].take()?;
+        self.report.amortize = self.report.amortize.max(amortize);
         self.report.tasks += done;
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);

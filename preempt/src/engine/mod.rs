@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use preempt_device::abi::{Signal, SmRange};
+use preempt_device::abi::{Posted, Signal, SmRange};
 use slotmap::{SlotMap, new_key_type};
 
 use crate::device::LaneCount;
@@ -65,7 +65,7 @@ pub(crate) struct Submission<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// Every block of a cohort has left; together they ran `done` block-tasks.
-    CohortOut { op: OpKey, slot: u8, done: u32 },
+    CohortOut { op: OpKey, slot: u8, posted: Posted },
     /// The device did not take a cohort.
     Refused { op: OpKey, slot: u8 },
     /// A copy is over.
@@ -106,6 +106,8 @@ pub(crate) struct CohortOrder {
     /// What the slot's word is before the cohort.
     pub left: u64,
     pub signal: Signal,
+    /// Whether it is the launch's whole grid, as an ordinary one.
+    pub native: bool,
     pub blocks: u32,
     pub workers: u32,
     /// Set if the launch before in the stream may not have ended.
@@ -325,8 +327,8 @@ impl Engine {
     /// Takes in what happened. What no longer applies is ignored.
     pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
         match event {
-            Event::CohortOut { op, slot, done } => {
-                self.cohort_out(now, op, slot, Some(done), actions);
+            Event::CohortOut { op, slot, posted } => {
+                self.cohort_out(now, op, slot, Some(posted), actions);
             }
             Event::Refused { op, slot } => self.cohort_out(now, op, slot, None, actions),
             Event::CopyDone { op } => self.copy_done(now, op, actions),
@@ -410,25 +412,27 @@ impl Engine {
         }
     }
 
-    /// `done` is `None` if the cohort never was on the device.
+    /// `posted` is `None` if the cohort never was on the device.
     fn cohort_out(
         &mut self,
         now: Duration,
         key: OpKey,
         slot: u8,
-        done: Option<u32>,
+        posted: Option<Posted>,
         actions: &mut Vec<Action>,
     ) {
         let Some(Op { launch: Some(launch), phase, verdict, .. }) = self.ops.get_mut(key) else {
             return;
         };
-        if let (Some(done), Some(used), Some(cohort)) =
-            (done, launch.control, &launch.cohorts[usize::from(slot)])
+        if let (Some(posted), Some(used), Some(cohort)) =
+            (posted, launch.control, &launch.cohorts[usize::from(slot)])
+            && !launch.spec.native
         {
+            // An ordinary grid uses its post, and nothing else of a control block.
             launch.ran = true;
-            self.controls.depart(used.control, slot.into(), cohort.blocks, done);
+            self.controls.depart(used.control, slot.into(), cohort.blocks, posted.done);
         }
-        let Some(lane) = launch.cohort_out(slot.into(), done.unwrap_or(0)) else { return };
+        let Some(lane) = launch.cohort_out(slot.into(), posted.unwrap_or_default()) else { return };
         self.lanes.leave(lane, key, slot.into());
         if self.lanes.is_free(lane) {
             self.unsettled |= std::mem::take(&mut self.short_of_lanes);

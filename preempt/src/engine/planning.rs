@@ -33,6 +33,10 @@ impl Engine {
     pub(super) fn shrink(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        if launch.spec.native {
+            // Its blocks leave when they are done, whatever they are told.
+            return;
+        }
         let mut signalled = false;
         for cohort in launch.cohorts.iter().flatten() {
             let lane = cohort.lane;
@@ -54,6 +58,11 @@ impl Engine {
         let range = launch.range;
         let uncovered = self.ledger.uncovered(range);
         if uncovered == 0 {
+            return;
+        }
+        if launch.spec.native && !launch.is_out() {
+            // All its blocks are out, and find room by themselves.
+            self.ledger.cover(range);
             return;
         }
         // Without a free slot or lane the SMs stay uncovered until a cohort is out.
@@ -90,6 +99,7 @@ impl Engine {
             ticket: self.controls.ticket(control.control, slot),
             left: self.controls.left(control.control, slot),
             signal: self.lanes.enter(lane, key, slot),
+            native: launch.spec.native,
             blocks,
             workers: sms.saturating_mul(launch.spec.blocks_per_sm),
             after,
@@ -115,6 +125,7 @@ impl Engine {
             };
             let range = intersection(bequest, self.lanes.range(lane), sms);
             let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return };
+            let native = last.spec.native;
             let before = self.controls.left(used.control, slot);
             let after = After {
                 control: used.control,
@@ -136,7 +147,9 @@ impl Engine {
             else {
                 return;
             };
-            if self.order.lost(uses).is_some() {
+            // A native launch is in nobody's word, and looks at none: it can only follow another one, which
+            // is done when its lane comes to the next.
+            if launch.spec.native != native || self.order.lost(uses).is_some() {
                 return;
             }
             // One that was queued before may be done, and not reported.

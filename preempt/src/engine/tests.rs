@@ -13,7 +13,7 @@ use crate::policy::{DeviceView, StaticPriority};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Launch { stream: u32, priority: i32, tasks: u32, uses: Vec<(u64, bool)> },
+    Launch { stream: u32, priority: i32, tasks: u32, uses: Vec<(u64, bool)>, native: bool },
     Copy { stream: u32, uses: Vec<(u64, bool)> },
     Cohort(usize),
     CopyDone(usize),
@@ -24,8 +24,10 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let uses = || prop::collection::vec((0u64..4, any::<bool>()), 0..3);
     let step = prop_oneof![
-        3 => (0u32..4, 0i32..3, 1u32..30, uses())
-            .prop_map(|(stream, priority, tasks, uses)| Step::Launch { stream, priority, tasks, uses }),
+        3 => (0u32..4, 0i32..3, 1u32..30, uses(), 0..4)
+            .prop_map(|(stream, priority, tasks, uses, kind)| {
+                Step::Launch { stream, priority, tasks, uses, native: kind == 0 }
+            }),
         1 => (0u32..4, uses()).prop_map(|(stream, uses)| Step::Copy { stream, uses }),
         20 => any::<usize>().prop_map(Step::Cohort),
         1 => any::<usize>().prop_map(Step::CopyDone),
@@ -51,8 +53,8 @@ fn distinct(uses: Vec<(u64, bool)>) -> Vec<Use> {
 fn run(world: &mut World, steps: Vec<Step>) {
     for step in steps {
         match step {
-            Step::Launch { stream, priority, tasks, uses } => {
-                world.submit(stream, priority, tasks, &distinct(uses));
+            Step::Launch { stream, priority, tasks, uses, native } => {
+                world.submit_as(stream, priority, tasks, &distinct(uses), native);
             }
             Step::Copy { stream, uses } => {
                 world.submit(stream, 0, 0, &distinct(uses));
@@ -412,5 +414,29 @@ fn only_so_many_lanes_hold_launches_that_wait() {
         world.submit(stream, 0, 1, &[]);
     }
     assert_eq!(world.queued_ahead, LANES.chains as usize);
+    world.run_out();
+}
+
+#[test]
+fn a_native_launch_is_told_nothing_and_does_not_grow() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let native = world.submit_as(0, 0, 100, &[], true);
+    world.submit(1, 5, 2, &[]);
+    assert!(world.words.values().all(|word| !word.range().is_empty()), "nobody was sent away");
+    world.run_out();
+    let Some(Outcome::Done(report)) = world.op(native).finished else { panic!("done") };
+    assert_eq!((report.tasks, report.yields, report.resumes), (100, 0, 0));
+    assert!(report.native);
+}
+
+#[test]
+fn native_launches_queue_behind_one_another_and_behind_no_others() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    world.submit_as(0, 0, 10, &[], true);
+    world.submit_as(0, 0, 10, &[], true);
+    assert_eq!((world.cohorts.len(), world.queued_ahead), (2, 1));
+    world.submit(0, 0, 10, &[]);
+    world.submit_as(0, 0, 10, &[], true);
+    assert_eq!(world.queued_ahead, 1, "neither behind the other kind");
     world.run_out();
 }

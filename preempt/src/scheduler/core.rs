@@ -7,14 +7,16 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Post};
+use preempt_device::abi::{Cohort, Post, Posted};
+use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
 use super::baton::Turn;
 use super::errand::Errand;
+use super::estimates::Estimates;
 use super::handle::Completion;
 use super::lock;
-use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Report};
+use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
 use crate::engine::{
     Action, After, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome, Refusal,
     Submission, Use,
@@ -44,8 +46,8 @@ pub(super) enum Work {
     Launch {
         grid: Arc<Grid>,
         extents: [u32; 3],
-        /// The amortizing factor, or `None` for one that the block-tasks' time decides.
-        amortize: Option<u32>,
+        amortize: Amortize,
+        preemption: Preemption,
         spec: LaunchSpec,
     },
     Copy {
@@ -106,6 +108,15 @@ const CHUNK_TIME: Duration = Duration::from_micros(10);
 /// The most block-tasks in such a chunk.
 const MAX_CHUNK: u32 = 1024;
 
+/// A cohort on the device.
+#[derive(Clone, Copy)]
+struct Out {
+    order: CohortOrder,
+    /// Shows the order's ticket when the cohort is out.
+    post: *const Post,
+    launched: Duration,
+}
+
 /// A job that the engine has taken in.
 struct InWork {
     job: Job,
@@ -125,8 +136,10 @@ pub(super) struct Core {
     controls: Vec<ControlMemory>,
     /// [`CHUNK_TIME`] on the clock that blocks read.
     pace: u32,
-    /// Cohorts on the device, with the ticket that their post will show.
-    cohorts: Vec<(CohortOrder, *const Post)>,
+    /// Cohorts on the device.
+    cohorts: Vec<Out>,
+    /// How long launches take whose preemption is `Auto`.
+    estimates: Estimates,
     /// Errands that were started.
     errands: Vec<(OpKey, Arc<Errand>)>,
     /// Why the device is lost, if it is.
@@ -134,7 +147,7 @@ pub(super) struct Core {
     actions: Vec<Action>,
     /// Kept for their capacity.
     reports: Vec<Report>,
-    out: Vec<(CohortOrder, u32)>,
+    out: Vec<(Out, Posted)>,
     news: News,
     in_flight: Arc<InFlight>,
     closed: bool,
@@ -207,6 +220,7 @@ impl Core {
             jobs: SecondaryMap::new(),
             controls: Vec::new(),
             cohorts: Vec::new(),
+            estimates: Estimates::default(),
             errands: Vec::new(),
             lost: None,
             actions: Vec::new(),
@@ -242,7 +256,14 @@ impl Core {
             name: job.name,
             uses: &job.uses,
             launch: match &job.work {
-                Work::Launch { spec, .. } => Some(*spec),
+                Work::Launch { grid, spec, preemption, .. } => {
+                    let native = match preemption {
+                        Preemption::Software => false,
+                        Preemption::Native => true,
+                        Preemption::Auto => self.estimates.is_short(grid.kernel, spec.tasks),
+                    };
+                    Some(LaunchSpec { native, ..*spec })
+                }
                 Work::Copy { .. } | Work::Errand(_) => None,
             },
         };
@@ -256,11 +277,11 @@ impl Core {
         // Posts first: a fault comes before the post of its cohort, so whoever has read the post
         // finds the fault below. The engine has to hear of the fault first.
         let mut out = std::mem::take(&mut self.out);
-        self.cohorts.retain(|&(order, post)| {
+        self.cohorts.retain(|&cohort| {
             // SAFETY: the device keeps posts as long as it lives.
-            let done = unsafe { (*post).read(order.ticket) };
-            out.extend(done.map(|done| (order, done)));
-            done.is_none()
+            let posted = unsafe { (*cohort.post).read(cohort.order.ticket) };
+            out.extend(posted.map(|posted| (cohort, posted)));
+            posted.is_none()
         });
         self.news.happened |= !out.is_empty();
         let mut reports = std::mem::take(&mut self.reports);
@@ -282,8 +303,20 @@ impl Core {
             }
         }
         self.reports = reports;
-        for (CohortOrder { op, slot, .. }, done) in out.drain(..) {
-            self.engine.handle(now, Event::CohortOut { op, slot, done }, &mut self.actions);
+        for (Out { order: CohortOrder { op, slot, after, .. }, launched, .. }, posted) in
+            out.drain(..)
+        {
+            if let Some(InWork {
+                job: Job { work: Work::Launch { grid, spec, preemption, .. }, .. },
+                ..
+            }) = self.jobs.get(op)
+                && *preemption == Preemption::Auto
+                && after.is_none()
+                && posted.done == spec.tasks
+            {
+                self.estimates.record(grid.kernel, spec.tasks, now.saturating_sub(launched));
+            }
+            self.engine.handle(now, Event::CohortOut { op, slot, posted }, &mut self.actions);
         }
         self.out = out;
         self.act(now);
@@ -318,7 +351,7 @@ impl Core {
             for action in actions.drain(..) {
                 match action {
                     Action::Launch(order) => {
-                        if let Err(error) = self.launch(order) {
+                        if let Err(error) = self.launch(now, order) {
                             let CohortOrder { op, slot, .. } = order;
                             self.fault(now, op, error.to_string().into());
                             let out = Event::Refused { op, slot };
@@ -355,17 +388,26 @@ impl Core {
         }
     }
 
-    fn launch(&mut self, order: CohortOrder) -> Result<(), Error> {
+    fn launch(&mut self, now: Duration, order: CohortOrder) -> Result<(), Error> {
         let memory = self.control(order.control.control)?;
         let backend = &self.device.inner.backend;
         let Some(InWork {
-            job: Job { work: Work::Launch { grid, extents, amortize, spec }, .. },
+            job: Job { work: Work::Launch { grid, extents, amortize, spec, .. }, .. },
             drops,
             ..
         }) = self.jobs.get_mut(order.op)
         else {
             return Ok(());
         };
+        // SAFETY: the device keeps posts as long as it lives; a slot is below COHORT_SLOTS.
+        let post = unsafe { &raw const (*memory.posts)[usize::from(order.slot)] };
+        if order.native {
+            let (extents, tasks, ticket) = (*extents, spec.tasks, order.ticket);
+            let native = Native { extents, tasks, post, ticket };
+            backend.launch_native(order.op, order.lane, grid, native)?;
+            self.cohorts.push(Out { order, post, launched: now });
+            return Ok(());
+        }
         if grid.kernel.yields && drops.is_none() {
             *drops = Some(backend.take_drops()?);
         }
@@ -378,8 +420,10 @@ impl Core {
                 (unsafe { &raw const (*before).left[usize::from(slot)] }, left)
             }
         };
-        // SAFETY: the device keeps posts as long as it lives; a slot is below COHORT_SLOTS.
-        let post = unsafe { &raw const (*memory.posts)[usize::from(order.slot)] };
+        let (amortize, pace) = match *amortize {
+            Amortize::Auto => (MAX_CHUNK, self.pace),
+            Amortize::Tasks(tasks) => (tasks, 0),
+        };
         let cohort = Cohort {
             control: memory.control,
             // The device knows.
@@ -395,14 +439,14 @@ impl Core {
             ticket: order.ticket,
             blocks: order.blocks,
             workers: order.workers,
-            amortize: amortize.unwrap_or(MAX_CHUNK),
-            pace: if amortize.is_some() { 0 } else { self.pace },
+            amortize,
+            pace,
             slot: order.slot,
             parity: order.control.parity,
             barrier: true,
         };
         backend.launch(order.op, order.lane, grid, cohort)?;
-        self.cohorts.push((order, post));
+        self.cohorts.push(Out { order, post, launched: now });
         Ok(())
     }
 

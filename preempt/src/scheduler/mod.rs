@@ -10,12 +10,16 @@
 //! | `scope` | launches with borrowed arguments |
 //! | `errand` | work that somebody else does, in the order of a stream |
 //! | `handle` | results |
+//! | `estimates` | how long launches take |
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(doc)]
+use preempt_device::host::BorrowingCall;
+use preempt_device::host::Preemption;
 use preempt_device::kernel::KernelArg;
 
 use crate::buffer::Buffer;
@@ -27,6 +31,7 @@ use crate::policy::{Policy, Priority, StaticPriority};
 mod baton;
 mod core;
 mod errand;
+mod estimates;
 mod handle;
 mod room;
 mod scope;
@@ -38,7 +43,7 @@ pub(crate) use errand::Errand;
 pub use handle::{Handle, Output};
 pub use scope::Scope;
 pub(crate) use shared::Shared;
-use shared::{Closer, Waiting};
+use shared::{Closer, Settings};
 pub use stream::Stream;
 
 /// Orders the launches and copies of all threads on one device.
@@ -72,7 +77,11 @@ impl Scheduler {
             device: None,
             policy: None,
             code: Vec::new(),
-            waiting: Waiting { spin: Duration::from_micros(50), busy_poll: false },
+            settings: Settings {
+                spin: Duration::from_micros(50),
+                busy_poll: false,
+                preemption: Preemption::default(),
+            },
         }
     }
 
@@ -140,7 +149,7 @@ pub struct SchedulerBuilder {
     device: Option<Device>,
     policy: Option<Box<dyn Policy>>,
     code: Vec<DeviceCode>,
-    waiting: Waiting,
+    settings: Settings,
 }
 
 impl SchedulerBuilder {
@@ -167,9 +176,16 @@ impl SchedulerBuilder {
         self
     }
 
+    /// How launches share the device that do not [say it](BorrowingCall::preemption) themselves; by default,
+    /// all can be interrupted.
+    pub fn preemption(mut self, preemption: Preemption) -> SchedulerBuilder {
+        self.settings.preemption = preemption;
+        self
+    }
+
     /// How long [`Handle::wait`] drives the scheduler itself before it sleeps; 50 µs by default.
     pub fn spin(mut self, time: Duration) -> SchedulerBuilder {
-        self.waiting.spin = time;
+        self.settings.spin = time;
         self
     }
 
@@ -180,7 +196,7 @@ impl SchedulerBuilder {
     /// pause as in a row: the threads that come out of their sleep find cold caches, and this one does
     /// their work. Without effect on the CPU device.
     pub fn busy_poll(mut self, spins: bool) -> SchedulerBuilder {
-        self.waiting.busy_poll = spins;
+        self.settings.busy_poll = spins;
         self
     }
 
@@ -199,7 +215,7 @@ impl SchedulerBuilder {
             }
         };
         let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
-        let shared = Shared::start(device, policy, &self.code, self.waiting)?;
+        let shared = Shared::start(device, policy, &self.code, self.settings)?;
         Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default() })
     }
 }
@@ -209,7 +225,7 @@ impl fmt::Debug for SchedulerBuilder {
         f.debug_struct("SchedulerBuilder")
             .field("device", &self.device)
             .field("kernels", &self.code)
-            .field("waiting", &self.waiting)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

@@ -11,6 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use preempt_device::host::Preemption;
+
 use super::baton::Baton;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Work};
 use super::handle::Completion;
@@ -36,6 +38,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Shared {
     pub device: Device,
     pub spin: Duration,
+    /// Of launches that do not say it.
+    pub preemption: Preemption,
     /// Whether the poller attends as long as anything is in flight.
     busy_poll: bool,
     baton: Baton<Core>,
@@ -51,13 +55,15 @@ pub(crate) struct Shared {
     join: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// How threads wait.
+/// What a builder says beside device, policy and kernels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct Settings {
     /// How long one that waits for a handle spins before it sleeps.
     pub spin: Duration,
     /// Whether the poller spins as long as anything is in flight.
     pub busy_poll: bool,
+    /// Of launches that do not say it.
+    pub preemption: Preemption,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -70,18 +76,18 @@ impl Shared {
         device: Device,
         policy: Box<dyn Policy>,
         code: &[DeviceCode],
-        waiting: Waiting,
+        settings: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.take()?;
         let taken = device.clone();
-        Self::start_on(device, policy, code, waiting).inspect_err(|_| taken.give_back())
+        Self::start_on(device, policy, code, settings).inspect_err(|_| taken.give_back())
     }
 
     fn start_on(
         device: Device,
         policy: Box<dyn Policy>,
         code: &[DeviceCode],
-        Waiting { spin, busy_poll }: Waiting,
+        Settings { spin, busy_poll, preemption }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code)?;
         let in_flight = Arc::<InFlight>::default();
@@ -89,6 +95,7 @@ impl Shared {
             baton: Baton::new(Core::new(device.clone(), policy, in_flight.clone())),
             device,
             spin,
+            preemption,
             busy_poll,
             in_flight,
             released: Mutex::new(false),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use preempt_device::abi::MAX_TASKS;
-use preempt_device::host::{Access, BorrowingCall, BufferArg, Call, Dim3};
+use preempt_device::host::{Access, Amortize, BorrowingCall, BufferArg, Call, Dim3};
 use preempt_device::kernel::KernelArg;
 
 use super::Shared;
@@ -80,7 +80,7 @@ impl Stream {
             return Err(Error::ArgumentSize { kernel: name, bytes, limit: MAX_ARGUMENT_BYTES });
         }
         let amortize = call.amortizing_factor();
-        if amortize == Some(0) {
+        if amortize == Amortize::Tasks(0) {
             return Err(Error::NoAmortizing { kernel: name });
         }
         let blocks_per_sm = self.shared.device.inner.backend.occupancy(kernel, block)?;
@@ -93,9 +93,10 @@ impl Stream {
         let Dim3 { x, y, z } = call.grid_dim();
         let priority = self.priority;
         let work = Work::Launch {
-            spec: LaunchSpec { priority, tasks, blocks_per_sm },
+            spec: LaunchSpec { priority, tasks, blocks_per_sm, native: false },
             extents: [x, y, z],
             amortize,
+            preemption: call.preemption_mode().unwrap_or(self.shared.preemption),
             grid: Arc::new(Grid { kernel, args: call.into_args(), block }),
         };
         self.submit(name, uses, work, ())

@@ -2,17 +2,17 @@
 //! threads in turn.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-use preempt_device::abi::Cohort;
+use preempt_device::abi::{Cohort, Post, Posted};
 use preempt_device::host::Dim3;
 use preempt_device::worker::{self, Chunk};
 
 use super::dispatch::Demand;
 use super::threads::{Emulator, Task};
 use super::{Shared, lock};
-use crate::device::{Grid, Report};
+use crate::device::{Grid, Native, Report};
 use crate::engine::OpKey;
 use crate::error::caught;
 
@@ -20,15 +20,55 @@ use crate::error::caught;
 pub(super) struct Resident {
     pub op: OpKey,
     pub grid: Arc<Grid>,
-    pub cohort: Cohort,
+    pub run: Run,
     pub failed: Arc<AtomicBool>,
     pub sm: u32,
     pub slot: usize,
     pub lane: u32,
 }
 
-// SAFETY: the pointers in a cohort are to words that all threads share through atomics.
-unsafe impl Send for Resident {}
+/// What a block does.
+#[derive(Clone)]
+pub(super) enum Run {
+    /// The worker loop.
+    Cohort(Cohort),
+    /// Block-tasks as they come, like the hardware's own blocks one after the other.
+    Native(Arc<NativeGrid>),
+}
+
+// SAFETY: the pointers are to words that all threads share through atomics.
+unsafe impl Send for Run {}
+
+/// An ordinary grid.
+pub(super) struct NativeGrid {
+    native: Native,
+    /// The next block-task.
+    next: AtomicU64,
+    /// Blocks that have not left.
+    blocks: AtomicU32,
+}
+
+impl Run {
+    pub fn native(native: Native, blocks: u32) -> Run {
+        let (next, blocks) = (AtomicU64::new(0), AtomicU32::new(blocks));
+        Run::Native(Arc::new(NativeGrid { native, next, blocks }))
+    }
+
+    fn extents(&self) -> [u32; 3] {
+        match self {
+            Run::Cohort(cohort) => cohort.grid,
+            Run::Native(grid) => grid.native.extents,
+        }
+    }
+
+    /// The cohort, for yield points.
+    fn cohort(&self) -> Option<&Cohort> {
+        match self {
+            Run::Cohort(cohort) => Some(cohort),
+            Run::Native(_) => None,
+        }
+    }
+}
 
 /// The host thread stands for the whole block, so there is nobody to elect or to wait for.
 struct CpuBlock {
@@ -84,13 +124,13 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
     }
 
     fn run(&mut self, droppable: bool) -> bool {
-        let Resident { op, grid, cohort, failed, sm, .. } = self.resident;
+        let Resident { op, grid, run, failed, sm, .. } = self.resident;
         // A launch that went wrong has no result; the rest only has to be counted.
         // Relaxed, as below: a block that sees it late does work for nothing.
         if failed.load(Ordering::Relaxed) {
             return false;
         }
-        let [x, y, z] = cohort.grid;
+        let [x, y, z] = run.extents();
         let row = self.index / x;
         let task = Task {
             kernel: grid.kernel,
@@ -99,7 +139,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
             grid_dim: Dim3::new(x, y, z),
             block: Dim3::new(self.index % x, row % y, row / y),
             sm: *sm,
-            droppable: droppable.then_some(cohort),
+            droppable: run.cohort().filter(|_| droppable),
         };
         // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
         // block goes on: a launch whose blocks do not leave never ends.
@@ -114,6 +154,27 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
                 }
                 false
             }
+        }
+    }
+}
+
+impl NativeGrid {
+    fn work(&self, body: &mut impl worker::Body) {
+        let Native { tasks, post, ticket, .. } = self.native;
+        loop {
+            // Relaxed: it hands out an index and nothing else.
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= u64::from(tasks) {
+                break;
+            }
+            body.seek(index as u32);
+            body.run(false);
+        }
+        // Acquire and release: the last block takes over what the others wrote, for whoever reads the post.
+        if self.blocks.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let word = Post::word(ticket, Posted { done: tasks, amortize: 0 });
+            // SAFETY: posts are never freed.
+            unsafe { &*post }.0.store(word, Ordering::Release);
         }
     }
 }
@@ -137,8 +198,13 @@ impl Resident {
     }
 
     fn work(&self, tasks: &mut impl worker::Body) {
-        let mut block = CpuBlock { sm: self.sm, start: Instant::now() };
-        // SAFETY: what a cohort points to is never freed, and this block runs once.
-        unsafe { worker::run(&mut block, &self.cohort, tasks) };
+        match &self.run {
+            Run::Cohort(cohort) => {
+                let mut block = CpuBlock { sm: self.sm, start: Instant::now() };
+                // SAFETY: what a cohort points to is never freed, and this block runs once.
+                unsafe { worker::run(&mut block, cohort, tasks) };
+            }
+            Run::Native(grid) => grid.work(tasks),
+        }
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use preempt_device::abi::Cohort;
 use preempt_device::host::{Dim3, Kernel};
 
-use super::block::Resident;
-use crate::device::{Grid, LaneCount, Properties};
+use super::block::{Resident, Run};
+use crate::device::{Grid, LaneCount, Native, Properties};
 use crate::engine::OpKey;
 
 /// What a block takes of its SM.
@@ -29,7 +29,8 @@ impl Demand {
 pub(super) struct PendingGrid {
     op: OpKey,
     grid: Arc<Grid>,
-    cohort: Cohort,
+    run: Run,
+    blocks: u32,
     demand: Demand,
     /// Blocks that are not placed.
     left: u32,
@@ -37,13 +38,22 @@ pub(super) struct PendingGrid {
     failed: Arc<AtomicBool>,
 }
 
-// SAFETY: the pointers in a cohort are to words that all threads share through atomics.
-unsafe impl Send for PendingGrid {}
-
 impl PendingGrid {
+    /// The blocks of a cohort.
     pub fn new(op: OpKey, grid: Arc<Grid>, cohort: Cohort) -> PendingGrid {
+        PendingGrid::of(op, grid, Run::Cohort(cohort), cohort.blocks)
+    }
+
+    /// An ordinary grid. Its blocks take no more room than that of so many at the same time, so more would
+    /// only come one after the other.
+    pub fn native(op: OpKey, grid: Arc<Grid>, native: Native, slots: u32) -> PendingGrid {
+        let blocks = native.tasks.min(slots);
+        PendingGrid::of(op, grid, Run::native(native, blocks), blocks)
+    }
+
+    fn of(op: OpKey, grid: Arc<Grid>, run: Run, blocks: u32) -> PendingGrid {
         let demand = Demand::of(grid.kernel, grid.block);
-        PendingGrid { op, grid, cohort, demand, left: cohort.blocks, failed: Arc::default() }
+        PendingGrid { op, grid, run, blocks, demand, left: blocks, failed: Arc::default() }
     }
 }
 
@@ -97,7 +107,7 @@ impl Dispatch {
     /// Lets the first grid of a lane have its turn.
     fn start(&mut self, lane: u32) {
         let Some(grid) = self.lanes[lane as usize].grids.front() else { return };
-        self.lanes[lane as usize].out = grid.cohort.blocks;
+        self.lanes[lane as usize].out = grid.blocks;
         let is_normal = |lane: u32| lane < self.normal;
         let place = self.pending.partition_point(|&other| is_normal(other) <= is_normal(lane));
         self.pending.insert(place, lane);
@@ -126,7 +136,7 @@ impl Dispatch {
         let resident = Resident {
             op: grid.op,
             grid: grid.grid.clone(),
-            cohort: grid.cohort,
+            run: grid.run.clone(),
             failed: grid.failed.clone(),
             sm: id as u32,
             slot,

@@ -17,7 +17,7 @@ use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Po
 use preempt_device::host::{Dim3, Kernel};
 
 use super::{
-    Backend, ControlMemory, Copy, Drops, ForeignMemory, Grid, LaneCount, Properties, Report,
+    Backend, ControlMemory, Copy, Drops, ForeignMemory, Grid, LaneCount, Native, Properties, Report,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -207,6 +207,20 @@ impl Backend for CpuDevice {
         let cohort = Cohort { lane: self.lanes[lane as usize], ..cohort };
         let mut dispatch = lock(&self.shared.dispatch);
         dispatch.queue(lane, PendingGrid::new(op, grid.clone(), cohort));
+        self.shared.place(&mut dispatch);
+        Ok(())
+    }
+
+    fn launch_native(
+        &self,
+        op: OpKey,
+        lane: u32,
+        grid: &Arc<Grid>,
+        native: Native,
+    ) -> Result<(), Error> {
+        let slots = self.shared.slots.len() as u32;
+        let mut dispatch = lock(&self.shared.dispatch);
+        dispatch.queue(lane, PendingGrid::native(op, grid.clone(), native, slots));
         self.shared.place(&mut dispatch);
         Ok(())
     }

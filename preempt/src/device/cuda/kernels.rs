@@ -52,6 +52,8 @@ type Prepared = FxHashMap<(usize, u32), Launchable>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launchable {
     pub function: Function,
+    /// The plain entry.
+    pub plain: Function,
     /// Whether one block-task must not start before all threads have ended the one before.
     pub cooperates: bool,
     /// Whether it can be started early, because it waits itself.
@@ -103,6 +105,7 @@ impl Drop for OthersModule {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     function: Function,
+    plain: Function,
     cooperates: bool,
     waits: bool,
     registers: u32,
@@ -199,8 +202,8 @@ impl Kernels {
         let _preparing = lock(&self.preparing);
         let entry = self.find(kernel)?;
         let blocks_per_sm = self.occupancy(kernel, entry, block, key.1)?;
-        let Entry { function, cooperates, waits, .. } = entry;
-        let launchable = Launchable { function, cooperates, waits, blocks_per_sm };
+        let Entry { function, plain, cooperates, waits, .. } = entry;
+        let launchable = Launchable { function, plain, cooperates, waits, blocks_per_sm };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
         Ok(launchable)
     }
@@ -234,7 +237,7 @@ impl Kernels {
         threads: u32,
     ) -> Result<u32, Error> {
         use FunctionAttribute::*;
-        let Entry { function, registers, threads_per_block, static_shared, .. } = entry;
+        let Entry { function, plain, registers, threads_per_block, static_shared, .. } = entry;
         let too_many_registers =
             Error::Registers { kernel: kernel.name, registers, block, threads: threads_per_block };
         if threads > threads_per_block {
@@ -249,6 +252,7 @@ impl Kernels {
             let bytes = dynamic.try_into().unwrap_or(i32::MAX);
             let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(context, attribute, bytes)?;
+            plain.set_attribute(context, attribute, bytes)?;
         }
         let mut blocks = function.occupancy(context, threads, dynamic)?;
         if dynamic > 0 {
@@ -259,6 +263,8 @@ impl Kernels {
             let most = function.occupancy(context, threads, dynamic)?;
             if most <= blocks {
                 function.set_attribute(context, carveout, CARVEOUT_DEFAULT)?;
+            } else {
+                plain.set_attribute(context, carveout, CARVEOUT_MAX_SHARED)?;
             }
             blocks = blocks.max(most);
         }
@@ -340,12 +346,15 @@ fn entries(
     use FunctionAttribute::*;
     let mut entries = HashMap::new();
     let mut stack = 0;
-    for name in kernels.iter().map(|kernel| kernel.preemptible) {
-        let Some(&function) = touched.get(name) else { continue };
+    for &ptx::Kernel { preemptible: name, plain, .. } in kernels {
+        let (Some(&function), Some(&plain)) = (touched.get(name), touched.get(plain)) else {
+            continue;
+        };
         let of_function = |attribute| function.attribute(context, attribute);
         stack = stack.max(of_function(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?);
         let entry = Entry {
             function,
+            plain,
             cooperates: cooperates(name, text, functions),
             waits: functions.get(name).is_some_and(waits),
             registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,

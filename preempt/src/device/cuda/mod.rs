@@ -26,12 +26,12 @@ use std::time::Duration;
 use cudarc::driver::sys::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
 };
-use preempt_device::abi::{Cohort, MAX_SMS, Signal};
+use preempt_device::abi::{Cohort, MAX_SMS, Post, Posted, Signal};
 use preempt_device::host::{Args, Dim3, Kernel};
 
 use super::{
     Backend, ControlMemory, Copy, Device, DeviceInner, Drops, ForeignMemory, Grid, LaneCount,
-    Report,
+    Native, Report,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -232,18 +232,19 @@ fn early_start() -> CUlaunchAttribute {
     }
 }
 
-/// Calls `launch` with pointers to the parameters: the cohort, and then the arguments.
+/// Calls `launch` with pointers to the parameters: the cohort, if it is for a preemptible entry, and then the
+/// arguments.
 #[inline]
 fn with_parameters<R>(
-    cohort: &Cohort,
+    cohort: Option<&Cohort>,
     args: &Args,
     launch: impl FnOnce(*mut *mut c_void) -> R,
 ) -> R {
-    let cohort = ptr::from_ref(cohort).cast_mut().cast::<c_void>();
-    let mut pointers = args.pointers().map(|pointer| pointer.cast_mut().cast::<c_void>());
+    let cohort = cohort.map(|cohort| ptr::from_ref(cohort).cast());
+    let pointers = cohort.into_iter().chain(args.pointers());
+    let mut pointers = pointers.map(|pointer| pointer.cast_mut().cast::<c_void>());
     let mut few = [ptr::null_mut(); FEW_PARAMETERS];
-    few[0] = cohort;
-    for place in &mut few[1..] {
+    for place in &mut few {
         match pointers.next() {
             Some(pointer) => *place = pointer,
             None => return launch(few.as_mut_ptr()),
@@ -311,7 +312,7 @@ impl Backend for CudaDevice {
             // Where nothing is in the lane, too: the driver takes less time for it.
             numAttrs: u32::from(waits),
         };
-        with_parameters(&cohort, &grid.args, |parameters| {
+        with_parameters(Some(&cohort), &grid.args, |parameters| {
             let (config, function) = (&raw const config, function.0);
             // SAFETY: these are the parameters of the entry, whose first one has a cohort's size, and
             // of which a `Call` promises the others; the driver copies them.
@@ -321,6 +322,49 @@ impl Backend for CudaDevice {
         })?;
         // SAFETY: the controls keep posts as long as the device lives.
         unsafe { self.shared.watch.add(lane, cohort.post, cohort.ticket) };
+        Ok(())
+    }
+
+    fn launch_native(
+        &self,
+        _op: OpKey,
+        lane: u32,
+        grid: &Arc<Grid>,
+        native: Native,
+    ) -> Result<(), Error> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        let Launchable { plain, .. } = self.kernels.get(grid.kernel, grid.block)?;
+        let (Native { extents: [x, y, z], tasks, post, ticket }, block) = (native, grid.block);
+        let stream = self.lanes.stream(lane);
+        with_parameters(None, &grid.args, |parameters| {
+            let (function, raw, shared) = (plain.0, stream.raw(), grid.kernel.shared_bytes);
+            // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
+            unsafe {
+                call!(
+                    context,
+                    cuLaunchKernel(
+                        function,
+                        x,
+                        y,
+                        z,
+                        block.x,
+                        block.y,
+                        block.z,
+                        shared,
+                        raw,
+                        parameters,
+                        ptr::null_mut()
+                    )
+                )
+            }
+        })?;
+        let word = Post::word(ticket, Posted { done: tasks, amortize: 0 });
+        // SAFETY: the controls keep posts as long as the device lives, at the same address for it. Nobody
+        // would ever learn that the grid is over if the word did not come.
+        context.must(unsafe { stream.write(post as u64, word) });
+        // SAFETY: as above.
+        unsafe { self.shared.watch.add(lane, post, ticket) };
         Ok(())
     }
 
@@ -426,7 +470,7 @@ mod tests {
         let expected = args.pointers().map(|pointer| pointer.addr());
         let expected: Vec<_> =
             [ptr::from_ref(&cohort).addr()].into_iter().chain(expected).collect();
-        let given = with_parameters(&cohort, &args, |parameters| {
+        let given = with_parameters(Some(&cohort), &args, |parameters| {
             // SAFETY: there is one for the cohort and one for each value.
             let given = |index| unsafe { *parameters.add(index) }.addr();
             (0..=values as usize).map(given).collect::<Vec<_>>()

@@ -51,8 +51,7 @@ impl Out {
     /// Whether the cohort, or a later one that uses its post, has posted.
     fn is_back(self) -> bool {
         // SAFETY: the device keeps posts as long as it lives.
-        let word = unsafe { &*self.post }.0.load(Ordering::Acquire);
-        ((word >> 32) as u32).wrapping_sub(self.ticket) as i32 >= 0
+        unsafe { &*self.post }.has_passed(self.ticket)
     }
 }
 
@@ -178,10 +177,12 @@ mod tests {
     use std::cell::Cell;
     use std::sync::atomic::Ordering::Release;
 
+    use preempt_device::abi::{MAX_TICKET, Posted};
+
     use super::*;
 
     fn post(post: &Post, ticket: u32) {
-        post.0.store(u64::from(ticket) << 32 | 5, Release);
+        post.0.store(Post::word(ticket, Posted { done: 5, amortize: 1 }), Release);
     }
 
     fn watch(posts: &[Post], cohorts: &[(u32, usize, u32)]) -> Watch {
@@ -210,8 +211,8 @@ mod tests {
     #[test]
     fn a_later_ticket_in_the_post_will_do() {
         let posts = [Post::default()];
-        let watch = watch(&posts, &[(0, 0, u32::MAX), (0, 0, 1)]);
-        post(&posts[0], u32::MAX - 1);
+        let watch = watch(&posts, &[(0, 0, MAX_TICKET), (0, 0, 1)]);
+        post(&posts[0], MAX_TICKET - 1);
         assert!(watch.has_out());
         post(&posts[0], 1);
         assert!(!watch.has_out());

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use preempt_device::abi::departures;
+use preempt_device::abi::{Posted, departures};
 use preempt_device::host::Access;
 
 use super::super::*;
@@ -96,8 +96,19 @@ impl World {
     }
 
     pub fn submit(&mut self, stream: u32, priority: i32, tasks: u32, uses: &[Use]) -> OpKey {
-        let spec =
-            LaunchSpec { priority: Priority(priority), tasks, blocks_per_sm: self.blocks_per_sm };
+        self.submit_as(stream, priority, tasks, uses, false)
+    }
+
+    pub fn submit_as(
+        &mut self,
+        stream: u32,
+        priority: i32,
+        tasks: u32,
+        uses: &[Use],
+        native: bool,
+    ) -> OpKey {
+        let (priority, blocks_per_sm) = (Priority(priority), self.blocks_per_sm);
+        let spec = LaunchSpec { priority, tasks, blocks_per_sm, native };
         let launch = (tasks > 0).then_some(spec);
         let submission = Submission { stream, name: "model", uses, launch };
         let key = self.engine.submit(NOW, submission, &mut self.actions);
@@ -165,7 +176,8 @@ impl World {
             let Some(loser) = before.filter(|_| before != now) else { continue };
             if self.op(loser).finished.is_none() {
                 let cohorts = self.cohorts[..on_device].iter();
-                for cohort in cohorts.filter(|cohort| cohort.order.op == loser) {
+                let obeys = |cohort: &&Cohort| cohort.order.op == loser && !cohort.order.native;
+                for cohort in cohorts.filter(obeys) {
                     let range = self.word(cohort).range();
                     assert!(!range.contains(sm as u32), "{cohort:?} keeps SM {sm}");
                 }
@@ -195,23 +207,22 @@ impl World {
         let mut chains: HashSet<LaneIndex> = waiting.map(|cohort| cohort.order.lane).collect();
         chains.extend((!at_head).then_some(order.lane));
         assert!(chains.len() <= LANES.chains as usize, "more chains than hardware queues");
-        let known = self.controls.get(&order.control.control);
-        let parity = known.map(|(owner, parity, _)| (*owner == order.op, *parity));
-        match parity {
-            Some((true, parity)) => assert_eq!(parity, order.control.parity),
-            Some((false, parity)) => assert_ne!(parity, order.control.parity, "in turn"),
-            None => assert_eq!(order.control.parity, 0),
-        }
-        if parity.is_none_or(|(is_same, _)| !is_same) {
-            let ControlUse { control, parity } = order.control;
-            assert!(self.claims.get(&(control, parity)).is_none_or(|&claims| claims == 0));
-        }
-        let left = self.left.get(&(order.control.control, order.slot));
-        assert_eq!(left.copied().unwrap_or(0), order.left, "what is in the slot's word");
-        let use_of = (order.op, order.control.parity, HashMap::new());
-        let (owner, parity, tickets) = self.controls.entry(order.control.control).or_insert(use_of);
-        (*owner, *parity) = (order.op, order.control.parity);
+        let ControlUse { control, parity } = order.control;
+        // Nobody has had it; the first parity is 0.
+        let fresh = (OpKey::default(), 1, HashMap::new());
+        let (owner, last, tickets) = self.controls.entry(control).or_insert(fresh);
         assert_ne!(tickets.insert(order.slot, order.ticket), Some(order.ticket));
+        if !order.native {
+            if *owner == order.op {
+                assert_eq!(*last, parity);
+            } else {
+                assert_ne!(*last, parity, "in turn");
+                assert!(self.claims.get(&(control, parity)).is_none_or(|&claims| claims == 0));
+            }
+            (*owner, *last) = (order.op, parity);
+            let left = self.left.get(&(control, order.slot));
+            assert_eq!(left.copied().unwrap_or(0), order.left, "what is in the slot's word");
+        }
         match order.after {
             Some(_) => {
                 assert!(!at_head, "it is behind what it waits for");
@@ -238,9 +249,10 @@ impl World {
 
     /// Whether the launch that a cohort was queued behind is done, as far as the device can tell.
     fn may_work(&self, order: &CohortOrder) -> bool {
-        order.after.is_none_or(|After { control, slot, left }| {
-            self.left.get(&(control, slot)) == Some(&left)
-        })
+        order.native
+            || order.after.is_none_or(|After { control, slot, left }| {
+                self.left.get(&(control, slot)) == Some(&left)
+            })
     }
 
     /// An operation starts: everything that it has to wait for is over.
@@ -312,13 +324,13 @@ impl World {
             cohort.resident.push(sm);
         } else if let Some(sm) = cohort.resident.pop() {
             let ModelOp { claimed, tasks, .. } = *self.op(order.op);
-            if range.contains(sm) && may_work && claimed < tasks {
+            if (range.contains(sm) || order.native) && may_work && claimed < tasks {
                 if !self.op(order.op).started {
                     self.start(order.op);
                 }
                 self.op(order.op).claimed += 1;
                 let ControlUse { control, parity } = order.control;
-                *self.claims.entry((control, parity)).or_default() += 1;
+                *self.claims.entry((control, parity)).or_default() += u32::from(!order.native);
                 let cohort = &mut self.cohorts[index];
                 cohort.done += 1;
                 cohort.resident.insert(0, sm);
@@ -332,14 +344,17 @@ impl World {
                 self.cohorts.remove(index);
             self.op(op).done += done;
             let ControlUse { control, parity } = order.control;
-            let left = self.left.entry((control, slot)).or_default();
-            *left = left.wrapping_add(departures(order.blocks, done));
-            self.claims.insert((control, 1 - parity), 0);
+            if !order.native {
+                let left = self.left.entry((control, slot)).or_default();
+                *left = left.wrapping_add(departures(order.blocks, done));
+                self.claims.insert((control, 1 - parity), 0);
+            }
             self.bounced += usize::from(after.is_some() && done == 0);
             if let Some(next) = self.cohorts.iter_mut().find(|other| other.order.lane == lane) {
                 next.at_head = true;
             }
-            self.handle(Event::CohortOut { op, slot, done });
+            let posted = Posted { done, amortize: u32::from(!order.native) };
+            self.handle(Event::CohortOut { op, slot, posted });
         }
     }
 
