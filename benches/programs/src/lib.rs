@@ -12,6 +12,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 mod outputs;
 
 mod mm;
+mod sort;
 mod va;
 
 pub use outputs::{Output, Tolerance, Values};
@@ -67,7 +68,7 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION];
+pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION, sort::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

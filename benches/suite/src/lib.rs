@@ -6,4 +6,6 @@
 
 pub mod input;
 pub mod mm;
+mod prefix;
+pub mod sort;
 pub mod va;
