@@ -12,6 +12,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 mod outputs;
 
 mod mm;
+mod scan;
 mod sort;
 mod va;
 
@@ -68,7 +69,8 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION, sort::DEFINITION];
+pub const ALL: &[Definition] =
+    &[va::DEFINITION, mm::DEFINITION, sort::DEFINITION, scan::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

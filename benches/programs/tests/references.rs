@@ -52,4 +52,5 @@ programs! {
     va "VA"
     mm "MM"
     sort "Sort"
+    scan "Scan"
 }

@@ -7,5 +7,6 @@
 pub mod input;
 pub mod mm;
 mod prefix;
+pub mod scan;
 pub mod sort;
 pub mod va;

@@ -135,8 +135,8 @@ pub fn sort_bottom_scan(
     let mut first = task as u32 * windows * WINDOW as u32;
     let mut window = 0;
     // SAFETY: all indices into shared memory are below the arrays' lengths: digits are below `DIGITS`, and
-    // positions in a window below its number of keys. Barriers lie between writes and reads. Whole warps come to all shuffles and votes. Keys
-    // are read below their length, and positions are different for all keys.
+    // positions in a window below its number of keys. Barriers lie between writes and reads. Whole warps come
+    // to all shuffles and votes. Keys are read below their length, and positions are different for all.
     unsafe {
         while window < windows && first < length {
             // Rank each key among those of its digit in its warp's quarter of 128 keys.
