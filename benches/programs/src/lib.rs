@@ -11,6 +11,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 
 mod outputs;
 
+mod cfd;
 mod mm;
 mod scan;
 mod sort;
@@ -70,7 +71,7 @@ pub struct Program {
 
 /// The suite.
 pub const ALL: &[Definition] =
-    &[va::DEFINITION, mm::DEFINITION, sort::DEFINITION, scan::DEFINITION];
+    &[va::DEFINITION, mm::DEFINITION, sort::DEFINITION, scan::DEFINITION, cfd::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

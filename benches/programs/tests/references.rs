@@ -53,4 +53,5 @@ programs! {
     mm "MM"
     sort "Sort"
     scan "Scan"
+    cfd "CFD"
 }
