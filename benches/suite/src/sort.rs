@@ -135,13 +135,14 @@ pub fn sort_bottom_scan(
     let mut first = task as u32 * windows * WINDOW as u32;
     let mut window = 0;
     // SAFETY: all indices into shared memory are below the arrays' lengths: digits are below `DIGITS`, and
-    // positions in a window below its number of keys. Barriers lie between writes and reads. Whole warps come
+    // positions in a window below `WINDOW`. Barriers lie between writes and reads. Whole warps come
     // to all shuffles and votes. Keys are read below their length, and positions are different for all.
     unsafe {
         while window < windows && first < length {
             // Rank each key among those of its digit in its warp's quarter of 128 keys.
             let from = first + (warp * 128 + lane) as u32;
-            let mut key = [0u32; 4];
+            // What is not there comes after all keys that are, since sorting is stable.
+            let mut key = [u32::MAX; 4];
             let mut value = [0u32; 4];
             let mut j = 0;
             while j < 4 {
@@ -156,14 +157,13 @@ pub fn sort_bottom_scan(
             let mut counter = 0;
             j = 0;
             while j < 4 {
-                let lanes = lanes_below(length, from - lane as u32 + j as u32 * 32);
                 let digit = digit(key[j], shift);
                 let votes = vote(digit);
                 // The ballots' order is the keys' order.
-                let peers = lanes & with_digit(votes, digit);
+                let peers = with_digit(votes, digit);
                 rank[j] = (peers & ((1 << lane) - 1)).count_ones()
                     + warp_shuffle_idx(FULL_MASK, counter, digit as u32, 32).0;
-                counter += (lanes & with_digit(votes, lane)).count_ones();
+                counter += with_digit(votes, lane).count_ones();
                 j += 1;
             }
             if lane < DIGITS {
@@ -193,12 +193,10 @@ pub fn sort_bottom_scan(
             thread::sync_threads();
             j = 0;
             while j < 4 {
-                if from + j as u32 * 32 < length {
-                    let digit = digit(key[j], shift);
-                    let position = (own_counters.add(digit).read() + rank[j]) as usize;
-                    window_keys.add(position).write(key[j]);
-                    window_values.add(position).write(value[j]);
-                }
+                let digit = digit(key[j], shift);
+                let position = (own_counters.add(digit).read() + rank[j]) as usize;
+                window_keys.add(position).write(key[j]);
+                window_values.add(position).write(value[j]);
                 j += 1;
             }
             thread::sync_threads();
@@ -216,18 +214,6 @@ pub fn sort_bottom_scan(
             first += WINDOW as u32;
             window += 1;
         }
-    }
-}
-
-/// Which lanes have an element, one bit each, where lane 0 has number `first` of `length`.
-#[inline(always)]
-const fn lanes_below(length: u32, first: u32) -> u32 {
-    if first + 32 <= length {
-        FULL_MASK
-    } else if first < length {
-        (1 << (length - first)) - 1
-    } else {
-        0
     }
 }
 
