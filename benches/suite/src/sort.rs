@@ -135,20 +135,18 @@ pub fn sort_bottom_scan(
     let mut first = task as u32 * windows * WINDOW as u32;
     let mut window = 0;
     // SAFETY: all indices into shared memory are below the arrays' lengths: digits are below `DIGITS`, and
-    // positions in a window below `WINDOW`. Barriers lie between writes and reads. Whole warps come
-    // to all shuffles and votes. Keys are read below their length, and positions are different for all.
+    // positions in a window below `WINDOW`. Barriers lie between writes and reads. Whole warps come to all
+    // shuffles and votes. Keys are read below their length, and each has a position of its own.
     unsafe {
         while window < windows && first < length {
             // Rank each key among those of its digit in its warp's quarter of 128 keys.
             let from = first + (warp * 128 + lane) as u32;
             // What is not there comes after all keys that are, since sorting is stable.
             let mut key = [u32::MAX; 4];
-            let mut value = [0u32; 4];
             let mut j = 0;
             while j < 4 {
                 if from + j as u32 * 32 < length {
                     key[j] = *keys.get_unchecked((from + j as u32 * 32) as usize);
-                    value[j] = *values.get_unchecked((from + j as u32 * 32) as usize);
                 }
                 j += 1;
             }
@@ -164,6 +162,15 @@ pub fn sort_bottom_scan(
                 rank[j] = (peers & ((1 << lane) - 1)).count_ones()
                     + warp_shuffle_idx(FULL_MASK, counter, digit as u32, 32).0;
                 counter += with_digit(votes, lane).count_ones();
+                j += 1;
+            }
+            // Only now, to spare registers; they come while warp 0 scans.
+            let mut value = [0u32; 4];
+            j = 0;
+            while j < 4 {
+                if from + j as u32 * 32 < length {
+                    value[j] = *values.get_unchecked((from + j as u32 * 32) as usize);
+                }
                 j += 1;
             }
             if lane < DIGITS {
