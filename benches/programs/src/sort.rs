@@ -11,7 +11,7 @@ use crate::{Definition, Output, Program, Size, blocks};
 pub const DEFINITION: Definition =
     Definition { name: "Sort", source: "SHOC, Sort", flep_amortize: 4, build };
 
-/// Keys are below; no multiple of a power of two, so that the highest digit takes all its values.
+/// Keys are below: nearly all numbers, so that each digit takes all its values.
 const BOUND: u32 = u32::MAX;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
