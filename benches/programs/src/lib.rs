@@ -11,7 +11,10 @@ use preempt::{Buffer, Call, Error, Scheduler};
 
 mod outputs;
 
+mod cfd;
 mod mm;
+mod scan;
+mod sort;
 mod va;
 
 pub use outputs::{Output, Tolerance, Values};
@@ -67,7 +70,8 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION];
+pub const ALL: &[Definition] =
+    &[va::DEFINITION, mm::DEFINITION, sort::DEFINITION, scan::DEFINITION, cfd::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

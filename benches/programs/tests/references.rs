@@ -51,4 +51,7 @@ macro_rules! programs {
 programs! {
     va "VA"
     mm "MM"
+    sort "Sort"
+    scan "Scan"
+    cfd "CFD"
 }

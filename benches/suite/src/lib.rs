@@ -4,6 +4,11 @@
 //! What launches them, with which inputs, and what the results have to be, is in `preempt-programs`. Kernels
 //! that only make inputs are here, too: inputs come from a seed, on the device.
 
+pub mod cfd;
+pub mod cfd_mesh;
 pub mod input;
 pub mod mm;
+mod prefix;
+pub mod scan;
+pub mod sort;
 pub mod va;
