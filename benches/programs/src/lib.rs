@@ -12,6 +12,8 @@ use preempt::{Buffer, Call, Error, Scheduler};
 mod outputs;
 
 mod mm;
+mod reduction;
+mod triad;
 mod va;
 
 pub use outputs::{Output, Tolerance, Values};
@@ -67,7 +69,8 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION];
+pub const ALL: &[Definition] =
+    &[va::DEFINITION, mm::DEFINITION, triad::DEFINITION, reduction::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

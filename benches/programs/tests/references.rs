@@ -51,4 +51,6 @@ macro_rules! programs {
 programs! {
     va "VA"
     mm "MM"
+    triad "Triad"
+    reduction "Reduction"
 }

@@ -6,4 +6,6 @@
 
 pub mod input;
 pub mod mm;
+pub mod reduction;
+pub mod triad;
 pub mod va;
