@@ -13,6 +13,7 @@ mod outputs;
 
 mod mm;
 mod reduction;
+mod spmv;
 mod triad;
 mod va;
 
@@ -70,7 +71,7 @@ pub struct Program {
 
 /// The suite.
 pub const ALL: &[Definition] =
-    &[va::DEFINITION, mm::DEFINITION, triad::DEFINITION, reduction::DEFINITION];
+    &[va::DEFINITION, mm::DEFINITION, triad::DEFINITION, reduction::DEFINITION, spmv::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

@@ -53,4 +53,5 @@ programs! {
     mm "MM"
     triad "Triad"
     reduction "Reduction"
+    spmv "SPMV"
 }

@@ -5,7 +5,9 @@
 //! that only make inputs are here, too: inputs come from a seed, on the device.
 
 pub mod input;
+pub mod lists;
 pub mod mm;
 pub mod reduction;
+pub mod spmv;
 pub mod triad;
 pub mod va;
