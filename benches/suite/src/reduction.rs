@@ -17,27 +17,29 @@ pub const PAIRS: usize = 2 * THREADS;
 pub fn reduce(x: &[f32], partial: SliceMut<f32>) {
     let sums = shared_array![f32; THREADS];
     let t = thread::thread_idx_x() as usize;
-    let step = PAIRS * thread::grid_dim_x() as usize;
-    let length = x.len();
-    let mut i = thread::block_idx_x() as usize * PAIRS + t;
+    let grid = thread::grid_dim_x();
+    // Numbers of elements are below `1 << 32`, and so are the sums of them here.
+    assert!(x.len() <= 1 << 31 && grid <= 1 << 20);
+    let (length, step) = (x.len() as u32, PAIRS as u32 * grid);
+    let mut i = thread::block_idx_x() * PAIRS as u32 + t as u32;
     let mut sum = 0.0f32;
     // SAFETY: indices are compared with the length. `t` is below the number of threads, barriers lie between
     // writes of the sums and reads by other threads, all lanes of the first warp shuffle, and each block
     // writes its own element.
     unsafe {
         // Two steps at once, so that four loads are under way.
-        while i + step + THREADS < length {
-            let (a, b) = (*x.get_unchecked(i), *x.get_unchecked(i + THREADS));
-            let next = i + step;
-            let (c, d) = (*x.get_unchecked(next), *x.get_unchecked(next + THREADS));
+        while i + step + BLOCK < length {
+            let (first, second) = (x.as_ptr().add(i as usize), x.as_ptr().add((i + step) as usize));
+            let (a, b) = (first.read(), first.add(THREADS).read());
+            let (c, d) = (second.read(), second.add(THREADS).read());
             sum += a + b;
             sum += c + d;
-            i = next + step;
+            i += 2 * step;
         }
         while i < length {
-            let second = i + THREADS;
-            let b = if second < length { *x.get_unchecked(second) } else { 0.0 };
-            sum += *x.get_unchecked(i) + b;
+            let first = x.as_ptr().add(i as usize);
+            let b = if i + BLOCK < length { first.add(THREADS).read() } else { 0.0 };
+            sum += first.read() + b;
             i += step;
         }
         sums.add(t).write(sum);

@@ -14,7 +14,7 @@ pub const ROWS: usize = BLOCK as usize / LANES;
 pub const LANES: usize = 32;
 
 /// Elements of a row between two yield points: 16 for each lane, about 5 µs.
-const CHUNK: usize = 512;
+const CHUNK: u32 = 512;
 
 /// What values are between.
 const RANGE: (f32, f32) = (-1.0, 1.0);
@@ -32,12 +32,11 @@ pub fn spmv_vector(starts: &[u32], columns: &[u32], values: &[f32], x: &[f32], y
     let last = (first + ROWS).min(y.len());
     // All rows of the block-task together are at least as long as the longest, and most block-tasks have
     // less than a chunk.
-    let elements = starts[last] as usize - starts[first] as usize;
+    let elements = starts[last] - starts[first];
     let row = first + t / LANES;
-    let (start, end) =
-        if row < last { (starts[row] as usize, starts[row + 1] as usize) } else { (0, 0) };
-    assert!(end <= columns.len() && end <= values.len());
-    let mut j = start + lane;
+    let (start, end) = if row < last { (starts[row], starts[row + 1]) } else { (0, 0) };
+    assert!(end as usize <= columns.len() && end as usize <= values.len() && end <= 1 << 31);
+    let mut j = start + lane as u32;
     let mut sum = 0.0f32;
     let mut chunk = 0;
     while chunk < elements {
@@ -49,24 +48,25 @@ pub fn spmv_vector(starts: &[u32], columns: &[u32], values: &[f32], x: &[f32], y
         // SAFETY: `stop` is at most `end`, which is within both arrays.
         unsafe {
             // Four at once, so that their loads are under way together.
-            while j + 3 * LANES < stop {
-                let a = *columns.get_unchecked(j) as usize;
-                let b = *columns.get_unchecked(j + LANES) as usize;
-                let c = *columns.get_unchecked(j + 2 * LANES) as usize;
-                let d = *columns.get_unchecked(j + 3 * LANES) as usize;
+            while j + 3 * (LANES as u32) < stop {
+                let column = columns.as_ptr().add(j as usize);
+                let (a, b) = (column.read() as usize, column.add(LANES).read() as usize);
+                let (c, d) =
+                    (column.add(2 * LANES).read() as usize, column.add(3 * LANES).read() as usize);
                 assert!(a < x.len() && b < x.len() && c < x.len() && d < x.len());
                 let (a, b) = (*x.get_unchecked(a), *x.get_unchecked(b));
                 let (c, d) = (*x.get_unchecked(c), *x.get_unchecked(d));
-                sum = GpuFloat::mul_add(*values.get_unchecked(j), a, sum);
-                sum = GpuFloat::mul_add(*values.get_unchecked(j + LANES), b, sum);
-                sum = GpuFloat::mul_add(*values.get_unchecked(j + 2 * LANES), c, sum);
-                sum = GpuFloat::mul_add(*values.get_unchecked(j + 3 * LANES), d, sum);
-                j += 4 * LANES;
+                let value = values.as_ptr().add(j as usize);
+                sum = GpuFloat::mul_add(value.read(), a, sum);
+                sum = GpuFloat::mul_add(value.add(LANES).read(), b, sum);
+                sum = GpuFloat::mul_add(value.add(2 * LANES).read(), c, sum);
+                sum = GpuFloat::mul_add(value.add(3 * LANES).read(), d, sum);
+                j += 4 * LANES as u32;
             }
             while j < stop {
-                let column = *columns.get_unchecked(j) as usize;
-                sum = GpuFloat::mul_add(*values.get_unchecked(j), x[column], sum);
-                j += LANES;
+                let column = *columns.get_unchecked(j as usize) as usize;
+                sum = GpuFloat::mul_add(*values.get_unchecked(j as usize), x[column], sum);
+                j += LANES as u32;
             }
         }
     }
