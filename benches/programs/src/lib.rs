@@ -11,6 +11,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 
 mod outputs;
 
+mod bfs;
 mod mm;
 mod reduction;
 mod spmv;
@@ -70,8 +71,14 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] =
-    &[va::DEFINITION, mm::DEFINITION, triad::DEFINITION, reduction::DEFINITION, spmv::DEFINITION];
+pub const ALL: &[Definition] = &[
+    va::DEFINITION,
+    mm::DEFINITION,
+    triad::DEFINITION,
+    reduction::DEFINITION,
+    spmv::DEFINITION,
+    bfs::DEFINITION,
+];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

@@ -54,4 +54,5 @@ programs! {
     triad "Triad"
     reduction "Reduction"
     spmv "SPMV"
+    bfs "BFS"
 }
