@@ -13,8 +13,8 @@ pub const ROWS: usize = BLOCK as usize / LANES;
 /// Threads of a warp.
 pub const LANES: usize = 32;
 
-/// Elements of a row between two yield points: 16 for each lane, about 5 µs.
-const CHUNK: u32 = 512;
+/// Elements of a row between two yield points: 8 for each lane, about 4 µs.
+const CHUNK: u32 = 256;
 
 /// What values are between.
 const RANGE: (f32, f32) = (-1.0, 1.0);
@@ -22,7 +22,7 @@ const RANGE: (f32, f32) = (-1.0, 1.0);
 /// `y[row] = ` the sum of `values[j] * x[columns[j]]` for `j` from `starts[row]` up to `starts[row + 1]`. One
 /// block-task for each [`ROWS`] rows; there may be more.
 ///
-/// A long row takes its warp some 100 µs, which is why there are yield points. Block-tasks write only `y`,
+/// A long row takes its warp 100 µs or more, which is why there are yield points. Block-tasks write only `y`,
 /// which none reads. The order of additions is that of [`row_in_order`].
 #[preemptible(block = BLOCK, idempotent)]
 pub fn spmv_vector(starts: &[u32], columns: &[u32], values: &[f32], x: &[f32], y: SliceMut<f32>) {
@@ -30,42 +30,42 @@ pub fn spmv_vector(starts: &[u32], columns: &[u32], values: &[f32], x: &[f32], y
     let lane = t % LANES;
     let first = (thread::block_idx_x() as usize * ROWS).min(y.len());
     let last = (first + ROWS).min(y.len());
-    // All rows of the block-task together are at least as long as the longest, and most block-tasks have
-    // less than a chunk.
+    // All rows of the block-task together, which are at least as long as the longest.
     let elements = starts[last] - starts[first];
     let row = first + t / LANES;
     let (start, end) = if row < last { (starts[row], starts[row + 1]) } else { (0, 0) };
-    assert!(end as usize <= columns.len() && end as usize <= values.len() && end <= 1 << 31);
+    assert!(start <= end && end <= 1 << 31);
+    assert!(end as usize <= columns.len() && end as usize <= values.len());
+    // A column past the end counts as the last one: a check would keep values from being loaded together with
+    // columns.
+    assert!(!x.is_empty() && x.len() <= 1 << 31);
+    let last_column = x.len() as u32 - 1;
     let mut j = start + lane as u32;
     let mut sum = 0.0f32;
     let mut chunk = 0;
     while chunk < elements {
-        if chunk > 0 {
+        // Most block-tasks have two chunks at most, and no need of yield points.
+        if chunk > CHUNK {
             yield_point!();
         }
         chunk += CHUNK;
         let stop = end.min(start + chunk);
-        // SAFETY: `stop` is at most `end`, which is within both arrays.
+        // SAFETY: `stop` is at most `end`, which is within both arrays, and no column is past the last.
         unsafe {
-            // Four at once, so that their loads are under way together.
-            while j + 3 * (LANES as u32) < stop {
-                let column = columns.as_ptr().add(j as usize);
-                let (a, b) = (column.read() as usize, column.add(LANES).read() as usize);
-                let (c, d) =
-                    (column.add(2 * LANES).read() as usize, column.add(3 * LANES).read() as usize);
-                assert!(a < x.len() && b < x.len() && c < x.len() && d < x.len());
-                let (a, b) = (*x.get_unchecked(a), *x.get_unchecked(b));
-                let (c, d) = (*x.get_unchecked(c), *x.get_unchecked(d));
-                let value = values.as_ptr().add(j as usize);
-                sum = GpuFloat::mul_add(value.read(), a, sum);
-                sum = GpuFloat::mul_add(value.add(LANES).read(), b, sum);
-                sum = GpuFloat::mul_add(value.add(2 * LANES).read(), c, sum);
-                sum = GpuFloat::mul_add(value.add(3 * LANES).read(), d, sum);
-                j += 4 * LANES as u32;
+            let x = |column: u32| *x.get_unchecked(column.min(last_column) as usize);
+            // Two at once, so that their loads are under way together.
+            while j + (LANES as u32) < stop {
+                let (value, column) =
+                    (values.as_ptr().add(j as usize), columns.as_ptr().add(j as usize));
+                let (a, b) = (column.read(), column.add(LANES).read());
+                sum = GpuFloat::mul_add(value.read(), x(a), sum);
+                sum = GpuFloat::mul_add(value.add(LANES).read(), x(b), sum);
+                j += 2 * LANES as u32;
             }
-            while j < stop {
-                let column = *columns.get_unchecked(j as usize) as usize;
-                sum = GpuFloat::mul_add(*values.get_unchecked(j as usize), x[column], sum);
+            // At most one is left.
+            if j < stop {
+                let column = *columns.get_unchecked(j as usize);
+                sum = GpuFloat::mul_add(*values.get_unchecked(j as usize), x(column), sum);
                 j += LANES as u32;
             }
         }
