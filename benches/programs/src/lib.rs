@@ -15,6 +15,11 @@ mod cfd;
 mod mm;
 mod scan;
 mod sort;
+mod bfs;
+mod mm;
+mod reduction;
+mod spmv;
+mod triad;
 mod va;
 
 pub use outputs::{Output, Tolerance, Values};
@@ -72,6 +77,14 @@ pub struct Program {
 /// The suite.
 pub const ALL: &[Definition] =
     &[va::DEFINITION, mm::DEFINITION, sort::DEFINITION, scan::DEFINITION, cfd::DEFINITION];
+pub const ALL: &[Definition] = &[
+    va::DEFINITION,
+    mm::DEFINITION,
+    triad::DEFINITION,
+    reduction::DEFINITION,
+    spmv::DEFINITION,
+    bfs::DEFINITION,
+];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

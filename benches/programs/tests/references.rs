@@ -54,4 +54,8 @@ programs! {
     sort "Sort"
     scan "Scan"
     cfd "CFD"
+    triad "Triad"
+    reduction "Reduction"
+    spmv "SPMV"
+    bfs "BFS"
 }

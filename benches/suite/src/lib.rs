@@ -6,9 +6,14 @@
 
 pub mod cfd;
 pub mod cfd_mesh;
+pub mod bfs;
 pub mod input;
+pub mod lists;
 pub mod mm;
 mod prefix;
 pub mod scan;
 pub mod sort;
+pub mod reduction;
+pub mod spmv;
+pub mod triad;
 pub mod va;
