@@ -12,6 +12,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 mod outputs;
 
 mod mm;
+mod nn;
 mod va;
 
 pub use outputs::{Output, Tolerance, Values};
@@ -67,7 +68,7 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION];
+pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION, nn::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

@@ -51,4 +51,5 @@ macro_rules! programs {
 programs! {
     va "VA"
     mm "MM"
+    nn "NN"
 }

@@ -6,4 +6,5 @@
 
 pub mod input;
 pub mod mm;
+pub mod nn;
 pub mod va;
