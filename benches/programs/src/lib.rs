@@ -11,6 +11,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 
 mod outputs;
 
+mod md5_hash;
 mod mm;
 mod nn;
 mod va;
@@ -68,7 +69,8 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION, nn::DEFINITION];
+pub const ALL: &[Definition] =
+    &[va::DEFINITION, mm::DEFINITION, nn::DEFINITION, md5_hash::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

@@ -52,4 +52,5 @@ programs! {
     va "VA"
     mm "MM"
     nn "NN"
+    md5_hash "MD5Hash"
 }
