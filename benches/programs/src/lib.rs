@@ -11,6 +11,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 
 mod outputs;
 
+mod md;
 mod md5_hash;
 mod mm;
 mod nn;
@@ -70,7 +71,7 @@ pub struct Program {
 
 /// The suite.
 pub const ALL: &[Definition] =
-    &[va::DEFINITION, mm::DEFINITION, nn::DEFINITION, md5_hash::DEFINITION];
+    &[va::DEFINITION, mm::DEFINITION, nn::DEFINITION, md5_hash::DEFINITION, md::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

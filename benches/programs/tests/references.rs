@@ -53,4 +53,5 @@ programs! {
     mm "MM"
     nn "NN"
     md5_hash "MD5Hash"
+    md "MD"
 }

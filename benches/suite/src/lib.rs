@@ -5,6 +5,7 @@
 //! that only make inputs are here, too: inputs come from a seed, on the device.
 
 pub mod input;
+pub mod md;
 pub mod md5_hash;
 pub mod mm;
 pub mod nn;

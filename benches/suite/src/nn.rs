@@ -26,10 +26,17 @@ pub fn record(seed: u32, i: u32) -> Record {
     }
 }
 
+/// The thread's number in a grid of one or two dimensions.
+#[inline(always)]
+fn index() -> u32 {
+    let block = thread::block_idx_y() * thread::grid_dim_x() + thread::block_idx_x();
+    block * BLOCK + thread::thread_idx_x()
+}
+
 /// `records[i] = record(seed, i)`; the grid may be larger than `records`.
 #[preemptible(block = 256)]
 pub fn nn_records(seed: u32, records: SliceMut<Record>) {
-    let i = thread::index();
+    let i = index();
     if (i as usize) < records.len() {
         // SAFETY: each thread writes its own element.
         unsafe { records.write(i as usize, record(seed, i)) }
@@ -40,7 +47,7 @@ pub fn nn_records(seed: u32, records: SliceMut<Record>) {
 /// record, in a grid of one or two dimensions, which may be larger than `distances`.
 #[preemptible(block = 256)]
 pub fn nn_distances(records: &[Record], target: Record, distances: SliceMut<f32>) {
-    let i = thread::index() as usize;
+    let i = index() as usize;
     if i < distances.len() {
         let Record { latitude, longitude } = records[i];
         let (north, east) = (target.latitude - latitude, target.longitude - longitude);
