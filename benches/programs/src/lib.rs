@@ -11,6 +11,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 
 mod outputs;
 
+mod fft;
 mod md;
 mod md5_hash;
 mod mm;
@@ -70,8 +71,14 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] =
-    &[va::DEFINITION, mm::DEFINITION, nn::DEFINITION, md5_hash::DEFINITION, md::DEFINITION];
+pub const ALL: &[Definition] = &[
+    va::DEFINITION,
+    mm::DEFINITION,
+    nn::DEFINITION,
+    md5_hash::DEFINITION,
+    md::DEFINITION,
+    fft::DEFINITION,
+];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

@@ -54,4 +54,5 @@ programs! {
     nn "NN"
     md5_hash "MD5Hash"
     md "MD"
+    fft "FFT"
 }

@@ -4,6 +4,7 @@
 //! What launches them, with which inputs, and what the results have to be, is in `preempt-programs`. Kernels
 //! that only make inputs are here, too: inputs come from a seed, on the device.
 
+pub mod fft;
 pub mod input;
 pub mod md;
 pub mod md5_hash;
