@@ -11,10 +11,10 @@ use crate::{Definition, Output, Program, Size, Tolerance, blocks};
 pub const DEFINITION: Definition =
     Definition { name: "FFT", source: "SHOC, FFT", flep_amortize: 20, build };
 
-/// Numbers come from sums of 512 points between -1 and 1 in both parts, so they are 18 on average and 60 at
-/// most. Three stages of single precision, of four or five roundings each, change them by about 1e-6 of
-/// their average on average; this is ten times that for each of some ten thousand of them. A wrong factor
-/// or place changes some by several.
+/// The results are sums of 512 points of up to 1 in both parts: about 18, and seldom more than 60. On the way
+/// to one lie some 24 roundings to single precision, each by at most 2⁻²⁴ of a number of that size. If all
+/// of them were the largest and added up, that would be 9e-5; they are random, and come to a tenth of it. A
+/// point at a wrong place or with a wrong factor changes results by about 1.
 const TOLERANCE: Tolerance = Tolerance::Within { absolute: 1e-4, relative: 0.0 };
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {

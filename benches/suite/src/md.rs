@@ -11,7 +11,7 @@ use crate::input::{between, hash};
 pub const BLOCK: u32 = 256;
 
 /// Neighbours between two yield points; the number of neighbours is a multiple of it.
-pub const CHUNK: u32 = 8;
+pub const CHUNK: usize = 8;
 
 /// The square of the distance from which on atoms have no effect on each other.
 pub const CUTOFF_SQUARED: f32 = 16.0;
@@ -114,8 +114,9 @@ pub unsafe fn md_forces(
     forces: SliceMut<f32>,
 ) {
     let (i, atoms) = (thread::index_1d() as usize, positions.len());
+    let neighbours = neighbours as usize;
     // Once, so that nothing below has to be checked.
-    assert!(neighbours.is_multiple_of(CHUNK) && neighbours as usize * atoms <= list.len());
+    assert!(neighbours.is_multiple_of(CHUNK) && neighbours * atoms <= list.len());
     assert!(3 * atoms <= forces.len());
     if i < atoms {
         let own = positions[i];
@@ -123,13 +124,20 @@ pub unsafe fn md_forces(
         let (mut j, mut at) = (0, i);
         while j < neighbours {
             yield_point!();
+            // Read ahead of the cutoff's branches, so that the memory serves all of them together.
+            let mut others = [0; CHUNK];
             let mut k = 0;
             while k < CHUNK {
-                // SAFETY: `i` is below `atoms` and `j + k` below `neighbours`, and the list fits; the
-                // caller vouches for what is in it.
-                let other = unsafe { *positions.get_unchecked(*list.get_unchecked(at) as usize) };
-                force = with_force_of(own, other, force);
+                // SAFETY: `i` is below `atoms` and `j + k` below `neighbours`, and the list fits.
+                others[k] = unsafe { *list.get_unchecked(at) };
                 at += atoms;
+                k += 1;
+            }
+            k = 0;
+            while k < CHUNK {
+                // SAFETY: the caller vouches for the list.
+                let other = unsafe { *positions.get_unchecked(others[k] as usize) };
+                force = with_force_of(own, other, force);
                 k += 1;
             }
             j += CHUNK;
