@@ -124,12 +124,13 @@ pub unsafe fn md_forces(
         let (mut j, mut at) = (0, i);
         while j < neighbours {
             yield_point!();
-            // Read ahead of the cutoff's branches, so that the memory serves all of them together.
+            // Ahead of the cutoff's branches, so that the memory serves all reads together; volatile, since
+            // the compiler would move each of them to its use otherwise.
             let mut others = [0; CHUNK];
             let mut k = 0;
             while k < CHUNK {
                 // SAFETY: `i` is below `atoms` and `j + k` below `neighbours`, and the list fits.
-                others[k] = unsafe { *list.get_unchecked(at) };
+                others[k] = unsafe { list.as_ptr().add(at).read_volatile() };
                 at += atoms;
                 k += 1;
             }
