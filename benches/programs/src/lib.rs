@@ -20,6 +20,11 @@ mod mm;
 mod reduction;
 mod spmv;
 mod triad;
+mod fft;
+mod md;
+mod md5_hash;
+mod mm;
+mod nn;
 mod va;
 
 pub use outputs::{Output, Tolerance, Values};
@@ -84,6 +89,13 @@ pub const ALL: &[Definition] = &[
     reduction::DEFINITION,
     spmv::DEFINITION,
     bfs::DEFINITION,
+pub const ALL: &[Definition] = &[
+    va::DEFINITION,
+    mm::DEFINITION,
+    nn::DEFINITION,
+    md5_hash::DEFINITION,
+    md::DEFINITION,
+    fft::DEFINITION,
 ];
 
 /// The benchmark of this name.

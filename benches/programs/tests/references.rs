@@ -58,4 +58,8 @@ programs! {
     reduction "Reduction"
     spmv "SPMV"
     bfs "BFS"
+    nn "NN"
+    md5_hash "MD5Hash"
+    md "MD"
+    fft "FFT"
 }
