@@ -12,6 +12,8 @@ use preempt::{Buffer, Call, Error, Scheduler};
 mod outputs;
 
 mod mm;
+mod pf;
+mod stencil_2d;
 mod va;
 
 pub use outputs::{Output, Tolerance, Values};
@@ -67,7 +69,8 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] = &[va::DEFINITION, mm::DEFINITION];
+pub const ALL: &[Definition] =
+    &[va::DEFINITION, mm::DEFINITION, stencil_2d::DEFINITION, pf::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

@@ -51,4 +51,6 @@ macro_rules! programs {
 programs! {
     va "VA"
     mm "MM"
+    stencil_2d "Stencil2D"
+    pf "PF"
 }

@@ -6,4 +6,6 @@
 
 pub mod input;
 pub mod mm;
+pub mod pf;
+pub mod stencil_2d;
 pub mod va;
