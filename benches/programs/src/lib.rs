@@ -13,6 +13,7 @@ mod outputs;
 
 mod mm;
 mod pf;
+mod pl;
 mod stencil_2d;
 mod va;
 
@@ -70,7 +71,7 @@ pub struct Program {
 
 /// The suite.
 pub const ALL: &[Definition] =
-    &[va::DEFINITION, mm::DEFINITION, stencil_2d::DEFINITION, pf::DEFINITION];
+    &[va::DEFINITION, mm::DEFINITION, stencil_2d::DEFINITION, pf::DEFINITION, pl::DEFINITION];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

@@ -53,4 +53,5 @@ programs! {
     mm "MM"
     stencil_2d "Stencil2D"
     pf "PF"
+    pl "PL"
 }

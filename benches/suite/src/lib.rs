@@ -7,5 +7,6 @@
 pub mod input;
 pub mod mm;
 pub mod pf;
+pub mod pl;
 pub mod stencil_2d;
 pub mod va;
