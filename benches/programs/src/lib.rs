@@ -12,6 +12,7 @@ use preempt::{Buffer, Call, Error, Scheduler};
 mod outputs;
 
 mod mm;
+mod neural_net;
 mod pf;
 mod pl;
 mod stencil_2d;
@@ -70,8 +71,14 @@ pub struct Program {
 }
 
 /// The suite.
-pub const ALL: &[Definition] =
-    &[va::DEFINITION, mm::DEFINITION, stencil_2d::DEFINITION, pf::DEFINITION, pl::DEFINITION];
+pub const ALL: &[Definition] = &[
+    va::DEFINITION,
+    mm::DEFINITION,
+    stencil_2d::DEFINITION,
+    pf::DEFINITION,
+    pl::DEFINITION,
+    neural_net::DEFINITION,
+];
 
 /// The benchmark of this name.
 pub fn find(name: &str) -> Option<&'static Definition> {

@@ -54,4 +54,5 @@ programs! {
     stencil_2d "Stencil2D"
     pf "PF"
     pl "PL"
+    neural_net "NeuralNet"
 }

@@ -6,6 +6,7 @@
 
 pub mod input;
 pub mod mm;
+pub mod neural_net;
 pub mod pf;
 pub mod pl;
 pub mod stencil_2d;
