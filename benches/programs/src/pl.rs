@@ -2,10 +2,9 @@
 
 use preempt::{Buffer, Error, Scheduler};
 use preempt_suite::input::{self, set_f32};
-use preempt_suite::pl::model::{DISC_POINTS, EXTENT, Frame, START};
+use preempt_suite::pl::model::{DISC_POINTS, EXTENT, Frame, START, make_disc, make_video};
 use preempt_suite::pl::{
-    BLOCK, SCAN, cumulative_sums, find_index, likelihood_kernel, make_disc, make_video,
-    normalize_weights, sum_kernel,
+    BLOCK, SCAN, cumulative_sums, find_index, likelihood_kernel, normalize_weights, sum_kernel,
 };
 
 use crate::{Definition, Output, Program, Size, Tolerance, blocks};
@@ -29,8 +28,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let particles: usize = match size {
         Size::Reduced => 7001,
         Size::Trivial => 2000,
-        Size::Small => 28_000,
-        Size::Large => 128 << 10,
+        Size::Small => 12_000,
+        Size::Large => 96_000,
     };
     let floats = |length: usize| scheduler.zeroed::<f32>(length);
     let mut video = scheduler.zeroed(((1 + FRAMES) * EXTENT * EXTENT) as usize)?;

@@ -44,6 +44,8 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
     // Input by input: of all samples, and of all neurons.
     let images_tile = shared_array![Four; DEPTH * IMAGES_STRIDE / 4];
     let weights_tile = shared_array![Four; DEPTH * WEIGHTS_STRIDE / 4];
+    // Sample by sample, of all neurons.
+    let sums_tile = shared_array![f32; SAMPLES * HIDDEN];
     let t = thread::thread_idx_x() as usize;
     let first_sample = thread::block_idx_x() as usize * SAMPLES;
     let inputs = inputs as usize;
@@ -91,18 +93,25 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
         }
         let mut i = 0;
         while i < 4 {
-            let sample = first_sample + of_samples * 4 + i;
             let mut j = 0;
             while j < 4 {
-                let neuron = neurons * 4 + j;
-                if sample < samples && neuron < HIDDEN {
-                    let input = sums[i][j] + *layer.get_unchecked(HIDDEN * inputs + neuron);
-                    let activation = sigmoid(input);
-                    activations.as_mut_ptr().add(sample * HIDDEN + neuron).write(activation);
+                let (sample, neuron) = (of_samples * 4 + i, neurons * 4 + j);
+                if neuron < HIDDEN {
+                    sums_tile.add(sample * HIDDEN + neuron).write(sums[i][j]);
                 }
                 j += 1;
             }
             i += 1;
+        }
+        thread::sync_threads();
+        // Neighbouring threads write neighbouring elements.
+        let to = first_sample * HIDDEN;
+        let mut i = t;
+        while i < SAMPLES * HIDDEN && to + i < samples * HIDDEN {
+            let input =
+                sums_tile.add(i).read() + *layer.get_unchecked(HIDDEN * inputs + i % HIDDEN);
+            activations.as_mut_ptr().add(to + i).write(sigmoid(input));
+            i += THREADS;
         }
     }
 }
@@ -113,10 +122,17 @@ pub fn feed_output(layer: &[f32], hidden: &[f32], activations: SliceMut<f32>) {
     let i = thread::index_1d() as usize;
     if i < activations.len() {
         let (sample, digit) = (i / DIGITS, i % DIGITS);
+        // Once, so that the loop does not have to.
+        assert!(DIGITS * (HIDDEN + 1) <= layer.len() && (sample + 1) * HIDDEN <= hidden.len());
         let mut sum = 0.0;
         let mut j = 0;
         while j < HIDDEN {
-            sum = GpuFloat::mul_add(layer[digit * HIDDEN + j], hidden[sample * HIDDEN + j], sum);
+            // SAFETY: neurons are below their numbers, and the sample has been checked.
+            let (weight, x) = unsafe {
+                let weight = layer.get_unchecked(digit * HIDDEN + j);
+                (*weight, *hidden.get_unchecked(sample * HIDDEN + j))
+            };
+            sum = GpuFloat::mul_add(weight, x, sum);
             j += 1;
         }
         let activation = sigmoid(sum + layer[DIGITS * HIDDEN + digit]);
@@ -150,11 +166,17 @@ pub fn hidden_error(
     let i = thread::index_1d() as usize;
     if i < errors.len() {
         let (sample, neuron) = (i / HIDDEN, i % HIDDEN);
+        // Once, so that the loop does not have to.
+        assert!(DIGITS * HIDDEN <= layer.len() && (sample + 1) * DIGITS <= output_errors.len());
         let mut sum = 0.0;
         let mut digit = 0;
         while digit < DIGITS {
-            let error = output_errors[sample * DIGITS + digit];
-            sum = GpuFloat::mul_add(layer[digit * HIDDEN + neuron], error, sum);
+            // SAFETY: neurons are below their numbers, and the sample has been checked.
+            let (weight, error) = unsafe {
+                let weight = layer.get_unchecked(digit * HIDDEN + neuron);
+                (*weight, *output_errors.get_unchecked(sample * DIGITS + digit))
+            };
+            sum = GpuFloat::mul_add(weight, error, sum);
             digit += 1;
         }
         // SAFETY: each thread writes its own element.

@@ -1,12 +1,13 @@
 //! A particle filter that follows an object through a video (Rodinia, `particlefilter`, single precision):
-//! the kernels of one frame. What each particle computes is in [`model`].
+//! the kernels of one frame. The video, and what is computed for
+//! one particle, is in [`model`].
 
 use preempt_device::prelude::*;
 use preempt_device::warp::{FULL_MASK, warp_shuffle_idx, warp_shuffle_up};
 
 pub mod model;
 
-use model::{DISC_POINTS, Frame, Point, cut, moved, pixel, weight};
+use model::{Frame, Point, cut, moved, weight};
 
 /// Threads of a block.
 pub const BLOCK: usize = 128;
@@ -20,26 +21,6 @@ pub const SCAN: usize = SCAN_BLOCK * SCAN_RUN;
 
 /// Cumulative sums that [`find_index`] searches between two yield points.
 const SEARCH: usize = 256;
-
-/// `video[i]` is the brightness of a pixel, frame by frame, row by row. The grid may be larger.
-#[preemptible(block = 256)]
-pub fn make_video(seed: u32, video: SliceMut<u8>) {
-    let i = thread::index_1d();
-    if (i as usize) < video.len() {
-        // SAFETY: each thread writes its own element.
-        unsafe { video.write(i as usize, pixel(seed, i)) }
-    }
-}
-
-/// The points of the object's disc around its center. One block.
-#[preemptible(block = 128)]
-pub fn make_disc(disc: SliceMut<Point>) {
-    let i = thread::index_1d();
-    if i < DISC_POINTS {
-        // SAFETY: each thread writes its own element.
-        unsafe { disc.write(i as usize, model::disc_point(i)) }
-    }
-}
 
 /// Moves each particle by chance, and weighs it by how much the frame looks like the object there. `sums` has
 /// the sum of the weights of each block-task.

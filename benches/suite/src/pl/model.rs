@@ -1,4 +1,8 @@
-//! The object, its video, and what is computed for one particle; the same on host and device.
+//! The object, its video, and what is computed for one particle, the same on host and device; and the kernels
+//! that make the video.
+
+use core::f32::consts::TAU;
+use core::hint::assert_unchecked;
 
 use preempt_device::prelude::*;
 
@@ -100,7 +104,10 @@ fn normal(seed: u32, i: u32) -> f32 {
     // The first one is above 0.
     let (distance, turn) = (1.0 - unit(seed, i), unit(seed.wrapping_add(1), i));
     let distance = GpuFloat::sqrt(-2.0 * GpuFloat::ln(distance));
-    distance * GpuFloat::cos(core::f32::consts::TAU * turn)
+    let angle = TAU * turn;
+    // SAFETY: the turn is from 0 to 1. The cosine of larger angles would need arrays.
+    unsafe { assert_unchecked(angle.to_bits() <= TAU.to_bits()) };
+    distance * GpuFloat::cos(angle)
 }
 
 /// Where particle `i` goes from (`x`, `y`): as the object does, and at random.
@@ -152,4 +159,24 @@ fn likelihood(video: &[u8], frame: u32, disc: &[Point], x: f32, y: f32) -> f32 {
 #[inline(always)]
 pub fn cut(frame: Frame, i: u32, particles: u32) -> f32 {
     (i as f32 + unit(frame.seed_of(4), 0)) / particles as f32
+}
+
+/// `video[i]` is the brightness of a pixel, frame by frame, row by row. The grid may be larger.
+#[preemptible(block = 256)]
+pub fn make_video(seed: u32, video: SliceMut<u8>) {
+    let i = thread::index_1d();
+    if (i as usize) < video.len() {
+        // SAFETY: each thread writes its own element.
+        unsafe { video.write(i as usize, pixel(seed, i)) }
+    }
+}
+
+/// The points of the object's disc around its center. One block.
+#[preemptible(block = 128)]
+pub fn make_disc(disc: SliceMut<Point>) {
+    let i = thread::index_1d();
+    if i < DISC_POINTS {
+        // SAFETY: each thread writes its own element.
+        unsafe { disc.write(i as usize, disc_point(i)) }
+    }
 }
