@@ -11,20 +11,22 @@ use preempt::{Buffer, Call, Error, Scheduler};
 
 mod outputs;
 
-mod cfd;
-mod mm;
-mod scan;
-mod sort;
 mod bfs;
-mod mm;
-mod reduction;
-mod spmv;
-mod triad;
+mod cfd;
 mod fft;
 mod md;
 mod md5_hash;
 mod mm;
+mod neural_net;
 mod nn;
+mod pf;
+mod pl;
+mod reduction;
+mod scan;
+mod sort;
+mod spmv;
+mod stencil_2d;
+mod triad;
 mod va;
 
 pub use outputs::{Output, Tolerance, Values};
@@ -79,23 +81,25 @@ pub struct Program {
     pub outputs: Vec<Output>,
 }
 
-/// The suite.
-pub const ALL: &[Definition] =
-    &[va::DEFINITION, mm::DEFINITION, sort::DEFINITION, scan::DEFINITION, cfd::DEFINITION];
+/// The suite: FLEP's benchmarks, then those of EffiSha that are not among them.
 pub const ALL: &[Definition] = &[
-    va::DEFINITION,
-    mm::DEFINITION,
-    triad::DEFINITION,
-    reduction::DEFINITION,
-    spmv::DEFINITION,
-    bfs::DEFINITION,
-pub const ALL: &[Definition] = &[
-    va::DEFINITION,
-    mm::DEFINITION,
+    cfd::DEFINITION,
     nn::DEFINITION,
-    md5_hash::DEFINITION,
+    pf::DEFINITION,
+    pl::DEFINITION,
     md::DEFINITION,
+    spmv::DEFINITION,
+    mm::DEFINITION,
+    va::DEFINITION,
+    bfs::DEFINITION,
     fft::DEFINITION,
+    md5_hash::DEFINITION,
+    neural_net::DEFINITION,
+    reduction::DEFINITION,
+    scan::DEFINITION,
+    sort::DEFINITION,
+    stencil_2d::DEFINITION,
+    triad::DEFINITION,
 ];
 
 /// The benchmark of this name.

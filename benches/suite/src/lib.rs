@@ -4,22 +4,24 @@
 //! What launches them, with which inputs, and what the results have to be, is in `preempt-programs`. Kernels
 //! that only make inputs are here, too: inputs come from a seed, on the device.
 
+pub mod bfs;
 pub mod cfd;
 pub mod cfd_mesh;
-pub mod bfs;
-pub mod input;
-pub mod lists;
-pub mod mm;
-mod prefix;
-pub mod scan;
-pub mod sort;
-pub mod reduction;
-pub mod spmv;
-pub mod triad;
 pub mod fft;
 pub mod input;
+pub mod lists;
 pub mod md;
 pub mod md5_hash;
 pub mod mm;
+pub mod neural_net;
 pub mod nn;
+pub mod pf;
+pub mod pl;
+mod prefix;
+pub mod reduction;
+pub mod scan;
+pub mod sort;
+pub mod spmv;
+pub mod stencil_2d;
+pub mod triad;
 pub mod va;
