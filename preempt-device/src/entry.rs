@@ -1,4 +1,5 @@
-//! What the two device entries of a kernel run.
+//! What the two device entries of a kernel run. Public for expansions, and for entries with other loops
+//! ([`with_loop`]), to compare with.
 
 use crate::abi::Cohort;
 use crate::target;
@@ -6,7 +7,8 @@ use crate::worker::{self, Block, Body, Chunk};
 use crate::yields::{self, Yields};
 
 /// A block of a GPU grid.
-struct CudaBlock {
+#[derive(Debug)]
+pub struct CudaBlock {
     /// Which of the two slot words the next claim goes through.
     turn: usize,
 }
@@ -107,7 +109,8 @@ impl Position {
 }
 
 /// A kernel's body; `YIELDS` says whether it has yield points.
-struct Tasks<'a, F, const YIELDS: bool> {
+#[expect(missing_debug_implementations, reason = "it holds a closure")]
+pub struct Tasks<'a, F, const YIELDS: bool> {
     cohort: &'a Cohort,
     position: Position,
     task: F,
@@ -174,10 +177,29 @@ unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool>(cohort: &Cohort, task:
         // The barrier that has to follow is that of the first claim.
         yields::start_block();
     }
-    let position = Position { grid: cohort.grid, block: [0; 3] };
-    let mut tasks = Tasks::<F, YIELDS> { cohort, position, task };
+    let mut tasks = tasks::<F, YIELDS>(cohort, task);
     // SAFETY: the caller's promise.
     unsafe { worker::run(&mut CudaBlock { turn: 0 }, cohort, &mut tasks) }
+}
+
+#[inline(always)]
+fn tasks<F, const YIELDS: bool>(cohort: &Cohort, task: F) -> Tasks<'_, F, YIELDS> {
+    Tasks { cohort, position: Position { grid: cohort.grid, block: [0; 3] }, task }
+}
+
+/// A preemptible entry with another loop than the worker's. Yield points do nothing in it.
+///
+/// # Safety
+///
+/// As [`preemptible`], and what `run` asks for.
+#[inline(always)]
+pub unsafe fn with_loop<F: FnMut(&mut Yields)>(
+    cohort: &Cohort,
+    task: F,
+    run: impl FnOnce(&mut CudaBlock, &Cohort, &mut Tasks<'_, F, false>),
+) {
+    let cohort = &enter(cohort);
+    run(&mut CudaBlock { turn: 0 }, cohort, &mut tasks::<F, false>(cohort, task));
 }
 
 /// What comes first in a preemptible entry.
