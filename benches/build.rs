@@ -1,5 +1,8 @@
 //! Embeds the kernels' PTX.
 
 fn main() -> Result<(), preempt::build::Error> {
-    preempt::build::Kernels::new("kernels").committed("kernels.ptx").build()
+    for kernels in ["kernels", "suite", "baselines"] {
+        preempt::build::Kernels::new(kernels).committed("kernels.ptx").build()?;
+    }
+    Ok(())
 }

@@ -37,7 +37,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     for level in 0..depth(vertices) {
         steps.push(bfs_expand(level, &starts, &targets, &mut levels).grid(grid));
     }
-    let outputs = vec![Output::integers("levels", levels, move || reference(seed, vertices))];
+    let outputs =
+        vec![Output::integers(scheduler, "levels", levels, move || reference(seed, vertices))?];
     Ok(Program { setup, steps, dominant: 1 + widest as usize, outputs })
 }
 

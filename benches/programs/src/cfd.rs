@@ -49,7 +49,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     }
     // The reference adds up in the same order, with the same fused operations.
     let reference = move || reference(mesh, iterations);
-    let outputs = vec![Output::floats("variables", variables, Tolerance::Exact, reference)];
+    let outputs =
+        vec![Output::floats(scheduler, "variables", variables, Tolerance::Exact, reference)?];
     // The first flux: all of them do the same work.
     Ok(Program { setup, steps, dominant: 3, outputs })
 }

@@ -40,7 +40,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
             .collect();
         (0..transforms).flat_map(|transform| transformed(seed, transform, &roots)).collect()
     };
-    let outputs = vec![Output::floats("spectra", out, TOLERANCE, reference)];
+    let outputs = vec![Output::floats(scheduler, "spectra", out, TOLERANCE, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 

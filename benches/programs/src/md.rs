@@ -39,7 +39,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         (0..atoms).flat_map(force).collect()
     };
     // One neighbour after the other, with one rounding after the other, as in the kernel.
-    let outputs = vec![Output::floats("forces", forces, Tolerance::Exact, reference)];
+    let outputs = vec![Output::floats(scheduler, "forces", forces, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps: vec![step.grid(grid)], dominant: 0, outputs })
 }
 

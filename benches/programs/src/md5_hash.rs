@@ -30,7 +30,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         message.resize(8, 0);
         [vec![number], words(&message), digest.to_vec()].concat()
     };
-    let outputs = vec![Output::integers("key", found, reference)];
+    let outputs = vec![Output::integers(scheduler, "key", found, reference)?];
     Ok(Program { setup: Vec::new(), steps, dominant: 0, outputs })
 }
 

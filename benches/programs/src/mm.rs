@@ -37,6 +37,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         (0..elements as u32).map(product).collect()
     };
     // In the kernel's order.
-    let outputs = vec![Output::floats("product", c, Tolerance::Exact, reference)];
+    let outputs = vec![Output::floats(scheduler, "product", c, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

@@ -96,8 +96,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let hidden_layer = move || reference::trained(seed, extents).0;
     let output_layer = move || reference::trained(seed, extents).1;
     let outputs = vec![
-        Output::floats("hidden layer", hidden, Tolerance::Exact, hidden_layer),
-        Output::floats("output layer", output, Tolerance::Exact, output_layer),
+        Output::floats(scheduler, "hidden layer", hidden, Tolerance::Exact, hidden_layer)?,
+        Output::floats(scheduler, "output layer", output, Tolerance::Exact, output_layer)?,
     ];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

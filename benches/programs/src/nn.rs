@@ -35,7 +35,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         (0..length as u32).map(distance).collect()
     };
     // One rounding after the other as in the kernel, and square roots are rounded correctly everywhere.
-    let outputs = vec![Output::floats("distances", distances, Tolerance::Exact, reference)];
+    let outputs =
+        vec![Output::floats(scheduler, "distances", distances, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use preempt::{Buffer, Call, Error, Stream};
-use preempt_suite::input::{BLOCK, set_f32, set_u32};
+use preempt::{Buffer, Call, Error, Scheduler, Stream};
+use preempt_suite::input::{BLOCK, DIGESTED, digest_f32, digest_u32, set_f32, set_u32};
 
 use crate::blocks;
 
@@ -16,6 +16,8 @@ pub struct Output {
     pub name: &'static str,
     /// Overwrites the output, before a run.
     pub poison: Call,
+    digest: Call,
+    sum: Buffer<u64>,
     array: Array,
     tolerance: Tolerance,
     reference: Box<dyn Fn() -> Values>,
@@ -52,27 +54,42 @@ pub enum Tolerance {
 
 impl Output {
     /// Integers, and what they have to be, sequentially.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler says.
     pub fn integers(
+        scheduler: &Scheduler,
         name: &'static str,
         mut buffer: Buffer<u32>,
         reference: impl Fn() -> Vec<u32> + 'static,
-    ) -> Output {
+    ) -> Result<Output, Error> {
         let poison = set_u32(POISON, &mut buffer).grid(blocks(buffer.len(), BLOCK));
+        let mut sum = scheduler.zeroed(1)?;
+        let digest = digest_u32(&buffer, &mut sum).grid(blocks(buffer.len(), BLOCK * DIGESTED));
+        let (array, tolerance) = (Array::U32(buffer), Tolerance::Exact);
         let reference = Box::new(move || Values::U32(reference()));
-        Output { name, poison, array: Array::U32(buffer), tolerance: Tolerance::Exact, reference }
+        Ok(Output { name, poison, digest, sum, array, tolerance, reference })
     }
 
     /// Floating-point numbers, and what they have to be, sequentially.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler says.
     pub fn floats(
+        scheduler: &Scheduler,
         name: &'static str,
         mut buffer: Buffer<f32>,
         tolerance: Tolerance,
         reference: impl Fn() -> Vec<f32> + 'static,
-    ) -> Output {
+    ) -> Result<Output, Error> {
         let poison = f32::from_bits(POISON);
         let poison = set_f32(poison, &mut buffer).grid(blocks(buffer.len(), BLOCK));
+        let mut sum = scheduler.zeroed(1)?;
+        let digest = digest_f32(&buffer, &mut sum).grid(blocks(buffer.len(), BLOCK * DIGESTED));
         let reference = Box::new(move || Values::F32(reference()));
-        Output { name, poison, array: Array::F32(buffer), tolerance, reference }
+        Ok(Output { name, poison, digest, sum, array: Array::F32(buffer), tolerance, reference })
     }
 
     /// What the device has.
@@ -85,6 +102,18 @@ impl Output {
             Array::U32(buffer) => Values::U32(stream.download(buffer)?.wait()?),
             Array::F32(buffer) => Values::F32(stream.download(buffer)?.wait()?),
         })
+    }
+
+    /// A number that is another one if any bit of what the device has is another one, most likely.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler says.
+    pub fn digest(&self, stream: &Stream) -> Result<u64, Error> {
+        let sum = || Ok::<u64, Error>(stream.download(&self.sum)?.wait()?[0]);
+        let before = sum()?;
+        stream.launch(self.digest.clone())?.wait()?;
+        Ok(sum()?.wrapping_sub(before))
     }
 
     /// What it has to be, computed sequentially on the host. It takes long, unless the program is reduced.

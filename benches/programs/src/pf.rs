@@ -52,6 +52,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
             (0..columns).map(|x| cheapest(x as usize) + cost(x)).collect()
         })
     };
-    let outputs = vec![Output::integers("costs", now, reference)];
+    let outputs = vec![Output::integers(scheduler, "costs", now, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

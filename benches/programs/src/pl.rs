@@ -66,6 +66,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     }
     // In the kernels' order, with the same functions.
     let reference = move || reference::positions(seed, particles, FRAMES);
-    let outputs = vec![Output::floats("positions", now, Tolerance::Exact, reference)];
+    let outputs = vec![Output::floats(scheduler, "positions", now, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: STEPS_OF_FRAME - 1, outputs })
 }

@@ -36,8 +36,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     };
     // Both are added up in the kernel's order.
     let outputs = vec![
-        Output::floats("partial sums", partial, Tolerance::Exact, partials),
-        Output::floats("sum", sum, Tolerance::Exact, total),
+        Output::floats(scheduler, "partial sums", partial, Tolerance::Exact, partials)?,
+        Output::floats(scheduler, "sum", sum, Tolerance::Exact, total)?,
     ];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

@@ -37,6 +37,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     };
     // The sums are integers. With numbers from -8 to 8 that average out, they stay far below 2²⁴ for all
     // sizes (the largest has a standard deviation of 5 * 10⁴), so no order of additions rounds.
-    let outputs = vec![Output::floats("sums", out, Tolerance::Exact, reference)];
+    let outputs = vec![Output::floats(scheduler, "sums", out, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 2, outputs })
 }

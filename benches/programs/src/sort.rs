@@ -60,8 +60,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let keys_reference = move || sorted().into_iter().map(|(key, _)| key).collect();
     let values_reference = move || sorted().into_iter().map(|(_, value)| value).collect();
     let outputs = vec![
-        Output::integers("keys", even.0, keys_reference),
-        Output::integers("values", even.1, values_reference),
+        Output::integers(scheduler, "keys", even.0, keys_reference)?,
+        Output::integers(scheduler, "values", even.1, values_reference)?,
     ];
     // The first scatter, since all of them take as long.
     Ok(Program { setup, steps, dominant: 2, outputs })

@@ -48,6 +48,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         (0..rows).map(product).collect()
     };
     // In the kernel's order.
-    let outputs = vec![Output::floats("product", y, Tolerance::Exact, reference)];
+    let outputs = vec![Output::floats(scheduler, "product", y, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

@@ -44,7 +44,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         (0..iterations).fold(input, |cells, _| iterate(&cells, rows as usize, columns as usize))
     };
     // Each cell is the same expression.
-    let outputs = vec![Output::floats("cells", now, Tolerance::Exact, reference)];
+    let outputs = vec![Output::floats(scheduler, "cells", now, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 

@@ -31,6 +31,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         let sum = |i| triad_of(element(seed, i), element(seed + 1, i), FACTOR);
         (0..length as u32).map(sum).collect()
     };
-    let outputs = vec![Output::floats("sums", c, Tolerance::Exact, reference)];
+    let outputs = vec![Output::floats(scheduler, "sums", c, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

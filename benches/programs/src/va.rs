@@ -27,6 +27,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         let element = |seed, i| between(seed, i, RANGE.0, RANGE.1);
         (0..length as u32).map(|i| element(seed, i) + element(seed + 1, i)).collect()
     };
-    let outputs = vec![Output::floats("sums", out, Tolerance::Exact, reference)];
+    let outputs = vec![Output::floats(scheduler, "sums", out, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use preempt_device::abi::{Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange};
+use preempt_device::abi::{
+    COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange,
+};
 use preempt_device::host::{Amortize, Call};
 
 use crate::gpu::{Error, Gpu};
@@ -97,6 +99,22 @@ impl Control {
         Signal::new(self.epoch, range)
     }
 
+    /// Where the cohort of the baselines' loops finds its flag, in memory of the host; 0 lets it go on. The
+    /// slot says which loop it is.
+    pub fn with_flag(cohort: Cohort, slot: u8, amortize: u32, flag: &Pinned<u64>) -> Cohort {
+        Cohort { lane: flag.address() as *const Lane, slot, amortize, ..cohort }
+    }
+
+    /// The last `left` word of the control block, where a baseline leaves the longest time of a block-task.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn last_left(&self) -> Result<u64, Error> {
+        let at = CONTROL as usize + std::mem::offset_of!(ControlBlock, left);
+        Ok(self.memory.read()?[at / size_of::<u64>() + COHORT_SLOTS - 1])
+    }
+
     /// Grants the cohort the SMs in `range` from now on, by a write in the stream `control`.
     ///
     /// # Errors
@@ -112,7 +130,13 @@ impl Control {
     /// The number of tasks that the last cohort ran, once it is out.
     #[inline]
     pub fn out(&self) -> Option<u32> {
+        self.posted().map(|posted| posted.done)
+    }
+
+    /// What the last cohort posted, once it is out.
+    #[inline]
+    pub fn posted(&self) -> Option<Posted> {
         // SAFETY: a post, which host and device access atomically.
-        unsafe { &*self.post.host().cast::<Post>() }.read(self.ticket).map(|posted| posted.done)
+        unsafe { &*self.post.host().cast::<Post>() }.read(self.ticket)
     }
 }

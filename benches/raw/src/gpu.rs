@@ -110,13 +110,27 @@ impl Gpu {
         self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
     }
 
+    /// The SMs' clock at its highest rate.
+    fn kilohertz(self) -> Result<u32, Error> {
+        self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)
+    }
+
     /// A time in cycles of the SMs' clock at its highest rate.
     ///
     /// # Errors
     ///
     /// What the driver says.
     pub fn ticks(self, time: Duration) -> Result<u64, Error> {
-        let kilohertz = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
-        Ok((time.as_nanos() * u128::from(kilohertz) / 1_000_000) as u64)
+        Ok((time.as_nanos() * u128::from(self.kilohertz()?) / 1_000_000) as u64)
+    }
+
+    /// What so many cycles of the SMs' clock take, at its highest rate.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn time(self, ticks: u64) -> Result<Duration, Error> {
+        let nanos = u128::from(ticks) * 1_000_000 / u128::from(self.kilohertz()?.max(1));
+        Ok(Duration::from_nanos(nanos as u64))
     }
 }

@@ -8,6 +8,7 @@ use preempt_device::abi::Cohort;
 use preempt_device::host::{Args, Call, Dim3, Kernel};
 
 use crate::gpu::{Error, check};
+use crate::slicing;
 use crate::stream::Stream;
 
 /// A loaded module. It stays until the process ends.
@@ -45,6 +46,17 @@ impl Module {
             }
         }
         text.map_or(Ok(module), |text| Module::load_text(&text))
+    }
+
+    /// Loads PTX so that the plain entries of these kernels are [sliced](Launch::sliced), when nothing runs.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn load_sliced(ptx: &str, kernels: &[&'static Kernel]) -> Result<Module, Error> {
+        let slice =
+            |text: String, kernel: &&Kernel| slicing::sliced(&text, kernel.plain).unwrap_or(text);
+        Module::load_text(&kernels.iter().fold(ptx.to_owned(), slice))
     }
 
     fn entry(self, name: &str, kernel: &'static Kernel) -> Result<Entry, Error> {
@@ -110,12 +122,24 @@ impl Entry {
     ///
     /// What the driver says.
     pub fn registers(self) -> Result<u32, Error> {
+        self.attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+    }
+
+    fn attribute(self, attribute: Attribute) -> Result<u32, Error> {
         let mut value = 0;
-        let attribute = Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS;
         // SAFETY: the function is never unloaded.
         let result = unsafe { sys::cuFuncGetAttribute(&mut value, attribute, self.function) };
         check("cuFuncGetAttribute", result)?;
         Ok(value as u32)
+    }
+
+    /// Bytes of local memory of a thread: its stack, and registers that were spilled.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn local_bytes(self) -> Result<u32, Error> {
+        self.attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
     }
 
     /// Blocks that an SM holds.
@@ -146,7 +170,9 @@ pub struct Launch {
     block: Dim3,
     /// The first parameter of a preemptible entry.
     cohort: Option<Box<Cohort>>,
-    /// Where each parameter is: in `cohort` and `args`.
+    /// The last parameters of a sliced entry.
+    slice: Option<Box<[u32; slicing::PARAMETERS]>>,
+    /// Where each parameter is: in `cohort`, `args` and `slice`.
     parameters: Vec<*mut c_void>,
     args: Args,
 }
@@ -155,28 +181,55 @@ impl Launch {
     /// A launch of the plain entry of the call's kernel.
     pub fn plain(entry: Entry, call: Call) -> Launch {
         let grid = call.grid_dim();
-        Launch::new(entry, call, grid, None)
+        Launch::new(entry, call, grid, None, None)
+    }
+
+    /// Launches of parts of the call's grid, each of which is chosen by [`set_slice`](Launch::set_slice). The
+    /// entry is a plain one of a module that was loaded sliced.
+    pub fn sliced(entry: Entry, call: Call) -> Launch {
+        let Dim3 { x, y, z } = call.grid_dim();
+        Launch::new(entry, call, Dim3::from(1), None, Some(Box::new([0, x, y, z])))
     }
 
     /// A launch of the preemptible entry of the call's kernel.
     pub fn preemptible(entry: Entry, call: Call, cohort: Cohort) -> Launch {
-        Launch::new(entry, call, Dim3::from(cohort.blocks), Some(Box::new(cohort)))
+        Launch::new(entry, call, Dim3::from(cohort.blocks), Some(Box::new(cohort)), None)
     }
 
-    fn new(entry: Entry, call: Call, grid: Dim3, cohort: Option<Box<Cohort>>) -> Launch {
+    fn new(
+        entry: Entry,
+        call: Call,
+        grid: Dim3,
+        cohort: Option<Box<Cohort>>,
+        slice: Option<Box<[u32; slicing::PARAMETERS]>>,
+    ) -> Launch {
         let block = call.kernel().block.or(call.block_dim()).unwrap_or(Dim3::from(1));
         let args = call.into_args();
         let first = cohort.as_deref().map(|cohort| ptr::from_ref(cohort).cast::<u8>());
-        let parameters = first.into_iter().chain(args.pointers());
+        let last = slice.as_deref().into_iter().flatten().map(|word| ptr::from_ref(word).cast());
+        let parameters = first.into_iter().chain(args.pointers()).chain(last);
         let parameters = parameters.map(|parameter| parameter.cast_mut().cast()).collect();
-        Launch { entry, grid, block, cohort, parameters, args }
+        Launch { entry, grid, block, cohort, slice, parameters, args }
     }
 
-    /// Another cohort for the next launch, of as many blocks.
+    /// Another cohort for the next launch.
     pub fn set_cohort(&mut self, next: Cohort) {
         if let Some(cohort) = &mut self.cohort {
             **cohort = next;
+            self.grid = Dim3::from(next.blocks);
             self.parameters[0] = ptr::from_mut(&mut **cohort).cast();
+        }
+    }
+
+    /// The next launch is of `blocks` blocks from `first` on.
+    pub fn set_slice(&mut self, first: u32, blocks: u32) {
+        if let Some(slice) = &mut self.slice {
+            slice[0] = first;
+            let at = self.parameters.len() - slicing::PARAMETERS;
+            for (place, word) in self.parameters[at..].iter_mut().zip(slice.iter()) {
+                *place = ptr::from_ref(word).cast_mut().cast();
+            }
+            self.grid = Dim3::from(blocks);
         }
     }
 

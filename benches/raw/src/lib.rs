@@ -14,12 +14,14 @@
 //! | `memory` | arrays on the device, and on the host where the device reads and writes them |
 //! | `stream` | streams and events |
 //! | `kernels` | modules, entries, launches |
+//! | `slicing` | PTX whose plain entries run parts of their grids |
 //! | `control` | what a preemptible entry needs, for one launch without a scheduler |
 
 mod control;
 mod gpu;
 mod kernels;
 mod memory;
+mod slicing;
 mod stream;
 
 pub use control::Control;

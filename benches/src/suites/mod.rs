@@ -21,6 +21,12 @@ mod storm;
 /// The kernels' PTX.
 pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_bench_kernels");
 
+/// The PTX of the papers' benchmarks.
+pub const PROGRAMS: preempt::Module = preempt::include_kernels!("preempt_suite");
+
+/// The same with the loops of others, for raw launches.
+pub const BASELINES: preempt::Module = preempt::include_kernels!("preempt_baselines");
+
 /// What every suite is given.
 #[derive(Debug)]
 pub struct Bench {
@@ -101,7 +107,7 @@ impl Bench {
     /// A scheduler that has the device until it is dropped.
     fn scheduler(&self, policy: impl Policy + 'static) -> Result<Scheduler> {
         let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
-        Ok(builder.kernels(KERNELS).kernels(preempt_tests::KERNELS).build()?)
+        Ok(builder.kernels(KERNELS).kernels(PROGRAMS).kernels(preempt_tests::KERNELS).build()?)
     }
 
     /// The same, with `wait` that spins so long before it sleeps.
@@ -111,7 +117,7 @@ impl Bench {
         spin: Duration,
     ) -> Result<Scheduler> {
         let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
-        Ok(builder.kernels(KERNELS).spin(spin).busy_poll(true).build()?)
+        Ok(builder.kernels(KERNELS).kernels(PROGRAMS).spin(spin).busy_poll(true).build()?)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Inputs from a seed, the same on host and device, and what outputs hold before a run.
 
+use preempt_device::atomic::{AtomicU64, Ordering::Relaxed};
 use preempt_device::prelude::*;
 
 /// Threads of the blocks of all kernels here.
@@ -34,6 +35,37 @@ pub fn fill_f32(seed: u32, low: f32, high: f32, out: SliceMut<f32>) {
 #[inline(always)]
 pub fn between(seed: u32, i: u32, low: f32, high: f32) -> f32 {
     low + (high - low) * unit(seed, i)
+}
+
+/// Elements that a thread of [`digest_f32`] and [`digest_u32`] takes in.
+pub const DIGESTED: u32 = 64;
+
+/// Adds to `sum[0]` a number that depends on each element and its place, in whichever order the threads come.
+#[inline(always)]
+fn digest(length: usize, bits: impl Fn(usize) -> u32, sum: SliceMut<u64>) {
+    let threads = (thread::grid_dim_x() * BLOCK) as usize;
+    let mut i = thread::index_1d() as usize;
+    let mut own = 0u64;
+    while i < length {
+        let mixed = (u64::from(bits(i)) << 32 | i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        own = own.wrapping_add((mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9));
+        i += threads;
+    }
+    assert!(!sum.is_empty());
+    // SAFETY: not empty, and all threads add atomically.
+    unsafe { AtomicU64::from_ptr(sum.as_mut_ptr()) }.fetch_add(own, Relaxed);
+}
+
+/// Adds a digest of all bits of `data` to `sum[0]`.
+#[preemptible(block = 256)]
+pub fn digest_f32(data: &[f32], sum: SliceMut<u64>) {
+    digest(data.len(), |i| data[i].to_bits(), sum);
+}
+
+/// Adds a digest of all bits of `data` to `sum[0]`.
+#[preemptible(block = 256)]
+pub fn digest_u32(data: &[u32], sum: SliceMut<u64>) {
+    digest(data.len(), |i| data[i], sum);
 }
 
 /// `out[i] = hash(seed, i) % bound`; the grid may be larger than `out`.

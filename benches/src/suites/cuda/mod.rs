@@ -13,6 +13,7 @@ pub mod latency;
 pub mod launch;
 pub mod overhead;
 mod raw_arms;
+mod subject;
 
 /// How long anything here may take before it counts as hung.
 const LIMIT: Duration = Duration::from_secs(10);

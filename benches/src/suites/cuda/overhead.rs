@@ -1,372 +1,391 @@
-//! What being preemptible costs a kernel that nobody preempts: its preemptible entry against its plain
-//! one, through the scheduler and alone.
+//! What being preemptible costs a kernel that nobody preempts, and how fast it leaves when somebody does: the
+//! dominating launch of each program, in its plain form, ours, FLEP's loop, and in slices (FLEP figures 10 and
+//! 17, EffiSha figures 13 and 14).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, Dim3, Scheduler};
-use preempt_bench_kernels::{TILE, fill, matrix_multiply, random, vector_add};
-use preempt_raw::{Control, Entry, Event, Gpu, Launch, Level, Module, Stream};
-use preempt_record::microseconds;
+use preempt::{Scheduler, Stream};
+use preempt_programs::{ALL, Definition, Size};
+use preempt_raw::Gpu;
+use preempt_record::{digits, microseconds};
 use preempt_tests::Random;
 use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
 use super::super::{Bench, Outcome, line};
-use super::{ptx, spin_until};
+use super::raw_arms::RawArms;
+use super::subject::{Demand, Modules, Subject};
 use crate::progress::Progress;
-use crate::samples::{Samples, ratio, show, show_ratio};
+use crate::samples::{Samples, ratio, show};
 
-/// Elements of the vectors, and threads of the blocks that add and fill them.
-const VECTOR: (usize, u32) = (1 << 28, 256);
-/// Rows of the matrices.
-const MATRIX: u32 = 4096;
+/// Samples of the plain and of our entry, of each other arm's time, and of each stop.
+const SAMPLES: [u32; 3] = [100, 10, 100];
 /// The same with `--quick`.
-const QUICK: (usize, u32) = (1 << 22, 1024);
-
-/// Samples of each arm.
-const SAMPLES: u64 = 200;
-/// The same with `--quick`.
-const QUICK_SAMPLES: u64 = 5;
-
-/// Elements of a product that the host computes, too.
-const CHECKED: u32 = 2000;
-
-/// What no kernel here writes: a NaN.
-const POISON: u32 = 0xFFFF_FFFF;
+const QUICK: [u32; 3] = [5, 2, 5];
 
 /// How long `wait` spins; the raw side spins, too.
 const SPIN: Duration = Duration::from_millis(100);
 
-/// One kernel.
-struct Row {
-    name: String,
-    /// From the launch to the moment at which the host knows that it is done.
-    ours: Samples,
-    plain: Samples,
-    /// Of the entries alone, between events.
-    preemptible_entry: Samples,
-    plain_entry: Samples,
-    /// Registers of a thread, and resident blocks on an SM.
-    preemptible: (u32, u32),
-    plain_has: (u32, u32),
+/// Beyond the floor, what a stop may take beside the longest block-task: a chunk's time.
+const CHUNK: Duration = Duration::from_micros(10);
+
+/// A kernel's times in one form.
+struct Arm {
+    name: &'static str,
+    /// Of the launch alone.
+    time: Samples,
+    /// From the launch to the host's knowledge of the end.
+    done: Samples,
+    /// From a stop to the end.
+    stop: Samples,
+    amortize: Option<u32>,
+    demand: Demand,
+    /// Of a slice.
+    blocks: Option<u32>,
 }
 
-/// Measures both kernels.
+impl Arm {
+    fn new(name: &'static str, demand: Demand) -> Arm {
+        let (time, done, stop) = Default::default();
+        Arm { name, time, done, stop, amortize: None, demand, blocks: None }
+    }
+}
+
+/// A kernel.
+struct Row {
+    name: &'static str,
+    kernel: &'static str,
+    yields: bool,
+    tasks: u32,
+    longest: Duration,
+    plain: Arm,
+    ours: Arm,
+    flep: Arm,
+    slices: Arm,
+}
+
+/// Measures every program.
 pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
-    let (length, n) = if bench.quick { QUICK } else { (VECTOR.0, MATRIX) };
+    let counts = if bench.quick { QUICK } else { SAMPLES };
+    let size = if bench.quick { Size::Small } else { Size::Large };
     let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
     let mut tally = Tally::default();
-    let seed = bench.seed as u32;
-
-    let add = {
-        let (a, b) = (filled(&scheduler, seed, length)?, filled(&scheduler, seed + 1, length)?);
-        let call = |out: &mut Buffer<f32>| {
-            vector_add(&a, &b, out).grid(length.div_ceil(VECTOR.1 as usize) as u32)
+    let mut random = Random(bench.seed);
+    let floor = floor(gpu, counts[2], &mut random)?;
+    let modules = Modules::load(&scheduler)?;
+    let progress = Progress::new("programs", ALL.len() as u64);
+    let mut rows = Vec::new();
+    for definition in ALL {
+        let mut arms = Arms {
+            subject: Subject::new(&scheduler, gpu, &modules, definition, size, bench.seed as u32)?,
+            scheduler: &scheduler,
+            stream: scheduler.stream(0),
+            random: &mut random,
         };
-        let mut arms = Arms::new(&scheduler, gpu, format!("vector_add, {length}"), length, &call)?;
-        arms.measure(bench, &call, &mut tally)?;
-        // Every element.
-        let sums = (0..length as u32).map(|i| random(seed, i) + random(seed + 1, i));
-        let sums: Vec<u32> = sums.map(f32::to_bits).collect();
-        arms.finish(&mut tally, |found, tally| tally.compare("vector_add", found, &sums))?
-    };
-    let multiply = {
-        let elements = (n * n) as usize;
-        let (a, b) = (filled(&scheduler, seed, elements)?, filled(&scheduler, seed + 1, elements)?);
-        let tiles = n / TILE as u32;
-        let call =
-            |c: &mut Buffer<f32>| matrix_multiply(&a, &b, c, n).grid(Dim3::from((tiles, tiles)));
-        let name = format!("matrix_multiply, {n} x {n}");
-        let mut arms = Arms::new(&scheduler, gpu, name, elements, &call)?;
-        arms.measure(bench, &call, &mut tally)?;
-        // Some elements, in the kernel's order.
-        let mut chosen = Random(bench.seed);
-        let chosen: Vec<(u32, u32)> =
-            (0..CHECKED).map(|_| (chosen.below(n), chosen.below(n))).collect();
-        arms.finish(&mut tally, |found, tally| {
-            let at = |&(row, column): &(u32, u32)| found[(row * n + column) as usize];
-            let found: Vec<u32> = chosen.iter().map(at).collect();
-            let product = |&(row, column): &(u32, u32)| {
-                let term = |sum: f32, k: u32| {
-                    random(seed, row * n + k).mul_add(random(seed + 1, k * n + column), sum)
-                };
-                (0..n).fold(0.0, term).to_bits()
-            };
-            let expected: Vec<u32> = chosen.iter().map(product).collect();
-            tally.compare("matrix_multiply", &found, &expected);
-        })?
-    };
+        rows.push(arms.measure(definition, counts, &mut tally)?);
+        drop(arms);
+        progress.step();
+    }
     scheduler.synchronize()?;
+    Ok(outcome(&rows, &floor, tally))
+}
 
-    let rows = [add, multiply];
-    let over = |row: &Row| ratio(row.ours.p50(), row.plain.p50());
-    let entries = |row: &Row| ratio(row.preemptible_entry.p50(), row.plain_entry.p50());
-    let lost = |row: &Row| i64::from(row.plain_has.1) - i64::from(row.preemptible.1);
+/// How long it takes at least until the host knows that all blocks have left: those of a kernel that looks at
+/// the signal every microsecond.
+fn floor(gpu: Gpu, samples: u32, random: &mut Random) -> Result<Samples> {
+    let mut raw = RawArms::new(gpu, Duration::from_micros(10), true, Duration::from_millis(4))?;
+    let mut floor = Samples::default();
+    for _ in 0..samples {
+        let pause = Duration::from_micros(random.below(1000).into());
+        if let Some(times) = raw.floor(true, pause)? {
+            floor.push(times.drained);
+        }
+    }
+    Ok(floor)
+}
+
+struct Arms<'a> {
+    subject: Subject,
+    scheduler: &'a Scheduler,
+    stream: Stream,
+    random: &'a mut Random,
+}
+
+impl Arms<'_> {
+    fn measure(
+        &mut self,
+        definition: &'static Definition,
+        [samples, others, stops]: [u32; 3],
+        tally: &mut Tally,
+    ) -> Result<Row> {
+        let subject = &mut self.subject;
+        let mut row = Row {
+            name: definition.name,
+            kernel: subject.kernel(),
+            yields: subject.yields(),
+            tasks: subject.tasks(),
+            longest: Duration::ZERO,
+            plain: Arm::new("plain", subject.plain_demand),
+            ours: Arm::new("preempt", subject.demand),
+            flep: Arm::new("FLEP's loop", subject.baseline_demand),
+            slices: Arm::new("slices", subject.plain_demand),
+        };
+        row.flep.amortize = Some(definition.flep_amortize);
+        let mut amortize = Vec::new();
+        // The first rounds warm up.
+        for round in 0..samples + 2 {
+            // Each goes first in every other round.
+            let (plain, (mine, factor)) = if round % 2 == 0 {
+                let mine = subject.preemptible()?;
+                (subject.plain()?, mine)
+            } else {
+                (subject.plain()?, subject.preemptible()?)
+            };
+            let done = [subject.plain_done()?, subject.scheduled(&self.stream)?];
+            self.scheduler.synchronize()?;
+            if round >= 2 {
+                row.plain.time.push(plain);
+                row.ours.time.push(mine);
+                row.plain.done.push(done[0]);
+                row.ours.done.push(done[1]);
+                amortize.push(factor);
+            }
+        }
+        amortize.sort_unstable();
+        row.ours.amortize = amortize.get(amortize.len() / 2).copied();
+        for _ in 0..3 {
+            row.longest = row.longest.max(subject.longest()?);
+        }
+        for round in 0..=others {
+            let time = subject.flep()?;
+            if round > 0 {
+                row.flep.time.push(time);
+            }
+        }
+        self.stops(&mut row, stops)?;
+        self.slices(&mut row, others, stops)?;
+        self.check(&row, tally)?;
+        Ok(row)
+    }
+
+    /// A moment in the middle of something that takes so long.
+    fn moment(&mut self, time: Duration) -> Duration {
+        time.mul_f64(0.1 + 0.7 * f64::from(self.random.below(1000)) / 1000.0)
+    }
+
+    fn stops(&mut self, row: &mut Row, stops: u32) -> Result<()> {
+        for _ in 0..stops {
+            let after = self.moment(row.ours.time.p50());
+            if let Some(stop) = self.subject.stop(after)? {
+                row.ours.stop.push(stop.took);
+            }
+        }
+        for _ in 0..stops.div_ceil(5) {
+            let after = self.moment(row.flep.time.p50());
+            if let Some(stop) = self.subject.flep_stop(after)? {
+                row.flep.stop.push(stop.took);
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest slices that stop no later than ours, and no less than fill the device once.
+    fn slices(&mut self, row: &mut Row, others: u32, stops: u32) -> Result<()> {
+        let limit = row.ours.stop.p50();
+        let mut blocks = self.subject.wave();
+        loop {
+            let mut times = Samples::default();
+            for round in 0..=others {
+                let time = self.subject.slices(blocks, None)?;
+                if let Some(time) = time.filter(|_| round > 0) {
+                    times.push(time);
+                }
+            }
+            let mut stop = Samples::default();
+            for _ in 0..stops.div_ceil(5) {
+                let after = self.moment(times.p50());
+                if let Some(time) = self.subject.slices(blocks, Some(after))? {
+                    stop.push(time);
+                }
+            }
+            let is_first = row.slices.blocks.is_none();
+            if !is_first && stop.p50() > limit {
+                break;
+            }
+            row.slices.done = times;
+            row.slices.stop = stop;
+            row.slices.blocks = Some(blocks);
+            if row.slices.stop.p50() > limit || blocks >= row.tasks {
+                break;
+            }
+            blocks = blocks.saturating_mul(2);
+        }
+        Ok(())
+    }
+
+    /// Whether all arms give the same, to the bit.
+    fn check(&mut self, row: &Row, tally: &mut Tally) -> Result<()> {
+        let slice = row.slices.blocks.unwrap_or(1);
+        let subject = &mut self.subject;
+        subject.poison(&self.stream)?;
+        subject.plain()?;
+        let plain = subject.digests(&self.stream)?;
+        let mut compare = |what: &str, subject: &Subject| -> Result<()> {
+            let found = subject.digests(&self.stream)?;
+            tally.kernels += 1;
+            tally.block_tasks += u64::from(row.tasks);
+            if found != plain && tally.mistake.is_none() {
+                tally.mistake = Some(format!("{}: {what} and plain differ", row.name));
+            }
+            Ok(())
+        };
+        subject.poison(&self.stream)?;
+        subject.preemptible()?;
+        compare("preempt", subject)?;
+        subject.poison(&self.stream)?;
+        subject.flep()?;
+        compare("FLEP's loop", subject)?;
+        subject.poison(&self.stream)?;
+        subject.slices(slice, None)?;
+        compare("slices", subject)?;
+        self.scheduler.synchronize()?;
+        Ok(())
+    }
+}
+
+impl Row {
+    fn arms(&self) -> [&Arm; 4] {
+        [&self.plain, &self.ours, &self.flep, &self.slices]
+    }
+
+    /// An arm's time to the plain one's, of the launch alone where that can be told.
+    fn over(&self, arm: &Arm) -> Option<f64> {
+        match arm.time.len() {
+            0 => ratio(arm.done.p50(), self.plain.done.p50()),
+            _ => ratio(arm.time.p50(), self.plain.time.p50()),
+        }
+    }
+
+    /// Our stop to what it may take.
+    fn stop_over_bound(&self, floor: Duration) -> Option<f64> {
+        (self.ours.stop.len() > 0)
+            .then(|| ratio(self.ours.stop.p50(), floor + CHUNK + self.longest))
+            .flatten()
+    }
+
+    fn lines(&self) -> Vec<Vec<String>> {
+        let lines = self.arms().map(|arm| {
+            let number = |value: Option<u32>| value.map_or("-".into(), |value| value.to_string());
+            let time = |samples: &Samples, time: Duration| match samples.len() {
+                0 => "-".to_owned(),
+                _ => show(time),
+            };
+            let over = |over: Option<f64>| over.map_or("-".into(), |over| format!("{over:.4}"));
+            let done = ratio(arm.done.p50(), self.plain.done.p50());
+            let done = done.filter(|_| arm.done.len() > 0);
+            line([
+                self.name,
+                arm.name,
+                &time(&arm.time, arm.time.p50()),
+                &over(self.over(arm)),
+                &over(done),
+                &number(arm.amortize),
+                &arm.demand.registers.to_string(),
+                &arm.demand.blocks_per_sm.to_string(),
+                &show(self.longest),
+                &time(&arm.stop, arm.stop.p50()),
+                &time(&arm.stop, arm.stop.summary().p99),
+            ])
+        });
+        lines.into()
+    }
+
+    fn json(&self) -> Vec<Value> {
+        let rows = self.arms().map(|arm| {
+            let told =
+                |samples: &Samples, time: Duration| (samples.len() > 0).then(|| microseconds(time));
+            json!({
+                "program": self.name,
+                "kernel": self.kernel,
+                "block_tasks": self.tasks,
+                "yield_points": self.yields,
+                "longest_task_us": microseconds(self.longest),
+                "arm": arm.name,
+                "samples": arm.time.len().max(arm.done.len()),
+                "p50_us": told(&arm.time, arm.time.p50()),
+                "p99_us": told(&arm.time, arm.time.summary().p99),
+                "done_p50_us": told(&arm.done, arm.done.p50()),
+                "p50_to_plain": self.over(arm),
+                "amortize": arm.amortize,
+                "slice_blocks": arm.blocks,
+                "registers": arm.demand.registers,
+                "local_bytes": arm.demand.local_bytes,
+                "blocks_per_sm": arm.demand.blocks_per_sm,
+                "stops": arm.stop.len(),
+                "stop_p50_us": told(&arm.stop, arm.stop.p50()),
+                "stop_p99_us": told(&arm.stop, arm.stop.summary().p99),
+            })
+        });
+        rows.into()
+    }
+}
+
+/// The geometric mean.
+fn mean(ratios: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let ratios: Vec<f64> = ratios.flatten().map(f64::ln).collect();
+    (!ratios.is_empty()).then(|| (ratios.iter().sum::<f64>() / ratios.len() as f64).exp())
+}
+
+fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
+    let ours = || rows.iter().map(|row| row.over(&row.ours));
+    let slices = mean(rows.iter().map(|row| row.over(&row.slices)));
+    let done = |row: &Row| ratio(row.ours.done.p50(), row.plain.done.p50());
+    let loses = |row: &&Row| row.ours.demand.blocks_per_sm < row.plain.demand.blocks_per_sm;
+    let bounds = rows.iter().filter_map(|row| row.stop_over_bound(floor.p50()));
+    let geomean = mean(ours());
+    let points =
+        slices.zip(mean(rows.iter().map(done))).map(|(slices, ours)| 100.0 * (slices - ours));
     let summary = json!({
-        "va_over_plain": over(&rows[0]),
-        "mm_over_plain": over(&rows[1]),
-        "va_entry_over_plain": entries(&rows[0]),
-        "mm_entry_over_plain": entries(&rows[1]),
-        "blocks_lost": rows.iter().map(lost).max(),
-        "kernels": tally.kernels,
-        "block_tasks": tally.block_tasks,
-        "lost": tally.lost,
-        "repeated": tally.repeated,
+        "kernels": rows.len(),
+        "geomean_ratio": geomean,
+        "max_ratio": ours().flatten().reduce(f64::max),
+        "geomean_done_ratio": mean(rows.iter().map(done)),
+        "kernels_losing_a_block": rows.iter().filter(loses).count(),
+        "flep_geomean_ratio": mean(rows.iter().map(|row| row.over(&row.flep))),
+        "slices_geomean_ratio": slices,
+        "pkm_minus_ours_points": points,
+        "stop_floor_p50_us": microseconds(floor.p50()),
+        "stop_over_bound_max": bounds.reduce(f64::max),
+        "tasks_wrong": u32::from(tally.mistake.is_some()),
     });
     let mut table = vec![line([
-        "kernel",
-        "entry",
-        "samples",
-        "launch to done p50",
-        "p99",
+        "program",
+        "",
+        "time p50",
         "/ plain",
-        "entry alone p50",
-        "p99",
-        "/ plain",
+        "done / plain",
+        "L",
         "registers",
-        "blocks per SM",
+        "blocks/SM",
+        "longest task",
+        "stop p50",
+        "stop p99",
     ])];
     table.extend(rows.iter().flat_map(Row::lines));
-    Ok(Outcome {
-        about: "Launch to done: through the scheduler, against the plain entry on a stream of the \
-                driver, by the host's clock; threads that wait spin. Entry alone: both by raw \
-                launches, between events."
-            .to_owned(),
+    Outcome {
+        about: format!(
+            "The dominating launch of each program, between events; done: until the host knows, ours \
+             through the scheduler. Stop: from the signal to the host's knowledge that all blocks are \
+             out; {} at least. In the mean, ours takes {} of the plain time.",
+            show(floor.p50()),
+            geomean.map_or_else(|| "-".to_owned(), digits),
+        ),
         table,
         text_columns: 2,
         rows: rows.iter().flat_map(Row::json).collect(),
         summary,
         mistake: tally.mistake,
-    })
-}
-
-/// A buffer of random numbers.
-fn filled(scheduler: &Scheduler, seed: u32, length: usize) -> Result<Buffer<f32>> {
-    let mut buffer = scheduler.zeroed(length)?;
-    let call = fill(seed, &mut buffer).grid(length.div_ceil(VECTOR.1 as usize) as u32);
-    scheduler.stream(0).launch(call)?.wait()?;
-    scheduler.synchronize()?;
-    Ok(buffer)
-}
-
-/// The arms of one kernel, which take turns and write to buffers of their own.
-struct Arms<'a> {
-    scheduler: &'a Scheduler,
-    row: Row,
-    our_out: Buffer<f32>,
-    raw_out: Buffer<f32>,
-    stream: preempt::Stream,
-    raw_stream: Stream,
-    control: Control,
-    call: Call,
-    plain: Launch,
-    preemptible: Launch,
-    blocks: u32,
-    barrier: bool,
-    events: [Event; 2],
-}
-
-impl<'a> Arms<'a> {
-    fn new(
-        scheduler: &'a Scheduler,
-        gpu: Gpu,
-        name: String,
-        length: usize,
-        call: &dyn Fn(&mut Buffer<f32>) -> Call,
-    ) -> Result<Arms<'a>> {
-        let (our_out, mut raw_out) = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
-        let raw_stream = Stream::new(Level::Lowest)?;
-        let mut control = Control::new(gpu)?;
-        let call = call(&mut raw_out);
-        let kernel = call.kernel();
-        let block = kernel.block.context("a kernel without a block size")?;
-        let module = Module::load(ptx()?, &[kernel])?;
-        let (preemptible, plain) = (module.preemptible(kernel)?, module.plain(kernel)?);
-        let has = |entry: Entry| {
-            Ok::<_, preempt_raw::Error>((entry.registers()?, entry.resident(block)?))
-        };
-        let row = Row {
-            name,
-            ours: Samples::default(),
-            plain: Samples::default(),
-            preemptible_entry: Samples::default(),
-            plain_entry: Samples::default(),
-            preemptible: has(preemptible)?,
-            plain_has: has(plain)?,
-        };
-        // Of the kernels here, those with barriers use shared memory.
-        let barrier = kernel.shared_bytes > 0;
-        let blocks = gpu.sms()? * row.preemptible.1;
-        let blocks = u128::from(blocks).min(call.grid_dim().count()) as u32;
-        let cohort = control.start(&raw_stream, &call, blocks, barrier)?;
-        raw_stream.synchronize()?;
-        Ok(Arms {
-            scheduler,
-            row,
-            our_out,
-            raw_out,
-            stream: scheduler.stream(0),
-            raw_stream,
-            control,
-            plain: Launch::plain(plain, call.clone()),
-            preemptible: Launch::preemptible(preemptible, call.clone(), cohort),
-            call,
-            blocks,
-            barrier,
-            events: [Event::new()?, Event::new()?],
-        })
-    }
-
-    fn measure(
-        &mut self,
-        bench: &Bench,
-        call: &dyn Fn(&mut Buffer<f32>) -> Call,
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let samples = if bench.quick { QUICK_SAMPLES } else { SAMPLES };
-        let progress = Progress::new(self.row.name.clone(), samples);
-        // The first round warms up.
-        for sample in 0..=samples {
-            let times =
-                [self.ours(call, tally)?, self.plain()?, self.entry()?, self.plain_entry()?];
-            tally.kernels += 3;
-            tally.block_tasks += 3 * self.call.grid_dim().count() as u64;
-            if sample > 0 {
-                let row = &mut self.row;
-                let arms = [
-                    &mut row.ours,
-                    &mut row.plain,
-                    &mut row.preemptible_entry,
-                    &mut row.plain_entry,
-                ];
-                arms.into_iter().zip(times).for_each(|(arm, time)| arm.push(time));
-            }
-            progress.step();
-        }
-        Ok(())
-    }
-
-    fn poison(&self, address: u64) -> Result<()> {
-        // SAFETY: nothing runs, and the buffer has this length.
-        unsafe { self.raw_stream.fill(address, POISON, self.our_out.len())? };
-        Ok(self.raw_stream.synchronize()?)
-    }
-
-    fn ours(
-        &mut self,
-        call: &dyn Fn(&mut Buffer<f32>) -> Call,
-        tally: &mut Tally,
-    ) -> Result<Duration> {
-        self.poison(self.our_out.address())?;
-        let call = call(&mut self.our_out);
-        let start = Instant::now();
-        let report = self.stream.launch(call)?.wait()?;
-        let time = start.elapsed();
-        tally.report(&report);
-        self.scheduler.synchronize()?;
-        Ok(time)
-    }
-
-    fn plain(&mut self) -> Result<Duration> {
-        self.poison(self.raw_out.address())?;
-        let start = Instant::now();
-        // SAFETY: nobody else uses the buffers now.
-        unsafe { self.plain.on(&self.raw_stream)? };
-        spin_until(|| Ok(self.raw_stream.is_idle()?))?;
-        Ok(start.elapsed())
-    }
-
-    fn plain_entry(&mut self) -> Result<Duration> {
-        self.poison(self.raw_out.address())?;
-        self.between_events(&self.plain)
-    }
-
-    /// The preemptible entry. It writes where the plain one does.
-    fn entry(&mut self) -> Result<Duration> {
-        self.poison(self.raw_out.address())?;
-        let (call, blocks) = (&self.call, self.blocks);
-        let cohort = self.control.start(&self.raw_stream, call, blocks, self.barrier)?;
-        self.raw_stream.synchronize()?;
-        self.preemptible.set_cohort(cohort);
-        self.between_events(&self.preemptible)
-    }
-
-    fn between_events(&self, launch: &Launch) -> Result<Duration> {
-        let [start, end] = &self.events;
-        self.raw_stream.record(start)?;
-        // SAFETY: nobody else uses the buffers now, and the control block is reset.
-        unsafe { launch.on(&self.raw_stream)? };
-        self.raw_stream.record(end)?;
-        spin_until(|| Ok(self.raw_stream.is_idle()?))?;
-        Ok(end.since(start)?)
-    }
-
-    /// Compares the results of the last launches with each other, and with what `check` knows.
-    fn finish(mut self, tally: &mut Tally, check: impl FnOnce(&[u32], &mut Tally)) -> Result<Row> {
-        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
-        let ours = bits(self.stream.download(&self.our_out)?.wait()?);
-        check(&ours, tally);
-        let name = self.row.name.clone();
-        self.plain_entry()?;
-        let plain = bits(self.stream.download(&self.raw_out)?.wait()?);
-        tally.compare(&format!("{name}: preempt, against plain"), &ours, &plain);
-        self.entry()?;
-        let entry = bits(self.stream.download(&self.raw_out)?.wait()?);
-        tally.compare(&format!("{name}: preemptible entry, against plain"), &entry, &plain);
-        self.scheduler.synchronize()?;
-        Ok(self.row)
-    }
-}
-
-impl Row {
-    /// The entry's name, launch to done, alone, registers and blocks.
-    fn sides(&self) -> [(&'static str, &Samples, &Samples, (u32, u32)); 2] {
-        [
-            ("preemptible", &self.ours, &self.preemptible_entry, self.preemptible),
-            ("plain", &self.plain, &self.plain_entry, self.plain_has),
-        ]
-    }
-
-    fn lines(&self) -> Vec<Vec<String>> {
-        let line = |(entry, done, alone, (registers, blocks)): (&str, &Samples, &Samples, _)| {
-            let (all, kernel) = (done.summary(), alone.summary());
-            let (registers, blocks): (u32, u32) = (registers, blocks);
-            line([
-                &self.name,
-                entry,
-                &done.len().to_string(),
-                &show(all.p50),
-                &show(all.p99),
-                &show_ratio(ratio(all.p50, self.plain.p50())),
-                &show(kernel.p50),
-                &show(kernel.p99),
-                &show_ratio(ratio(kernel.p50, self.plain_entry.p50())),
-                &registers.to_string(),
-                &blocks.to_string(),
-            ])
-        };
-        self.sides().into_iter().map(line).collect()
-    }
-
-    fn json(&self) -> Vec<Value> {
-        let row = |(entry, done, alone, has): (&str, &Samples, &Samples, (u32, u32))| {
-            let (all, kernel) = (done.summary(), alone.summary());
-            json!({
-                "kernel": self.name,
-                "entry": entry,
-                "samples": done.len(),
-                "p50_us": microseconds(all.p50),
-                "p99_us": microseconds(all.p99),
-                "p50_to_plain": ratio(all.p50, self.plain.p50()),
-                "entry_p50_us": microseconds(kernel.p50),
-                "entry_p99_us": microseconds(kernel.p99),
-                "entry_p50_to_plain": ratio(kernel.p50, self.plain_entry.p50()),
-                "registers": has.0,
-                "blocks_per_sm": has.1,
-            })
-        };
-        self.sides().into_iter().map(row).collect()
     }
 }
