@@ -23,6 +23,9 @@ pub struct Args {
     /// Little work: what the tests run. The numbers mean little.
     #[arg(long)]
     pub quick: bool,
+    /// Measures these of the papers' programs only (`MM`, `BFS`, ..), where a suite has them all.
+    #[arg(long, value_name = "NAME")]
+    pub program: Vec<String>,
     /// Seed of everything that is random: moments, sizes, ranges of SMs.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

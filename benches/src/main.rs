@@ -20,6 +20,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use preempt::Device;
+use preempt_programs::{ALL, Definition};
 use preempt_raw::Gpu;
 use preempt_record::{Record, hardware, table};
 
@@ -45,7 +46,8 @@ fn run(args: &Args) -> Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
-    let bench = Bench { device, gpu, quick: args.quick, seed: args.seed };
+    let programs = programs(&args.program)?;
+    let bench = Bench { device, gpu, programs, quick: args.quick, seed: args.seed };
     let outcome = args.suite.run(&bench)?;
     let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
     writeln!(stdout, "{about}\n\n{}", table(&lines, text_columns))?;
@@ -72,6 +74,20 @@ fn device(args: &Args) -> Result<(Device, Option<Gpu>)> {
         }
         // In this order: preempt has settings to make before the driver starts.
         DeviceKind::Cuda => Ok((Device::cuda(0)?, Some(Gpu::open(0)?))),
+    }
+}
+
+/// The programs of these names, or all.
+fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
+    let find = |name: &String| {
+        preempt_programs::find(name).with_context(|| {
+            let all: Vec<_> = ALL.iter().map(|definition| definition.name).collect();
+            format!("there is no program {name}; there are {}", all.join(", "))
+        })
+    };
+    match names {
+        [] => Ok(ALL.iter().collect()),
+        names => names.iter().map(find).collect(),
     }
 }
 

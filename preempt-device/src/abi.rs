@@ -4,7 +4,7 @@
 //! Host and device code come from different compilers, so everything here is `repr(C)` and
 //! its size is asserted. The protocol over these words is in [`worker`](crate::worker).
 
-use crate::atomic_shim::{AtomicU64, Ordering};
+use crate::atomic_shim::{AtomicU32, AtomicU64, Ordering};
 
 /// How many cohorts of one launch can be out at the same time.
 ///
@@ -23,9 +23,12 @@ pub const MAX_SMS: u32 = (1 << SM_BITS) - 1;
 const SM_BITS: u32 = 14;
 const SM_MASK: u64 = (1 << SM_BITS) - 1;
 
-/// How many chunks can be on a [`DropList`] at the same time: almost twice as many as a device of 132
-/// SMs has blocks, if each SM holds 32.
-pub const DROP_CAPACITY: usize = if cfg!(loom) { 2 } else { 8192 };
+/// How many chunks can be on a [`DropList`] at the same time: two for each block of a device of 132 SMs, if
+/// each SM holds 32, and [`DROP_MARGIN`].
+pub const DROP_CAPACITY: usize = if cfg!(loom) { 4 } else { 16_384 };
+
+/// Places of a [`DropList`] that are left free for blocks that have found it not full at the same time.
+pub const DROP_MARGIN: u32 = if cfg!(loom) { 2 } else { 8192 };
 
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
 ///
@@ -171,7 +174,16 @@ impl Lane {
     /// Relaxed: a signal is advice to stop, and nothing else is read on its account.
     #[inline(always)]
     pub fn grants(&self, granted: Signal, sm: u32) -> bool {
-        let in_memory = Signal::from_bits(self.signal.load(Ordering::Relaxed));
+        granted.grants_with(self.signal.load(Ordering::Relaxed), sm)
+    }
+}
+
+impl Signal {
+    /// Whether a block on `sm`, of a cohort that was launched with this word, may go on when its lane's word is
+    /// `in_memory`.
+    #[inline(always)]
+    pub const fn grants_with(self, in_memory: u64, sm: u32) -> bool {
+        let (granted, in_memory) = (self, Signal::from_bits(in_memory));
         let signal = if in_memory.is_newer(granted) { in_memory } else { granted };
         signal.range().contains(sm)
     }
@@ -204,15 +216,19 @@ pub const fn departures(blocks: u32, tasks: u32) -> u64 {
     Halves { high: blocks, low: tasks }.pack()
 }
 
-/// Chunks whose first task was dropped: a queue that any block of the launch puts into and takes
-/// from.
+/// Chunks that blocks gave back: a queue that any block of the launch puts into and takes from.
 ///
-/// An entry that is not zero is there to be taken. Indices count for ever and wrap around the array.
+/// An entry that is not zero is there to be taken. `put` and `taken` count for ever and wrap around the array.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct DropList {
-    /// Entries that were ever put in (high half) and taken out (low half), modulo 2³².
-    pub counters: AtomicU64,
+    /// Chunks that are there, and that nobody has a right to: whoever takes one from here has a right to one.
+    /// Below 0, modulo 2³², while some find out that there is none.
+    pub available: AtomicU32,
+    /// Places that were ever given to those who put.
+    pub put: AtomicU32,
+    /// Places that were ever given to those who take.
+    pub taken: AtomicU32,
     /// [`Chunk`](crate::worker::Chunk)s in their packed form.
     pub entries: [AtomicU64; DROP_CAPACITY],
 }
@@ -220,9 +236,21 @@ pub struct DropList {
 impl Default for DropList {
     fn default() -> DropList {
         DropList {
-            counters: AtomicU64::default(),
+            available: AtomicU32::default(),
+            put: AtomicU32::default(),
+            taken: AtomicU32::default(),
             entries: core::array::from_fn(|_| AtomicU64::default()),
         }
+    }
+}
+
+impl DropList {
+    /// Empties a list that nobody uses.
+    pub fn clear(&self) {
+        for word in [&self.available, &self.put, &self.taken] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.entries.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));
     }
 }
 
@@ -291,7 +319,7 @@ pub struct Cohort {
     pub lane: *const Lane,
     /// The cohort's post, in host-mapped memory.
     pub post: *const Post,
-    /// Where dropped chunks go, in device memory; null for kernels without yield points.
+    /// Where chunks go that blocks give back, in device memory.
     pub drops: *const DropList,
     /// The lane's signal when the cohort was launched; older words in memory are ignored.
     pub signal: Signal,

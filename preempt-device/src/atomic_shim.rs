@@ -2,18 +2,14 @@
 
 #[cfg(all(target_arch = "nvptx64", feature = "cuda-std"))]
 pub(crate) use crate::target::{ProtocolU32 as AtomicU32, ProtocolU64 as AtomicU64};
-#[cfg(not(any(loom, all(target_arch = "nvptx64", feature = "cuda-std"))))]
-pub(crate) use core::sync::atomic::AtomicU64;
-// What the warps of one block tell each other, which has no part in the protocol that loom checks.
-#[cfg(not(any(loom, all(target_arch = "nvptx64", feature = "cuda-std"))))]
-#[cfg_attr(not(target_arch = "nvptx64"), allow(unused_imports, reason = "for tests"))]
-pub(crate) use core::sync::atomic::AtomicU32;
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::Ordering;
 #[cfg(not(any(loom, target_arch = "nvptx64")))]
 pub(crate) use core::sync::atomic::fence;
+#[cfg(not(any(loom, all(target_arch = "nvptx64", feature = "cuda-std"))))]
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A release fence, for the blocks of this device.
 #[inline(always)]

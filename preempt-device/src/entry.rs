@@ -39,6 +39,13 @@ impl Block for CudaBlock {
     }
 
     #[inline(always)]
+    fn lead(&mut self, lead: impl FnOnce(&Self)) {
+        if elected() {
+            lead(self);
+        }
+    }
+
+    #[inline(always)]
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
         // Two words in turn: a slow warp may still read the last claim while the elected thread
         // writes the next one. It cannot be two claims behind, since a barrier lies between.

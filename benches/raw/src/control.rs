@@ -32,7 +32,7 @@ const DROPS: u64 = 512;
 const WORDS: usize = (DROPS as usize + size_of::<DropList>()) / size_of::<u64>();
 
 /// How long a chunk takes at most, as in preempt.
-const PACE: Duration = Duration::from_micros(10);
+const PACE: Duration = Duration::from_micros(5);
 /// The most tasks of a chunk, as in preempt.
 const AMORTIZE: u32 = 1024;
 
@@ -68,12 +68,11 @@ impl Control {
         unsafe { stream.fill(memory, 0, words)? };
         self.ticket += 1;
         let grid = call.grid_dim();
-        let yields = call.kernel().yields;
         Ok(Cohort {
             control: (memory + CONTROL) as *const ControlBlock,
             lane: (memory + LANE) as *const Lane,
             post: self.post.address() as *const Post,
-            drops: if yields { memory + DROPS } else { 0 } as *const DropList,
+            drops: (memory + DROPS) as *const DropList,
             signal: self.next_signal(SmRange::ALL),
             after: std::ptr::null(),
             after_word: 0,

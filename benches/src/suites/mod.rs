@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use preempt::policy::Policy;
 use preempt::{Device, Scheduler};
+use preempt_programs::Definition;
 use preempt_raw::Gpu;
 use preempt_tests::Random;
 use serde_json::Value;
@@ -34,6 +35,8 @@ pub struct Bench {
     pub device: Device,
     /// The driver's side of the device, if that is a GPU.
     pub gpu: Option<Gpu>,
+    /// The papers' programs to run.
+    pub programs: Vec<&'static Definition>,
     /// Whether to do little.
     pub quick: bool,
     /// Where random numbers come from.

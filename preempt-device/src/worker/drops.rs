@@ -1,11 +1,13 @@
-//! Chunks whose first task was dropped in its middle. The block that dropped it puts the chunk
-//! back and leaves; whoever claims next takes it, before fresh tasks.
+//! Chunks that blocks gave back: those whose first task was dropped in its middle, and those that were claimed
+//! ahead by a block that has to leave. Whoever starts takes them before fresh tasks, and whoever finds no fresh
+//! tasks takes them then.
 //!
-//! The counters are relaxed, and so is the look at an entry before it is taken: they hand out indices.
-//! What a dropped task wrote goes with the exchange on its entry, between the fences here.
+//! The counters are relaxed: they hand out rights and places. What a dropped task wrote goes with the exchange on
+//! its entry, between the fences here. No operation is tried again because another block came in between: when a
+//! device is cleared, all its blocks are here at the same time.
 
 use super::{Block, Chunk};
-use crate::abi::{DROP_CAPACITY, DropList, Halves};
+use crate::abi::{DROP_CAPACITY, DROP_MARGIN, DropList};
 use crate::atomic_shim::{AtomicU64, Ordering::Relaxed, fence_acquire, fence_release, pause};
 
 /// Puts `rest`, of which the first task was dropped once more, on the list; `false` if it is full.
@@ -18,21 +20,16 @@ pub(super) fn put_back(block: &mut impl Block, list: &DropList, rest: Chunk) -> 
     put.len > 0
 }
 
-/// On one thread, after a barrier of the whole block.
+/// Puts a chunk on the list; `false` if it is full. On one thread; if a task of the chunk has run, after a barrier
+/// of the whole block.
 #[inline(always)]
-fn put(list: &DropList, chunk: Chunk) -> bool {
-    let mut counters = list.counters.load(Relaxed);
-    let index = loop {
-        let Halves { high: put, low: taken } = Halves::unpack(counters);
-        if put.wrapping_sub(taken) as usize >= DROP_CAPACITY {
-            return false;
-        }
-        let next = Halves { high: put.wrapping_add(1), low: taken }.pack();
-        match list.counters.compare_exchange(counters, next, Relaxed, Relaxed) {
-            Ok(_) => break put,
-            Err(current) => counters = current,
-        }
-    };
+pub(super) fn put(list: &DropList, chunk: Chunk) -> bool {
+    // Others may find room at the same time: one for each block of the device, for which the margin is there.
+    let used = list.put.load(Relaxed).wrapping_sub(list.taken.load(Relaxed));
+    if used >= DROP_CAPACITY as u32 - DROP_MARGIN {
+        return false;
+    }
+    let index = list.put.fetch_add(1, Relaxed);
     let entry = &list.entries[index as usize % DROP_CAPACITY];
     // Release: what the dropped task wrote comes before what it will write when it runs again.
     fence_release();
@@ -40,35 +37,31 @@ fn put(list: &DropList, chunk: Chunk) -> bool {
     while entry.compare_exchange(0, chunk.pack(), Relaxed, Relaxed).is_err() {
         pause();
     }
+    list.available.fetch_add(1, Relaxed);
     true
 }
 
-/// Takes the oldest chunk, if there is one, and if it has been written. One that has not is left to
-/// others, or to a later cohort: it is not lost, since its tasks are not done.
+/// Takes a chunk, if there is one that nobody has a right to. Some may find none because others are finding that
+/// out: the chunk is then left to a later cohort, and not lost, since its tasks are not done.
 #[inline(always)]
 pub(super) fn take(list: &DropList) -> Chunk {
-    let mut counters = list.counters.load(Relaxed);
-    loop {
-        let Halves { high: put, low: taken } = Halves::unpack(counters);
-        if put == taken {
-            return Chunk::NONE;
-        }
-        let entry = &list.entries[taken as usize % DROP_CAPACITY];
-        if entry.load(Relaxed) == 0 {
-            return Chunk::NONE;
-        }
-        let next = Halves { high: put, low: taken.wrapping_add(1) }.pack();
-        match list.counters.compare_exchange(counters, next, Relaxed, Relaxed) {
-            Ok(_) => break take_from(entry),
-            Err(current) => counters = current,
-        }
+    if (list.available.load(Relaxed) as i32) <= 0 {
+        return Chunk::NONE;
     }
+    if (list.available.fetch_sub(1, Relaxed) as i32) <= 0 {
+        list.available.fetch_add(1, Relaxed);
+        return Chunk::NONE;
+    }
+    // No more places are given out here than chunks were put.
+    let index = list.taken.fetch_add(1, Relaxed);
+    take_from(&list.entries[index as usize % DROP_CAPACITY])
 }
 
-/// Takes what is in an entry, once there is something.
+/// Takes what is in an entry, once there is something: the right to a chunk may be to another one, that was put
+/// sooner than this one.
 ///
-/// Whoever took the index one lap before may not have got to it yet, and then its chunk is still
-/// here. It does not matter which of the two takes which: an exchange gives each chunk to one only.
+/// Whoever took the place one lap before may not have got to it yet, and then its chunk is still here. It does not
+/// matter which of the two takes which: an exchange gives each chunk to one only.
 #[inline(always)]
 fn take_from(entry: &AtomicU64) -> Chunk {
     loop {

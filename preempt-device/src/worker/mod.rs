@@ -4,7 +4,9 @@
 //! [`Block`] and [`Body`] alone. States, counters and races are named in `README.md` beside this
 //! file.
 
-use crate::abi::{COHORT_SLOTS, Claims, Cohort, ControlBlock, Halves, Post, Posted, departures};
+use crate::abi::{
+    COHORT_SLOTS, Claims, Cohort, ControlBlock, DropList, Halves, Post, Posted, departures,
+};
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 
 mod drops;
@@ -31,11 +33,14 @@ pub trait Block {
     /// runs no more tasks. On every thread.
     fn release_next(&self);
 
-    /// Runs `decide` on one elected thread and gives its answer to every thread of the block.
+    /// Runs `lead` on the elected thread, if this is it. Nobody waits.
+    fn lead(&mut self, lead: impl FnOnce(&Self));
+
+    /// Runs `decide` on the elected thread and gives its answer to every thread of the block.
     /// No thread returns before every thread has called.
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk;
 
-    /// Runs `last` on one elected thread, after every thread of the block has called.
+    /// Runs `last` on the elected thread, after every thread of the block has called.
     fn elect_last(&mut self, last: impl FnOnce());
 
     /// Waits until every thread of the block has called. Not the barrier of the kernel's own
@@ -112,26 +117,27 @@ const MAX_DROPS: u32 = 2;
 /// # Safety
 ///
 /// `cohort` describes a launch whose control block, lane, post, drop list and, unless null, `after` are
-/// alive until the post is written, and of whose `blocks` blocks this is one that has not run before. There
-/// is a drop list if the body has yield points.
+/// alive until the post is written, and of whose `blocks` blocks this is one that has not run before.
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
-    // SAFETY: the caller promises that both are alive until this block has left.
-    let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
+    // SAFETY: the caller promises that they are alive until this block has left.
+    let (control, post, list) = unsafe { (&*cohort.control, &*cohort.post, &*cohort.drops) };
     let claims = &control.claims[cohort.turn()];
     let sm = block.sm();
-    let mut pace = Pace::default();
+    // There is a block for each task, so none is claimed ahead. If a block was sent away before it took one, a
+    // later cohort will.
+    let is_alone = cohort.blocks >= cohort.tasks;
+    let mut lead = Lead::default();
     let mut done = 0;
+    // SAFETY: the caller's promise.
+    let mut chunk = block.elect(|block| unsafe { first(block, claims, list, cohort, sm) });
     let amortize = loop {
-        let clock = block.clock();
-        let chunk = block.elect(|block| {
-            // SAFETY: the caller's promise.
-            let chunk = unsafe { claim::<B, T>(block, claims, cohort, sm, pace, clock) };
-            pace = Pace { clock, len: chunk.len };
-            chunk
-        });
         if chunk.len == 0 {
             break chunk.start;
+        }
+        if !is_alone {
+            // SAFETY: the caller's promise.
+            block.lead(|block| unsafe { lead.look_ahead(block, claims, cohort, chunk) });
         }
         let (mut left, mut drops) = (chunk.len, chunk.drops);
         body.seek(chunk.start);
@@ -141,8 +147,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             let dropped = body.run(drops < MAX_DROPS);
             if T::YIELDS && block.any(dropped) {
                 let rest = Chunk { start: chunk.start + (chunk.len - left), len: left, drops };
-                // SAFETY: the caller's promise; there is a list since the body has yield points.
-                if unsafe { drops::put_back(block, &*cohort.drops, rest) } {
+                if drops::put_back(block, list, rest) {
                     break;
                 }
                 // No room on the list, so the task runs again here and now.
@@ -161,57 +166,31 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             }
         }
         done += chunk.len - left;
-        if left == 0 && cohort.blocks >= cohort.tasks {
-            // There is a block for each task, so another look is not worth its time. If a block was
-            // sent away before it took one, a later cohort will.
+        if left == 0 && is_alone {
             break chunk.len;
         }
+        // SAFETY: the caller's promise.
+        chunk = block.elect(|block| unsafe { lead.next(block, list, cohort, sm, left > 0) });
     };
     block.release_next();
     block.elect_last(|| leave(control, post, cohort, Posted { done, amortize }));
 }
 
-/// When the block claimed last, and how many tasks.
-#[derive(Clone, Copy, Default)]
-struct Pace {
-    clock: u64,
-    len: u32,
-}
-
-impl Pace {
-    #[inline(always)]
-    fn is_first(self) -> bool {
-        self.len == 0
-    }
-
-    /// The most tasks to claim now: as many as would have fitted into the time for a chunk, judging
-    /// by the last one; one at first.
-    #[inline(always)]
-    fn limit(self, cohort: &Cohort, now: u64) -> u32 {
-        if cohort.pace == 0 {
-            return cohort.amortize;
-        }
-        let took = (now - self.clock).clamp(1, 1 << 31) as u32;
-        (cohort.pace.saturating_mul(self.len) / took).clamp(1, cohort.amortize)
-    }
-}
-
-/// The next chunk for a block on SM `sm`, or [`Chunk::NONE`] if it has to leave.
+/// The first chunk of a block on SM `sm`, or [`Chunk::NONE`] if it has to leave.
 ///
 /// Claims are relaxed: they hand out an index and nothing else. What earlier tasks wrote reaches a
-/// later cohort through leave, post and launch, or through the list of dropped chunks.
+/// later cohort through leave, post and launch, or through the list.
 ///
 /// # Safety
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn claim<B: Block, T: Body>(
+unsafe fn first<B: Block>(
     block: &B,
     claims: &Claims,
+    list: &DropList,
     cohort: &Cohort,
     sm: u32,
-    pace: Pace,
-    now: u64,
 ) -> Chunk {
     // SAFETY: the caller's promise.
     let lane = unsafe { &*cohort.lane };
@@ -219,13 +198,11 @@ unsafe fn claim<B: Block, T: Body>(
     // count before the grid before is over.
     let claimed = claims.next.load(Relaxed);
     let is_granted = lane.grants(cohort.signal, sm);
-    if pace.is_first() {
-        block.await_previous();
-    }
+    block.await_previous();
     if !is_granted {
         return Chunk::NONE;
     }
-    if pace.is_first() && !cohort.after.is_null() {
+    if !cohort.after.is_null() {
         // SAFETY: the caller's promise, as it is not null.
         let after = unsafe { &*cohort.after };
         // No acquire: the launch before was done by the grid before this one in the lane, and by grids
@@ -234,28 +211,115 @@ unsafe fn claim<B: Block, T: Body>(
             return Chunk::NONE;
         }
     }
-    if T::YIELDS {
-        // SAFETY: there is a list since the body has yield points.
-        let chunk = drops::take(unsafe { &*cohort.drops });
-        if chunk.len > 0 {
-            return chunk;
-        }
-    }
+    let chunk = drops::take(list);
     let tasks = u64::from(cohort.tasks);
-    let most = pace.limit(cohort, now);
-    let over = Chunk::over(if pace.is_first() { 0 } else { most });
-    if claimed >= tasks {
-        return over;
+    if chunk.len > 0 || claimed >= tasks {
+        return chunk;
     }
-    // Below a quarter of a chunk's time, looking costs more than an even end gains.
-    let least = if cohort.pace == 0 { 1 } else { most / 4 };
-    let size = chunk_size((tasks - claimed) as u32, cohort.workers, least, most);
+    // One at first, to see how long it takes.
+    let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
+    let size = chunk_size((tasks - claimed) as u32, cohort.workers, 1, most);
     let start = claims.next.fetch_add(u64::from(size), Relaxed);
-    if start >= tasks {
-        return over;
+    claimed_chunk(cohort, start, size)
+}
+
+/// What is there of `size` tasks from `start` on.
+#[inline(always)]
+fn claimed_chunk(cohort: &Cohort, start: u64, size: u32) -> Chunk {
+    match u64::from(cohort.tasks).saturating_sub(start).min(u64::from(size)) {
+        0 => Chunk::NONE,
+        len => Chunk { start: start as u32, len: len as u32, drops: 0 },
     }
-    let len = u64::from(size).min(tasks - start) as u32;
-    Chunk { start: start as u32, len, drops: 0 }
+}
+
+/// What the elected thread of a block has in hand while a chunk runs.
+///
+/// The next chunk is claimed, and the signal is read, when a chunk starts: neither is waited for, and both are
+/// there when it ends.
+#[derive(Clone, Copy, Default)]
+struct Lead {
+    /// When the chunk that runs was started, and its tasks; none before the first one.
+    clock: u32,
+    len: u32,
+    /// The most tasks that fit into the time for a chunk.
+    most: u32,
+    /// The next chunk: so many tasks from `start` on, as far as there are any. No tasks if none was claimed.
+    start: u64,
+    size: u32,
+    /// The lane's word when the chunk was started.
+    signal: u64,
+}
+
+impl Lead {
+    /// The most tasks to claim now: as many as would have fitted into the time for a chunk, judging
+    /// by the last one; one at first.
+    #[inline(always)]
+    fn limit(&self, cohort: &Cohort, now: u32) -> u32 {
+        if cohort.pace == 0 {
+            return cohort.amortize;
+        }
+        let took = now.wrapping_sub(self.clock).max(1);
+        (cohort.pace.saturating_mul(self.len) / took).clamp(1, cohort.amortize)
+    }
+
+    /// Claims the chunk after `chunk`, which starts now.
+    ///
+    /// # Safety
+    ///
+    /// As [`run`].
+    #[inline(always)]
+    unsafe fn look_ahead<B: Block>(
+        &mut self,
+        block: &B,
+        claims: &Claims,
+        cohort: &Cohort,
+        chunk: Chunk,
+    ) {
+        let now = block.clock() as u32;
+        self.most = self.limit(cohort, now);
+        (self.clock, self.len) = (now, chunk.len);
+        // Since this chunk was claimed, each block has claimed about as much.
+        let claimed = chunk.start.saturating_add(cohort.workers.saturating_mul(chunk.len));
+        let remaining = cohort.tasks.saturating_sub(claimed);
+        // Below a quarter of a chunk's time, looking costs more than an even end gains.
+        let least = if cohort.pace == 0 { 1 } else { self.most / 4 };
+        self.size = chunk_size(remaining, cohort.workers, least, self.most);
+        // SAFETY: the caller's promise.
+        self.signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+        self.start = claims.next.fetch_add(u64::from(self.size), Relaxed);
+    }
+
+    /// The chunk after the one that has just ended, `dropped` if in its middle. If the block has to leave, what
+    /// was claimed ahead goes on the list.
+    ///
+    /// # Safety
+    ///
+    /// As [`run`].
+    #[inline(always)]
+    unsafe fn next<B: Block>(
+        &mut self,
+        block: &B,
+        list: &DropList,
+        cohort: &Cohort,
+        sm: u32,
+        dropped: bool,
+    ) -> Chunk {
+        let took = (block.clock() as u32).wrapping_sub(self.clock);
+        if took >= cohort.pace {
+            // It may have changed long ago; and what looking costs is little beside such a chunk.
+            // SAFETY: the caller's promise.
+            self.signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+        }
+        let goes_on = !dropped && cohort.signal.grants_with(self.signal, sm);
+        let ahead = claimed_chunk(cohort, self.start, self.size);
+        self.size = 0;
+        if ahead.len > 0 {
+            // Without room on the list, the chunk runs here and now.
+            return if goes_on || !drops::put(list, ahead) { ahead } else { Chunk::NONE };
+        }
+        let chunk = if goes_on { drops::take(list) } else { Chunk::NONE };
+        if chunk.len > 0 { chunk } else { Chunk::over(self.most) }
+    }
 }
 
 /// How many tasks to claim when `remaining` are left: half of an even share, so that blocks with

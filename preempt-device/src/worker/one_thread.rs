@@ -14,6 +14,10 @@ impl Block for OneThread {
     }
     fn await_previous(&self) {}
     fn release_next(&self) {}
+    fn lead(&mut self, lead: impl FnOnce(&Self)) {
+        lead(self)
+    }
+
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
         decide(self)
     }

@@ -102,8 +102,8 @@ pub(super) enum Rest {
 }
 
 /// How long a block should take for the block-tasks between two looks at the signal, unless a single
-/// one takes longer. A yield waits for half of it on average; looking costs about a tenth of it.
-const CHUNK_TIME: Duration = Duration::from_micros(10);
+/// one takes longer. What it sees is as old as the chunk, so a yield waits for one and a half on average.
+const CHUNK_TIME: Duration = Duration::from_micros(5);
 
 /// The most block-tasks in such a chunk.
 const MAX_CHUNK: u32 = 1024;
@@ -408,7 +408,7 @@ impl Core {
             self.cohorts.push(Out { order, post, launched: now });
             return Ok(());
         }
-        if grid.kernel.yields && drops.is_none() {
+        if drops.is_none() {
             *drops = Some(backend.take_drops()?);
         }
         let (after, after_word) = match order.after {

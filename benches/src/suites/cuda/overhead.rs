@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use preempt::policy::StaticPriority;
 use preempt::{Scheduler, Stream};
-use preempt_programs::{ALL, Definition, Size};
+use preempt_programs::{Definition, Size};
 use preempt_raw::Gpu;
 use preempt_record::{digits, microseconds};
 use preempt_tests::Random;
@@ -75,9 +75,9 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let mut random = Random(bench.seed);
     let floor = floor(gpu, counts[2], &mut random)?;
     let modules = Modules::load(&scheduler)?;
-    let progress = Progress::new("programs", ALL.len() as u64);
+    let progress = Progress::new("programs", bench.programs.len() as u64);
     let mut rows = Vec::new();
-    for definition in ALL {
+    for &definition in &bench.programs {
         let mut arms = Arms {
             subject: Subject::new(&scheduler, gpu, &modules, definition, size, bench.seed as u32)?,
             scheduler: &scheduler,

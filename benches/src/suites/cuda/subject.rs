@@ -213,6 +213,8 @@ impl Subject {
     /// The plain entry, between events.
     pub fn plain(&mut self) -> Result<Duration> {
         self.prepare()?;
+        // For nothing, so that the same comes before each launch.
+        self.arm(None)?;
         self.between_events(&self.plain)
     }
 

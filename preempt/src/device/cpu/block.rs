@@ -89,6 +89,10 @@ impl worker::Block for CpuBlock {
 
     fn release_next(&self) {}
 
+    fn lead(&mut self, lead: impl FnOnce(&Self)) {
+        lead(self)
+    }
+
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
         decide(self)
     }

@@ -196,9 +196,8 @@ impl Backend for CpuDevice {
         // SAFETY: lists are never freed.
         let list = unsafe { &*drops.0 };
         if !is_empty {
-            // Relaxed: the lock orders this before the next use.
-            list.counters.store(0, Ordering::Relaxed);
-            list.entries.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));
+            // The lock orders this before the next use.
+            list.clear();
         }
         lock(&self.drops).push(list);
     }

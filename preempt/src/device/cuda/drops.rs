@@ -1,4 +1,4 @@
-//! Lists for dropped chunks: those that come back with something on them are zeroed while others are
+//! Lists for chunks that are given back: those that come back with something on them are zeroed while others are
 //! in use.
 
 use std::collections::VecDeque;
@@ -16,8 +16,8 @@ use crate::error::Error;
 
 const BYTES: usize = size_of::<DropList>();
 
-/// Lists that are there from the start: one for each launch in flight of a kernel with yield points.
-const FIRST: usize = 64;
+/// Lists that are there from the start: one for each launch that has blocks on the device.
+const FIRST: usize = 256;
 /// Lists that are added when there are none left.
 const MORE: usize = 16;
 
