@@ -193,8 +193,9 @@ impl Signal {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Claims {
-    /// The next task that nobody has claimed; grows beyond the last one.
-    pub next: AtomicU64,
+    /// The next task that nobody has claimed. It grows beyond the last one, but only by what blocks claim that
+    /// started before that was claimed, so it does not go round.
+    pub next: AtomicU32,
 }
 
 /// The state of one launch in device memory. It starts as zeros and is used for one launch after
@@ -335,6 +336,8 @@ pub struct Cohort {
     pub tasks: u32,
     /// Block-tasks in x, y and z: the grid that the kernel sees.
     pub grid: [u32; 3],
+    /// [`row_reciprocal`] of the grid's x.
+    pub row_reciprocal: u64,
     /// Which use of the post this cohort is; from 1 to [`MAX_TICKET`].
     pub ticket: u32,
     /// Blocks in this cohort's grid.
@@ -357,6 +360,23 @@ pub struct Cohort {
     pub barrier: bool,
 }
 
+/// What [`row_of`] takes instead of `x`: 2⁶⁴ / `x`, rounded up; 0 for 1.
+pub const fn row_reciprocal(x: u32) -> u64 {
+    if x <= 1 { 0 } else { u64::MAX / x as u64 + 1 }
+}
+
+/// `index / x` without a division, which takes a GPU longer than a small kernel's body.
+///
+/// Exact: the reciprocal is too large by less than `x` / 2⁶⁴ of `x`, and that times `index` is less than what
+/// is missing to the next row.
+#[inline(always)]
+pub const fn row_of(index: u32, row_reciprocal: u64) -> u32 {
+    match row_reciprocal {
+        0 => index,
+        reciprocal => ((index as u128 * reciprocal as u128) >> 64) as u32,
+    }
+}
+
 impl Cohort {
     /// Index into [`ControlBlock::claims`].
     #[inline(always)]
@@ -374,7 +394,7 @@ const _: () = {
     assert!(size_of::<ControlBlock>() == 256);
     assert!(size_of::<DropList>() == 128 + 8 * DROP_CAPACITY);
     assert!(size_of::<Post>() == 8);
-    assert!(size_of::<Cohort>() == 104);
+    assert!(size_of::<Cohort>() == 112);
 };
 
 #[cfg(test)]
@@ -427,6 +447,20 @@ mod tests {
         assert!(at(5).has_passed(5) && at(6).has_passed(5) && !at(4).has_passed(5));
         assert!(at(1).has_passed(MAX_TICKET) && !at(MAX_TICKET).has_passed(1));
         assert!(!at(0).has_passed(1), "a fresh post");
+    }
+
+    #[test]
+    fn rows_are_exact() {
+        let numbers = [0, 1, 2, 3, 7, 255, 256, 257, 65_535, 1 << 20, MAX_TASKS, u32::MAX];
+        for x in numbers.into_iter().chain(2..3000).filter(|&x| x > 0) {
+            let reciprocal = row_reciprocal(x);
+            let multiples = (0..4).map(|n| (u32::MAX / x).saturating_sub(n) * x);
+            for multiple in multiples.chain([x, x.saturating_mul(2)]).chain(numbers) {
+                for index in [multiple, multiple.saturating_sub(1), multiple.saturating_add(1)] {
+                    assert_eq!(row_of(index, reciprocal), index / x, "{index} / {x}");
+                }
+            }
+        }
     }
 
     #[test]

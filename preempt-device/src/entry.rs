@@ -1,20 +1,32 @@
 //! What the two device entries of a kernel run. Public for expansions, and for entries with other loops
 //! ([`with_loop`]), to compare with.
 
-use crate::abi::Cohort;
+use crate::abi::{Cohort, row_of};
 use crate::target;
-use crate::worker::{self, Block, Body, Chunk};
+use crate::thread::UVec3;
+use crate::worker::{self, Block, Body, Chunk, Notes};
 use crate::yields::{self, Yields};
+
+const _: () = assert!(size_of::<Notes>() <= 5 * size_of::<u64>());
 
 /// A block of a GPU grid.
 #[derive(Debug)]
 pub struct CudaBlock {
+    /// Whether this thread is the elected one.
+    elected: bool,
     /// Which of the two slot words the next claim goes through.
     turn: usize,
 }
 
-fn elected() -> bool {
-    crate::thread::thread_number() == 0
+impl CudaBlock {
+    #[inline(always)]
+    fn new() -> CudaBlock {
+        // The first thread of the last warp: where warps of a block have different work to do, as at the end of
+        // a reduction, the first one has most, and the next claim need not wait for it.
+        let UVec3 { x, y, z } = crate::thread::block_dim();
+        let elected = (x * y * z - 1) & !31;
+        CudaBlock { elected: crate::thread::thread_number() == elected, turn: 0 }
+    }
 }
 
 impl Block for CudaBlock {
@@ -39,8 +51,24 @@ impl Block for CudaBlock {
     }
 
     #[inline(always)]
+    fn own<'a, T>(&self, shared: &'a T) -> &'a T {
+        // Of the elected thread this is 0, which the compiler does not see: if an atomic operation had the same
+        // address in all threads, it would have one thread do it for those of the warp that come along, and
+        // shuffle the result to them at once.
+        let zero = target::lane_id() as usize;
+        // SAFETY: the same place.
+        unsafe { &*core::ptr::from_ref(shared).byte_add(zero * align_of::<T>()) }
+    }
+
+    #[inline(always)]
+    fn notes(&self) -> &Notes {
+        // SAFETY: after the two words of the slot there is room for them, which nobody else uses.
+        unsafe { &*target::loop_slot().wrapping_add(2).cast() }
+    }
+
+    #[inline(always)]
     fn lead(&mut self, lead: impl FnOnce(&Self)) {
-        if elected() {
+        if self.elected {
             lead(self);
         }
     }
@@ -51,7 +79,7 @@ impl Block for CudaBlock {
         // writes the next one. It cannot be two claims behind, since a barrier lies between.
         let slot = target::loop_slot().wrapping_add(self.turn);
         self.turn ^= 1;
-        if elected() {
+        if self.elected {
             let chunk = decide(self);
             // SAFETY: the slot is this block's, and nobody reads this word before the barrier.
             unsafe { slot.write(chunk.pack()) };
@@ -64,7 +92,7 @@ impl Block for CudaBlock {
     #[inline(always)]
     fn elect_last(&mut self, last: impl FnOnce()) {
         target::loop_barrier();
-        if elected() {
+        if self.elected {
             last();
         }
     }
@@ -83,6 +111,7 @@ impl Block for CudaBlock {
 /// Where a block is in the grid that the kernel sees.
 struct Position {
     grid: [u32; 3],
+    row_reciprocal: u64,
     block: [u32; 3],
 }
 
@@ -91,13 +120,12 @@ impl Position {
     fn seek(&mut self, index: u32) {
         let [x, y, z] = self.grid;
         self.block = if y == 1 && z == 1 {
-            // Divisions would take longer than a small kernel's body.
             [index, 0, 0]
         } else {
+            let row = row_of(index, self.row_reciprocal);
             // No extent is 0; the compiler need not check.
-            let (x, y) = (x.max(1), y.max(1));
-            let row = index / x;
-            [index - row * x, row % y, row / y]
+            let layer = if z == 1 { 0 } else { row / y.max(1) };
+            [index - row * x, row - layer * y, layer]
         };
     }
 
@@ -180,18 +208,20 @@ pub unsafe fn preemptible_yielding(cohort: &Cohort, task: impl FnMut(&mut Yields
 #[inline(always)]
 unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool>(cohort: &Cohort, task: F) {
     let cohort = &enter(cohort);
-    if YIELDS && elected() {
+    let mut block = CudaBlock::new();
+    if YIELDS && block.elected {
         // The barrier that has to follow is that of the first claim.
         yields::start_block();
     }
     let mut tasks = tasks::<F, YIELDS>(cohort, task);
     // SAFETY: the caller's promise.
-    unsafe { worker::run(&mut CudaBlock { turn: 0 }, cohort, &mut tasks) }
+    unsafe { worker::run(&mut block, cohort, &mut tasks) }
 }
 
 #[inline(always)]
 fn tasks<F, const YIELDS: bool>(cohort: &Cohort, task: F) -> Tasks<'_, F, YIELDS> {
-    Tasks { cohort, position: Position { grid: cohort.grid, block: [0; 3] }, task }
+    let Cohort { grid, row_reciprocal, .. } = *cohort;
+    Tasks { cohort, position: Position { grid, row_reciprocal, block: [0; 3] }, task }
 }
 
 /// A preemptible entry with another loop than the worker's. Yield points do nothing in it.
@@ -206,7 +236,7 @@ pub unsafe fn with_loop<F: FnMut(&mut Yields)>(
     run: impl FnOnce(&mut CudaBlock, &Cohort, &mut Tasks<'_, F, false>),
 ) {
     let cohort = &enter(cohort);
-    run(&mut CudaBlock { turn: 0 }, cohort, &mut tasks::<F, false>(cohort, task));
+    run(&mut CudaBlock::new(), cohort, &mut tasks::<F, false>(cohort, task));
 }
 
 /// What comes first in a preemptible entry.

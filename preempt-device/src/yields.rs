@@ -122,48 +122,42 @@ use watch::Watch;
 mod watch {
     use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 
-    /// Clock cycles from one look at the signal to the next one, about 1 µs. All blocks of a lane
-    /// look at the same word; if they did at each yield point, they would queue for it.
-    pub const PERIOD: u32 = 2048;
+    /// Of the clock, the bits below count for nothing: a block looks once in 2048 cycles, about 1 µs. All blocks
+    /// of a lane look at the same word; if they did at each yield point, they would queue for it.
+    pub const PERIOD_BITS: u32 = 11;
 
-    /// [`TAKEN`], or else the clock at the last look less [`PERIOD`], made odd.
+    /// [`TAKEN`], or else the period in which the block looked last. So what most yield points do is to read two
+    /// words and compare them.
     ///
-    /// `PERIOD` less, so that a clock that a warp read shortly before another one's look still comes
-    /// after this.
-    ///
-    /// Warps look and write as they come: two may look at the same time, and one of them may write
-    /// over `TAKEN` what it read before. Both cost no more than another look.
+    /// Warps look and write as they come: two may look in the same period, or one after another one has looked
+    /// in the next, and one of them may write over `TAKEN` what it read before. All that costs no more than
+    /// another look.
     #[repr(transparent)]
     pub struct Watch(AtomicU32);
 
-    /// The SM was taken from the cohort, which does not get it back.
-    const TAKEN: u32 = 0;
+    /// The SM was taken from the cohort, which does not get it back. No period has this number.
+    const TAKEN: u32 = u32::MAX;
 
     impl Watch {
         /// The watch of a block that has looked just now.
         #[inline(always)]
         pub fn new(clock: u32) -> Watch {
-            Watch(AtomicU32::new(Watch::word(clock)))
-        }
-
-        #[inline(always)]
-        fn word(clock: u32) -> u32 {
-            clock.wrapping_sub(PERIOD) | 1
+            Watch(AtomicU32::new(clock >> PERIOD_BITS))
         }
 
         /// Whether the SM was taken: what the block knows already, or else what `look` says, if the
-        /// last look is long enough ago.
+        /// last look was in another period.
         #[inline(always)]
         pub fn is_taken(&self, clock: u32, look: impl FnOnce() -> bool) -> bool {
-            let word = self.0.load(Relaxed);
+            let (word, period) = (self.0.load(Relaxed), clock >> PERIOD_BITS);
+            if word == period {
+                return false;
+            }
             if word == TAKEN {
                 return true;
             }
-            if clock.wrapping_sub(word) < 2 * PERIOD {
-                return false;
-            }
             // Before the look, which takes a while, so that few other warps look as well.
-            self.0.store(Watch::word(clock), Relaxed);
+            self.0.store(period, Relaxed);
             let taken = look();
             if taken {
                 self.0.store(TAKEN, Relaxed);
@@ -175,7 +169,7 @@ mod watch {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::watch::{PERIOD, Watch};
+    use super::watch::{PERIOD_BITS, Watch};
     use super::*;
     use crate::abi::SmRange;
     use crate::atomic_shim::Ordering::Relaxed;
@@ -193,29 +187,22 @@ mod tests {
 
     #[test]
     fn a_block_looks_once_in_a_period() {
-        for start in [0, 1, 12_345, PERIOD, u32::MAX - PERIOD / 2, u32::MAX] {
-            let watch = Watch::new(start);
-            let at = |cycles: u32| start.wrapping_add(cycles);
-            assert!(!looks(&watch, at(0)) && !looks(&watch, at(PERIOD - 1)));
-            // One cycle more where the stored one was made odd.
-            assert!(looks(&watch, at(PERIOD + 1)));
-            assert!(!looks(&watch, at(PERIOD + 2)) && !looks(&watch, at(2 * PERIOD)));
-            assert!(looks(&watch, at(10 * PERIOD)));
+        const PERIOD: u32 = 1 << PERIOD_BITS;
+        for start in [0, 7 * PERIOD, PERIOD.wrapping_neg()] {
+            let watch = Watch::new(start + 5);
+            assert!(!looks(&watch, start) && !looks(&watch, start | (PERIOD - 1)));
+            let later = start.wrapping_add(PERIOD);
+            assert!(looks(&watch, later));
+            assert!(!looks(&watch, later.wrapping_add(PERIOD - 1)));
+            assert!(looks(&watch, later.wrapping_add(9 * PERIOD)));
         }
-    }
-
-    #[test]
-    fn a_warp_that_read_the_clock_before_another_one_looked_does_not_look() {
-        let watch = Watch::new(0);
-        assert!(looks(&watch, PERIOD + 100));
-        assert!(!looks(&watch, PERIOD + 90));
     }
 
     #[test]
     fn a_block_that_has_seen_the_end_does_not_look_again() {
         let watch = Watch::new(7);
-        assert!(watch.is_taken(7 + 2 * PERIOD, || true));
-        for clock in [0, 7, 3 * PERIOD, u32::MAX] {
+        assert!(watch.is_taken(7 << PERIOD_BITS, || true));
+        for clock in [0, 7, 3 << PERIOD_BITS, u32::MAX] {
             assert!(watch.is_taken(clock, || unreachable!()));
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use preempt_device::abi::{
     COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange,
+    row_reciprocal,
 };
 use preempt_device::host::{Amortize, Call};
 
@@ -79,6 +80,7 @@ impl Control {
             left: 0,
             tasks: grid.count() as u32,
             grid: [grid.x, grid.y, grid.z],
+            row_reciprocal: row_reciprocal(grid.x),
             ticket: self.ticket,
             blocks,
             workers: blocks,

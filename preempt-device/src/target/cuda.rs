@@ -49,7 +49,6 @@ macro_rules! special_registers {
     };
 }
 special_registers! {
-    thread_idx_x = _thread_idx_x; thread_idx_y = _thread_idx_y; thread_idx_z = _thread_idx_z;
     block_dim_x = _block_dim_x; block_dim_y = _block_dim_y; block_dim_z = _block_dim_z;
     hardware_block_x = _block_idx_x; hardware_block_y = _block_idx_y; hardware_block_z = _block_idx_z;
     hardware_grid_x = _grid_dim_x; hardware_grid_y = _grid_dim_y; hardware_grid_z = _grid_dim_z;
@@ -60,8 +59,9 @@ macro_rules! task_registers {
         $(#[inline(always)]
         pub(crate) fn $name() -> u32 {
             let value: u32;
-            // SAFETY: reads a register that every entry declares. Not `pure`: the value changes
-            // with each task.
+            // SAFETY: reads a special register, or one that every entry declares. Not `pure`: the value
+            // changes with each task. The thread's index does not, but what the compiler computes of it
+            // once for all tasks takes registers, of which the plain entry has no need.
             unsafe {
                 asm!(concat!("mov.u32 {}, ", $register, ";"), out(reg32) value,
                     options(nomem, nostack, preserves_flags));
@@ -73,6 +73,7 @@ macro_rules! task_registers {
 task_registers! {
     block_idx_x = "%preempt_block_x"; block_idx_y = "%preempt_block_y"; block_idx_z = "%preempt_block_z";
     grid_dim_x = "%preempt_grid_x"; grid_dim_y = "%preempt_grid_y"; grid_dim_z = "%preempt_grid_z";
+    thread_idx_x = "%tid.x"; thread_idx_y = "%tid.y"; thread_idx_z = "%tid.z";
 }
 
 /// Declares the registers that hold the task's block index and grid dimensions. Once in each
@@ -106,6 +107,15 @@ pub(crate) fn set_block_idx(block: [u32; 3]) {
             options(nomem, nostack, preserves_flags),
         );
     }
+}
+
+/// The thread's lane, as the hardware counts: not seen through by the compiler.
+#[inline(always)]
+pub(crate) fn lane_id() -> u32 {
+    let lane: u32;
+    // SAFETY: reads a special register.
+    unsafe { asm!("mov.u32 {}, %laneid;", out(reg32) lane, options(nomem, nostack)) }
+    lane
 }
 
 #[inline(always)]

@@ -5,8 +5,8 @@
 ; the launch gives its size.
 @preempt_smem = external addrspace(3) global [0 x i8], align 16
 
-; The worker loop's own: two claims, used in turn.
-@preempt_slot = internal addrspace(3) global [2 x i64] undef, align 16
+; The worker loop's own: two claims, used in turn, and the elected thread's notes.
+@preempt_slot = internal addrspace(3) global [7 x i64] undef, align 16
 
 ; What the warps of a block with yield points know of its signal. Other kernels do not have it.
 @preempt_yields = internal addrspace(3) global i32 undef, align 4

@@ -4,6 +4,9 @@
 //! [`Block`] and [`Body`] alone. States, counters and races are named in `README.md` beside this
 //! file.
 
+use core::cell::UnsafeCell;
+use core::fmt;
+
 use crate::abi::{
     COHORT_SLOTS, Claims, Cohort, ControlBlock, DropList, Halves, Post, Posted, departures,
 };
@@ -32,6 +35,16 @@ pub trait Block {
     /// Lets the grid after this one in its lane start, where the device starts grids early: this block
     /// runs no more tasks. On every thread.
     fn release_next(&self);
+
+    /// The same reference, on the elected thread: for atomic operations whose result that thread does not need at
+    /// once.
+    fn own<'a, T>(&self, shared: &'a T) -> &'a T {
+        shared
+    }
+
+    /// Where the elected thread keeps what it would otherwise need registers for, that all threads would have. It
+    /// is written before it is read, and nobody else uses it.
+    fn notes(&self) -> &Notes;
 
     /// Runs `lead` on the elected thread, if this is it. Nobody waits.
     fn lead(&mut self, lead: impl FnOnce(&Self));
@@ -88,21 +101,17 @@ impl Chunk {
         Chunk { start: most, len: 0, drops: 0 }
     }
 
-    /// In one word: 31 bits for each of `start` and `len`, 2 for `drops`. Zero is `NONE`.
+    /// In one word: `start` in the low half, `len` in 30 bits of the other one, `drops` in 2. Zero is `NONE`.
     #[inline(always)]
     pub const fn pack(self) -> u64 {
-        (self.drops as u64) << 62 | (self.start as u64) << 31 | self.len as u64
+        Halves { high: self.drops << 30 | self.len, low: self.start }.pack()
     }
 
     /// The chunk in a word from [`pack`](Chunk::pack).
     #[inline(always)]
     pub const fn unpack(word: u64) -> Chunk {
-        let mask = (1 << 31) - 1;
-        Chunk {
-            start: (word >> 31 & mask) as u32,
-            len: (word & mask) as u32,
-            drops: (word >> 62) as u32,
-        }
+        let Halves { high, low } = Halves::unpack(word);
+        Chunk { start: low, len: high & ((1 << 30) - 1), drops: high >> 30 }
     }
 }
 
@@ -127,17 +136,18 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     // There is a block for each task, so none is claimed ahead. If a block was sent away before it took one, a
     // later cohort will.
     let is_alone = cohort.blocks >= cohort.tasks;
-    let mut lead = Lead::default();
+    let mut ahead = Ahead::default();
     let mut done = 0;
     // SAFETY: the caller's promise.
-    let mut chunk = block.elect(|block| unsafe { first(block, claims, list, cohort, sm) });
+    let mut chunk =
+        block.elect(|block| unsafe { first(block, claims, list, cohort, sm, is_alone) });
     let amortize = loop {
         if chunk.len == 0 {
             break chunk.start;
         }
         if !is_alone {
             // SAFETY: the caller's promise.
-            block.lead(|block| unsafe { lead.look_ahead(block, claims, cohort, chunk) });
+            block.lead(|block| unsafe { ahead = look_ahead(block, claims, cohort, chunk) });
         }
         let (mut left, mut drops) = (chunk.len, chunk.drops);
         body.seek(chunk.start);
@@ -170,7 +180,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             break chunk.len;
         }
         // SAFETY: the caller's promise.
-        chunk = block.elect(|block| unsafe { lead.next(block, list, cohort, sm, left > 0) });
+        chunk = block.elect(|block| unsafe { next(block, list, cohort, sm, ahead, left > 0) });
     };
     block.release_next();
     block.elect_last(|| leave(control, post, cohort, Posted { done, amortize }));
@@ -191,15 +201,24 @@ unsafe fn first<B: Block>(
     list: &DropList,
     cohort: &Cohort,
     sm: u32,
+    is_alone: bool,
 ) -> Chunk {
     // SAFETY: the caller's promise.
     let lane = unsafe { &*cohort.lane };
     // Ahead of the branches, so that the loads are under way at the same time. Nobody touches this
     // count before the grid before is over.
     let claimed = claims.next.load(Relaxed);
-    let is_granted = lane.grants(cohort.signal, sm);
+    let seen = lane.signal.load(Relaxed);
+    let over = claimed >= cohort.tasks;
+    let notes = block.notes();
+    notes.seen.set(seen);
+    notes.len.set(0);
+    notes.most.set(1);
+    notes.rest.set(0);
+    notes.size.set(0);
+    notes.over.set(u32::from(is_alone || over));
     block.await_previous();
-    if !is_granted {
+    if !cohort.signal.grants_with(seen, sm) {
         return Chunk::NONE;
     }
     if !cohort.after.is_null() {
@@ -212,122 +231,179 @@ unsafe fn first<B: Block>(
         }
     }
     let chunk = drops::take(list);
-    let tasks = u64::from(cohort.tasks);
-    if chunk.len > 0 || claimed >= tasks {
+    if chunk.len > 0 || over {
         return chunk;
     }
     // One at first, to see how long it takes.
     let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
-    let size = chunk_size((tasks - claimed) as u32, cohort.workers, 1, most);
-    let start = claims.next.fetch_add(u64::from(size), Relaxed);
-    claimed_chunk(cohort, start, size)
+    let size = chunk_size(cohort.tasks - claimed, cohort.workers, 1, most);
+    claimed_chunk(cohort, claims.next.fetch_add(size, Relaxed), size)
 }
 
-/// What is there of `size` tasks from `start` on.
+/// How many times as many tasks as may run between two looks are claimed at once, where their time decides.
+const CLAIMED_LOOKS: u32 = 8;
+
+/// What there is of `size` tasks from `start` on.
 #[inline(always)]
-fn claimed_chunk(cohort: &Cohort, start: u64, size: u32) -> Chunk {
-    match u64::from(cohort.tasks).saturating_sub(start).min(u64::from(size)) {
+fn claimed_chunk(cohort: &Cohort, start: u32, size: u32) -> Chunk {
+    match cohort.tasks.saturating_sub(start).min(size) {
         0 => Chunk::NONE,
-        len => Chunk { start: start as u32, len: len as u32, drops: 0 },
+        len => Chunk { start, len, drops: 0 },
     }
 }
 
-/// What the elected thread of a block has in hand while a chunk runs.
-///
-/// The next chunk is claimed, and the signal is read, when a chunk starts: neither is waited for, and both are
-/// there when it ends.
+/// A word that only the elected thread uses, and that the compiler leaves where it is.
+#[derive(Default)]
+#[repr(transparent)]
+pub struct Note<T>(UnsafeCell<T>);
+
+impl<T: Copy> Note<T> {
+    #[inline(always)]
+    fn get(&self) -> T {
+        // SAFETY: one thread uses it, by these two functions.
+        unsafe { self.0.get().read_volatile() }
+    }
+
+    #[inline(always)]
+    fn set(&self, value: T) {
+        // SAFETY: as above.
+        unsafe { self.0.get().write_volatile(value) }
+    }
+}
+
+impl<T> fmt::Debug for Note<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Note")
+    }
+}
+
+/// What the elected thread of a block remembers while tasks run.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Notes {
+    /// The last word of the lane that grants the SM.
+    seen: Note<u64>,
+    /// When the tasks that run were started, and how many they are; none before the first ones.
+    clock: Note<u32>,
+    len: Note<u32>,
+    /// The most tasks that fit into the time between two looks.
+    most: Note<u32>,
+    /// What is claimed and neither runs nor has run: so many tasks from `start` on.
+    start: Note<u32>,
+    rest: Note<u32>,
+    /// How many tasks were claimed ahead.
+    size: Note<u32>,
+    /// Not 0 if nothing is claimed ahead any more.
+    over: Note<u32>,
+}
+
+/// What the elected thread asked for when tasks were started. It is not waited for, and there when they end.
 #[derive(Clone, Copy, Default)]
-struct Lead {
-    /// When the chunk that runs was started, and its tasks; none before the first one.
-    clock: u32,
-    len: u32,
-    /// The most tasks that fit into the time for a chunk.
-    most: u32,
-    /// The next chunk: so many tasks from `start` on, as far as there are any. No tasks if none was claimed.
-    start: u64,
-    size: u32,
-    /// The lane's word when the chunk was started.
+struct Ahead {
+    /// Where the next chunk starts, if that is a task.
+    start: u32,
+    /// The lane's word.
     signal: u64,
 }
 
-impl Lead {
-    /// The most tasks to claim now: as many as would have fitted into the time for a chunk, judging
-    /// by the last one; one at first.
-    #[inline(always)]
-    fn limit(&self, cohort: &Cohort, now: u32) -> u32 {
-        if cohort.pace == 0 {
-            return cohort.amortize;
-        }
-        let took = now.wrapping_sub(self.clock).max(1);
-        (cohort.pace.saturating_mul(self.len) / took).clamp(1, cohort.amortize)
+/// The most tasks until the next look: twice as many as the last ones if those took less than half of the time
+/// for that, and half as many if they took longer than all of it; one at first.
+#[inline(always)]
+fn limit(cohort: &Cohort, took: u32, len: u32) -> u32 {
+    if cohort.pace == 0 {
+        return cohort.amortize;
     }
-
-    /// Claims the chunk after `chunk`, which starts now.
-    ///
-    /// # Safety
-    ///
-    /// As [`run`].
-    #[inline(always)]
-    unsafe fn look_ahead<B: Block>(
-        &mut self,
-        block: &B,
-        claims: &Claims,
-        cohort: &Cohort,
-        chunk: Chunk,
-    ) {
-        let now = block.clock() as u32;
-        self.most = self.limit(cohort, now);
-        (self.clock, self.len) = (now, chunk.len);
-        // Since this chunk was claimed, each block has claimed about as much.
-        let claimed = chunk.start.saturating_add(cohort.workers.saturating_mul(chunk.len));
-        let remaining = cohort.tasks.saturating_sub(claimed);
-        // Below a quarter of a chunk's time, looking costs more than an even end gains.
-        let least = if cohort.pace == 0 { 1 } else { self.most / 4 };
-        self.size = chunk_size(remaining, cohort.workers, least, self.most);
-        // SAFETY: the caller's promise.
-        self.signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
-        self.start = claims.next.fetch_add(u64::from(self.size), Relaxed);
-    }
-
-    /// The chunk after the one that has just ended, `dropped` if in its middle. If the block has to leave, what
-    /// was claimed ahead goes on the list.
-    ///
-    /// # Safety
-    ///
-    /// As [`run`].
-    #[inline(always)]
-    unsafe fn next<B: Block>(
-        &mut self,
-        block: &B,
-        list: &DropList,
-        cohort: &Cohort,
-        sm: u32,
-        dropped: bool,
-    ) -> Chunk {
-        let took = (block.clock() as u32).wrapping_sub(self.clock);
-        if took >= cohort.pace {
-            // It may have changed long ago; and what looking costs is little beside such a chunk.
-            // SAFETY: the caller's promise.
-            self.signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
-        }
-        let goes_on = !dropped && cohort.signal.grants_with(self.signal, sm);
-        let ahead = claimed_chunk(cohort, self.start, self.size);
-        self.size = 0;
-        if ahead.len > 0 {
-            // Without room on the list, the chunk runs here and now.
-            return if goes_on || !drops::put(list, ahead) { ahead } else { Chunk::NONE };
-        }
-        let chunk = if goes_on { drops::take(list) } else { Chunk::NONE };
-        if chunk.len > 0 { chunk } else { Chunk::over(self.most) }
-    }
+    let most = match took {
+        took if took >= cohort.pace => len / 2,
+        took if took >= cohort.pace / 2 => len,
+        _ => 2 * len,
+    };
+    most.clamp(1, cohort.amortize)
 }
 
-/// How many tasks to claim when `remaining` are left: half of an even share, so that blocks with
+/// Asks for the signal and, if `chunk`, which starts now, is the last that is claimed, for the next one.
+///
+/// # Safety
+///
+/// As [`run`].
+#[inline(always)]
+unsafe fn look_ahead<B: Block>(block: &B, claims: &Claims, cohort: &Cohort, chunk: Chunk) -> Ahead {
+    // SAFETY: the caller's promise.
+    let signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    let notes = block.notes();
+    let now = block.clock() as u32;
+    let most = limit(cohort, now.wrapping_sub(notes.clock.get()), notes.len.get());
+    notes.most.set(most);
+    notes.clock.set(now);
+    notes.len.set(chunk.len);
+    if notes.rest.get() > 0 || notes.over.get() > 0 {
+        notes.size.set(0);
+        return Ahead { start: u32::MAX, signal };
+    }
+    let claim = if cohort.pace == 0 { most } else { most * CLAIMED_LOOKS };
+    // Since this chunk was claimed, each block has claimed about as much.
+    let claimed = chunk.start.saturating_add(cohort.workers.saturating_mul(claim));
+    let remaining = cohort.tasks.saturating_sub(claimed);
+    // Below a quarter of the time between two looks, looking costs more than an even end gains.
+    let least = if cohort.pace == 0 { 1 } else { most / 4 };
+    let size = chunk_size(remaining, cohort.workers, least, claim);
+    notes.size.set(size);
+    Ahead { start: block.own(&claims.next).fetch_add(size, Relaxed), signal }
+}
+
+/// The chunk after the one that has just ended, `dropped` if in its middle. If the block has to leave, what
+/// it has claimed goes on the list.
+///
+/// # Safety
+///
+/// As [`run`].
+#[inline(always)]
+unsafe fn next<B: Block>(
+    block: &B,
+    list: &DropList,
+    cohort: &Cohort,
+    sm: u32,
+    ahead: Ahead,
+    dropped: bool,
+) -> Chunk {
+    let notes = block.notes();
+    let took = (block.clock() as u32).wrapping_sub(notes.clock.get());
+    let mut signal = ahead.signal;
+    if took >= cohort.pace {
+        // It may have changed long ago; and what looking costs is little beside such a chunk.
+        // SAFETY: the caller's promise.
+        signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    }
+    let goes_on = !dropped && (signal == notes.seen.get() || cohort.signal.grants_with(signal, sm));
+    let claimed = match notes.rest.get() {
+        0 => claimed_chunk(cohort, ahead.start, notes.size.get()),
+        rest => Chunk { start: notes.start.get(), len: rest, drops: 0 },
+    };
+    if claimed.len == 0 {
+        notes.over.set(1);
+        let chunk = if goes_on { drops::take(list) } else { Chunk::NONE };
+        return if chunk.len > 0 { chunk } else { Chunk::over(notes.most.get()) };
+    }
+    if !goes_on && drops::put(list, claimed) {
+        notes.rest.set(0);
+        notes.over.set(1);
+        return Chunk::NONE;
+    }
+    // Without room on the list, it all runs here and now.
+    let len = claimed.len.min(notes.most.get());
+    notes.start.set(claimed.start + len);
+    notes.rest.set(claimed.len - len);
+    Chunk { len, ..claimed }
+}
+
+/// How many tasks to claim when `remaining` are left: half of an even share or less, so that blocks with
 /// long tasks and blocks with short ones end together (guided self-scheduling, Polychronopoulos and
 /// Kuck 1987), but from `least` to `most`, and one at least.
 #[inline(always)]
 fn chunk_size(remaining: u32, workers: u32, least: u32, most: u32) -> u32 {
-    (remaining / (2 * workers).max(1)).max(least).min(most).max(1)
+    // Instead of a division, which would take longer than all else here: by the next power of two.
+    let share = remaining.checked_shr(33 - workers.leading_zeros()).unwrap_or(0);
+    share.max(least).min(most).max(1)
 }
 
 /// Counts this block and its tasks out of the cohort; the last block posts the cohort.

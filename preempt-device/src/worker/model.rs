@@ -88,6 +88,7 @@ impl Launch {
             left,
             tasks,
             grid: [tasks, 1, 1],
+            row_reciprocal: 0,
             ticket,
             blocks,
             workers: blocks,
@@ -106,7 +107,7 @@ impl Launch {
             false
         };
         // SAFETY: whoever calls keeps the launch, and runs each block once.
-        unsafe { run(&mut OneThread(sm), cohort, &mut Tasks::<_, false>(0, task)) }
+        unsafe { run(&mut OneThread::on(sm), cohort, &mut Tasks::<_, false>(0, task)) }
     }
 
     /// Starts the blocks of a cohort, as a launch does: everything before it is visible to them. Each
@@ -286,7 +287,7 @@ impl Launch {
                 false
             };
             // SAFETY: `launch` is alive, and each block runs once.
-            unsafe { run(&mut OneThread(sm), &cohort, &mut Tasks::<_, true>(0, task)) }
+            unsafe { run(&mut OneThread::on(sm), &cohort, &mut Tasks::<_, true>(0, task)) }
         });
     }
 }
@@ -344,7 +345,7 @@ fn a_dropped_task_goes_to_another_cohort() {
 #[test]
 fn the_list_goes_round_while_others_take() {
     fn put(list: &DropList, start: u32) -> bool {
-        put_back(&mut OneThread(0), list, Chunk { start, len: 1, drops: 0 })
+        put_back(&mut OneThread::on(0), list, Chunk { start, len: 1, drops: 0 })
     }
     /// Takes a chunk and adds 1 to its cell, so many times; the number of chunks.
     fn take_some(list: &DropList, memory: &Memory, times: u32) -> u32 {

@@ -1,9 +1,15 @@
 //! What the tests and the model run the worker loop with.
 
-use super::{Block, Body, Chunk};
+use super::{Block, Body, Chunk, Notes};
 
 /// A block of one thread on a given SM.
-pub struct OneThread(pub u32);
+pub struct OneThread(pub u32, Notes);
+
+impl OneThread {
+    pub fn on(sm: u32) -> OneThread {
+        OneThread(sm, Notes::default())
+    }
+}
 
 impl Block for OneThread {
     fn sm(&self) -> u32 {
@@ -14,6 +20,10 @@ impl Block for OneThread {
     }
     fn await_previous(&self) {}
     fn release_next(&self) {}
+    fn notes(&self) -> &Notes {
+        &self.1
+    }
+
     fn lead(&mut self, lead: impl FnOnce(&Self)) {
         lead(self)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Post, Posted};
+use preempt_device::abi::{Cohort, Post, Posted, row_reciprocal};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
@@ -435,6 +435,7 @@ impl Core {
             after_word,
             left: order.left,
             grid: *extents,
+            row_reciprocal: row_reciprocal(extents[0]),
             tasks: spec.tasks,
             ticket: order.ticket,
             blocks: order.blocks,

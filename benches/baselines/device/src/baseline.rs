@@ -45,8 +45,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         left = left.wrapping_sub(1);
         let claimed = block.elect(|_| {
             let task = claims.fetch_add(1, Relaxed);
-            let is_task = task < u64::from(cohort.tasks);
-            if is_task { Chunk { start: task as u32, ..ONE } } else { Chunk::NONE }
+            let is_task = task < cohort.tasks;
+            if is_task { Chunk { start: task, ..ONE } } else { Chunk::NONE }
         });
         if claimed.len == 0 {
             return;
@@ -69,6 +69,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
     use preempt_device::abi::{ControlBlock, Lane, Signal};
+    use preempt_device::worker::Notes;
 
     use super::*;
 
@@ -85,6 +86,10 @@ mod tests {
         }
         fn await_previous(&self) {}
         fn release_next(&self) {}
+        fn notes(&self) -> &Notes {
+            unreachable!("only preempt's loop has any")
+        }
+
         fn lead(&mut self, lead: impl FnOnce(&Self)) {
             lead(self)
         }

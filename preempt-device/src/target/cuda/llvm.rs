@@ -51,7 +51,7 @@ pub(crate) fn shared_base() -> *mut u8 {
     unsafe { preempt_shared_base() }
 }
 
-/// Two words of shared memory that belong to the worker loop.
+/// Seven words of shared memory that belong to the worker loop.
 #[inline(always)]
 pub(crate) fn loop_slot() -> *mut u64 {
     // SAFETY: returns an address.

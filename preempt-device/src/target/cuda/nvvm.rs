@@ -91,7 +91,7 @@ mod shared_memory {
 
     #[nvvm_internal::addrspace(3)]
     #[unsafe(no_mangle)]
-    static preempt_slot: Shared<[u64; 2]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+    static preempt_slot: Shared<[u64; 7]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
 
     #[nvvm_internal::addrspace(3)]
     #[unsafe(no_mangle)]
@@ -103,7 +103,7 @@ mod shared_memory {
         unsafe { preempt_smem.0.get().cast() }
     }
 
-    /// Two words that belong to the worker loop.
+    /// Seven words that belong to the worker loop.
     #[inline(always)]
     pub(crate) fn loop_slot() -> *mut u64 {
         preempt_slot.0.get().cast()

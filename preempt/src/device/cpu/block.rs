@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use preempt_device::abi::{Cohort, Post, Posted};
 use preempt_device::host::Dim3;
-use preempt_device::worker::{self, Chunk};
+use preempt_device::worker::{self, Chunk, Notes};
 
 use super::dispatch::Demand;
 use super::threads::{Emulator, Task};
@@ -74,6 +74,7 @@ impl Run {
 struct CpuBlock {
     sm: u32,
     start: Instant,
+    notes: Notes,
 }
 
 impl worker::Block for CpuBlock {
@@ -88,6 +89,10 @@ impl worker::Block for CpuBlock {
     fn await_previous(&self) {}
 
     fn release_next(&self) {}
+
+    fn notes(&self) -> &Notes {
+        &self.notes
+    }
 
     fn lead(&mut self, lead: impl FnOnce(&Self)) {
         lead(self)
@@ -204,7 +209,8 @@ impl Resident {
     fn work(&self, tasks: &mut impl worker::Body) {
         match &self.run {
             Run::Cohort(cohort) => {
-                let mut block = CpuBlock { sm: self.sm, start: Instant::now() };
+                let mut block =
+                    CpuBlock { sm: self.sm, start: Instant::now(), notes: Notes::default() };
                 // SAFETY: what a cohort points to is never freed, and this block runs once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
             }

@@ -490,6 +490,7 @@ mod tests {
         left: 0,
         tasks: 0,
         grid: [0; 3],
+        row_reciprocal: 0,
         ticket: 1,
         blocks: 0,
         workers: 0,
