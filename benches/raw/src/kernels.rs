@@ -27,7 +27,7 @@ impl Module {
     }
 
     /// Loads PTX with these kernels, when nothing runs. Where one of their preemptible entries would
-    /// lose resident blocks to registers, it gets as many registers as the plain one, as preempt does
+    /// lose resident blocks to registers, it gets as many as leave it as many as the plain one, as preempt does
     /// it.
     ///
     /// # Errors
@@ -39,8 +39,10 @@ impl Module {
         for kernel in kernels {
             let Some(block) = kernel.block else { continue };
             let (plain, preemptible) = (module.plain(kernel)?, module.preemptible(kernel)?);
-            if preemptible.resident(block)? < plain.resident(block)? {
-                let registers = plain.registers()?.next_multiple_of(REGISTER_UNIT);
+            let blocks = plain.resident(block)?;
+            if preemptible.resident(block)? < blocks {
+                let warps = blocks * block.count().div_ceil(32) as u32;
+                let registers = registers_for(warps).max(plain.registers()?);
                 let source = text.as_deref().unwrap_or(ptx);
                 text = Some(with_bound(source, kernel.name, registers));
             }
@@ -90,8 +92,11 @@ impl Module {
     }
 }
 
-/// Registers of a thread are allocated in multiples of this.
-const REGISTER_UNIT: u32 = 8;
+/// The most registers of a thread with which an SM holds so many warps: each of its four parts has 16384, and
+/// gives 256 or a multiple to a warp.
+fn registers_for(warps: u32) -> u32 {
+    16_384 / warps.div_ceil(4).max(1) / 256 * 8
+}
 
 /// The text with a register bound for the entry `name`.
 fn with_bound(ptx: &str, name: &str, registers: u32) -> String {
@@ -281,6 +286,12 @@ impl fmt::Debug for Launch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn registers_are_shared_by_warps() {
+        let registers = [64, 63, 48, 24, 28, 8, 1].map(registers_for);
+        assert_eq!(registers, [32, 32, 40, 80, 72, 256, 512]);
+    }
 
     #[test]
     fn a_register_bound_stands_before_the_body_of_its_entry() {

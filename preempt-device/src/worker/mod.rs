@@ -180,7 +180,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             break chunk.len;
         }
         // SAFETY: the caller's promise.
-        chunk = block.elect(|block| unsafe { next(block, list, cohort, sm, ahead, left > 0) });
+        chunk =
+            block.elect(|block| unsafe { next::<B, T>(block, list, cohort, sm, ahead, left > 0) });
     };
     block.release_next();
     block.elect_last(|| leave(control, post, cohort, Posted { done, amortize }));
@@ -241,7 +242,11 @@ unsafe fn first<B: Block>(
 }
 
 /// How many times as many tasks as may run between two looks are claimed at once, where their time decides.
-const CLAIMED_LOOKS: u32 = 8;
+const CLAIMED_LOOKS: u32 = 2;
+
+/// As long as tasks take less than so many times the time between two looks, the next ones are started on account
+/// of what the block saw when these were: to look at the end of each would hold the block up.
+const STALE_LOOKS: u32 = 4;
 
 /// What there is of `size` tasks from `start` on.
 #[inline(always)]
@@ -358,7 +363,7 @@ unsafe fn look_ahead<B: Block>(block: &B, claims: &Claims, cohort: &Cohort, chun
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn next<B: Block>(
+unsafe fn next<B: Block, T: Body>(
     block: &B,
     list: &DropList,
     cohort: &Cohort,
@@ -369,7 +374,7 @@ unsafe fn next<B: Block>(
     let notes = block.notes();
     let took = (block.clock() as u32).wrapping_sub(notes.clock.get());
     let mut signal = ahead.signal;
-    if took >= cohort.pace {
+    if !T::YIELDS && took / STALE_LOOKS >= cohort.pace {
         // It may have changed long ago; and what looking costs is little beside such a chunk.
         // SAFETY: the caller's promise.
         signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
