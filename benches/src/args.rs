@@ -43,7 +43,9 @@ pub enum Suite {
     Latency,
     /// What a launch costs on an idle device, and in a long stream of them.
     Launch,
-    /// What being preemptible costs a kernel that nobody preempts; on a GPU only.
+    /// Every program of the papers, plain and preemptible, with and without yields, against its reference.
+    Verify,
+    /// What being preemptible costs a kernel that nobody preempts.
     Overhead,
 }
 

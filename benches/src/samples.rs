@@ -14,6 +14,11 @@ impl Samples {
         self.0.push(time);
     }
 
+    /// Adds the time, if there is one.
+    pub fn extend(&mut self, time: Option<Duration>) {
+        self.0.extend(time);
+    }
+
     /// The number of times.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -49,6 +54,13 @@ pub fn ratio(a: Duration, b: Duration) -> Option<f64> {
     (!b.is_zero()).then(|| a.as_secs_f64() / b.as_secs_f64())
 }
 
+/// The geometric mean of those that there are.
+pub fn geometric_mean(ratios: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let logarithms: Vec<f64> = ratios.flatten().map(f64::ln).collect();
+    let count = logarithms.len() as f64;
+    (count > 0.0).then(|| (logarithms.iter().sum::<f64>() / count).exp())
+}
+
 /// With three digits that count.
 pub fn show(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;
@@ -78,6 +90,13 @@ mod tests {
         let Summary { p50, p99, max } = samples.summary();
         assert_eq!([p50, p99, max].map(microseconds), [100.0, 198.0, 200.0]);
         assert_eq!(Samples::default().summary().max, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_geometric_mean_is_of_what_there_is() {
+        let mean = geometric_mean([Some(0.5), None, Some(8.0)].into_iter());
+        assert!(mean.is_some_and(|mean| (mean - 2.0).abs() < 1e-12));
+        assert_eq!(geometric_mean([None].into_iter()), None);
     }
 
     #[test]

@@ -18,8 +18,15 @@ fn errors(output: &Output) -> String {
 
 /// What `--quick` writes of a suite, with what holds for all suites checked.
 fn quick(suite: &str) -> Value {
+    let json = quick_with(suite, &[]);
+    assert_eq!((&json["summary"]["lost"], &json["summary"]["repeated"]), (&0.into(), &0.into()));
+    json
+}
+
+fn quick_with(suite: &str, options: &[&str]) -> Value {
     let file = format!("{suite}.json");
-    let output = run(&[suite, "--device", "cpu", "--quick", "--seed", "7", "--out", &file]);
+    let all = [suite, "--device", "cpu", "--quick", "--seed", "7", "--out", &file];
+    let output = run(&[&all, options].concat());
     assert!(output.status.success(), "{}", errors(&output));
     assert_eq!(errors(&output), "", "no progress where there is no terminal");
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file);
@@ -34,7 +41,6 @@ fn quick(suite: &str) -> Value {
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines = table.lines().skip_while(|line| !line.is_empty()).filter(|line| !line.is_empty());
     assert_eq!(lines.count(), 1 + json["rows"].as_array().unwrap().len(), "{table}");
-    assert_eq!((&json["summary"]["lost"], &json["summary"]["repeated"]), (&0.into(), &0.into()));
     json
 }
 
@@ -105,6 +111,47 @@ fn launch_measures_both_sides() {
     assert_numbers(&json["summary"], &keys);
 }
 
+/// Some programs; all of them are a step of their own in `.ci/run`.
+const PROGRAMS: [&str; 6] = ["--program", "VA", "--program", "Scan", "--program", "BFS"];
+
+#[test]
+fn verify_runs_each_program_in_four_modes() {
+    let json = quick_with("verify", &PROGRAMS);
+    let rows = json["rows"].as_array().unwrap();
+    let modes: Vec<_> = rows.iter().map(|row| row["mode"].as_str().unwrap()).collect();
+    let four = ["plain", "plain, in a storm", "preemptible", "preemptible, in a storm"];
+    assert_eq!(modes, [four, four, four].concat());
+    for row in rows {
+        assert_eq!(row["right"], true, "{row}");
+        let is_preempted = row["mode"] == four[3];
+        assert_eq!(row["yields"].as_u64() >= Some(3), is_preempted, "{row}");
+    }
+    assert_eq!(
+        (&json["summary"]["kernels"], &json["summary"]["kernels_right"]),
+        (&3.into(), &3.into())
+    );
+}
+
+#[test]
+fn overhead_compares_both_kinds_of_launch() {
+    let json = quick_with("overhead", &PROGRAMS);
+    let rows = json["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["program"].as_str().unwrap()).collect();
+    assert_eq!(names, ["VA", "Scan", "BFS"]);
+    for row in rows {
+        assert_numbers(row, &["plain_p50_us", "p50_us", "p50_to_plain"]);
+        assert!(row["amortize"].as_u64() > Some(0), "{row}");
+    }
+    assert_numbers(&json["summary"], &["geomean_ratio", "max_ratio"]);
+}
+
+#[test]
+fn a_program_that_there_is_not_is_refused_with_those_that_there_are() {
+    let output = run(&["verify", "--program", "nonsense"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("NeuralNet"), "{}", errors(&output));
+}
+
 #[test]
 fn a_file_that_cannot_be_written_is_an_error_before_anything_runs() {
     let output = run(&["launch", "--quick", "--out", "no/such/folder/results.json"]);
@@ -115,9 +162,6 @@ fn a_file_that_cannot_be_written_is_an_error_before_anything_runs() {
 
 #[test]
 fn a_device_that_cannot_be_is_refused_in_words() {
-    let output = run(&["overhead", "--quick"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("--device cuda"), "{}", errors(&output));
     let output = run(&["storm", "--quick", "--sms", "0"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("0 SMs"), "{}", errors(&output));

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Device, Error, Handle, LaunchReport, Scheduler, Stream};
+use preempt::{Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, Stream};
 use preempt_test_kernels as kernels;
 use preempt_tests::storm::{self, Chaos, Kind, Load, Strength, Tally, Victim};
 
@@ -193,6 +193,51 @@ fn an_urgent_kernel_gets_through_and_the_long_one_goes_on() {
     }
     let report = long.check(&batch);
     assert!(report.yields > 0, "{report:?}");
+}
+
+#[test]
+fn native_launches_run_once_and_keep_their_order() {
+    const TASKS: usize = 24_000;
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let (stream, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let mut counts = scheduler.zeroed::<u32>(TASKS).expect("memory");
+    let mut writes = scheduler.zeroed::<u32>(TASKS * 64).expect("memory");
+    let mut handles = Vec::new();
+    for step in 0..60 {
+        let is_native = step % 3 != 2;
+        let preemption = if is_native { Preemption::Native } else { Preemption::Software };
+        let call = kernels::count_1d(&mut counts, &mut writes).grid(TASKS as u32).block(64);
+        handles.push((stream.launch(call.preemption(preemption)).expect("accepted"), is_native));
+        if step % 5 == 0 {
+            tick(&scheduler, &urgent);
+        }
+    }
+    for (handle, is_native) in handles {
+        let report = handle.wait().expect("runs");
+        assert_eq!((report.native, report.tasks), (is_native, TASKS as u32));
+        assert_eq!(report.amortize > 0, !is_native);
+    }
+    let counts = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
+    assert!(counts.iter().all(|&count| count == 60));
+}
+
+#[test]
+fn launches_that_are_known_to_be_short_become_native() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let stream = scheduler.stream(0);
+    let mut counts = scheduler.zeroed::<u32>(24_000).expect("memory");
+    let mut writes = scheduler.zeroed::<u32>(24_000 * 64).expect("memory");
+    let mut launch = |tasks: u32, ticks: u64| {
+        let call = kernels::paced_1d(ticks, &mut counts, &mut writes).grid(tasks).block(64);
+        let handle = stream.launch(call.preemption(Preemption::Auto)).expect("accepted");
+        handle.wait().expect("runs").native
+    };
+    assert!(!launch(8, 1), "nobody knows yet");
+    // Not at once: the first launches may take longer.
+    assert!((0..200).any(|_| launch(8, 1)));
+    assert!(!(0..20).any(|_| launch(24_000, 20_000)), "each takes milliseconds");
 }
 
 #[test]

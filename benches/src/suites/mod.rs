@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use preempt::policy::Policy;
 use preempt::{Device, Scheduler};
 use preempt_programs::Definition;
@@ -17,7 +17,9 @@ mod cuda;
 mod exclusion;
 mod latency;
 mod launch;
+mod overhead;
 mod storm;
+mod verify;
 
 /// The kernels' PTX.
 pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_bench_kernels");
@@ -68,6 +70,7 @@ impl Suite {
             Suite::Latency => "latency",
             Suite::Launch => "launch",
             Suite::Overhead => "overhead",
+            Suite::Verify => "verify",
         }
     }
 
@@ -76,7 +79,7 @@ impl Suite {
     pub fn shape(self, processors: u32) -> (u32, u32) {
         match self {
             // More SMs than processors, so that there are many ways to deal them.
-            Suite::Storm => (5, 2),
+            Suite::Storm | Suite::Verify => (5, 2),
             // At least two, so that an urgent kernel can have one while the batch keeps the other;
             // otherwise a processor less than there are, for the threads that launch.
             Suite::Latency | Suite::Launch | Suite::Overhead => {
@@ -93,15 +96,13 @@ impl Suite {
     pub fn run(self, bench: &Bench) -> Result<Outcome> {
         match (self, bench.gpu) {
             (Suite::Storm, _) => storm::run(bench),
+            (Suite::Verify, _) => verify::run(bench),
             (Suite::Latency, None) => latency::run(bench),
             (Suite::Latency, Some(gpu)) => cuda::latency::run(bench, gpu),
             (Suite::Launch, None) => launch::run(bench),
             (Suite::Launch, Some(gpu)) => cuda::launch::run(bench, gpu),
             (Suite::Overhead, Some(gpu)) => cuda::overhead::run(bench, gpu),
-            (Suite::Overhead, None) => bail!(
-                "`overhead` compares with plain kernels, which the CPU device does not run; use \
-                 `--device cuda`"
-            ),
+            (Suite::Overhead, None) => overhead::run(bench),
         }
     }
 }

@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use preempt::policy::StaticPriority;
 use preempt::{Buffer, Handle, LaunchReport, Scheduler, Stream};
 use preempt_bench_kernels::answer;
+use preempt_programs::Size;
 use preempt_raw::Gpu;
 use preempt_record::microseconds;
 use preempt_tests::Random;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use super::super::{Bench, Outcome, line, random_time};
 use super::check_spins;
 use super::raw_arms::{RawArms, URGENT_BLOCKS, victim};
+use super::subject::{Modules, Subject};
 use crate::progress::Progress;
 use crate::samples::{Samples, Summary, ratio, show, show_ratio};
 
@@ -38,6 +40,15 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a victim of the raw arms takes at least, beside four block-tasks.
 const RAW_TIME: Duration = Duration::from_millis(4);
+
+/// Stops of each program.
+const EVICTIONS: u32 = 100;
+
+/// The floor of a stop is the drained time of block-tasks of this length, with yield points.
+const FLOOR_LENGTH: Duration = Duration::from_micros(10);
+
+/// Block-tasks beyond this are long.
+const LONG: Duration = Duration::from_micros(100);
 
 /// How long a thread that waits for an urgent launch drives the scheduler itself. The raw arms spin,
 /// too.
@@ -82,6 +93,10 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         }
     }
 
+    let floor = cases.iter().find(|case| case.yields && case.length == FLOOR_LENGTH);
+    let floor = floor.map_or(Duration::ZERO, |case| case.drained.p50());
+    let evictions = evictions(bench, gpu, &scheduler, &mut random)?;
+
     let mut table = vec![line([
         "block-tasks",
         "yield points",
@@ -95,6 +110,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         "drained p99",
     ])];
     table.extend(cases.iter().flat_map(Case::lines));
+    table.extend(evictions.iter().map(|eviction| eviction.line(floor)));
     let find = |length| cases.iter().find(|case| case.yields && case.length == length);
     let over_ours =
         |length| find(length).and_then(|case| ratio(case.stream_priority.p50(), case.ours.p50()));
@@ -106,6 +122,12 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         "stream_priority_over_ours_p50_10ms": over_ours(Duration::from_millis(10)),
         "urgent_p50_us_1ms":
             find(Duration::from_millis(1)).map(|case| microseconds(case.ours.p50())),
+        "stop_floor_p50_us": microseconds(floor),
+        "stop_over_floor_long_tasks_max": evictions
+            .iter()
+            .filter(|eviction| eviction.longest > LONG)
+            .filter_map(|eviction| ratio(eviction.stop.p50(), floor))
+            .reduce(f64::max),
         "yields": cases.iter().map(|case| case.victim_yields).sum::<u64>(),
         "kernels": tally.kernels,
         "block_tasks": tally.block_tasks,
@@ -120,10 +142,82 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         ),
         table,
         text_columns: 3,
-        rows: cases.iter().flat_map(Case::json_rows).collect(),
+        rows: cases
+            .iter()
+            .flat_map(Case::json_rows)
+            .chain(evictions.iter().map(|eviction| eviction.json(floor)))
+            .collect(),
         summary,
         mistake: tally.mistake,
     })
+}
+
+/// How fast a program's dominating kernel leaves the device (EffiSha, figure 10).
+struct Eviction {
+    program: &'static str,
+    yields: bool,
+    longest: Duration,
+    stop: Samples,
+}
+
+/// From the signal to the last block's end, for each program.
+fn evictions(
+    bench: &Bench,
+    gpu: Gpu,
+    scheduler: &Scheduler,
+    random: &mut Random,
+) -> Result<Vec<Eviction>> {
+    let modules = Modules::load(scheduler)?;
+    let size = if bench.quick { Size::Small } else { Size::Large };
+    let samples = if bench.quick { QUICK_GROUPS * GROUP } else { EVICTIONS };
+    let mut evictions = Vec::new();
+    for &definition in &bench.programs {
+        let seed = bench.seed as u32;
+        let mut subject = Subject::new(scheduler, gpu, &modules, definition, size, seed)?;
+        let (time, _) = subject.preemptible()?;
+        let longest = subject.longest()?;
+        let mut stop = Samples::default();
+        for _ in 0..samples {
+            let after = time.mul_f64(0.1) + random_time(random, time.mul_f64(0.7));
+            stop.extend(subject.stop(after)?.map(|stop| stop.took));
+        }
+        let yields = subject.yields();
+        evictions.push(Eviction { program: definition.name, yields, longest, stop });
+    }
+    Ok(evictions)
+}
+
+impl Eviction {
+    fn line(&self, floor: Duration) -> Vec<String> {
+        let summary = self.stop.summary();
+        line([
+            &format!("{}, up to {}", self.program, show(self.longest)),
+            if self.yields { "yes" } else { "no" },
+            "stop",
+            &self.stop.len().to_string(),
+            &show(summary.p50),
+            &show(summary.p99),
+            &show(summary.max),
+            &show_ratio(ratio(summary.p50, floor)),
+            "-",
+            "-",
+        ])
+    }
+
+    fn json(&self, floor: Duration) -> Value {
+        let summary = self.stop.summary();
+        json!({
+            "program": self.program,
+            "longest_task_us": microseconds(self.longest),
+            "yield_points": self.yields,
+            "arm": "stop",
+            "samples": self.stop.len(),
+            "p50_us": microseconds(summary.p50),
+            "p99_us": microseconds(summary.p99),
+            "max_us": microseconds(summary.max),
+            "p50_to_floor": ratio(summary.p50, floor),
+        })
+    }
 }
 
 /// What the arms of a case share.

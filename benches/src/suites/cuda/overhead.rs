@@ -18,7 +18,7 @@ use super::super::{Bench, Outcome, line};
 use super::raw_arms::RawArms;
 use super::subject::{Demand, Modules, Subject};
 use crate::progress::Progress;
-use crate::samples::{Samples, ratio, show};
+use crate::samples::{Samples, geometric_mean, ratio, show};
 
 /// Samples of the plain and of our entry, of each other arm's time, and of each stop.
 const SAMPLES: [u32; 3] = [100, 10, 100];
@@ -332,28 +332,23 @@ impl Row {
     }
 }
 
-/// The geometric mean.
-fn mean(ratios: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    let ratios: Vec<f64> = ratios.flatten().map(f64::ln).collect();
-    (!ratios.is_empty()).then(|| (ratios.iter().sum::<f64>() / ratios.len() as f64).exp())
-}
-
 fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
     let ours = || rows.iter().map(|row| row.over(&row.ours));
-    let slices = mean(rows.iter().map(|row| row.over(&row.slices)));
+    let slices = geometric_mean(rows.iter().map(|row| row.over(&row.slices)));
     let done = |row: &Row| ratio(row.ours.done.p50(), row.plain.done.p50());
     let loses = |row: &&Row| row.ours.demand.blocks_per_sm < row.plain.demand.blocks_per_sm;
     let bounds = rows.iter().filter_map(|row| row.stop_over_bound(floor.p50()));
-    let geomean = mean(ours());
-    let points =
-        slices.zip(mean(rows.iter().map(done))).map(|(slices, ours)| 100.0 * (slices - ours));
+    let geomean = geometric_mean(ours());
+    let points = slices
+        .zip(geometric_mean(rows.iter().map(done)))
+        .map(|(slices, ours)| 100.0 * (slices - ours));
     let summary = json!({
         "kernels": rows.len(),
         "geomean_ratio": geomean,
         "max_ratio": ours().flatten().reduce(f64::max),
-        "geomean_done_ratio": mean(rows.iter().map(done)),
+        "geomean_done_ratio": geometric_mean(rows.iter().map(done)),
         "kernels_losing_a_block": rows.iter().filter(loses).count(),
-        "flep_geomean_ratio": mean(rows.iter().map(|row| row.over(&row.flep))),
+        "flep_geomean_ratio": geometric_mean(rows.iter().map(|row| row.over(&row.flep))),
         "slices_geomean_ratio": slices,
         "pkm_minus_ours_points": points,
         "stop_floor_p50_us": microseconds(floor.p50()),

@@ -48,6 +48,11 @@ pub(super) struct NativeGrid {
     blocks: AtomicU32,
 }
 
+// SAFETY: the post is an atomic that all threads share, and is never freed.
+unsafe impl Send for NativeGrid {}
+// SAFETY: as above.
+unsafe impl Sync for NativeGrid {}
+
 impl Run {
     pub fn native(native: Native, blocks: u32) -> Run {
         let (next, blocks) = (AtomicU64::new(0), AtomicU32::new(blocks));
