@@ -1,11 +1,12 @@
 //! Every program of the papers, plain and preemptible, left alone and in a storm of yields, against its sequential
 //! reference; and all four against each other, to the bit.
 
+use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, LaunchReport, Preemption, Scheduler, Stream};
+use preempt::policy::{Arrival, DeviceView, Plan, Policy, SmRange};
+use preempt::{Buffer, Call, LaunchId, LaunchReport, Preemption, Priority, Scheduler, Stream};
 use preempt_bench_kernels::count;
 use preempt_programs::{Definition, Program, Size, Values};
 use preempt_tests::Random;
@@ -16,7 +17,8 @@ use super::{Bench, Outcome, line, random_time};
 use crate::progress::Progress;
 use crate::samples::show;
 
-/// Yields of each program to see at least: on a GPU, on the CPU device, and with `--quick`.
+/// Resumes of each program to see at least: on a GPU, on the CPU device, and with `--quick`. Each was after a yield
+/// that left block-tasks undone.
 const ENOUGH: [u64; 3] = [100, 20, 3];
 /// Runs in which they have to come.
 const MOST_ROUNDS: u32 = 2000;
@@ -65,7 +67,7 @@ struct Row {
 
 /// Runs every program in every mode.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
+    let scheduler = bench.spinning_scheduler(Narrow::default(), SPIN)?;
     let enough = match (bench.quick, bench.gpu) {
         (true, _) => ENOUGH[2],
         (false, None) => ENOUGH[1],
@@ -85,6 +87,45 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     Ok(outcome(bench, &rows))
 }
 
+/// Gives the urgent kernels what they need, from SM 0 on, and the program a few SMs beside them: so that also a small
+/// one has more block-tasks than there is room for, and has to move.
+#[derive(Debug, Default)]
+struct Narrow {
+    /// The more urgent ones first.
+    launches: Vec<(Reverse<Priority>, LaunchId)>,
+}
+
+impl Policy for Narrow {
+    fn name(&self) -> &str {
+        "narrow"
+    }
+
+    fn arrived(&mut self, _now: Duration, launch: Arrival) {
+        self.launches.push((Reverse(launch.priority), launch.id));
+        self.launches.sort_by_key(|&(priority, _)| priority);
+    }
+
+    fn departed(&mut self, _now: Duration, launch: LaunchId) {
+        self.launches.retain(|&(_, other)| other != launch);
+    }
+
+    fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        let (sms, mut start) = (device.sms(), 0);
+        for &(Reverse(priority), launch) in &self.launches {
+            let few = (sms / 32).max(2);
+            let most = if priority > PROGRAM { sms } else { few };
+            let end = sms.min(start + device.need(launch).clamp(1, most));
+            if start < end {
+                plan.grant(launch, SmRange::new(start, end));
+            }
+            start = end;
+        }
+    }
+}
+
+/// The programs' priority.
+const PROGRAM: Priority = Priority(0);
+
 /// Urgent launches at random moments.
 struct Storm {
     scheduler: Scheduler,
@@ -102,7 +143,7 @@ impl Storm {
         let most = 2 * properties.sms * properties.blocks_per_sm;
         Ok(Storm {
             scheduler: scheduler.clone(),
-            urgent: scheduler.stream(1),
+            urgent: scheduler.stream(Priority(PROGRAM.0 + 1)),
             counts: scheduler.zeroed(most as usize)?,
             expected: vec![0; most as usize],
             random: Random(seed),
@@ -185,7 +226,7 @@ fn reduced(
     enough: u64,
     rows: &mut Vec<Row>,
 ) -> Result<()> {
-    let stream = scheduler.stream(0);
+    let stream = scheduler.stream(PROGRAM);
     let program = build(scheduler, definition, Size::Reduced, &stream)?;
     let references: Vec<Values> = program.outputs.iter().map(|output| output.reference()).collect();
     // What the first mode gave.
@@ -213,14 +254,14 @@ fn reduced(
             let is_enough = match mode {
                 Mode { storm: false, .. } => true,
                 Mode { preemption: Preemption::Native, .. } => rounds >= NATIVE_ROUNDS,
-                _ => tally.yields >= enough,
+                _ => tally.resumes >= enough,
             };
             if is_enough || tally.mistake.is_some() {
                 break;
             }
             if rounds == MOST_ROUNDS {
-                let yields = tally.yields;
-                tally.mistake = Some(format!("only {yields} yields in {rounds} runs"));
+                let resumes = tally.resumes;
+                tally.mistake = Some(format!("only {resumes} resumes in {rounds} runs"));
                 break;
             }
         }
@@ -238,7 +279,7 @@ fn large(
     storm: &mut Storm,
     rows: &mut Vec<Row>,
 ) -> Result<()> {
-    let stream = scheduler.stream(0);
+    let stream = scheduler.stream(PROGRAM);
     let program = build(scheduler, definition, Size::Large, &stream)?;
     let mut plain = Vec::new();
     for (mode, rounds) in [(Mode::ALL[0], 1), (Mode::ALL[3], LARGE_ROUNDS)] {
