@@ -51,7 +51,7 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
     let inputs = inputs as usize;
     let samples = activations.len() / HIDDEN;
     // Once, so that nothing below has to be checked.
-    assert!(inputs / DEPTH * DEPTH == inputs && HIDDEN * (inputs + 1) <= layer.len());
+    assert!(inputs.is_multiple_of(DEPTH) && HIDDEN * (inputs + 1) <= layer.len());
     assert!(samples * inputs <= images.len());
     // What the thread loads, and four times what it computes.
     let (depth, row) = (t % DEPTH, t / DEPTH);

@@ -42,6 +42,7 @@ fn what_only_the_block_decides_is_reached_together() {
         "let a = u32::from(n).min(MAX).max(2u32.pow(3)); for _ in 0..a { yield_point!(); }",
         "let t = thread_idx_x(); let mut acc = [0; 4]; acc[1] = n; for _ in 0..acc[1] { yield_point!(); }",
         "assert!(n > 3); for _ in 0..n { yield_point!(); }",
+        "let n = n as usize; if n.is_multiple_of(3) { yield_point!(); }",
         "let mut f = || { let own = t(); own }; for _ in 0..n { yield_point!(); }",
     ] {
         // `*N` is a pointer's, which others may write.

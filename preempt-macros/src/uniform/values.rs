@@ -146,7 +146,7 @@ fn is_uniform_function(path: &Path) -> bool {
 
 /// Methods of numbers, ranges and slices that change nothing and depend on nothing else.
 pub fn is_pure_method(call: &ExprMethodCall) -> bool {
-    const METHODS: [&str; 23] = [
+    const METHODS: [&str; 24] = [
         "abs",
         "abs_diff",
         "clamp",
@@ -156,6 +156,7 @@ pub fn is_pure_method(call: &ExprMethodCall) -> bool {
         "enumerate",
         "ilog2",
         "is_empty",
+        "is_multiple_of",
         "is_power_of_two",
         "iter",
         "leading_zeros",
