@@ -239,6 +239,20 @@ pub unsafe fn with_loop<F: FnMut(&mut Yields)>(
     run(&mut CudaBlock::new(), cohort, &mut tasks::<F, false>(cohort, task));
 }
 
+/// The threads of a block with these extents, for [`declare_block`]. That a block may have so many is
+/// asserted on the host.
+pub const fn threads(x: u32, y: u32, z: u32) -> u32 {
+    x.saturating_mul(y).saturating_mul(z)
+}
+
+/// Says in the PTX that every block of this entry has so many `THREADS`. In the preemptible entry of each
+/// kernel whose attribute fixes the block, so that a loader knows how many registers leave an SM as many
+/// blocks as it holds of the plain entry.
+#[inline(always)]
+pub fn declare_block<const THREADS: u32>() {
+    target::declare_block::<THREADS>();
+}
+
 /// What comes first in a preemptible entry.
 #[inline(always)]
 fn enter(cohort: &Cohort) -> Cohort {

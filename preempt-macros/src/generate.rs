@@ -293,6 +293,7 @@ fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
     let body = body(kernel, &kernel.body, yields);
     let (entry_params, arguments) = entry_parameters(kernel, Lengths::OfAll);
     let (call, preemptible, plain_entry) = entry_calls(&arguments, krate, yields);
+    let block = block_declaration(options);
     quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
@@ -310,10 +311,19 @@ fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
                 let #task = #call;
                 unsafe { #krate::entry::#plain_entry(#task) }
             }
+            #block
             let #task = #call;
             unsafe { #krate::entry::#preemptible(&#cohort, #task) }
         }
     }
+}
+
+/// Says in the preemptible entry how many threads a block has, if the attribute fixes that.
+pub fn block_declaration(Options { block, krate, .. }: &Options) -> Option<TokenStream> {
+    let [x, y, z] = block.as_ref()?;
+    Some(quote_spanned! {at(x.span())=>
+        #krate::entry::declare_block::<{ #krate::entry::threads(#x, #y, #z) }>();
+    })
 }
 
 /// Which buffers' lengths an entry takes.

@@ -185,6 +185,7 @@ pub fn device(
     let body = generate::body(kernel, &kernel.body, yields);
     let (params, arguments) = generate::entry_parameters(kernel, Lengths::OfAll);
     let (call, preemptible, _) = generate::entry_calls(&arguments, krate, yields);
+    let block = generate::block_declaration(options);
     let mut plain = item.clone();
     if yields {
         WithoutYieldPoints.visit_block_mut(&mut plain.block);
@@ -201,6 +202,7 @@ pub fn device(
             #common
             #[inline(always)]
             #body
+            #block
             let #task = #call;
             unsafe { #krate::entry::#preemptible(&#cohort, #task) }
         }

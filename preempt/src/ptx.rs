@@ -248,6 +248,18 @@ pub(crate) fn first_parameter_bytes(entry: &Function<'_>) -> Option<usize> {
     first.split_once('[')?.1.split(']').next()?.trim().parse().ok()
 }
 
+/// Stands in the preemptible entry of a kernel whose attribute fixes the block, before the number of its
+/// threads (`preempt-device`).
+const BLOCK_MARK: &str = "// preempt.block ";
+
+/// The threads of every block of an entry of `ptx`, if the entry says how many they are.
+pub(crate) fn block_threads(ptx: &str, entry: &Function<'_>) -> Option<u32> {
+    // The entry's own text is blanked, and the mark is a comment.
+    let body = ptx.get(entry.start..entry.start + entry.body.len())?;
+    let number = body.lines().find_map(|line| line.trim().strip_prefix(BLOCK_MARK))?;
+    number.trim().parse().ok().filter(|&threads| threads > 0)
+}
+
 /// `ptx` with a register bound on each entry in `bounds` that has none of its own.
 pub(crate) fn bound_registers(
     ptx: &str,

@@ -28,6 +28,16 @@ const NAMES: [&str; 19] = [
     "warp_sums",
 ];
 
+/// Those whose attribute fixes the block, and how many threads that is.
+const BLOCKS: [(&str, u32); 6] = [
+    ("guard_sync_guard", 128),
+    ("paced_shared", 256),
+    ("rotate_yielding", 256),
+    ("tiled_mm", 256),
+    ("vector_add", 256),
+    ("warp_sums", 64),
+];
+
 /// The one whose yield points each thread passes on its own.
 const YIELDING: &str = "spin_yielding";
 
@@ -191,6 +201,20 @@ fn only_preemptible_entries_with_yield_points_pay_for_them() {
     let outside = PTX.replace(entry(YIELDING), "").replace(entry(VOTING), "");
     let mut lines = outside.lines().filter(|line| line.contains("preempt_yields"));
     assert!(lines.all(|line| line.starts_with("//") || line.starts_with(".shared .align")));
+}
+
+#[test]
+fn a_preemptible_entry_says_how_many_threads_its_blocks_have_if_that_is_fixed() {
+    let said = |name: &str| -> Vec<String> {
+        let lines = entry(name).lines().map(str::trim);
+        lines.filter(|line| line.contains("preempt.block")).map(str::to_owned).collect()
+    };
+    for name in NAMES {
+        let block = BLOCKS.iter().find(|(of, _)| *of == name);
+        let expected = block.map(|(_, threads)| format!("// preempt.block {threads}"));
+        assert_eq!(said(name), Vec::from_iter(expected), "in {name}");
+        assert_eq!(said(&format!("{name}__plain")), [""; 0], "in the plain entry of {name}");
+    }
 }
 
 #[test]

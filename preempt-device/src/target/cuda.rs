@@ -94,6 +94,17 @@ pub(crate) fn declare_task_registers(grid: [u32; 3]) {
     }
 }
 
+/// Says in the PTX how many threads every block of an entry has: a comment, which whoever loads the PTX
+/// reads (`preempt::ptx`). Not the directive, `.reqntid`, which the assembler heeds when it gives registers
+/// to an entry.
+#[inline(always)]
+pub(crate) fn declare_block<const THREADS: u32>() {
+    // SAFETY: a comment. Not `pure`, so that it stays.
+    unsafe {
+        asm!("// preempt.block {}", const THREADS, options(nomem, nostack, preserves_flags));
+    }
+}
+
 /// Sets the block index that the task sees.
 #[inline(always)]
 pub(crate) fn set_block_idx(block: [u32; 3]) {

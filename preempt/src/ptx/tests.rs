@@ -107,6 +107,37 @@ fn a_bound_comes_before_the_body_of_its_entry_and_nothing_else_changes() {
     assert_eq!(bound_registers(&bound, &functions(&text), &bounds), bound);
 }
 
+/// What the entry `lone` says of its blocks with `line` in its body.
+fn block_with(line: &str) -> Option<u32> {
+    let ptx = PTX.replace("bar.sync \t1;", line);
+    let text = blanked(&ptx);
+    let functions = functions(&text);
+    assert_eq!(block_threads(&ptx, &functions["lone__plain"]), None, "the mark is in the other");
+    block_threads(&ptx, &functions["lone"])
+}
+
+#[test]
+fn an_entry_says_how_many_threads_its_blocks_have() {
+    assert_eq!(block_with("bar.sync \t1;"), None, "there is no mark");
+    // As the compiler leaves it, also where what comes before is not ASCII.
+    let mark = "// begin inline asm\n\t// preempt.block 192\n\t// end inline asm";
+    assert_eq!(block_with(mark), Some(192));
+    assert_eq!(block_with(&format!("/* é */\n{mark}")), Some(192));
+    for other in [
+        "// preempt.block",
+        "// preempt.block \n",
+        "// preempt.block x",
+        "// preempt.block -1",
+        "// preempt.block 0",
+        "// preempt.block 4294967296",
+        "// preempt.blocks 192",
+        "// // preempt.block 192",
+        "bar.sync 1; // preempt.block 192",
+    ] {
+        assert_eq!(block_with(other), None, "{other}");
+    }
+}
+
 #[test]
 fn waits_take_the_place_of_their_marks() {
     assert_eq!(with_waits(PTX), None, "there is no mark");

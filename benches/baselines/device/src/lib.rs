@@ -13,7 +13,7 @@ pub mod baseline;
 pub mod entry {
     use preempt_device::abi::Cohort;
     use preempt_device::entry::with_loop;
-    pub use preempt_device::entry::{plain, plain_yielding};
+    pub use preempt_device::entry::{declare_block, plain, plain_yielding, threads};
     use preempt_device::yields::Yields;
 
     use crate::baseline::run;

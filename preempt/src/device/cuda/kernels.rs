@@ -17,8 +17,8 @@ use super::registers::Sm;
 use crate::error::Error;
 use crate::module::{DeviceCode, LoadedModule, Module};
 use crate::ptx::{
-    self, EARLY_CAPABILITY, Functions, blanked, bound_registers, check_functions, cooperates,
-    first_parameter_bytes, functions, waits, with_waits,
+    self, EARLY_CAPABILITY, Functions, blanked, block_threads, bound_registers, check_functions,
+    cooperates, first_parameter_bytes, functions, waits, with_waits,
 };
 
 /// Shared memory that a block gets without being asked for: more is opted into.
@@ -288,20 +288,11 @@ impl Loaded {
         let mut code = Code::load(context, module, ptx)?;
         let mut touched = touch(&functions, |name| code.function(name))?;
 
-        let registers = |function: &Function| {
-            function.attribute(context, FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+        let registers = |name: &str| {
+            let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS;
+            touched.get(name).map(|function| function.attribute(context, attribute)).transpose()
         };
-        let mut bounds = BTreeMap::new();
-        for kernel in &kernels {
-            let (Some(entry), Some(plain)) =
-                (touched.get(kernel.preemptible), touched.get(kernel.plain))
-            else {
-                continue;
-            };
-            if let Some(bound) = sm.bound(registers(entry)?, registers(plain)?) {
-                bounds.insert(kernel.preemptible, bound);
-            }
-        }
+        let bounds = register_bounds(sm, ptx, &functions, &kernels, registers)?;
         if !bounds.is_empty() {
             let bound = bound_registers(ptx, &functions, &bounds);
             match Code::load(context, module, &bound) {
@@ -332,6 +323,30 @@ impl Loaded {
         let (module, context) = (ManuallyDrop::new(module.clone()), context.clone());
         Ok(Loaded { entries, _keep: Keep::Module(OthersModule { module, context }) })
     }
+}
+
+/// The most registers that a thread of each preemptible entry may take, by the entry's name, where it takes
+/// more, and so many that an SM would hold fewer blocks than of the plain entry. `registers` are those of an
+/// entry, if there is one.
+fn register_bounds<'a>(
+    sm: Sm,
+    ptx: &str,
+    functions: &Functions<'a>,
+    kernels: &[ptx::Kernel<'a>],
+    registers: impl Fn(&str) -> Result<Option<u32>, Error>,
+) -> Result<BTreeMap<&'a str, u32>, Error> {
+    let mut bounds = BTreeMap::new();
+    for &ptx::Kernel { preemptible, plain, .. } in kernels {
+        let (Some(taken), Some(plain)) = (registers(preemptible)?, registers(plain)?) else {
+            continue;
+        };
+        // If there is a number, all blocks have so many threads: launches with others are refused.
+        let threads = functions.get(preemptible).and_then(|entry| block_threads(ptx, entry));
+        if let Some(bound) = sm.bound(taken, plain, threads) {
+            bounds.insert(preemptible, bound);
+        }
+    }
+    Ok(bounds)
 }
 
 /// What launches have to know of each kernel, by the name of its preemptible entry. Reserves the local
@@ -431,6 +446,36 @@ mod tests {
         let kernels = preemptible("kernels", &text, &functions(&text)).expect("it is up to date");
         let kernel = ptx::Kernel { name: "k", preemptible: "k", plain: "k__plain" };
         assert_eq!(kernels, [kernel]);
+    }
+
+    #[test]
+    fn a_kernel_is_bound_for_the_block_that_it_names() {
+        let ptx = "
+            .visible .entry any() { ret; }
+            .visible .entry any__plain() { ret; }
+            .visible .entry fixed() {
+                // preempt.block 192
+                ret;
+            }
+            .visible .entry fixed__plain() { ret; }
+            .visible .entry light() { ret; }
+            .visible .entry light__plain() { ret; }
+            .visible .entry lost() { ret; }
+            .visible .entry lost__plain() { ret; }";
+        let text = blanked(ptx);
+        let functions = functions(&text);
+        let registers = |name: &str| {
+            Ok(match name {
+                "any" | "fixed" | "lost" => Some(85),
+                "lost__plain" => None,
+                _ => Some(71),
+            })
+        };
+        // Compute capability 9.0.
+        let sm = Sm { registers: 65536, warps: 64, blocks: 32 };
+        let bounds = register_bounds(sm, ptx, &functions, &ptx::kernels(&functions), registers)
+            .expect("all registers are known");
+        assert_eq!(bounds, BTreeMap::from([("any", 72), ("fixed", 80)]));
     }
 
     #[test]

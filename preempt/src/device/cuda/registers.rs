@@ -13,6 +13,8 @@ const STEP: u32 = UNIT / THREADS_PER_WARP;
 const PARTS: u32 = 4;
 /// The most warps in a block.
 const MAX_WARPS: u32 = 32;
+/// The most registers that a thread can have, and that a bound can name.
+const MAX_REGISTERS: u32 = 255;
 
 /// What an SM has.
 #[derive(Clone, Copy, Debug)]
@@ -30,24 +32,33 @@ impl Sm {
         self.blocks.min(self.warps.min(by_registers) / warps)
     }
 
-    /// Whether there is a block size of which an SM holds fewer with `registers` than with `few`.
-    fn loses(self, registers: u32, few: u32) -> bool {
-        (1..=MAX_WARPS).any(|warps| self.holds(registers, warps) < self.holds(few, warps))
+    /// Whether an SM holds fewer blocks with `registers` than with `few`: blocks of so many `threads`, or
+    /// of any size.
+    fn loses(self, registers: u32, few: u32, threads: Option<u32>) -> bool {
+        let mut sizes = match threads {
+            Some(threads) => {
+                let warps = threads.div_ceil(THREADS_PER_WARP).max(1);
+                warps..=warps
+            }
+            None => 1..=MAX_WARPS,
+        };
+        sizes.any(|warps| self.holds(registers, warps) < self.holds(few, warps))
     }
 
     /// The registers per thread that a kernel may take at most so that an SM holds as many of its
-    /// blocks, whatever their size, as of a kernel with `plain` registers; `None` if it already
-    /// takes no more than that.
-    pub fn bound(self, registers: u32, plain: u32) -> Option<u32> {
-        if !self.loses(registers, plain) {
+    /// blocks as of a kernel with `plain` registers; `None` if it already takes no more than that.
+    /// Its blocks have so many `threads`, or any number of them: then no size may lose a block, for
+    /// which the bound is often less than what one size needs.
+    pub fn bound(self, registers: u32, plain: u32, threads: Option<u32>) -> Option<u32> {
+        if !self.loses(registers, plain, threads) {
             return None;
         }
         let least = plain.next_multiple_of(STEP).max(STEP);
         let mut bound = registers.next_multiple_of(STEP);
-        while bound > least && self.loses(bound, plain) {
+        while bound > least && self.loses(bound, plain, threads) {
             bound -= STEP;
         }
-        Some(bound)
+        Some(bound.min(MAX_REGISTERS))
     }
 }
 
@@ -86,30 +97,59 @@ mod tests {
     #[test]
     fn a_kernel_that_loses_blocks_is_bound() {
         // Tiled matrix multiplication: one block of 1024 threads instead of two.
-        assert_eq!(HOPPER.bound(40, 32), Some(32));
-        assert_eq!(HOPPER.bound(38, 30), Some(32));
+        assert_eq!(HOPPER.bound(40, 32, None), Some(32));
+        assert_eq!(HOPPER.bound(38, 30, None), Some(32));
         // 136 and 160 registers let 12 warps run, 128 let 16.
-        assert_eq!(HOPPER.bound(160, 128), Some(128));
-        assert_eq!(HOPPER.bound(160, 136), None);
-        assert_eq!(HOPPER.bound(200, 136), Some(168));
+        assert_eq!(HOPPER.bound(160, 128, None), Some(128));
+        assert_eq!(HOPPER.bound(160, 136, None), None);
+        assert_eq!(HOPPER.bound(200, 136, None), Some(168));
     }
 
     #[test]
     fn a_kernel_that_loses_none_is_not() {
-        assert_eq!(HOPPER.bound(40, 40), None);
-        assert_eq!(HOPPER.bound(40, 33), None, "the same number of units");
-        assert_eq!(HOPPER.bound(32, 16), None, "32 registers let all 64 warps run");
-        assert_eq!(HOPPER.bound(24, 40), None);
+        assert_eq!(HOPPER.bound(40, 40, None), None);
+        assert_eq!(HOPPER.bound(40, 33, None), None, "the same number of units");
+        assert_eq!(HOPPER.bound(32, 16, None), None, "32 registers let all 64 warps run");
+        assert_eq!(HOPPER.bound(24, 40, None), None);
+    }
+
+    #[test]
+    fn a_kernel_with_one_block_size_is_bound_for_that_alone() {
+        // 71 registers let 28 warps run, 80 let 24, 88 let 20: four blocks of 6 warps, four, and three.
+        assert_eq!(HOPPER.bound(85, 71, Some(192)), Some(80));
+        assert_eq!(HOPPER.bound(85, 71, None), Some(72));
+        assert_eq!(HOPPER.bound(37, 22, Some(256)), Some(32));
+        assert_eq!(HOPPER.bound(80, 71, Some(192)), None);
+        // 32 blocks of one warp are all that an SM holds, and 64 registers let 32 warps run.
+        assert_eq!(HOPPER.bound(64, 22, Some(32)), None);
+        assert_eq!(HOPPER.bound(65, 22, Some(32)), Some(64));
+        assert_eq!(HOPPER.bound(65, 22, Some(1)), Some(64), "a warp that is not full is one");
+        assert_eq!(HOPPER.bound(65, 22, Some(33)), Some(32), "and one thread more takes another");
+    }
+
+    #[test]
+    fn a_bound_is_no_more_than_a_thread_can_have() {
+        assert_eq!(HOPPER.bound(300, 250, Some(256)), Some(255));
+    }
+
+    #[test]
+    fn no_block_size_is_too_odd() {
+        assert_eq!(HOPPER.bound(65, 22, Some(0)), Some(64));
+        assert_eq!(HOPPER.bound(65, 22, Some(u32::MAX)), None, "an SM holds none of either");
     }
 
     #[test]
     fn a_bound_is_the_largest_that_loses_nothing() {
-        for plain in 1..=255 {
-            for registers in plain..=255 {
-                let Some(bound) = HOPPER.bound(registers, plain) else { continue };
-                assert!(bound % STEP == 0 && bound < registers);
-                assert!(!HOPPER.loses(bound, plain), "{registers}, {plain}: {bound}");
-                assert!(HOPPER.loses(bound + STEP, plain), "{registers}, {plain}: {bound}");
+        let sizes = [1, 6, 8, 32].map(|warps| Some(warps * THREADS_PER_WARP));
+        for (plain, threads) in (1..=MAX_REGISTERS)
+            .flat_map(|plain| sizes.into_iter().chain([None]).map(move |threads| (plain, threads)))
+        {
+            for registers in plain..=MAX_REGISTERS {
+                let Some(bound) = HOPPER.bound(registers, plain, threads) else { continue };
+                let case = format!("{registers}, {plain}, {threads:?}: {bound}");
+                assert!(bound % STEP == 0 && bound < registers, "{case}");
+                assert!(!HOPPER.loses(bound, plain, threads), "{case}");
+                assert!(HOPPER.loses(bound + STEP, plain, threads), "{case}");
             }
         }
     }
