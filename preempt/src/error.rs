@@ -1,11 +1,13 @@
 //! What can go wrong, and what to do about it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use preempt_device::host::Dim3;
 
 use crate::ptx::KernelFault;
+use crate::tune::Tuned;
 
 /// Why a call was refused, or what became of an operation that did not succeed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -312,6 +314,30 @@ pub enum Error {
     InputLost {
         /// The kernel that failed.
         kernel: &'static str,
+    },
+    /// The file of a [`Tuner`](crate::tune::Tuner) is there and cannot be read; nothing was launched.
+    #[error(
+        "tuned amortizing factors cannot be read from `{path}`: {source}; give `Tuner::cache` another \
+         file, or remove this one"
+    )]
+    TuningNotRead {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: Arc<std::io::Error>,
+    },
+    /// The file of a [`Tuner`](crate::tune::Tuner) cannot be written; what was found is here.
+    #[error(
+        "the amortizing factor is tuned to {}, and cannot be kept in `{path}`: {source}; give \
+         `Tuner::cache` a file in a folder that is there and can be written to", tuned.amortize
+    )]
+    TuningNotKept {
+        /// The file.
+        path: PathBuf,
+        /// What would have been kept.
+        tuned: Tuned,
+        /// What the operating system said.
+        source: Arc<std::io::Error>,
     },
     /// A policy answered nonsense; the scheduler went on with static priorities.
     #[error("policy `{policy}` was replaced by static priorities: {reason}")]

@@ -47,6 +47,7 @@
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there |
 //! | [`policy`] | who runs on which SMs |
+//! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`] | what went wrong and what to do |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
 //! | [`preempt_device`] | what kernels are written with |
@@ -79,6 +80,7 @@ mod module;
 pub mod policy;
 mod ptx;
 mod scheduler;
+pub mod tune;
 
 pub use buffer::Buffer;
 pub use device::{Device, Properties};

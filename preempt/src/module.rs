@@ -53,6 +53,44 @@ pub(crate) enum DeviceCode {
     Loaded(LoadedModule),
 }
 
+impl DeviceCode {
+    /// What it was compiled to.
+    pub fn source(&self) -> Source {
+        match self {
+            DeviceCode::Embedded(Module { name, ptx }) => {
+                Source { name, ptx: ptx.map(Ptx::Embedded) }
+            }
+            DeviceCode::Loaded(LoadedModule { name, ptx, .. }) => {
+                Source { name, ptx: Some(Ptx::Shared(ptx.clone())) }
+            }
+        }
+    }
+}
+
+/// The PTX of a kernels crate. Unlike [`DeviceCode`], whoever has it keeps no module loaded: those have to be
+/// unloaded in their context, and not while they run.
+#[derive(Clone)]
+pub(crate) struct Source {
+    pub name: &'static str,
+    ptx: Option<Ptx>,
+}
+
+#[derive(Clone)]
+enum Ptx {
+    Embedded(&'static str),
+    Shared(Arc<str>),
+}
+
+impl Source {
+    /// The PTX, if there is some.
+    pub fn ptx(&self) -> Option<&str> {
+        match self.ptx.as_ref()? {
+            Ptx::Embedded(ptx) => Some(ptx),
+            Ptx::Shared(ptx) => Some(ptx),
+        }
+    }
+}
+
 /// A module that the application has loaded.
 #[derive(Clone)]
 pub(crate) struct LoadedModule {

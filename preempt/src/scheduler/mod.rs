@@ -25,7 +25,7 @@ use preempt_device::kernel::KernelArg;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, caught};
-use crate::module::{DeviceCode, Module};
+use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
 
 mod baton;
@@ -68,6 +68,8 @@ pub struct Scheduler {
     closer: Arc<Closer>,
     /// Numbers for streams.
     streams: Arc<AtomicU32>,
+    /// Of the kernels that the builder was given, to know one build of them from another.
+    sources: Arc<[Source]>,
 }
 
 impl Scheduler {
@@ -130,6 +132,11 @@ impl Scheduler {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.shared().device
+    }
+
+    /// The PTX of the kernels crate of this name, if the builder was given some.
+    pub(crate) fn ptx(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.sources.iter().filter(move |source| source.name == name).filter_map(Source::ptx)
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -216,7 +223,8 @@ impl SchedulerBuilder {
         };
         let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
         let shared = Shared::start(device, policy, &self.code, self.settings)?;
-        Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default() })
+        let sources = self.code.iter().map(DeviceCode::source).collect();
+        Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default(), sources })
     }
 }
 

@@ -73,8 +73,7 @@ impl Stream {
     ) -> Result<Handle<LaunchReport>, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
-        let tasks = check_grid(name, call.grid_dim())?;
-        let block = check_block(&call)?;
+        let Shape { tasks, block, blocks_per_sm } = self.shape(&call)?;
         let bytes = call.args().size();
         if bytes > MAX_ARGUMENT_BYTES {
             return Err(Error::ArgumentSize { kernel: name, bytes, limit: MAX_ARGUMENT_BYTES });
@@ -82,11 +81,6 @@ impl Stream {
         let amortize = call.amortizing_factor();
         if amortize == Amortize::Tasks(0) {
             return Err(Error::NoAmortizing { kernel: name });
-        }
-        let blocks_per_sm = self.shared.device.inner.backend.occupancy(kernel, block)?;
-        if blocks_per_sm == 0 {
-            let limit = self.shared.device.properties().shared_per_block;
-            return Err(Error::SharedMemory { kernel: name, bytes: kernel.shared_bytes, limit });
         }
         let uses = self.buffer_uses(&call)?;
 
@@ -100,6 +94,20 @@ impl Stream {
             grid: Arc::new(Grid { kernel, args: call.into_args(), block }),
         };
         self.submit(name, uses, work, ())
+    }
+
+    /// What a call comes to on this device.
+    pub(crate) fn shape(&self, call: &BorrowingCall<'_>) -> Result<Shape, Error> {
+        let kernel = call.kernel();
+        let tasks = check_grid(kernel.name, call.grid_dim())?;
+        let block = check_block(call)?;
+        let blocks_per_sm = self.shared.device.inner.backend.occupancy(kernel, block)?;
+        if blocks_per_sm == 0 {
+            let (kernel, bytes) = (kernel.name, kernel.shared_bytes);
+            let limit = self.shared.device.properties().shared_per_block;
+            return Err(Error::SharedMemory { kernel, bytes, limit });
+        }
+        Ok(Shape { tasks, block, blocks_per_sm })
     }
 
     /// Copies `data` to a buffer of the same length.
@@ -257,6 +265,17 @@ impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream").field("id", &self.id).field("priority", &self.priority).finish()
     }
+}
+
+/// A launch, measured in what a device has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Block-tasks in the grid.
+    pub tasks: u32,
+    /// Threads in a block.
+    pub block: Dim3,
+    /// Blocks that an SM holds; at least 1.
+    pub blocks_per_sm: u32,
 }
 
 /// What a copy is called in errors.
