@@ -13,6 +13,8 @@ pub(crate) struct LaunchSpec {
     pub tasks: u32,
     /// Blocks of the kernel that fit on one SM.
     pub blocks_per_sm: u32,
+    /// Blocks of the kernel that fit on the last SM: where a block of the device's own may be, too. At least one.
+    pub on_last_sm: u32,
     /// Whether it runs as an ordinary grid: in one cohort, of which no block leaves before the end.
     pub native: bool,
 }
@@ -119,6 +121,13 @@ impl Launch {
     /// Block-tasks that no cohort has reported.
     pub fn remaining(&self) -> u32 {
         self.spec.tasks - self.report.tasks
+    }
+
+    /// Blocks that fit on so many SMs, of which the last one of the device is one or not.
+    pub fn room(&self, sms: u32, with_last: bool) -> u32 {
+        let LaunchSpec { blocks_per_sm, on_last_sm, .. } = self.spec;
+        let less = if with_last { blocks_per_sm - on_last_sm } else { 0 };
+        sms.saturating_mul(blocks_per_sm) - less
     }
 
     /// The SMs that the rest can fill.

@@ -103,6 +103,12 @@ impl Ledger {
         parts(range, self.sms()).map(open).iter().sum()
     }
 
+    /// Whether one of them is the last SM of the device.
+    pub fn is_last_uncovered(&self, range: SmRange) -> bool {
+        let last = self.states.len() - 1;
+        range.contains(last as u32) && self.states[last] != State::Covered
+    }
+
     /// Whether a launch took any of its SMs without blocks from another one.
     pub fn has_taken(&self, range: SmRange) -> bool {
         parts(range, self.sms()).into_iter().any(|part| self.states[part].contains(&State::Taken))

@@ -71,7 +71,8 @@ impl Engine {
             self.short_of_lanes = true;
             return;
         };
-        let blocks = uncovered.saturating_mul(launch.spec.blocks_per_sm).min(launch.remaining());
+        let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
+        let blocks = room.min(launch.remaining());
         self.ledger.cover(range);
         self.put(key, slot, lane, blocks, None, actions);
         self.queue_ahead(lane, AHEAD_AT_START, actions);
@@ -158,7 +159,8 @@ impl Engine {
             }
             let wanted = launch.need(sms).min(room);
             launch.bequest = ledger::first(range, wanted, sms);
-            let blocks = wanted.saturating_mul(launch.spec.blocks_per_sm).min(launch.remaining());
+            let room = launch.room(wanted, launch.bequest.contains(sms - 1));
+            let blocks = room.min(launch.remaining());
             self.put(next, 0, lane, blocks, Some(after), actions);
         }
     }
@@ -180,7 +182,7 @@ impl Engine {
         };
         self.ledger.inherit(LaunchId(key), range);
         launch.range = range;
-        if launch.blocks() > ledger::count(range, sms) * blocks_per_sm {
+        if launch.blocks() > launch.room(ledger::count(range, sms), range.contains(sms - 1)) {
             self.shrink(key, actions);
         }
         self.queue_ahead(lane, AHEAD_AT_TURN, actions);

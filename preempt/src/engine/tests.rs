@@ -85,10 +85,10 @@ proptest! {
 
     #[test]
     fn every_task_runs_once_and_everything_ends(
-        sms in 1u32..6, blocks_per_sm in 1u32..3, whole in any::<bool>(), steps in steps(),
+        sms in 1u32..6, blocks_per_sm in 1u32..3, less in 0u32..2, whole in any::<bool>(), steps in steps(),
     ) {
         let policy = if whole { StaticPriority::whole_device() } else { StaticPriority::new() };
-        let mut world = World::new(sms, blocks_per_sm, policy);
+        let mut world = World::new(sms, blocks_per_sm, policy).with_less_on_the_last(less);
         run(&mut world, steps);
         world.run_out();
         prop_assert_eq!(world.engine.refusal(), None);

@@ -87,7 +87,7 @@ impl Stream {
         let Dim3 { x, y, z } = call.grid_dim();
         let priority = self.priority;
         let work = Work::Launch {
-            spec: LaunchSpec { priority, tasks, blocks_per_sm, native: false },
+            spec: LaunchSpec { priority, tasks, blocks_per_sm, on_last_sm, native: false },
             extents: [x, y, z],
             amortize,
             preemption: call.preemption_mode().unwrap_or(self.shared.preemption),

@@ -44,6 +44,8 @@ pub struct World {
     pub engine: Engine,
     pub sms: u32,
     pub blocks_per_sm: u32,
+    /// The same of the last SM.
+    pub on_last_sm: u32,
     /// Free block slots of each SM.
     pub room: Vec<u32>,
     pub cohorts: Vec<Cohort>,
@@ -74,6 +76,7 @@ impl World {
             engine: Engine::new(sms, LANES, Box::new(policy)),
             sms,
             blocks_per_sm,
+            on_last_sm: blocks_per_sm,
             room: vec![blocks_per_sm; sms as usize],
             cohorts: Vec::new(),
             copies: Vec::new(),
@@ -89,6 +92,13 @@ impl World {
             owners: vec![None; sms as usize],
             chance: 0,
         }
+    }
+
+    /// Of which the last SM has less room for blocks.
+    pub fn with_less_on_the_last(mut self, less: u32) -> World {
+        self.on_last_sm = self.blocks_per_sm.saturating_sub(less).max(1);
+        *self.room.last_mut().expect("an SM") = self.on_last_sm;
+        self
     }
 
     pub fn op(&mut self, key: OpKey) -> &mut ModelOp {
@@ -108,7 +118,8 @@ impl World {
         native: bool,
     ) -> OpKey {
         let (priority, blocks_per_sm) = (Priority(priority), self.blocks_per_sm);
-        let spec = LaunchSpec { priority, tasks, blocks_per_sm, native };
+        let on_last_sm = self.on_last_sm;
+        let spec = LaunchSpec { priority, tasks, blocks_per_sm, on_last_sm, native };
         let launch = (tasks > 0).then_some(spec);
         let submission = Submission { stream, name: "model", uses, launch };
         let key = self.engine.submit(NOW, submission, &mut self.actions);
@@ -233,8 +244,11 @@ impl World {
                 assert!(at_head, "nothing is in its way");
                 if !std::mem::replace(&mut self.op(order.op).launched, true) {
                     let own = |owner: &&Option<LaunchId>| **owner == Some(LaunchId(order.op));
-                    let has = self.engine.ledger.owners().iter().filter(own).count() as u32;
-                    let room = has * self.blocks_per_sm;
+                    let owners = self.engine.ledger.owners();
+                    let has = owners.iter().filter(own).count() as u32;
+                    let less = owners.iter().skip(self.sms as usize - 1).filter(own).count() as u32
+                        * (self.blocks_per_sm - self.on_last_sm);
+                    let room = has * self.blocks_per_sm - less;
                     let ModelOp { tasks, done, .. } = *self.op(order.op);
                     assert_eq!(order.blocks, room.min(tasks - done), "as many as have room");
                 }
@@ -379,7 +393,9 @@ impl World {
         assert!(
             self.ops.iter().all(|(key, op)| op.finished.is_some() && self.retired.contains(key))
         );
-        assert!(self.room.iter().all(|&room| room == self.blocks_per_sm));
+        let (last, others) = self.room.split_last().expect("an SM");
+        assert!(others.iter().all(|&room| room == self.blocks_per_sm));
+        assert_eq!(*last, self.on_last_sm);
     }
 }
 
