@@ -45,6 +45,8 @@ pub enum Suite {
     Launch,
     /// What being preemptible costs a kernel that nobody preempts; on a GPU only.
     Overhead,
+    /// What yielding just enough SMs, twice as many, or all of them costs a victim.
+    Spatial,
 }
 
 /// What the kernels run on.

@@ -17,6 +17,7 @@ mod cuda;
 mod exclusion;
 mod latency;
 mod launch;
+mod spatial;
 mod storm;
 
 /// The kernels' PTX.
@@ -68,6 +69,7 @@ impl Suite {
             Suite::Latency => "latency",
             Suite::Launch => "launch",
             Suite::Overhead => "overhead",
+            Suite::Spatial => "spatial",
         }
     }
 
@@ -82,6 +84,8 @@ impl Suite {
             Suite::Latency | Suite::Launch | Suite::Overhead => {
                 (processors.saturating_sub(1).clamp(2, 8), 1)
             }
+            // So many that one, two and all of them are different.
+            Suite::Spatial => (processors.saturating_sub(1).clamp(4, 8), 1),
         }
     }
 
@@ -97,6 +101,7 @@ impl Suite {
             (Suite::Latency, Some(gpu)) => cuda::latency::run(bench, gpu),
             (Suite::Launch, None) => launch::run(bench),
             (Suite::Launch, Some(gpu)) => cuda::launch::run(bench, gpu),
+            (Suite::Spatial, _) => spatial::run(bench),
             (Suite::Overhead, Some(gpu)) => cuda::overhead::run(bench, gpu),
             (Suite::Overhead, None) => bail!(
                 "`overhead` compares with plain kernels, which the CPU device does not run; use \
