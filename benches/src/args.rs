@@ -47,6 +47,8 @@ pub enum Suite {
     Verify,
     /// What being preemptible costs a kernel that nobody preempts.
     Overhead,
+    /// What yielding just enough SMs, twice as many, or all of them costs a victim.
+    Spatial,
 }
 
 /// What the kernels run on.

@@ -29,6 +29,16 @@ impl Samples {
         self.summary().p50
     }
 
+    /// How far chance may have moved the median, about: its standard error, 1.25 standard deviations by the
+    /// root of the number of times, with the distance of the quartiles, which strays change little, for 1.35
+    /// standard deviations. Both hold for normal distributions.
+    pub fn p50_error(&self) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let at = |share: f64| percentile(&sorted, share).unwrap_or_default();
+        (at(0.75) - at(0.25)).mul_f64(1.25 / 1.35 / (self.0.len().max(1) as f64).sqrt())
+    }
+
     /// What is told of the times; zeros if there are none.
     pub fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();
@@ -97,6 +107,15 @@ mod tests {
         let mean = geometric_mean([Some(0.5), None, Some(8.0)].into_iter());
         assert!(mean.is_some_and(|mean| (mean - 2.0).abs() < 1e-12));
         assert_eq!(geometric_mean([None].into_iter()), None);
+    }
+
+    #[test]
+    fn more_samples_tell_a_median_better() {
+        let samples =
+            |count: u64| Samples((0..count).map(|n| Duration::from_micros(n % 4)).collect());
+        let [few, many] = [4, 400].map(|count| samples(count).p50_error().as_nanos());
+        assert_eq!((few, many), (926, 93));
+        assert_eq!(Samples::default().p50_error(), Duration::ZERO);
     }
 
     #[test]

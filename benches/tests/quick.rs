@@ -153,6 +153,62 @@ fn a_program_that_there_is_not_is_refused_with_those_that_there_are() {
 }
 
 #[test]
+fn spatial_has_five_arms_for_each_pair() {
+    let json = quick("spatial");
+    let rows = json["rows"].as_array().unwrap();
+    let victims = ["CFD", "NN", "PF", "PL"];
+    let urgents = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA", "VA, 1 block-task"];
+    let pairs = victims.iter().flat_map(|victim| urgents.map(|urgent| (*victim, urgent)));
+    let pairs: Vec<_> = pairs.filter(|(victim, urgent)| victim != urgent).collect();
+    assert_eq!(rows.len(), 5 * pairs.len());
+    let count = |value: &Value| value.as_u64().unwrap();
+    let mut yields = 0;
+    for (arms, (victim, urgent)) in rows.chunks(5).zip(&pairs) {
+        let names: Vec<_> = arms.iter().map(|row| row["arm"].as_str().unwrap()).collect();
+        assert_eq!(names, ["victim alone", "urgent alone", "just enough", "twice", "all"]);
+        for row in arms {
+            assert_eq!((&row["victim"], &row["urgent"]), (&(*victim).into(), &(*urgent).into()));
+            let needed = count(&row["sms"]);
+            assert!(if urgent.ends_with("1 block-task") { needed == 1 } else { needed > 1 });
+        }
+        let [alone, idle, taken @ ..] = arms else { panic!("{arms:?}") };
+        for (row, has, lacks) in [(alone, "victim", "urgent"), (idle, "urgent", "victim")] {
+            assert_eq!((&row["samples"], &row["yields"]), (&2.into(), &0.into()));
+            assert_numbers(row, &[&format!("{has}_p50_us"), &format!("{has}_p99_us")]);
+            assert!(row[format!("{lacks}_p50_us")].is_null() && row["cost_us"].is_null());
+        }
+        for row in taken {
+            // Fewer samples if the urgent launch came too late again and again.
+            let samples = count(&row["samples"]);
+            assert!(samples <= 2 && count(&row["yields"]) >= samples, "{row}");
+            assert_eq!(row["cost_us"].is_number(), samples > 0, "{row}");
+            yields += count(&row["yields"]);
+        }
+    }
+    let summary = &json["summary"];
+    assert_eq!((&summary["pairs"], count(&summary["yields"])), (&28.into(), yields));
+    assert!(yields > 0 && count(&summary["block_tasks"]) > 1000, "{summary}");
+    for key in ["saved_vs_all_mean", "saved_vs_all_best", "urgent_vs_all"] {
+        assert!(summary.get(key).is_some(), "{key}");
+    }
+}
+
+#[test]
+fn spatial_measures_the_victims_that_are_asked_for() {
+    let file = "spatial-nn.json";
+    let output = run(&["spatial", "--quick", "--program", "NN", "--program", "MD", "--out", file]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file);
+    let json: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 5 * 8);
+    assert!(rows.iter().all(|row| row["victim"] == "NN"));
+    let output = run(&["spatial", "--quick", "--program", "MD"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("CFD, NN, PF, PL"), "{}", errors(&output));
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_an_error_before_anything_runs() {
     let output = run(&["launch", "--quick", "--out", "no/such/folder/results.json"]);
     assert_eq!(output.status.code(), Some(1));

@@ -63,6 +63,15 @@ pub enum Error {
         /// The block that was asked for.
         block: Dim3,
     },
+    /// A block of the kernel fills an SM, and the proxy that carries signals needs room beside it.
+    #[error(
+        "kernel `{kernel}` leaves no room on an SM for the proxy that carries signals; use \
+         `SignalPath::StreamWrite`, or smaller blocks or fewer registers"
+    )]
+    NoRoomForProxy {
+        /// The kernel.
+        kernel: &'static str,
+    },
     /// More shared memory than a block can have.
     #[error(
         "kernel `{kernel}` takes {bytes} bytes of shared memory; a block of this device has at \

@@ -83,7 +83,7 @@ mod scheduler;
 pub mod tune;
 
 pub use buffer::Buffer;
-pub use device::{Device, Properties};
+pub use device::{Device, Properties, SignalPath};
 pub use engine::{LaunchId, LaunchReport};
 pub use error::Error;
 pub use module::Module;

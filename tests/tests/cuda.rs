@@ -6,7 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, Stream};
+use preempt::{
+    Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream,
+};
 use preempt_test_kernels as kernels;
 use preempt_tests::storm::{self, Chaos, Kind, Load, Strength, Tally, Victim};
 
@@ -169,6 +171,28 @@ fn storms_lose_and_repeat_nothing() {
     }
     storm(Scheduler::builder().policy(StaticPriority::whole_device()), 1);
     storm(Scheduler::builder().policy(Chaos::new(3)), 0);
+    let proxy = Scheduler::builder().signal_path(SignalPath::Proxy);
+    storm(proxy.policy(StaticPriority::whole_device()), 1);
+}
+
+#[test]
+fn signals_arrive_by_the_proxy_and_after_it_by_stream_writes() {
+    let Some(gpu) = Gpu::new() else { return };
+    for path in [SignalPath::Proxy, SignalPath::StreamWrite, SignalPath::Proxy] {
+        let builder = Scheduler::builder().device(gpu.device.clone()).signal_path(path);
+        let scheduler = builder.kernels(preempt_tests::KERNELS).build().expect("a scheduler");
+        let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+        for _ in 0..3 {
+            let long = Long::launch(&scheduler, &batch, ROUNDS);
+            for _ in 0..5 {
+                tick(&scheduler, &urgent);
+            }
+            let report = long.check(&batch);
+            assert!(report.yields > 0, "{path:?}: {report:?}");
+            // The proxy ends now, and comes again.
+            scheduler.synchronize().expect("no policy was replaced");
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use preempt::policy::Policy;
-use preempt::{Device, Scheduler};
+use preempt::{Device, Scheduler, SignalPath};
 use preempt_programs::Definition;
 use preempt_raw::Gpu;
 use preempt_tests::Random;
@@ -18,6 +18,7 @@ mod exclusion;
 mod latency;
 mod launch;
 mod overhead;
+mod spatial;
 mod storm;
 mod verify;
 
@@ -71,6 +72,7 @@ impl Suite {
             Suite::Launch => "launch",
             Suite::Overhead => "overhead",
             Suite::Verify => "verify",
+            Suite::Spatial => "spatial",
         }
     }
 
@@ -85,6 +87,8 @@ impl Suite {
             Suite::Latency | Suite::Launch | Suite::Overhead => {
                 (processors.saturating_sub(1).clamp(2, 8), 1)
             }
+            // So many that one, two and all of them are different.
+            Suite::Spatial => (processors.saturating_sub(1).clamp(4, 8), 1),
         }
     }
 
@@ -101,6 +105,7 @@ impl Suite {
             (Suite::Latency, Some(gpu)) => cuda::latency::run(bench, gpu),
             (Suite::Launch, None) => launch::run(bench),
             (Suite::Launch, Some(gpu)) => cuda::launch::run(bench, gpu),
+            (Suite::Spatial, _) => spatial::run(bench),
             (Suite::Overhead, Some(gpu)) => cuda::overhead::run(bench, gpu),
             (Suite::Overhead, None) => overhead::run(bench),
         }
@@ -120,8 +125,19 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
+        self.spinning_scheduler_by(SignalPath::StreamWrite, policy, spin)
+    }
+
+    /// The same, with signals that get to the device by this path.
+    fn spinning_scheduler_by(
+        &self,
+        path: SignalPath,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<Scheduler> {
         let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
-        Ok(builder.kernels(KERNELS).kernels(PROGRAMS).spin(spin).busy_poll(true).build()?)
+        let builder = builder.kernels(KERNELS).kernels(PROGRAMS).signal_path(path);
+        Ok(builder.spin(spin).busy_poll(true).build()?)
     }
 }
 

@@ -191,6 +191,29 @@ pub(crate) struct Grid {
     pub block: Dim3,
 }
 
+/// How many blocks of a kernel an SM holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Occupancy {
+    /// Not even one if it is 0.
+    pub blocks_per_sm: u32,
+    /// On the last SM of the device, where a block of the device's own may be, too.
+    pub on_last_sm: u32,
+}
+
+/// How a running kernel is told that SMs were taken from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum SignalPath {
+    /// By a write that a stream of the GPU does: about 5 µs, and nothing is resident.
+    #[default]
+    StreamWrite,
+    /// By a resident warp that reads the host's memory and carries each word over (EffiSha section 4.1): 2 µs or
+    /// so. It takes a block's place on one SM while anything is in flight, reads over the bus all the time, and the
+    /// first launch after a pause waits 10 µs for it. Kernels whose one block fills an SM are refused. The CPU
+    /// device needs neither.
+    Proxy,
+}
+
 /// A launch as an ordinary grid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Native {
@@ -288,8 +311,14 @@ pub(crate) trait Backend: Send + Sync {
     /// A time in units of the clock that blocks read.
     fn ticks(&self, time: Duration) -> u32;
 
-    /// Blocks of this kernel that one SM holds; 0 if not even one.
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<u32, Error>;
+    /// Blocks of this kernel that one SM holds.
+    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error>;
+
+    /// How signals get to the device, from now on. Nothing runs.
+    fn set_signal_path(&self, path: SignalPath);
+
+    /// Nothing is in flight.
+    fn rest(&self);
 
     /// A zeroed control block and its posts.
     fn new_control(&self) -> Result<ControlMemory, Error>;

@@ -205,6 +205,9 @@ impl Turn for Core {
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
         self.news.became_busy = is_busy && !was_busy;
         self.news.became_idle = was_busy && !is_busy;
+        if self.news.became_idle {
+            self.device.inner.backend.rest();
+        }
         self.news.is_busy = is_busy;
         std::mem::take(&mut self.news)
     }

@@ -23,7 +23,7 @@ use preempt_device::host::Preemption;
 use preempt_device::kernel::KernelArg;
 
 use crate::buffer::Buffer;
-use crate::device::Device;
+use crate::device::{Device, SignalPath};
 use crate::error::{Error, caught};
 use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
@@ -83,6 +83,7 @@ impl Scheduler {
                 spin: Duration::from_micros(50),
                 busy_poll: false,
                 preemption: Preemption::default(),
+                signal_path: SignalPath::default(),
             },
         }
     }
@@ -187,6 +188,12 @@ impl SchedulerBuilder {
     /// all can be interrupted.
     pub fn preemption(mut self, preemption: Preemption) -> SchedulerBuilder {
         self.settings.preemption = preemption;
+        self
+    }
+
+    /// How running kernels are told that SMs were taken from them; by stream writes if this is not called.
+    pub fn signal_path(mut self, path: SignalPath) -> SchedulerBuilder {
+        self.settings.signal_path = path;
         self
     }
 

@@ -17,7 +17,7 @@ use super::baton::Baton;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Work};
 use super::handle::Completion;
 use super::{contain, lock};
-use crate::device::Device;
+use crate::device::{Device, SignalPath};
 use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::policy::Policy;
@@ -64,6 +64,7 @@ pub(super) struct Settings {
     pub busy_poll: bool,
     /// Of launches that do not say it.
     pub preemption: Preemption,
+    pub signal_path: SignalPath,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -87,9 +88,10 @@ impl Shared {
         device: Device,
         policy: Box<dyn Policy>,
         code: &[DeviceCode],
-        Settings { spin, busy_poll, preemption }: Settings,
+        Settings { spin, busy_poll, preemption, signal_path }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code)?;
+        device.inner.backend.set_signal_path(signal_path);
         let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
             baton: Baton::new(Core::new(device.clone(), policy, in_flight.clone())),

@@ -14,7 +14,7 @@ use super::errand::Errand;
 use super::handle::{Completion, Handle, HostMemory};
 use super::room::Room;
 use crate::buffer::{Buffer, Memory};
-use crate::device::{Copy, CopyKind, Grid};
+use crate::device::{Copy, CopyKind, Grid, Occupancy};
 use crate::engine::{BufferId, LaunchReport, LaunchSpec, Use};
 use crate::error::Error;
 use crate::policy::Priority;
@@ -73,7 +73,7 @@ impl Stream {
     ) -> Result<Handle<LaunchReport>, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
-        let Shape { tasks, block, blocks_per_sm } = self.shape(&call)?;
+        let Shape { tasks, block, blocks_per_sm, on_last_sm } = self.shape(&call)?;
         let bytes = call.args().size();
         if bytes > MAX_ARGUMENT_BYTES {
             return Err(Error::ArgumentSize { kernel: name, bytes, limit: MAX_ARGUMENT_BYTES });
@@ -101,13 +101,14 @@ impl Stream {
         let kernel = call.kernel();
         let tasks = check_grid(kernel.name, call.grid_dim())?;
         let block = check_block(call)?;
-        let blocks_per_sm = self.shared.device.inner.backend.occupancy(kernel, block)?;
+        let Occupancy { blocks_per_sm, on_last_sm } =
+            self.shared.device.inner.backend.occupancy(kernel, block)?;
         if blocks_per_sm == 0 {
             let (kernel, bytes) = (kernel.name, kernel.shared_bytes);
             let limit = self.shared.device.properties().shared_per_block;
             return Err(Error::SharedMemory { kernel, bytes, limit });
         }
-        Ok(Shape { tasks, block, blocks_per_sm })
+        Ok(Shape { tasks, block, blocks_per_sm, on_last_sm })
     }
 
     /// Copies `data` to a buffer of the same length.
@@ -276,6 +277,7 @@ pub(crate) struct Shape {
     pub block: Dim3,
     /// Blocks that an SM holds; at least 1.
     pub blocks_per_sm: u32,
+    pub on_last_sm: u32,
 }
 
 /// What a copy is called in errors.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Handle, LaunchReport, Scheduler, Stream};
+use preempt::{Buffer, Handle, LaunchReport, Scheduler, SignalPath, Stream};
 use preempt_bench_kernels::answer;
 use preempt_programs::Size;
 use preempt_raw::Gpu;
@@ -59,6 +59,8 @@ struct Case {
     length: Duration,
     yields: bool,
     ours: Samples,
+    /// The same with signals by the proxy.
+    proxy: Samples,
     floor: Samples,
     /// The floor where the victim leaves all SMs.
     floor_all: Samples,
@@ -71,7 +73,8 @@ struct Case {
 
 /// Measures all cases.
 pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
-    let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
+    let build = |path| bench.spinning_scheduler_by(path, StaticPriority::new(), SPIN);
+    let scheduler = build(SignalPath::StreamWrite)?;
     let mut random = Random(bench.seed);
     let mut tally = Tally::default();
     let mut cases = Vec::new();
@@ -93,9 +96,25 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         }
     }
 
+    // The scheduler has one path as long as it lives, so this cannot take turns with the others.
+    let evictions = evictions(bench, gpu, &scheduler, &mut random)?;
+    drop(scheduler);
+    let scheduler = build(SignalPath::Proxy)?;
+    for case in &mut cases {
+        let blocks =
+            RawArms::new(gpu, case.length, case.yields, RAW_TIME + 4 * case.length)?.blocks;
+        let mut ours = Ours::new(&scheduler, gpu, case.length, blocks)?;
+        let mut proxied = Case::new(case.length, case.yields);
+        let (_, groups) =
+            CASES.into_iter().find(|case| case.0 == proxied.length).unwrap_or(CASES[0]);
+        for _ in 0..if bench.quick { QUICK_GROUPS } else { groups.div_ceil(2) } {
+            ours.measure_group(&mut proxied, &mut random, &mut tally)?;
+        }
+        case.proxy = proxied.ours;
+        scheduler.synchronize()?;
+    }
     let floor = cases.iter().find(|case| case.yields && case.length == FLOOR_LENGTH);
     let floor = floor.map_or(Duration::ZERO, |case| case.drained.p50());
-    let evictions = evictions(bench, gpu, &scheduler, &mut random)?;
 
     let mut table = vec![line([
         "block-tasks",
@@ -350,6 +369,7 @@ impl Case {
             length,
             yields,
             ours: Samples::default(),
+            proxy: Samples::default(),
             floor: Samples::default(),
             floor_all: Samples::default(),
             drained: Samples::default(),
@@ -364,9 +384,10 @@ impl Case {
     }
 
     /// Name and times, and from the signal to the victim's end, where that can be seen.
-    fn arms(&self) -> [(&'static str, &Samples, Option<Summary>); 5] {
+    fn arms(&self) -> [(&'static str, &Samples, Option<Summary>); 6] {
         [
             ("preempt", &self.ours, None),
+            ("preempt, by the proxy", &self.proxy, None),
             ("floor", &self.floor, None),
             ("floor, all SMs", &self.floor_all, Some(self.drained.summary())),
             ("stream priority", &self.stream_priority, None),

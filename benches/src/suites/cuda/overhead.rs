@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use preempt::policy::StaticPriority;
-use preempt::{Scheduler, Stream};
+use preempt::{Scheduler, SignalPath, Stream};
 use preempt_programs::{Definition, Size};
 use preempt_raw::Gpu;
 use preempt_record::{digits, microseconds};
@@ -62,6 +62,9 @@ struct Row {
     longest: Duration,
     plain: Arm,
     ours: Arm,
+    /// With signals by the proxy.
+    proxy: Arm,
+    proxy_to_plain: Option<f64>,
     flep: Arm,
     slices: Arm,
 }
@@ -89,6 +92,25 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         progress.step();
     }
     scheduler.synchronize()?;
+    drop(scheduler);
+    // The scheduler has one path of signals as long as it lives, so this cannot take turns with the others; plain
+    // launches are measured again beside it.
+    let scheduler = bench.spinning_scheduler_by(SignalPath::Proxy, StaticPriority::new(), SPIN)?;
+    let stream = scheduler.stream(0);
+    for (row, &definition) in rows.iter_mut().zip(&bench.programs) {
+        let seed = bench.seed as u32;
+        let mut subject = Subject::new(&scheduler, gpu, &modules, definition, size, seed)?;
+        let mut plain = Samples::default();
+        for round in 0..=3 * counts[1] {
+            let times = [subject.plain_done()?, subject.scheduled(&stream)?];
+            scheduler.synchronize()?;
+            if round > 0 {
+                plain.push(times[0]);
+                row.proxy.done.push(times[1]);
+            }
+        }
+        row.proxy_to_plain = ratio(row.proxy.done.p50(), plain.p50());
+    }
     Ok(outcome(&rows, &floor, tally))
 }
 
@@ -129,6 +151,8 @@ impl Arms<'_> {
             longest: Duration::ZERO,
             plain: Arm::new("plain", subject.plain_demand),
             ours: Arm::new("preempt", subject.demand),
+            proxy: Arm::new("preempt, by the proxy", subject.demand),
+            proxy_to_plain: None,
             flep: Arm::new("FLEP's loop", subject.baseline_demand),
             slices: Arm::new("slices", subject.plain_demand),
         };
@@ -256,13 +280,14 @@ impl Arms<'_> {
 }
 
 impl Row {
-    fn arms(&self) -> [&Arm; 4] {
-        [&self.plain, &self.ours, &self.flep, &self.slices]
+    fn arms(&self) -> [&Arm; 5] {
+        [&self.plain, &self.ours, &self.proxy, &self.flep, &self.slices]
     }
 
     /// An arm's time to the plain one's, of the launch alone where that can be told.
     fn over(&self, arm: &Arm) -> Option<f64> {
         match arm.time.len() {
+            0 if arm.name == self.proxy.name => self.proxy_to_plain,
             0 => ratio(arm.done.p50(), self.plain.done.p50()),
             _ => ratio(arm.time.p50(), self.plain.time.p50()),
         }
@@ -283,7 +308,10 @@ impl Row {
                 _ => show(time),
             };
             let over = |over: Option<f64>| over.map_or("-".into(), |over| format!("{over:.4}"));
-            let done = ratio(arm.done.p50(), self.plain.done.p50());
+            let done = match arm.name == self.proxy.name {
+                true => self.proxy_to_plain,
+                false => ratio(arm.done.p50(), self.plain.done.p50()),
+            };
             let done = done.filter(|_| arm.done.len() > 0);
             line([
                 self.name,
@@ -350,6 +378,7 @@ fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
         "kernels_losing_a_block": rows.iter().filter(loses).count(),
         "flep_geomean_ratio": geometric_mean(rows.iter().map(|row| row.over(&row.flep))),
         "slices_geomean_ratio": slices,
+        "proxy_geomean_done_ratio": geometric_mean(rows.iter().map(|row| row.proxy_to_plain)),
         "pkm_minus_ours_points": points,
         "stop_floor_p50_us": microseconds(floor.p50()),
         "stop_over_bound_max": bounds.reduce(f64::max),

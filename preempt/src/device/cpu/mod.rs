@@ -17,7 +17,8 @@ use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Po
 use preempt_device::host::{Dim3, Kernel};
 
 use super::{
-    Backend, ControlMemory, Copy, Drops, ForeignMemory, Grid, LaneCount, Native, Properties, Report,
+    Backend, ControlMemory, Copy, Drops, ForeignMemory, Grid, LaneCount, Native, Occupancy,
+    Properties, Report, SignalPath,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -168,7 +169,11 @@ impl Backend for CpuDevice {
         time.as_nanos().try_into().unwrap_or(u32::MAX)
     }
 
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<u32, Error> {
+    fn set_signal_path(&self, _path: SignalPath) {}
+
+    fn rest(&self) {}
+
+    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error> {
         let demand = Demand::of(kernel, block);
         let by_threads = self.limits.threads_per_sm / demand.threads.max(1);
         let by_shared = match demand.shared {
@@ -176,7 +181,8 @@ impl Backend for CpuDevice {
             bytes if bytes > self.limits.shared_per_block => 0,
             bytes => self.limits.shared_per_sm / bytes,
         };
-        Ok(self.limits.blocks_per_sm.min(by_threads).min(by_shared))
+        let blocks_per_sm = self.limits.blocks_per_sm.min(by_threads).min(by_shared);
+        Ok(Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm })
     }
 
     fn new_control(&self) -> Result<ControlMemory, Error> {

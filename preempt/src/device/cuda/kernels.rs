@@ -24,6 +24,9 @@ use crate::ptx::{
 /// Shared memory that a block gets without being asked for: more is opted into.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
+/// Shared memory that the system has of each block.
+const SHARED_PER_BLOCK: u32 = 1 << 10;
+
 /// For [`FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`].
 const CARVEOUT_DEFAULT: i32 = -1;
 const CARVEOUT_MAX_SHARED: i32 = 100;
@@ -36,6 +39,7 @@ pub(super) struct Kernels {
     /// Whether the GPU can start a grid before the one before it is over.
     starts_early: bool,
     shared_per_block: u32,
+    shared_per_sm: u32,
     /// Every module that was ever loaded, by where its text is.
     loaded: Mutex<HashMap<(usize, usize), Arc<Loaded>>>,
     /// Those that the scheduler has.
@@ -59,6 +63,8 @@ pub(super) struct Launchable {
     /// Whether it can be started early, because it waits itself.
     pub waits: bool,
     pub blocks_per_sm: u32,
+    /// The same on an SM that holds the proxy.
+    pub beside_proxy: u32,
 }
 
 /// A module that the scheduler has.
@@ -116,7 +122,10 @@ struct Entry {
 }
 
 impl Kernels {
-    pub fn new(context: &Arc<Context>, shared_per_block: u32) -> Result<Kernels, Error> {
+    pub fn new(
+        context: &Arc<Context>,
+        (shared_per_block, shared_per_sm): (u32, u32),
+    ) -> Result<Kernels, Error> {
         use DeviceAttribute::*;
         let threads = context.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
         let warp = context.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
@@ -131,6 +140,7 @@ impl Kernels {
             sm,
             starts_early: 10 * major >= EARLY_CAPABILITY,
             shared_per_block,
+            shared_per_sm,
             loaded: Mutex::default(),
             current: RwLock::default(),
             prepared: RwLock::default(),
@@ -203,7 +213,9 @@ impl Kernels {
         let entry = self.find(kernel)?;
         let blocks_per_sm = self.occupancy(kernel, entry, block, key.1)?;
         let Entry { function, plain, cooperates, waits, .. } = entry;
-        let launchable = Launchable { function, plain, cooperates, waits, blocks_per_sm };
+        let beside_proxy = self.beside_proxy(kernel, entry, key.1, blocks_per_sm);
+        let launchable =
+            Launchable { function, plain, cooperates, waits, blocks_per_sm, beside_proxy };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
         Ok(launchable)
     }
@@ -226,6 +238,17 @@ impl Kernels {
             };
         }
         Err(Error::NoDeviceCode { kernel: kernel.name, module: name, what_to_do })
+    }
+
+    /// Blocks on an SM that holds the proxy, of which otherwise `blocks` fit there.
+    fn beside_proxy(&self, kernel: &Kernel, entry: Entry, threads: u32, blocks: u32) -> u32 {
+        let warps = blocks * threads.div_ceil(32);
+        let shared = kernel.shared_bytes + entry.static_shared + SHARED_PER_BLOCK;
+        let fits = blocks < self.sm.blocks
+            && warps < self.sm.warps
+            && self.sm.holds_beside(entry.registers, warps)
+            && blocks * shared + SHARED_PER_BLOCK <= self.shared_per_sm;
+        blocks - u32::from(!fits && blocks > 0)
     }
 
     /// Blocks per SM; 0 if there is not enough shared memory.

@@ -11,6 +11,7 @@
 //! | `controls`, `drops` | control blocks, posts, lists of dropped chunks |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged` | small and large copies |
+//! | `proxy` | the second way of signals |
 //! | `watch` | waiting for cohorts |
 //! | `probe` | what is tried out before anything runs |
 //!
@@ -31,7 +32,7 @@ use preempt_device::host::{Args, Dim3, Kernel};
 
 use super::{
     Backend, ControlMemory, Copy, Device, DeviceInner, Drops, ForeignMemory, Grid, LaneCount,
-    Native, Report,
+    Native, Occupancy, Report, SignalPath,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -49,6 +50,7 @@ mod lanes;
 mod line;
 mod memory;
 mod probe;
+mod proxy;
 mod registers;
 mod ring;
 mod staged;
@@ -65,6 +67,7 @@ use lanes::{LANES, Lanes, Streams};
 use line::Line;
 use memory::{Pinned, Pool};
 use probe::probe;
+use proxy::Proxy;
 use watch::Watch;
 
 /// Where allocations of no bytes are, and what the driver aligns others to.
@@ -107,6 +110,7 @@ pub(super) struct CudaDevice {
     kernels: Kernels,
     pool: Arc<Pool>,
     foreign: Foreign,
+    proxy: Proxy,
     shared: Arc<Shared>,
     /// Cycles of an SM's clock in a millisecond.
     kilohertz: u32,
@@ -143,14 +147,20 @@ impl CudaDevice {
         pool.line().wait(zeroed)?;
         probe(&context, &properties, &lanes, &pool, &lines)?;
 
+        let shape = (properties.sms, properties.blocks_per_sm);
+        let proxy = Proxy::new(&context, &lanes, shape, pool.line().stream().raw())?;
         let watch = Watch::new(lanes.streams().len());
         let shared = Arc::new(Shared::new(&context, watch));
         let device = CudaDevice {
             lanes,
+            proxy,
             controls: Controls::new(&context, &pool)?,
             drops: DropLists::new(&context, &pool, &small_up)?,
             copies: Copies::new(&shared, lines)?,
-            kernels: Kernels::new(&context, properties.shared_per_block)?,
+            kernels: Kernels::new(
+                &context,
+                (properties.shared_per_block, properties.shared_per_sm),
+            )?,
             foreign: Foreign::new(&context, pool.raw()),
             pool,
             shared,
@@ -274,9 +284,24 @@ impl Backend for CudaDevice {
         cycles.try_into().unwrap_or(u32::MAX)
     }
 
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<u32, Error> {
+    fn set_signal_path(&self, path: SignalPath) {
+        self.proxy.set_wanted(path == SignalPath::Proxy);
+    }
+
+    fn rest(&self) {
+        self.proxy.rest();
+    }
+
+    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error> {
         self.context().alive()?;
-        self.kernels.get(kernel, block).map(|launchable| launchable.blocks_per_sm)
+        let Launchable { blocks_per_sm, beside_proxy, .. } = self.kernels.get(kernel, block)?;
+        if !self.proxy.is_wanted() {
+            return Ok(Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm });
+        }
+        match (blocks_per_sm, beside_proxy) {
+            (1.., 0) => Err(Error::NoRoomForProxy { kernel: kernel.name }),
+            _ => Ok(Occupancy { blocks_per_sm, on_last_sm: beside_proxy }),
+        }
     }
 
     fn new_control(&self) -> Result<ControlMemory, Error> {
@@ -297,6 +322,7 @@ impl Backend for CudaDevice {
         let _entered = context.enter()?;
         let Launchable { function, cooperates, waits, .. } =
             self.kernels.get(grid.kernel, grid.block)?;
+        self.proxy.await_place()?;
         let cohort = Cohort { lane: self.lanes.word(lane), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
         let config = CUlaunchConfig {
@@ -371,7 +397,9 @@ impl Backend for CudaDevice {
     fn signal(&self, lane: u32, signal: Signal) {
         let context = self.context();
         // Whoever waits for the SMs would wait for ever.
-        context.must(context.enter().and_then(|_entered| self.lanes.signal(lane, signal)));
+        if !self.proxy.signal(lane, signal) {
+            context.must(context.enter().and_then(|_entered| self.lanes.signal(lane, signal)));
+        }
         self.shared.watch.stir();
     }
 
@@ -417,7 +445,8 @@ impl Backend for CudaDevice {
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, Error> {
-        let address = self.pool.allocate(bytes, self.shared.watch.has_out())?;
+        let something_runs = self.shared.watch.has_out() || self.proxy.is_live();
+        let address = self.pool.allocate(bytes, something_runs)?;
         self.foreign.forget(address);
         Ok(address)
     }
@@ -436,6 +465,7 @@ impl Backend for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        self.proxy.rest();
         let context = self.context();
         // The scheduler waited for what it could. Freeing would wait for the rest.
         let is_idle = context.enter().and_then(|_entered| {

@@ -4,6 +4,8 @@
 //! that an SM is divided into (CUDA C++ programming guide, compute capabilities; the arithmetic is
 //! that of `cuda_occupancy.h`).
 
+use super::proxy;
+
 const THREADS_PER_WARP: u32 = 32;
 /// What a warp's registers are rounded up to.
 const UNIT: u32 = 256;
@@ -25,6 +27,15 @@ pub(super) struct Sm {
 }
 
 impl Sm {
+    /// Whether there are registers for the proxy's warp beside so many warps of a kernel.
+    pub fn holds_beside(self, registers: u32, warps: u32) -> bool {
+        let per_warp =
+            |registers: u32| (registers * THREADS_PER_WARP).next_multiple_of(UNIT).max(UNIT);
+        // The part of the SM that has most warps of the kernel may be the one that has the proxy's.
+        let used = warps.div_ceil(PARTS) * per_warp(registers);
+        used + per_warp(proxy::REGISTERS) <= self.registers / PARTS
+    }
+
     /// Blocks of `warps` warps, with so many registers per thread, that an SM holds.
     fn holds(self, registers: u32, warps: u32) -> u32 {
         let per_warp = (registers * THREADS_PER_WARP).next_multiple_of(UNIT).max(UNIT);

@@ -1,0 +1,272 @@
+//! The second way of signals (EffiSha section 4.1): the host writes to its own memory, and a resident warp on the
+//! GPU, the proxy, carries each word over to where blocks look for it.
+//!
+//! It takes a block's place on the last SM, which the engine knows of ([`Occupancy`](crate::device::Occupancy)), and it is
+//! there only while the scheduler has something in flight: it is launched ahead of the first kernel, which waits
+//! until it has its place, and ends when the scheduler is idle.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use preempt_device::abi::{Lane, Signal};
+
+use super::code::{Code, Function};
+use super::context::{Context, call};
+use super::driver::RawStream;
+use super::lanes::{LANES, Lanes};
+use super::line::{BlockPriority, Stream};
+use super::lock;
+use super::memory::{Fixed, Pinned};
+use crate::error::Error;
+
+/// One warp: each thread carries the word of one lane; the last one reads which proxy has to end, and says that this
+/// one is there. A block of many gets the place: the first one on the SM.
+const PTX: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry preempt_proxy(
+    .param .u64 mailbox, .param .u64 lanes, .param .u64 place, .param .u32 sm, .param .u32 number)
+{
+    .reg .pred %p<6>;
+    .reg .b32 %r<12>;
+    .reg .b64 %rd<16>;
+    ld.param.u32 %r1, [sm];
+    mov.u32 %r2, %smid;
+    setp.ne.u32 %p1, %r1, %r2;
+    @%p1 bra END;
+    ld.param.u32 %r3, [number];
+    mov.u32 %r4, %tid.x;
+    mov.u32 %r5, 0;
+    setp.ne.u32 %p2, %r4, 0;
+    @%p2 bra SHARE;
+    ld.param.u64 %rd1, [place];
+    cvta.to.global.u64 %rd1, %rd1;
+    atom.global.max.u32 %r5, [%rd1], %r3;
+SHARE:
+    shfl.sync.idx.b32 %r6, %r5, 0, 31, -1;
+    setp.ge.u32 %p3, %r6, %r3;
+    @%p3 bra END;
+    ld.param.u64 %rd2, [mailbox];
+    cvta.to.global.u64 %rd2, %rd2;
+    mul.wide.u32 %rd3, %r4, 8;
+    add.u64 %rd4, %rd2, %rd3;
+    ld.param.u64 %rd5, [lanes];
+    cvta.to.global.u64 %rd5, %rd5;
+    mul.wide.u32 %rd6, %r4, LANE_BYTES;
+    add.u64 %rd7, %rd5, %rd6;
+    mov.u64 %rd8, 0;
+    setp.lt.u32 %p4, %r4, LANE_COUNT;
+    setp.ne.u32 %p5, %r4, 31;
+    @%p5 bra LOOK;
+    st.relaxed.sys.global.u32 [%rd4+8], %r3;
+LOOK:
+    ld.relaxed.sys.global.u64 %rd9, [%rd4];
+    setp.ne.and.u64 %p5, %rd9, %rd8, %p4;
+    @%p5 st.relaxed.sys.global.u64 [%rd7], %rd9;
+    mov.u64 %rd8, %rd9;
+    cvt.u32.u64 %r7, %rd9;
+    shfl.sync.idx.b32 %r8, %r7, 31, 31, -1;
+    setp.lt.u32 %p5, %r8, %r3;
+    @%p5 bra LOOK;
+END:
+    ret;
+}
+";
+
+const LANE_COUNT: usize = (LANES.normal + LANES.urgent) as usize;
+
+/// Where in the mailbox the number is of the last proxy that has to end, and of the one that is there.
+const END: usize = 31;
+const THERE: usize = 32;
+const WORDS: usize = 33;
+
+const _: () = assert!(LANE_COUNT <= END);
+
+/// Threads of the proxy's block; a block has a warp's registers for them, at most so many each.
+pub(super) const THREADS: u32 = 32;
+pub(super) const REGISTERS: u32 = 32;
+
+/// How long the first kernel waits for the proxy. Others may have its place; signals then go the other way.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The proxy of a device.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    mailbox: Pinned,
+    /// The number of the proxy that has the place.
+    place: Fixed,
+    lanes: u64,
+    sms: u32,
+    /// Blocks to launch, so that one comes to lie on the last SM of an idle device.
+    blocks: u32,
+    function: Function,
+    stream: Stream,
+    context: Arc<Context>,
+    state: Mutex<State>,
+    _code: Code,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether the scheduler asked for it.
+    wanted: bool,
+    /// Of the last one that was launched.
+    number: u32,
+    /// Whether that one was not told to end.
+    live: bool,
+    /// Whether it has its place.
+    there: bool,
+}
+
+impl Proxy {
+    /// The context is entered, and nothing runs.
+    pub fn new(
+        context: &Arc<Context>,
+        lanes: &Lanes,
+        (sms, blocks_per_sm): (u32, u32),
+        zeroing: RawStream,
+    ) -> Result<Proxy, Error> {
+        let ptx = PTX
+            .replace("LANE_BYTES", &size_of::<Lane>().to_string())
+            .replace("LANE_COUNT", &LANE_COUNT.to_string());
+        let code = Code::load(context, "preempt_proxy", &ptx)?;
+        Ok(Proxy {
+            mailbox: Pinned::new(context, WORDS * size_of::<u64>())?,
+            place: Fixed::new(context, size_of::<u32>(), zeroing)?,
+            lanes: lanes.word(0).addr() as u64,
+            sms,
+            blocks: sms * blocks_per_sm,
+            function: code.function("preempt_proxy")?,
+            stream: Stream::new(context, BlockPriority::Greatest)?,
+            context: context.clone(),
+            state: Mutex::default(),
+            _code: code,
+        })
+    }
+
+    /// Whether signals go by the proxy from now on. Nothing of ours runs.
+    pub fn set_wanted(&self, wanted: bool) {
+        let mut state = lock(&self.state);
+        self.end(&mut state);
+        state.wanted = wanted;
+        // The next scheduler counts epochs from the start.
+        (0..LANE_COUNT).for_each(|lane| self.word(lane).store(0, Ordering::Relaxed));
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        lock(&self.state).wanted
+    }
+
+    /// Whether it is on the GPU, or on its way.
+    pub fn is_live(&self) -> bool {
+        lock(&self.state).live
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: within the memory, aligned, and shared with the device through atomics only.
+        unsafe { AtomicU64::from_ptr(self.mailbox.at(index * size_of::<u64>()).cast()) }
+    }
+
+    fn there(&self) -> u32 {
+        // SAFETY: as above; the device writes the first half.
+        unsafe { AtomicU32::from_ptr(self.mailbox.at(THERE * size_of::<u64>()).cast()) }
+            .load(Ordering::Relaxed)
+    }
+
+    /// Has the proxy there, if it is wanted, before a kernel is launched. The context is entered.
+    pub fn await_place(&self) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        if !state.wanted || state.live {
+            return Ok(());
+        }
+        state.number += 1;
+        let addresses = [self.mailbox.at(0) as u64, self.lanes, self.place.address()];
+        let numbers = [self.sms - 1, state.number];
+        let of_address = |at: &u64| ptr::from_ref(at).cast_mut().cast::<c_void>();
+        let of_number = |at: &u32| ptr::from_ref(at).cast_mut().cast::<c_void>();
+        let addresses = addresses.each_ref().map(of_address);
+        let numbers = numbers.each_ref().map(of_number);
+        let mut parameters = [&addresses[..], &numbers[..]].concat();
+        let (function, raw, blocks) = (self.function.0, self.stream.raw(), self.blocks);
+        let parameters = parameters.as_mut_ptr();
+        // SAFETY: these are the entry's parameters, and what they name lives as long as the device.
+        unsafe {
+            call!(
+                self.context,
+                cuLaunchKernel(
+                    function,
+                    blocks,
+                    1,
+                    1,
+                    THREADS,
+                    1,
+                    1,
+                    0,
+                    raw,
+                    parameters,
+                    ptr::null_mut()
+                )
+            )?;
+        }
+        (state.live, state.there) = (true, true);
+        let start = Instant::now();
+        while self.there() != state.number {
+            if start.elapsed() > PATIENCE {
+                // Perhaps later; whoever looks for words of this scheduler finds those of the other way.
+                state.there = false;
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Carries a word to a lane, if it can.
+    pub fn signal(&self, lane: u32, signal: Signal) -> bool {
+        let state = lock(&self.state);
+        if !state.wanted {
+            return false;
+        }
+        // Always, so that what the proxy finds is never older than what blocks were told.
+        self.word(lane as usize).store(signal.to_bits(), Ordering::Relaxed);
+        state.live && state.there
+    }
+
+    /// Has the proxy end: nothing is in flight.
+    pub fn rest(&self) {
+        self.end(&mut lock(&self.state));
+    }
+
+    fn end(&self, state: &mut State) {
+        if std::mem::take(&mut state.live) {
+            self.word(END).store(state.number.into(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.rest();
+        // It reads the mailbox until it has ended. Beside an error there is nothing to wait for.
+        let start = Instant::now();
+        while matches!(self.stream.is_idle(), Ok(false)) && start.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ptx::{blanked, functions};
+
+    #[test]
+    fn the_proxy_is_an_entry() {
+        let text = blanked(PTX);
+        assert!(functions(&text)["preempt_proxy"].is_entry);
+    }
+}
