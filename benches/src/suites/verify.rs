@@ -69,9 +69,10 @@ struct Row {
 pub fn run(bench: &Bench) -> Result<Outcome> {
     let scheduler = bench.spinning_scheduler(Narrow::default(), SPIN)?;
     let enough = match (bench.quick, bench.gpu) {
-        (true, _) => ENOUGH[2],
+        // There it takes a second or two.
+        (_, Some(_)) => ENOUGH[0],
         (false, None) => ENOUGH[1],
-        (false, Some(_)) => ENOUGH[0],
+        (true, None) => ENOUGH[2],
     };
     let mut storm = Storm::new(&scheduler, bench.seed)?;
     let progress = Progress::new("programs", bench.programs.len() as u64);

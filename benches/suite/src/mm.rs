@@ -5,12 +5,9 @@ use preempt_device::prelude::*;
 /// Rows and columns of a tile, and threads of a block in x and in y.
 pub const TILE: usize = 32;
 
-/// Tiles between two yield points: some microseconds on an H200.
-const TILES_PER_LOOK: usize = 2;
-
 /// `c = a * b` for matrices of `n` by `n` elements, row by row; one block-task for each tile of `c`, x for
 /// its columns. `n` is a multiple of [`TILE`].
-#[preemptible(block = (32, 32), idempotent)]
+#[preemptible(block = (32, 32))]
 pub fn matrix_multiply(a: &[f32], b: &[f32], c: SliceMut<f32>, n: u32) {
     let a_tile = shared_array![f32; TILE * TILE];
     let b_tile = shared_array![f32; TILE * TILE];
@@ -41,9 +38,6 @@ pub fn matrix_multiply(a: &[f32], b: &[f32], c: SliceMut<f32>, n: u32) {
             from_a += TILE;
             from_b += TILE * n;
             tile += 1;
-            if tile % TILES_PER_LOOK == 0 {
-                yield_point!();
-            }
         }
         c.write(at.y as usize * n + at.x as usize, sum);
     }
