@@ -113,7 +113,7 @@ impl Policy for Narrow {
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let (sms, mut start) = (device.sms(), 0);
         for &(Reverse(priority), launch) in &self.launches {
-            let few = (sms / 32).max(2);
+            let few = (sms / 64).max(2);
             let most = if priority > PROGRAM { sms } else { few };
             let end = sms.min(start + device.need(launch).clamp(1, most));
             if start < end {
