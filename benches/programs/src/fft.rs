@@ -19,7 +19,7 @@ const TOLERANCE: Tolerance = Tolerance::Within { absolute: 1e-4, relative: 0.0 }
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
     let transforms: usize = match size {
-        Size::Reduced => 75,
+        Size::Reduced => 300,
         Size::Trivial => 16,
         Size::Small => 16 << 10,
         Size::Large => 128 << 10,
