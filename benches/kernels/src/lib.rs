@@ -7,10 +7,8 @@ use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 use preempt_device::time::{global_timer, nanosleep};
 
-mod compute;
 mod spin;
 
-pub use compute::{TILE, fill, matrix_multiply, random, vector_add};
 pub use spin::{Stamp, answer, busy, mark, spin, spin_yielding, stamp};
 
 /// What [`occupy`] leaves to spinning: a host thread may sleep this much too long.

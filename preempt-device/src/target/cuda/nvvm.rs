@@ -263,6 +263,23 @@ impl ProtocolU64 {
     }
 }
 
+impl ProtocolU32 {
+    #[inline(always)]
+    pub fn fetch_add(&self, value: u32, _: Ordering) -> u32 {
+        let before: u32;
+        // SAFETY: the reference is valid.
+        unsafe {
+            asm!("atom.relaxed.gpu.add.u32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
+        }
+        before
+    }
+
+    #[inline(always)]
+    pub fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_add(value.wrapping_neg(), order)
+    }
+}
+
 macro_rules! atomic_adds {
     ($($name:ident $atomic:ident $float:ident $reg:ident $instruction:literal;)*) => {
         $(#[inline(always)]
