@@ -164,3 +164,10 @@ snapshots! {
     );
     derived_newtype: derive("#[repr(transparent)] struct Index(u32);");
 }
+
+#[test]
+fn an_automatic_factor_is_what_there_is_without_one() {
+    let expansion = |options| expand(options, "fn k(out: SliceMut<f32>) {}").to_string();
+    assert_eq!(expansion("amortize = auto"), expansion(""));
+    assert_ne!(expansion("amortize = 3"), expansion(""));
+}
