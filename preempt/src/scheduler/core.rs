@@ -354,11 +354,15 @@ impl Core {
             for action in actions.drain(..) {
                 match action {
                     Action::Launch(order) => {
-                        if let Err(error) = self.launch(now, order) {
-                            let CohortOrder { op, slot, .. } = order;
-                            self.fault(now, op, error.to_string().into());
-                            let out = Event::Refused { op, slot };
-                            self.engine.handle(now, out, &mut self.actions);
+                        match self.launch(now, order) {
+                            // The device will report that, and then this launch ends with all others.
+                            Ok(()) | Err(Error::ContextLost { .. }) => {}
+                            Err(error) => {
+                                let CohortOrder { op, slot, .. } = order;
+                                self.fault(now, op, error.to_string().into());
+                                let out = Event::Refused { op, slot };
+                                self.engine.handle(now, out, &mut self.actions);
+                            }
                         }
                     }
                     Action::Signal { lane, signal } => {

@@ -1,0 +1,172 @@
+//! How operations end, by themselves or before their work is done, and what that sets free.
+
+use std::time::Duration;
+
+use preempt_device::abi::SmRange;
+
+use super::launch::Launch;
+use super::order::End;
+use super::{Action, Engine, LaunchId, Op, OpKey, Outcome, Phase, Verdict};
+
+impl Engine {
+    /// Ends everything, since nobody will report what was on the device.
+    pub(super) fn lose_device(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.lanes.clear();
+        for op in self.ops.values_mut() {
+            match &mut op.launch {
+                Some(launch) => launch.cohorts = Default::default(),
+                // A copy that has started ends as one that has not.
+                None if op.phase == Phase::Active => op.phase = Phase::Blocked,
+                None => {}
+            }
+        }
+        self.end_all(now, Verdict::Failed, actions);
+        self.release(now, actions);
+        // Copies that had started, and launches that had finished before all their blocks had left.
+        let rest = self.ops.iter().filter(|(_, op)| op.blockers == 0).map(|(key, _)| key);
+        for op in rest.collect::<Vec<_>>() {
+            self.pass_on(op, End::Stopped, actions);
+        }
+    }
+
+    /// Ends all operations, and those to come.
+    pub(super) fn end_all(&mut self, now: Duration, verdict: Verdict, actions: &mut Vec<Action>) {
+        self.over = Some(verdict);
+        let all: Vec<OpKey> = self.ops.keys().collect();
+        for op in all {
+            self.stop(now, op, verdict, actions);
+        }
+    }
+
+    /// Ends an operation before its work is done: at once, or when its blocks have left.
+    pub(super) fn stop(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        verdict: Verdict,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(op) = self.ops.get_mut(key) else { return };
+        if op.phase == Phase::Finished || op.verdict.is_some_and(|_| verdict != Verdict::Failed) {
+            return;
+        }
+        op.verdict = Some(verdict);
+        let outcome = match &op.launch {
+            Some(launch) => outcome(launch, Some(verdict)),
+            None => Some(verdict.outcome(0)),
+        };
+        match (op.phase, &op.launch, outcome) {
+            (Phase::Blocked, _, Some(outcome)) => {
+                op.phase = Phase::Finished;
+                actions.push(Action::Finish { op: key, outcome });
+            }
+            (Phase::Blocked, ..) => self.flush(key, actions),
+            (_, Some(_), Some(outcome)) => self.finish(now, key, outcome, actions),
+            (_, Some(_), None) => self.depart(now, key, actions),
+            // A copy that has started ends by itself.
+            (_, None, _) => {}
+        }
+    }
+
+    /// Makes a launch leave that was queued behind others, and those with it: they come again.
+    pub(super) fn flush(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
+        for cohort in launch.cohorts.iter().flatten() {
+            let signal = self.lanes.signal(cohort.lane, SmRange::EMPTY);
+            actions.push(Action::Signal { lane: cohort.lane, signal });
+        }
+    }
+
+    /// Reports an operation and starts what waited for it.
+    pub(super) fn finish(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        outcome: Outcome,
+        actions: &mut Vec<Action>,
+    ) {
+        let range = self.ops[key].launch.as_ref().map_or(SmRange::EMPTY, |launch| launch.range);
+        self.bequeath(key, range);
+        self.depart(now, key, actions);
+        let op = &mut self.ops[key];
+        op.phase = Phase::Finished;
+        actions.push(Action::Finish { op: key, outcome });
+        let end = match outcome {
+            Outcome::Done(_) => End::Succeeded,
+            Outcome::Failed => End::Failed(op.name),
+            Outcome::InputLost { kernel } => End::Failed(kernel),
+            Outcome::Cancelled { .. } | Outcome::Closed { .. } => End::Stopped,
+        };
+        self.pass_on(key, end, actions);
+    }
+
+    /// Leaves a launch's SMs to the one after it in the stream.
+    pub(super) fn bequeath(&mut self, key: OpKey, range: SmRange) {
+        if let Some(next) = self.ops[key].next
+            && let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next)
+        {
+            launch.bequest = range;
+        }
+    }
+
+    /// Takes a finished operation out of the order.
+    pub(super) fn pass_on(&mut self, key: OpKey, end: End, actions: &mut Vec<Action>) {
+        let op = &mut self.ops[key];
+        self.order.leave(key, op.stream, &op.uses, end);
+        let mut successors = std::mem::take(&mut op.successors);
+        let stream = op.stream;
+        let is_out = op.launch.as_ref().is_none_or(Launch::is_out);
+        for successor in successors.drain(..) {
+            let successor_op = &mut self.ops[successor];
+            successor_op.blockers -= 1;
+            successor_op.foreign_blockers -= u32::from(successor_op.stream != stream);
+            if successor_op.blockers == 0 {
+                self.released.push_back(successor);
+            }
+        }
+        self.spare_successors.push(successors);
+        if is_out {
+            self.retire(key, actions);
+        }
+    }
+
+    /// Forgets an operation that is finished and has left the device.
+    pub(super) fn retire(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+        let Some(mut op) = self.ops.remove(key) else { return };
+        if let Some(Launch { control: Some(control), ran, .. }) = op.launch {
+            self.controls.give_back(control.control, ran);
+        }
+        op.uses.clear();
+        self.spare_uses.push(op.uses);
+        actions.push(Action::Retire { op: key });
+    }
+
+    /// Takes a launch away from the policy, and its SMs from the launch.
+    pub(super) fn depart(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
+        let Some(launch) = &mut self.ops[key].launch else { return };
+        if launch.arrival.take().is_none() {
+            return;
+        }
+        self.ledger.release(std::mem::replace(&mut launch.range, SmRange::EMPTY));
+        self.known -= 1;
+        self.unsettled = true;
+        if self.ops[key].verdict.is_some() {
+            self.shrink(key, actions);
+        }
+        self.ask(now, |policy| policy.departed(now, LaunchId(key)));
+    }
+}
+
+/// How a launch ends, if it does so now.
+pub(super) fn outcome(launch: &Launch, verdict: Option<Verdict>) -> Option<Outcome> {
+    let report = launch.report();
+    match verdict {
+        Some(verdict @ (Verdict::Failed | Verdict::InputLost(_))) => {
+            launch.is_out().then(|| verdict.outcome(report.tasks))
+        }
+        // A stop that meets completion is a completion.
+        _ if launch.remaining() == 0 => Some(Outcome::Done(report)),
+        Some(verdict) => launch.is_out().then(|| verdict.outcome(report.tasks)),
+        None => None,
+    }
+}
