@@ -44,13 +44,14 @@ fn download(scheduler: &Scheduler, buffer: &Buffer<u32>) -> Vec<u32> {
 fn an_urgent_launch_gets_the_sm_of_a_block_task_that_runs_twice_and_then_no_more() {
     let scheduler = one_sm();
     let gate = Gate::new(&scheduler);
-    let mut ends = scheduler.zeroed(3).expect("memory");
+    let mut ends = scheduler.zeroed(1).expect("memory");
     let (mut ticks, mut writes) =
         (scheduler.zeroed(1).expect("memory"), scheduler.zeroed(1).expect("memory"));
     let mut tick = || kernels::count_1d(&mut ticks, &mut writes).grid(1).block(1);
     let urgent = scheduler.stream(1);
 
-    let batch = scheduler.stream(0).launch(stand(&gate.0, &mut ends).grid(3)).expect("accepted");
+    // With more, others could come before the one that was dropped.
+    let batch = scheduler.stream(0).launch(stand(&gate.0, &mut ends).grid(1)).expect("accepted");
     gate.wait_for(1);
     for drops in 1..=2 {
         let handle = urgent.launch(tick()).expect("accepted");
@@ -62,10 +63,10 @@ fn an_urgent_launch_gets_the_sm_of_a_block_task_that_runs_twice_and_then_no_more
     gate.open();
     third.wait().expect("runs");
     let report = batch.wait().expect("runs");
-    assert_eq!((report.tasks, report.yields), (3, 3));
-    assert_eq!(download(&scheduler, &ends), [1; 3]);
+    assert_eq!((report.tasks, report.yields), (1, 3));
+    assert_eq!(download(&scheduler, &ends), [1]);
     assert_eq!(download(&scheduler, &ticks), [3]);
-    gate.wait_for(3 + 2);
+    gate.wait_for(1 + 2);
 }
 
 #[test]
