@@ -43,6 +43,9 @@ pub(crate) fn fence_acq_rel_to_host() {
 pub(crate) fn pause() {
     #[cfg(loom)]
     loom::thread::yield_now();
-    #[cfg(not(loom))]
+    // On the CPU device whoever is waited for may have lost its processor.
+    #[cfg(not(any(loom, target_arch = "nvptx64")))]
+    std::thread::yield_now();
+    #[cfg(target_arch = "nvptx64")]
     core::hint::spin_loop();
 }
