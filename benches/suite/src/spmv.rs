@@ -100,7 +100,7 @@ pub fn row_in_order(length: u32, term: impl Fn(u32) -> (f32, f32)) -> f32 {
     sums[0]
 }
 
-/// Makes the matrix whose rows start at `starts`, from [`column`] and [`value`]. The last of `starts` is the
+/// Makes the matrix whose rows start at `starts`, from [`column()`] and [`value`]. The last of `starts` is the
 /// end; one block-task for each [`ROWS`] rows.
 #[preemptible(block = BLOCK)]
 pub fn spmv_matrix(seed: u32, starts: &[u32], columns: SliceMut<u32>, values: SliceMut<f32>) {
