@@ -27,8 +27,8 @@ impl Module {
     }
 
     /// Loads PTX with these kernels, when nothing runs. Where one of their preemptible entries would
-    /// lose resident blocks to registers, it gets as many as leave it as many as the plain one, as preempt does
-    /// it.
+    /// keep fewer blocks resident than the plain one on account of registers, it is bound to as many registers as
+    /// keep them, as preempt does it.
     ///
     /// # Errors
     ///

@@ -25,3 +25,16 @@ pub mod spmv;
 pub mod stencil_2d;
 pub mod triad;
 pub mod va;
+
+/// The sum of as many `values` as a power of two, for references: half of them are added to the other half, and so
+/// on, as the threads of a block or the lanes of a warp do it.
+pub fn sum_by_halves(values: &mut [f32]) -> f32 {
+    let mut half = values.len() / 2;
+    while half > 0 {
+        for i in 0..half {
+            values[i] += values[i + half];
+        }
+        half /= 2;
+    }
+    values[0]
+}

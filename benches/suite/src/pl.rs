@@ -50,8 +50,24 @@ pub fn likelihood_kernel(
             weights.write(i, mine);
         }
     }
+    // SAFETY: all threads of the block come here, and one writes each element of `sums`.
+    unsafe {
+        add_up(partial, t, mine);
+        if t == 0 {
+            sums.write(thread::block_idx_x() as usize, partial.read());
+        }
+    }
+}
+
+/// Thread 0 finds the sum of what the threads of a block give, `mine` of thread `t`, in `partial[0]`.
+///
+/// # Safety
+///
+/// Every thread of the block calls this, with [`BLOCK`] elements of shared memory that nobody else uses meanwhile.
+#[inline(always)]
+unsafe fn add_up(partial: *mut f32, t: usize, mine: f32) {
     // SAFETY: `t` is below `BLOCK`, and so is `t + stride` where it is read. Barriers lie between writes and
-    // reads of different threads. One thread writes each element of `sums`.
+    // reads of different threads.
     unsafe {
         partial.add(t).write(mine);
         let mut stride = BLOCK / 2;
@@ -61,9 +77,6 @@ pub fn likelihood_kernel(
                 partial.add(t).write(partial.add(t).read() + partial.add(t + stride).read());
             }
             stride /= 2;
-        }
-        if t == 0 {
-            sums.write(thread::block_idx_x() as usize, partial.read());
         }
     }
 }
@@ -81,15 +94,7 @@ pub fn sum_kernel(sums: &[f32], sum: SliceMut<f32>) {
     }
     // SAFETY: as in `likelihood_kernel`.
     unsafe {
-        partial.add(t).write(mine);
-        let mut stride = BLOCK / 2;
-        while stride > 0 {
-            thread::sync_threads();
-            if t < stride {
-                partial.add(t).write(partial.add(t).read() + partial.add(t + stride).read());
-            }
-            stride /= 2;
-        }
+        add_up(partial, t, mine);
         if t == 0 {
             sum.write(0, partial.read());
         }

@@ -2,6 +2,8 @@
 
 use preempt_device::prelude::*;
 
+use crate::sum_by_halves;
+
 /// Threads of a block.
 pub const BLOCK: u32 = 256;
 const THREADS: usize = BLOCK as usize;
@@ -75,12 +77,5 @@ pub fn reduce_in_order(x: impl Fn(usize) -> f32, length: usize, block: usize, gr
             *sum += element(first + t) + element(first + t + THREADS);
         }
     }
-    let mut half = THREADS / 2;
-    while half > 0 {
-        for t in 0..half {
-            sums[t] += sums[t + half];
-        }
-        half /= 2;
-    }
-    sums[0]
+    sum_by_halves(&mut sums)
 }

@@ -3,6 +3,7 @@
 use preempt_device::prelude::*;
 
 use crate::input::{between, hash};
+use crate::sum_by_halves;
 
 /// Threads of a block.
 pub const BLOCK: u32 = 128;
@@ -90,14 +91,7 @@ pub fn row_in_order(length: u32, term: impl Fn(u32) -> (f32, f32)) -> f32 {
         let sum = &mut sums[k as usize % LANES];
         *sum = GpuFloat::mul_add(a, b, *sum);
     }
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            sums[lane] += sums[lane + half];
-        }
-        half /= 2;
-    }
-    sums[0]
+    sum_by_halves(&mut sums)
 }
 
 /// Makes the matrix whose rows start at `starts`, from [`column()`] and [`value`]. The last of `starts` is the

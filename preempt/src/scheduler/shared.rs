@@ -64,6 +64,7 @@ pub(super) struct Settings {
     pub busy_poll: bool,
     /// Of launches that do not say it.
     pub preemption: Preemption,
+    /// How signals get to the device.
     pub signal_path: SignalPath,
 }
 

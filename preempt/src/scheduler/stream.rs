@@ -277,6 +277,7 @@ pub(crate) struct Shape {
     pub block: Dim3,
     /// Blocks that an SM holds; at least 1.
     pub blocks_per_sm: u32,
+    /// The same on the last SM, where the proxy may have a place.
     pub on_last_sm: u32,
 }
 

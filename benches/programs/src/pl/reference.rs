@@ -5,6 +5,7 @@ use preempt_suite::pl::model::{
     DISC_POINTS, EXTENT, Frame, Point, START, cut, disc_point, moved, pixel, weight,
 };
 use preempt_suite::pl::{BLOCK, SCAN, SCAN_RUN};
+use preempt_suite::sum_by_halves;
 
 /// x of all particles after the last frame, and then y of all of them.
 pub fn positions(seed: u32, particles: usize, frames: u32) -> Vec<f32> {
@@ -39,21 +40,9 @@ fn sum(weights: &[f32]) -> f32 {
     for (i, weights) in weights.chunks(BLOCK).enumerate() {
         let mut of_block = [0.0; BLOCK];
         of_block[..weights.len()].copy_from_slice(weights);
-        strided[i % BLOCK] += sum_of_block(of_block);
+        strided[i % BLOCK] += sum_by_halves(&mut of_block);
     }
-    sum_of_block(strided)
-}
-
-/// What the threads of a block add up, half as many in each round.
-fn sum_of_block(mut values: [f32; BLOCK]) -> f32 {
-    let mut stride = BLOCK / 2;
-    while stride > 0 {
-        for i in 0..stride {
-            values[i] += values[i + stride];
-        }
-        stride /= 2;
-    }
-    values[0]
+    sum_by_halves(&mut strided)
 }
 
 /// The sum of the weights up to and with each one, as one block computes them.

@@ -198,7 +198,7 @@ fn evictions(
         let mut stop = Samples::default();
         for _ in 0..samples {
             let after = time.mul_f64(0.1) + random_time(random, time.mul_f64(0.7));
-            stop.extend(subject.stop(after)?.map(|stop| stop.took));
+            stop.extend(subject.stop(after)?);
         }
         let yields = subject.yields();
         evictions.push(Eviction { program: definition.name, yields, longest, stop });

@@ -38,6 +38,8 @@ struct Arm {
     time: Samples,
     /// From the launch to the host's knowledge of the end.
     done: Samples,
+    /// The same of plain launches in turn with these, where the row's were not.
+    plain_done: Option<Samples>,
     /// From a stop to the end.
     stop: Samples,
     amortize: Option<u32>,
@@ -49,7 +51,7 @@ struct Arm {
 impl Arm {
     fn new(name: &'static str, demand: Demand) -> Arm {
         let (time, done, stop) = Default::default();
-        Arm { name, time, done, stop, amortize: None, demand, blocks: None }
+        Arm { name, time, done, plain_done: None, stop, amortize: None, demand, blocks: None }
     }
 }
 
@@ -64,7 +66,6 @@ struct Row {
     ours: Arm,
     /// With signals by the proxy.
     proxy: Arm,
-    proxy_to_plain: Option<f64>,
     flep: Arm,
     slices: Arm,
 }
@@ -109,7 +110,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
                 row.proxy.done.push(times[1]);
             }
         }
-        row.proxy_to_plain = ratio(row.proxy.done.p50(), plain.p50());
+        row.proxy.plain_done = Some(plain);
     }
     Ok(outcome(&rows, &floor, tally))
 }
@@ -152,7 +153,6 @@ impl Arms<'_> {
             plain: Arm::new("plain", subject.plain_demand),
             ours: Arm::new("preempt", subject.demand),
             proxy: Arm::new("preempt, by the proxy", subject.demand),
-            proxy_to_plain: None,
             flep: Arm::new("FLEP's loop", subject.baseline_demand),
             slices: Arm::new("slices", subject.plain_demand),
         };
@@ -202,15 +202,11 @@ impl Arms<'_> {
     fn stops(&mut self, row: &mut Row, stops: u32) -> Result<()> {
         for _ in 0..stops {
             let after = self.moment(row.ours.time.p50());
-            if let Some(stop) = self.subject.stop(after)? {
-                row.ours.stop.push(stop.took);
-            }
+            row.ours.stop.extend(self.subject.stop(after)?);
         }
         for _ in 0..stops.div_ceil(5) {
             let after = self.moment(row.flep.time.p50());
-            if let Some(stop) = self.subject.flep_stop(after)? {
-                row.flep.stop.push(stop.took);
-            }
+            row.flep.stop.extend(self.subject.flep_stop(after)?);
         }
         Ok(())
     }
@@ -287,10 +283,15 @@ impl Row {
     /// An arm's time to the plain one's, of the launch alone where that can be told.
     fn over(&self, arm: &Arm) -> Option<f64> {
         match arm.time.len() {
-            0 if arm.name == self.proxy.name => self.proxy_to_plain,
-            0 => ratio(arm.done.p50(), self.plain.done.p50()),
+            0 => self.done_over(arm),
             _ => ratio(arm.time.p50(), self.plain.time.p50()),
         }
+    }
+
+    /// The time until the host knows the end, to that of plain launches; `None` if it was not measured.
+    fn done_over(&self, arm: &Arm) -> Option<f64> {
+        let plain = arm.plain_done.as_ref().unwrap_or(&self.plain.done);
+        (arm.done.len() > 0).then(|| ratio(arm.done.p50(), plain.p50())).flatten()
     }
 
     /// Our stop to what it may take.
@@ -308,17 +309,12 @@ impl Row {
                 _ => show(time),
             };
             let over = |over: Option<f64>| over.map_or("-".into(), |over| format!("{over:.4}"));
-            let done = match arm.name == self.proxy.name {
-                true => self.proxy_to_plain,
-                false => ratio(arm.done.p50(), self.plain.done.p50()),
-            };
-            let done = done.filter(|_| arm.done.len() > 0);
             line([
                 self.name,
                 arm.name,
                 &time(&arm.time, arm.time.p50()),
                 &over(self.over(arm)),
-                &over(done),
+                &over(self.done_over(arm)),
                 &number(arm.amortize),
                 &arm.demand.registers.to_string(),
                 &arm.demand.blocks_per_sm.to_string(),
@@ -363,7 +359,7 @@ impl Row {
 fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
     let ours = || rows.iter().map(|row| row.over(&row.ours));
     let slices = geometric_mean(rows.iter().map(|row| row.over(&row.slices)));
-    let done = |row: &Row| ratio(row.ours.done.p50(), row.plain.done.p50());
+    let done = |row: &Row| row.done_over(&row.ours);
     let loses = |row: &&Row| row.ours.demand.blocks_per_sm < row.plain.demand.blocks_per_sm;
     let bounds = rows.iter().filter_map(|row| row.stop_over_bound(floor.p50()));
     let geomean = geometric_mean(ours());
@@ -378,7 +374,7 @@ fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
         "kernels_losing_a_block": rows.iter().filter(loses).count(),
         "flep_geomean_ratio": geometric_mean(rows.iter().map(|row| row.over(&row.flep))),
         "slices_geomean_ratio": slices,
-        "proxy_geomean_done_ratio": geometric_mean(rows.iter().map(|row| row.proxy_to_plain)),
+        "proxy_geomean_done_ratio": geometric_mean(rows.iter().map(|row| row.done_over(&row.proxy))),
         "pkm_minus_ours_points": points,
         "stop_floor_p50_us": microseconds(floor.p50()),
         "stop_over_bound_max": bounds.reduce(f64::max),

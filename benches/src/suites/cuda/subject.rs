@@ -61,8 +61,8 @@ impl Demand {
 
 /// See the module.
 pub struct Subject {
-    pub definition: &'static Definition,
-    pub program: Program,
+    definition: &'static Definition,
+    program: Program,
     gpu: Gpu,
     call: Call,
     stream: Stream,
@@ -83,13 +83,6 @@ pub struct Subject {
     pub plain_demand: Demand,
     pub demand: Demand,
     pub baseline_demand: Demand,
-}
-
-/// What happened after a stop.
-#[derive(Clone, Copy)]
-pub struct Stop {
-    /// From the signal to the host's knowledge that the last block is out.
-    pub took: Duration,
 }
 
 impl Subject {
@@ -177,7 +170,7 @@ impl Subject {
     }
 
     /// What follows the launch.
-    pub fn finish(&self) -> Result<()> {
+    fn finish(&self) -> Result<()> {
         // SAFETY: nobody else uses the program's buffers.
         self.after.iter().try_for_each(|launch| unsafe { launch.on(&self.stream) })?;
         Ok(self.stream.synchronize()?)
@@ -297,8 +290,8 @@ impl Subject {
     }
 
     /// Takes all SMs from the preemptible entry `after` its launch, by a stream write. From the signal to the
-    /// post of the last block; `None` if that came before.
-    pub fn stop(&mut self, after: Duration) -> Result<Option<Stop>> {
+    /// host's knowledge that the last block is out; `None` if it was out before.
+    pub fn stop(&mut self, after: Duration) -> Result<Option<Duration>> {
         self.prepare()?;
         self.arm(None)?;
         let launched = Instant::now();
@@ -315,11 +308,11 @@ impl Subject {
         let done = self.control.out().unwrap_or_default();
         self.stream.synchronize()?;
         self.control_stream.synchronize()?;
-        Ok((!is_over && done < self.tasks()).then_some(Stop { took }))
+        Ok((!is_over && done < self.tasks()).then_some(took))
     }
 
     /// The same for FLEP's loop and its flag.
-    pub fn flep_stop(&mut self, after: Duration) -> Result<Option<Stop>> {
+    pub fn flep_stop(&mut self, after: Duration) -> Result<Option<Duration>> {
         self.prepare()?;
         self.arm(Some((baseline::FLEP, self.definition.flep_amortize)))?;
         let launched = Instant::now();
@@ -332,7 +325,7 @@ impl Subject {
         let start = Instant::now();
         self.flag.set(0, 1);
         spin_until(|| Ok(self.stream.is_idle()?))?;
-        Ok((!is_over).then(|| Stop { took: start.elapsed() }))
+        Ok((!is_over).then(|| start.elapsed()))
     }
 
     /// Blocks that fill the device in plain form: a slice is no smaller.
