@@ -355,9 +355,18 @@ pub struct Cohort {
     /// Which [`Claims`] are this launch's: 0 and 1 in turn for the launches that use the control
     /// block.
     pub parity: u8,
+    /// [`share_bits`] of `workers`.
+    pub share_bits: u8,
     /// Whether the next task of a chunk must not start before all threads have ended the one before:
     /// kernels that use shared memory or barriers.
     pub barrier: bool,
+}
+
+/// Half of an even share for each of so many workers is what there is divided by 2 to the power of this: instead of a
+/// division, which would take longer than all else in a claim. Too little by less than half.
+pub const fn share_bits(workers: u32) -> u8 {
+    let bits = 33 - workers.leading_zeros();
+    if bits < 31 { bits as u8 } else { 31 }
 }
 
 /// What [`row_of`] takes instead of `x`: 2⁶⁴ / `x`, rounded up; 0 for 1.

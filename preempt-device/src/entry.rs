@@ -90,10 +90,10 @@ impl Block for CudaBlock {
     }
 
     #[inline(always)]
-    fn elect_last(&mut self, last: impl FnOnce()) {
+    fn elect_last(&mut self, last: impl FnOnce(&Self)) {
         target::loop_barrier();
         if self.elected {
-            last();
+            last(self);
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use preempt_device::abi::{
     COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange,
-    row_reciprocal,
+    row_reciprocal, share_bits,
 };
 use preempt_device::host::{Amortize, Call};
 
@@ -91,6 +91,7 @@ impl Control {
             pace: self.pace,
             slot: 0,
             parity: 0,
+            share_bits: share_bits(blocks),
             barrier,
         })
     }

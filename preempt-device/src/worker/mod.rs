@@ -54,7 +54,7 @@ pub trait Block {
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk;
 
     /// Runs `last` on the elected thread, after every thread of the block has called.
-    fn elect_last(&mut self, last: impl FnOnce());
+    fn elect_last(&mut self, last: impl FnOnce(&Self));
 
     /// Waits until every thread of the block has called. Not the barrier of the kernel's own
     /// code: a body in which threads disagree about a barrier must hang, not pair up with this one.
@@ -137,7 +137,6 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     // later cohort will.
     let is_alone = cohort.blocks >= cohort.tasks;
     let mut ahead = Ahead::default();
-    let mut done = 0;
     // SAFETY: the caller's promise.
     let mut chunk =
         block.elect(|block| unsafe { first(block, claims, list, cohort, sm, is_alone) });
@@ -175,16 +174,23 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 block.barrier();
             }
         }
-        done += chunk.len - left;
+        let done = chunk.len - left;
         if left == 0 && is_alone {
+            block.lead(|block| block.notes().done.add(done));
             break chunk.len;
         }
-        // SAFETY: the caller's promise.
-        chunk =
-            block.elect(|block| unsafe { next::<B, T>(block, list, cohort, sm, ahead, left > 0) });
+        let dropped = left > 0;
+        chunk = block.elect(|block| {
+            block.notes().done.add(done);
+            // SAFETY: the caller's promise.
+            unsafe { next::<B, T>(block, list, cohort, sm, ahead, dropped) }
+        });
     };
     block.release_next();
-    block.elect_last(|| leave(control, post, cohort, Posted { done, amortize }));
+    block.elect_last(|block| {
+        let done = block.notes().done.get();
+        leave(control, post, cohort, Posted { done, amortize });
+    });
 }
 
 /// The first chunk of a block on SM `sm`, or [`Chunk::NONE`] if it has to leave.
@@ -213,6 +219,7 @@ unsafe fn first<B: Block>(
     let over = claimed >= cohort.tasks;
     let notes = block.notes();
     notes.seen.set(seen);
+    notes.done.set(0);
     notes.len.set(0);
     notes.most.set(1);
     notes.rest.set(0);
@@ -237,7 +244,7 @@ unsafe fn first<B: Block>(
     }
     // One at first, to see how long it takes.
     let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
-    let size = chunk_size(cohort.tasks - claimed, cohort.workers, 1, most);
+    let size = chunk_size(cohort.tasks - claimed, cohort.share_bits, 1, most);
     claimed_chunk(cohort, claims.next.fetch_add(size, Relaxed), size)
 }
 
@@ -276,6 +283,13 @@ impl<T: Copy> Note<T> {
     }
 }
 
+impl Note<u32> {
+    #[inline(always)]
+    fn add(&self, more: u32) {
+        self.set(self.get() + more);
+    }
+}
+
 impl<T> fmt::Debug for Note<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Note")
@@ -288,6 +302,8 @@ impl<T> fmt::Debug for Note<T> {
 pub struct Notes {
     /// The last word of the lane that grants the SM.
     seen: Note<u64>,
+    /// Tasks that the block has done.
+    done: Note<u32>,
     /// When the tasks that run were started, and how many they are; none before the first ones.
     clock: Note<u32>,
     len: Note<u32>,
@@ -351,7 +367,7 @@ unsafe fn look_ahead<B: Block>(block: &B, claims: &Claims, cohort: &Cohort, chun
     let remaining = cohort.tasks.saturating_sub(claimed);
     // Below a quarter of the time between two looks, looking costs more than an even end gains.
     let least = if cohort.pace == 0 { 1 } else { most / 4 };
-    let size = chunk_size(remaining, cohort.workers, least, claim);
+    let size = chunk_size(remaining, cohort.share_bits, least, claim);
     notes.size.set(size);
     Ahead { start: block.own(&claims.next).fetch_add(size, Relaxed), signal }
 }
@@ -405,10 +421,8 @@ unsafe fn next<B: Block, T: Body>(
 /// long tasks and blocks with short ones end together (guided self-scheduling, Polychronopoulos and
 /// Kuck 1987), but from `least` to `most`, and one at least.
 #[inline(always)]
-fn chunk_size(remaining: u32, workers: u32, least: u32, most: u32) -> u32 {
-    // Instead of a division, which would take longer than all else here: by the next power of two.
-    let share = remaining.checked_shr(33 - workers.leading_zeros()).unwrap_or(0);
-    share.max(least).min(most).max(1)
+fn chunk_size(remaining: u32, share_bits: u8, least: u32, most: u32) -> u32 {
+    (remaining >> share_bits).max(least).min(most).max(1)
 }
 
 /// Counts this block and its tasks out of the cohort; the last block posts the cohort.

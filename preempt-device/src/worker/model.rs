@@ -11,7 +11,9 @@ use loom::thread;
 use super::drops::{put_back, take};
 use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, run};
-use crate::abi::{Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange, departures};
+use crate::abi::{
+    Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange, departures, share_bits,
+};
 use crate::atomic_shim::Ordering::Relaxed;
 
 /// What tasks write, one cell each, without atomics: loom checks every access.
@@ -96,6 +98,7 @@ impl Launch {
             pace: 0,
             slot: lane as u8,
             parity,
+            share_bits: share_bits(blocks),
             barrier: false,
         }
     }

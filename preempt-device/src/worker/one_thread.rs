@@ -31,8 +31,8 @@ impl Block for OneThread {
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
         decide(self)
     }
-    fn elect_last(&mut self, last: impl FnOnce()) {
-        last()
+    fn elect_last(&mut self, last: impl FnOnce(&Self)) {
+        last(self)
     }
     fn barrier(&mut self) {}
     fn any(&mut self, predicate: bool) -> bool {

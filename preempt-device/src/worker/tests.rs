@@ -5,7 +5,9 @@ use std::thread;
 
 use super::one_thread::{OneThread, Tasks};
 use super::run;
-use crate::abi::{Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange, departures};
+use crate::abi::{
+    Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange, departures, share_bits,
+};
 
 /// A body without yield points.
 fn plain(mut task: impl FnMut(u32)) -> Tasks<impl FnMut(u32, bool) -> bool, false> {
@@ -50,6 +52,7 @@ impl Launch {
             pace: 0,
             slot: 0,
             parity: (generation % 2) as u8,
+            share_bits: share_bits(blocks),
             barrier: true,
         }
     }
@@ -101,13 +104,13 @@ fn a_word_older_than_the_cohort_is_ignored() {
 
 #[test]
 fn chunks_shrink_as_the_work_runs_out() {
-    assert_eq!(super::chunk_size(10_000, 8, 1, 16), 16);
-    assert_eq!(super::chunk_size(64, 8, 1, 16), 2);
-    assert_eq!(super::chunk_size(64, 7, 1, 16), 4);
-    assert_eq!(super::chunk_size(u32::MAX, 1 << 31, 1, 16), 1);
-    assert_eq!(super::chunk_size(1, 8, 1, 16), 1);
-    assert_eq!(super::chunk_size(1, 8, 4, 16), 4);
-    assert_eq!(super::chunk_size(1, 8, 0, 0), 1);
+    assert_eq!(super::chunk_size(10_000, share_bits(8), 1, 16), 16);
+    assert_eq!(super::chunk_size(64, share_bits(8), 1, 16), 2);
+    assert_eq!(super::chunk_size(64, share_bits(7), 1, 16), 4);
+    assert_eq!(super::chunk_size(u32::MAX, share_bits(1 << 31), 1, 16), 1);
+    assert_eq!(super::chunk_size(1, share_bits(8), 1, 16), 1);
+    assert_eq!(super::chunk_size(1, share_bits(8), 4, 16), 4);
+    assert_eq!(super::chunk_size(1, share_bits(8), 0, 0), 1);
 }
 
 /// Three blocks, stops that some tasks are dropped for, the next cohort resumes; then the control block

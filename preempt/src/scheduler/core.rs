@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Post, Posted, row_reciprocal};
+use preempt_device::abi::{Cohort, Post, Posted, row_reciprocal, share_bits};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
@@ -451,6 +451,7 @@ impl Core {
             pace,
             slot: order.slot,
             parity: order.control.parity,
+            share_bits: share_bits(order.workers),
             barrier: true,
         };
         backend.launch(order.op, order.lane, grid, cohort)?;

@@ -97,8 +97,8 @@ mod tests {
         fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
             decide(self)
         }
-        fn elect_last(&mut self, last: impl FnOnce()) {
-            last()
+        fn elect_last(&mut self, last: impl FnOnce(&Self)) {
+            last(self)
         }
         fn barrier(&mut self) {}
         fn any(&mut self, predicate: bool) -> bool {

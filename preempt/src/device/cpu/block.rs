@@ -107,8 +107,8 @@ impl worker::Block for CpuBlock {
         decide(self)
     }
 
-    fn elect_last(&mut self, last: impl FnOnce()) {
-        last()
+    fn elect_last(&mut self, last: impl FnOnce(&Self)) {
+        last(self)
     }
 
     fn barrier(&mut self) {}

@@ -528,6 +528,7 @@ mod tests {
         pace: 0,
         slot: 0,
         parity: 0,
+        share_bits: 0,
         barrier: true,
     };
 
