@@ -203,7 +203,7 @@ pub struct Claims {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ControlBlock {
-    /// Launches use the two in turn ([`Cohort::parity`]); each zeroes the other one's.
+    /// Launches use the two in turn ([`Cohort::claims`]); each zeroes the other one's.
     pub claims: [Claims; 2],
     /// For each slot: the blocks that ever left (high half) and the tasks that they finished (low
     /// half), added up over all cohorts that used the slot; see [`departures`].
@@ -316,6 +316,9 @@ impl Post {
 pub struct Cohort {
     /// The launch's control block, in device memory.
     pub control: *const ControlBlock,
+    /// The launch's own [`ControlBlock::claims`], one of the two in turn for the launches that use the control
+    /// block.
+    pub claims: *const Claims,
     /// The lane that the cohort was put into, in device memory.
     pub lane: *const Lane,
     /// The cohort's post, in host-mapped memory.
@@ -336,27 +339,24 @@ pub struct Cohort {
     pub tasks: u32,
     /// Block-tasks in x, y and z: the grid that the kernel sees.
     pub grid: [u32; 3],
-    /// [`row_reciprocal`] of the grid's x.
+    /// [`reciprocal`] of the grid's x.
     pub row_reciprocal: u64,
+    /// [`reciprocal`] of the grid's y.
+    pub layer_reciprocal: u64,
     /// Which use of the post this cohort is; from 1 to [`MAX_TICKET`].
     pub ticket: u32,
     /// Blocks in this cohort's grid.
     pub blocks: u32,
-    /// Blocks of this kernel that fill the device; chunks shrink when fewer tasks remain than
-    /// would occupy these.
-    pub workers: u32,
     /// The amortizing factor: the most tasks claimed at once.
     pub amortize: u32,
     /// How long a chunk should take at most, in units of [`Block::clock`](crate::worker::Block::clock);
     /// 0 if `amortize` alone counts.
     pub pace: u32,
+    /// [`share_bits`] of the blocks of this kernel that fill the device: chunks shrink when fewer tasks remain than
+    /// would occupy these.
+    pub share_bits: u32,
     /// Index into [`ControlBlock::left`].
     pub slot: u8,
-    /// Which [`Claims`] are this launch's: 0 and 1 in turn for the launches that use the control
-    /// block.
-    pub parity: u8,
-    /// [`share_bits`] of `workers`.
-    pub share_bits: u8,
     /// Whether the next task of a chunk must not start before all threads have ended the one before:
     /// kernels that use shared memory or barriers.
     pub barrier: bool,
@@ -364,35 +364,29 @@ pub struct Cohort {
 
 /// Half of an even share for each of so many workers is what there is divided by 2 to the power of this: instead of a
 /// division, which would take longer than all else in a claim. Too little by less than half.
-pub const fn share_bits(workers: u32) -> u8 {
+pub const fn share_bits(workers: u32) -> u32 {
     let bits = 33 - workers.leading_zeros();
-    if bits < 31 { bits as u8 } else { 31 }
+    if bits < 31 { bits } else { 31 }
 }
 
-/// What [`row_of`] takes instead of `x`: 2⁶⁴ / `x`, rounded up; 0 for 1.
-pub const fn row_reciprocal(x: u32) -> u64 {
-    if x <= 1 { 0 } else { u64::MAX / x as u64 + 1 }
+/// What [`quotient`] takes instead of `divisor`: 2⁶⁴ / `divisor`, rounded up; 0 for 1.
+pub const fn reciprocal(divisor: u32) -> u64 {
+    if divisor <= 1 { 0 } else { u64::MAX / divisor as u64 + 1 }
 }
 
-/// `index / x` without a division, which takes a GPU longer than a small kernel's body.
+/// `dividend / divisor` without a division, which takes a GPU longer than a small kernel's body.
 ///
-/// Exact: the reciprocal is too large by less than `x` / 2⁶⁴ of `x`, and that times `index` is less than what
-/// is missing to the next row.
+/// Exact: the reciprocal is too large by less than `divisor` / 2⁶⁴ of it, and that times `dividend` is less than what
+/// is missing to the next multiple.
 #[inline(always)]
-pub const fn row_of(index: u32, row_reciprocal: u64) -> u32 {
-    match row_reciprocal {
-        0 => index,
-        reciprocal => ((index as u128 * reciprocal as u128) >> 64) as u32,
+pub const fn quotient(dividend: u32, reciprocal: u64) -> u32 {
+    if reciprocal == 0 {
+        return dividend;
     }
-}
-
-impl Cohort {
-    /// Index into [`ControlBlock::claims`].
-    #[inline(always)]
-    pub const fn turn(&self) -> usize {
-        // In bounds, which the compiler sees.
-        self.parity as usize % 2
-    }
+    // The upper half of the product of 32 and 64 bits, of whose parts only the lowest 32 bits have no part in it.
+    let Halves { high, low } = Halves::unpack(reciprocal);
+    let (upper, lower) = (dividend as u64 * high as u64, dividend as u64 * low as u64);
+    ((upper + (lower >> 32)) >> 32) as u32
 }
 
 #[cfg(not(loom))]
@@ -403,7 +397,7 @@ const _: () = {
     assert!(size_of::<ControlBlock>() == 256);
     assert!(size_of::<DropList>() == 128 + 8 * DROP_CAPACITY);
     assert!(size_of::<Post>() == 8);
-    assert!(size_of::<Cohort>() == 112);
+    assert!(size_of::<Cohort>() == 128);
 };
 
 #[cfg(test)]
@@ -459,14 +453,14 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_exact() {
+    fn quotients_are_exact() {
         let numbers = [0, 1, 2, 3, 7, 255, 256, 257, 65_535, 1 << 20, MAX_TASKS, u32::MAX];
         for x in numbers.into_iter().chain(2..3000).filter(|&x| x > 0) {
-            let reciprocal = row_reciprocal(x);
+            let reciprocal = reciprocal(x);
             let multiples = (0..4).map(|n| (u32::MAX / x).saturating_sub(n) * x);
             for multiple in multiples.chain([x, x.saturating_mul(2)]).chain(numbers) {
                 for index in [multiple, multiple.saturating_sub(1), multiple.saturating_add(1)] {
-                    assert_eq!(row_of(index, reciprocal), index / x, "{index} / {x}");
+                    assert_eq!(quotient(index, reciprocal), index / x, "{index} / {x}");
                 }
             }
         }

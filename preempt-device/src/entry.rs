@@ -1,7 +1,7 @@
 //! What the two device entries of a kernel run. Public for expansions, and for entries with other loops
 //! ([`with_loop`]), to compare with.
 
-use crate::abi::{Cohort, row_of};
+use crate::abi::{Cohort, quotient};
 use crate::target;
 use crate::thread::UVec3;
 use crate::worker::{self, Block, Body, Chunk, Notes};
@@ -14,8 +14,8 @@ const _: () = assert!(size_of::<Notes>() <= 5 * size_of::<u64>());
 pub struct CudaBlock {
     /// Whether this thread is the elected one.
     elected: bool,
-    /// Which of the two slot words the next claim goes through.
-    turn: usize,
+    /// Whether the next claim goes through the second of the two slot words.
+    turn: bool,
 }
 
 impl CudaBlock {
@@ -25,7 +25,7 @@ impl CudaBlock {
         // a reduction, the first one has most, and the next claim need not wait for it.
         let UVec3 { x, y, z } = crate::thread::block_dim();
         let elected = (x * y * z - 1) & !31;
-        CudaBlock { elected: crate::thread::thread_number() == elected, turn: 0 }
+        CudaBlock { elected: crate::thread::thread_number() == elected, turn: false }
     }
 }
 
@@ -77,8 +77,8 @@ impl Block for CudaBlock {
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
         // Two words in turn: a slow warp may still read the last claim while the elected thread
         // writes the next one. It cannot be two claims behind, since a barrier lies between.
-        let slot = target::loop_slot().wrapping_add(self.turn);
-        self.turn ^= 1;
+        let slot = target::loop_slot().wrapping_add(usize::from(self.turn));
+        self.turn = !self.turn;
         if self.elected {
             let chunk = decide(self);
             // SAFETY: the slot is this block's, and nobody reads this word before the barrier.
@@ -108,46 +108,23 @@ impl Block for CudaBlock {
     }
 }
 
-/// Where a block is in the grid that the kernel sees.
-struct Position {
-    grid: [u32; 3],
-    row_reciprocal: u64,
-    block: [u32; 3],
-}
-
-impl Position {
-    #[inline(always)]
-    fn seek(&mut self, index: u32) {
-        let [x, y, z] = self.grid;
-        self.block = if y == 1 && z == 1 {
-            [index, 0, 0]
-        } else {
-            let row = row_of(index, self.row_reciprocal);
-            // No extent is 0; the compiler need not check.
-            let layer = if z == 1 { 0 } else { row / y.max(1) };
-            [index - row * x, row - layer * y, layer]
-        };
+/// Where the block-task with this index is in the grid that the kernel sees.
+#[inline(always)]
+fn position(cohort: &Cohort, index: u32) -> [u32; 3] {
+    let [x, y, z] = cohort.grid;
+    if y == 1 && z == 1 {
+        return [index, 0, 0];
     }
-
-    #[inline(always)]
-    fn advance(&mut self) {
-        self.block[0] += 1;
-        if self.block[0] == self.grid[0] {
-            self.block[0] = 0;
-            self.block[1] += 1;
-            if self.block[1] == self.grid[1] {
-                self.block[1] = 0;
-                self.block[2] += 1;
-            }
-        }
-    }
+    let row = quotient(index, cohort.row_reciprocal);
+    let layer = if z == 1 { 0 } else { quotient(row, cohort.layer_reciprocal) };
+    [index - row * x, row - layer * y, layer]
 }
 
 /// A kernel's body; `YIELDS` says whether it has yield points.
 #[expect(missing_debug_implementations, reason = "it holds a closure")]
 pub struct Tasks<'a, F, const YIELDS: bool> {
     cohort: &'a Cohort,
-    position: Position,
+    index: u32,
     task: F,
 }
 
@@ -156,17 +133,17 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
 
     #[inline(always)]
     fn seek(&mut self, index: u32) {
-        self.position.seek(index);
+        self.index = index;
     }
 
     #[inline(always)]
-    fn advance(&mut self) {
-        self.position.advance();
+    fn index(&self) -> u32 {
+        self.index
     }
 
     #[inline(always)]
     fn run(&mut self, droppable: bool) -> bool {
-        target::set_block_idx(self.position.block);
+        target::set_block_idx(position(self.cohort, self.index));
         // SAFETY: lanes are alive as long as any block of theirs.
         let mut yields = unsafe { Yields::new(self.cohort, droppable) };
         (self.task)(&mut yields);
@@ -220,8 +197,7 @@ unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool>(cohort: &Cohort, task:
 
 #[inline(always)]
 fn tasks<F, const YIELDS: bool>(cohort: &Cohort, task: F) -> Tasks<'_, F, YIELDS> {
-    let Cohort { grid, row_reciprocal, .. } = *cohort;
-    Tasks { cohort, position: Position { grid, row_reciprocal, block: [0; 3] }, task }
+    Tasks { cohort, index: 0, task }
 }
 
 /// A preemptible entry with another loop than the worker's. Yield points do nothing in it.
@@ -259,6 +235,7 @@ fn enter(cohort: &Cohort) -> Cohort {
     target::declare_task_registers(cohort.grid);
     Cohort {
         control: target::global(cohort.control),
+        claims: target::global(cohort.claims),
         lane: target::global(cohort.lane),
         post: target::global(cohort.post),
         drops: target::global(cohort.drops),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use preempt_device::abi::{
-    COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange,
-    row_reciprocal, share_bits,
+    COHORT_SLOTS, Claims, Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange,
+    reciprocal, share_bits,
 };
 use preempt_device::host::{Amortize, Call};
 
@@ -71,6 +71,7 @@ impl Control {
         let grid = call.grid_dim();
         Ok(Cohort {
             control: (memory + CONTROL) as *const ControlBlock,
+            claims: (memory + CONTROL) as *const Claims,
             lane: (memory + LANE) as *const Lane,
             post: self.post.address() as *const Post,
             drops: (memory + DROPS) as *const DropList,
@@ -80,18 +81,17 @@ impl Control {
             left: 0,
             tasks: grid.count() as u32,
             grid: [grid.x, grid.y, grid.z],
-            row_reciprocal: row_reciprocal(grid.x),
+            row_reciprocal: reciprocal(grid.x),
+            layer_reciprocal: reciprocal(grid.y),
             ticket: self.ticket,
             blocks,
-            workers: blocks,
             amortize: match call.amortizing_factor() {
                 Amortize::Auto => AMORTIZE,
                 Amortize::Tasks(tasks) => tasks,
             },
             pace: self.pace,
-            slot: 0,
-            parity: 0,
             share_bits: share_bits(blocks),
+            slot: 0,
             barrier,
         })
     }

@@ -16,7 +16,14 @@ use crate::atomic_shim::{AtomicU64, Ordering::Relaxed, fence_acquire, fence_rele
 #[inline(always)]
 pub(super) fn put_back(block: &mut impl Block, list: &DropList, rest: Chunk) -> bool {
     let dropped = Chunk { drops: rest.drops + 1, ..rest };
-    let put = block.elect(|_| if put(list, dropped) { dropped } else { Chunk::NONE });
+    let put = block.elect(|block| {
+        let is_put = put(list, dropped);
+        if is_put {
+            let notes = block.notes();
+            notes.done.set(notes.done.get() - rest.len);
+        }
+        Chunk { len: u32::from(is_put), ..Chunk::NONE }
+    });
     put.len > 0
 }
 
@@ -41,11 +48,12 @@ pub(super) fn put(list: &DropList, chunk: Chunk) -> bool {
     true
 }
 
-/// Takes a chunk, if there is one that nobody has a right to. Some may find none because others are finding that
-/// out: the chunk is then left to a later cohort, and not lost, since its tasks are not done.
+/// Takes a chunk, if there is one that nobody has a right to; `available` was just read from the list. Some may find
+/// none because others are finding that out: the chunk is then left to a later cohort, and not lost, since its tasks
+/// are not done.
 #[inline(always)]
-pub(super) fn take(list: &DropList) -> Chunk {
-    if (list.available.load(Relaxed) as i32) <= 0 {
+pub(super) fn take(list: &DropList, available: u32) -> Chunk {
+    if (available as i32) <= 0 {
         return Chunk::NONE;
     }
     if (list.available.fetch_sub(1, Relaxed) as i32) <= 0 {

@@ -7,9 +7,7 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 
-use crate::abi::{
-    COHORT_SLOTS, Claims, Cohort, ControlBlock, DropList, Halves, Post, Posted, departures,
-};
+use crate::abi::{COHORT_SLOTS, Claims, Cohort, DropList, Halves, Post, Posted, departures};
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 
 mod drops;
@@ -72,8 +70,8 @@ pub trait Body {
     /// Goes to a block-task.
     fn seek(&mut self, index: u32);
 
-    /// Goes to the block-task after this one.
-    fn advance(&mut self);
+    /// The block-task that it is at.
+    fn index(&self) -> u32;
 
     /// Runs this thread's part of the block-task that it is at; whether the thread dropped it,
     /// which it may only if the task is `droppable`.
@@ -95,12 +93,6 @@ impl Chunk {
     /// Nothing claimed: the block leaves.
     pub const NONE: Chunk = Chunk { start: 0, len: 0, drops: 0 };
 
-    /// As [`NONE`](Chunk::NONE), since there is no task left: what the block would have claimed at most.
-    #[inline(always)]
-    const fn over(most: u32) -> Chunk {
-        Chunk { start: most, len: 0, drops: 0 }
-    }
-
     /// In one word: `start` in the low half, `len` in 30 bits of the other one, `drops` in 2. Zero is `NONE`.
     #[inline(always)]
     pub const fn pack(self) -> u64 {
@@ -121,6 +113,9 @@ const MAX_DROPS: u32 = 2;
 /// Takes chunks of block-tasks and runs `body` on each, until the grid is used up or the signal
 /// excludes this block's SM. Then leaves.
 ///
+/// What lives while `body` runs costs registers in every thread of the kernel, so that is little: the rest is read
+/// from the parameter again, or noted by the elected thread ([`Notes`]).
+///
 /// Every thread of the block calls this.
 ///
 /// # Safety
@@ -130,20 +125,14 @@ const MAX_DROPS: u32 = 2;
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
     // SAFETY: the caller promises that they are alive until this block has left.
-    let (control, post, list) = unsafe { (&*cohort.control, &*cohort.post, &*cohort.drops) };
-    let claims = &control.claims[cohort.turn()];
-    let sm = block.sm();
+    let (claims, list) = unsafe { (&*cohort.claims, &*cohort.drops) };
     // There is a block for each task, so none is claimed ahead. If a block was sent away before it took one, a
     // later cohort will.
     let is_alone = cohort.blocks >= cohort.tasks;
     let mut ahead = Ahead::default();
     // SAFETY: the caller's promise.
-    let mut chunk =
-        block.elect(|block| unsafe { first(block, claims, list, cohort, sm, is_alone) });
-    let amortize = loop {
-        if chunk.len == 0 {
-            break chunk.start;
-        }
+    let mut chunk = block.elect(|block| unsafe { first(block, claims, list, cohort, is_alone) });
+    while chunk.len > 0 {
         if !is_alone {
             // SAFETY: the caller's promise.
             block.lead(|block| unsafe { ahead = look_ahead(block, claims, cohort, chunk) });
@@ -152,12 +141,12 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         body.seek(chunk.start);
         // The test is in the middle so that the first round is like every other: with one at
         // the top, the compiler peels that round off and the kernel's body is there twice.
-        loop {
+        let dropped = loop {
             let dropped = body.run(drops < MAX_DROPS);
             if T::YIELDS && block.any(dropped) {
-                let rest = Chunk { start: chunk.start + (chunk.len - left), len: left, drops };
+                let rest = Chunk { start: body.index(), len: left, drops };
                 if drops::put_back(block, list, rest) {
-                    break;
+                    break true;
                 }
                 // No room on the list, so the task runs again here and now.
                 drops = MAX_DROPS;
@@ -165,35 +154,27 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             }
             left -= 1;
             if left == 0 {
-                break;
+                break false;
             }
             drops = 0;
-            body.advance();
+            body.seek(body.index() + 1);
             if cohort.barrier {
                 // The next task may use the shared memory that slower threads still read.
                 block.barrier();
             }
+        };
+        if is_alone {
+            break;
         }
-        let done = chunk.len - left;
-        if left == 0 && is_alone {
-            block.lead(|block| block.notes().done.add(done));
-            break chunk.len;
-        }
-        let dropped = left > 0;
-        chunk = block.elect(|block| {
-            block.notes().done.add(done);
-            // SAFETY: the caller's promise.
-            unsafe { next::<B, T>(block, list, cohort, sm, ahead, dropped) }
-        });
-    };
+        // SAFETY: the caller's promise.
+        chunk = block.elect(|block| unsafe { next::<B, T>(block, list, cohort, ahead, dropped) });
+    }
     block.release_next();
-    block.elect_last(|block| {
-        let done = block.notes().done.get();
-        leave(control, post, cohort, Posted { done, amortize });
-    });
+    // SAFETY: the caller promises that they are alive until the post is written.
+    block.elect_last(|block| unsafe { leave(block.notes(), cohort) });
 }
 
-/// The first chunk of a block on SM `sm`, or [`Chunk::NONE`] if it has to leave.
+/// The first chunk of a block, or [`Chunk::NONE`] if it has to leave.
 ///
 /// Claims are relaxed: they hand out an index and nothing else. What earlier tasks wrote reaches a
 /// later cohort through leave, post and launch, or through the list.
@@ -207,45 +188,46 @@ unsafe fn first<B: Block>(
     claims: &Claims,
     list: &DropList,
     cohort: &Cohort,
-    sm: u32,
     is_alone: bool,
 ) -> Chunk {
     // SAFETY: the caller's promise.
     let lane = unsafe { &*cohort.lane };
-    // Ahead of the branches, so that the loads are under way at the same time. Nobody touches this
+    // Ahead of the branches, here and below, so that the loads are under way at the same time. Nobody touches this
     // count before the grid before is over.
     let claimed = claims.next.load(Relaxed);
     let seen = lane.signal.load(Relaxed);
+    block.await_previous();
+    let available = list.available.load(Relaxed);
+    let after_word = if cohort.after.is_null() {
+        cohort.after_word
+    } else {
+        // No acquire: the launch before was done by the grid before this one in the lane, and by grids
+        // that the host knew to be out when it launched this one.
+        // SAFETY: the caller's promise, as it is not null.
+        unsafe { &*cohort.after }.load(Relaxed)
+    };
     let over = claimed >= cohort.tasks;
     let notes = block.notes();
     notes.seen.set(seen);
+    notes.claimed.set(0);
+    notes.batch.set(0);
+    notes.most.set(0);
     notes.done.set(0);
-    notes.len.set(0);
-    notes.most.set(1);
-    notes.rest.set(0);
-    notes.size.set(0);
-    notes.over.set(u32::from(is_alone || over));
-    block.await_previous();
-    if !cohort.signal.grants_with(seen, sm) {
+    notes.over.set(u32::from(over));
+    if !cohort.signal.grants_with(seen, block.sm()) || after_word != cohort.after_word {
         return Chunk::NONE;
     }
-    if !cohort.after.is_null() {
-        // SAFETY: the caller's promise, as it is not null.
-        let after = unsafe { &*cohort.after };
-        // No acquire: the launch before was done by the grid before this one in the lane, and by grids
-        // that the host knew to be out when it launched this one.
-        if after.load(Relaxed) != cohort.after_word {
-            return Chunk::NONE;
-        }
+    let mut chunk = drops::take(list, available);
+    if chunk.len == 0 && !over {
+        // One at first, to see how long it takes.
+        let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
+        let size = chunk_size(cohort.tasks - claimed, cohort.share_bits, 1, most);
+        chunk = claimed_chunk(cohort, claims.next.fetch_add(size, Relaxed), size);
     }
-    let chunk = drops::take(list);
-    if chunk.len > 0 || over {
-        return chunk;
+    if is_alone {
+        notes.done.set(chunk.len);
     }
-    // One at first, to see how long it takes.
-    let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
-    let size = chunk_size(cohort.tasks - claimed, cohort.share_bits, 1, most);
-    claimed_chunk(cohort, claims.next.fetch_add(size, Relaxed), size)
+    chunk
 }
 
 /// How many times as many tasks as may run between two looks are claimed at once, where their time decides.
@@ -258,10 +240,7 @@ const STALE_LOOKS: u32 = 4;
 /// What there is of `size` tasks from `start` on.
 #[inline(always)]
 fn claimed_chunk(cohort: &Cohort, start: u32, size: u32) -> Chunk {
-    match cohort.tasks.saturating_sub(start).min(size) {
-        0 => Chunk::NONE,
-        len => Chunk { start, len, drops: 0 },
-    }
+    Chunk { start, len: cohort.tasks.saturating_sub(start).min(size), drops: 0 }
 }
 
 /// A word that only the elected thread uses, and that the compiler leaves where it is.
@@ -283,13 +262,6 @@ impl<T: Copy> Note<T> {
     }
 }
 
-impl Note<u32> {
-    #[inline(always)]
-    fn add(&self, more: u32) {
-        self.set(self.get() + more);
-    }
-}
-
 impl<T> fmt::Debug for Note<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Note")
@@ -302,18 +274,16 @@ impl<T> fmt::Debug for Note<T> {
 pub struct Notes {
     /// The last word of the lane that grants the SM.
     seen: Note<u64>,
-    /// Tasks that the block has done.
-    done: Note<u32>,
-    /// When the tasks that run were started, and how many they are; none before the first ones.
-    clock: Note<u32>,
-    len: Note<u32>,
+    /// What is claimed and neither runs nor has run: so many tasks (high half) from the one in the low half on.
+    claimed: Note<u64>,
+    /// When the tasks that run were started (high half), and how many they are; none before the first ones.
+    batch: Note<u64>,
     /// The most tasks that fit into the time between two looks.
     most: Note<u32>,
-    /// What is claimed and neither runs nor has run: so many tasks from `start` on.
-    start: Note<u32>,
-    rest: Note<u32>,
     /// How many tasks were claimed ahead.
     size: Note<u32>,
+    /// Tasks that the block has done, and those that run.
+    done: Note<u32>,
     /// Not 0 if nothing is claimed ahead any more.
     over: Note<u32>,
 }
@@ -339,7 +309,7 @@ fn limit(cohort: &Cohort, took: u32, len: u32) -> u32 {
         took if took >= cohort.pace / 2 => len,
         _ => 2 * len,
     };
-    most.clamp(1, cohort.amortize)
+    most.min(cohort.amortize).max(1)
 }
 
 /// Asks for the signal and, if `chunk`, which starts now, is the last that is claimed, for the next one.
@@ -352,21 +322,22 @@ unsafe fn look_ahead<B: Block>(block: &B, claims: &Claims, cohort: &Cohort, chun
     // SAFETY: the caller's promise.
     let signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
     let notes = block.notes();
+    let Halves { high: before, low: len } = Halves::unpack(notes.batch.get());
+    let Halves { high: rest, .. } = Halves::unpack(notes.claimed.get());
+    let (over, done) = (notes.over.get(), notes.done.get());
     let now = block.clock() as u32;
-    let most = limit(cohort, now.wrapping_sub(notes.clock.get()), notes.len.get());
+    let most = limit(cohort, now.wrapping_sub(before), len);
+    notes.batch.set(Halves { high: now, low: chunk.len }.pack());
     notes.most.set(most);
-    notes.clock.set(now);
-    notes.len.set(chunk.len);
-    if notes.rest.get() > 0 || notes.over.get() > 0 {
+    notes.done.set(done + chunk.len);
+    if rest | over != 0 {
         notes.size.set(0);
-        return Ahead { start: u32::MAX, signal };
+        return Ahead { start: 0, signal };
     }
     let claim = if cohort.pace == 0 { most } else { most * CLAIMED_LOOKS };
-    // Since this chunk was claimed, each block has claimed about as much.
-    let claimed = chunk.start.saturating_add(cohort.workers.saturating_mul(claim));
-    let remaining = cohort.tasks.saturating_sub(claimed);
     // Below a quarter of the time between two looks, looking costs more than an even end gains.
     let least = if cohort.pace == 0 { 1 } else { most / 4 };
+    let remaining = cohort.tasks.saturating_sub(chunk.start);
     let size = chunk_size(remaining, cohort.share_bits, least, claim);
     notes.size.set(size);
     Ahead { start: block.own(&claims.next).fetch_add(size, Relaxed), signal }
@@ -383,37 +354,37 @@ unsafe fn next<B: Block, T: Body>(
     block: &B,
     list: &DropList,
     cohort: &Cohort,
-    sm: u32,
     ahead: Ahead,
     dropped: bool,
 ) -> Chunk {
     let notes = block.notes();
-    let took = (block.clock() as u32).wrapping_sub(notes.clock.get());
+    let seen = notes.seen.get();
+    let Halves { high: rest, low: start } = Halves::unpack(notes.claimed.get());
+    let (most, size) = (notes.most.get(), notes.size.get());
+    let Halves { high: before, .. } = Halves::unpack(notes.batch.get());
     let mut signal = ahead.signal;
-    if !T::YIELDS && took / STALE_LOOKS >= cohort.pace {
+    if !T::YIELDS && (block.clock() as u32).wrapping_sub(before) / STALE_LOOKS >= cohort.pace {
         // It may have changed long ago; and what looking costs is little beside such a chunk.
         // SAFETY: the caller's promise.
         signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
     }
-    let goes_on = !dropped && (signal == notes.seen.get() || cohort.signal.grants_with(signal, sm));
-    let claimed = match notes.rest.get() {
-        0 => claimed_chunk(cohort, ahead.start, notes.size.get()),
-        rest => Chunk { start: notes.start.get(), len: rest, drops: 0 },
+    let goes_on = !dropped && (signal == seen || cohort.signal.grants_with(signal, block.sm()));
+    let claimed = match rest {
+        0 => claimed_chunk(cohort, ahead.start, size),
+        len => Chunk { start, len, drops: 0 },
     };
     if claimed.len == 0 {
         notes.over.set(1);
-        let chunk = if goes_on { drops::take(list) } else { Chunk::NONE };
-        return if chunk.len > 0 { chunk } else { Chunk::over(notes.most.get()) };
+        return if goes_on { drops::take(list, list.available.load(Relaxed)) } else { Chunk::NONE };
     }
     if !goes_on && drops::put(list, claimed) {
-        notes.rest.set(0);
+        notes.claimed.set(0);
         notes.over.set(1);
         return Chunk::NONE;
     }
     // Without room on the list, it all runs here and now.
-    let len = claimed.len.min(notes.most.get());
-    notes.start.set(claimed.start + len);
-    notes.rest.set(claimed.len - len);
+    let len = claimed.len.min(most);
+    notes.claimed.set(Halves { high: claimed.len - len, low: claimed.start + len }.pack());
     Chunk { len, ..claimed }
 }
 
@@ -421,31 +392,41 @@ unsafe fn next<B: Block, T: Body>(
 /// long tasks and blocks with short ones end together (guided self-scheduling, Polychronopoulos and
 /// Kuck 1987), but from `least` to `most`, and one at least.
 #[inline(always)]
-fn chunk_size(remaining: u32, share_bits: u8, least: u32, most: u32) -> u32 {
+fn chunk_size(remaining: u32, share_bits: u32, least: u32, most: u32) -> u32 {
     (remaining >> share_bits).max(least).min(most).max(1)
 }
 
 /// Counts this block and its tasks out of the cohort; the last block posts the cohort.
 ///
 /// Runs on one thread, after a barrier of the whole block.
+///
+/// # Safety
+///
+/// As [`run`].
 #[inline(always)]
-fn leave(control: &ControlBlock, post: &Post, cohort: &Cohort, own: Posted) {
+unsafe fn leave(notes: &Notes, cohort: &Cohort) {
+    // SAFETY: the caller's promise.
+    let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
+    let done = notes.done.get();
     // Nobody uses the other one: the launch before on this control block is out, and the one after
     // comes when this one is out.
-    control.claims[1 - cohort.turn()].next.store(0, Relaxed);
+    let [one, other] = &control.claims;
+    let unused = if core::ptr::eq(one, cohort.claims) { other } else { one };
+    unused.next.store(0, Relaxed);
     // In bounds, which the compiler sees.
     let left = &control.left[cohort.slot as usize % COHORT_SLOTS];
     // Read-modify-writes carry no ordering in PTX, so the orderings are fences.
     // Release: what this block wrote comes before its count below, which the next launch of the
     // stream may look at.
     fence_release();
-    let before = left.fetch_add(departures(1, own.done), Relaxed);
+    let before = left.fetch_add(departures(1, done), Relaxed);
     let before = Halves::unpack(before.wrapping_sub(cohort.left));
     if before.high + 1 == cohort.blocks {
         // Acquire: the last block takes over what all other blocks of the cohort wrote. Release, to
         // the host: all of that comes before the post.
         fence_acq_rel_to_host();
-        let all = Posted { done: before.low + own.done, ..own };
+        let amortize = notes.most.get().max(u32::from(done > 0));
+        let all = Posted { done: before.low + done, amortize };
         post.0.store(Post::word(cohort.ticket, all), Relaxed);
     }
 }

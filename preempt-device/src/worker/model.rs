@@ -55,7 +55,7 @@ struct Launch {
 #[derive(Clone, Copy)]
 struct Spec {
     lane: usize,
-    parity: u8,
+    parity: usize,
     ticket: u32,
     epoch: u64,
     blocks: u32,
@@ -81,6 +81,7 @@ impl Launch {
         let tasks = self.memory.0.len() as u32;
         Cohort {
             control: &self.control,
+            claims: &self.control.claims[parity],
             lane: &self.lanes[lane],
             post: &self.posts[lane],
             drops: &self.drops,
@@ -91,14 +92,13 @@ impl Launch {
             tasks,
             grid: [tasks, 1, 1],
             row_reciprocal: 0,
+            layer_reciprocal: 0,
             ticket,
             blocks,
-            workers: blocks,
             amortize: 1,
             pace: 0,
-            slot: lane as u8,
-            parity,
             share_bits: share_bits(blocks),
+            slot: lane as u8,
             barrier: false,
         }
     }

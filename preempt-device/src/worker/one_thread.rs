@@ -48,8 +48,8 @@ impl<F: FnMut(u32, bool) -> bool, const YIELDS: bool> Body for Tasks<F, YIELDS> 
     fn seek(&mut self, index: u32) {
         self.0 = index;
     }
-    fn advance(&mut self) {
-        self.0 += 1;
+    fn index(&self) -> u32 {
+        self.0
     }
     fn run(&mut self, droppable: bool) -> bool {
         (self.1)(self.0, droppable)

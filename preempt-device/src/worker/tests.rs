@@ -35,6 +35,7 @@ impl Launch {
     fn cohort(&self, tasks: u32, generation: u32, ticket: u32, epoch: u64, blocks: u32) -> Cohort {
         Cohort {
             control: &self.control,
+            claims: &self.control.claims[generation as usize % 2],
             lane: &self.lane,
             post: &self.post,
             drops: &*self.drops,
@@ -44,15 +45,14 @@ impl Launch {
             left: self.control.left[0].load(Ordering::Relaxed),
             grid: [tasks, 1, 1],
             row_reciprocal: 0,
+            layer_reciprocal: 0,
             tasks,
             ticket,
             blocks,
-            workers: blocks,
             amortize: 4,
             pace: 0,
-            slot: 0,
-            parity: (generation % 2) as u8,
             share_bits: share_bits(blocks),
+            slot: 0,
             barrier: true,
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Post, Posted, row_reciprocal, share_bits};
+use preempt_device::abi::{Cohort, Post, Posted, reciprocal, share_bits};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
@@ -433,6 +433,10 @@ impl Core {
         };
         let cohort = Cohort {
             control: memory.control,
+            // SAFETY: as above, and a parity is 0 or 1.
+            claims: unsafe {
+                &raw const (*memory.control).claims[usize::from(order.control.parity)]
+            },
             // The device knows.
             lane: ptr::null(),
             post,
@@ -442,16 +446,15 @@ impl Core {
             after_word,
             left: order.left,
             grid: *extents,
-            row_reciprocal: row_reciprocal(extents[0]),
+            row_reciprocal: reciprocal(extents[0]),
+            layer_reciprocal: reciprocal(extents[1]),
             tasks: spec.tasks,
             ticket: order.ticket,
             blocks: order.blocks,
-            workers: order.workers,
             amortize,
             pace,
-            slot: order.slot,
-            parity: order.control.parity,
             share_bits: share_bits(order.workers),
+            slot: order.slot,
             barrier: true,
         };
         backend.launch(order.op, order.lane, grid, cohort)?;

@@ -133,8 +133,8 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
         self.index = index;
     }
 
-    fn advance(&mut self) {
-        self.index += 1;
+    fn index(&self) -> u32 {
+        self.index
     }
 
     fn run(&mut self, droppable: bool) -> bool {

@@ -511,6 +511,7 @@ mod tests {
 
     const COHORT: Cohort = Cohort {
         control: ptr::null(),
+        claims: ptr::null(),
         lane: ptr::null(),
         post: ptr::null(),
         drops: ptr::null(),
@@ -521,14 +522,13 @@ mod tests {
         tasks: 0,
         grid: [0; 3],
         row_reciprocal: 0,
+        layer_reciprocal: 0,
         ticket: 1,
         blocks: 0,
-        workers: 0,
         amortize: 0,
         pace: 0,
-        slot: 0,
-        parity: 0,
         share_bits: 0,
+        slot: 0,
         barrier: true,
     };
 
