@@ -27,6 +27,21 @@ impl CudaBlock {
         let elected = (x * y * z - 1) & !31;
         CudaBlock { elected: crate::thread::thread_number() == elected, turn: false }
     }
+
+    /// Has the elected thread write a chunk where all threads read it after the barrier that has to follow.
+    #[inline(always)]
+    fn publish(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> *const u64 {
+        // Two words in turn: a slow warp may still read the last claim while the elected thread
+        // writes the next one. It cannot be two claims behind, since a barrier lies between.
+        let slot = target::loop_slot().wrapping_add(usize::from(self.turn));
+        self.turn = !self.turn;
+        if self.elected {
+            let chunk = decide(self);
+            // SAFETY: the slot is this block's, and nobody reads this word before the barrier.
+            unsafe { slot.write(chunk.pack()) };
+        }
+        slot
+    }
 }
 
 impl Block for CudaBlock {
@@ -75,18 +90,18 @@ impl Block for CudaBlock {
 
     #[inline(always)]
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
-        // Two words in turn: a slow warp may still read the last claim while the elected thread
-        // writes the next one. It cannot be two claims behind, since a barrier lies between.
-        let slot = target::loop_slot().wrapping_add(usize::from(self.turn));
-        self.turn = !self.turn;
-        if self.elected {
-            let chunk = decide(self);
-            // SAFETY: the slot is this block's, and nobody reads this word before the barrier.
-            unsafe { slot.write(chunk.pack()) };
-        }
+        let slot = self.publish(decide);
         target::loop_barrier();
         // SAFETY: written before the barrier, and not again before the next one.
         Chunk::unpack(unsafe { slot.read() })
+    }
+
+    #[inline(always)]
+    fn elect_any(&mut self, predicate: bool, decide: impl FnOnce(&Self) -> Chunk) -> (Chunk, bool) {
+        let slot = self.publish(decide);
+        let any = target::loop_barrier_or(predicate);
+        // SAFETY: as above.
+        (Chunk::unpack(unsafe { slot.read() }), any)
     }
 
     #[inline(always)]

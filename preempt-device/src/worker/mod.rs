@@ -51,6 +51,9 @@ pub trait Block {
     /// No thread returns before every thread has called.
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk;
 
+    /// As [`elect`](Block::elect); also whether any thread called with `true`.
+    fn elect_any(&mut self, predicate: bool, decide: impl FnOnce(&Self) -> Chunk) -> (Chunk, bool);
+
     /// Runs `last` on the elected thread, after every thread of the block has called.
     fn elect_last(&mut self, last: impl FnOnce(&Self));
 
@@ -135,27 +138,44 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     while chunk.len > 0 {
         if !is_alone {
             // SAFETY: the caller's promise.
-            block.lead(|block| unsafe { ahead = look_ahead(block, claims, cohort, chunk) });
+            block.lead(|block| unsafe { look_ahead(block, claims, cohort, chunk, &mut ahead) });
         }
         let (mut left, mut drops) = (chunk.len, chunk.drops);
         body.seek(chunk.start);
         // The test is in the middle so that the first round is like every other: with one at
         // the top, the compiler peels that round off and the kernel's body is there twice.
-        let dropped = loop {
+        chunk = loop {
             let dropped = body.run(drops < MAX_DROPS);
-            if T::YIELDS && block.any(dropped) {
+            let is_last = left == 1;
+            let (then, dropped) = if is_last && !is_alone {
+                // SAFETY: the caller's promise.
+                let ready = |block: &B| unsafe { ready::<B, T>(block, cohort, ahead) };
+                if T::YIELDS {
+                    block.elect_any(dropped, ready)
+                } else {
+                    (block.elect(ready), false)
+                }
+            } else {
+                (Chunk::NONE, T::YIELDS && block.any(dropped))
+            };
+            if T::YIELDS && dropped {
                 let rest = Chunk { start: body.index(), len: left, drops };
                 if drops::put_back(block, list, rest) {
-                    break true;
+                    // SAFETY: the caller's promise.
+                    break block.elect(|block| unsafe { next(block, list, cohort, ahead, true) });
                 }
                 // No room on the list, so the task runs again here and now.
                 drops = MAX_DROPS;
                 continue;
             }
-            left -= 1;
-            if left == 0 {
-                break false;
+            if is_last {
+                if then.len > 0 || is_alone {
+                    break then;
+                }
+                // SAFETY: the caller's promise.
+                break block.elect(|block| unsafe { next(block, list, cohort, ahead, false) });
             }
+            left -= 1;
             drops = 0;
             body.seek(body.index() + 1);
             if cohort.barrier {
@@ -163,11 +183,6 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 block.barrier();
             }
         };
-        if is_alone {
-            break;
-        }
-        // SAFETY: the caller's promise.
-        chunk = block.elect(|block| unsafe { next::<B, T>(block, list, cohort, ahead, dropped) });
     }
     block.release_next();
     // SAFETY: the caller promises that they are alive until the post is written.
@@ -213,7 +228,6 @@ unsafe fn first<B: Block>(
     notes.batch.set(0);
     notes.most.set(0);
     notes.done.set(0);
-    notes.over.set(u32::from(over));
     if !cohort.signal.grants_with(seen, block.sm()) || after_word != cohort.after_word {
         return Chunk::NONE;
     }
@@ -222,7 +236,8 @@ unsafe fn first<B: Block>(
         // One at first, to see how long it takes.
         let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
         let size = chunk_size(cohort.tasks - claimed, cohort.share_bits, 1, most);
-        chunk = claimed_chunk(cohort, claims.next.fetch_add(size, Relaxed), size);
+        let start = claims.next.fetch_add(size, Relaxed);
+        chunk = Chunk { start, len: tasks_from(cohort, start, size), drops: 0 };
     }
     if is_alone {
         notes.done.set(chunk.len);
@@ -237,10 +252,10 @@ const CLAIMED_LOOKS: u32 = 2;
 /// of what the block saw when these were: to look at the end of each would hold the block up.
 const STALE_LOOKS: u32 = 4;
 
-/// What there is of `size` tasks from `start` on.
+/// How many there are of `size` tasks from `start` on.
 #[inline(always)]
-fn claimed_chunk(cohort: &Cohort, start: u32, size: u32) -> Chunk {
-    Chunk { start, len: cohort.tasks.saturating_sub(start).min(size), drops: 0 }
+fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
+    cohort.tasks.saturating_sub(start).min(size)
 }
 
 /// A word that only the elected thread uses, and that the compiler leaves where it is.
@@ -274,7 +289,8 @@ impl<T> fmt::Debug for Note<T> {
 pub struct Notes {
     /// The last word of the lane that grants the SM.
     seen: Note<u64>,
-    /// What is claimed and neither runs nor has run: so many tasks (high half) from the one in the low half on.
+    /// What is claimed and has not run, but for chunks from the list: so many tasks (high half) from the one in the
+    /// low half on. While a chunk of it runs, what is behind that one.
     claimed: Note<u64>,
     /// When the tasks that run were started (high half), and how many they are; none before the first ones.
     batch: Note<u64>,
@@ -284,14 +300,12 @@ pub struct Notes {
     size: Note<u32>,
     /// Tasks that the block has done, and those that run.
     done: Note<u32>,
-    /// Not 0 if nothing is claimed ahead any more.
-    over: Note<u32>,
 }
 
 /// What the elected thread asked for when tasks were started. It is not waited for, and there when they end.
 #[derive(Clone, Copy, Default)]
 struct Ahead {
-    /// Where the next chunk starts, if that is a task.
+    /// Where the last claim starts. If that is no task, there is nothing to claim any more.
     start: u32,
     /// The lane's word.
     signal: u64,
@@ -318,29 +332,75 @@ fn limit(cohort: &Cohort, took: u32, len: u32) -> u32 {
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn look_ahead<B: Block>(block: &B, claims: &Claims, cohort: &Cohort, chunk: Chunk) -> Ahead {
+unsafe fn look_ahead<B: Block>(
+    block: &B,
+    claims: &Claims,
+    cohort: &Cohort,
+    chunk: Chunk,
+    ahead: &mut Ahead,
+) {
     // SAFETY: the caller's promise.
-    let signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    ahead.signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
     let notes = block.notes();
     let Halves { high: before, low: len } = Halves::unpack(notes.batch.get());
-    let Halves { high: rest, .. } = Halves::unpack(notes.claimed.get());
-    let (over, done) = (notes.over.get(), notes.done.get());
+    let Halves { high: rest, low: start } = Halves::unpack(notes.claimed.get());
+    let done = notes.done.get();
     let now = block.clock() as u32;
-    let most = limit(cohort, now.wrapping_sub(before), len);
     notes.batch.set(Halves { high: now, low: chunk.len }.pack());
-    notes.most.set(most);
     notes.done.set(done + chunk.len);
-    if rest | over != 0 {
-        notes.size.set(0);
-        return Ahead { start: 0, signal };
+    if rest > chunk.len {
+        let behind = Halves { high: rest - chunk.len, low: start + chunk.len };
+        notes.claimed.set(behind.pack());
+        return;
     }
+    notes.claimed.set(0);
+    if ahead.start >= cohort.tasks {
+        return;
+    }
+    let most = limit(cohort, now.wrapping_sub(before), len);
     let claim = if cohort.pace == 0 { most } else { most * CLAIMED_LOOKS };
     // Below a quarter of the time between two looks, looking costs more than an even end gains.
     let least = if cohort.pace == 0 { 1 } else { most / 4 };
     let remaining = cohort.tasks.saturating_sub(chunk.start);
     let size = chunk_size(remaining, cohort.share_bits, least, claim);
+    ahead.start = block.own(&claims.next).fetch_add(size, Relaxed);
+    notes.most.set(most);
     notes.size.set(size);
-    Ahead { start: block.own(&claims.next).fetch_add(size, Relaxed), signal }
+}
+
+/// What is claimed and does not run, as the claim that was under way has ended.
+#[inline(always)]
+fn claimed(notes: &Notes, cohort: &Cohort, ahead: Ahead) -> Halves {
+    let claimed = Halves::unpack(notes.claimed.get());
+    if claimed.high > 0 {
+        return claimed;
+    }
+    let high = tasks_from(cohort, ahead.start, notes.size.get());
+    let claimed = Halves { high, low: ahead.start };
+    notes.claimed.set(claimed.pack());
+    claimed
+}
+
+/// The chunk after the one that ends now, if that is claimed and the signal is the one that the block has seen; or
+/// else [`next`] has to find one.
+///
+/// # Safety
+///
+/// As [`run`].
+#[inline(always)]
+unsafe fn ready<B: Block, T: Body>(block: &B, cohort: &Cohort, ahead: Ahead) -> Chunk {
+    let notes = block.notes();
+    let seen = notes.seen.get();
+    let Halves { high: before, .. } = Halves::unpack(notes.batch.get());
+    let most = notes.most.get();
+    let Halves { high: rest, low: start } = claimed(notes, cohort, ahead);
+    let mut signal = ahead.signal;
+    if !T::YIELDS && (block.clock() as u32).wrapping_sub(before) / STALE_LOOKS >= cohort.pace {
+        // It may have changed long ago; and what looking costs is little beside such a chunk.
+        // SAFETY: the caller's promise.
+        signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    }
+    Chunk { start, len: if signal == seen { rest.min(most) } else { 0 }, drops: 0 }
 }
 
 /// The chunk after the one that has just ended, `dropped` if in its middle. If the block has to leave, what
@@ -350,7 +410,7 @@ unsafe fn look_ahead<B: Block>(block: &B, claims: &Claims, cohort: &Cohort, chun
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn next<B: Block, T: Body>(
+unsafe fn next<B: Block>(
     block: &B,
     list: &DropList,
     cohort: &Cohort,
@@ -358,34 +418,22 @@ unsafe fn next<B: Block, T: Body>(
     dropped: bool,
 ) -> Chunk {
     let notes = block.notes();
-    let seen = notes.seen.get();
-    let Halves { high: rest, low: start } = Halves::unpack(notes.claimed.get());
-    let (most, size) = (notes.most.get(), notes.size.get());
-    let Halves { high: before, .. } = Halves::unpack(notes.batch.get());
-    let mut signal = ahead.signal;
-    if !T::YIELDS && (block.clock() as u32).wrapping_sub(before) / STALE_LOOKS >= cohort.pace {
-        // It may have changed long ago; and what looking costs is little beside such a chunk.
-        // SAFETY: the caller's promise.
-        signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
+    // SAFETY: the caller's promise.
+    let signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    let goes_on = !dropped && cohort.signal.grants_with(signal, block.sm());
+    if goes_on {
+        notes.seen.set(signal);
     }
-    let goes_on = !dropped && (signal == seen || cohort.signal.grants_with(signal, block.sm()));
-    let claimed = match rest {
-        0 => claimed_chunk(cohort, ahead.start, size),
-        len => Chunk { start, len, drops: 0 },
-    };
-    if claimed.len == 0 {
-        notes.over.set(1);
+    if len == 0 {
         return if goes_on { drops::take(list, list.available.load(Relaxed)) } else { Chunk::NONE };
     }
+    let claimed = Chunk { start, len, drops: 0 };
     if !goes_on && drops::put(list, claimed) {
-        notes.claimed.set(0);
-        notes.over.set(1);
         return Chunk::NONE;
     }
     // Without room on the list, it all runs here and now.
-    let len = claimed.len.min(most);
-    notes.claimed.set(Halves { high: claimed.len - len, low: claimed.start + len }.pack());
-    Chunk { len, ..claimed }
+    Chunk { len: len.min(notes.most.get()), ..claimed }
 }
 
 /// How many tasks to claim when `remaining` are left: half of an even share or less, so that blocks with

@@ -31,6 +31,10 @@ impl Block for OneThread {
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
         decide(self)
     }
+    fn elect_any(&mut self, predicate: bool, decide: impl FnOnce(&Self) -> Chunk) -> (Chunk, bool) {
+        (decide(self), predicate)
+    }
+
     fn elect_last(&mut self, last: impl FnOnce(&Self)) {
         last(self)
     }

@@ -107,6 +107,10 @@ impl worker::Block for CpuBlock {
         decide(self)
     }
 
+    fn elect_any(&mut self, predicate: bool, decide: impl FnOnce(&Self) -> Chunk) -> (Chunk, bool) {
+        (decide(self), predicate)
+    }
+
     fn elect_last(&mut self, last: impl FnOnce(&Self)) {
         last(self)
     }
