@@ -193,7 +193,7 @@ impl Signal {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Claims {
-    /// The next task that nobody has claimed. It grows beyond the last one, but only by what blocks claim that
+    /// The next task that nobody has claimed, counted from [`Cohort::handed`]. It grows beyond the last one, but only by what blocks claim that
     /// started before that was claimed, so it does not go round.
     pub next: AtomicU32,
 }
@@ -203,7 +203,7 @@ pub struct Claims {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ControlBlock {
-    /// Launches use the two in turn ([`Cohort::claims`]); each zeroes the other one's.
+    /// Launches use the two in turn ([`Cohort::claims`]); each cohort zeroes the other one's.
     pub claims: [Claims; 2],
     /// For each slot: the blocks that ever left (high half) and the tasks that they finished (low
     /// half), added up over all cohorts that used the slot; see [`departures`].
@@ -339,10 +339,10 @@ pub struct Cohort {
     pub tasks: u32,
     /// Block-tasks in x, y and z: the grid that the kernel sees.
     pub grid: [u32; 3],
-    /// [`reciprocal`] of the grid's x.
-    pub row_reciprocal: u64,
-    /// [`reciprocal`] of the grid's y.
-    pub layer_reciprocal: u64,
+    /// The grid's x.
+    pub row: Divisor,
+    /// The grid's y.
+    pub layer: Divisor,
     /// Which use of the post this cohort is; from 1 to [`MAX_TICKET`].
     pub ticket: u32,
     /// Blocks in this cohort's grid.
@@ -355,6 +355,14 @@ pub struct Cohort {
     /// [`share_bits`] of the blocks of this kernel that fill the device: chunks shrink when fewer tasks remain than
     /// would occupy these.
     pub share_bits: u32,
+    /// If chunks take less than this, in units of the same clock, claims come so often that the blocks wait for each
+    /// other: each then claims several chunks at once.
+    pub crowd: u32,
+    /// So many of the first tasks are not claimed: each block of the launch's first cohort starts with the one that
+    /// has its number. 0 if that cohort was queued behind another launch.
+    pub handed: u32,
+    /// Whether this is the launch's first cohort, and its blocks have those tasks.
+    pub is_first: bool,
     /// Index into [`ControlBlock::left`].
     pub slot: u8,
     /// Whether the next task of a chunk must not start before all threads have ended the one before:
@@ -369,24 +377,39 @@ pub const fn share_bits(workers: u32) -> u32 {
     if bits < 31 { bits } else { 31 }
 }
 
-/// What [`quotient`] takes instead of `divisor`: 2⁶⁴ / `divisor`, rounded up; 0 for 1.
-pub const fn reciprocal(divisor: u32) -> u64 {
-    if divisor <= 1 { 0 } else { u64::MAX / divisor as u64 + 1 }
+/// A divisor from 1 to [`MAX_TASKS`], for division by a multiplication: a GPU has no instruction for it, and takes
+/// longer for one than for a small kernel's body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Divisor {
+    /// 2³¹⁺ˡ / divisor, rounded up, where 2ˡ is the first power of two that is no less than the divisor; 0 for 1.
+    multiplier: u32,
+    /// l - 1.
+    shift: u32,
 }
 
-/// `dividend / divisor` without a division, which takes a GPU longer than a small kernel's body.
-///
-/// Exact: the reciprocal is too large by less than `divisor` / 2⁶⁴ of it, and that times `dividend` is less than what
-/// is missing to the next multiple.
-#[inline(always)]
-pub const fn quotient(dividend: u32, reciprocal: u64) -> u32 {
-    if reciprocal == 0 {
-        return dividend;
+impl Divisor {
+    /// Division by `divisor`.
+    pub const fn new(divisor: u32) -> Divisor {
+        if divisor <= 1 {
+            return Divisor { multiplier: 0, shift: 0 };
+        }
+        let shift = 31 - (divisor - 1).leading_zeros();
+        let power = 1 << (32 + shift);
+        Divisor { multiplier: u64::div_ceil(power, divisor as u64) as u32, shift }
     }
-    // The upper half of the product of 32 and 64 bits, of whose parts only the lowest 32 bits have no part in it.
-    let Halves { high, low } = Halves::unpack(reciprocal);
-    let (upper, lower) = (dividend as u64 * high as u64, dividend as u64 * low as u64);
-    ((upper + (lower >> 32)) >> 32) as u32
+
+    /// The quotient of `dividend`, which is at most [`MAX_TASKS`], rounded down.
+    ///
+    /// Exact (Granlund and Montgomery 1994, theorem 4.2): the multiplier is too large by less than 2ˡ / divisor, and
+    /// that times a dividend of 31 bits is less than what is missing to the next multiple.
+    #[inline(always)]
+    pub const fn of(self, dividend: u32) -> u32 {
+        match self.multiplier {
+            0 => dividend,
+            multiplier => ((dividend as u64 * multiplier as u64) >> 32) as u32 >> self.shift,
+        }
+    }
 }
 
 #[cfg(not(loom))]
@@ -397,7 +420,7 @@ const _: () = {
     assert!(size_of::<ControlBlock>() == 256);
     assert!(size_of::<DropList>() == 128 + 8 * DROP_CAPACITY);
     assert!(size_of::<Post>() == 8);
-    assert!(size_of::<Cohort>() == 128);
+    assert!(size_of::<Cohort>() == 136);
 };
 
 #[cfg(test)]
@@ -454,13 +477,14 @@ mod tests {
 
     #[test]
     fn quotients_are_exact() {
-        let numbers = [0, 1, 2, 3, 7, 255, 256, 257, 65_535, 1 << 20, MAX_TASKS, u32::MAX];
+        let numbers = [0, 1, 2, 3, 7, 255, 256, 257, 65_535, 1 << 20, (1 << 30) + 1, MAX_TASKS];
         for x in numbers.into_iter().chain(2..3000).filter(|&x| x > 0) {
-            let reciprocal = reciprocal(x);
-            let multiples = (0..4).map(|n| (u32::MAX / x).saturating_sub(n) * x);
+            let divisor = Divisor::new(x);
+            let multiples = (0..4).map(|n| (MAX_TASKS / x).saturating_sub(n) * x);
             for multiple in multiples.chain([x, x.saturating_mul(2)]).chain(numbers) {
                 for index in [multiple, multiple.saturating_sub(1), multiple.saturating_add(1)] {
-                    assert_eq!(quotient(index, reciprocal), index / x, "{index} / {x}");
+                    let index = index.min(MAX_TASKS);
+                    assert_eq!(divisor.of(index), index / x, "{index} / {x}");
                 }
             }
         }

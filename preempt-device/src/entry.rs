@@ -1,7 +1,7 @@
 //! What the two device entries of a kernel run. Public for expansions, and for entries with other loops
 //! ([`with_loop`]), to compare with.
 
-use crate::abi::{Cohort, quotient};
+use crate::abi::Cohort;
 use crate::target;
 use crate::thread::UVec3;
 use crate::worker::{self, Block, Body, Chunk, Notes};
@@ -48,6 +48,11 @@ impl Block for CudaBlock {
     #[inline(always)]
     fn sm(&self) -> u32 {
         target::sm_id()
+    }
+
+    #[inline(always)]
+    fn number(&self) -> u32 {
+        target::block_number()
     }
 
     #[inline(always)]
@@ -130,8 +135,8 @@ fn position(cohort: &Cohort, index: u32) -> [u32; 3] {
     if y == 1 && z == 1 {
         return [index, 0, 0];
     }
-    let row = quotient(index, cohort.row_reciprocal);
-    let layer = if z == 1 { 0 } else { quotient(row, cohort.layer_reciprocal) };
+    let row = cohort.row.of(index);
+    let layer = if z == 1 { 0 } else { cohort.layer.of(row) };
     [index - row * x, row - layer * y, layer]
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use preempt_device::abi::{
-    COHORT_SLOTS, Claims, Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange,
-    reciprocal, share_bits,
+    COHORT_SLOTS, Claims, Cohort, ControlBlock, Divisor, DropList, Lane, Post, Posted, Signal,
+    SmRange, share_bits,
 };
 use preempt_device::host::{Amortize, Call};
 
@@ -24,6 +24,7 @@ pub struct Control {
     epoch: u64,
     /// The most time of a chunk, in the blocks' clock.
     pace: u32,
+    claim_time: u32,
 }
 
 /// Offsets of the parts of the memory, which starts at a multiple of 256 bytes.
@@ -34,6 +35,8 @@ const WORDS: usize = (DROPS as usize + size_of::<DropList>()) / size_of::<u64>()
 
 /// How long a chunk takes at most, as in preempt.
 const PACE: Duration = Duration::from_micros(5);
+/// How long blocks have for a claim each, as in preempt.
+const CLAIM_TIME: Duration = Duration::from_nanos(4);
 /// The most tasks of a chunk, as in preempt.
 const AMORTIZE: u32 = 1024;
 
@@ -46,7 +49,8 @@ impl Control {
     pub fn new(gpu: Gpu) -> Result<Control, Error> {
         let pace = gpu.ticks(PACE)?.try_into().unwrap_or(u32::MAX);
         let (memory, post) = (Array::zeroed(WORDS)?, Pinned::filled(0, 1)?);
-        Ok(Control { memory, post, ticket: 0, epoch: 0, pace })
+        let claim_time = gpu.ticks(CLAIM_TIME)?.try_into().unwrap_or(u32::MAX);
+        Ok(Control { memory, post, ticket: 0, epoch: 0, pace, claim_time })
     }
 
     /// A cohort for a launch of `call` in `blocks` blocks that may use all SMs. `barrier` says
@@ -81,8 +85,8 @@ impl Control {
             left: 0,
             tasks: grid.count() as u32,
             grid: [grid.x, grid.y, grid.z],
-            row_reciprocal: reciprocal(grid.x),
-            layer_reciprocal: reciprocal(grid.y),
+            row: Divisor::new(grid.x),
+            layer: Divisor::new(grid.y),
             ticket: self.ticket,
             blocks,
             amortize: match call.amortizing_factor() {
@@ -91,6 +95,9 @@ impl Control {
             },
             pace: self.pace,
             share_bits: share_bits(blocks),
+            crowd: blocks.saturating_mul(self.claim_time),
+            handed: blocks,
+            is_first: true,
             slot: 0,
             barrier,
         })

@@ -129,6 +129,35 @@ pub(crate) fn lane_id() -> u32 {
     lane
 }
 
+/// The number of the block in its grid of the hardware's. By this name of a register whoever checks the PTX knows
+/// that it is the worker loop that asks (`preempt::ptx`).
+#[inline(always)]
+pub(crate) fn block_number() -> u32 {
+    let number: u32;
+    // SAFETY: reads a special register.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .u32 %preempt_number;",
+            "mov.u32 %preempt_number, %ctaid.x;",
+            "mov.u32 {}, %preempt_number;",
+            "}}",
+            out(reg32) number,
+            options(nomem, nostack),
+        );
+    }
+    number
+}
+
+/// The same value, of which the compiler does not know that it is the same.
+#[inline(always)]
+pub(crate) fn opaque(value: u32) -> u32 {
+    let same: u32;
+    // SAFETY: a move between registers.
+    unsafe { asm!("mov.u32 {}, {};", out(reg32) same, in(reg32) value, options(nomem, nostack)) }
+    same
+}
+
 #[inline(always)]
 pub(crate) fn sm_id() -> u32 {
     let sm: u32;

@@ -123,6 +123,10 @@ pub(crate) mod primitives {
         current().sm
     }
 
+    pub(crate) fn opaque(value: u32) -> u32 {
+        value
+    }
+
     pub(crate) fn shared_base() -> *mut u8 {
         current().shared
     }

@@ -9,6 +9,7 @@ use core::fmt;
 
 use crate::abi::{COHORT_SLOTS, Claims, Cohort, DropList, Halves, Post, Posted, departures};
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
+use crate::target;
 
 mod drops;
 #[cfg(all(test, loom))]
@@ -22,6 +23,9 @@ mod tests;
 pub trait Block {
     /// The SM that the block is on.
     fn sm(&self) -> u32;
+
+    /// The number of the block in its cohort, from 0.
+    fn number(&self) -> u32;
 
     /// A clock that only grows; [`Cohort::pace`] says how much of it a chunk may take.
     fn clock(&self) -> u64;
@@ -191,9 +195,6 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
 
 /// The first chunk of a block, or [`Chunk::NONE`] if it has to leave.
 ///
-/// Claims are relaxed: they hand out an index and nothing else. What earlier tasks wrote reaches a
-/// later cohort through leave, post and launch, or through the list.
-///
 /// # Safety
 ///
 /// As [`run`].
@@ -206,11 +207,49 @@ unsafe fn first<B: Block>(
     is_alone: bool,
 ) -> Chunk {
     // SAFETY: the caller's promise.
-    let lane = unsafe { &*cohort.lane };
+    let seen = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    let notes = block.notes();
+    notes.seen.set(seen);
+    notes.claimed.set(0);
+    notes.batch.set(0);
+    notes.most.set(0);
+    notes.done.set(0);
+    let chunk = if cohort.is_first {
+        block.await_previous();
+        let number = block.number();
+        let own = Chunk { start: number, len: u32::from(number < cohort.handed), drops: 0 };
+        let goes_on = own.len == 0 || cohort.signal.grants_with(seen, block.sm());
+        // Nobody else has its task. Without room on the list, it runs here and now.
+        if goes_on || !drops::put(list, own) { own } else { Chunk::NONE }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { first_claimed(block, claims, list, cohort, seen) }
+    };
+    if is_alone {
+        notes.done.set(chunk.len);
+    }
+    chunk
+}
+
+/// The first chunk of a block that has none of its own.
+///
+/// Claims are relaxed: they hand out an index and nothing else. What earlier tasks wrote reaches a
+/// later cohort through leave, post and launch, or through the list.
+///
+/// # Safety
+///
+/// As [`run`].
+#[inline(always)]
+unsafe fn first_claimed<B: Block>(
+    block: &B,
+    claims: &Claims,
+    list: &DropList,
+    cohort: &Cohort,
+    seen: u64,
+) -> Chunk {
     // Ahead of the branches, here and below, so that the loads are under way at the same time. Nobody touches this
     // count before the grid before is over.
     let claimed = claims.next.load(Relaxed);
-    let seen = lane.signal.load(Relaxed);
     block.await_previous();
     let available = list.available.load(Relaxed);
     let after_word = if cohort.after.is_null() {
@@ -221,41 +260,29 @@ unsafe fn first<B: Block>(
         // SAFETY: the caller's promise, as it is not null.
         unsafe { &*cohort.after }.load(Relaxed)
     };
-    let over = claimed >= cohort.tasks;
-    let notes = block.notes();
-    notes.seen.set(seen);
-    notes.claimed.set(0);
-    notes.batch.set(0);
-    notes.most.set(0);
-    notes.done.set(0);
     if !cohort.signal.grants_with(seen, block.sm()) || after_word != cohort.after_word {
         return Chunk::NONE;
     }
-    let mut chunk = drops::take(list, available);
-    if chunk.len == 0 && !over {
-        // One at first, to see how long it takes.
-        let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
-        let size = chunk_size(cohort.tasks - claimed, cohort.share_bits, 1, most);
-        let start = claims.next.fetch_add(size, Relaxed);
-        chunk = Chunk { start, len: tasks_from(cohort, start, size), drops: 0 };
+    let chunk = drops::take(list, available);
+    let remaining = tasks_from(cohort, claimed, u32::MAX);
+    if chunk.len > 0 || remaining == 0 {
+        return chunk;
     }
-    if is_alone {
-        notes.done.set(chunk.len);
-    }
-    chunk
+    // One at first, to see how long it takes.
+    let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
+    let size = chunk_size(remaining, cohort.share_bits, 1, most);
+    let start = claims.next.fetch_add(size, Relaxed);
+    Chunk { start: cohort.handed + start, len: tasks_from(cohort, start, size), drops: 0 }
 }
-
-/// How many times as many tasks as may run between two looks are claimed at once, where their time decides.
-const CLAIMED_LOOKS: u32 = 2;
 
 /// As long as tasks take less than so many times the time between two looks, the next ones are started on account
 /// of what the block saw when these were: to look at the end of each would hold the block up.
 const STALE_LOOKS: u32 = 4;
 
-/// How many there are of `size` tasks from `start` on.
+/// How many there are of `size` claimed tasks from `start` on.
 #[inline(always)]
 fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
-    cohort.tasks.saturating_sub(start).min(size)
+    (cohort.tasks - cohort.handed).saturating_sub(start).min(size)
 }
 
 /// A word that only the elected thread uses, and that the compiler leaves where it is.
@@ -305,7 +332,8 @@ pub struct Notes {
 /// What the elected thread asked for when tasks were started. It is not waited for, and there when they end.
 #[derive(Clone, Copy, Default)]
 struct Ahead {
-    /// Where the last claim starts. If that is no task, there is nothing to claim any more.
+    /// Where the last claim starts, counted as [`Claims::next`] is. If that is no task, there is nothing to claim any
+    /// more.
     start: u32,
     /// The lane's word.
     signal: u64,
@@ -354,11 +382,13 @@ unsafe fn look_ahead<B: Block>(
         return;
     }
     notes.claimed.set(0);
-    if ahead.start >= cohort.tasks {
+    if ahead.start >= cohort.tasks - cohort.handed {
         return;
     }
-    let most = limit(cohort, now.wrapping_sub(before), len);
-    let claim = if cohort.pace == 0 { most } else { most * CLAIMED_LOOKS };
+    let took = now.wrapping_sub(before);
+    let most = limit(cohort, took, len);
+    // Chunks whose claims come too often are claimed two or four at once.
+    let claim = most << (u32::from(took < cohort.crowd) + u32::from(took < cohort.crowd / 2));
     // Below a quarter of the time between two looks, looking costs more than an even end gains.
     let least = if cohort.pace == 0 { 1 } else { most / 4 };
     let remaining = cohort.tasks.saturating_sub(chunk.start);
@@ -375,8 +405,10 @@ fn claimed(notes: &Notes, cohort: &Cohort, ahead: Ahead) -> Halves {
     if claimed.high > 0 {
         return claimed;
     }
-    let high = tasks_from(cohort, ahead.start, notes.size.get());
-    let claimed = Halves { high, low: ahead.start };
+    // Or else the compiler would have all threads compute what follows from it.
+    let start = target::opaque(ahead.start);
+    let high = tasks_from(cohort, start, notes.size.get());
+    let claimed = Halves { high, low: cohort.handed + start };
     notes.claimed.set(claimed.pack());
     claimed
 }
@@ -456,11 +488,6 @@ unsafe fn leave(notes: &Notes, cohort: &Cohort) {
     // SAFETY: the caller's promise.
     let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
     let done = notes.done.get();
-    // Nobody uses the other one: the launch before on this control block is out, and the one after
-    // comes when this one is out.
-    let [one, other] = &control.claims;
-    let unused = if core::ptr::eq(one, cohort.claims) { other } else { one };
-    unused.next.store(0, Relaxed);
     // In bounds, which the compiler sees.
     let left = &control.left[cohort.slot as usize % COHORT_SLOTS];
     // Read-modify-writes carry no ordering in PTX, so the orderings are fences.
@@ -470,6 +497,11 @@ unsafe fn leave(notes: &Notes, cohort: &Cohort) {
     let before = left.fetch_add(departures(1, done), Relaxed);
     let before = Halves::unpack(before.wrapping_sub(cohort.left));
     if before.high + 1 == cohort.blocks {
+        // Nobody uses the other one: the launch before on this control block is out, and the one after
+        // comes when this one is out.
+        let [one, other] = &control.claims;
+        let unused = if core::ptr::eq(one, cohort.claims) { other } else { one };
+        unused.next.store(0, Relaxed);
         // Acquire: the last block takes over what all other blocks of the cohort wrote. Release, to
         // the host: all of that comes before the post.
         fence_acq_rel_to_host();

@@ -12,7 +12,8 @@ use super::drops::{put_back, take};
 use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, run};
 use crate::abi::{
-    Cohort, ControlBlock, DropList, Lane, Post, Posted, Signal, SmRange, departures, share_bits,
+    Cohort, ControlBlock, Divisor, DropList, Lane, Post, Posted, Signal, SmRange, departures,
+    share_bits,
 };
 use crate::atomic_shim::Ordering::Relaxed;
 
@@ -48,6 +49,8 @@ struct Launch {
     lanes: [Lane; 2],
     posts: [Post; 2],
     drops: DropList,
+    /// The tasks that the blocks of the cohort with ticket 1 start with.
+    handed: u32,
     memory: Memory,
 }
 
@@ -66,9 +69,15 @@ struct Spec {
 const FIRST: Spec = Spec { lane: 0, parity: 0, ticket: 1, epoch: 1, blocks: 1, left: 0 };
 
 impl Launch {
-    /// A launch with this many tasks.
+    /// A launch with this many tasks, all of which are claimed.
     fn new(tasks: u32) -> Arc<Launch> {
+        Launch::handing(0, tasks)
+    }
+
+    /// A launch with this many tasks, of which the first cohort's blocks have so many at once.
+    fn handing(handed: u32, tasks: u32) -> Arc<Launch> {
         Arc::new(Launch {
+            handed,
             control: ControlBlock::default(),
             lanes: Default::default(),
             posts: Default::default(),
@@ -91,13 +100,16 @@ impl Launch {
             left,
             tasks,
             grid: [tasks, 1, 1],
-            row_reciprocal: 0,
-            layer_reciprocal: 0,
+            row: Divisor::new(1),
+            layer: Divisor::new(1),
             ticket,
             blocks,
             amortize: 1,
             pace: 0,
             share_bits: share_bits(blocks),
+            crowd: 0,
+            handed: self.handed,
+            is_first: self.handed > 0 && ticket == 1,
             slot: lane as u8,
             barrier: false,
         }
@@ -167,11 +179,22 @@ impl<const N: usize> Outcomes<N> {
 /// A stop somewhere in the run of two blocks; the rest resumes as a second cohort.
 #[test]
 fn stop_and_resume() {
-    model(3, || {
-        let launch = Launch::new(2);
+    stop_and_resume_of(|| Launch::new(2));
+}
+
+/// The same where each block has a task at once, and one that is sent away before it starts gives it back.
+#[test]
+fn stop_and_resume_of_tasks_that_nobody_claims() {
+    stop_and_resume_of(|| Launch::handing(2, 2));
+}
+
+fn stop_and_resume_of(launch: impl Fn() -> Arc<Launch> + Sync + Send + 'static) {
+    Outcomes::<3>::new().of_model(3, move |happened| {
+        let launch = launch();
         Launch::start(&launch, Spec { blocks: 2, ..FIRST }, 1);
         launch.signal(0, 2, SmRange::EMPTY);
         let mut done = launch.wait(0, 1);
+        happened(done as usize);
         if done < 2 {
             let left = departures(2, done);
             Launch::start(&launch, Spec { ticket: 2, epoch: 3, left, ..FIRST }, 1);
@@ -187,7 +210,7 @@ fn stop_and_resume() {
 #[test]
 fn a_spatial_stop_leaves_the_granted_half_running() {
     Outcomes::<2>::new().of_model(3, |happened| {
-        let launch = Launch::new(3);
+        let launch = Launch::handing(2, 3);
         Launch::start(&launch, Spec { blocks: 2, ..FIRST }, 1);
         launch.signal(0, 2, SmRange::new(1, 2));
         let mut done = launch.wait(0, 1);
@@ -206,7 +229,7 @@ fn a_spatial_stop_leaves_the_granted_half_running() {
 #[test]
 fn two_cohorts_at_once() {
     model(3, || {
-        let launch = Launch::new(2);
+        let launch = Launch::handing(1, 2);
         Launch::start(&launch, FIRST, 1);
         Launch::start(&launch, Spec { lane: 1, ticket: 2, epoch: 2, ..FIRST }, 1);
         let done = launch.wait(0, 1) + launch.wait(1, 2);
@@ -354,7 +377,7 @@ fn the_list_goes_round_while_others_take() {
     fn take_some(list: &DropList, memory: &Memory, times: u32) -> u32 {
         let mut taken = 0;
         for _ in 0..times {
-            let chunk = take(list);
+            let chunk = take(list, list.available.load(Relaxed));
             if chunk.len > 0 {
                 assert_eq!((chunk.len, chunk.drops), (1, 1));
                 memory.update(chunk.start, |cell| *cell += 1);

@@ -15,6 +15,10 @@ impl Block for OneThread {
     fn sm(&self) -> u32 {
         self.0
     }
+    /// One block for each SM.
+    fn number(&self) -> u32 {
+        self.0
+    }
     fn clock(&self) -> u64 {
         0
     }

@@ -6,7 +6,7 @@ use std::thread;
 use super::one_thread::{OneThread, Tasks};
 use super::run;
 use crate::abi::{
-    Cohort, ControlBlock, DropList, Lane, Post, Signal, SmRange, departures, share_bits,
+    Cohort, ControlBlock, Divisor, DropList, Lane, Post, Signal, SmRange, departures, share_bits,
 };
 
 /// A body without yield points.
@@ -44,14 +44,17 @@ impl Launch {
             after_word: 0,
             left: self.control.left[0].load(Ordering::Relaxed),
             grid: [tasks, 1, 1],
-            row_reciprocal: 0,
-            layer_reciprocal: 0,
+            row: Divisor::new(1),
+            layer: Divisor::new(1),
             tasks,
             ticket,
             blocks,
             amortize: 4,
             pace: 0,
             share_bits: share_bits(blocks),
+            crowd: 0,
+            handed: 0,
+            is_first: false,
             slot: 0,
             barrier: true,
         }
@@ -113,6 +116,38 @@ fn chunks_shrink_as_the_work_runs_out() {
     assert_eq!(super::chunk_size(1, share_bits(8), 0, 0), 1);
 }
 
+#[test]
+fn a_block_that_has_a_task_claims_those_after_it() {
+    let launch = Launch::default();
+    let mut runs = Vec::new();
+    let cohort = Cohort { handed: 1, is_first: true, ..launch.cohort(10, 1, 1, 1, 1) };
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
+    assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(10));
+    // More blocks than tasks, which nobody launches: the others have none.
+    let cohort = Cohort { blocks: 1, ..launch.cohort(1, 2, 2, 2, 1) };
+    let cohort = Cohort { handed: 1, is_first: true, ..cohort };
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::on(3), &cohort, &mut plain(|_| unreachable!())) };
+}
+
+#[test]
+fn a_block_that_is_sent_away_at_once_gives_back_the_task_that_it_has() {
+    let launch = Launch::default();
+    let mut runs = Vec::new();
+    launch.signal(2, SmRange::EMPTY);
+    for (ticket, done) in [(1, 0), (2, 10)] {
+        let cohort = launch.cohort(10, 1, ticket, u64::from(2 * ticket - 1), 1);
+        let cohort = Cohort { handed: 1, is_first: ticket == 1, ..cohort };
+        // SAFETY: as above.
+        unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
+        assert_eq!(launch.post.read(ticket).map(|posted| posted.done), Some(done));
+    }
+    runs.sort_unstable();
+    assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
 /// Three blocks, stops that some tasks are dropped for, the next cohort resumes; then the control block
 /// is used again.
 #[test]
@@ -124,11 +159,13 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
     let dropped = AtomicU32::new(0);
     for generation in 1..=20 {
         let counts: Vec<AtomicU32> = (0..TASKS).map(|_| AtomicU32::new(0)).collect();
-        let mut done = 0;
+        let (mut done, mut is_first_cohort) = (0, true);
         while done < TASKS {
             epoch += 1;
             ticket += 1;
             let cohort = launch.cohort(TASKS, generation, ticket, epoch, BLOCKS);
+            let cohort = Cohort { handed: BLOCKS, is_first: is_first_cohort, ..cohort };
+            is_first_cohort = false;
             let started = AtomicU32::new(0);
             thread::scope(|scope| {
                 for sm in 0..BLOCKS {

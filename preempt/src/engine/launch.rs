@@ -56,6 +56,8 @@ pub(super) struct Launch {
     pub range: SmRange,
     /// The control block, from the first cohort on.
     pub control: Option<ControlUse>,
+    /// The tasks that its first cohort's blocks start with, once there was one.
+    pub handed: Option<u32>,
     /// For each slot with a cohort on the device: that cohort.
     pub cohorts: [Option<OnDevice>; COHORT_SLOTS],
     /// The lane of the last cohort.
@@ -89,6 +91,7 @@ impl Launch {
             spec,
             range: SmRange::EMPTY,
             control: None,
+            handed: None,
             cohorts: [None; COHORT_SLOTS],
             lane: None,
             bequest: SmRange::EMPTY,

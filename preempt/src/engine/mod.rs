@@ -112,6 +112,10 @@ pub(crate) struct CohortOrder {
     pub native: bool,
     pub blocks: u32,
     pub workers: u32,
+    /// How many of the launch's first tasks nobody claims, since its first cohort's blocks start with them.
+    pub handed: u32,
+    /// Whether it is that first cohort.
+    pub is_first: bool,
     /// Set if the launch before in the stream may not have ended.
     pub after: Option<After>,
 }

@@ -91,6 +91,10 @@ impl Engine {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
+        // A cohort behind another launch may have to leave at once, and would leave all those tasks behind.
+        let hands = if after.is_none() { blocks } else { 0 };
+        let is_first = launch.handed.is_none() && hands > 0;
+        let handed = *launch.handed.get_or_insert(hands);
         launch.cohort_in(slot, lane, blocks, after.is_some());
         actions.push(Action::Launch(CohortOrder {
             op: key,
@@ -103,6 +107,8 @@ impl Engine {
             native: launch.spec.native,
             blocks,
             workers: sms.saturating_mul(launch.spec.blocks_per_sm),
+            handed,
+            is_first,
             after,
         }));
     }

@@ -63,6 +63,8 @@ pub enum KernelFault {
 const TASK_REGISTER: &str = "%preempt_";
 /// Special registers that tell where the hardware put the block.
 const HARDWARE_INDEX: [&str; 4] = ["%ctaid", "%nctaid", "%clusterid", "%nclusterid"];
+/// What comes before the hardware's block index where the worker loop reads it (`preempt-device`).
+const BLOCK_NUMBER: &str = "mov.u32 %preempt_number, ";
 
 /// What is in a PTX file that passed [`check`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -154,16 +156,20 @@ fn check_preemptible(entry: &str, functions: &Functions<'_>) -> Result<(), Kerne
     }
 }
 
-/// The first special register in `body` that tells the hardware's block index.
+/// The first special register in `body` that tells the hardware's block index, but for where the worker loop reads
+/// its block's number.
 fn hardware_index(body: &str) -> Option<&str> {
-    body.match_indices('%').find_map(|(at, _)| {
-        let end = body[at + 1..].find(|c| !is_of_name(c)).map_or(body.len(), |len| at + 1 + len);
-        let axis = body[end..]
-            .starts_with(['.'])
-            .then(|| end + 2)
-            .filter(|&end| body.is_char_boundary(end));
-        HARDWARE_INDEX.contains(&&body[at..end]).then(|| &body[at..axis.unwrap_or(end)])
-    })
+    body.match_indices('%').filter(|&(at, _)| !body[..at].ends_with(BLOCK_NUMBER)).find_map(
+        |(at, _)| {
+            let end =
+                body[at + 1..].find(|c| !is_of_name(c)).map_or(body.len(), |len| at + 1 + len);
+            let axis = body[end..]
+                .starts_with(['.'])
+                .then(|| end + 2)
+                .filter(|&end| body.is_char_boundary(end));
+            HARDWARE_INDEX.contains(&&body[at..end]).then(|| &body[at..axis.unwrap_or(end)])
+        },
+    )
 }
 
 /// A Rust path where the symbol is one.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Post, Posted, reciprocal, share_bits};
+use preempt_device::abi::{Cohort, Divisor, Post, Posted, share_bits};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
@@ -105,6 +105,10 @@ pub(super) enum Rest {
 /// one takes longer. What it sees is as old as the chunk, so a yield waits for one and a half on average.
 const CHUNK_TIME: Duration = Duration::from_micros(5);
 
+/// Between two claims of any blocks, on average, if they are not to wait for each other: five times as long as an
+/// H200 takes for an atomic addition to the same word.
+const CLAIM_TIME: Duration = Duration::from_nanos(4);
+
 /// The most block-tasks in such a chunk.
 const MAX_CHUNK: u32 = 1024;
 
@@ -136,6 +140,8 @@ pub(super) struct Core {
     controls: Vec<ControlMemory>,
     /// [`CHUNK_TIME`] on the clock that blocks read.
     pace: u32,
+    /// [`CLAIM_TIME`] on the same clock.
+    claim_time: u32,
     /// Cohorts on the device.
     cohorts: Vec<Out>,
     /// How long launches take whose preemption is `Auto`.
@@ -218,6 +224,7 @@ impl Core {
         Core {
             engine: Engine::new(device.properties().sms, device.inner.backend.lanes(), policy),
             pace: device.inner.backend.ticks(CHUNK_TIME),
+            claim_time: device.inner.backend.ticks(CLAIM_TIME),
             device,
             start: Instant::now(),
             jobs: SecondaryMap::new(),
@@ -427,9 +434,9 @@ impl Core {
                 (unsafe { &raw const (*before).left[usize::from(slot)] }, left)
             }
         };
-        let (amortize, pace) = match *amortize {
-            Amortize::Auto => (MAX_CHUNK, self.pace),
-            Amortize::Tasks(tasks) => (tasks, 0),
+        let (amortize, pace, crowd) = match *amortize {
+            Amortize::Auto => (MAX_CHUNK, self.pace, order.workers.saturating_mul(self.claim_time)),
+            Amortize::Tasks(tasks) => (tasks, 0, 0),
         };
         let cohort = Cohort {
             control: memory.control,
@@ -446,14 +453,17 @@ impl Core {
             after_word,
             left: order.left,
             grid: *extents,
-            row_reciprocal: reciprocal(extents[0]),
-            layer_reciprocal: reciprocal(extents[1]),
+            row: Divisor::new(extents[0]),
+            layer: Divisor::new(extents[1]),
             tasks: spec.tasks,
             ticket: order.ticket,
             blocks: order.blocks,
             amortize,
             pace,
             share_bits: share_bits(order.workers),
+            crowd,
+            handed: order.handed,
+            is_first: order.is_first,
             slot: order.slot,
             barrier: true,
         };

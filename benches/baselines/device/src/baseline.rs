@@ -80,6 +80,9 @@ mod tests {
         fn sm(&self) -> u32 {
             0
         }
+        fn number(&self) -> u32 {
+            0
+        }
         fn clock(&self) -> u64 {
             self.0.set(self.0.get() + 1);
             self.0.get()

@@ -23,6 +23,8 @@ pub(super) struct Resident {
     pub run: Run,
     pub failed: Arc<AtomicBool>,
     pub sm: u32,
+    /// Its number in the grid.
+    pub number: u32,
     pub slot: usize,
     pub lane: u32,
 }
@@ -78,6 +80,7 @@ impl Run {
 /// The host thread stands for the whole block, so there is nobody to elect or to wait for.
 struct CpuBlock {
     sm: u32,
+    number: u32,
     start: Instant,
     notes: Notes,
 }
@@ -85,6 +88,10 @@ struct CpuBlock {
 impl worker::Block for CpuBlock {
     fn sm(&self) -> u32 {
         self.sm
+    }
+
+    fn number(&self) -> u32 {
+        self.number
     }
 
     fn clock(&self) -> u64 {
@@ -218,8 +225,9 @@ impl Resident {
     fn work(&self, tasks: &mut impl worker::Body) {
         match &self.run {
             Run::Cohort(cohort) => {
+                let (sm, number) = (self.sm, self.number);
                 let mut block =
-                    CpuBlock { sm: self.sm, start: Instant::now(), notes: Notes::default() };
+                    CpuBlock { sm, number, start: Instant::now(), notes: Notes::default() };
                 // SAFETY: what a cohort points to is never freed, and this block runs once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
             }

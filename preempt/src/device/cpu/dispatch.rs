@@ -139,6 +139,7 @@ impl Dispatch {
             run: grid.run.clone(),
             failed: grid.failed.clone(),
             sm: id as u32,
+            number: grid.blocks - 1 - grid.left,
             slot,
             lane,
         };

@@ -479,6 +479,8 @@ impl Drop for CudaDevice {
 
 #[cfg(test)]
 mod tests {
+    use preempt_device::abi::Divisor;
+
     use super::*;
 
     #[test]
@@ -521,13 +523,16 @@ mod tests {
         left: 0,
         tasks: 0,
         grid: [0; 3],
-        row_reciprocal: 0,
-        layer_reciprocal: 0,
+        row: Divisor::new(1),
+        layer: Divisor::new(1),
         ticket: 1,
         blocks: 0,
         amortize: 0,
         pace: 0,
         share_bits: 0,
+        crowd: 0,
+        handed: 0,
+        is_first: false,
         slot: 0,
         barrier: true,
     };

@@ -34,6 +34,16 @@ fn a_preemptible_entry_may_not() {
 }
 
 #[test]
+fn the_worker_loop_may_read_its_block_s_number() {
+    let number = "{ .reg .u32 %preempt_number; mov.u32 %preempt_number, %ctaid.x; }";
+    assert!(check(&kernel("", number, "ret;")).is_ok());
+    let message = refusal("", &format!("{number}\nmov.u32 %r1, %ctaid.x;"));
+    assert!(message.contains("`k` reads `%ctaid.x` in `k`"), "{message}");
+    let message = refusal("", "mov.u32 %r1, %preempt_number, %ctaid.x;");
+    assert!(message.contains("`k` reads `%ctaid.x` in `k`"), "{message}");
+}
+
+#[test]
 fn an_axis_may_be_anything() {
     let message = refusal("", "mov.u32 %r1, %ctaid.é;");
     assert!(message.contains("`k` reads `%ctaid` in `k`"), "{message}");
