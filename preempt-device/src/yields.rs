@@ -28,6 +28,8 @@ pub struct Yields {
     droppable: bool,
     /// Whether this thread has dropped it.
     dropped: bool,
+    /// Whether nobody drops tasks in this entry, which the compiler sees.
+    is_off: bool,
 }
 
 impl Yields {
@@ -37,6 +39,7 @@ impl Yields {
         granted: Signal::from_bits(0),
         droppable: false,
         dropped: false,
+        is_off: true,
     };
 
     /// For a task of `cohort`, which has to run to its end unless it is `droppable`.
@@ -46,7 +49,8 @@ impl Yields {
     /// The cohort's lane is alive while the result or a copy of it is used.
     #[inline(always)]
     pub unsafe fn new(cohort: &Cohort, droppable: bool) -> Yields {
-        Yields { lane: cohort.lane, granted: cohort.signal, droppable, dropped: false }
+        let (lane, granted) = (cohort.lane, cohort.signal);
+        Yields { lane, granted, droppable, dropped: false, is_off: false }
     }
 
     /// As the device gave them to the emulated thread that is current.
@@ -76,9 +80,29 @@ impl Yields {
     pub fn vote(&mut self) -> bool {
         // The same for all threads of the block.
         if self.droppable {
-            let looks = crate::thread::thread_number() == 0;
-            let taken = looks && self.poll();
-            self.dropped = target::yield_vote(taken);
+            self.dropped = self.look_together();
+        }
+        self.dropped
+    }
+
+    /// Whether one thread of the block finds that all have to return.
+    #[inline(always)]
+    fn look_together(&mut self) -> bool {
+        let looks = crate::thread::thread_number() == 0;
+        let taken = looks && self.poll();
+        target::yield_vote(taken)
+    }
+
+    /// [`vote`](Yields::vote) after the barrier of the body that `wait` is. The vote is one, too, so where there is
+    /// one the other is left out.
+    #[inline(always)]
+    pub fn vote_or_wait(&mut self, wait: impl FnOnce()) -> bool {
+        if self.is_off {
+            wait();
+        } else {
+            // Also where the task is not droppable: with a barrier for either case, the compiler would make two
+            // loops of the one that they are in.
+            self.dropped = self.look_together();
         }
         self.dropped
     }

@@ -175,7 +175,9 @@ mod yields;
 /// together; more than one in a microsecond gains nothing. In the plain entry it costs nothing.
 ///
 /// In a body that waits for other threads (barriers, shuffles, votes) the block decides together, so a
-/// yield point costs a barrier there, and all threads of a block have to come to it:
+/// yield point costs a barrier there, unless it stands right behind a `sync_threads()`: the two are one barrier.
+/// All threads of a block have to come to it. Both belong at the start of a loop: at its end, the compiler would
+/// compute behind the yield point what is needed there only, and keep all that goes into it until then.
 ///
 /// ```
 /// use preempt_device::prelude::*;
@@ -185,6 +187,7 @@ mod yields;
 /// pub fn sums(columns: u32, x: &[u32], sums: SliceMut<u32>) {
 ///     let (partial, t) = (shared_array![u32; 256], thread::thread_idx_x() as usize);
 ///     for column in 0..columns * thread::grid_dim_x() {
+///         thread::sync_threads();
 ///         yield_point!();
 ///         let at = column as usize * 256 + t;
 ///         // SAFETY: one element for each thread, and barriers around what others read.
@@ -195,7 +198,6 @@ mod yields;
 ///                 sums.write(column as usize, (0..256).map(|i| *partial.add(i)).sum());
 ///             }
 ///         }
-///         thread::sync_threads();
 ///     }
 /// }
 /// ```

@@ -4,8 +4,8 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    AngleBracketedGenericArguments, Attribute, Block, Expr, ExprAsync, ExprClosure, ExprConst,
-    ExprForLoop, ExprLoop, ExprWhile, Item, Macro, Pat, Stmt, Type, parse_quote_spanned,
+    AngleBracketedGenericArguments, Attribute, Block, Expr, ExprAsync, ExprCall, ExprClosure,
+    ExprConst, ExprForLoop, ExprLoop, ExprWhile, Item, Macro, Pat, Stmt, Type, parse_quote_spanned,
 };
 
 use crate::errors::Errors;
@@ -151,8 +151,14 @@ struct Placer<'a> {
 }
 
 impl Placer<'_> {
-    /// The expression that replaces `mac`, if it is a yield point.
-    fn place(&mut self, attrs: &[Attribute], mac: &Macro) -> Option<TokenStream> {
+    /// The expression that replaces `mac`, if it is a yield point; `barrier` is the statement before it, if that
+    /// is one, which it replaces as well.
+    fn place(
+        &mut self,
+        attrs: &[Attribute],
+        mac: &Macro,
+        barrier: Option<&ExprCall>,
+    ) -> Option<TokenStream> {
         let span = yield_point(mac)?.span();
         if !mac.tokens.is_empty() {
             self.errors.push(&mac.tokens, "a yield point takes no arguments: `yield_point!()`");
@@ -168,10 +174,14 @@ impl Placer<'_> {
         }
         self.first.get_or_insert(span);
         let (krate, yields) = (&self.options.krate, generate::yields());
-        let stops = if self.votes { quote!(vote) } else { quote!(poll) };
+        let stops = match barrier {
+            Some(barrier) => quote!(vote_or_wait(#yields, || #barrier)),
+            None if self.votes => quote!(vote(#yields)),
+            None => quote!(poll(#yields)),
+        };
         Some(quote_spanned! {generate::at(span)=>
             #(#attrs)*
-            if #krate::yields::Yields::#stops(#yields) {
+            if #krate::yields::Yields::#stops {
                 return;
             }
         })
@@ -184,10 +194,38 @@ impl Placer<'_> {
     }
 }
 
+/// The barrier that a statement is, and nothing else.
+fn barrier(stmt: &Stmt) -> Option<&ExprCall> {
+    let Stmt::Expr(Expr::Call(call), Some(_)) = stmt else { return None };
+    let Expr::Path(path) = &*call.func else { return None };
+    let is_barrier = call.attrs.is_empty()
+        && call.args.is_empty()
+        && path.path.segments.last().is_some_and(|last| last.ident == "sync_threads");
+    is_barrier.then_some(call)
+}
+
 impl VisitMut for Placer<'_> {
+    fn visit_block_mut(&mut self, block: &mut Block) {
+        // A barrier and a yield point after it are one barrier.
+        let mut at = 1;
+        while self.votes && at < block.stmts.len() {
+            if let Some(barrier) = barrier(&block.stmts[at - 1])
+                && let Stmt::Macro(mac) = &block.stmts[at]
+                // An attribute may take the yield point away, and the barrier has to stay.
+                && mac.attrs.is_empty()
+                && let Some(vote) = self.place(&[], &mac.mac, Some(barrier))
+            {
+                block.stmts[at] = Stmt::Expr(Expr::Verbatim(vote), None);
+                block.stmts.remove(at - 1);
+            }
+            at += 1;
+        }
+        visit_mut::visit_block_mut(self, block);
+    }
+
     fn visit_expr_mut(&mut self, expr: &mut Expr) {
         if let Expr::Macro(mac) = expr
-            && let Some(poll) = self.place(&mac.attrs, &mac.mac)
+            && let Some(poll) = self.place(&mac.attrs, &mac.mac, None)
         {
             // In braces, so that it is one expression wherever it stands.
             *expr = Expr::Verbatim(quote!({ #poll }));
@@ -197,7 +235,7 @@ impl VisitMut for Placer<'_> {
 
     fn visit_stmt_mut(&mut self, stmt: &mut Stmt) {
         if let Stmt::Macro(mac) = stmt
-            && let Some(poll) = self.place(&mac.attrs, &mac.mac)
+            && let Some(poll) = self.place(&mac.attrs, &mac.mac, None)
         {
             *stmt = Stmt::Expr(Expr::Verbatim(poll), None);
         }

@@ -7,7 +7,7 @@ pub const TILE: usize = 32;
 
 /// `c = a * b` for matrices of `n` by `n` elements, row by row; one block-task for each tile of `c`, x for
 /// its columns. `n` is a multiple of [`TILE`].
-#[preemptible(block = (32, 32))]
+#[preemptible(block = (32, 32), idempotent)]
 pub fn matrix_multiply(a: &[f32], b: &[f32], c: SliceMut<f32>, n: u32) {
     let a_tile = shared_array![f32; TILE * TILE];
     let b_tile = shared_array![f32; TILE * TILE];
@@ -25,6 +25,9 @@ pub fn matrix_multiply(a: &[f32], b: &[f32], c: SliceMut<f32>, n: u32) {
     // each thread writes its own element of `c`.
     unsafe {
         while tile < n / TILE {
+            // The tiles have been read.
+            thread::sync_threads();
+            yield_point!();
             a_tile.add(ty * TILE + tx).write(*a.get_unchecked(from_a));
             b_tile.add(ty * TILE + tx).write(*b.get_unchecked(from_b));
             thread::sync_threads();
@@ -34,7 +37,6 @@ pub fn matrix_multiply(a: &[f32], b: &[f32], c: SliceMut<f32>, n: u32) {
                 sum = GpuFloat::mul_add(x, y, sum);
                 k += 1;
             }
-            thread::sync_threads();
             from_a += TILE;
             from_b += TILE * n;
             tile += 1;

@@ -64,6 +64,8 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
     // Each thread writes its own elements of `activations`.
     unsafe {
         while first < inputs {
+            // The tiles have been read.
+            thread::sync_threads();
             yield_point!();
             let mut i = row;
             while i < SAMPLES {
@@ -88,7 +90,6 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
                 pixels.add_products(weights, &mut sums);
                 k += 1;
             }
-            thread::sync_threads();
             first += DEPTH;
         }
         let mut i = 0;

@@ -93,6 +93,11 @@ snapshots! {
                 for _ in 0..thread::thread_idx_x() {}
             }
             yield_point!();
+            thread::sync_threads();
+            yield_point!();
+            thread::sync_threads();
+            #[cfg(feature = "often")]
+            yield_point!();
         }
         "#,
     );

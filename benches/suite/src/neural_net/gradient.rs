@@ -52,6 +52,8 @@ pub fn hidden_gradient(
     // of `partials`.
     unsafe {
         while first < end {
+            // The tiles have been read.
+            thread::sync_threads();
             yield_point!();
             let mut i = row;
             while i < DEPTH {
@@ -89,7 +91,6 @@ pub fn hidden_gradient(
                     k += 1;
                 }
             }
-            thread::sync_threads();
             first += DEPTH;
         }
         let mut i = 0;
