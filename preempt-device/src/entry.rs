@@ -14,8 +14,8 @@ const _: () = assert!(size_of::<Notes>() <= 5 * size_of::<u64>());
 pub struct CudaBlock {
     /// Whether this thread is the elected one.
     elected: bool,
-    /// Whether the next claim goes through the second of the two slot words.
-    turn: bool,
+    /// Where, from the first of the two slot words, the next claim goes through, in bytes.
+    turn: u32,
 }
 
 impl CudaBlock {
@@ -25,7 +25,7 @@ impl CudaBlock {
         // a reduction, the first one has most, and the next claim need not wait for it.
         let UVec3 { x, y, z } = crate::thread::block_dim();
         let elected = (x * y * z - 1) & !31;
-        CudaBlock { elected: crate::thread::thread_number() == elected, turn: false }
+        CudaBlock { elected: crate::thread::thread_number() == elected, turn: 0 }
     }
 
     /// Has the elected thread write a chunk where all threads read it after the barrier that has to follow.
@@ -33,8 +33,8 @@ impl CudaBlock {
     fn publish(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> *const u64 {
         // Two words in turn: a slow warp may still read the last claim while the elected thread
         // writes the next one. It cannot be two claims behind, since a barrier lies between.
-        let slot = target::loop_slot().wrapping_add(usize::from(self.turn));
-        self.turn = !self.turn;
+        let slot = target::loop_slot().wrapping_byte_add(self.turn as usize);
+        self.turn ^= size_of::<u64>() as u32;
         if self.elected {
             let chunk = decide(self);
             // SAFETY: the slot is this block's, and nobody reads this word before the barrier.
@@ -208,11 +208,14 @@ unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool>(cohort: &Cohort, task:
     let mut block = CudaBlock::new();
     if YIELDS && block.elected {
         // The barrier that has to follow is that of the first claim.
-        yields::start_block();
+        yields::start_block(cohort);
     }
     let mut tasks = tasks::<F, YIELDS>(cohort, task);
     // SAFETY: the caller's promise.
-    unsafe { worker::run(&mut block, cohort, &mut tasks) }
+    unsafe { worker::run(&mut block, cohort, &mut tasks) };
+    if YIELDS {
+        yields::end_block();
+    }
 }
 
 #[inline(always)]

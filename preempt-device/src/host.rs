@@ -280,7 +280,7 @@ pub enum Preemption {
 /// How many block-tasks a block claims at once, between two looks at the signal (FLEP section 4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Amortize {
-    /// As many as take 5 µs or less, judging by the time of the block's last ones (after EffiSha section 4.2).
+    /// As many as take 7 µs or less, judging by the time of the block's last ones (after EffiSha section 4.2).
     Auto,
     /// So many at most, whatever they take; at least 1.
     Tasks(u32),

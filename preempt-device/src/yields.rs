@@ -2,6 +2,7 @@
 
 use crate::abi::{Cohort, Lane, Signal};
 use crate::target;
+use crate::thread::UVec3;
 
 /// Gives the SM up here, if it was taken from the kernel.
 ///
@@ -64,8 +65,7 @@ impl Yields {
     pub fn poll(&mut self) -> bool {
         if self.droppable {
             // SAFETY: the promise of `new`, since only its result is droppable.
-            let lane = unsafe { &*self.lane };
-            self.dropped = sm_is_taken(|| !lane.grants(self.granted, target::sm_id()));
+            self.dropped = sm_is_taken(unsafe { &*self.lane }, self.granted);
         }
         self.dropped
     }
@@ -88,7 +88,7 @@ impl Yields {
     /// Whether one thread of the block finds that all have to return.
     #[inline(always)]
     fn look_together(&mut self) -> bool {
-        let looks = crate::thread::thread_number() == 0;
+        let looks = crate::thread::thread_idx() == UVec3::default();
         let taken = looks && self.poll();
         target::yield_vote(taken)
     }
@@ -116,26 +116,37 @@ impl Yields {
 
 /// On the CPU device, looking costs no more than a clock would.
 #[cfg(not(target_arch = "nvptx64"))]
-fn sm_is_taken(look: impl FnOnce() -> bool) -> bool {
-    look()
+fn sm_is_taken(lane: &Lane, granted: Signal) -> bool {
+    !lane.grants(granted, target::sm_id())
 }
 
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-fn sm_is_taken(look: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the word is this block's while the kernel runs, `start_block` has set it, and all
+fn sm_is_taken(lane: &Lane, granted: Signal) -> bool {
+    // SAFETY: the words are this block's while the kernel runs, `start_block` has set them, and all
     // accesses are atomic.
-    let watch = unsafe { &*target::yield_word().cast::<Watch>() };
-    watch.is_taken(target::clock(), look)
+    let watch = unsafe { &*target::yield_words().cast::<Watch>() };
+    let is_granted = |word| granted.grants_with(word, target::sm_id());
+    // SAFETY: the lane's words are aligned to more than 16 bytes, and so is the watch; `end_block` waits.
+    watch.is_taken(target::clock(), is_granted, |copy| unsafe { target::start_copy(lane, copy) })
 }
 
-/// Starts the watch of a block. On one thread, before a barrier of the block, after which its
+/// Starts the watch of a block of `cohort`. On one thread, before a barrier of the block, after which its
 /// threads may come to yield points.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-pub(crate) fn start_block() {
-    // SAFETY: the word is this block's, and nobody else uses it before the barrier.
-    unsafe { target::yield_word().cast::<Watch>().write(Watch::new(target::clock())) }
+pub(crate) fn start_block(cohort: &Cohort) {
+    let watch = Watch::new(target::clock(), cohort.signal);
+    // SAFETY: the words are this block's, and nobody else uses them before the barrier.
+    unsafe { target::yield_words().cast::<Watch>().write(watch) }
+}
+
+/// Ends the watch. On all threads, after their last yield point: what they asked for must not come when the shared
+/// memory is another block's.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub(crate) fn end_block() {
+    target::await_copies();
 }
 
 #[cfg(target_arch = "nvptx64")]
@@ -144,47 +155,71 @@ use watch::Watch;
 /// How the warps of a block look at their signal together.
 #[cfg(any(target_arch = "nvptx64", all(test, not(loom))))]
 mod watch {
-    use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
+    use crate::abi::Signal;
+    use crate::atomic_shim::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
     /// Of the clock, the bits below count for nothing: a block looks once in 2048 cycles, about 1 µs. All blocks
     /// of a lane look at the same word; if they did at each yield point, they would queue for it.
     pub const PERIOD_BITS: u32 = 11;
 
-    /// [`TAKEN`], or else the period in which the block looked last. So what most yield points do is to read two
-    /// words and compare them.
+    /// The block's copy of the signal, and when it looked last. To look is to start a copy that nobody waits for,
+    /// since reading the word takes as long as hundreds of instructions: what it says is seen in the next period.
+    /// Most yield points read one word and compare it with the clock.
     ///
     /// Warps look and write as they come: two may look in the same period, or one after another one has looked
     /// in the next, and one of them may write over `TAKEN` what it read before. All that costs no more than
-    /// another look.
-    #[repr(transparent)]
-    pub struct Watch(AtomicU32);
+    /// another look. A copy that is read while it comes says what was or what is, or, if half of it has come, asks
+    /// for the SM too soon, or one look too late.
+    #[repr(C, align(16))]
+    pub struct Watch {
+        copy: Copy,
+        /// [`TAKEN`], or else the period in which the block looked last.
+        period: AtomicU32,
+    }
+
+    /// What is copied: 16 bytes at least, of which the first 8 are the signal.
+    #[repr(C, align(16))]
+    pub struct Copy(AtomicU64, AtomicU64);
+
+    impl Copy {
+        /// As if this had been copied.
+        #[cfg(test)]
+        pub fn set(&self, signal: Signal) {
+            self.0.store(signal.to_bits(), Relaxed);
+        }
+    }
 
     /// The SM was taken from the cohort, which does not get it back. No period has this number.
     const TAKEN: u32 = u32::MAX;
 
     impl Watch {
-        /// The watch of a block that has looked just now.
+        /// The watch of a block that has looked just now, and seen `signal`.
         #[inline(always)]
-        pub fn new(clock: u32) -> Watch {
-            Watch(AtomicU32::new(clock >> PERIOD_BITS))
+        pub fn new(clock: u32, signal: Signal) -> Watch {
+            let copy = Copy(AtomicU64::new(signal.to_bits()), AtomicU64::new(0));
+            Watch { copy, period: AtomicU32::new(clock >> PERIOD_BITS) }
         }
 
-        /// Whether the SM was taken: what the block knows already, or else what `look` says, if the
-        /// last look was in another period.
+        /// Whether the SM was taken: what the block knows already, or else, if the last look was in another period,
+        /// what `is_granted` says of the word that it asked for then; it then starts the next look.
         #[inline(always)]
-        pub fn is_taken(&self, clock: u32, look: impl FnOnce() -> bool) -> bool {
-            let (word, period) = (self.0.load(Relaxed), clock >> PERIOD_BITS);
+        pub fn is_taken(
+            &self,
+            clock: u32,
+            is_granted: impl FnOnce(u64) -> bool,
+            look: impl FnOnce(&Copy),
+        ) -> bool {
+            let (word, period) = (self.period.load(Relaxed), clock >> PERIOD_BITS);
             if word == period {
                 return false;
             }
             if word == TAKEN {
                 return true;
             }
-            // Before the look, which takes a while, so that few other warps look as well.
-            self.0.store(period, Relaxed);
-            let taken = look();
-            if taken {
-                self.0.store(TAKEN, Relaxed);
+            let taken = !is_granted(self.copy.0.load(Relaxed));
+            self.period.store(if taken { TAKEN } else { period }, Relaxed);
+            if !taken {
+                look(&self.copy);
             }
             taken
         }
@@ -199,13 +234,19 @@ mod tests {
     use crate::atomic_shim::Ordering::Relaxed;
     use crate::host::{Dim3, ThreadContext, with_thread};
 
-    /// Whether the watch was asked to look at `clock`, and found the SM still there.
-    fn looks(watch: &Watch, clock: u32) -> bool {
+    const GRANTED: Signal = Signal::new(1, SmRange::ALL);
+
+    /// Whether the watch was asked to look at `clock`, and knows of no end; what it sees is `next`.
+    fn looks(watch: &Watch, clock: u32, next: Signal) -> bool {
         let mut looked = false;
-        assert!(!watch.is_taken(clock, || {
-            looked = true;
-            false
-        }));
+        assert!(!watch.is_taken(
+            clock,
+            |word| GRANTED.grants_with(word, 0),
+            |copy| {
+                looked = true;
+                copy.set(next);
+            }
+        ));
         looked
     }
 
@@ -213,21 +254,26 @@ mod tests {
     fn a_block_looks_once_in_a_period() {
         const PERIOD: u32 = 1 << PERIOD_BITS;
         for start in [0, 7 * PERIOD, PERIOD.wrapping_neg()] {
-            let watch = Watch::new(start + 5);
-            assert!(!looks(&watch, start) && !looks(&watch, start | (PERIOD - 1)));
+            let watch = Watch::new(start + 5, GRANTED);
+            let looks = |clock| looks(&watch, clock, GRANTED);
+            assert!(!looks(start) && !looks(start | (PERIOD - 1)));
             let later = start.wrapping_add(PERIOD);
-            assert!(looks(&watch, later));
-            assert!(!looks(&watch, later.wrapping_add(PERIOD - 1)));
-            assert!(looks(&watch, later.wrapping_add(9 * PERIOD)));
+            assert!(looks(later));
+            assert!(!looks(later.wrapping_add(PERIOD - 1)));
+            assert!(looks(later.wrapping_add(9 * PERIOD)));
         }
     }
 
     #[test]
-    fn a_block_that_has_seen_the_end_does_not_look_again() {
-        let watch = Watch::new(7);
-        assert!(watch.is_taken(7 << PERIOD_BITS, || true));
+    fn a_block_sees_the_end_in_the_period_after_its_look_and_does_not_look_again() {
+        let watch = Watch::new(7, GRANTED);
+        assert!(looks(&watch, 1 << PERIOD_BITS, Signal::new(2, SmRange::EMPTY)));
+        assert!(!looks(&watch, (1 << PERIOD_BITS) + 1, GRANTED));
+        let is_taken =
+            |clock| watch.is_taken(clock, |word| GRANTED.grants_with(word, 0), |_| unreachable!());
+        assert!(is_taken(2 << PERIOD_BITS));
         for clock in [0, 7, 3 << PERIOD_BITS, u32::MAX] {
-            assert!(watch.is_taken(clock, || unreachable!()));
+            assert!(is_taken(clock));
         }
     }
 

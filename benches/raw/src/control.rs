@@ -34,9 +34,9 @@ const DROPS: u64 = 512;
 const WORDS: usize = (DROPS as usize + size_of::<DropList>()) / size_of::<u64>();
 
 /// How long a chunk takes at most, as in preempt.
-const PACE: Duration = Duration::from_micros(5);
+const PACE: Duration = Duration::from_micros(7);
 /// How long blocks have for a claim each, as in preempt.
-const CLAIM_TIME: Duration = Duration::from_nanos(4);
+const CLAIM_TIME: Duration = Duration::from_nanos(5);
 /// The most tasks of a chunk, as in preempt.
 const AMORTIZE: u32 = 1024;
 

@@ -83,6 +83,7 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
                 i += THREADS / DEPTH;
             }
             thread::sync_threads();
+            yield_point!();
             let mut k = 0;
             while k < DEPTH {
                 let pixels = images_tile.add(k * IMAGES_STRIDE / 4 + of_samples).read();

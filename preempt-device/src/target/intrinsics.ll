@@ -9,7 +9,7 @@
 @preempt_slot = internal addrspace(3) global [7 x i64] undef, align 16
 
 ; What the warps of a block with yield points know of its signal. Other kernels do not have it.
-@preempt_yields = internal addrspace(3) global i32 undef, align 4
+@preempt_yields = internal addrspace(3) global [4 x i64] undef, align 16
 
 define ptr @preempt_shared_base() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_smem to ptr)
@@ -19,7 +19,7 @@ define ptr @preempt_loop_slot() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_slot to ptr)
 }
 
-define ptr @preempt_yield_word() alwaysinline nounwind memory(none) {
+define ptr @preempt_yield_words() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_yields to ptr)
 }
 

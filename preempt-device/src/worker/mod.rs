@@ -136,7 +136,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     // There is a block for each task, so none is claimed ahead. If a block was sent away before it took one, a
     // later cohort will.
     let is_alone = cohort.blocks >= cohort.tasks;
-    let mut ahead = Ahead::default();
+    let mut ahead = Ahead { start: if is_alone { u32::MAX } else { 0 }, signal: 0 };
     // SAFETY: the caller's promise.
     let mut chunk = block.elect(|block| unsafe { first(block, claims, list, cohort, is_alone) });
     while chunk.len > 0 {
@@ -151,7 +151,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         chunk = loop {
             let dropped = body.run(drops < MAX_DROPS);
             let is_last = left == 1;
-            let (then, dropped) = if is_last && !is_alone {
+            let (then, dropped) = if is_last {
                 // SAFETY: the caller's promise.
                 let ready = |block: &B| unsafe { ready::<B, T>(block, cohort, ahead) };
                 if T::YIELDS {
@@ -277,7 +277,7 @@ unsafe fn first_claimed<B: Block>(
 
 /// As long as tasks take less than so many times the time between two looks, the next ones are started on account
 /// of what the block saw when these were: to look at the end of each would hold the block up.
-const STALE_LOOKS: u32 = 4;
+const STALE_LOOKS: u32 = 3;
 
 /// How many there are of `size` claimed tasks from `start` on.
 #[inline(always)]
@@ -330,7 +330,7 @@ pub struct Notes {
 }
 
 /// What the elected thread asked for when tasks were started. It is not waited for, and there when they end.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Ahead {
     /// Where the last claim starts, counted as [`Claims::next`] is. If that is no task, there is nothing to claim any
     /// more.
@@ -427,7 +427,7 @@ unsafe fn ready<B: Block, T: Body>(block: &B, cohort: &Cohort, ahead: Ahead) -> 
     let most = notes.most.get();
     let Halves { high: rest, low: start } = claimed(notes, cohort, ahead);
     let mut signal = ahead.signal;
-    if !T::YIELDS && (block.clock() as u32).wrapping_sub(before) / STALE_LOOKS >= cohort.pace {
+    if !T::YIELDS && (block.clock() as u32).wrapping_sub(before) >= STALE_LOOKS * cohort.pace {
         // It may have changed long ago; and what looking costs is little beside such a chunk.
         // SAFETY: the caller's promise.
         signal = unsafe { &*cohort.lane }.signal.load(Relaxed);

@@ -103,11 +103,11 @@ pub(super) enum Rest {
 
 /// How long a block should take for the block-tasks between two looks at the signal, unless a single
 /// one takes longer. What it sees is as old as the chunk, so a yield waits for one and a half on average.
-const CHUNK_TIME: Duration = Duration::from_micros(5);
+const CHUNK_TIME: Duration = Duration::from_micros(7);
 
-/// Between two claims of any blocks, on average, if they are not to wait for each other: five times as long as an
+/// Between two claims of any blocks, on average, if they are not to wait for each other: six times as long as an
 /// H200 takes for an atomic addition to the same word.
-const CLAIM_TIME: Duration = Duration::from_nanos(4);
+const CLAIM_TIME: Duration = Duration::from_nanos(5);
 
 /// The most block-tasks in such a chunk.
 const MAX_CHUNK: u32 = 1024;

@@ -95,7 +95,7 @@ mod shared_memory {
 
     #[nvvm_internal::addrspace(3)]
     #[unsafe(no_mangle)]
-    static preempt_yields: Shared<u32> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+    static preempt_yields: Shared<[u128; 2]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
 
     #[inline(always)]
     pub(crate) fn shared_base() -> *mut u8 {
@@ -109,9 +109,9 @@ mod shared_memory {
         preempt_slot.0.get().cast()
     }
 
-    /// A word that belongs to the block's yield points.
+    /// Four words that belong to the block's yield points.
     #[inline(always)]
-    pub(crate) fn yield_word() -> *mut u32 {
+    pub(crate) fn yield_words() -> *mut u64 {
         preempt_yields.0.get().cast()
     }
 }
@@ -133,11 +133,11 @@ mod shared_memory {
     addresses! {
         shared_base = preempt_shared_base: u8;
         loop_slot = preempt_loop_slot: u64;
-        yield_word = preempt_yield_word: u32;
+        yield_words = preempt_yield_words: u64;
     }
 }
 
-pub(crate) use shared_memory::{loop_slot, shared_base, yield_word};
+pub(crate) use shared_memory::{loop_slot, shared_base, yield_words};
 
 /// There are no words to say where it points to.
 #[inline(always)]
