@@ -1,13 +1,13 @@
 //! What the two device entries of a kernel run. Public for expansions, and for entries with other loops
 //! ([`with_loop`]), to compare with.
 
-use crate::abi::Cohort;
+use crate::abi::{Cohort, Lane};
 use crate::target;
 use crate::thread::UVec3;
 use crate::worker::{self, Block, Body, Chunk, Notes};
 use crate::yields::{self, Yields};
 
-const _: () = assert!(size_of::<Notes>() <= 5 * size_of::<u64>());
+const _: () = assert!(size_of::<Notes>() <= 8 * size_of::<u64>() && align_of::<Notes>() == 16);
 
 /// A block of a GPU grid.
 #[derive(Debug)]
@@ -84,6 +84,17 @@ impl Block for CudaBlock {
     fn notes(&self) -> &Notes {
         // SAFETY: after the two words of the slot there is room for them, which nobody else uses.
         unsafe { &*target::loop_slot().wrapping_add(2).cast() }
+    }
+
+    #[inline(always)]
+    fn ask(&self, lane: &Lane) {
+        // SAFETY: both are aligned to 16 bytes or more, and alive until `await_asked`.
+        unsafe { target::start_copy(lane, &self.notes().signal) }
+    }
+
+    #[inline(always)]
+    fn await_asked(&self) {
+        target::await_copies();
     }
 
     #[inline(always)]

@@ -173,6 +173,8 @@ mod watch {
     #[repr(C, align(16))]
     pub struct Watch {
         copy: Copy,
+        /// The last word that granted the SM.
+        seen: AtomicU64,
         /// [`TAKEN`], or else the period in which the block looked last.
         period: AtomicU32,
     }
@@ -197,7 +199,8 @@ mod watch {
         #[inline(always)]
         pub fn new(clock: u32, signal: Signal) -> Watch {
             let copy = Copy(AtomicU64::new(signal.to_bits()), AtomicU64::new(0));
-            Watch { copy, period: AtomicU32::new(clock >> PERIOD_BITS) }
+            let seen = AtomicU64::new(signal.to_bits());
+            Watch { copy, seen, period: AtomicU32::new(clock >> PERIOD_BITS) }
         }
 
         /// Whether the SM was taken: what the block knows already, or else, if the last look was in another period,
@@ -216,12 +219,17 @@ mod watch {
             if word == TAKEN {
                 return true;
             }
-            let taken = !is_granted(self.copy.0.load(Relaxed));
-            self.period.store(if taken { TAKEN } else { period }, Relaxed);
-            if !taken {
-                look(&self.copy);
+            let signal = self.copy.0.load(Relaxed);
+            if signal != self.seen.load(Relaxed) {
+                if !is_granted(signal) {
+                    self.period.store(TAKEN, Relaxed);
+                    return true;
+                }
+                self.seen.store(signal, Relaxed);
             }
-            taken
+            self.period.store(period, Relaxed);
+            look(&self.copy);
+            false
         }
     }
 }

@@ -15,7 +15,8 @@ use core::arch::nvptx;
 
 pub(crate) use generator::{
     atomic_add_f32, atomic_add_f64, device_fence, device_fence_acq_rel, fma, fmaf, global,
-    loop_slot, shared_base, sqrt, sqrtf, system_fence, system_fence_acq_rel, yield_words,
+    loop_slot, shared_base, sqrt, sqrtf, start_copy, system_fence, system_fence_acq_rel,
+    yield_words,
 };
 
 #[cfg(not(feature = "cuda-std"))]
@@ -257,27 +258,6 @@ pub(crate) fn warp_shuffle_xor(mask: u32, value: u32, xor: u32, width: u32) -> (
 pub(crate) fn warp_shuffle_idx(mask: u32, value: u32, index: u32, width: u32) -> (u32, bool) {
     // SAFETY: the public function's contract.
     (unsafe { shfl_idx(mask, value, index, segment(width) | 31) }, true)
-}
-
-/// Starts to copy 16 bytes of global memory to shared memory, past the L1 cache. Nobody waits for them.
-///
-/// # Safety
-///
-/// Both places are aligned to 16 bytes and alive until [`await_copies`] returns on this thread.
-#[inline(always)]
-pub(crate) unsafe fn start_copy<T, U>(from: *const T, to: *const U) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .u64 %preempt_to;",
-            "cvta.to.shared.u64 %preempt_to, {};",
-            "cp.async.cg.shared.global [%preempt_to], [{}], 16;",
-            "}}",
-            in(reg64) to, in(reg64) from,
-            options(nostack),
-        );
-    }
 }
 
 /// Waits for the copies that this thread has started.

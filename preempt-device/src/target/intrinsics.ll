@@ -6,7 +6,7 @@
 @preempt_smem = external addrspace(3) global [0 x i8], align 16
 
 ; The worker loop's own: two claims, used in turn, and the elected thread's notes.
-@preempt_slot = internal addrspace(3) global [7 x i64] undef, align 16
+@preempt_slot = internal addrspace(3) global [10 x i64] undef, align 16
 
 ; What the warps of a block with yield points know of its signal. Other kernels do not have it.
 @preempt_yields = internal addrspace(3) global [4 x i64] undef, align 16
@@ -17,6 +17,16 @@ define ptr @preempt_shared_base() alwaysinline nounwind memory(none) {
 
 define ptr @preempt_loop_slot() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_slot to ptr)
+}
+
+; A copy of 16 bytes of global memory that nobody waits for, past the L1 cache.
+declare void @llvm.nvvm.cp.async.cg.shared.global.16(ptr addrspace(3), ptr addrspace(1))
+
+define void @preempt_start_copy(ptr %from, ptr %to) alwaysinline nounwind {
+  %global = addrspacecast ptr %from to ptr addrspace(1)
+  %shared = addrspacecast ptr %to to ptr addrspace(3)
+  call void @llvm.nvvm.cp.async.cg.shared.global.16(ptr addrspace(3) %shared, ptr addrspace(1) %global)
+  ret void
 }
 
 define ptr @preempt_yield_words() alwaysinline nounwind memory(none) {

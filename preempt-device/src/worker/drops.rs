@@ -6,45 +6,37 @@
 //! its entry, between the fences here. No operation is tried again because another block came in between: when a
 //! device is cleared, all its blocks are here at the same time.
 
-use super::{Block, Chunk};
+use super::Chunk;
 use crate::abi::{DROP_CAPACITY, DROP_MARGIN, DropList};
 use crate::atomic_shim::{AtomicU64, Ordering::Relaxed, fence_acquire, fence_release, pause};
 
-/// Puts `rest`, of which the first task was dropped once more, on the list; `false` if it is full.
+/// Puts those of two chunks that are not empty on the list, of which one is not; `false` if it is full. On one thread;
+/// if a task of them has run, after a barrier of the whole block.
 ///
-/// Every thread of the block calls this, after all have ended the task.
+/// Two at once, since it is the number of atomic operations on the list's words that takes time.
 #[inline(always)]
-pub(super) fn put_back(block: &mut impl Block, list: &DropList, rest: Chunk) -> bool {
-    let dropped = Chunk { drops: rest.drops + 1, ..rest };
-    let put = block.elect(|block| {
-        let is_put = put(list, dropped);
-        if is_put {
-            let notes = block.notes();
-            notes.done.set(notes.done.get() - rest.len);
-        }
-        Chunk { len: u32::from(is_put), ..Chunk::NONE }
-    });
-    put.len > 0
-}
-
-/// Puts a chunk on the list; `false` if it is full. On one thread; if a task of the chunk has run, after a barrier
-/// of the whole block.
-#[inline(always)]
-pub(super) fn put(list: &DropList, chunk: Chunk) -> bool {
+pub(super) fn put(list: &DropList, chunks: [Chunk; 2]) -> bool {
     // Others may find room at the same time: one for each block of the device, for which the margin is there.
     let used = list.put.load(Relaxed).wrapping_sub(list.taken.load(Relaxed));
     if used >= DROP_CAPACITY as u32 - DROP_MARGIN {
         return false;
     }
-    let index = list.put.fetch_add(1, Relaxed);
-    let entry = &list.entries[index as usize % DROP_CAPACITY];
+    let count = chunks.iter().filter(|chunk| chunk.len > 0).count() as u32;
+    let mut index = list.put.fetch_add(count, Relaxed);
     // Release: what the dropped task wrote comes before what it will write when it runs again.
     fence_release();
-    // Whoever takes what was here one lap before may not have got to it yet.
-    while entry.compare_exchange(0, chunk.pack(), Relaxed, Relaxed).is_err() {
-        pause();
+    for chunk in chunks {
+        if chunk.len == 0 {
+            continue;
+        }
+        let entry = &list.entries[index as usize % DROP_CAPACITY];
+        index = index.wrapping_add(1);
+        // Whoever takes what was here one lap before may not have got to it yet.
+        while entry.compare_exchange(0, chunk.pack(), Relaxed, Relaxed).is_err() {
+            pause();
+        }
     }
-    list.available.fetch_add(1, Relaxed);
+    list.available.fetch_add(count, Relaxed);
     true
 }
 

@@ -7,7 +7,7 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 
-use crate::abi::{COHORT_SLOTS, Claims, Cohort, DropList, Halves, Post, Posted, departures};
+use crate::abi::{COHORT_SLOTS, Claims, Cohort, DropList, Halves, Lane, Post, Posted, departures};
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 use crate::target;
 
@@ -47,6 +47,15 @@ pub trait Block {
     /// Where the elected thread keeps what it would otherwise need registers for, that all threads would have. It
     /// is written before it is read, and nobody else uses it.
     fn notes(&self) -> &Notes;
+
+    /// Asks for the signal of a lane, on the elected thread. Nobody waits for it: [`Notes::signal`] is what it was when
+    /// one of the last times somebody asked.
+    fn ask(&self, lane: &Lane) {
+        self.notes().signal.set([lane.signal.load(Relaxed), 0]);
+    }
+
+    /// Waits until nothing is under way that was asked for, on the elected thread.
+    fn await_asked(&self) {}
 
     /// Runs `lead` on the elected thread, if this is it. Nobody waits.
     fn lead(&mut self, lead: impl FnOnce(&Self));
@@ -136,7 +145,9 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     // There is a block for each task, so none is claimed ahead. If a block was sent away before it took one, a
     // later cohort will.
     let is_alone = cohort.blocks >= cohort.tasks;
-    let mut ahead = Ahead { start: if is_alone { u32::MAX } else { 0 }, signal: 0 };
+    // Where the last claim of the elected thread starts, counted as [`Claims::next`] is. It is not waited for, and
+    // there when tasks end. If it is no task, there is nothing to claim any more.
+    let mut ahead = if is_alone { u32::MAX } else { 0 };
     // SAFETY: the caller's promise.
     let mut chunk = block.elect(|block| unsafe { first(block, claims, list, cohort, is_alone) });
     while chunk.len > 0 {
@@ -152,8 +163,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             let dropped = body.run(drops < MAX_DROPS);
             let is_last = left == 1;
             let (then, dropped) = if is_last {
-                // SAFETY: the caller's promise.
-                let ready = |block: &B| unsafe { ready::<B, T>(block, cohort, ahead) };
+                let ready = |block: &B| ready(block, cohort, ahead);
                 if T::YIELDS {
                     block.elect_any(dropped, ready)
                 } else {
@@ -164,9 +174,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             };
             if T::YIELDS && dropped {
                 let rest = Chunk { start: body.index(), len: left, drops };
-                if drops::put_back(block, list, rest) {
-                    // SAFETY: the caller's promise.
-                    break block.elect(|block| unsafe { next(block, list, cohort, ahead, true) });
+                if give_back(block, list, cohort, ahead, rest) {
+                    break Chunk::NONE;
                 }
                 // No room on the list, so the task runs again here and now.
                 drops = MAX_DROPS;
@@ -177,7 +186,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                     break then;
                 }
                 // SAFETY: the caller's promise.
-                break block.elect(|block| unsafe { next(block, list, cohort, ahead, false) });
+                break block.elect(|block| unsafe { next(block, list, cohort, ahead) });
             }
             left -= 1;
             drops = 0;
@@ -190,7 +199,10 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     }
     block.release_next();
     // SAFETY: the caller promises that they are alive until the post is written.
-    block.elect_last(|block| unsafe { leave(block.notes(), cohort) });
+    block.elect_last(|block| unsafe {
+        leave(block.notes(), cohort);
+        block.await_asked();
+    });
 }
 
 /// The first chunk of a block, or [`Chunk::NONE`] if it has to leave.
@@ -209,6 +221,7 @@ unsafe fn first<B: Block>(
     // SAFETY: the caller's promise.
     let seen = unsafe { &*cohort.lane }.signal.load(Relaxed);
     let notes = block.notes();
+    notes.signal.set([seen, 0]);
     notes.seen.set(seen);
     notes.claimed.set(0);
     notes.batch.set(0);
@@ -220,7 +233,7 @@ unsafe fn first<B: Block>(
         let own = Chunk { start: number, len: u32::from(number < cohort.handed), drops: 0 };
         let goes_on = own.len == 0 || cohort.signal.grants_with(seen, block.sm());
         // Nobody else has its task. Without room on the list, it runs here and now.
-        if goes_on || !drops::put(list, own) { own } else { Chunk::NONE }
+        if goes_on || !drops::put(list, [own, Chunk::NONE]) { own } else { Chunk::NONE }
     } else {
         // SAFETY: the caller's promise.
         unsafe { first_claimed(block, claims, list, cohort, seen) }
@@ -312,8 +325,10 @@ impl<T> fmt::Debug for Note<T> {
 
 /// What the elected thread of a block remembers while tasks run.
 #[derive(Debug, Default)]
-#[repr(C)]
+#[repr(C, align(16))]
 pub struct Notes {
+    /// The lane's word, as the block has last seen it, and what is behind it in the lane. Written by [`Block::ask`].
+    pub(crate) signal: Note<[u64; 2]>,
     /// The last word of the lane that grants the SM.
     seen: Note<u64>,
     /// What is claimed and has not run, but for chunks from the list: so many tasks (high half) from the one in the
@@ -327,16 +342,6 @@ pub struct Notes {
     size: Note<u32>,
     /// Tasks that the block has done, and those that run.
     done: Note<u32>,
-}
-
-/// What the elected thread asked for when tasks were started. It is not waited for, and there when they end.
-#[derive(Clone, Copy)]
-struct Ahead {
-    /// Where the last claim starts, counted as [`Claims::next`] is. If that is no task, there is nothing to claim any
-    /// more.
-    start: u32,
-    /// The lane's word.
-    signal: u64,
 }
 
 /// The most tasks until the next look: twice as many as the last ones if those took less than half of the time
@@ -365,10 +370,10 @@ unsafe fn look_ahead<B: Block>(
     claims: &Claims,
     cohort: &Cohort,
     chunk: Chunk,
-    ahead: &mut Ahead,
+    ahead: &mut u32,
 ) {
     // SAFETY: the caller's promise.
-    ahead.signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    block.ask(unsafe { &*cohort.lane });
     let notes = block.notes();
     let Halves { high: before, low: len } = Halves::unpack(notes.batch.get());
     let Halves { high: rest, low: start } = Halves::unpack(notes.claimed.get());
@@ -382,7 +387,7 @@ unsafe fn look_ahead<B: Block>(
         return;
     }
     notes.claimed.set(0);
-    if ahead.start >= cohort.tasks - cohort.handed {
+    if *ahead >= cohort.tasks - cohort.handed {
         return;
     }
     let took = now.wrapping_sub(before);
@@ -393,79 +398,94 @@ unsafe fn look_ahead<B: Block>(
     let least = if cohort.pace == 0 { 1 } else { most / 4 };
     let remaining = cohort.tasks.saturating_sub(chunk.start);
     let size = chunk_size(remaining, cohort.share_bits, least, claim);
-    ahead.start = block.own(&claims.next).fetch_add(size, Relaxed);
+    *ahead = block.own(&claims.next).fetch_add(size, Relaxed);
     notes.most.set(most);
     notes.size.set(size);
 }
 
 /// What is claimed and does not run, as the claim that was under way has ended.
 #[inline(always)]
-fn claimed(notes: &Notes, cohort: &Cohort, ahead: Ahead) -> Halves {
+fn claimed(notes: &Notes, cohort: &Cohort, ahead: u32) -> Halves {
     let claimed = Halves::unpack(notes.claimed.get());
     if claimed.high > 0 {
         return claimed;
     }
     // Or else the compiler would have all threads compute what follows from it.
-    let start = target::opaque(ahead.start);
+    let start = target::opaque(ahead);
     let high = tasks_from(cohort, start, notes.size.get());
     let claimed = Halves { high, low: cohort.handed + start };
     notes.claimed.set(claimed.pack());
     claimed
 }
 
-/// The chunk after the one that ends now, if that is claimed and the signal is the one that the block has seen; or
-/// else [`next`] has to find one.
-///
-/// # Safety
-///
-/// As [`run`].
+/// The chunk after the one that ends now, if that is claimed, the signal is the one that the block has seen, and the
+/// chunk did not take long; or else [`next`] has to find one.
 #[inline(always)]
-unsafe fn ready<B: Block, T: Body>(block: &B, cohort: &Cohort, ahead: Ahead) -> Chunk {
+fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     let notes = block.notes();
-    let seen = notes.seen.get();
+    let ([signal, _], seen) = (notes.signal.get(), notes.seen.get());
     let Halves { high: before, .. } = Halves::unpack(notes.batch.get());
     let most = notes.most.get();
     let Halves { high: rest, low: start } = claimed(notes, cohort, ahead);
-    let mut signal = ahead.signal;
-    if !T::YIELDS && (block.clock() as u32).wrapping_sub(before) >= STALE_LOOKS * cohort.pace {
-        // It may have changed long ago; and what looking costs is little beside such a chunk.
-        // SAFETY: the caller's promise.
-        signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
-    }
-    Chunk { start, len: if signal == seen { rest.min(most) } else { 0 }, drops: 0 }
+    let took = (block.clock() as u32).wrapping_sub(before);
+    let is_ready = signal == seen && took < STALE_LOOKS * cohort.pace;
+    Chunk { start, len: if is_ready { rest.min(most) } else { 0 }, drops: 0 }
 }
 
-/// The chunk after the one that has just ended, `dropped` if in its middle. If the block has to leave, what
-/// it has claimed goes on the list.
+/// The chunk after the one that has just ended. If the block has to leave, what it has claimed goes on the list; if
+/// that is more than it will run until the next look, and the last chunk took long, so does the rest of it: these may
+/// take as long.
 ///
 /// # Safety
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn next<B: Block>(
-    block: &B,
-    list: &DropList,
-    cohort: &Cohort,
-    ahead: Ahead,
-    dropped: bool,
-) -> Chunk {
+unsafe fn next<B: Block>(block: &B, list: &DropList, cohort: &Cohort, ahead: u32) -> Chunk {
     let notes = block.notes();
     let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
     // SAFETY: the caller's promise.
     let signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
-    let goes_on = !dropped && cohort.signal.grants_with(signal, block.sm());
+    let goes_on = cohort.signal.grants_with(signal, block.sm());
     if goes_on {
+        // What was asked for before may still come, and be older; that costs no more than another look.
         notes.seen.set(signal);
     }
     if len == 0 {
         return if goes_on { drops::take(list, list.available.load(Relaxed)) } else { Chunk::NONE };
     }
-    let claimed = Chunk { start, len, drops: 0 };
-    if !goes_on && drops::put(list, claimed) {
-        return Chunk::NONE;
+    let kept = if goes_on { len.min(notes.most.get()) } else { 0 };
+    let given = Chunk { start: start + kept, len: len - kept, drops: 0 };
+    if given.len > 0 && drops::put(list, [given, Chunk::NONE]) {
+        notes.claimed.set(Halves { high: kept, low: start }.pack());
+        return Chunk { start, len: kept, drops: 0 };
     }
     // Without room on the list, it all runs here and now.
-    Chunk { len: len.min(notes.most.get()), ..claimed }
+    Chunk { start, len: len.min(notes.most.get()), drops: 0 }
+}
+
+/// Puts `rest`, of which the first task was dropped once more, and all that the block has claimed on the list; `false`
+/// if that is full.
+///
+/// Every thread of the block calls this, after all have ended the task.
+#[inline(always)]
+fn give_back<B: Block>(
+    block: &mut B,
+    list: &DropList,
+    cohort: &Cohort,
+    ahead: u32,
+    rest: Chunk,
+) -> bool {
+    let dropped = Chunk { drops: rest.drops + 1, ..rest };
+    let given = block.elect(|block| {
+        let notes = block.notes();
+        let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
+        if !drops::put(list, [dropped, Chunk { start, len, drops: 0 }]) {
+            return Chunk::NONE;
+        }
+        notes.done.set(notes.done.get() - rest.len);
+        Chunk { len: 1, ..Chunk::NONE }
+    });
+    given.len > 0
 }
 
 /// How many tasks to claim when `remaining` are left: half of an even share or less, so that blocks with

@@ -8,7 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::drops::{put_back, take};
+use super::drops;
 use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, run};
 use crate::abi::{
@@ -371,13 +371,13 @@ fn a_dropped_task_goes_to_another_cohort() {
 #[test]
 fn the_list_goes_round_while_others_take() {
     fn put(list: &DropList, start: u32) -> bool {
-        put_back(&mut OneThread::on(0), list, Chunk { start, len: 1, drops: 0 })
+        drops::put(list, [Chunk { start, len: 1, drops: 1 }, Chunk::NONE])
     }
     /// Takes a chunk and adds 1 to its cell, so many times; the number of chunks.
     fn take_some(list: &DropList, memory: &Memory, times: u32) -> u32 {
         let mut taken = 0;
         for _ in 0..times {
-            let chunk = take(list, list.available.load(Relaxed));
+            let chunk = drops::take(list, list.available.load(Relaxed));
             if chunk.len > 0 {
                 assert_eq!((chunk.len, chunk.drops), (1, 1));
                 memory.update(chunk.start, |cell| *cell += 1);

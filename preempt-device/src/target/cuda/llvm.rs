@@ -38,6 +38,7 @@ unsafe extern "C" {
     pub(super) fn preempt_shared_base() -> *mut u8;
     pub(super) fn preempt_loop_slot() -> *mut u64;
     pub(super) fn preempt_yield_words() -> *mut u64;
+    pub(super) fn preempt_start_copy(from: *const u8, to: *mut u8);
     pub(super) fn preempt_global(address: u64) -> *const u8;
     pub(super) fn preempt_atomic_add_f32(ptr: *mut f32, value: f32) -> f32;
     pub(super) fn preempt_atomic_add_f64(ptr: *mut f64, value: f64) -> f64;
@@ -51,7 +52,7 @@ pub(crate) fn shared_base() -> *mut u8 {
     unsafe { preempt_shared_base() }
 }
 
-/// Seven words of shared memory that belong to the worker loop.
+/// Ten words of shared memory that belong to the worker loop.
 #[inline(always)]
 pub(crate) fn loop_slot() -> *mut u64 {
     // SAFETY: returns an address.
@@ -63,6 +64,23 @@ pub(crate) fn loop_slot() -> *mut u64 {
 pub(crate) fn yield_words() -> *mut u64 {
     // SAFETY: returns an address.
     unsafe { preempt_yield_words() }
+}
+
+/// Starts to copy 16 bytes of global memory to shared memory, past the L1 cache. Nobody waits for them.
+///
+/// # Safety
+///
+/// Both places are aligned to 16 bytes, and alive until [`await_copies`](super::await_copies) returns on this thread.
+/// What is written there meanwhile is read as something volatile.
+#[inline(always)]
+pub(crate) unsafe fn start_copy<T, U>(from: &T, to: &U) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        preempt_start_copy(
+            core::ptr::from_ref(from).cast(),
+            core::ptr::from_ref(to).cast_mut().cast(),
+        )
+    }
 }
 
 /// The same pointer, of which the compiler knows that it points to global memory (device

@@ -91,7 +91,7 @@ mod shared_memory {
 
     #[nvvm_internal::addrspace(3)]
     #[unsafe(no_mangle)]
-    static preempt_slot: Shared<[u64; 7]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+    static preempt_slot: Shared<[u128; 5]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
 
     #[nvvm_internal::addrspace(3)]
     #[unsafe(no_mangle)]
@@ -103,7 +103,7 @@ mod shared_memory {
         unsafe { preempt_smem.0.get().cast() }
     }
 
-    /// Seven words that belong to the worker loop.
+    /// Ten words that belong to the worker loop.
     #[inline(always)]
     pub(crate) fn loop_slot() -> *mut u64 {
         preempt_slot.0.get().cast()
@@ -113,6 +113,28 @@ mod shared_memory {
     #[inline(always)]
     pub(crate) fn yield_words() -> *mut u64 {
         preempt_yields.0.get().cast()
+    }
+}
+
+/// Starts to copy 16 bytes of global memory to shared memory, past the L1 cache. Nobody waits for them.
+///
+/// # Safety
+///
+/// Both places are aligned to 16 bytes, and alive until [`await_copies`](super::await_copies) returns on this thread.
+/// What is written there meanwhile is read as something volatile.
+#[inline(always)]
+pub(crate) unsafe fn start_copy<T, U>(from: &T, to: &U) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .u64 %preempt_to;",
+            "cvta.to.shared.u64 %preempt_to, {};",
+            "cp.async.cg.shared.global [%preempt_to], [{}], 16;",
+            "}}",
+            in(reg64) core::ptr::from_ref(to), in(reg64) core::ptr::from_ref(from),
+            options(nostack),
+        );
     }
 }
 
