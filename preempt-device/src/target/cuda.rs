@@ -130,6 +130,14 @@ pub(crate) fn lane_id() -> u32 {
     lane
 }
 
+/// Whether this is thread 0 of its block. Unlike the thread's index, it is worth a register that lives as long as the
+/// kernel: a bit, of those for conditions.
+#[inline(always)]
+pub(crate) fn is_first_thread() -> bool {
+    // SAFETY: reads special registers.
+    unsafe { nvptx::_thread_idx_x() | nvptx::_thread_idx_y() | nvptx::_thread_idx_z() == 0 }
+}
+
 /// The number of the block in its grid of the hardware's. By this name of a register whoever checks the PTX knows
 /// that it is the worker loop that asks (`preempt::ptx`).
 #[inline(always)]

@@ -10,34 +10,36 @@ use super::Chunk;
 use crate::abi::{DROP_CAPACITY, DROP_MARGIN, DropList};
 use crate::atomic_shim::{AtomicU64, Ordering::Relaxed, fence_acquire, fence_release, pause};
 
-/// Puts those of two chunks that are not empty on the list, of which one is not; `false` if it is full. On one thread;
-/// if a task of them has run, after a barrier of the whole block.
+/// Puts a chunk on the list, and a second one if that is not empty; `false` if there is no room. On one thread; if a
+/// task of them has run, after a barrier of the whole block.
 ///
 /// Two at once, since it is the number of atomic operations on the list's words that takes time.
 #[inline(always)]
-pub(super) fn put(list: &DropList, chunks: [Chunk; 2]) -> bool {
+pub(super) fn put(list: &DropList, first: Chunk, second: Chunk) -> bool {
     // Others may find room at the same time: one for each block of the device, for which the margin is there.
     let used = list.put.load(Relaxed).wrapping_sub(list.taken.load(Relaxed));
     if used >= DROP_CAPACITY as u32 - DROP_MARGIN {
         return false;
     }
-    let count = chunks.iter().filter(|chunk| chunk.len > 0).count() as u32;
-    let mut index = list.put.fetch_add(count, Relaxed);
+    let count = 1 + u32::from(second.len > 0);
+    let index = list.put.fetch_add(count, Relaxed);
     // Release: what the dropped task wrote comes before what it will write when it runs again.
     fence_release();
-    for chunk in chunks {
-        if chunk.len == 0 {
-            continue;
-        }
-        let entry = &list.entries[index as usize % DROP_CAPACITY];
-        index = index.wrapping_add(1);
-        // Whoever takes what was here one lap before may not have got to it yet.
-        while entry.compare_exchange(0, chunk.pack(), Relaxed, Relaxed).is_err() {
-            pause();
-        }
+    put_into(list, index, first);
+    if second.len > 0 {
+        put_into(list, index.wrapping_add(1), second);
     }
     list.available.fetch_add(count, Relaxed);
     true
+}
+
+#[inline(always)]
+fn put_into(list: &DropList, index: u32, chunk: Chunk) {
+    let entry = &list.entries[index as usize % DROP_CAPACITY];
+    // Whoever takes what was here one lap before may not have got to it yet.
+    while entry.compare_exchange(0, chunk.pack(), Relaxed, Relaxed).is_err() {
+        pause();
+    }
 }
 
 /// Takes a chunk, if there is one that nobody has a right to; `available` was just read from the list. Some may find

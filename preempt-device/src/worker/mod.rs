@@ -233,7 +233,7 @@ unsafe fn first<B: Block>(
         let own = Chunk { start: number, len: u32::from(number < cohort.handed), drops: 0 };
         let goes_on = own.len == 0 || cohort.signal.grants_with(seen, block.sm());
         // Nobody else has its task. Without room on the list, it runs here and now.
-        if goes_on || !drops::put(list, [own, Chunk::NONE]) { own } else { Chunk::NONE }
+        if goes_on || !drops::put(list, own, Chunk::NONE) { own } else { Chunk::NONE }
     } else {
         // SAFETY: the caller's promise.
         unsafe { first_claimed(block, claims, list, cohort, seen) }
@@ -455,7 +455,7 @@ unsafe fn next<B: Block>(block: &B, list: &DropList, cohort: &Cohort, ahead: u32
     }
     let kept = if goes_on { len.min(notes.most.get()) } else { 0 };
     let given = Chunk { start: start + kept, len: len - kept, drops: 0 };
-    if given.len > 0 && drops::put(list, [given, Chunk::NONE]) {
+    if given.len > 0 && drops::put(list, given, Chunk::NONE) {
         notes.claimed.set(Halves { high: kept, low: start }.pack());
         return Chunk { start, len: kept, drops: 0 };
     }
@@ -479,7 +479,7 @@ fn give_back<B: Block>(
     let given = block.elect(|block| {
         let notes = block.notes();
         let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
-        if !drops::put(list, [dropped, Chunk { start, len, drops: 0 }]) {
+        if !drops::put(list, dropped, Chunk { start, len, drops: 0 }) {
             return Chunk::NONE;
         }
         notes.done.set(notes.done.get() - rest.len);

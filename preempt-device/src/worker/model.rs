@@ -371,7 +371,7 @@ fn a_dropped_task_goes_to_another_cohort() {
 #[test]
 fn the_list_goes_round_while_others_take() {
     fn put(list: &DropList, start: u32) -> bool {
-        drops::put(list, [Chunk { start, len: 1, drops: 1 }, Chunk::NONE])
+        drops::put(list, Chunk { start, len: 1, drops: 1 }, Chunk::NONE)
     }
     /// Takes a chunk and adds 1 to its cell, so many times; the number of chunks.
     fn take_some(list: &DropList, memory: &Memory, times: u32) -> u32 {
