@@ -72,7 +72,7 @@ impl Yields {
     /// A yield point in a body with barriers: whether all threads of the block have to return now. All of
     /// them come here.
     ///
-    /// One thread looks, and tells the others at the next barrier of this kind, that nothing else uses, where the code generator
+    /// One thread looks, and tells the others at a barrier that nothing else uses, where the code generator
     /// has more than one: threads that disagree then hang, and cannot meet others at a barrier of the body
     /// or of the worker loop.
     #[inline(always)]
@@ -84,11 +84,11 @@ impl Yields {
         self.dropped
     }
 
-    /// Whether all threads of the block have to return: what one of them has found out since the last time.
+    /// Whether one thread of the block finds that all have to return.
     #[inline(always)]
     fn look_together(&mut self) -> bool {
-        // SAFETY: the promise of `new`, since only its result gets here.
-        unsafe { vote_together(self.droppable, &*self.lane, self.granted) }
+        let taken = target::is_first_thread() && self.poll();
+        target::yield_vote(taken)
     }
 
     /// [`vote`](Yields::vote) after the barrier of the body that `wait` is. The vote is one, too, so where there is
@@ -116,25 +116,6 @@ impl Yields {
 #[cfg(not(target_arch = "nvptx64"))]
 fn sm_is_taken(lane: &Lane, granted: Signal) -> bool {
     !lane.grants(granted, target::sm_id())
-}
-
-#[cfg(not(target_arch = "nvptx64"))]
-fn vote_together(droppable: bool, lane: &Lane, granted: Signal) -> bool {
-    let looks = crate::thread::thread_number() == 0;
-    target::yield_vote(droppable && looks && sm_is_taken(lane, granted))
-}
-
-/// The look comes after the barrier: before it, all others would wait for the thread that looks.
-#[cfg(target_arch = "nvptx64")]
-#[inline(always)]
-fn vote_together(droppable: bool, lane: &Lane, granted: Signal) -> bool {
-    // SAFETY: as in `sm_is_taken`.
-    let watch = unsafe { &*target::yield_words().cast::<Watch>() };
-    let taken = target::yield_vote(droppable && watch.knows_the_end());
-    if !taken && droppable && target::is_first_thread() {
-        sm_is_taken(lane, granted);
-    }
-    taken
 }
 
 #[cfg(target_arch = "nvptx64")]
@@ -220,13 +201,6 @@ mod watch {
             Watch { copy, seen, period: AtomicU32::new(clock >> PERIOD_BITS) }
         }
 
-        /// Whether the block knows already that the SM was taken.
-        #[cfg(any(target_arch = "nvptx64", test))]
-        #[inline(always)]
-        pub fn knows_the_end(&self) -> bool {
-            self.period.load(Relaxed) == TAKEN
-        }
-
         /// Whether the SM was taken: what the block knows already, or else, if the last look was in another period,
         /// what `is_granted` says of the word that it asked for then; it then starts the next look.
         #[inline(always)]
@@ -303,7 +277,7 @@ mod tests {
         assert!(!looks(&watch, (1 << PERIOD_BITS) + 1, GRANTED));
         let is_taken =
             |clock| watch.is_taken(clock, |word| GRANTED.grants_with(word, 0), |_| unreachable!());
-        assert!(!watch.knows_the_end() && is_taken(2 << PERIOD_BITS) && watch.knows_the_end());
+        assert!(is_taken(2 << PERIOD_BITS));
         for clock in [0, 7, 3 << PERIOD_BITS, u32::MAX] {
             assert!(is_taken(clock));
         }

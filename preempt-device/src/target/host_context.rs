@@ -123,6 +123,10 @@ pub(crate) mod primitives {
         current().sm
     }
 
+    pub(crate) fn is_first_thread() -> bool {
+        (thread_idx_x(), thread_idx_y(), thread_idx_z()) == (0, 0, 0)
+    }
+
     pub(crate) fn opaque(value: u32) -> u32 {
         value
     }

@@ -48,13 +48,13 @@ pub trait Block {
     /// is written before it is read, and nobody else uses it.
     fn notes(&self) -> &Notes;
 
-    /// Asks for the signal of a lane, on the elected thread. Nobody waits for it: [`Notes::signal`] is what it was when
-    /// one of the last times somebody asked.
+    /// Asks for the signal of a lane, on the elected thread: [`Notes::signal`] is what it was, after
+    /// [`await_asked`](Block::await_asked).
     fn ask(&self, lane: &Lane) {
         self.notes().signal.set([lane.signal.load(Relaxed), 0]);
     }
 
-    /// Waits until nothing is under way that was asked for, on the elected thread.
+    /// Waits until what was asked for is there, on the elected thread.
     fn await_asked(&self) {}
 
     /// Runs `lead` on the elected thread, if this is it. Nobody waits.
@@ -422,6 +422,8 @@ fn claimed(notes: &Notes, cohort: &Cohort, ahead: u32) -> Halves {
 /// chunk did not take long; or else [`next`] has to find one.
 #[inline(always)]
 fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
+    // It was asked for when the chunk started, and is there unless that took less than reading memory does.
+    block.await_asked();
     let notes = block.notes();
     let ([signal, _], seen) = (notes.signal.get(), notes.seen.get());
     let Halves { high: before, .. } = Halves::unpack(notes.batch.get());
@@ -447,7 +449,6 @@ unsafe fn next<B: Block>(block: &B, list: &DropList, cohort: &Cohort, ahead: u32
     let signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
     let goes_on = cohort.signal.grants_with(signal, block.sm());
     if goes_on {
-        // What was asked for before may still come, and be older; that costs no more than another look.
         notes.seen.set(signal);
     }
     if len == 0 {
