@@ -87,7 +87,12 @@ impl Yields {
     /// Whether one thread of the block finds that all have to return.
     #[inline(always)]
     fn look_together(&mut self) -> bool {
-        let taken = target::is_first_thread() && self.poll();
+        let taken = target::is_first_thread() && {
+            // What this thread has asked for at the vote before is there.
+            #[cfg(target_arch = "nvptx64")]
+            target::await_copies();
+            self.poll()
+        };
         target::yield_vote(taken)
     }
 

@@ -25,18 +25,17 @@ pub fn matrix_multiply(a: &[f32], b: &[f32], c: SliceMut<f32>, n: u32) {
     // each thread writes its own element of `c`.
     unsafe {
         while tile < n / TILE {
-            // The tiles have been read.
-            thread::sync_threads();
-            yield_point!();
             a_tile.add(ty * TILE + tx).write(*a.get_unchecked(from_a));
             b_tile.add(ty * TILE + tx).write(*b.get_unchecked(from_b));
             thread::sync_threads();
+            yield_point!();
             let mut k = 0;
             while k < TILE {
                 let (x, y) = (a_tile.add(ty * TILE + k).read(), b_tile.add(k * TILE + tx).read());
                 sum = GpuFloat::mul_add(x, y, sum);
                 k += 1;
             }
+            thread::sync_threads();
             from_a += TILE;
             from_b += TILE * n;
             tile += 1;

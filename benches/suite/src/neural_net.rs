@@ -20,8 +20,6 @@ pub const SAMPLES: usize = 64;
 const DEPTH: usize = 16;
 /// Threads of its blocks: each computes four neurons of four samples.
 const THREADS: usize = 128;
-/// Rows of a tile that all threads load at the same time.
-const ROWS: usize = THREADS / DEPTH;
 /// Elements between two inputs in its tile of images, and in that of weights: more than samples and neurons,
 /// so that what neighbouring threads write is in different banks.
 const IMAGES_STRIDE: usize = SAMPLES + 4;
@@ -66,40 +64,23 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
     // Each thread writes its own elements of `activations`.
     unsafe {
         while first < inputs {
-            // The tiles have been read.
+            let mut i = row;
+            while i < SAMPLES {
+                let at = (first_sample + i) * inputs + first + depth;
+                let pixel =
+                    if first_sample + i < samples { *images.get_unchecked(at) } else { 0.0 };
+                images_tile.cast::<f32>().add(depth * IMAGES_STRIDE + i).write(pixel);
+                i += THREADS / DEPTH;
+            }
+            let mut i = row;
+            while i < 32 {
+                let at = i * inputs + first + depth;
+                let weight = if i < HIDDEN { *layer.get_unchecked(at) } else { 0.0 };
+                weights_tile.cast::<f32>().add(depth * WEIGHTS_STRIDE + i).write(weight);
+                i += THREADS / DEPTH;
+            }
             thread::sync_threads();
             yield_point!();
-            // All loads first, so that they are under way together.
-            let (mut pixels, mut weights) = ([0.0; SAMPLES / ROWS], [0.0; 32 / ROWS]);
-            let mut i = 0;
-            while i < SAMPLES / ROWS {
-                let sample = first_sample + row + i * ROWS;
-                if sample < samples {
-                    pixels[i] = *images.get_unchecked(sample * inputs + first + depth);
-                }
-                i += 1;
-            }
-            i = 0;
-            while i < 32 / ROWS {
-                let neuron = row + i * ROWS;
-                if neuron < HIDDEN {
-                    weights[i] = *layer.get_unchecked(neuron * inputs + first + depth);
-                }
-                i += 1;
-            }
-            let to = images_tile.cast::<f32>().add(depth * IMAGES_STRIDE + row);
-            i = 0;
-            while i < SAMPLES / ROWS {
-                to.add(i * ROWS).write(pixels[i]);
-                i += 1;
-            }
-            let to = weights_tile.cast::<f32>().add(depth * WEIGHTS_STRIDE + row);
-            i = 0;
-            while i < 32 / ROWS {
-                to.add(i * ROWS).write(weights[i]);
-                i += 1;
-            }
-            thread::sync_threads();
             let mut k = 0;
             while k < DEPTH {
                 let pixels = images_tile.add(k * IMAGES_STRIDE / 4 + of_samples).read();
@@ -107,6 +88,7 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
                 pixels.add_products(weights, &mut sums);
                 k += 1;
             }
+            thread::sync_threads();
             first += DEPTH;
         }
         let mut i = 0;

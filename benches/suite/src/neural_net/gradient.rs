@@ -52,9 +52,6 @@ pub fn hidden_gradient(
     // of `partials`.
     unsafe {
         while first < end {
-            // The tiles have been read.
-            thread::sync_threads();
-            yield_point!();
             let mut i = row;
             while i < DEPTH {
                 let at = (first + i) * inputs + first_input + of_inputs * 4;
@@ -77,6 +74,7 @@ pub fn hidden_gradient(
                 i += THREADS;
             }
             thread::sync_threads();
+            yield_point!();
             let mut k = 0;
             while k < DEPTH {
                 let pixels = images_tile.add(k * FOURS + of_inputs).read();
@@ -91,6 +89,7 @@ pub fn hidden_gradient(
                     k += 1;
                 }
             }
+            thread::sync_threads();
             first += DEPTH;
         }
         let mut i = 0;
