@@ -52,8 +52,12 @@ pub fn hardware() -> String {
     format!("{}, {processors} processors", model.unwrap_or(env::consts::ARCH))
 }
 
-/// The commit that the working folder is at, if it is in a repository.
+/// The commit that this program was built from, if `PREEMPT_COMMIT` said so then; or else the one that the working
+/// folder is at, if it is in a repository.
 fn commit() -> Option<String> {
+    if let Some(commit) = option_env!("PREEMPT_COMMIT") {
+        return Some(commit.to_owned());
+    }
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -186,7 +186,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                     break then;
                 }
                 // SAFETY: the caller's promise.
-                break block.elect(|block| unsafe { next(block, list, cohort, ahead) });
+                break block.elect(|block| unsafe { next(block, claims, list, cohort, ahead) });
             }
             left -= 1;
             drops = 0;
@@ -226,7 +226,9 @@ unsafe fn first<B: Block>(
     notes.claimed.set(0);
     notes.batch.set(0);
     notes.most.set(0);
+    notes.size.set(0);
     notes.done.set(0);
+    notes.list_first.set(0);
     let chunk = if cohort.is_first {
         block.await_previous();
         let number = block.number();
@@ -276,6 +278,9 @@ unsafe fn first_claimed<B: Block>(
     if !cohort.signal.grants_with(seen, block.sm()) || after_word != cohort.after_word {
         return Chunk::NONE;
     }
+    // If there is more than one chunk for each block, it all comes before fresh tasks: a block that has to leave gives
+    // back two, and takes one when it starts, so that the list would fill up in a storm of stops.
+    block.notes().list_first.set(u32::from(available as i32 > cohort.blocks as i32));
     let chunk = drops::take(list, available);
     let remaining = tasks_from(cohort, claimed, u32::MAX);
     if chunk.len > 0 || remaining == 0 {
@@ -342,6 +347,8 @@ pub struct Notes {
     size: Note<u32>,
     /// Tasks that the block has done, and those that run.
     done: Note<u32>,
+    /// Not 0 while nothing is claimed, since there is more on the list.
+    list_first: Note<u32>,
 }
 
 /// The most tasks until the next look: twice as many as the last ones if those took less than half of the time
@@ -387,7 +394,8 @@ unsafe fn look_ahead<B: Block>(
         return;
     }
     notes.claimed.set(0);
-    if *ahead >= cohort.tasks - cohort.handed {
+    if *ahead >= cohort.tasks - cohort.handed || notes.list_first.get() > 0 {
+        notes.size.set(0);
         return;
     }
     let took = now.wrapping_sub(before);
@@ -442,7 +450,13 @@ fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn next<B: Block>(block: &B, list: &DropList, cohort: &Cohort, ahead: u32) -> Chunk {
+unsafe fn next<B: Block>(
+    block: &B,
+    claims: &Claims,
+    list: &DropList,
+    cohort: &Cohort,
+    ahead: u32,
+) -> Chunk {
     let notes = block.notes();
     let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
     // SAFETY: the caller's promise.
@@ -452,7 +466,16 @@ unsafe fn next<B: Block>(block: &B, list: &DropList, cohort: &Cohort, ahead: u32
         notes.seen.set(signal);
     }
     if len == 0 {
-        return if goes_on { drops::take(list, list.available.load(Relaxed)) } else { Chunk::NONE };
+        if !goes_on {
+            return Chunk::NONE;
+        }
+        let chunk = drops::take(list, list.available.load(Relaxed));
+        if chunk.len > 0 || notes.list_first.get() == 0 {
+            return chunk;
+        }
+        notes.list_first.set(0);
+        let start = claims.next.fetch_add(1, Relaxed);
+        return Chunk { start: cohort.handed + start, len: tasks_from(cohort, start, 1), drops: 0 };
     }
     let kept = if goes_on { len.min(notes.most.get()) } else { 0 };
     let given = Chunk { start: start + kept, len: len - kept, drops: 0 };

@@ -278,6 +278,33 @@ fn a_block_that_finds_no_room_for_what_it_claimed_ahead_runs_it() {
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
+/// Each stop finds a task in its middle and one that was claimed ahead.
+#[test]
+fn a_storm_of_stops_does_not_fill_the_list() {
+    let launch = Launch::default();
+    let (mut most, mut done) = (0, 0);
+    for ticket in 1..=200 {
+        let epoch = u64::from(2 * ticket);
+        let mut runs = 0;
+        let body = |_, droppable| {
+            runs += 1;
+            if runs == 2 {
+                launch.signal(epoch + 1, SmRange::EMPTY);
+            }
+            droppable && runs == 2
+        };
+        let cohort = Cohort { amortize: 1, ..launch.cohort(10_000, 1, ticket, epoch, 1) };
+        // SAFETY: as above.
+        unsafe { run(&mut OneThread::on(0), &cohort, &mut yielding(body)) };
+        let [put, taken] =
+            [&launch.drops.put, &launch.drops.taken].map(|word| word.load(Ordering::Relaxed));
+        most = most.max(put - taken);
+        done += launch.post.read(ticket).map_or(0, |posted| posted.done);
+    }
+    assert!((2..=3).contains(&most), "{most} chunks were on the list");
+    assert_eq!(done, 200, "one in each");
+}
+
 #[test]
 fn a_task_that_finds_no_room_on_the_list_runs_to_its_end() {
     let launch = Launch::default();
