@@ -176,8 +176,9 @@ mod yields;
 ///
 /// In a body that waits for other threads (barriers, shuffles, votes) the block decides together, so a
 /// yield point costs a barrier there, unless it stands right behind a `sync_threads()`: the two are one barrier.
-/// All threads of a block have to come to it. Both belong at the start of a loop: at its end, the compiler would
-/// compute behind the yield point what is needed there only, and keep all that goes into it until then.
+/// All threads of a block have to come to it. The best place is where the block computes for a while behind it, and
+/// does not load: that hides the look at memory. The worst is the end of a loop: the compiler would compute behind the
+/// yield point what is needed there only, and keep all that goes into it until then.
 ///
 /// ```
 /// use preempt_device::prelude::*;
