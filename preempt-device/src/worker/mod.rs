@@ -421,7 +421,8 @@ fn claimed(notes: &Notes, cohort: &Cohort, ahead: u32) -> Halves {
     // Or else the compiler would have all threads compute what follows from it.
     let start = target::opaque(ahead);
     let high = tasks_from(cohort, start, notes.size.get());
-    let claimed = Halves { high, low: cohort.handed + start };
+    // No task if nothing was claimed, and then perhaps past the last number.
+    let claimed = Halves { high, low: cohort.handed.wrapping_add(start) };
     notes.claimed.set(claimed.pack());
     claimed
 }

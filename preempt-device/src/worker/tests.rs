@@ -125,9 +125,12 @@ fn a_block_that_has_a_task_claims_those_after_it() {
     unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(10));
-    // More blocks than tasks, which nobody launches: the others have none.
-    let cohort = Cohort { blocks: 1, ..launch.cohort(1, 2, 2, 2, 1) };
-    let cohort = Cohort { handed: 1, is_first: true, ..cohort };
+    // A block for each task; and one more, which nobody launches and which has none.
+    let cohort = Cohort { handed: 1, is_first: true, ..launch.cohort(1, 2, 2, 2, 1) };
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
+    assert_eq!(runs.pop(), Some(0));
+    assert_eq!(launch.post.read(2).map(|posted| posted.done), Some(1));
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(3), &cohort, &mut plain(|_| unreachable!())) };
 }
