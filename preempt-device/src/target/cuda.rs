@@ -146,11 +146,8 @@ pub(crate) fn block_number() -> u32 {
     // SAFETY: reads a special register.
     unsafe {
         asm!(
-            "{{",
-            ".reg .u32 %preempt_number;",
-            "mov.u32 %preempt_number, %ctaid.x;",
-            "mov.u32 {}, %preempt_number;",
-            "}}",
+            // In one line, since whoever reads PTX line by line takes a brace of its own for the entry's.
+            "{{ .reg .u32 %preempt_number; mov.u32 %preempt_number, %ctaid.x; mov.u32 {}, %preempt_number; }}",
             out(reg32) number,
             options(nomem, nostack),
         );

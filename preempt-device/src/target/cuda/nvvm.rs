@@ -127,11 +127,8 @@ pub(crate) unsafe fn start_copy<T, U>(from: &T, to: &U) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
-            "{{",
-            ".reg .u64 %preempt_to;",
-            "cvta.to.shared.u64 %preempt_to, {};",
-            "cp.async.cg.shared.global [%preempt_to], [{}], 16;",
-            "}}",
+            "{{ .reg .u64 %preempt_to; cvta.to.shared.u64 %preempt_to, {}; \
+             cp.async.cg.shared.global [%preempt_to], [{}], 16; }}",
             in(reg64) core::ptr::from_ref(to), in(reg64) core::ptr::from_ref(from),
             options(nostack),
         );
