@@ -116,8 +116,10 @@ fn cancelled_before_it_starts_means_that_nothing_ran() {
     let stream = scheduler.stream(0);
     let mut log = scheduler.zeroed(64).expect("memory");
     let running = launch(&stream, gated(&gate.0, &mut log, 1).grid(3));
-    let queued = launch(&stream, gated(&gate.0, &mut log, 2).grid(3));
-    let last = launch(&stream, gated(&gate.0, &mut log, 3).grid(3));
+    // In another stream: in this one they may be put behind it on the device, and would then be out after it.
+    let waiting = scheduler.stream(0);
+    let queued = launch(&waiting, gated(&gate.0, &mut log, 2).grid(3));
+    let last = launch(&waiting, gated(&gate.0, &mut log, 3).grid(3));
     queued.cancel();
     let error = queued.wait().expect_err("cancelled");
     assert!(matches!(error, Error::Cancelled { done: 0, tasks: 3 }), "{error}");
