@@ -124,7 +124,8 @@ fn verify_runs_each_program_in_four_modes() {
     for row in rows {
         assert_eq!(row["right"], true, "{row}");
         let is_preempted = row["mode"] == four[3];
-        assert_eq!(row["yields"].as_u64() >= Some(3), is_preempted, "{row}");
+        // What it counts to be enough: one yield can make room for more than one later cohort.
+        assert_eq!(row["resumes"].as_u64() >= Some(3), is_preempted, "{row}");
     }
     assert_eq!(
         (&json["summary"]["kernels"], &json["summary"]["kernels_right"]),
