@@ -48,7 +48,7 @@ pub trait Block {
     /// is written before it is read, and nobody else uses it.
     fn notes(&self) -> &Notes;
 
-    /// Asks for the signal of a lane, on the elected thread: [`Notes::signal`] is what it was, after
+    /// Asks for the signal of a lane, on the elected thread: `signal` in [`Notes`] is what it was, after
     /// [`await_asked`](Block::await_asked).
     fn ask(&self, lane: &Lane) {
         self.notes().signal.set([lane.signal.load(Relaxed), 0]);
