@@ -193,8 +193,9 @@ impl Signal {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Claims {
-    /// The next task that nobody has claimed, counted from [`Cohort::handed`]. It grows beyond the last one, but only by what blocks claim that
-    /// started before that was claimed, so it does not go round.
+    /// The next task that nobody has claimed, counted from [`Cohort::handed`]. It grows beyond the last one, since each
+    /// block that runs something may claim once in vain: half of an even share at most, and [`Cohort::amortize`] or,
+    /// where that is automatic, 4 if it started after the last task was claimed.
     pub next: AtomicU32,
 }
 
@@ -401,8 +402,9 @@ impl Divisor {
 
     /// The quotient of `dividend`, which is at most [`MAX_TASKS`], rounded down.
     ///
-    /// Exact (Granlund and Montgomery 1994, theorem 4.2): the multiplier is too large by less than 2ˡ / divisor, and
-    /// that times a dividend of 31 bits is less than what is missing to the next multiple.
+    /// Exact (Granlund and Montgomery 1994, theorem 4.2): the multiplier is too large by less than 1, and with a
+    /// dividend of 31 bits the quotient by less than 2⁻ˡ. That is at most 1 / divisor, which is what is missing to the
+    /// next whole number at least.
     #[inline(always)]
     pub const fn of(self, dividend: u32) -> u32 {
         match self.multiplier {

@@ -46,7 +46,7 @@ impl Yields {
     ///
     /// # Safety
     ///
-    /// The cohort's lane is alive while the result or a copy of it is used.
+    /// The cohort's lane is alive until the block is over, for all that it asks of the result or of copies of it.
     #[inline(always)]
     pub unsafe fn new(cohort: &Cohort, droppable: bool) -> Yields {
         let (lane, granted) = (cohort.lane, cohort.signal);

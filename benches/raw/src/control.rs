@@ -73,6 +73,7 @@ impl Control {
         unsafe { stream.fill(memory, 0, words)? };
         self.ticket += 1;
         let grid = call.grid_dim();
+        let tasks = grid.count() as u32;
         Ok(Cohort {
             control: (memory + CONTROL) as *const ControlBlock,
             claims: (memory + CONTROL) as *const Claims,
@@ -83,7 +84,7 @@ impl Control {
             after: std::ptr::null(),
             after_word: 0,
             left: 0,
-            tasks: grid.count() as u32,
+            tasks,
             grid: [grid.x, grid.y, grid.z],
             row: Divisor::new(grid.x),
             layer: Divisor::new(grid.y),
@@ -96,7 +97,7 @@ impl Control {
             pace: self.pace,
             share_bits: share_bits(blocks),
             crowd: blocks.saturating_mul(self.claim_time),
-            handed: blocks,
+            handed: blocks.min(tasks),
             is_first: true,
             slot: 0,
             barrier,

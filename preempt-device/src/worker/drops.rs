@@ -16,7 +16,8 @@ use crate::atomic_shim::{AtomicU64, Ordering::Relaxed, fence_acquire, fence_rele
 /// Two at once, since it is the number of atomic operations on the list's words that takes time.
 #[inline(always)]
 pub(super) fn put(list: &DropList, first: Chunk, second: Chunk) -> bool {
-    // Others may find room at the same time: one for each block of the device, for which the margin is there.
+    // Others may find room at the same time: the margin is there for two chunks of each block, on a device of 132 SMs
+    // with 31 blocks each (132 * 31 * 2 = 8184).
     let used = list.put.load(Relaxed).wrapping_sub(list.taken.load(Relaxed));
     if used >= DROP_CAPACITY as u32 - DROP_MARGIN {
         return false;

@@ -136,8 +136,8 @@ const MAX_DROPS: u32 = 2;
 ///
 /// # Safety
 ///
-/// `cohort` describes a launch whose control block, lane, post, drop list and, unless null, `after` are
-/// alive until the post is written, and of whose `blocks` blocks this is one that has not run before.
+/// `cohort` describes a launch whose control block, post, drop list and, unless null, `after` are alive until the
+/// post is written, and its lane until this block is over; of its `blocks` blocks this is one that has not run before.
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
     // SAFETY: the caller promises that they are alive until this block has left.
@@ -443,9 +443,9 @@ fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     Chunk { start, len: if is_ready { rest.min(most) } else { 0 }, drops: 0 }
 }
 
-/// The chunk after the one that has just ended. If the block has to leave, what it has claimed goes on the list; if
-/// that is more than it will run until the next look, and the last chunk took long, so does the rest of it: these may
-/// take as long.
+/// The chunk after the one that has just ended. If the block has to leave, all that it has claimed goes on the list;
+/// if not, what is more than it will run until the next look does, since the last chunk may have taken long, and these
+/// may take as long.
 ///
 /// # Safety
 ///

@@ -1,31 +1,45 @@
 //! What the tests and the model run the worker loop with.
 
+use core::cell::Cell;
+
 use super::{Block, Body, Chunk, Notes};
 
 /// A block of one thread on a given SM.
-pub struct OneThread(pub u32, Notes);
+pub struct OneThread {
+    sm: u32,
+    /// What the clock says, and how much of it goes by from one look at it to the next.
+    clock: Cell<u64>,
+    step: u64,
+    notes: Notes,
+}
 
 impl OneThread {
+    /// Whose clock stands still.
     pub fn on(sm: u32) -> OneThread {
-        OneThread(sm, Notes::default())
+        OneThread::ticking(sm, 0)
+    }
+
+    pub fn ticking(sm: u32, step: u64) -> OneThread {
+        OneThread { sm, clock: Cell::new(0), step, notes: Notes::default() }
     }
 }
 
 impl Block for OneThread {
     fn sm(&self) -> u32 {
-        self.0
+        self.sm
     }
     /// One block for each SM.
     fn number(&self) -> u32 {
-        self.0
+        self.sm
     }
     fn clock(&self) -> u64 {
-        0
+        self.clock.set(self.clock.get() + self.step);
+        self.clock.get()
     }
     fn await_previous(&self) {}
     fn release_next(&self) {}
     fn notes(&self) -> &Notes {
-        &self.1
+        &self.notes
     }
 
     fn lead(&mut self, lead: impl FnOnce(&Self)) {

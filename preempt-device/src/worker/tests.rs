@@ -151,6 +151,35 @@ fn a_block_that_is_sent_away_at_once_gives_back_the_task_that_it_has() {
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
+#[test]
+fn chunks_are_claimed_several_at_once_where_claims_would_come_too_often() {
+    // The clock is looked at twice for each chunk, so it goes on by 20 from one to the next.
+    for (crowd, expected) in [(0, 1), (20, 1), (21, 2), (41, 2), (42, 4), (1000, 4)] {
+        let launch = Launch::default();
+        let cohort = Cohort { amortize: 1, pace: 1000, crowd, ..launch.cohort(1000, 1, 1, 1, 1) };
+        let mut claims = Vec::new();
+        let body = |_| claims.push(launch.control.claims[1].next.load(Ordering::Relaxed));
+        // SAFETY: as above.
+        unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut plain(body)) };
+        assert_eq!(claims.len(), 1000);
+        // Neither the first ones, which have nothing before them, nor the last ones, which shrink.
+        let steps = claims[10..900].windows(2).map(|two| two[1] - two[0]);
+        assert!(steps.filter(|&step| step > 0).all(|step| step == expected), "crowd {crowd}");
+    }
+}
+
+#[test]
+fn a_block_whose_task_took_long_keeps_one_of_the_others_that_it_has_claimed() {
+    let launch = Launch::default();
+    let cohort = Cohort { amortize: 1, pace: 10, crowd: 1000, ..launch.cohort(100, 1, 1, 1, 1) };
+    let mut runs = Vec::new();
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::ticking(0, 40), &cohort, &mut plain(|task| runs.push(task))) };
+    assert!(launch.drops.put.load(Ordering::Relaxed) > 1, "nothing was given back");
+    runs.sort_unstable();
+    assert_eq!(runs, (0..100).collect::<Vec<_>>());
+}
+
 /// Three blocks, stops that some tasks are dropped for, the next cohort resumes; then the control block
 /// is used again.
 #[test]

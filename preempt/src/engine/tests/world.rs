@@ -35,7 +35,8 @@ pub struct ModelOp {
     /// Block-tasks of cohorts that are out.
     pub done: u32,
     pub started: bool,
-    pub launched: bool,
+    /// The tasks that the blocks of its first cohort start with, once there was one.
+    pub handed: Option<u32>,
     pub failed: bool,
     pub finished: Option<Outcome>,
 }
@@ -131,7 +132,7 @@ impl World {
             claimed: 0,
             done: 0,
             started: false,
-            launched: false,
+            handed: None,
             failed: false,
             finished: None,
         };
@@ -234,15 +235,19 @@ impl World {
             let left = self.left.get(&(control, order.slot));
             assert_eq!(left.copied().unwrap_or(0), order.left, "what is in the slot's word");
         }
+        let hands = if order.after.is_none() { order.blocks } else { 0 };
+        let before = self.op(order.op).handed.replace(order.handed);
+        // All cohorts of a launch count claims from the same task, and one at most has those before it.
+        assert_eq!(order.handed, before.unwrap_or(hands));
+        assert_eq!(order.is_first, before.is_none() && hands > 0);
         match order.after {
             Some(_) => {
                 assert!(!at_head, "it is behind what it waits for");
-                self.op(order.op).launched = true;
                 self.queued_ahead += 1;
             }
             None => {
                 assert!(at_head, "nothing is in its way");
-                if !std::mem::replace(&mut self.op(order.op).launched, true) {
+                if before.is_none() {
                     let own = |owner: &&Option<LaunchId>| **owner == Some(LaunchId(order.op));
                     let owners = self.engine.ledger.owners();
                     let has = owners.iter().filter(own).count() as u32;
