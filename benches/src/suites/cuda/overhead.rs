@@ -211,38 +211,51 @@ impl Arms<'_> {
         Ok(())
     }
 
-    /// The largest slices that stop no later than ours, and no less than fill the device once.
+    /// The largest slices that stop no later than ours. Where none do, since a block-task alone takes longer, smaller
+    /// ones for as long as that makes the stop a tenth shorter.
     fn slices(&mut self, row: &mut Row, others: u32, stops: u32) -> Result<()> {
         let limit = row.ours.stop.p50();
         let mut blocks = self.subject.wave();
+        let (mut times, mut stop) = self.sliced(blocks, others, stops)?;
+        // No stop at all was seen if a slice is all that there is.
+        let is_in_time = |stop: &Samples| stop.len() > 0 && stop.p50() <= limit;
+        let grows = is_in_time(&stop);
         loop {
-            let mut times = Samples::default();
-            for round in 0..=others {
-                let time = self.subject.slices(blocks, None)?;
-                if let Some(time) = time.filter(|_| round > 0) {
-                    times.push(time);
-                }
-            }
-            let mut stop = Samples::default();
-            for _ in 0..stops.div_ceil(5) {
-                let after = self.moment(times.p50());
-                if let Some(time) = self.subject.slices(blocks, Some(after))? {
-                    stop.push(time);
-                }
-            }
-            let is_first = row.slices.blocks.is_none();
-            if !is_first && stop.p50() > limit {
+            let next = if grows { blocks.saturating_mul(2) } else { blocks / 2 };
+            let is_last = if grows { blocks >= row.tasks } else { is_in_time(&stop) };
+            if is_last || next == 0 {
                 break;
             }
-            row.slices.done = times;
-            row.slices.stop = stop;
-            row.slices.blocks = Some(blocks);
-            if row.slices.stop.p50() > limit || blocks >= row.tasks {
+            let tried = self.sliced(next, others, stops)?;
+            let is_better = match grows {
+                true => is_in_time(&tried.1),
+                false => stop.len() == 0 || tried.1.p50() <= stop.p50().mul_f64(0.9),
+            };
+            if !is_better {
                 break;
             }
-            blocks = blocks.saturating_mul(2);
+            blocks = next;
+            (times, stop) = tried;
         }
+        row.slices.done = times;
+        row.slices.stop = stop;
+        row.slices.blocks = Some(blocks);
         Ok(())
+    }
+
+    /// The times of whole runs in slices of so many blocks, and of stops.
+    fn sliced(&mut self, blocks: u32, others: u32, stops: u32) -> Result<(Samples, Samples)> {
+        let mut times = Samples::default();
+        for round in 0..=others {
+            let time = self.subject.slices(blocks, None)?;
+            times.extend(time.filter(|_| round > 0));
+        }
+        let mut stop = Samples::default();
+        for _ in 0..stops.div_ceil(5) {
+            let after = self.moment(times.p50());
+            stop.extend(self.subject.slices(blocks, Some(after))?);
+        }
+        Ok((times, stop))
     }
 
     /// Whether all arms give the same, to the bit.
@@ -398,7 +411,8 @@ fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
         about: format!(
             "The dominating launch of each program, between events; done: until the host knows, ours \
              through the scheduler. Stop: from the signal to the host's knowledge that all blocks are \
-             out; {} at least. In the mean, ours takes {} of the plain time.",
+             out; {} at least. Slices: the largest that stop no later than ours, or else, where smaller ones \
+             do not stop sooner either, the largest of these. In the mean, ours takes {} of the plain time.",
             show(floor.p50()),
             geomean.map_or_else(|| "-".to_owned(), digits),
         ),

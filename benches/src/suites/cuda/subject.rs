@@ -328,7 +328,7 @@ impl Subject {
         Ok((!is_over).then(|| start.elapsed()))
     }
 
-    /// Blocks that fill the device in plain form: a slice is no smaller.
+    /// Blocks that fill the device in plain form.
     pub fn wave(&self) -> u32 {
         (self.sms * self.plain_demand.blocks_per_sm).min(self.tasks())
     }
