@@ -12,10 +12,14 @@ use crate::atomic_shim::{AtomicU32, AtomicU64, Ordering};
 /// that grows while it runs adds one cohort for each growth.
 pub const COHORT_SLOTS: usize = 8;
 
-/// The most block-tasks that one launch can have, 2³¹ − 1.
+/// The most block-tasks that one launch can have, 2³⁰.
 ///
-/// CUDA's limit for a grid's x; a dropped chunk's word ([`Chunk`](crate::worker::Chunk)) relies on it.
-pub const MAX_TASKS: u32 = i32::MAX as u32;
+/// [`Claims::next`] grows beyond that by half at most, and stays below [`DROPPED`]; a dropped chunk's word
+/// ([`Chunk`](crate::worker::Chunk)) relies on it, too.
+pub const MAX_TASKS: u32 = 1 << 30;
+
+/// The bit of [`Claims::next`] that says that a dropped task is, or was, on the list: whoever claims looks there.
+pub const DROPPED: u32 = 1 << 31;
 
 /// The largest SM count that a signal word can address.
 pub const MAX_SMS: u32 = (1 << SM_BITS) - 1;
@@ -25,10 +29,10 @@ const SM_MASK: u64 = (1 << SM_BITS) - 1;
 
 /// How many chunks can be on a [`DropList`] at the same time: two for each block of a device of 132 SMs, if
 /// each SM holds 32, and [`DROP_MARGIN`].
-pub const DROP_CAPACITY: usize = if cfg!(loom) { 4 } else { 16_384 };
+pub const DROP_CAPACITY: usize = if cfg!(loom) { 4 } else { 32_768 };
 
 /// Places of a [`DropList`] that are left free for blocks that have found it not full at the same time.
-pub const DROP_MARGIN: u32 = if cfg!(loom) { 2 } else { 8192 };
+pub const DROP_MARGIN: u32 = if cfg!(loom) { 2 } else { 16_384 };
 
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
 ///
@@ -193,9 +197,8 @@ impl Signal {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Claims {
-    /// The next task that nobody has claimed, counted from [`Cohort::handed`]. It grows beyond the last one, since each
-    /// block that runs something may claim once in vain: half of an even share at most, and [`Cohort::amortize`] or,
-    /// where that is automatic, 4 if it started after the last task was claimed.
+    /// The next task that nobody has claimed, counted from [`Cohort::handed`]. It grows beyond the last one, but only by
+    /// what blocks claim that started before that was claimed, so it does not go round. The highest bit is [`DROPPED`].
     pub next: AtomicU32,
 }
 

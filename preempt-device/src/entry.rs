@@ -219,14 +219,11 @@ unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool>(cohort: &Cohort, task:
     let mut block = CudaBlock::new();
     if YIELDS && block.elected {
         // The barrier that has to follow is that of the first claim.
-        yields::start_block(cohort);
+        yields::start_block();
     }
     let mut tasks = tasks::<F, YIELDS>(cohort, task);
     // SAFETY: the caller's promise.
     unsafe { worker::run(&mut block, cohort, &mut tasks) };
-    if YIELDS {
-        yields::end_block();
-    }
 }
 
 #[inline(always)]

@@ -1,6 +1,9 @@
 //! Yield points: where a block-task can be dropped in its middle.
 
 use crate::abi::{Cohort, Lane, Signal};
+#[cfg(target_arch = "nvptx64")]
+use crate::atomic_shim::AtomicU32;
+use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
 
 /// Gives the SM up here, if it was taken from the kernel.
@@ -30,6 +33,9 @@ pub struct Yields {
     dropped: bool,
     /// Whether nobody drops tasks in this entry, which the compiler sees.
     is_off: bool,
+    /// The lower half of the lane's word, as the thread that votes for its block has seen it last: it is asked for at a
+    /// yield point and looked at at the next one, since it takes as long as hundreds of instructions to come.
+    asked: u32,
 }
 
 impl Yields {
@@ -40,6 +46,7 @@ impl Yields {
         droppable: false,
         dropped: false,
         is_off: true,
+        asked: 0,
     };
 
     /// For a task of `cohort`, which has to run to its end unless it is `droppable`.
@@ -50,7 +57,8 @@ impl Yields {
     #[inline(always)]
     pub unsafe fn new(cohort: &Cohort, droppable: bool) -> Yields {
         let (lane, granted) = (cohort.lane, cohort.signal);
-        Yields { lane, granted, droppable, dropped: false, is_off: false }
+        let asked = granted.to_bits() as u32;
+        Yields { lane, granted, droppable, dropped: false, is_off: false, asked }
     }
 
     /// As the device gave them to the emulated thread that is current.
@@ -64,7 +72,7 @@ impl Yields {
     pub fn poll(&mut self) -> bool {
         if self.droppable {
             // SAFETY: the promise of `new`, since only its result is droppable.
-            self.dropped = sm_is_taken(unsafe { &*self.lane }, self.granted);
+            self.dropped = poll(unsafe { &*self.lane }, self.granted);
         }
         self.dropped
     }
@@ -87,13 +95,17 @@ impl Yields {
     /// Whether one thread of the block finds that all have to return.
     #[inline(always)]
     fn look_together(&mut self) -> bool {
-        let taken = target::is_first_thread() && {
-            // What this thread has asked for at the vote before is there.
-            #[cfg(target_arch = "nvptx64")]
-            target::await_copies();
-            self.poll()
-        };
-        target::yield_vote(taken)
+        let mut is_taken = false;
+        // All that there is to do in one branch: every other warp goes past it.
+        if target::is_first_thread() && self.droppable {
+            // SAFETY: the promise of `new`, since only its result is droppable.
+            let lane = unsafe { &*self.lane };
+            // Words with the same lower half grant the same SMs.
+            is_taken =
+                self.asked != self.granted.to_bits() as u32 && sm_is_taken(lane, self.granted);
+            self.asked = ask(lane);
+        }
+        target::yield_vote(is_taken)
     }
 
     /// [`vote`](Yields::vote) after the barrier of the body that `wait` is. The vote is one, too, so where there is
@@ -117,156 +129,127 @@ impl Yields {
     }
 }
 
-/// On the CPU device, looking costs no more than a clock would.
-#[cfg(not(target_arch = "nvptx64"))]
+#[inline(always)]
 fn sm_is_taken(lane: &Lane, granted: Signal) -> bool {
     !lane.grants(granted, target::sm_id())
 }
 
-#[cfg(target_arch = "nvptx64")]
-#[inline(always)]
-fn sm_is_taken(lane: &Lane, granted: Signal) -> bool {
-    // SAFETY: the words are this block's while the kernel runs, `start_block` has set them, and all
-    // accesses are atomic.
-    let watch = unsafe { &*target::yield_words().cast::<Watch>() };
-    let is_granted = |word| granted.grants_with(word, target::sm_id());
-    // SAFETY: the lane's words are aligned to more than 16 bytes, and so is the watch; `end_block` waits.
-    watch.is_taken(target::clock(), is_granted, |copy| unsafe { target::start_copy(lane, copy) })
+/// On the CPU device, looking costs no more than a clock would.
+#[cfg(not(target_arch = "nvptx64"))]
+fn poll(lane: &Lane, granted: Signal) -> bool {
+    sm_is_taken(lane, granted)
 }
 
-/// Starts the watch of a block of `cohort`. On one thread, before a barrier of the block, after which its
-/// threads may come to yield points.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-pub(crate) fn start_block(cohort: &Cohort) {
-    let watch = Watch::new(target::clock(), cohort.signal);
-    // SAFETY: the words are this block's, and nobody else uses them before the barrier.
-    unsafe { target::yield_words().cast::<Watch>().write(watch) }
+fn poll(lane: &Lane, granted: Signal) -> bool {
+    // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
+    let watch = unsafe { &*target::yield_word().cast::<Watch>() };
+    watch.is_taken(target::clock(), target::is_leader, || sm_is_taken(lane, granted))
 }
 
-/// Ends the watch. On all threads, after their last yield point: what they asked for must not come when the shared
-/// memory is another block's.
+/// The lower half of the lane's word. Nobody waits for it here.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-pub(crate) fn end_block() {
-    target::await_copies();
+fn ask(lane: &Lane) -> u32 {
+    // SAFETY: the first half of a word is the lower one. On its own, or else the register of the other one would be
+    // taken until both are there.
+    unsafe { &*core::ptr::from_ref(&lane.signal).cast::<AtomicU32>() }.load(Relaxed)
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+fn ask(lane: &Lane) -> u32 {
+    lane.signal.load(Relaxed) as u32
+}
+
+/// Starts the watch of a block. On one thread, before a barrier of the block, after which its threads may come to
+/// yield points.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub(crate) fn start_block() {
+    // SAFETY: the word is this block's, and nobody else uses it before the barrier.
+    unsafe { target::yield_word().cast::<Watch>().write(Watch::new(target::clock())) }
 }
 
 #[cfg(target_arch = "nvptx64")]
 use watch::Watch;
 
-/// How the warps of a block look at their signal together.
+/// How the warps of a block without barriers look at their signal together.
 #[cfg(any(target_arch = "nvptx64", all(test, not(loom))))]
 mod watch {
-    use crate::abi::Signal;
-    use crate::atomic_shim::{AtomicU32, AtomicU64, Ordering::Relaxed};
+    use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 
-    /// Of the clock, the bits below count for nothing: a block looks once in 2048 cycles, about 1 µs. All blocks
-    /// of a lane look at the same word; if they did at each yield point, they would queue for it.
-    pub const PERIOD_BITS: u32 = 11;
+    /// A block looks once in so many cycles, about 2 µs. All blocks of a lane look at the same word; if they did at
+    /// each yield point, they would queue for it.
+    pub const PERIOD: u32 = 1 << 12;
 
-    /// The block's copy of the signal, and when it looked last. To look is to start a copy that nobody waits for,
-    /// since reading the word takes as long as hundreds of instructions: what it says is seen in the next period.
-    /// Most yield points read one word and compare it with the clock.
+    /// When the block looked last: the clock, without the bits of a period; or [`TAKEN`], and then the clock is far
+    /// from what it will be in the next second.
     ///
-    /// Warps look and write as they come: two may look in the same period, or one after another one has looked
-    /// in the next, and one of them may write over `TAKEN` what it read before. All that costs no more than
-    /// another look. A copy that is read while it comes says what was or what is, or, if half of it has come, asks
-    /// for the SM too soon, or one look too late.
-    #[repr(C, align(16))]
-    pub struct Watch {
-        copy: Copy,
-        /// The last word that granted the SM.
-        seen: AtomicU64,
-        /// [`TAKEN`], or else the period in which the block looked last.
-        period: AtomicU32,
-    }
+    /// Warps come as they will. The first one of a period exchanges the word, looks, and waits for what it sees; the
+    /// others only compare the word with the clock.
+    #[repr(transparent)]
+    pub struct Watch(AtomicU32);
 
-    /// What is copied: 16 bytes at least, of which the first 8 are the signal.
-    #[repr(C, align(16))]
-    pub struct Copy(AtomicU64, AtomicU64);
-
-    impl Copy {
-        /// As if this had been copied.
-        #[cfg(test)]
-        pub fn set(&self, signal: Signal) {
-            self.0.store(signal.to_bits(), Relaxed);
-        }
-    }
-
-    /// The SM was taken from the cohort, which does not get it back. No period has this number.
-    const TAKEN: u32 = u32::MAX;
+    /// The SM was taken from the cohort, which does not get it back.
+    const TAKEN: u32 = 1;
 
     impl Watch {
-        /// The watch of a block that has looked just now, and seen `signal`.
+        /// The watch of a block that has looked just now.
         #[inline(always)]
-        pub fn new(clock: u32, signal: Signal) -> Watch {
-            let copy = Copy(AtomicU64::new(signal.to_bits()), AtomicU64::new(0));
-            let seen = AtomicU64::new(signal.to_bits());
-            Watch { copy, seen, period: AtomicU32::new(clock >> PERIOD_BITS) }
+        pub fn new(clock: u32) -> Watch {
+            Watch(AtomicU32::new(clock & !(PERIOD - 1)))
         }
 
-        /// Whether the SM was taken: what the block knows already, or else, if the last look was in another period,
-        /// what `is_granted` says of the word that it asked for then; it then starts the next look.
+        /// Whether the SM was taken, as far as the block knows. If nobody has looked in this period, and the thread
+        /// `leads` those of its warp that came with it, it finds out.
         #[inline(always)]
         pub fn is_taken(
             &self,
             clock: u32,
-            is_granted: impl FnOnce(u64) -> bool,
-            look: impl FnOnce(&Copy),
+            leads: impl FnOnce() -> bool,
+            find_out: impl FnOnce() -> bool,
         ) -> bool {
-            let (word, period) = (self.period.load(Relaxed), clock >> PERIOD_BITS);
-            if word == period {
+            let last = self.0.load(Relaxed);
+            if last ^ clock < PERIOD {
                 return false;
             }
-            if word == TAKEN {
+            if last & TAKEN > 0 {
                 return true;
             }
-            let signal = self.copy.0.load(Relaxed);
-            if signal != self.seen.load(Relaxed) {
-                if !is_granted(signal) {
-                    self.period.store(TAKEN, Relaxed);
-                    return true;
-                }
-                self.seen.store(signal, Relaxed);
+            let now = clock & !(PERIOD - 1);
+            let looks = leads() && self.0.compare_exchange(last, now, Relaxed, Relaxed).is_ok();
+            let is_taken = looks && find_out();
+            if is_taken {
+                self.0.swap(now ^ 1 << 31 | TAKEN, Relaxed);
             }
-            self.period.store(period, Relaxed);
-            look(&self.copy);
-            false
+            is_taken
         }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::watch::{PERIOD_BITS, Watch};
+    use super::watch::{PERIOD, Watch};
     use super::*;
     use crate::abi::SmRange;
-    use crate::atomic_shim::Ordering::Relaxed;
     use crate::host::{Dim3, ThreadContext, with_thread};
 
-    const GRANTED: Signal = Signal::new(1, SmRange::ALL);
-
-    /// Whether the watch was asked to look at `clock`, and knows of no end; what it sees is `next`.
-    fn looks(watch: &Watch, clock: u32, next: Signal) -> bool {
+    /// What the watch says at `clock`, and whether it was found out then, if `next` is what there is to be found.
+    fn look(watch: &Watch, clock: u32, next: bool) -> (bool, bool) {
         let mut looked = false;
-        assert!(!watch.is_taken(
-            clock,
-            |word| GRANTED.grants_with(word, 0),
-            |copy| {
-                looked = true;
-                copy.set(next);
-            }
-        ));
-        looked
+        let find_out = || {
+            looked = true;
+            next
+        };
+        (watch.is_taken(clock, || true, find_out), looked)
     }
 
     #[test]
     fn a_block_looks_once_in_a_period() {
-        const PERIOD: u32 = 1 << PERIOD_BITS;
         for start in [0, 7 * PERIOD, PERIOD.wrapping_neg()] {
-            let watch = Watch::new(start + 5, GRANTED);
-            let looks = |clock| looks(&watch, clock, GRANTED);
+            let watch = Watch::new(start + 5);
+            let looks = |clock| look(&watch, clock, false).1;
             assert!(!looks(start) && !looks(start | (PERIOD - 1)));
             let later = start.wrapping_add(PERIOD);
             assert!(looks(later));
@@ -276,15 +259,18 @@ mod tests {
     }
 
     #[test]
-    fn a_block_sees_the_end_in_the_period_after_its_look_and_does_not_look_again() {
-        let watch = Watch::new(7, GRANTED);
-        assert!(looks(&watch, 1 << PERIOD_BITS, Signal::new(2, SmRange::EMPTY)));
-        assert!(!looks(&watch, (1 << PERIOD_BITS) + 1, GRANTED));
-        let is_taken =
-            |clock| watch.is_taken(clock, |word| GRANTED.grants_with(word, 0), |_| unreachable!());
-        assert!(is_taken(2 << PERIOD_BITS));
-        for clock in [0, 7, 3 << PERIOD_BITS, u32::MAX] {
-            assert!(is_taken(clock));
+    fn a_thread_that_does_not_lead_leaves_the_look_to_another_one() {
+        let watch = Watch::new(0);
+        assert!(!watch.is_taken(PERIOD, || false, || unreachable!()));
+        assert_eq!(look(&watch, PERIOD, true), (true, true));
+    }
+
+    #[test]
+    fn a_block_that_saw_the_end_does_not_look_again() {
+        let watch = Watch::new(7);
+        assert_eq!(look(&watch, PERIOD + 9, true), (true, true));
+        for clock in [PERIOD + 9, 2 * PERIOD, 3 * PERIOD, 1 << 30] {
+            assert_eq!(look(&watch, clock, false), (true, false));
         }
     }
 

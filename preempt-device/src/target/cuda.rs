@@ -16,7 +16,7 @@ use core::arch::nvptx;
 pub(crate) use generator::{
     atomic_add_f32, atomic_add_f64, device_fence, device_fence_acq_rel, fma, fmaf, global,
     loop_slot, shared_base, sqrt, sqrtf, start_copy, system_fence, system_fence_acq_rel,
-    yield_words,
+    yield_word,
 };
 
 #[cfg(not(feature = "cuda-std"))]
@@ -270,6 +270,15 @@ pub(crate) fn warp_shuffle_idx(mask: u32, value: u32, index: u32, width: u32) ->
 pub(crate) fn await_copies() {
     // SAFETY: a wait.
     unsafe { asm!("cp.async.wait_all;", options(nostack)) }
+}
+
+/// Whether this is the first thread of those of its warp that come here together. There may be several such groups.
+#[inline(always)]
+pub(crate) fn is_leader() -> bool {
+    let mask: u32;
+    // SAFETY: reads which threads are active.
+    unsafe { asm!("activemask.b32 {};", out(reg32) mask, options(nomem, nostack)) }
+    mask.trailing_zeros() == lane_id()
 }
 
 /// The lower half of [`clock64`], which is cheaper to read.

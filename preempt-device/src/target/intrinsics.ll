@@ -9,7 +9,7 @@
 @preempt_slot = internal addrspace(3) global [10 x i64] undef, align 16
 
 ; What the warps of a block with yield points know of its signal. Other kernels do not have it.
-@preempt_yields = internal addrspace(3) global [4 x i64] undef, align 16
+@preempt_yields = internal addrspace(3) global [1 x i64] undef, align 16
 
 define ptr @preempt_shared_base() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_smem to ptr)
@@ -29,7 +29,7 @@ define void @preempt_start_copy(ptr %from, ptr %to) alwaysinline nounwind {
   ret void
 }
 
-define ptr @preempt_yield_words() alwaysinline nounwind memory(none) {
+define ptr @preempt_yield_word() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_yields to ptr)
 }
 

@@ -7,7 +7,7 @@
 //! device is cleared, all its blocks are here at the same time.
 
 use super::Chunk;
-use crate::abi::{DROP_CAPACITY, DROP_MARGIN, DropList};
+use crate::abi::{Claims, DROP_CAPACITY, DROP_MARGIN, DROPPED, DropList};
 use crate::atomic_shim::{AtomicU64, Ordering::Relaxed, fence_acquire, fence_release, pause};
 
 /// Puts a chunk on the list, and a second one if that is not empty; `false` if there is no room. On one thread; if a
@@ -16,8 +16,7 @@ use crate::atomic_shim::{AtomicU64, Ordering::Relaxed, fence_acquire, fence_rele
 /// Two at once, since it is the number of atomic operations on the list's words that takes time.
 #[inline(always)]
 pub(super) fn put(list: &DropList, first: Chunk, second: Chunk) -> bool {
-    // Others may find room at the same time: the margin is there for two chunks of each block, on a device of 132 SMs
-    // with 31 blocks each (132 * 31 * 2 = 8184).
+    // Others may find room at the same time: the margin is there for two chunks of each block.
     let used = list.put.load(Relaxed).wrapping_sub(list.taken.load(Relaxed));
     if used >= DROP_CAPACITY as u32 - DROP_MARGIN {
         return false;
@@ -58,6 +57,20 @@ pub(super) fn take(list: &DropList, available: u32) -> Chunk {
     // No more places are given out here than chunks were put.
     let index = list.taken.fetch_add(1, Relaxed);
     take_from(&list.entries[index as usize % DROP_CAPACITY])
+}
+
+/// Has claims no longer say that a task was dropped, if nothing is on the list. Whoever puts something there meanwhile
+/// says so again after that, or is seen here; and if neither, which no ordering forbids, the task is taken with the
+/// next one that is dropped, or when nothing is left to claim.
+#[inline(always)]
+pub(super) fn tell(claims: &Claims, list: &DropList) {
+    let is_empty = || list.available.load(Relaxed) as i32 <= 0;
+    if is_empty() {
+        claims.next.fetch_and(!DROPPED, Relaxed);
+        if !is_empty() {
+            claims.next.fetch_or(DROPPED, Relaxed);
+        }
+    }
 }
 
 /// Takes what is in an entry, once there is something: the right to a chunk may be to another one, that was put

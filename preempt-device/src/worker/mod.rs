@@ -7,7 +7,9 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 
-use crate::abi::{COHORT_SLOTS, Claims, Cohort, DropList, Halves, Lane, Post, Posted, departures};
+use crate::abi::{
+    COHORT_SLOTS, Claims, Cohort, DROPPED, DropList, Halves, Lane, Post, Posted, departures,
+};
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 use crate::target;
 
@@ -126,6 +128,9 @@ impl Chunk {
 /// A task that was dropped this often runs to its end.
 const MAX_DROPS: u32 = 2;
 
+/// No task, and without [`DROPPED`].
+const NOTHING_LEFT: u32 = !DROPPED;
+
 /// Takes chunks of block-tasks and runs `body` on each, until the grid is used up or the signal
 /// excludes this block's SM. Then leaves.
 ///
@@ -146,14 +151,17 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     // later cohort will.
     let is_alone = cohort.blocks >= cohort.tasks;
     // Where the last claim of the elected thread starts, counted as [`Claims::next`] is. It is not waited for, and
-    // there when tasks end. If it is no task, there is nothing to claim any more.
-    let mut ahead = if is_alone { u32::MAX } else { 0 };
+    // there when tasks end. If it is no task, there is nothing to claim any more, or [`DROPPED`] is set.
+    let mut ahead = if is_alone { NOTHING_LEFT } else { 0 };
     // SAFETY: the caller's promise.
-    let mut chunk = block.elect(|block| unsafe { first(block, claims, list, cohort, is_alone) });
+    let mut chunk =
+        block.elect(|block| unsafe { first(block, claims, list, cohort, is_alone, &mut ahead) });
     while chunk.len > 0 {
         if !is_alone {
             // SAFETY: the caller's promise.
-            block.lead(|block| unsafe { look_ahead(block, claims, cohort, chunk, &mut ahead) });
+            block.lead(|block| unsafe {
+                look_ahead::<B, T>(block, claims, cohort, chunk, &mut ahead)
+            });
         }
         let (mut left, mut drops) = (chunk.len, chunk.drops);
         body.seek(chunk.start);
@@ -174,7 +182,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             };
             if T::YIELDS && dropped {
                 let rest = Chunk { start: body.index(), len: left, drops };
-                if give_back(block, list, cohort, ahead, rest) {
+                if give_back(block, claims, list, cohort, ahead, rest) {
                     break Chunk::NONE;
                 }
                 // No room on the list, so the task runs again here and now.
@@ -186,7 +194,9 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                     break then;
                 }
                 // SAFETY: the caller's promise.
-                break block.elect(|block| unsafe { next(block, claims, list, cohort, ahead) });
+                break block.elect(|block| unsafe {
+                    next::<B, T>(block, claims, list, cohort, &mut ahead)
+                });
             }
             left -= 1;
             drops = 0;
@@ -217,6 +227,7 @@ unsafe fn first<B: Block>(
     list: &DropList,
     cohort: &Cohort,
     is_alone: bool,
+    ahead: &mut u32,
 ) -> Chunk {
     // SAFETY: the caller's promise.
     let seen = unsafe { &*cohort.lane }.signal.load(Relaxed);
@@ -229,6 +240,7 @@ unsafe fn first<B: Block>(
     notes.size.set(0);
     notes.done.set(0);
     notes.list_first.set(0);
+    notes.is_listed.set(0);
     let chunk = if cohort.is_first {
         block.await_previous();
         let number = block.number();
@@ -238,7 +250,7 @@ unsafe fn first<B: Block>(
         if goes_on || !drops::put(list, own, Chunk::NONE) { own } else { Chunk::NONE }
     } else {
         // SAFETY: the caller's promise.
-        unsafe { first_claimed(block, claims, list, cohort, seen) }
+        unsafe { first_claimed(block, claims, list, cohort, seen, ahead) }
     };
     if is_alone {
         notes.done.set(chunk.len);
@@ -261,10 +273,11 @@ unsafe fn first_claimed<B: Block>(
     list: &DropList,
     cohort: &Cohort,
     seen: u64,
+    ahead: &mut u32,
 ) -> Chunk {
     // Ahead of the branches, here and below, so that the loads are under way at the same time. Nobody touches this
     // count before the grid before is over.
-    let claimed = claims.next.load(Relaxed);
+    let claimed = claims.next.load(Relaxed) & !DROPPED;
     block.await_previous();
     let available = list.available.load(Relaxed);
     let after_word = if cohort.after.is_null() {
@@ -283,13 +296,23 @@ unsafe fn first_claimed<B: Block>(
     block.notes().list_first.set(u32::from(available as i32 > cohort.blocks as i32));
     let chunk = drops::take(list, available);
     let remaining = tasks_from(cohort, claimed, u32::MAX);
+    if remaining == 0 {
+        // Or else each block that starts would claim in vain, and the count would go round at last.
+        *ahead = NOTHING_LEFT;
+    }
     if chunk.len > 0 || remaining == 0 {
         return chunk;
     }
     // One at first, to see how long it takes.
     let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
     let size = chunk_size(remaining, cohort.share_bits, 1, most);
-    let start = claims.next.fetch_add(size, Relaxed);
+    claim(claims, cohort, size)
+}
+
+/// Claims `size` tasks, and waits for them.
+#[inline(always)]
+fn claim(claims: &Claims, cohort: &Cohort, size: u32) -> Chunk {
+    let start = claims.next.fetch_add(size, Relaxed) & !DROPPED;
     Chunk { start: cohort.handed + start, len: tasks_from(cohort, start, size), drops: 0 }
 }
 
@@ -297,7 +320,11 @@ unsafe fn first_claimed<B: Block>(
 /// of what the block saw when these were: to look at the end of each would hold the block up.
 const STALE_LOOKS: u32 = 3;
 
-/// How many there are of `size` claimed tasks from `start` on.
+/// Where tasks can be dropped, nothing is claimed ahead of a task if the last one took longer than so many quarters of
+/// the time between two looks.
+const LONG_LOOKS: u32 = 6;
+
+/// How many there are of `size` claimed tasks from `start` on; none if that has [`DROPPED`].
 #[inline(always)]
 fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
     (cohort.tasks - cohort.handed).saturating_sub(start).min(size)
@@ -349,6 +376,8 @@ pub struct Notes {
     done: Note<u32>,
     /// Not 0 while nothing is claimed, since there is more on the list.
     list_first: Note<u32>,
+    /// Not 0 if the chunk that was decided on last is from the list.
+    is_listed: Note<u32>,
 }
 
 /// The most tasks until the next look: twice as many as the last ones if those took less than half of the time
@@ -372,7 +401,7 @@ fn limit(cohort: &Cohort, took: u32, len: u32) -> u32 {
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn look_ahead<B: Block>(
+unsafe fn look_ahead<B: Block, T: Body>(
     block: &B,
     claims: &Claims,
     cohort: &Cohort,
@@ -388,6 +417,14 @@ unsafe fn look_ahead<B: Block>(
     let now = block.clock() as u32;
     notes.batch.set(Halves { high: now, low: chunk.len }.pack());
     notes.done.set(done + chunk.len);
+    if T::YIELDS {
+        let is_listed = notes.is_listed.get() > 0;
+        notes.is_listed.set(0);
+        // Nothing of what is claimed runs, so it stays, and is enough.
+        if is_listed && rest > 0 {
+            return;
+        }
+    }
     if rest > chunk.len {
         let behind = Halves { high: rest - chunk.len, low: start + chunk.len };
         notes.claimed.set(behind.pack());
@@ -406,12 +443,16 @@ unsafe fn look_ahead<B: Block>(
     let least = if cohort.pace == 0 { 1 } else { most / 4 };
     let remaining = cohort.tasks.saturating_sub(chunk.start);
     let size = chunk_size(remaining, cohort.share_bits, least, claim);
+    let is_long = len == 0 || took >= LONG_LOOKS * (cohort.pace / 4);
+    // Of nothing, to know whether there is something left.
+    let size = if T::YIELDS && cohort.pace > 0 && is_long { 0 } else { size };
     *ahead = block.own(&claims.next).fetch_add(size, Relaxed);
     notes.most.set(most);
     notes.size.set(size);
 }
 
-/// What is claimed and does not run, as the claim that was under way has ended.
+/// What is claimed and does not run, as the claim that was under way has ended. Nothing, for now, if `ahead` has
+/// [`DROPPED`]: it is without that when everything counts.
 #[inline(always)]
 fn claimed(notes: &Notes, cohort: &Cohort, ahead: u32) -> Halves {
     let claimed = Halves::unpack(notes.claimed.get());
@@ -427,8 +468,8 @@ fn claimed(notes: &Notes, cohort: &Cohort, ahead: u32) -> Halves {
     claimed
 }
 
-/// The chunk after the one that ends now, if that is claimed, the signal is the one that the block has seen, and the
-/// chunk did not take long; or else [`next`] has to find one.
+/// The chunk after the one that ends now, if that is claimed, the signal is the one that the block has seen, the claim
+/// says of no dropped task, and the chunk did not take long; or else [`next`] has to find one.
 #[inline(always)]
 fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     // It was asked for when the chunk started, and is there unless that took less than reading memory does.
@@ -451,32 +492,41 @@ fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn next<B: Block>(
+unsafe fn next<B: Block, T: Body>(
     block: &B,
     claims: &Claims,
     list: &DropList,
     cohort: &Cohort,
-    ahead: u32,
+    ahead: &mut u32,
 ) -> Chunk {
     let notes = block.notes();
-    let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
+    let was_dropped = T::YIELDS && *ahead & DROPPED > 0;
+    *ahead &= !DROPPED;
+    let Halves { high: len, low: start } = claimed(notes, cohort, *ahead);
     // SAFETY: the caller's promise.
     let signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
     let goes_on = cohort.signal.grants_with(signal, block.sm());
     if goes_on {
         notes.seen.set(signal);
     }
-    if len == 0 {
-        if !goes_on {
-            return Chunk::NONE;
-        }
+    // What was dropped comes before what is claimed: it was dropped for an SM that may be taken again and again, where
+    // it would never come to its end, or would come to it while somebody waits.
+    if goes_on && (T::YIELDS || len == 0) {
         let chunk = drops::take(list, list.available.load(Relaxed));
-        if chunk.len > 0 || notes.list_first.get() == 0 {
+        if was_dropped {
+            drops::tell(claims, list);
+        }
+        if chunk.len > 0 {
+            notes.is_listed.set(1);
             return chunk;
         }
+    }
+    if len == 0 {
+        if !goes_on || *ahead >= cohort.tasks - cohort.handed {
+            return Chunk::NONE;
+        }
         notes.list_first.set(0);
-        let start = claims.next.fetch_add(1, Relaxed);
-        return Chunk { start: cohort.handed + start, len: tasks_from(cohort, start, 1), drops: 0 };
+        return claim(claims, cohort, 1);
     }
     let kept = if goes_on { len.min(notes.most.get()) } else { 0 };
     let given = Chunk { start: start + kept, len: len - kept, drops: 0 };
@@ -495,6 +545,7 @@ unsafe fn next<B: Block>(
 #[inline(always)]
 fn give_back<B: Block>(
     block: &mut B,
+    claims: &Claims,
     list: &DropList,
     cohort: &Cohort,
     ahead: u32,
@@ -503,10 +554,11 @@ fn give_back<B: Block>(
     let dropped = Chunk { drops: rest.drops + 1, ..rest };
     let given = block.elect(|block| {
         let notes = block.notes();
-        let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
+        let Halves { high: len, low: start } = claimed(notes, cohort, ahead & !DROPPED);
         if !drops::put(list, dropped, Chunk { start, len, drops: 0 }) {
             return Chunk::NONE;
         }
+        claims.next.fetch_or(DROPPED, Relaxed);
         notes.done.set(notes.done.get() - rest.len);
         Chunk { len: 1, ..Chunk::NONE }
     });

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use super::one_thread::{OneThread, Tasks};
-use super::run;
+use super::{Chunk, drops, run};
 use crate::abi::{
-    Cohort, ControlBlock, Divisor, DropList, Lane, Post, Signal, SmRange, departures, share_bits,
+    Cohort, ControlBlock, DROPPED, Divisor, DropList, Lane, Post, Signal, SmRange, departures,
+    share_bits,
 };
 
 /// A body without yield points.
@@ -308,6 +309,114 @@ fn a_block_that_finds_no_room_for_what_it_claimed_ahead_runs_it() {
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(0), &launch.cohort(10, 1, 1, 7, 1), &mut plain(body)) };
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn a_block_takes_what_another_one_dropped_before_fresh_tasks() {
+    // With a clock that stands still the block looks nowhere but at its claims.
+    for pace in [0, 1000] {
+        let launch = Launch::default();
+        let claims = &launch.control.claims[1].next;
+        let mut runs = Vec::new();
+        let body = |task, _| {
+            if task == 3 {
+                let dropped = Chunk { start: 70, len: 1, drops: 1 };
+                assert!(drops::put(&launch.drops, dropped, Chunk::NONE));
+                claims.fetch_or(DROPPED, Ordering::Relaxed);
+            }
+            runs.push(task);
+            false
+        };
+        let cohort = Cohort { amortize: 1, pace, ..launch.cohort(20, 1, 1, 1, 1) };
+        // SAFETY: as above.
+        unsafe { run(&mut OneThread::on(0), &cohort, &mut yielding(body)) };
+        let at = runs.iter().position(|&task| task == 70).expect("it ran");
+        assert!(at <= 6, "{runs:?}");
+        runs.remove(at);
+        assert_eq!(runs, (0..20).collect::<Vec<_>>());
+        assert_eq!(claims.load(Ordering::Relaxed) & DROPPED, 0, "nothing is on the list");
+    }
+}
+
+#[test]
+fn a_block_that_drops_tells_those_that_claim() {
+    let launch = Launch::default();
+    let body = |_, droppable| {
+        launch.signal(2, SmRange::EMPTY);
+        droppable
+    };
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::on(0), &launch.cohort(10, 1, 1, 1, 1), &mut yielding(body)) };
+    assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(0));
+    assert!(launch.control.claims[1].next.load(Ordering::Relaxed) & DROPPED > 0);
+}
+
+/// A claim that says that something was dropped is a claim: when its block drops its own task, when it has to leave,
+/// and when it starts.
+#[test]
+fn what_a_claim_says_of_dropped_tasks_takes_no_task_away() {
+    for (drops, leaves) in [(false, false), (false, true), (true, true)] {
+        let launch = Launch::default();
+        let mut runs = Vec::new();
+        for ticket in 1..=8 {
+            let epoch = u64::from(2 * ticket);
+            let body = |task, droppable| {
+                launch.control.claims[1].next.fetch_or(DROPPED, Ordering::Relaxed);
+                if leaves && task % 4 == 2 {
+                    launch.signal(epoch + 1, SmRange::EMPTY);
+                }
+                let dropped = drops && droppable && task % 4 == 2;
+                if !dropped {
+                    runs.push(task);
+                }
+                dropped
+            };
+            let cohort =
+                Cohort { amortize: 1, pace: 1000, ..launch.cohort(10, 1, ticket, epoch, 1) };
+            // SAFETY: as above.
+            unsafe { run(&mut OneThread::on(0), &cohort, &mut yielding(body)) };
+        }
+        runs.sort_unstable();
+        assert_eq!(runs, (0..10).collect::<Vec<_>>(), "drops: {drops}, leaves: {leaves}");
+    }
+}
+
+#[test]
+fn nothing_is_claimed_ahead_of_long_tasks_that_can_be_dropped() {
+    for (step, most) in [(10, 4), (2000, 1)] {
+        let launch = Launch::default();
+        let mut claimed = Vec::new();
+        let body = |task, _| {
+            claimed.push(launch.control.claims[1].next.load(Ordering::Relaxed) - task);
+            false
+        };
+        let cohort = Cohort { amortize: 1, pace: 1000, ..launch.cohort(30, 1, 1, 1, 1) };
+        // SAFETY: as above.
+        unsafe { run(&mut OneThread::ticking(0, step), &cohort, &mut yielding(body)) };
+        assert_eq!(claimed.len(), 30);
+        // The first one may be long.
+        assert_eq!(claimed[0], 1);
+        let of_others = claimed[5..20].iter().max();
+        assert!(of_others.is_some_and(|&of_others| (of_others > 1) == (most > 1)), "{claimed:?}");
+    }
+}
+
+#[test]
+fn nothing_is_claimed_by_a_block_that_starts_when_all_is() {
+    let launch = Launch::default();
+    let claims = &launch.control.claims[1].next;
+    claims.store(10, Ordering::Relaxed);
+    for ticket in 1..=3 {
+        for start in [2, 5] {
+            assert!(drops::put(&launch.drops, Chunk { start, len: 1, drops: 0 }, Chunk::NONE));
+        }
+        let cohort = launch.cohort(10, 1, ticket, u64::from(ticket), 1);
+        let mut runs = Vec::new();
+        // SAFETY: as above.
+        unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
+        assert_eq!(runs, [2, 5]);
+    }
+    assert_eq!(claims.load(Ordering::Relaxed), 10);
 }
 
 /// Each stop finds a task in its middle and one that was claimed ahead.

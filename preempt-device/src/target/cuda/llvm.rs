@@ -37,7 +37,7 @@ unsafe extern "unadjusted" {
 unsafe extern "C" {
     pub(super) fn preempt_shared_base() -> *mut u8;
     pub(super) fn preempt_loop_slot() -> *mut u64;
-    pub(super) fn preempt_yield_words() -> *mut u64;
+    pub(super) fn preempt_yield_word() -> *mut u64;
     pub(super) fn preempt_start_copy(from: *const u8, to: *mut u8);
     pub(super) fn preempt_global(address: u64) -> *const u8;
     pub(super) fn preempt_atomic_add_f32(ptr: *mut f32, value: f32) -> f32;
@@ -59,11 +59,11 @@ pub(crate) fn loop_slot() -> *mut u64 {
     unsafe { preempt_loop_slot() }
 }
 
-/// Four words of shared memory that belong to the block's yield points.
+/// A word of shared memory that belongs to the block's yield points.
 #[inline(always)]
-pub(crate) fn yield_words() -> *mut u64 {
+pub(crate) fn yield_word() -> *mut u64 {
     // SAFETY: returns an address.
-    unsafe { preempt_yield_words() }
+    unsafe { preempt_yield_word() }
 }
 
 /// Starts to copy 16 bytes of global memory to shared memory, past the L1 cache. Nobody waits for them.

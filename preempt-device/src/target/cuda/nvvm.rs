@@ -95,7 +95,7 @@ mod shared_memory {
 
     #[nvvm_internal::addrspace(3)]
     #[unsafe(no_mangle)]
-    static preempt_yields: Shared<[u128; 2]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+    static preempt_yields: Shared<u128> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
 
     #[inline(always)]
     pub(crate) fn shared_base() -> *mut u8 {
@@ -109,9 +109,9 @@ mod shared_memory {
         preempt_slot.0.get().cast()
     }
 
-    /// Four words that belong to the block's yield points.
+    /// A word that belongs to the block's yield points.
     #[inline(always)]
-    pub(crate) fn yield_words() -> *mut u64 {
+    pub(crate) fn yield_word() -> *mut u64 {
         preempt_yields.0.get().cast()
     }
 }
@@ -152,11 +152,11 @@ mod shared_memory {
     addresses! {
         shared_base = preempt_shared_base: u8;
         loop_slot = preempt_loop_slot: u64;
-        yield_words = preempt_yield_words: u64;
+        yield_word = preempt_yield_word: u64;
     }
 }
 
-pub(crate) use shared_memory::{loop_slot, shared_base, yield_words};
+pub(crate) use shared_memory::{loop_slot, shared_base, yield_word};
 
 /// There are no words to say where it points to.
 #[inline(always)]
@@ -289,6 +289,52 @@ impl ProtocolU32 {
         // SAFETY: the reference is valid.
         unsafe {
             asm!("atom.relaxed.gpu.add.u32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
+        }
+        before
+    }
+
+    #[inline(always)]
+    pub fn swap(&self, value: u32, _: Ordering) -> u32 {
+        let before: u32;
+        // SAFETY: the reference is valid.
+        unsafe {
+            asm!("atom.relaxed.gpu.exch.b32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
+        }
+        before
+    }
+
+    #[inline(always)]
+    pub fn compare_exchange(
+        &self,
+        current: u32,
+        new: u32,
+        _: Ordering,
+        _: Ordering,
+    ) -> Result<u32, u32> {
+        let before: u32;
+        // SAFETY: the reference is valid.
+        unsafe {
+            asm!("atom.relaxed.gpu.cas.b32 {}, [{}], {}, {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) current, in(reg32) new, options(nostack));
+        }
+        if before == current { Ok(before) } else { Err(before) }
+    }
+
+    #[inline(always)]
+    pub fn fetch_or(&self, value: u32, _: Ordering) -> u32 {
+        let before: u32;
+        // SAFETY: the reference is valid.
+        unsafe {
+            asm!("atom.relaxed.gpu.or.b32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
+        }
+        before
+    }
+
+    #[inline(always)]
+    pub fn fetch_and(&self, value: u32, _: Ordering) -> u32 {
+        let before: u32;
+        // SAFETY: the reference is valid.
+        unsafe {
+            asm!("atom.relaxed.gpu.and.b32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
         }
         before
     }
