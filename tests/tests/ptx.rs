@@ -151,7 +151,9 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         // A cached read (`ld.global.nc`, `cp.async.ca`) would never see the host's word: the signal, at first, by a
         // copy when tasks start, and when a block finds no chunk ready; and how far the launch before is.
         let reads = all.iter().filter(|(operation, _)| *operation == "ld.relaxed.sys.global.b64");
-        assert_eq!(reads.count(), 3, "in {name}");
+        // And at yield points.
+        let expected = 3 + usize::from([YIELDING, VOTING].contains(&name));
+        assert_eq!(reads.count(), expected, "in {name}");
         let copies = all.iter().filter(|(operation, _)| operation.starts_with("cp.async"));
         let (waits, copies): (Vec<_>, Vec<_>) =
             copies.partition(|(operation, _)| *operation == "cp.async.wait_all");
@@ -182,21 +184,28 @@ fn a_yield_point_looks_at_the_signal_only_if_the_time_has_come() {
         from + found.unwrap_or_else(|| panic!("{operation} after instruction {from}"))
     };
     let last_look = index(0, "ld.relaxed.sys.shared.b32");
-    let copy = index(last_look, "ld.relaxed.sys.shared.b64");
-    // Twice: it is known that the SM was taken, and it is too early to look.
-    let exits = all[last_look..copy].iter().filter(|(operation, _)| *operation == "bra");
-    assert_eq!(exits.count(), 2);
-    // The look is a copy that nobody waits for, here: what is read at once is read by the worker loop, as in a kernel
-    // without yield points.
-    let looks = all.iter().filter(|(found, operands)| {
-        found.starts_with("cp.async.cg") && operands.starts_with("[preempt_yields]")
-    });
-    assert_eq!(looks.count(), 1);
-    let reads = |name| count(name, "ld.relaxed.sys.global.b64");
-    assert_eq!(reads(YIELDING), reads("count_1d"));
+    let exchange = index(last_look, "atom.relaxed.sys.shared.cas.b32");
+    let look = index(exchange, "ld.relaxed.sys.global.b64");
+    // It is too early to look; it is known that the SM was taken; another thread of the warp looks (two branches); another
+    // warp does.
+    let exits = all[last_look..look].iter().filter(|(operation, _)| *operation == "bra");
+    assert_eq!(exits.count(), 5);
     // The loop around it is there once, not once for tasks that may be dropped and once for others.
     assert_eq!(count(YIELDING, "ld.relaxed.sys.shared.b32"), 1);
     assert_eq!(all.iter().filter(|(_, operands)| operands.contains("1664525")).count(), 1);
+}
+
+#[test]
+fn a_vote_asks_for_the_signal_and_does_not_wait_for_it() {
+    let all = instructions(VOTING);
+    let is_vote = |(operation, _): &(&str, &str)| operation.starts_with("bar.red");
+    let vote = all.iter().position(is_vote).expect("a vote");
+    let is_ask = |(operation, _): &(&str, &str)| *operation == "ld.relaxed.sys.global.b32";
+    let ask = all[..vote].iter().rposition(is_ask).expect("a look");
+    let (register, _) = all[ask].1.split_once(',').expect("a register and an address");
+    // Whoever only moves it does not wait, once that is a register of the machine.
+    let mut waits = all[ask + 1..vote].iter().filter(|(operation, _)| *operation != "mov.b32");
+    assert!(waits.all(|(_, operands)| !operands.contains(register)), "{register} is used");
 }
 
 #[test]
