@@ -176,7 +176,8 @@ mod yields;
 ///
 /// In a body that waits for other threads (barriers, shuffles, votes) the block decides together, so a
 /// yield point costs a barrier there, unless it stands right behind a `sync_threads()`: the two are one barrier.
-/// All threads of a block have to come to it. The best place is where the block computes for a while behind it, and
+/// All threads of a block have to come to it. What is asked for at one is seen at the next one, so a block-task needs
+/// two at least, and stops at the second one after the signal. The best place is where the block computes for a while behind it, and
 /// does not load: that hides the look at memory. The worst is the end of a loop: the compiler would compute behind the
 /// yield point what is needed there only, and keep all that goes into it until then.
 ///

@@ -59,9 +59,9 @@ pub(super) fn take(list: &DropList, available: u32) -> Chunk {
     take_from(&list.entries[index as usize % DROP_CAPACITY])
 }
 
-/// Has claims no longer say that a task was dropped, if nothing is on the list. Whoever puts something there meanwhile
-/// says so again after that, or is seen here; and if neither, which no ordering forbids, the task is taken with the
-/// next one that is dropped, or when nothing is left to claim.
+/// Has claims no longer say that a task was dropped, if nothing is on the list. A hint: a chunk that is put there at this
+/// moment may go untold, and is then taken with the next one that is dropped, by a block that starts or looks anyway, or
+/// when nothing is left to claim.
 #[inline(always)]
 pub(super) fn tell(claims: &Claims, list: &DropList) {
     let is_empty = || list.available.load(Relaxed) as i32 <= 0;

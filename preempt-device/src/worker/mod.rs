@@ -4,18 +4,17 @@
 //! [`Block`] and [`Body`] alone. States, counters and races are named in `README.md` beside this
 //! file.
 
-use core::cell::UnsafeCell;
-use core::fmt;
-
 use crate::abi::{
     COHORT_SLOTS, Claims, Cohort, DROPPED, DropList, Halves, Lane, Post, Posted, departures,
 };
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
-use crate::target;
+pub use notes::{Note, Notes};
+use notes::{claimed, tasks_from};
 
 mod drops;
 #[cfg(all(test, loom))]
 mod model;
+mod notes;
 #[cfg(test)]
 mod one_thread;
 #[cfg(all(test, not(loom)))]
@@ -324,62 +323,6 @@ const STALE_LOOKS: u32 = 3;
 /// the time between two looks.
 const LONG_LOOKS: u32 = 6;
 
-/// How many there are of `size` claimed tasks from `start` on; none if that has [`DROPPED`].
-#[inline(always)]
-fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
-    (cohort.tasks - cohort.handed).saturating_sub(start).min(size)
-}
-
-/// A word that only the elected thread uses, and that the compiler leaves where it is.
-#[derive(Default)]
-#[repr(transparent)]
-pub struct Note<T>(UnsafeCell<T>);
-
-impl<T: Copy> Note<T> {
-    #[inline(always)]
-    fn get(&self) -> T {
-        // SAFETY: one thread uses it, by these two functions.
-        unsafe { self.0.get().read_volatile() }
-    }
-
-    #[inline(always)]
-    fn set(&self, value: T) {
-        // SAFETY: as above.
-        unsafe { self.0.get().write_volatile(value) }
-    }
-}
-
-impl<T> fmt::Debug for Note<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Note")
-    }
-}
-
-/// What the elected thread of a block remembers while tasks run.
-#[derive(Debug, Default)]
-#[repr(C, align(16))]
-pub struct Notes {
-    /// The lane's word, as the block has last seen it, and what is behind it in the lane. Written by [`Block::ask`].
-    pub(crate) signal: Note<[u64; 2]>,
-    /// The last word of the lane that grants the SM.
-    seen: Note<u64>,
-    /// What is claimed and has not run, but for chunks from the list: so many tasks (high half) from the one in the
-    /// low half on. While a chunk of it runs, what is behind that one.
-    claimed: Note<u64>,
-    /// When the tasks that run were started (high half), and how many they are; none before the first ones.
-    batch: Note<u64>,
-    /// The most tasks that fit into the time between two looks.
-    most: Note<u32>,
-    /// How many tasks were claimed ahead.
-    size: Note<u32>,
-    /// Tasks that the block has done, and those that run.
-    done: Note<u32>,
-    /// Not 0 while nothing is claimed, since there is more on the list.
-    list_first: Note<u32>,
-    /// Not 0 if the chunk that was decided on last is from the list.
-    is_listed: Note<u32>,
-}
-
 /// The most tasks until the next look: twice as many as the last ones if those took less than half of the time
 /// for that, and half as many if they took longer than all of it; one at first.
 #[inline(always)]
@@ -449,23 +392,6 @@ unsafe fn look_ahead<B: Block, T: Body>(
     *ahead = block.own(&claims.next).fetch_add(size, Relaxed);
     notes.most.set(most);
     notes.size.set(size);
-}
-
-/// What is claimed and does not run, as the claim that was under way has ended. Nothing, for now, if `ahead` has
-/// [`DROPPED`]: it is without that when everything counts.
-#[inline(always)]
-fn claimed(notes: &Notes, cohort: &Cohort, ahead: u32) -> Halves {
-    let claimed = Halves::unpack(notes.claimed.get());
-    if claimed.high > 0 {
-        return claimed;
-    }
-    // Or else the compiler would have all threads compute what follows from it.
-    let start = target::opaque(ahead);
-    let high = tasks_from(cohort, start, notes.size.get());
-    // No task if nothing was claimed, and then perhaps past the last number.
-    let claimed = Halves { high, low: cohort.handed.wrapping_add(start) };
-    notes.claimed.set(claimed.pack());
-    claimed
 }
 
 /// The chunk after the one that ends now, if that is claimed, the signal is the one that the block has seen, the claim
