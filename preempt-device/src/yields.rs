@@ -72,7 +72,7 @@ impl Yields {
     pub fn poll(&mut self) -> bool {
         if self.droppable {
             // SAFETY: the promise of `new`, since only its result is droppable.
-            self.dropped = poll(unsafe { &*self.lane }, self.granted);
+            self.dropped = look(unsafe { &*self.lane }, self.granted);
         }
         self.dropped
     }
@@ -136,13 +136,13 @@ fn sm_is_taken(lane: &Lane, granted: Signal) -> bool {
 
 /// On the CPU device, looking costs no more than a clock would.
 #[cfg(not(target_arch = "nvptx64"))]
-fn poll(lane: &Lane, granted: Signal) -> bool {
+fn look(lane: &Lane, granted: Signal) -> bool {
     sm_is_taken(lane, granted)
 }
 
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-fn poll(lane: &Lane, granted: Signal) -> bool {
+fn look(lane: &Lane, granted: Signal) -> bool {
     // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
     let watch = unsafe { &*target::yield_word().cast::<Watch>() };
     watch.is_taken(target::clock(), target::is_leader, || sm_is_taken(lane, granted))
@@ -152,8 +152,10 @@ fn poll(lane: &Lane, granted: Signal) -> bool {
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 fn ask(lane: &Lane) -> u32 {
-    // SAFETY: the first half of a word is the lower one. On its own, or else the register of the other one would be
-    // taken until both are there.
+    // On its own, or else the register of the other half would be taken until both are there.
+    // SAFETY: the first half of a word is the lower one. The host writes all of it at once, and one load of the device
+    // reads a half that is whole; what differs from the cohort's word is read again in full before anything is
+    // done about it.
     unsafe { &*core::ptr::from_ref(&lane.signal).cast::<AtomicU32>() }.load(Relaxed)
 }
 
@@ -188,6 +190,8 @@ mod watch {
     ///
     /// Warps come as they will. The first one of a period exchanges the word, looks, and waits for what it sees; the
     /// others only compare the word with the clock.
+    ///
+    /// Relaxed: it says when to look, and that the SM was taken, and nothing else is read on its account.
     #[repr(transparent)]
     pub struct Watch(AtomicU32);
 
@@ -221,6 +225,7 @@ mod watch {
             let looks = leads() && self.0.compare_exchange(last, now, Relaxed, Relaxed).is_ok();
             let is_taken = looks && find_out();
             if is_taken {
+                // An exchange, since `racecheck` takes a store for a race with what others read meanwhile.
                 self.0.swap(now ^ 1 << 31 | TAKEN, Relaxed);
             }
             is_taken

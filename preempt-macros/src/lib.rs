@@ -171,15 +171,15 @@ mod yields;
 ///
 /// A yield point returns from the kernel, so it stands in the kernel's own body: not in a closure,
 /// and not in a helper function, which can do a part of the work between two yield points. It costs a few
-/// instructions, and a look at memory about once in a microsecond for all threads of a block
-/// together; more than one in a microsecond gains nothing. In the plain entry it costs nothing.
+/// instructions, and a look at memory about once in two microseconds for all threads of a block
+/// together; more than one in that time gains nothing. In the plain entry it costs nothing.
 ///
 /// In a body that waits for other threads (barriers, shuffles, votes) the block decides together, so a
 /// yield point costs a barrier there, unless it stands right behind a `sync_threads()`: the two are one barrier.
 /// All threads of a block have to come to it. What is asked for at one is seen at the next one, so a block-task needs
-/// two at least, and stops at the second one after the signal. The best place is where the block computes for a while behind it, and
-/// does not load: that hides the look at memory. The worst is the end of a loop: the compiler would compute behind the
-/// yield point what is needed there only, and keep all that goes into it until then.
+/// two at least, and stops at the second one after the signal. The best place is where the block computes for a while
+/// behind it, and does not load: that hides the look at memory. The worst is the end of a loop: the compiler would
+/// compute behind the yield point what is needed there only, and keep all that goes into it until then.
 ///
 /// ```
 /// use preempt_device::prelude::*;

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use preempt_device::abi::MAX_TASKS;
 use preempt_device::host::Dim3;
 
 use crate::ptx::KernelFault;
@@ -24,7 +25,7 @@ pub enum Error {
     /// A grid beyond the limits of the programming model.
     #[error(
         "kernel `{kernel}`: a grid of {grid} is too large; x and the product are at most \
-         2147483647, y and z at most 65535; split the launch"
+         {MAX_TASKS}, y and z at most 65535; split the launch"
     )]
     GridTooLarge {
         /// The kernel's name.

@@ -82,13 +82,15 @@ fn a_grid_is_within_the_limits() {
     let mut setup = Setup::new();
     for grid in [
         Dim3::from(1 << 31),
+        Dim3::from((1 << 30) + 1),
         Dim3::from((1, 65_536)),
         Dim3::from((1, 1, 65_536)),
         Dim3::from((65_535, 65_535)),
         Dim3::new(u32::MAX, u32::MAX, u32::MAX),
     ] {
         let call = setup.count().grid(grid).block(32);
-        assert_error!(setup.refusal(call), Error::GridTooLarge { .. }, "split the launch");
+        assert_error!(setup.refusal(call.clone()), Error::GridTooLarge { .. }, "split the launch");
+        assert_error!(setup.refusal(call), Error::GridTooLarge { .. }, "at most 1073741824,");
     }
     setup.check_unharmed();
 }

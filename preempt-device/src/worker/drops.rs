@@ -1,6 +1,6 @@
 //! Chunks that blocks gave back: those whose first task was dropped in its middle, and those that were claimed
 //! ahead by a block that has to leave. Whoever starts takes them before fresh tasks, and whoever finds no fresh
-//! tasks takes them then.
+//! tasks takes them then. Of what was dropped the claims tell, too.
 //!
 //! The counters are relaxed: they hand out rights and places. What a dropped task wrote goes with the exchange on
 //! its entry, between the fences here. No operation is tried again because another block came in between: when a
@@ -59,16 +59,22 @@ pub(super) fn take(list: &DropList, available: u32) -> Chunk {
     take_from(&list.entries[index as usize % DROP_CAPACITY])
 }
 
+/// Has claims say that a task was dropped, after it was put on the list.
+#[inline(always)]
+pub(super) fn announce(claims: &Claims) {
+    claims.next.fetch_or(DROPPED, Relaxed);
+}
+
 /// Has claims no longer say that a task was dropped, if nothing is on the list. A hint: a chunk that is put there at this
 /// moment may go untold, and is then taken with the next one that is dropped, by a block that starts or looks anyway, or
 /// when nothing is left to claim.
 #[inline(always)]
-pub(super) fn tell(claims: &Claims, list: &DropList) {
+pub(super) fn withdraw(claims: &Claims, list: &DropList) {
     let is_empty = || list.available.load(Relaxed) as i32 <= 0;
     if is_empty() {
         claims.next.fetch_and(!DROPPED, Relaxed);
         if !is_empty() {
-            claims.next.fetch_or(DROPPED, Relaxed);
+            announce(claims);
         }
     }
 }

@@ -440,7 +440,7 @@ unsafe fn next<B: Block, T: Body>(
     if goes_on && (T::YIELDS || len == 0) {
         let chunk = drops::take(list, list.available.load(Relaxed));
         if was_dropped {
-            drops::tell(claims, list);
+            drops::withdraw(claims, list);
         }
         if chunk.len > 0 {
             notes.is_listed.set(1);
@@ -484,7 +484,7 @@ fn give_back<B: Block>(
         if !drops::put(list, dropped, Chunk { start, len, drops: 0 }) {
             return Chunk::NONE;
         }
-        claims.next.fetch_or(DROPPED, Relaxed);
+        drops::announce(claims);
         notes.done.set(notes.done.get() - rest.len);
         Chunk { len: 1, ..Chunk::NONE }
     });

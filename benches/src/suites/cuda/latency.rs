@@ -23,11 +23,11 @@ use crate::samples::{Samples, Summary, ratio, show, show_ratio};
 
 /// How long the victim's block-tasks are, and how many groups of samples are taken.
 const CASES: [(Duration, u32); 5] = [
-    (Duration::from_micros(1), 25),
-    (Duration::from_micros(10), 25),
-    (Duration::from_micros(100), 25),
-    (Duration::from_millis(1), 25),
-    (Duration::from_millis(10), 8),
+    (Duration::from_micros(1), 50),
+    (Duration::from_micros(10), 50),
+    (Duration::from_micros(100), 50),
+    (Duration::from_millis(1), 50),
+    (Duration::from_millis(10), 15),
 ];
 /// Groups with `--quick`.
 const QUICK_GROUPS: u32 = 1;

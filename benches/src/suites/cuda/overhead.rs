@@ -411,8 +411,8 @@ fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
         about: format!(
             "The dominating launch of each program, between events; done: until the host knows, ours \
              through the scheduler. Stop: from the signal to the host's knowledge that all blocks are \
-             out; {} at least. Slices: the largest that stop no later than ours, or else, where smaller ones \
-             do not stop sooner either, the largest of these. In the mean, ours takes {} of the plain time.",
+             out; {} at least. Slices: the largest that stop no later than ours, or else halved as long as that \
+             makes the stop a tenth shorter. In the mean, ours takes {} of the plain time.",
             show(floor.p50()),
             geomean.map_or_else(|| "-".to_owned(), digits),
         ),

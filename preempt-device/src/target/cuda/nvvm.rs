@@ -240,105 +240,57 @@ protocol_words! {
     /// The word of control blocks, signals, posts and lists, under the names that core's atomic has. All
     /// orderings are fences; the only one named here is relaxed.
     ProtocolU64 u64 reg64 "ld.relaxed.sys.u64" "st.relaxed.sys.u64";
-    /// What the warps of a block know of their signal.
+    /// The word of claims and lists, and what the warps of a block know of their signal.
     ProtocolU32 u32 reg32 "ld.relaxed.sys.u32" "st.relaxed.sys.u32";
 }
 
-impl ProtocolU64 {
-    #[inline(always)]
-    pub fn fetch_add(&self, value: u64, _: Ordering) -> u64 {
-        let before: u64;
-        // SAFETY: the reference is valid.
-        unsafe {
-            asm!("atom.relaxed.gpu.add.u64 {}, [{}], {};", out(reg64) before, in(reg64) self.0.get(), in(reg64) value, options(nostack));
-        }
-        before
-    }
+macro_rules! protocol_operations {
+    ($($atomic:ident $word:ident $reg:ident: $($name:ident $instruction:literal),*; $cas:literal;)*) => {
+        $(impl $atomic {
+            $(#[inline(always)]
+            pub fn $name(&self, value: $word, _: Ordering) -> $word {
+                let before: $word;
+                // SAFETY: the reference is valid.
+                unsafe {
+                    asm!(concat!($instruction, " {}, [{}], {};"), out($reg) before,
+                        in(reg64) self.0.get(), in($reg) value, options(nostack));
+                }
+                before
+            })*
 
-    #[inline(always)]
-    pub fn swap(&self, value: u64, _: Ordering) -> u64 {
-        let before: u64;
-        // SAFETY: the reference is valid.
-        unsafe {
-            asm!("atom.relaxed.gpu.exch.b64 {}, [{}], {};", out(reg64) before, in(reg64) self.0.get(), in(reg64) value, options(nostack));
-        }
-        before
-    }
-
-    #[inline(always)]
-    pub fn compare_exchange(
-        &self,
-        current: u64,
-        new: u64,
-        _: Ordering,
-        _: Ordering,
-    ) -> Result<u64, u64> {
-        let before: u64;
-        // SAFETY: the reference is valid.
-        unsafe {
-            asm!("atom.relaxed.gpu.cas.b64 {}, [{}], {}, {};", out(reg64) before, in(reg64) self.0.get(), in(reg64) current, in(reg64) new, options(nostack));
-        }
-        if before == current { Ok(before) } else { Err(before) }
-    }
+            #[inline(always)]
+            pub fn compare_exchange(
+                &self,
+                current: $word,
+                new: $word,
+                _: Ordering,
+                _: Ordering,
+            ) -> Result<$word, $word> {
+                let before: $word;
+                // SAFETY: the reference is valid.
+                unsafe {
+                    asm!(concat!($cas, " {}, [{}], {}, {};"), out($reg) before,
+                        in(reg64) self.0.get(), in($reg) current, in($reg) new, options(nostack));
+                }
+                if before == current { Ok(before) } else { Err(before) }
+            }
+        })*
+    };
+}
+protocol_operations! {
+    ProtocolU64 u64 reg64:
+        fetch_add "atom.relaxed.gpu.add.u64",
+        swap "atom.relaxed.gpu.exch.b64";
+        "atom.relaxed.gpu.cas.b64";
+    ProtocolU32 u32 reg32:
+        fetch_add "atom.relaxed.gpu.add.u32",
+        fetch_or "atom.relaxed.gpu.or.b32",
+        fetch_and "atom.relaxed.gpu.and.b32",
+        swap "atom.relaxed.gpu.exch.b32";
+        "atom.relaxed.gpu.cas.b32";
 }
 
 impl ProtocolU32 {
-    #[inline(always)]
-    pub fn fetch_add(&self, value: u32, _: Ordering) -> u32 {
-        let before: u32;
-        // SAFETY: the reference is valid.
-        unsafe {
-            asm!("atom.relaxed.gpu.add.u32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
-        }
-        before
-    }
-
-    #[inline(always)]
-    pub fn swap(&self, value: u32, _: Ordering) -> u32 {
-        let before: u32;
-        // SAFETY: the reference is valid.
-        unsafe {
-            asm!("atom.relaxed.gpu.exch.b32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
-        }
-        before
-    }
-
-    #[inline(always)]
-    pub fn compare_exchange(
-        &self,
-        current: u32,
-        new: u32,
-        _: Ordering,
-        _: Ordering,
-    ) -> Result<u32, u32> {
-        let before: u32;
-        // SAFETY: the reference is valid.
-        unsafe {
-            asm!("atom.relaxed.gpu.cas.b32 {}, [{}], {}, {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) current, in(reg32) new, options(nostack));
-        }
-        if before == current { Ok(before) } else { Err(before) }
-    }
-
-    #[inline(always)]
-    pub fn fetch_or(&self, value: u32, _: Ordering) -> u32 {
-        let before: u32;
-        // SAFETY: the reference is valid.
-        unsafe {
-            asm!("atom.relaxed.gpu.or.b32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
-        }
-        before
-    }
-
-    #[inline(always)]
-    pub fn fetch_and(&self, value: u32, _: Ordering) -> u32 {
-        let before: u32;
-        // SAFETY: the reference is valid.
-        unsafe {
-            asm!("atom.relaxed.gpu.and.b32 {}, [{}], {};", out(reg32) before, in(reg64) self.0.get(), in(reg32) value, options(nostack));
-        }
-        before
-    }
-
     #[inline(always)]
     pub fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
         self.fetch_add(value.wrapping_neg(), order)
