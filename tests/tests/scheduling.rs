@@ -48,6 +48,8 @@ fn urgent_launches_go_first_and_equal_ones_in_order() {
     let (mut blocker_log, mut a, mut b, mut c, mut d) = (own(), own(), own(), own(), own());
     let batch = scheduler.stream(0);
     let blocker = launch(&batch, gated(&gate.0, &mut blocker_log, 0).grid(1));
+    // Or else it is sent away before it starts, and the urgent ones run while the gate is closed.
+    gate.wait_for(1);
     let low = scheduler.stream(0);
     let high = scheduler.stream(Priority(5));
     let handles = [
