@@ -1,8 +1,6 @@
 //! Yield points: where a block-task can be dropped in its middle.
 
 use crate::abi::{Cohort, Lane, Signal};
-#[cfg(target_arch = "nvptx64")]
-use crate::atomic_shim::AtomicU32;
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
 
@@ -33,9 +31,12 @@ pub struct Yields {
     dropped: bool,
     /// Whether nobody drops tasks in this entry, which the compiler sees.
     is_off: bool,
-    /// The lower half of the lane's word, as the thread that votes for its block has seen it last: it is asked for at a
-    /// yield point and looked at at the next one, since it takes as long as hundreds of instructions to come.
-    asked: u32,
+    /// The lane's word, if this thread looks for its block: asked for at one yield point and looked at at the next one,
+    /// since it takes as long as hundreds of instructions to come.
+    asked: u64,
+    /// Whether it was asked for at the last yield point, in bodies without barriers.
+    #[cfg_attr(not(target_arch = "nvptx64"), expect(dead_code, reason = "nobody waits there"))]
+    is_asked: bool,
 }
 
 impl Yields {
@@ -47,6 +48,7 @@ impl Yields {
         dropped: false,
         is_off: true,
         asked: 0,
+        is_asked: false,
     };
 
     /// For a task of `cohort`, which has to run to its end unless it is `droppable`.
@@ -57,8 +59,8 @@ impl Yields {
     #[inline(always)]
     pub unsafe fn new(cohort: &Cohort, droppable: bool) -> Yields {
         let (lane, granted) = (cohort.lane, cohort.signal);
-        let asked = granted.to_bits() as u32;
-        Yields { lane, granted, droppable, dropped: false, is_off: false, asked }
+        let asked = granted.to_bits();
+        Yields { lane, granted, droppable, dropped: false, is_off: false, asked, is_asked: false }
     }
 
     /// As the device gave them to the emulated thread that is current.
@@ -71,10 +73,58 @@ impl Yields {
     #[inline(always)]
     pub fn poll(&mut self) -> bool {
         if self.droppable {
-            // SAFETY: the promise of `new`, since only its result is droppable.
-            self.dropped = look(unsafe { &*self.lane }, self.granted);
+            self.dropped = self.look();
         }
         self.dropped
+    }
+
+    /// On the CPU device, looking costs no more than a clock would.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn look(&mut self) -> bool {
+        self.ask();
+        self.is_taken()
+    }
+
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    fn look(&mut self) -> bool {
+        // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
+        let watch = unsafe { &*target::yield_word().cast::<Watch>() };
+        let clock = target::clock();
+        if self.is_asked {
+            self.is_asked = false;
+            if self.is_taken() {
+                watch.end(clock);
+                return true;
+            }
+        }
+        let last = watch.last();
+        if last.is_recent(clock) {
+            return false;
+        }
+        if !last.is_end() && target::is_leader() && watch.takes_turn(last, clock) {
+            self.ask();
+            // Where yield points are few, the next one may be none, or late: this one waits.
+            self.is_asked = !last.is_old(clock);
+            if !self.is_asked && self.is_taken() {
+                watch.end(clock);
+                return true;
+            }
+        }
+        last.is_end()
+    }
+
+    /// Reads the lane's word. Nobody waits for it here.
+    #[inline(always)]
+    fn ask(&mut self) {
+        // SAFETY: the promise of `new`, since only its result is droppable, and others do not ask.
+        self.asked = unsafe { &*self.lane }.signal.load(Relaxed);
+    }
+
+    /// Whether what was asked for takes the SM.
+    #[inline(always)]
+    fn is_taken(&self) -> bool {
+        !self.granted.grants_with(self.asked, target::sm_id())
     }
 
     /// A yield point in a body with barriers: whether all threads of the block have to return now. All of
@@ -98,12 +148,8 @@ impl Yields {
         let mut is_taken = false;
         // All that there is to do in one branch: every other warp goes past it.
         if target::is_first_thread() && self.droppable {
-            // SAFETY: the promise of `new`, since only its result is droppable.
-            let lane = unsafe { &*self.lane };
-            // Words with the same lower half grant the same SMs.
-            is_taken =
-                self.asked != self.granted.to_bits() as u32 && sm_is_taken(lane, self.granted);
-            self.asked = ask(lane);
+            is_taken = self.is_taken();
+            self.ask();
         }
         target::yield_vote(is_taken)
     }
@@ -127,41 +173,6 @@ impl Yields {
     pub fn dropped(&self) -> bool {
         self.dropped
     }
-}
-
-#[inline(always)]
-fn sm_is_taken(lane: &Lane, granted: Signal) -> bool {
-    !lane.grants(granted, target::sm_id())
-}
-
-/// On the CPU device, looking costs no more than a clock would.
-#[cfg(not(target_arch = "nvptx64"))]
-fn look(lane: &Lane, granted: Signal) -> bool {
-    sm_is_taken(lane, granted)
-}
-
-#[cfg(target_arch = "nvptx64")]
-#[inline(always)]
-fn look(lane: &Lane, granted: Signal) -> bool {
-    // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
-    let watch = unsafe { &*target::yield_word().cast::<Watch>() };
-    watch.is_taken(target::clock(), target::is_leader, || sm_is_taken(lane, granted))
-}
-
-/// The lower half of the lane's word. Nobody waits for it here.
-#[cfg(target_arch = "nvptx64")]
-#[inline(always)]
-fn ask(lane: &Lane) -> u32 {
-    // On its own, or else the register of the other half would be taken until both are there.
-    // SAFETY: the first half of a word is the lower one. The host writes all of it at once, and one load of the device
-    // reads a half that is whole; what differs from the cohort's word is read again in full before anything is
-    // done about it.
-    unsafe { &*core::ptr::from_ref(&lane.signal).cast::<AtomicU32>() }.load(Relaxed)
-}
-
-#[cfg(not(target_arch = "nvptx64"))]
-fn ask(lane: &Lane) -> u32 {
-    lane.signal.load(Relaxed) as u32
 }
 
 /// Starts the watch of a block. On one thread, before a barrier of the block, after which its threads may come to
@@ -188,12 +199,15 @@ mod watch {
     /// When the block looked last: the clock, without the bits of a period; or [`TAKEN`], and then the clock is far
     /// from what it will be in the next second.
     ///
-    /// Warps come as they will. The first one of a period exchanges the word, looks, and waits for what it sees; the
-    /// others only compare the word with the clock.
+    /// Warps come as they will. The first one of a period exchanges the word, and looks; the others only compare the
+    /// word with the clock.
     ///
     /// Relaxed: it says when to look, and that the SM was taken, and nothing else is read on its account.
     #[repr(transparent)]
     pub struct Watch(AtomicU32);
+
+    /// After so many periods a look is old.
+    pub const OLD_PERIODS: u32 = 4;
 
     /// The SM was taken from the cohort, which does not get it back.
     const TAKEN: u32 = 1;
@@ -205,56 +219,66 @@ mod watch {
             Watch(AtomicU32::new(clock & !(PERIOD - 1)))
         }
 
-        /// Whether the SM was taken, as far as the block knows. If nobody has looked in this period, and the thread
-        /// `leads` those of its warp that came with it, it finds out.
+        /// The last look.
         #[inline(always)]
-        pub fn is_taken(
-            &self,
-            clock: u32,
-            leads: impl FnOnce() -> bool,
-            find_out: impl FnOnce() -> bool,
-        ) -> bool {
-            let last = self.0.load(Relaxed);
-            if last ^ clock < PERIOD {
-                return false;
-            }
-            if last & TAKEN > 0 {
-                return true;
-            }
-            let now = clock & !(PERIOD - 1);
-            let looks = leads() && self.0.compare_exchange(last, now, Relaxed, Relaxed).is_ok();
-            let is_taken = looks && find_out();
-            if is_taken {
-                // An exchange, since `racecheck` takes a store for a race with what others read meanwhile.
-                self.0.swap(now ^ 1 << 31 | TAKEN, Relaxed);
-            }
-            is_taken
+        pub fn last(&self) -> Last {
+            Last(self.0.load(Relaxed))
+        }
+
+        /// Whether this thread is to look, since nobody has looked after `last`. It is one thread that is.
+        #[inline(always)]
+        pub fn takes_turn(&self, last: Last, clock: u32) -> bool {
+            self.0.compare_exchange(last.0, clock & !(PERIOD - 1), Relaxed, Relaxed).is_ok()
+        }
+
+        /// Tells the block that the SM was taken.
+        #[inline(always)]
+        pub fn end(&self, clock: u32) {
+            // An exchange, since `racecheck` takes a store for a race with what others read meanwhile.
+            self.0.swap((clock & !(PERIOD - 1)) ^ 1 << 31 | TAKEN, Relaxed);
+        }
+    }
+
+    /// When a block looked last, as its watch said at some time.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Last(u32);
+
+    impl Last {
+        /// Whether that was in the period of `clock`.
+        #[inline(always)]
+        pub fn is_recent(self, clock: u32) -> bool {
+            self.0 ^ clock < PERIOD
+        }
+
+        /// Whether that was many periods ago: whoever looks now may not come to a yield point again for long.
+        #[inline(always)]
+        pub fn is_old(self, clock: u32) -> bool {
+            clock.wrapping_sub(self.0) > OLD_PERIODS * PERIOD
+        }
+
+        /// Whether it saw that the SM was taken.
+        #[inline(always)]
+        pub fn is_end(self) -> bool {
+            self.0 & TAKEN > 0
         }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::watch::{PERIOD, Watch};
+    use super::watch::{OLD_PERIODS, PERIOD, Watch};
     use super::*;
     use crate::abi::SmRange;
     use crate::host::{Dim3, ThreadContext, with_thread};
-
-    /// What the watch says at `clock`, and whether it was found out then, if `next` is what there is to be found.
-    fn look(watch: &Watch, clock: u32, next: bool) -> (bool, bool) {
-        let mut looked = false;
-        let find_out = || {
-            looked = true;
-            next
-        };
-        (watch.is_taken(clock, || true, find_out), looked)
-    }
 
     #[test]
     fn a_block_looks_once_in_a_period() {
         for start in [0, 7 * PERIOD, PERIOD.wrapping_neg()] {
             let watch = Watch::new(start + 5);
-            let looks = |clock| look(&watch, clock, false).1;
+            let looks = |clock| {
+                let last = watch.last();
+                !last.is_recent(clock) && watch.takes_turn(last, clock)
+            };
             assert!(!looks(start) && !looks(start | (PERIOD - 1)));
             let later = start.wrapping_add(PERIOD);
             assert!(looks(later));
@@ -264,18 +288,28 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_does_not_lead_leaves_the_look_to_another_one() {
-        let watch = Watch::new(0);
-        assert!(!watch.is_taken(PERIOD, || false, || unreachable!()));
-        assert_eq!(look(&watch, PERIOD, true), (true, true));
+    fn a_look_grows_old() {
+        for start in [0, PERIOD.wrapping_neg()] {
+            let last = Watch::new(start).last();
+            assert!(!last.is_old(start.wrapping_add(OLD_PERIODS * PERIOD)));
+            assert!(last.is_old(start.wrapping_add((OLD_PERIODS + 1) * PERIOD)));
+        }
     }
 
     #[test]
-    fn a_block_that_saw_the_end_does_not_look_again() {
+    fn of_two_threads_that_come_at_the_same_time_one_looks() {
+        let watch = Watch::new(0);
+        let last = watch.last();
+        assert!(watch.takes_turn(last, PERIOD) && !watch.takes_turn(last, PERIOD));
+    }
+
+    #[test]
+    fn a_block_that_saw_the_end_knows_it_from_then_on() {
         let watch = Watch::new(7);
-        assert_eq!(look(&watch, PERIOD + 9, true), (true, true));
+        assert!(!watch.last().is_end());
+        watch.end(PERIOD + 9);
         for clock in [PERIOD + 9, 2 * PERIOD, 3 * PERIOD, 1 << 30] {
-            assert_eq!(look(&watch, clock, false), (true, false));
+            assert!(watch.last().is_end() && !watch.last().is_recent(clock));
         }
     }
 

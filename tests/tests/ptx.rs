@@ -186,10 +186,9 @@ fn a_yield_point_looks_at_the_signal_only_if_the_time_has_come() {
     let last_look = index(0, "ld.relaxed.sys.shared.b32");
     let exchange = index(last_look, "atom.relaxed.sys.shared.cas.b32");
     let look = index(exchange, "ld.relaxed.sys.global.b64");
-    // It is too early to look; it is known that the SM was taken; another thread of the warp looks (two branches); another
-    // warp does.
+    // It is too early to look; it is known that the SM was taken; another thread of the warp looks; another warp does.
     let exits = all[last_look..look].iter().filter(|(operation, _)| *operation == "bra");
-    assert_eq!(exits.count(), 5);
+    assert_eq!(exits.count(), 4);
     // The loop around it is there once, not once for tasks that may be dropped and once for others.
     assert_eq!(count(YIELDING, "ld.relaxed.sys.shared.b32"), 1);
     assert_eq!(all.iter().filter(|(_, operands)| operands.contains("1664525")).count(), 1);
@@ -200,11 +199,11 @@ fn a_vote_asks_for_the_signal_and_does_not_wait_for_it() {
     let all = instructions(VOTING);
     let is_vote = |(operation, _): &(&str, &str)| operation.starts_with("bar.red");
     let vote = all.iter().position(is_vote).expect("a vote");
-    let is_ask = |(operation, _): &(&str, &str)| *operation == "ld.relaxed.sys.global.b32";
+    let is_ask = |(operation, _): &(&str, &str)| *operation == "ld.relaxed.sys.global.b64";
     let ask = all[..vote].iter().rposition(is_ask).expect("a look");
     let (register, _) = all[ask].1.split_once(',').expect("a register and an address");
     // Whoever only moves it does not wait, once that is a register of the machine.
-    let mut waits = all[ask + 1..vote].iter().filter(|(operation, _)| *operation != "mov.b32");
+    let mut waits = all[ask + 1..vote].iter().filter(|(operation, _)| *operation != "mov.b64");
     assert!(waits.all(|(_, operands)| !operands.contains(register)), "{register} is used");
 }
 

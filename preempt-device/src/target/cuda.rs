@@ -275,10 +275,13 @@ pub(crate) fn await_copies() {
 /// Whether this is the first thread of those of its warp that come here together. There may be several such groups.
 #[inline(always)]
 pub(crate) fn is_leader() -> bool {
-    let mask: u32;
-    // SAFETY: reads which threads are active.
-    unsafe { asm!("activemask.b32 {};", out(reg32) mask, options(nomem, nostack)) }
-    mask.trailing_zeros() == lane_id()
+    let (active, lower): (u32, u32);
+    // SAFETY: reads which threads are active, and which are before this one.
+    unsafe {
+        asm!("activemask.b32 {}; mov.u32 {}, %lanemask_lt;", out(reg32) active, out(reg32) lower,
+            options(nomem, nostack));
+    }
+    active & lower == 0
 }
 
 /// The lower half of [`clock64`], which is cheaper to read.
