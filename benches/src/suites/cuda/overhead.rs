@@ -211,8 +211,9 @@ impl Arms<'_> {
         Ok(())
     }
 
-    /// The largest slices that stop no later than ours. Where none do, since a block-task alone takes longer, smaller
-    /// ones for as long as that makes the stop a tenth shorter.
+    /// The largest slices that stop no later than ours, to a quarter of their size where they do not fill the device.
+    /// Where none do, since a block-task alone takes longer, smaller ones for as long as that makes the stop a tenth
+    /// shorter.
     fn slices(&mut self, row: &mut Row, others: u32, stops: u32) -> Result<()> {
         let limit = row.ours.stop.p50();
         let mut blocks = self.subject.wave();
@@ -236,6 +237,18 @@ impl Arms<'_> {
             }
             blocks = next;
             (times, stop) = tried;
+        }
+        if !grows && is_in_time(&stop) {
+            // Twice as many were too many.
+            let mut more = blocks / 2;
+            for _ in 0..2 {
+                let tried = self.sliced(blocks + more, others, stops)?;
+                if more > 0 && is_in_time(&tried.1) {
+                    blocks += more;
+                    (times, stop) = tried;
+                }
+                more /= 2;
+            }
         }
         row.slices.done = times;
         row.slices.stop = stop;
@@ -411,8 +424,8 @@ fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
         about: format!(
             "The dominating launch of each program, between events; done: until the host knows, ours \
              through the scheduler. Stop: from the signal to the host's knowledge that all blocks are \
-             out; {} at least. Slices: the largest that stop no later than ours, or else halved as long as that \
-             makes the stop a tenth shorter. In the mean, ours takes {} of the plain time.",
+             out; {} at least. Slices: the largest that stop no later than ours (p50), or else halved as long as \
+             that makes the stop a tenth shorter. In the mean, ours takes {} of the plain time.",
             show(floor.p50()),
             geomean.map_or_else(|| "-".to_owned(), digits),
         ),
