@@ -104,6 +104,17 @@ pub enum Error {
         /// The kernel's name.
         kernel: &'static str,
     },
+    /// The policy did not admit a launch.
+    #[error(
+        "kernel `{kernel}` was not started: the policy `{policy}` did not admit it; submit it again with a later \
+         deadline, or when less is under way"
+    )]
+    NotAdmitted {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The policy's name.
+        policy: Arc<str>,
+    },
     /// One buffer is written and passed a second time.
     #[error(
         "`{name}` is passed a buffer that it writes more than once; a kernel may assume that \
@@ -349,8 +360,8 @@ pub enum Error {
         /// What the operating system said.
         source: Arc<std::io::Error>,
     },
-    /// A policy answered nonsense; the scheduler went on with static priorities.
-    #[error("policy `{policy}` was replaced by static priorities: {reason}")]
+    /// A policy answered nonsense; the scheduler went on with [`Fifo`](crate::policy::Fifo).
+    #[error("policy `{policy}` was replaced by `fifo`: {reason}")]
     PolicyReplaced {
         /// The policy's name.
         policy: Arc<str>,

@@ -371,7 +371,6 @@ pub(crate) trait Backend: Send + Sync {
     fn wait(&self, mark: u64, timeout: Duration);
 
     /// Ends all waits: something happened that the device does not know of.
-    #[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "errands do"))]
     fn announce(&self);
 
     /// Memory of others, if kernels can use some.

@@ -82,10 +82,14 @@ impl Engine {
         &mut self,
         now: Duration,
         key: OpKey,
-        outcome: Outcome,
+        mut outcome: Outcome,
         actions: &mut Vec<Action>,
     ) {
-        let range = self.ops[key].launch.as_ref().map_or(SmRange::EMPTY, |launch| launch.range);
+        let launch = self.ops[key].launch.as_ref();
+        if let (Outcome::Done(report), Some(launch)) = (&mut outcome, launch) {
+            report.sm_time = launch.sm_time(now, self.ledger.sms());
+        }
+        let range = launch.map_or(SmRange::EMPTY, |launch| launch.range);
         self.bequeath(key, range);
         self.depart(now, key, actions);
         let op = &mut self.ops[key];
@@ -95,6 +99,8 @@ impl Engine {
             Outcome::Done(_) => End::Succeeded,
             Outcome::Failed => End::Failed(op.name),
             Outcome::InputLost { kernel } => End::Failed(kernel),
+            // What it would have written is not there.
+            Outcome::NotAdmitted => End::Failed(op.name),
             Outcome::Cancelled { .. } | Outcome::Closed { .. } => End::Stopped,
         };
         self.pass_on(key, end, actions);
@@ -147,7 +153,8 @@ impl Engine {
         if launch.arrival.take().is_none() {
             return;
         }
-        self.ledger.release(std::mem::replace(&mut launch.range, SmRange::EMPTY));
+        self.ledger.release(launch.range);
+        launch.set_range(now, SmRange::EMPTY, self.ledger.sms());
         self.known -= 1;
         self.unsettled = true;
         if self.ops[key].verdict.is_some() {

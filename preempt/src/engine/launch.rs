@@ -1,16 +1,23 @@
 //! One launch, from its arrival to its last cohort.
 
+use std::time::Duration;
+
 use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::controls::ControlUse;
 use super::lanes::LaneIndex;
-use crate::policy::Priority;
+use super::ledger;
+use crate::policy::Urgency;
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchSpec {
-    pub priority: Priority,
+    pub urgency: Urgency,
     pub tasks: u32,
+    /// How long all of it takes with as many SMs as it can fill, if anybody knows.
+    pub predicted: Option<Duration>,
+    /// From the signal until its last block is out.
+    pub yield_overhead: Duration,
     /// Blocks of the kernel that fit on one SM.
     pub blocks_per_sm: u32,
     /// Blocks of the kernel that fit on the last SM: where a block of the device's own may be, too. At least one.
@@ -34,6 +41,9 @@ pub struct LaunchReport {
     pub amortize: u32,
     /// Whether it ran as an ordinary grid, without preemption.
     pub native: bool,
+    /// How long it had SMs, summed over SMs. Launches that follow each other in a stream within microseconds may
+    /// be counted with the first of them.
+    pub sm_time: Duration,
 }
 
 /// The states of EffiSha (section 5.1), from the time that a policy knows the launch.
@@ -73,6 +83,9 @@ pub(super) struct Launch {
     pub ran: bool,
     /// Whether there was a cohort that could run at once.
     started: bool,
+    /// Until when the report's time on SMs counts, and what it was when the last block was out.
+    counted: Duration,
+    sm_time_out: Duration,
     report: LaunchReport,
 }
 
@@ -99,6 +112,8 @@ impl Launch {
             planned: 0,
             ran: false,
             started: false,
+            counted: Duration::ZERO,
+            sm_time_out: Duration::ZERO,
             report: LaunchReport { native: spec.native, ..LaunchReport::default() },
         }
     }
@@ -142,6 +157,29 @@ impl Launch {
         self.report
     }
 
+    /// Gives it other SMs than it had until now.
+    pub fn set_range(&mut self, now: Duration, range: SmRange, sms: u32) {
+        self.report.sm_time = self.sm_time(now, sms);
+        self.counted = now;
+        self.range = range;
+    }
+
+    /// How long it has had SMs, summed over SMs.
+    pub fn sm_time(&self, now: Duration, sms: u32) -> Duration {
+        let has = ledger::count(self.range, sms);
+        self.report.sm_time + now.saturating_sub(self.counted).saturating_mul(has)
+    }
+
+    /// How long the rest takes with as many SMs as it can fill. What was done is known when no block is out;
+    /// since then it counts as done as the prediction has it.
+    pub fn time_left(&self, now: Duration, sms: u32) -> Option<Duration> {
+        let whole = self.spec.predicted?;
+        let fills = self.spec.tasks.div_ceil(self.spec.blocks_per_sm).clamp(1, sms);
+        let left = whole.mul_f64(f64::from(self.remaining()) / f64::from(self.spec.tasks));
+        let since = self.sm_time(now, sms).saturating_sub(self.sm_time_out) / fills;
+        Some(left.saturating_sub(since))
+    }
+
     /// Enters a cohort; `ahead` if the launch before in its stream may not have ended.
     pub fn cohort_in(&mut self, slot: usize, lane: LaneIndex, blocks: u32, ahead: bool) {
         self.cohorts[slot] = Some(OnDevice { lane, blocks, resumed: self.started });
@@ -168,6 +206,11 @@ impl Launch {
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
         Some(cohort.lane)
+    }
+
+    /// What is done is what was reported, now that no block is out.
+    pub fn count_progress(&mut self, now: Duration, sms: u32) {
+        self.sm_time_out = self.sm_time(now, sms);
     }
 
     /// Blocks on the device.

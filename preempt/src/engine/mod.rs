@@ -13,7 +13,7 @@ use slotmap::{SlotMap, new_key_type};
 
 use crate::device::LaneCount;
 use crate::error::caught;
-use crate::policy::{Arrival, Plan, Policy};
+use crate::policy::{Arrival, Plan, Policy, Priority, Urgency};
 
 mod controls;
 mod ending;
@@ -76,10 +76,27 @@ pub(crate) enum Event {
     Fault { op: OpKey },
     /// Somebody does not want the result any more.
     Cancel { op: OpKey },
+    /// A launch, or all of a stream that are not over, are more urgent now, or less.
+    Change { of: Whose, change: Change },
     /// Nobody wants any result any more.
     Close,
     /// The device is gone, with everything that was on it. What is submitted later fails at once.
     Lost,
+}
+
+/// Whom a change concerns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whose {
+    Launch(OpKey),
+    Stream(u32),
+}
+
+/// What of its urgency changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Priority(Priority),
+    Weight(u32),
+    Deadline(Option<Duration>),
 }
 
 /// What has to be done, in this order.
@@ -142,6 +159,8 @@ pub(crate) enum Outcome {
     InputLost {
         kernel: &'static str,
     },
+    /// The policy did not admit it.
+    NotAdmitted,
     /// The engine was closed.
     Closed {
         done: u32,
@@ -223,6 +242,8 @@ pub(crate) struct Engine {
     arrivals: u64,
     /// Plans that the policy ever made.
     plans: u64,
+    /// When the policy wants to be asked again.
+    wake: Option<Duration>,
     /// Something changed that the policy should look at.
     unsettled: bool,
     /// How everything ends that is submitted from now on.
@@ -263,6 +284,7 @@ impl Engine {
             known: 0,
             arrivals: 0,
             plans: 0,
+            wake: None,
             unsettled: false,
             over: None,
             plan: Plan::default(),
@@ -276,6 +298,11 @@ impl Engine {
     /// Whether an operation is unfinished or still on the device.
     pub fn is_busy(&self) -> bool {
         !self.ops.is_empty()
+    }
+
+    /// The name of the policy that decides.
+    pub fn policy_name(&self) -> &str {
+        &self.policy_name
     }
 
     /// Why the policy was replaced, if it was.
@@ -340,6 +367,7 @@ impl Engine {
             Event::CopyDone { op } => self.copy_done(now, op, actions),
             Event::Fault { op } => self.stop(now, op, Verdict::Failed, actions),
             Event::Cancel { op } => self.stop(now, op, Verdict::Cancelled, actions),
+            Event::Change { of, change } => self.change(now, of, change),
             Event::Close => self.end_all(now, Verdict::Closed, actions),
             Event::Lost => self.lose_device(now, actions),
         }
@@ -378,12 +406,18 @@ impl Engine {
                 launch.range = bequest;
                 self.finish(now, key, outcome, actions);
             } else if op.verdict.is_none() {
+                let arrival = arrival(key, op.stream, launch);
+                // One with blocks on the device runs already.
+                if launch.is_out() && !self.admits(now, &arrival) {
+                    self.finish(now, key, Outcome::NotAdmitted, actions);
+                    continue;
+                }
                 self.arrivals += 1;
                 self.known += 1;
                 self.unsettled = true;
+                let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
                 launch.arrival = Some(self.arrivals);
-                let arrival = arrival(key, launch);
-                self.take_over(key, bequest, actions);
+                self.take_over(now, key, bequest, actions);
                 self.ask(now, |policy| policy.arrived(now, arrival));
             }
         }
@@ -415,6 +449,9 @@ impl Engine {
             self.unsettled |= std::mem::take(&mut self.short_of_lanes);
         }
         let is_out = launch.is_out();
+        if is_out {
+            launch.count_progress(now, self.ledger.sms());
+        }
         match *phase {
             Phase::Finished => {
                 if is_out {
@@ -447,6 +484,33 @@ impl Engine {
         }
     }
 
+    /// Makes launches more urgent, or less, from now on.
+    fn change(&mut self, now: Duration, of: Whose, change: Change) {
+        let keys: Vec<OpKey> = match of {
+            Whose::Launch(key) => vec![key],
+            Whose::Stream(stream) => {
+                let is_of = |(_, op): &(OpKey, &Op)| op.stream == stream;
+                self.ops.iter().filter(is_of).map(|(key, _)| key).collect()
+            }
+        };
+        for key in keys {
+            let Some(Op { launch: Some(launch), stream, .. }) = self.ops.get_mut(key) else {
+                continue;
+            };
+            let urgency = &mut launch.spec.urgency;
+            match change {
+                Change::Priority(priority) => urgency.priority = priority,
+                Change::Weight(weight) => urgency.weight = weight.max(1),
+                Change::Deadline(deadline) => urgency.deadline = deadline,
+            }
+            if launch.arrival.is_some() {
+                let arrival = arrival(key, *stream, launch);
+                self.unsettled = true;
+                self.ask(now, |policy| policy.changed(now, arrival));
+            }
+        }
+    }
+
     fn copy_done(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let Some(Op { launch: None, phase: Phase::Active, verdict, .. }) = self.ops.get(key) else {
             return;
@@ -459,6 +523,7 @@ impl Engine {
     }
 }
 
-fn arrival(key: OpKey, launch: &Launch) -> Arrival {
-    Arrival { id: LaunchId(key), priority: launch.spec.priority, tasks: launch.spec.tasks }
+fn arrival(key: OpKey, stream: u32, launch: &Launch) -> Arrival {
+    let LaunchSpec { urgency: Urgency { priority, weight, deadline }, tasks, .. } = launch.spec;
+    Arrival { id: LaunchId(key), stream, priority, weight, deadline, tasks }
 }

@@ -10,22 +10,50 @@ use super::launch::{Launch, State};
 use super::ledger::{self, Ledger, intersection};
 use super::{Action, After, CohortOrder, Engine, LaunchId, Op, OpKey, Phase, Refusal, arrival};
 use crate::error::caught;
-use crate::policy::{DeviceView, Policy, StaticPriority};
+use crate::policy::{Arrival, DeviceView, Fifo, Policy};
 
 /// How many launches are queued behind one that starts, or whose turn has come. Each takes the
 /// driver microseconds, in which nobody else gets through.
 const AHEAD_AT_START: usize = 4;
 const AHEAD_AT_TURN: usize = 2;
 
+/// A policy that wants to be asked again at once, again and again, would leave no time for anything else.
+const SHORTEST_WAIT: Duration = Duration::from_micros(10);
+
 impl Engine {
     /// Asks the policy who runs where, if something changed, and acts on it.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.unsettled |= self.wake.is_some_and(|wake| wake <= now);
         while std::mem::take(&mut self.unsettled) {
             if let Err(reason) = self.make_plan(now) {
                 self.replace_policy(now, reason);
                 continue;
             }
-            self.follow_plan(actions);
+            self.follow_plan(now, actions);
+            self.wake = None;
+            let mut wake = None;
+            self.ask(now, |policy| wake = policy.wake());
+            if self.known > 0 {
+                self.wake = wake.map(|wake| wake.max(now + SHORTEST_WAIT));
+            }
+        }
+    }
+
+    /// When [`settle`](Engine::settle) has to be called again, whatever else happens.
+    pub fn wake(&self) -> Option<Duration> {
+        self.wake
+    }
+
+    /// Whether the policy takes a launch.
+    pub(super) fn admits(&mut self, now: Duration, arrival: &Arrival) -> bool {
+        let view = View { now, ops: &self.ops, ledger: &self.ledger };
+        let policy = &mut self.policy;
+        match caught(|| policy.admits(now, arrival, &view)) {
+            Ok(admits) => admits,
+            Err(message) => {
+                self.replace_policy(now, format!("it panicked: {message}"));
+                true
+            }
         }
     }
 
@@ -173,7 +201,13 @@ impl Engine {
 
     /// Lets a launch whose turn has come go on with the SMs of the one before it, if a cohort of it
     /// was queued behind that one.
-    pub(super) fn take_over(&mut self, key: OpKey, bequest: SmRange, actions: &mut Vec<Action>) {
+    pub(super) fn take_over(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        bequest: SmRange,
+        actions: &mut Vec<Action>,
+    ) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         launch.start();
@@ -187,7 +221,7 @@ impl Engine {
             ledger::first(bequest, wanted, sms)
         };
         self.ledger.inherit(LaunchId(key), range);
-        launch.range = range;
+        launch.set_range(now, range, sms);
         if launch.blocks() > launch.room(ledger::count(range, sms), range.contains(sms - 1)) {
             self.shrink(key, actions);
         }
@@ -198,7 +232,7 @@ impl Engine {
     fn make_plan(&mut self, now: Duration) -> Result<(), String> {
         let mut plan = std::mem::take(&mut self.plan);
         plan.grants.clear();
-        let view = View { ops: &self.ops, ledger: &self.ledger };
+        let view = View { now, ops: &self.ops, ledger: &self.ledger };
         let policy = &mut self.policy;
         let answer = caught(|| policy.assign(now, &view, &mut plan));
         self.plan = plan;
@@ -231,7 +265,8 @@ impl Engine {
     }
 
     /// Makes the plan true: signals those that lose SMs, then launches blocks on the gained ones.
-    fn follow_plan(&mut self, actions: &mut Vec<Action>) {
+    fn follow_plan(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let sms = self.ledger.sms();
         let mut losers = std::mem::take(&mut self.losers);
         losers.clear();
         self.ledger.commit_plan(|loser| {
@@ -241,13 +276,13 @@ impl Engine {
         });
         for &loser in &losers {
             if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(loser) {
-                launch.range = SmRange::EMPTY;
+                launch.set_range(now, SmRange::EMPTY, sms);
             }
         }
         let plan = std::mem::take(&mut self.plan);
         for &(id, range) in &plan.grants {
             if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(id.0) {
-                launch.range = range;
+                launch.set_range(now, range, sms);
             }
         }
         // Ownership passes at the signal: it comes before the launch of whoever gained the SMs.
@@ -278,13 +313,13 @@ impl Engine {
         }
     }
 
-    /// Goes on with static priorities instead of a policy that answered nonsense.
+    /// Goes on first come, first served, instead of a policy that answered nonsense.
     fn replace_policy(&mut self, now: Duration, reason: String) {
         // A policy that panics when it is dropped must not take the engine with it.
-        let refused = std::mem::replace(&mut self.policy, Box::new(StaticPriority::new()));
+        let refused = std::mem::replace(&mut self.policy, Box::new(Fifo::new()));
         let _ = caught(|| drop(refused));
-        let name = std::mem::replace(&mut self.policy_name, "static priority".into());
-        assert!(self.refusal.is_none(), "static priorities were refused: {reason}");
+        let name = std::mem::replace(&mut self.policy_name, "fifo".into());
+        assert!(self.refusal.is_none(), "the last resort was refused: {reason}");
         self.refusal = Some(Refusal { policy: name, reason });
         let mut known: Vec<(u64, OpKey)> = self
             .ops
@@ -293,8 +328,9 @@ impl Engine {
             .collect();
         known.sort_unstable();
         for (_, key) in known {
-            if let Some(launch) = &self.ops[key].launch {
-                self.policy.arrived(now, arrival(key, launch));
+            let op = &self.ops[key];
+            if let Some(launch) = &op.launch {
+                self.policy.arrived(now, arrival(key, op.stream, launch));
             }
         }
         self.unsettled = true;
@@ -303,6 +339,7 @@ impl Engine {
 
 /// What the policy sees of the engine.
 struct View<'a> {
+    now: Duration,
     ops: &'a SlotMap<OpKey, Op>,
     ledger: &'a Ledger,
 }
@@ -328,5 +365,17 @@ impl DeviceView for View<'_> {
 
     fn owners(&self) -> &[Option<LaunchId>] {
         self.ledger.owners()
+    }
+
+    fn remaining(&self, launch: LaunchId) -> Option<Duration> {
+        self.launch(launch)?.time_left(self.now, self.sms())
+    }
+
+    fn yield_overhead(&self, launch: LaunchId) -> Duration {
+        self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.yield_overhead)
+    }
+
+    fn sm_time(&self, launch: LaunchId) -> Duration {
+        self.launch(launch).map_or(Duration::ZERO, |launch| launch.sm_time(self.now, self.sms()))
     }
 }

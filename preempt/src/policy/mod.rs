@@ -2,8 +2,7 @@
 //!
 //! A policy hears of launches that came and went, and is asked for a plan: which launch has
 //! which SMs. The engine turns the difference between two plans into yields, resumes and
-//! growth. A plan that makes no sense is refused; the engine then goes on with
-//! [`StaticPriority`].
+//! growth. A plan that makes no sense is refused; the engine then goes on with [`Fifo`].
 
 use std::time::Duration;
 
@@ -11,8 +10,11 @@ pub use preempt_device::abi::SmRange;
 
 use crate::engine::LaunchId;
 
+mod fifo;
+mod placement;
 mod static_priority;
 
+pub use fifo::Fifo;
 pub use static_priority::StaticPriority;
 
 /// How urgent a launch is. Higher is more urgent.
@@ -25,14 +27,20 @@ impl From<i32> for Priority {
     }
 }
 
-/// A launch as a policy first hears of it.
+/// A launch as a policy hears of it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Arrival {
     /// The launch.
     pub id: LaunchId,
-    /// The priority of its stream.
+    /// The number of its stream.
+    pub stream: u32,
+    /// Its priority.
     pub priority: Priority,
+    /// Its share relative to others; at least 1.
+    pub weight: u32,
+    /// When it should be done, on the policy's clock.
+    pub deadline: Option<Duration>,
     /// Its block-tasks.
     pub tasks: u32,
 }
@@ -46,8 +54,20 @@ pub trait Policy: Send {
     /// The name that errors and reports use.
     fn name(&self) -> &str;
 
+    /// Whether a launch that is ready is to run at all. One that is not fails with
+    /// [`Error::NotAdmitted`](crate::Error::NotAdmitted); the policy hears no more of it.
+    fn admits(&mut self, _now: Duration, _launch: &Arrival, _device: &dyn DeviceView) -> bool {
+        true
+    }
+
     /// A launch is ready to run: everything it has to wait for is done.
     fn arrived(&mut self, now: Duration, launch: Arrival);
+
+    /// The priority, weight or deadline of a launch was changed.
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        self.departed(now, launch.id);
+        self.arrived(now, launch);
+    }
 
     /// A launch is done, was cancelled or failed; it needs no SMs from now on.
     fn departed(&mut self, now: Duration, launch: LaunchId);
@@ -59,6 +79,12 @@ pub trait Policy: Send {
     /// wait. While launches wait, at least one must be granted an SM: nothing else would ever
     /// call again.
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan);
+
+    /// When it wants to be asked again although nothing else happens: when a quota ends, say. Asked for
+    /// after each plan.
+    fn wake(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// What a policy can ask about the device and about launches.
@@ -74,12 +100,38 @@ pub trait DeviceView {
 
     /// Who has each SM.
     fn owners(&self) -> &[Option<LaunchId>];
+
+    /// How long the rest of a launch takes if it has all the SMs that it can fill, by its predicted duration
+    /// and its progress; `None` if nobody can tell.
+    fn remaining(&self, launch: LaunchId) -> Option<Duration>;
+
+    /// What it costs to make a launch yield: from the signal until its last block is out.
+    fn yield_overhead(&self, launch: LaunchId) -> Duration;
+
+    /// The time that a launch has had SMs, summed over SMs.
+    fn sm_time(&self, launch: LaunchId) -> Duration;
 }
 
 /// Which launch has which SMs.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub(crate) grants: Vec<(LaunchId, SmRange)>,
+}
+
+/// What a stream or its owner asks of the policy for a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Urgency {
+    pub priority: Priority,
+    /// At least 1.
+    pub weight: u32,
+    /// On the policy's clock.
+    pub deadline: Option<Duration>,
+}
+
+impl Default for Urgency {
+    fn default() -> Urgency {
+        Urgency { priority: Priority::default(), weight: 1, deadline: None }
+    }
 }
 
 impl Plan {

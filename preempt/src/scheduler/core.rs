@@ -18,18 +18,26 @@ use super::handle::Completion;
 use super::lock;
 use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
 use crate::engine::{
-    Action, After, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome, Refusal,
-    Submission, Use,
+    Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome,
+    Refusal, Submission, Use, Whose,
 };
 use crate::error::Error;
-use crate::policy::Policy;
+use crate::policy::{Policy, Urgency};
 
 /// What other threads ask of the core.
 #[derive(Debug)]
 pub(super) enum Message {
     Submit(Job),
     Cancel(Arc<Completion>),
+    Change(Target, Change),
     Close,
+}
+
+/// Whose urgency changes.
+#[derive(Debug)]
+pub(super) enum Target {
+    Stream(u32),
+    Launch(Arc<Completion>),
 }
 
 /// A launch or copy with everything that it needs.
@@ -49,6 +57,8 @@ pub(super) enum Work {
         amortize: Amortize,
         preemption: Preemption,
         spec: LaunchSpec,
+        /// When it is due, from its submission on.
+        due: Option<Duration>,
     },
     Copy {
         copy: Copy,
@@ -82,6 +92,8 @@ pub(super) struct News {
     pub happened: bool,
     /// Whether there is more to come.
     pub is_busy: bool,
+    /// Whether the policy wants to be asked again at another time than before.
+    pub wake_changed: bool,
 }
 
 /// Whether operations are in flight.
@@ -94,7 +106,8 @@ pub(super) struct InFlight {
 /// What there is to do for whoever looks after the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rest {
-    Busy,
+    /// And for how long at most nobody need look.
+    Busy(Duration),
     Idle,
     /// Closed, and everything is done. From now on the core does nothing: the device may have
     /// another scheduler, whose reports are none of its business.
@@ -156,6 +169,8 @@ pub(super) struct Core {
     out: Vec<(Out, Posted)>,
     news: News,
     in_flight: Arc<InFlight>,
+    /// When the policy wants to be asked again.
+    wake: Option<Duration>,
     closed: bool,
     retired: bool,
 }
@@ -186,6 +201,20 @@ impl Turn for Core {
                         self.engine.handle(now, Event::Cancel { op }, &mut self.actions);
                     }
                 }
+                Message::Change(target, change) => {
+                    let of = match target {
+                        Target::Stream(stream) => Some(Whose::Stream(stream)),
+                        Target::Launch(of) => of.op.get().copied().map(Whose::Launch),
+                    };
+                    let change = match change {
+                        Change::Deadline(due) => Change::Deadline(due.map(|due| now + due)),
+                        other => other,
+                    };
+                    if let Some(of) = of {
+                        let event = Event::Change { of, change };
+                        self.engine.handle(now, event, &mut self.actions);
+                    }
+                }
                 Message::Close => {
                     self.closed = true;
                     self.engine.handle(now, Event::Close, &mut self.actions);
@@ -207,6 +236,8 @@ impl Turn for Core {
             }
             self.act(now);
         }
+        let wake = self.engine.wake();
+        self.news.wake_changed = std::mem::replace(&mut self.wake, wake) != wake;
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
         self.news.became_busy = is_busy && !was_busy;
@@ -238,6 +269,7 @@ impl Core {
             out: Vec::new(),
             news: News::default(),
             in_flight,
+            wake: None,
             closed: false,
             retired: false,
         }
@@ -246,7 +278,10 @@ impl Core {
     /// Whether there is more to do.
     pub fn rest(&mut self) -> Rest {
         match (self.engine.is_busy(), self.closed) {
-            (true, _) => Rest::Busy,
+            (true, _) => {
+                let now = self.start.elapsed();
+                Rest::Busy(self.wake.map_or(Duration::MAX, |wake| wake.saturating_sub(now)))
+            }
             (false, false) => Rest::Idle,
             (false, true) => {
                 self.retired = true;
@@ -266,13 +301,14 @@ impl Core {
             name: job.name,
             uses: &job.uses,
             launch: match &job.work {
-                Work::Launch { grid, spec, preemption, .. } => {
+                Work::Launch { grid, spec, preemption, due, .. } => {
+                    let urgency = Urgency { deadline: due.map(|due| now + due), ..spec.urgency };
                     let native = match preemption {
                         Preemption::Software => false,
                         Preemption::Native => true,
                         Preemption::Auto => self.estimates.is_short(grid.kernel, spec.tasks),
                     };
-                    Some(LaunchSpec { native, ..*spec })
+                    Some(LaunchSpec { native, urgency, ..*spec })
                 }
                 Work::Copy { .. } | Work::Errand(_) => None,
             },
@@ -494,6 +530,10 @@ impl Core {
         let result = match outcome {
             Outcome::Done(_) if !is_over => Err(Error::SchedulerDropped { done: 0, tasks }),
             Outcome::Done(report) => Ok(report),
+            Outcome::NotAdmitted => {
+                let policy = self.engine.policy_name().into();
+                Err(Error::NotAdmitted { kernel, policy })
+            }
             Outcome::Cancelled { done } => Err(Error::Cancelled { done, tasks }),
             Outcome::Closed { done } => Err(Error::SchedulerDropped { done, tasks }),
             Outcome::InputLost { kernel } => Err(Error::InputLost { kernel }),

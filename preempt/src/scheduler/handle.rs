@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use preempt_device::kernel::KernelArg;
 
+use super::core::Target;
 use super::room::Room;
 use super::{Shared, lock};
-use crate::engine::{LaunchReport, OpKey};
+use crate::engine::{Change, LaunchReport, OpKey};
 use crate::error::Error;
+use crate::policy::Priority;
 
 /// A launch or copy that was submitted.
 ///
@@ -279,6 +281,29 @@ impl<T: Output> Handle<T> {
 
     fn output(&self, result: Result<LaunchReport, Error>) -> Result<T, Error> {
         result.map(|report| T::output(report, &self.keep))
+    }
+}
+
+impl Handle<LaunchReport> {
+    /// Changes the priority of this launch at once, whether it waits or runs.
+    pub fn set_priority(&self, priority: impl Into<Priority>) {
+        self.change(Change::Priority(priority.into()));
+    }
+
+    /// Changes its weight at once, for policies that share by it. 0 counts as 1.
+    pub fn set_weight(&self, weight: u32) {
+        self.change(Change::Weight(weight.max(1)));
+    }
+
+    /// Changes when it is due at once, for policies that look at deadlines: so long from now on, or never.
+    pub fn set_deadline(&self, due: Option<Duration>) {
+        self.change(Change::Deadline(due));
+    }
+
+    fn change(&self, change: Change) {
+        if !self.completion.is_done() {
+            self.shared.change(Target::Launch(self.completion.clone()), change);
+        }
     }
 }
 

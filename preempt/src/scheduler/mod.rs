@@ -125,7 +125,7 @@ impl Scheduler {
         self.policy_error().map_or(Ok(()), Err)
     }
 
-    /// Why the policy was replaced by static priorities, if it was.
+    /// Why the policy was replaced by [`Fifo`](crate::policy::Fifo), if it was.
     pub fn policy_error(&self) -> Option<Error> {
         self.shared().policy_error()
     }

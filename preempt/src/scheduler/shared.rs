@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use preempt_device::host::Preemption;
 
 use super::baton::Baton;
-use super::core::{Core, InFlight, Job, Message, News, Rest, Work};
+use super::core::{Core, InFlight, Job, Message, News, Rest, Target, Work};
 use super::handle::Completion;
 use super::{contain, lock};
 use crate::device::{Device, SignalPath};
+use crate::engine::Change;
 use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::policy::Policy;
@@ -137,13 +138,19 @@ impl Shared {
         self.drive();
     }
 
+    /// Makes launches more urgent, or less.
+    pub(super) fn change(&self, target: Target, change: Change) {
+        // Nobody waits for anything in a scheduler that is closed.
+        self.baton.post(Message::Change(target, change));
+        self.drive();
+    }
+
     /// Runs the core, unless another thread does; then that one takes over what was submitted.
     pub fn drive(&self) {
         self.baton.drive(|news| self.tell(news));
     }
 
-    /// Has the poller look at errands. Whoever calls this need not be able to run code of others.
-    #[cfg(any(test, feature = "cust"))]
+    /// Has the poller look. Whoever calls this need not be able to run code of others.
     pub fn announce(&self) {
         self.device.inner.backend.announce();
     }
@@ -188,6 +195,10 @@ impl Shared {
         if news.became_busy {
             // Even if this is the poller: it may have decided to park before it came here.
             self.wake_poller();
+        }
+        if news.wake_changed && !self.is_poller() {
+            // It may sleep beyond that time.
+            self.announce();
         }
         if news.became_idle {
             self.in_flight.none.notify_all();
@@ -274,7 +285,7 @@ impl Shared {
             // No wakers between this look and the sleep: they may eat what unparks this thread.
             match self.baton.peek(Core::rest) {
                 None => {}
-                Some(Rest::Busy) => backend.wait(mark, POLL_TIMEOUT),
+                Some(Rest::Busy(time)) => backend.wait(mark, time.min(POLL_TIMEOUT)),
                 // Whoever makes the core busy, or closes the scheduler, unparks.
                 Some(Rest::Idle) => thread::park(),
                 Some(Rest::Retired) => break,

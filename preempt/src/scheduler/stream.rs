@@ -1,23 +1,24 @@
 //! Streams, and what is checked before a launch or copy is taken in.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use preempt_device::abi::MAX_TASKS;
 use preempt_device::host::{Access, Amortize, BorrowingCall, BufferArg, Call, Dim3};
 use preempt_device::kernel::KernelArg;
 
-use super::Shared;
-use super::core::{Job, Work};
+use super::core::{Job, Target, Work};
 #[cfg(any(test, feature = "cust"))]
 use super::errand::Errand;
 use super::handle::{Completion, Handle, HostMemory};
 use super::room::Room;
+use super::{Shared, lock};
 use crate::buffer::{Buffer, Memory};
 use crate::device::{Copy, CopyKind, Grid, Occupancy};
-use crate::engine::{BufferId, LaunchReport, LaunchSpec, Use};
+use crate::engine::{BufferId, Change, LaunchReport, LaunchSpec, Use};
 use crate::error::Error;
-use crate::policy::Priority;
+use crate::policy::{Priority, Urgency};
 
 /// The most threads in a block, and in its z extent (CUDA C++ programming guide, compute
 /// capabilities).
@@ -39,18 +40,55 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 pub struct Stream {
     shared: Arc<Shared>,
     id: u32,
-    priority: Priority,
+    terms: Arc<Mutex<Terms>>,
     room: Arc<Room>,
 }
 
+/// What a stream's launches ask of the policy.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    priority: Priority,
+    weight: u32,
+    /// When launches are due, from their submission on.
+    due: Option<Duration>,
+}
+
+/// How long it takes a launch to yield, until one of the same kernel has been seen to do so.
+const YIELD_OVERHEAD: Duration = Duration::from_micros(20);
+
 impl Stream {
     pub(super) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
-        Stream { shared, id, priority, room: Arc::default() }
+        let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
+        Stream { shared, id, terms, room: Arc::default() }
     }
 
     /// The priority of the stream's launches.
     pub fn priority(&self) -> Priority {
-        self.priority
+        lock(&self.terms).priority
+    }
+
+    /// Changes the priority of the stream's launches: of those to come, and at once of those that wait or run.
+    pub fn set_priority(&self, priority: impl Into<Priority>) {
+        let priority = priority.into();
+        lock(&self.terms).priority = priority;
+        self.shared.change(Target::Stream(self.id), Change::Priority(priority));
+    }
+
+    /// The weight of the stream's launches, for policies that share by it; 1 unless it was set.
+    pub fn weight(&self) -> u32 {
+        lock(&self.terms).weight
+    }
+
+    /// Changes that weight: of the launches to come, and at once of those that wait or run. 0 counts as 1.
+    pub fn set_weight(&self, weight: u32) {
+        let weight = weight.max(1);
+        lock(&self.terms).weight = weight;
+        self.shared.change(Target::Stream(self.id), Change::Weight(weight));
+    }
+
+    /// From now on each launch is due so long after its submission, for policies that look at deadlines.
+    pub fn set_deadline(&self, due: Option<Duration>) {
+        lock(&self.terms).due = due;
     }
 
     /// Launches a kernel.
@@ -85,9 +123,18 @@ impl Stream {
         let uses = self.buffer_uses(&call)?;
 
         let Dim3 { x, y, z } = call.grid_dim();
-        let priority = self.priority;
+        let Terms { priority, weight, due } = *lock(&self.terms);
         let work = Work::Launch {
-            spec: LaunchSpec { priority, tasks, blocks_per_sm, on_last_sm, native: false },
+            spec: LaunchSpec {
+                urgency: Urgency { priority, weight, deadline: None },
+                tasks,
+                predicted: None,
+                yield_overhead: YIELD_OVERHEAD,
+                blocks_per_sm,
+                on_last_sm,
+                native: false,
+            },
+            due,
             extents: [x, y, z],
             amortize,
             preemption: call.preemption_mode().unwrap_or(self.shared.preemption),
@@ -264,7 +311,7 @@ impl Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("id", &self.id).field("priority", &self.priority).finish()
+        f.debug_struct("Stream").field("id", &self.id).field("terms", &*lock(&self.terms)).finish()
     }
 }
 

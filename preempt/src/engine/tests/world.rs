@@ -6,7 +6,7 @@ use preempt_device::abi::{Posted, departures};
 use preempt_device::host::Access;
 
 use super::super::*;
-use crate::policy::Priority;
+use crate::policy::{Priority, Urgency};
 
 pub const NOW: Duration = Duration::ZERO;
 
@@ -120,7 +120,15 @@ impl World {
     ) -> OpKey {
         let (priority, blocks_per_sm) = (Priority(priority), self.blocks_per_sm);
         let on_last_sm = self.on_last_sm;
-        let spec = LaunchSpec { priority, tasks, blocks_per_sm, on_last_sm, native };
+        let spec = LaunchSpec {
+            urgency: Urgency { priority, ..Urgency::default() },
+            tasks,
+            predicted: None,
+            yield_overhead: Duration::ZERO,
+            blocks_per_sm,
+            on_last_sm,
+            native,
+        };
         let launch = (tasks > 0).then_some(spec);
         let submission = Submission { stream, name: "model", uses, launch };
         let key = self.engine.submit(NOW, submission, &mut self.actions);
@@ -305,6 +313,7 @@ impl World {
                 assert!(!running, "it stopped before it was reported");
             }
             Outcome::Failed => assert!(op.failed),
+            Outcome::NotAdmitted => assert!(!on_device && !op.started),
             // One that was queued behind the kernel that failed may have run on what that one left.
             Outcome::InputLost { .. } => assert!(!on_device, "it left before it was reported"),
         }
@@ -314,7 +323,8 @@ impl World {
     fn check_urgency(&self) {
         let launches = self.engine.ops.values().filter_map(|op| op.launch.as_ref());
         let known = launches.filter_map(|launch| Some((launch, launch.arrival?)));
-        let first = known.min_by_key(|(launch, arrival)| (-launch.spec.priority.0, *arrival));
+        let first =
+            known.min_by_key(|(launch, arrival)| (-launch.spec.urgency.priority.0, *arrival));
         if let Some((launch, _)) = first
             && self.engine.policy_name == "static priority"
         {
