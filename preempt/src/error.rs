@@ -115,6 +115,12 @@ pub enum Error {
         /// The policy's name.
         policy: Arc<str>,
     },
+    /// What was to be simulated makes no sense, or did not come to an end.
+    #[error("the simulation was given up: {reason}")]
+    BadSimulation {
+        /// What is wrong, and what would not be.
+        reason: String,
+    },
     /// One buffer is written and passed a second time.
     #[error(
         "`{name}` is passed a buffer that it writes more than once; a kernel may assume that \

@@ -47,6 +47,7 @@
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there |
 //! | [`policy`] | who runs on which SMs |
+//! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`] | what went wrong and what to do |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
@@ -80,6 +81,7 @@ mod module;
 pub mod policy;
 mod ptx;
 mod scheduler;
+pub mod sim;
 pub mod tune;
 
 pub use buffer::Buffer;

@@ -310,6 +310,11 @@ impl Engine {
         self.refusal.as_ref()
     }
 
+    /// Who has each SM.
+    pub fn owners(&self) -> &[Option<LaunchId>] {
+        self.ledger.owners()
+    }
+
     /// Takes in a launch or copy.
     pub fn submit(
         &mut self,

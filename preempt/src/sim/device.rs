@@ -1,0 +1,453 @@
+//! A device whose kernels are fluids: on so many SMs, so much work is done in so much time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use preempt_device::abi::{COHORT_SLOTS, Posted, Signal, SmRange, departures};
+use slotmap::{SecondaryMap, SlotMap, new_key_type};
+
+use super::machine::{Costs, Machine};
+use crate::engine::{CohortOrder, LaneIndex, LaunchId, OpKey};
+
+new_key_type! {
+    /// A cohort on the device.
+    pub(super) struct CohortKey;
+}
+
+/// What happens at a virtual time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Happening {
+    /// A launch is submitted: this one of the list.
+    Arrival(usize),
+    /// A cohort's blocks run, if there is room.
+    Ready(CohortKey),
+    /// A launch has done its work, unless its SMs have changed since.
+    Complete(OpKey, u32),
+    /// A cohort's blocks have left what is not in this range.
+    Leave(CohortKey, u32, u32),
+    /// The host sees that a cohort is out.
+    Report { op: OpKey, slot: u8, done: u32, native: bool },
+    /// The policy wanted to be asked again.
+    Wake,
+}
+
+/// What happens when, in nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    /// What happens at the same time happens in the order in which it was entered.
+    entered: u64,
+}
+
+impl Agenda {
+    pub fn enter(&mut self, at: u64, happening: Happening) {
+        self.entered += 1;
+        self.heap.push(Reverse((at, self.entered, happening)));
+    }
+
+    /// The time of what comes next.
+    pub fn next(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// What comes next, if it is at this time.
+    pub fn pop(&mut self, at: u64) -> Option<Happening> {
+        self.heap.peek().filter(|Reverse((next, ..))| *next == at)?;
+        self.heap.pop().map(|Reverse((.., happening))| happening)
+    }
+}
+
+/// A launch that is given to the device, in nanoseconds of one SM.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub tasks: u32,
+    pub blocks_per_sm: u32,
+    /// The SMs that it can fill; more do not make it faster.
+    pub fills: u32,
+    /// All its work.
+    pub work: u64,
+    /// What is to be done of it.
+    pub left: u64,
+    /// Block-tasks that no cohort has reported.
+    pub tasks_left: u32,
+    /// From a signal until the last block has left, and what each SM has to do again.
+    pub stop: u64,
+    pub redo: u64,
+    /// When its first block ran.
+    pub started: Option<u64>,
+    /// On the device, in the order in which they were launched.
+    cohorts: Vec<CohortKey>,
+    /// Until when its progress is counted.
+    counted: u64,
+    /// How often its SMs have changed.
+    version: u32,
+}
+
+impl Running {
+    pub fn new(tasks: u32, blocks_per_sm: u32, alone: u64, machine: &Machine) -> Running {
+        let fills = tasks.div_ceil(blocks_per_sm).clamp(1, machine.sms);
+        let work = alone.max(1) * u64::from(fills);
+        Running {
+            tasks,
+            blocks_per_sm,
+            fills,
+            work,
+            left: work,
+            tasks_left: tasks,
+            stop: 0,
+            redo: 0,
+            started: None,
+            cohorts: Vec::new(),
+            counted: 0,
+            version: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Cohort {
+    order: CohortOrder,
+    /// Where its blocks are.
+    sms: Vec<u32>,
+    /// On how many more SMs it would have blocks.
+    wanted: u32,
+    /// Whether its blocks run, where they have room.
+    is_ready: bool,
+    /// When the host's part of the launch is over.
+    launched: u64,
+    /// What it has done.
+    work: u64,
+}
+
+#[derive(Debug)]
+struct Lane {
+    word: SmRange,
+    cohorts: VecDeque<CohortKey>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Device {
+    costs: Costs,
+    pub launches: SecondaryMap<OpKey, Running>,
+    cohorts: SlotMap<CohortKey, Cohort>,
+    lanes: Vec<Lane>,
+    /// Of each SM: whose blocks are there.
+    occupants: Vec<Option<CohortKey>>,
+    /// The words of each control block's slots.
+    left: Vec<[u64; COHORT_SLOTS]>,
+    /// Cohorts that want more SMs, in the order in which they became ready.
+    waiting: Vec<CohortKey>,
+    /// Kept for its capacity.
+    spare: Vec<Vec<u32>>,
+}
+
+impl Device {
+    pub fn new(machine: &Machine) -> Device {
+        let lane = |_| Lane { word: SmRange::ALL, cohorts: VecDeque::new() };
+        Device {
+            costs: machine.costs,
+            launches: SecondaryMap::new(),
+            cohorts: SlotMap::with_key(),
+            lanes: (0..machine.lanes.normal + machine.lanes.urgent).map(lane).collect(),
+            occupants: vec![None; machine.sms as usize],
+            left: Vec::new(),
+            waiting: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Takes in a cohort.
+    pub fn launch(&mut self, now: u64, order: CohortOrder, agenda: &mut Agenda) {
+        let Some(launch) = self.launches.get_mut(order.op) else { return };
+        let control = order.control.control as usize;
+        if self.left.len() <= control {
+            self.left.resize(control + 1, [0; COHORT_SLOTS]);
+        }
+        let wanted = match order.native {
+            // All its blocks wait in the hardware's queue, whatever the engine counts with.
+            true => launch.fills,
+            false => order.blocks.div_ceil(launch.blocks_per_sm),
+        };
+        let launched = now + nanos(self.costs.decision) + nanos(self.costs.launch);
+        let sms = self.spare.pop().unwrap_or_default();
+        let (is_ready, work) = (false, 0);
+        let cohort = self.cohorts.insert(Cohort { order, sms, wanted, is_ready, launched, work });
+        launch.cohorts.push(cohort);
+        let lane = &mut self.lanes[order.lane as usize];
+        lane.word = order.signal.range();
+        lane.cohorts.push_back(cohort);
+        if lane.cohorts.len() == 1 {
+            agenda.enter(launched, Happening::Ready(cohort));
+        }
+    }
+
+    /// Takes in a word for a lane. Whoever comes to the lane's head later sees it.
+    pub fn signal(&mut self, now: u64, lane: LaneIndex, signal: Signal, agenda: &mut Agenda) {
+        let range = signal.range();
+        let lane = &mut self.lanes[lane as usize];
+        lane.word = range;
+        let Some(&key) = lane.cohorts.front() else { return };
+        let Some(cohort) = self.cohorts.get_mut(key) else { return };
+        if !cohort.is_ready || cohort.order.native {
+            return;
+        }
+        cohort.trim(range);
+        let stop = self.launches.get(cohort.order.op).map_or(0, |launch| launch.stop);
+        let out = now + nanos(self.costs.decision) + stop;
+        agenda.enter(out, Happening::Leave(key, range.lo(), range.hi()));
+    }
+
+    /// A cohort's launch is over for the host: its blocks look around.
+    pub fn ready(&mut self, now: u64, key: CohortKey, agenda: &mut Agenda) {
+        self.advance(now, key);
+        let Some(cohort) = self.cohorts.get_mut(key) else { return };
+        let CohortOrder { op, lane, native, .. } = cohort.order;
+        let may_work = native
+            || cohort.order.after.is_none_or(|after| {
+                self.left[after.control as usize][usize::from(after.slot)] == after.left
+            });
+        let Some(launch) = self.launches.get_mut(op) else { return };
+        if !may_work || launch.left == 0 {
+            return self.leave_all(now, key, 0, agenda);
+        }
+        cohort.is_ready = true;
+        let word = self.lanes[lane as usize].word;
+        if !native {
+            // What was handed to it, and taken away again.
+            let occupants = &mut self.occupants;
+            cohort.sms.retain(|&sm| {
+                let stays = word.contains(sm);
+                if !stays {
+                    occupants[sm as usize] = None;
+                }
+                stays
+            });
+            cohort.trim(word);
+            if cohort.wanted == 0 && cohort.sms.is_empty() {
+                return self.leave_all(now, key, 0, agenda);
+            }
+        }
+        if !cohort.sms.is_empty() {
+            launch.started.get_or_insert(now);
+        }
+        if cohort.wanted > 0 {
+            self.waiting.push(key);
+        }
+        self.foresee(now, op, agenda);
+    }
+
+    /// A launch is over, unless its SMs have changed.
+    pub fn complete(&mut self, now: u64, op: OpKey, version: u32, agenda: &mut Agenda) {
+        if self.launches.get(op).is_some_and(|launch| launch.version == version) {
+            self.advance_launch(now, op);
+            self.end(now, op, agenda);
+        }
+    }
+
+    /// A cohort's blocks are out of what is not in `range`.
+    pub fn leave(&mut self, now: u64, key: CohortKey, range: SmRange, agenda: &mut Agenda) {
+        self.advance(now, key);
+        let Some(cohort) = self.cohorts.get_mut(key) else { return };
+        let op = cohort.order.op;
+        let Some(launch) = self.launches.get_mut(op) else { return };
+        if launch.left == 0 {
+            return self.end(now, op, agenda);
+        }
+        let before = cohort.sms.len();
+        let occupants = &mut self.occupants;
+        cohort.sms.retain(|&sm| {
+            let stays = range.contains(sm);
+            if !stays {
+                occupants[sm as usize] = None;
+            }
+            stays
+        });
+        let gone = (before - cohort.sms.len()) as u64;
+        let again = (launch.redo * gone).min(cohort.work);
+        cohort.work -= again;
+        launch.left += again;
+        if cohort.sms.is_empty() && cohort.wanted == 0 {
+            let done = cohort.tasks(launch);
+            self.leave_all(now, key, done, agenda);
+        }
+        self.foresee(now, op, agenda);
+    }
+
+    /// Gives free SMs to the cohorts that wait for them.
+    pub fn place(&mut self, now: u64, owners: &[Option<LaunchId>], agenda: &mut Agenda) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|&key| {
+            // Those that were there before work on more SMs from now on.
+            if self.cohorts.get(key).is_some_and(|cohort| cohort.wanted > 0) {
+                self.place_cohort(now, key, owners, agenda);
+            }
+            self.cohorts.get(key).is_some_and(|cohort| cohort.wanted > 0)
+        });
+        debug_assert!(self.waiting.is_empty(), "nobody becomes ready by getting room");
+        self.waiting = waiting;
+    }
+
+    fn place_cohort(
+        &mut self,
+        now: u64,
+        key: CohortKey,
+        owners: &[Option<LaunchId>],
+        agenda: &mut Agenda,
+    ) {
+        let Some(cohort) = self.cohorts.get(key) else { return };
+        let CohortOrder { op, lane, native, after, .. } = cohort.order;
+        let word = if native { SmRange::ALL } else { self.lanes[lane as usize].word };
+        let is_for_it = |sm: usize, owner: Option<LaunchId>| {
+            word.contains(sm as u32)
+                && match owner {
+                    Some(LaunchId(owner)) => owner == op,
+                    // The host does not know yet that it runs.
+                    None => after.is_some(),
+                }
+        };
+        let mut found = false;
+        for (sm, &owner) in owners.iter().enumerate() {
+            if self.occupants[sm].is_none() && is_for_it(sm, owner) {
+                if !found {
+                    self.advance(now, key);
+                    found = true;
+                }
+                let cohort = &mut self.cohorts[key];
+                self.occupants[sm] = Some(key);
+                cohort.sms.push(sm as u32);
+                cohort.wanted -= 1;
+                if cohort.wanted == 0 {
+                    break;
+                }
+            }
+        }
+        if found {
+            if let Some(launch) = self.launches.get_mut(op) {
+                launch.started.get_or_insert(now);
+            }
+            self.foresee(now, op, agenda);
+        }
+    }
+
+    fn advance(&mut self, now: u64, key: CohortKey) {
+        if let Some(cohort) = self.cohorts.get(key) {
+            self.advance_launch(now, cohort.order.op);
+        }
+    }
+
+    /// Counts what a launch has done until now.
+    fn advance_launch(&mut self, now: u64, op: OpKey) {
+        let Some(launch) = self.launches.get_mut(op) else { return };
+        let time = now - std::mem::replace(&mut launch.counted, now);
+        let mut counts = u64::from(launch.fills);
+        for &key in &launch.cohorts {
+            let cohort = &mut self.cohorts[key];
+            if cohort.is_ready {
+                let sms = counts.min(cohort.sms.len() as u64);
+                counts -= sms;
+                let done = (sms * time).min(launch.left);
+                cohort.work += done;
+                launch.left -= done;
+            }
+        }
+    }
+
+    /// Enters when a launch will be over if nothing happens to it. Its progress is counted.
+    fn foresee(&mut self, now: u64, op: OpKey, agenda: &mut Agenda) {
+        let Some(launch) = self.launches.get_mut(op) else { return };
+        launch.version = launch.version.wrapping_add(1);
+        let at_work = |key: &&CohortKey| self.cohorts[**key].is_ready;
+        let sms = launch.cohorts.iter().filter(at_work).map(|&key| self.cohorts[key].sms.len());
+        let sms = sms.sum::<usize>().min(launch.fills as usize) as u64;
+        if sms > 0 {
+            let over = now + launch.left.div_ceil(sms);
+            agenda.enter(over, Happening::Complete(op, launch.version));
+        }
+    }
+
+    /// All work of a launch is done: its blocks leave, and say what they have done.
+    fn end(&mut self, now: u64, op: OpKey, agenda: &mut Agenda) {
+        let Some(launch) = self.launches.get(op) else { return };
+        let ready: Vec<CohortKey> =
+            launch.cohorts.iter().copied().filter(|&key| self.cohorts[key].is_ready).collect();
+        // What no cohort can claim alone was done by several: the last one that worked reports it.
+        let last = ready.iter().rposition(|&key| self.cohorts[key].work > 0);
+        for (index, key) in ready.into_iter().enumerate() {
+            let Some(launch) = self.launches.get(op) else { return };
+            let done = match last {
+                Some(last) if index == last => launch.tasks_left,
+                _ => self.cohorts[key].tasks(launch),
+            };
+            self.leave_all(now, key, done, agenda);
+        }
+    }
+
+    /// A cohort is out; the next one in its lane gets its turn, and SMs if it may have some.
+    fn leave_all(&mut self, now: u64, key: CohortKey, done: u32, agenda: &mut Agenda) {
+        let Some(mut cohort) = self.cohorts.remove(key) else { return };
+        let CohortOrder { op, lane, slot, control, native, blocks, .. } = cohort.order;
+        if let Some(launch) = self.launches.get_mut(op) {
+            launch.cohorts.retain(|&other| other != key);
+            launch.tasks_left -= done;
+        }
+        for &sm in &cohort.sms {
+            self.occupants[sm as usize] = None;
+        }
+        if !native {
+            let left = &mut self.left[control.control as usize][usize::from(slot)];
+            *left = left.wrapping_add(departures(blocks, done));
+        }
+        let reported = now + nanos(self.costs.report);
+        agenda.enter(reported, Happening::Report { op, slot, done, native });
+        let lane = &mut self.lanes[lane as usize];
+        lane.cohorts.retain(|&other| other != key);
+        if let Some(&next) = lane.cohorts.front()
+            && let Some(follower) = self.cohorts.get_mut(next)
+        {
+            if done > 0 {
+                // In the order of SMs, as the engine leaves them to it.
+                cohort.sms.sort_unstable();
+                for sm in cohort.sms.iter().copied().filter(|&sm| lane.word.contains(sm)) {
+                    if follower.wanted > 0 {
+                        follower.wanted -= 1;
+                        follower.sms.push(sm);
+                        self.occupants[sm as usize] = Some(next);
+                    }
+                }
+            }
+            let turn = now + nanos(self.costs.follow);
+            agenda.enter(turn.max(follower.launched), Happening::Ready(next));
+        }
+        cohort.sms.clear();
+        self.spare.push(cohort.sms);
+    }
+}
+
+impl Cohort {
+    /// Gives up the SMs that it wants and its word excludes.
+    fn trim(&mut self, word: SmRange) {
+        let (lo, hi) = (word.lo(), word.hi());
+        // A word that wraps around leaves out what lies between; no device has that many SMs.
+        let count = if lo <= hi { hi - lo } else { u32::MAX };
+        let inside = self.sms.iter().filter(|&&sm| word.contains(sm)).count() as u32;
+        self.wanted = self.wanted.min(count - inside.min(count));
+    }
+
+    /// Block-tasks that it has done.
+    fn tasks(&self, launch: &Running) -> u32 {
+        let done = u128::from(self.work) * u128::from(launch.tasks) / u128::from(launch.work);
+        (done as u32).min(launch.tasks_left)
+    }
+}
+
+impl Happening {
+    /// What the engine is told of a cohort that is out.
+    pub fn posted(done: u32, native: bool) -> Posted {
+        Posted { done, amortize: u32::from(done > 0 && !native) }
+    }
+}
+
+pub(super) fn nanos(time: std::time::Duration) -> u64 {
+    time.as_nanos().min(u128::from(u64::MAX / 4)) as u64
+}

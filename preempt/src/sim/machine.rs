@@ -1,0 +1,315 @@
+//! What is simulated: a device, what things cost on it, and kernels.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+use preempt_device::abi::{MAX_SMS, MAX_TASKS};
+
+use crate::device::LaneCount;
+use crate::error::Error;
+
+/// Measured figures, and where they are from.
+const H200: &str = include_str!("h200.txt");
+
+/// The device that is simulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Machine {
+    /// Its SMs; at least 1.
+    pub sms: u32,
+    /// In how many places cohorts can be queued; as on a GPU if nobody says otherwise.
+    pub lanes: Lanes,
+    /// What things cost.
+    pub costs: Costs,
+}
+
+/// Places where cohorts can be queued. A cohort is some blocks of a launch that were launched together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lanes {
+    /// Lanes for any cohort; at least 1.
+    pub normal: u32,
+    /// Lanes for cohorts that take SMs from others.
+    pub urgent: u32,
+    /// How many lanes can hold more than one cohort at the same time.
+    pub chains: u32,
+}
+
+/// What the device and the host take for things that are no work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Costs {
+    /// From the decision to launch blocks until they run, if there is room.
+    pub launch: Duration,
+    /// From the end of a launch to the start of one that was queued behind it in its stream.
+    pub follow: Duration,
+    /// From the signal until the last block has left, for kernels that [do not say it](KernelModel::stop) themselves.
+    pub stop: Duration,
+    /// From the end of a launch on the device until the host knows.
+    pub report: Duration,
+    /// How long the host takes to decide.
+    pub decision: Duration,
+    /// Whether preemption costs nothing, whatever kernels say: blocks leave at the signal, and nothing is done twice.
+    pub free_stops: bool,
+}
+
+impl Machine {
+    /// A device of `sms` SMs with a GPU's lanes.
+    pub fn new(sms: u32, costs: Costs) -> Machine {
+        Machine { sms, lanes: Lanes { normal: 16, urgent: 8, chains: 4 }, costs }
+    }
+
+    /// An NVIDIA H200: 132 SMs and [measured costs](Costs::h200).
+    pub fn h200() -> Machine {
+        Machine::new(132, Costs::h200())
+    }
+
+    pub(super) fn lane_count(&self) -> LaneCount {
+        let Lanes { normal, urgent, chains } = self.lanes;
+        LaneCount { normal, urgent, chains }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if !(1..=MAX_SMS).contains(&self.sms) {
+            return Err(refused(format!("a device has 1 to {MAX_SMS} SMs, not {}", self.sms)));
+        }
+        if self.lanes.normal == 0 {
+            return Err(refused("a device has at least one normal lane"));
+        }
+        Ok(())
+    }
+}
+
+impl Costs {
+    /// Nothing costs anything: what a policy reaches at best.
+    pub const fn free() -> Costs {
+        Costs {
+            launch: Duration::ZERO,
+            follow: Duration::ZERO,
+            stop: Duration::ZERO,
+            report: Duration::ZERO,
+            decision: Duration::ZERO,
+            free_stops: true,
+        }
+    }
+
+    /// As measured on an NVIDIA H200; `sim/h200.txt` in the sources says where each figure is from.
+    pub const fn h200() -> Costs {
+        // While this is compiled: a file without one of the figures is not compiled.
+        const MEASURED: Costs = Costs {
+            launch: figure("launch"),
+            follow: figure("follow"),
+            stop: figure("stop"),
+            report: figure("report"),
+            decision: figure("decision"),
+            free_stops: false,
+        };
+        MEASURED
+    }
+}
+
+/// The figure in the file's line that starts with this word.
+const fn figure(name: &str) -> Duration {
+    let (text, name) = (H200.as_bytes(), name.as_bytes());
+    let mut line = 0;
+    while line < text.len() {
+        let mut at = 0;
+        while at < name.len() && line + at < text.len() && text[line + at] == name[at] {
+            at += 1;
+        }
+        if at == name.len() && text[line + at] == b' ' {
+            return microseconds(text, line + at);
+        }
+        while line < text.len() && text[line] != b'\n' {
+            line += 1;
+        }
+        line += 1;
+    }
+    panic!("h200.txt lacks a figure")
+}
+
+/// The number behind the spaces at `at`.
+const fn microseconds(text: &[u8], mut at: usize) -> Duration {
+    while text[at] == b' ' {
+        at += 1;
+    }
+    let (mut nanos, mut unit, mut digits) = (0, 1000, 0);
+    let mut is_fraction = false;
+    while at < text.len() && text[at] != b'\n' {
+        match text[at] {
+            b'.' if !is_fraction => is_fraction = true,
+            digit @ b'0'..=b'9' if is_fraction => {
+                unit /= 10;
+                nanos += (digit - b'0') as u64 * unit;
+                digits += 1;
+            }
+            digit @ b'0'..=b'9' => {
+                nanos = nanos * 10 + (digit - b'0') as u64 * 1000;
+                digits += 1;
+            }
+            _ => panic!("h200.txt has something other than a number behind a name"),
+        }
+        at += 1;
+    }
+    assert!(digits > 0, "h200.txt has a name without a number");
+    Duration::from_nanos(nanos)
+}
+
+/// A kernel, as far as the simulator knows it.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct KernelModel {
+    /// Its name, for the results.
+    pub name: String,
+    /// How long a launch takes alone, with as many SMs as it can fill and without what launching costs; on half as many
+    /// SMs it takes twice as long.
+    pub duration: Duration,
+    /// Block-tasks of a launch; with `blocks_per_sm` they say how many SMs it can fill.
+    pub tasks: u32,
+    /// Blocks that an SM holds.
+    pub blocks_per_sm: u32,
+    /// By how much of `duration` a launch may take longer or less: 0.1 is evenly up to a tenth.
+    pub variation: f64,
+    /// From the signal until the last block has left; the machine's [`Costs::stop`] if `None`. Blocks work until then.
+    pub stop: Option<Duration>,
+    /// How much work each SM has to do again after a stop: what was dropped at a yield point. 0 without yield points.
+    pub redo: Duration,
+    /// What the policy is told of a launch's duration.
+    pub prediction: Prediction,
+}
+
+/// What a policy is told of a launch's duration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Prediction {
+    /// Nothing.
+    Unknown,
+    /// What it will be.
+    #[default]
+    Exact,
+    /// The kernel's [`duration`](KernelModel::duration), whatever this launch takes.
+    Typical,
+    /// This, right or wrong.
+    Is(Duration),
+}
+
+impl KernelModel {
+    /// A kernel whose launches take this long alone and have this many block-tasks, one on each SM at a time.
+    pub fn new(name: impl Into<String>, duration: Duration, tasks: u32) -> KernelModel {
+        KernelModel {
+            name: name.into(),
+            duration,
+            tasks,
+            blocks_per_sm: 1,
+            variation: 0.0,
+            stop: None,
+            redo: Duration::ZERO,
+            prediction: Prediction::default(),
+        }
+    }
+
+    /// The dominating launch of one of the papers' programs (`MM`, `BFS`, ..) at full size, as measured on an NVIDIA
+    /// H200; `None` if there is none of that name.
+    pub fn h200(program: &str) -> Option<KernelModel> {
+        let mut lines = H200.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let line = lines.find(|line| line.len() == 6 && line[0] == program)?;
+        let time =
+            |text: &str| Some(Duration::from_nanos((text.parse::<f64>().ok()? * 1e3) as u64));
+        Some(KernelModel {
+            blocks_per_sm: line[2].parse().ok()?,
+            stop: Some(time(line[4])?),
+            redo: time(line[5])?,
+            ..KernelModel::new(program, time(line[3])?, line[1].parse().ok()?)
+        })
+    }
+
+    /// With this many blocks on an SM.
+    pub fn blocks_per_sm(mut self, blocks: u32) -> KernelModel {
+        self.blocks_per_sm = blocks;
+        self
+    }
+
+    /// With launches that take up to this much longer or less, as a part of the duration.
+    pub fn variation(mut self, part: f64) -> KernelModel {
+        self.variation = part;
+        self
+    }
+
+    /// With this time from the signal until the last block has left.
+    pub fn stop(mut self, time: Duration) -> KernelModel {
+        self.stop = Some(time);
+        self
+    }
+
+    /// With yield points, where each SM drops this much work.
+    pub fn redo(mut self, time: Duration) -> KernelModel {
+        self.redo = time;
+        self
+    }
+
+    /// With this told to the policy.
+    pub fn prediction(mut self, prediction: Prediction) -> KernelModel {
+        self.prediction = prediction;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let KernelModel { name, tasks, blocks_per_sm, .. } = self;
+        if !(1..=MAX_TASKS).contains(tasks) {
+            let limit = format!("a launch has 1 to {MAX_TASKS} block-tasks, not {tasks}");
+            return Err(refused(format!("kernel `{name}`: {limit}")));
+        }
+        if !(1..=MAX_BLOCKS).contains(blocks_per_sm) {
+            let limit = format!("an SM holds 1 to {MAX_BLOCKS} blocks, not {blocks_per_sm}");
+            return Err(refused(format!("kernel `{name}`: {limit}")));
+        }
+        if !(0.0..1.0).contains(&self.variation) {
+            let limit = format!("a variation lies from 0 to below 1; {} does not", self.variation);
+            return Err(refused(format!("kernel `{name}`: {limit}")));
+        }
+        let longest = self.duration.max(self.stop.unwrap_or_default()).max(self.redo);
+        if longest > LONGEST {
+            return Err(refused(format!("kernel `{name}`: {longest:?} is longer than a day")));
+        }
+        Ok(())
+    }
+}
+
+/// More than any GPU has.
+const MAX_BLOCKS: u32 = 1024;
+
+/// So that times of all SMs together fit into 64 bits of nanoseconds.
+pub(super) const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn refused(reason: impl Into<String>) -> Error {
+    Error::BadSimulation { reason: reason.into() }
+}
+
+/// A number in a text.
+pub(super) fn number<T: FromStr<Err: Display>>(text: &str, what: &str) -> Result<T, Error> {
+    text.parse().map_err(|error| refused(format!("{what} is `{text}`: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_of_the_file_are_those_of_the_costs() {
+        let Costs { launch, stop, decision, free_stops, .. } = Costs::h200();
+        assert_eq!(launch, Duration::from_nanos(7_720));
+        assert_eq!((stop, decision), (Duration::from_nanos(9_890), Duration::from_micros(1)));
+        assert!(!free_stops);
+    }
+
+    #[test]
+    fn every_program_of_the_papers_has_a_model() {
+        let names = "CFD NN PF PL MD SPMV MM VA BFS FFT MD5Hash NeuralNet Reduction Scan Sort Stencil2D Triad";
+        for name in names.split(' ') {
+            let kernel = KernelModel::h200(name).unwrap();
+            kernel.check().unwrap();
+            assert!(kernel.duration > Duration::from_micros(100), "{kernel:?}");
+        }
+        assert_eq!(KernelModel::h200("MM").unwrap().duration, Duration::from_nanos(689_344));
+        assert_eq!(KernelModel::h200("launch"), None);
+        assert_eq!(KernelModel::h200("#"), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Policies in virtual time: the engine and the policies of a [`Scheduler`](crate::Scheduler), with a workload and a
+//! device that are models. No threads, no clock: the same workload, machine and policy give the same results.
+//!
+//! ```
+//! use std::time::Duration;
+//! use preempt::policy::StaticPriority;
+//! use preempt::sim::{KernelModel, Machine, Simulation, Workload};
+//!
+//! let ms = Duration::from_millis(1);
+//! let mut workload = Workload::new(1);
+//! let (batch, urgent) = (workload.stream(0), workload.stream(10));
+//! let (long, short) = (KernelModel::new("long", 20 * ms, 10_000), KernelModel::new("short", ms / 10, 132));
+//! workload.repeat(batch, &long, Duration::ZERO, Duration::ZERO, 100 * ms);
+//! workload.repeat(urgent, &short, ms, 3 * ms, 100 * ms);
+//!
+//! let preempted = Simulation::new(Machine::h200(), StaticPriority::new()).run(&workload)?;
+//! let queued = Simulation::submission_order(Machine::h200()).run(&workload)?;
+//! assert!(preempted.of(urgent).all(|launch| launch.turnaround() < ms / 5));
+//! assert!(queued.of(urgent).any(|launch| launch.turnaround() > 10 * ms));
+//! # Ok::<(), preempt::Error>(())
+//! ```
+//!
+//! # The model
+//!
+//! - A launch is an amount of work: its [duration](KernelModel::duration) alone, times the SMs that it can fill. Each SM
+//!   that has blocks of it does as much of it as time passes; it is done when nothing is left. A launch that has some
+//!   SMs is as fast on them whatever runs on the others.
+//! - Block-tasks are counted, and each is reported once, but they have no ends: a launch is slowed down evenly, not by
+//!   whole waves of blocks.
+//! - A launch of blocks takes effect after [`Costs::launch`], and where other blocks have to leave first, when these are
+//!   out. Blocks that are told to leave work until they are out, [`KernelModel::stop`] later; with yield points, each SM
+//!   then has [`KernelModel::redo`] of its work to do again.
+//! - Blocks come to lie on the SMs that the policy meant them for; on a GPU some may not at first.
+//! - What becomes known at the same time is handled together, then the policy is asked once.
+//!
+//! With [`Costs::free`] all of that takes no time: what a policy reaches then is the most that it can reach.
+//!
+//! # Why this is not a device
+//!
+//! A scheduler's threads, and those of the application, run in real time. Nobody could tell when virtual time may pass:
+//! whether a thread is about to submit something, or is not, is known only after it did. So the workload has to be known to
+//! the simulation, and is part of it.
+
+mod device;
+mod machine;
+mod random;
+mod reference;
+mod results;
+mod run;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+use std::fmt;
+
+pub use machine::{Costs, KernelModel, Lanes, Machine, Prediction};
+pub use results::{End, LaunchResult, Results};
+pub use workload::{Arrivals, Sizes, StreamModel, StreamNumber, Workload};
+
+use crate::error::Error;
+use crate::policy::{Fifo, Policy};
+
+/// A machine and a policy, for one workload.
+pub struct Simulation {
+    machine: Machine,
+    policy: Box<dyn Policy>,
+    native: bool,
+}
+
+impl Simulation {
+    /// With this policy.
+    pub fn new(machine: Machine, policy: impl Policy + 'static) -> Simulation {
+        Simulation::boxed(machine, Box::new(policy))
+    }
+
+    /// The same.
+    pub fn boxed(machine: Machine, policy: Box<dyn Policy>) -> Simulation {
+        Simulation { machine, policy, native: false }
+    }
+
+    /// Without preemption, as streams of a GPU do it: ordinary grids in the order in which they became ready, and what
+    /// the first one leaves free goes to the next one.
+    pub fn submission_order(machine: Machine) -> Simulation {
+        Simulation::new(machine, Fifo::new()).native(true)
+    }
+
+    /// Without preemption or sharing: ordinary grids in the order in which they became ready, one at a time.
+    pub fn one_at_a_time(machine: Machine) -> Simulation {
+        Simulation::new(machine, reference::OneAtATime::default()).native(true)
+    }
+
+    /// Whether launches are ordinary grids, which leave no SM before they are done.
+    pub fn native(mut self, native: bool) -> Simulation {
+        self.native = native;
+        self
+    }
+
+    /// Runs a workload until every launch is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadSimulation`] if the machine or a kernel cannot be, or if the policy lets no launch come to its end.
+    pub fn run(self, workload: &Workload) -> Result<Results, Error> {
+        run::run(workload, self.machine, self.native, self.policy)
+    }
+}
+
+impl fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Simulation")
+            .field("machine", &self.machine)
+            .field("native", &self.native)
+            .finish_non_exhaustive()
+    }
+}

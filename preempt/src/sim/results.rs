@@ -1,0 +1,95 @@
+//! What became of a workload.
+
+use std::time::Duration;
+
+use super::workload::StreamNumber;
+use crate::error::Error;
+use crate::policy::Priority;
+
+/// What became of a workload under a policy.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Results {
+    /// The name of the policy that decided last.
+    pub policy: String,
+    /// Why the policy was replaced by [`Fifo`](crate::policy::Fifo), if it was.
+    pub policy_error: Option<Error>,
+    /// When the last launch was over.
+    pub makespan: Duration,
+    /// What happened, counted: a measure of the work to simulate it.
+    pub events: u64,
+    /// In the order of submission.
+    pub launches: Vec<LaunchResult>,
+}
+
+/// What became of a launch. Times are since the start of the simulation.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct LaunchResult {
+    /// Its stream.
+    pub stream: StreamNumber,
+    /// Which launch or loop of the workload it came from, in the order in which these were entered.
+    pub job: usize,
+    /// Which launch of that loop it is, counted from 0.
+    pub turn: u32,
+    /// Its kernel's name.
+    pub kernel: String,
+    /// Its priority.
+    pub priority: Priority,
+    /// How long it takes alone, with as many SMs as it can fill and without what launching costs.
+    pub alone: Duration,
+    /// When it was submitted.
+    pub queued: Duration,
+    /// When its first block ran; `None` if none did.
+    pub started: Option<Duration>,
+    /// When the host knew that it was over.
+    pub done: Duration,
+    /// How often SMs were taken from it while its blocks were on the device.
+    pub yields: u32,
+    /// How many later cohorts ran block-tasks.
+    pub resumes: u32,
+    /// How long it had SMs, summed over SMs.
+    pub sm_time: Duration,
+    /// When it was due.
+    pub deadline: Option<Duration>,
+    /// How it ended; every launch does.
+    pub end: Option<End>,
+}
+
+/// How a launch ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// All its block-tasks ran.
+    Done,
+    /// The policy did not admit it.
+    NotAdmitted,
+}
+
+impl LaunchResult {
+    /// From the submission until it was over.
+    pub fn turnaround(&self) -> Duration {
+        self.done.saturating_sub(self.queued)
+    }
+
+    /// From the submission until its first block ran; the whole turnaround if none did.
+    pub fn waited(&self) -> Duration {
+        self.started.unwrap_or(self.done).saturating_sub(self.queued)
+    }
+
+    /// How many times as long as alone it took: the normalized turnaround time.
+    pub fn slowdown(&self) -> f64 {
+        self.turnaround().as_secs_f64() / self.alone.as_secs_f64()
+    }
+
+    /// Whether it was done when it was due, or had no deadline.
+    pub fn is_in_time(&self) -> bool {
+        self.end == Some(End::Done) && self.deadline.is_none_or(|deadline| self.done <= deadline)
+    }
+}
+
+impl Results {
+    /// The launches of a stream, in the order of submission.
+    pub fn of(&self, stream: StreamNumber) -> impl Iterator<Item = &LaunchResult> {
+        self.launches.iter().filter(move |launch| launch.stream == stream)
+    }
+}

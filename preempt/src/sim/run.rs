@@ -1,0 +1,252 @@
+//! A simulation from its first event to its last one.
+
+use std::time::Duration;
+
+use preempt_device::abi::SmRange;
+use slotmap::SecondaryMap;
+
+use super::device::{Agenda, Device, Happening, Running, nanos};
+use super::machine::{KernelModel, LONGEST, Machine, Prediction, refused};
+use super::random::Random;
+use super::results::{End, LaunchResult, Results};
+use super::workload::{Again, StreamNumber, Workload};
+use crate::engine::{Action, Engine, Event, LaunchSpec, OpKey, Outcome, Submission};
+use crate::error::Error;
+use crate::policy::Policy;
+
+/// A policy needs about ten events for a launch; one that needs so many moves launches to and fro, and lets none run.
+const EVENTS_PER_LAUNCH: u64 = 100_000;
+
+/// What the engine calls every kernel; it does not care.
+const NAME: &str = "simulated";
+
+/// A launch that was submitted, or will be.
+struct Submitted {
+    job: usize,
+    /// How many came before it from the same loop.
+    turn: u32,
+    at: u64,
+}
+
+struct Run<'a> {
+    workload: &'a Workload,
+    machine: Machine,
+    native: bool,
+    engine: Engine,
+    device: Device,
+    agenda: Agenda,
+    actions: Vec<Action>,
+    submitted: Vec<Submitted>,
+    ops: SecondaryMap<OpKey, usize>,
+    launches: Vec<LaunchResult>,
+    events: u64,
+}
+
+pub(super) fn run(
+    workload: &Workload,
+    machine: Machine,
+    native: bool,
+    policy: Box<dyn Policy>,
+) -> Result<Results, Error> {
+    machine.check()?;
+    workload.check()?;
+    let engine = Engine::new(machine.sms, machine.lane_count(), policy);
+    let mut run = Run {
+        workload,
+        machine,
+        native,
+        engine,
+        device: Device::new(&machine),
+        agenda: Agenda::default(),
+        actions: Vec::new(),
+        submitted: Vec::new(),
+        ops: SecondaryMap::new(),
+        launches: Vec::new(),
+        events: 0,
+    };
+    for (job, planned) in workload.jobs.iter().enumerate() {
+        run.plan(job, 0, nanos(planned.at));
+    }
+    run.go()?;
+    let policy = run.engine.policy_name().to_owned();
+    let policy_error = run.engine.refusal().map(|refusal| {
+        let (policy, reason) = (refusal.policy.as_str().into(), refusal.reason.as_str().into());
+        Error::PolicyReplaced { policy, reason }
+    });
+    let makespan = run.launches.iter().map(|launch| launch.done).max().unwrap_or_default();
+    Ok(Results { policy, policy_error, makespan, events: run.events, launches: run.launches })
+}
+
+impl Run<'_> {
+    /// Enters a launch that will be submitted.
+    fn plan(&mut self, job: usize, turn: u32, at: u64) {
+        self.agenda.enter(at, Happening::Arrival(self.submitted.len()));
+        self.submitted.push(Submitted { job, turn, at });
+    }
+
+    fn go(&mut self) -> Result<(), Error> {
+        let mut wake = None;
+        while let Some(now) = self.agenda.next() {
+            let time = Duration::from_nanos(now);
+            // The policy is asked when everything is known that happens at this time.
+            while let Some(happening) = self.agenda.pop(now) {
+                self.events += 1;
+                self.happen(now, happening);
+                self.act(now);
+            }
+            self.engine.settle(time, &mut self.actions);
+            self.act(now);
+            self.device.place(now, self.engine.owners(), &mut self.agenda);
+            let wakes = self.engine.wake();
+            if wakes != wake {
+                wake = wakes;
+                if let Some(wake) = wakes {
+                    self.agenda.enter(nanos(wake).max(now + 1), Happening::Wake);
+                }
+            }
+            if self.events > EVENTS_PER_LAUNCH * (self.submitted.len() as u64 + 1) {
+                let over = self.launches.iter().filter(|launch| launch.end.is_some()).count();
+                return Err(refused(format!(
+                    "after {time:?} of virtual time and {} events only {over} of {} launches are over; the \
+                     policy moves them to and fro",
+                    self.events,
+                    self.launches.len(),
+                )));
+            }
+        }
+        if self.engine.is_busy() {
+            let waits = self.launches.iter().filter(|launch| launch.end.is_none()).count();
+            return Err(refused(format!(
+                "nothing happens any more, and {waits} launches are not over; this is an error in preempt"
+            )));
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, now: u64, happening: Happening) {
+        let (device, agenda) = (&mut self.device, &mut self.agenda);
+        match happening {
+            Happening::Arrival(index) => self.submit(now, index),
+            Happening::Ready(cohort) => device.ready(now, cohort, agenda),
+            Happening::Complete(op, version) => device.complete(now, op, version, agenda),
+            Happening::Leave(cohort, lo, hi) => {
+                device.leave(now, cohort, SmRange::new(lo, hi), agenda);
+            }
+            Happening::Report { op, slot, done, native } => {
+                let posted = Happening::posted(done, native);
+                let event = Event::CohortOut { op, slot, posted };
+                self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
+            }
+            // `settle` comes after everything.
+            Happening::Wake => {}
+        }
+    }
+
+    fn submit(&mut self, now: u64, index: usize) {
+        let Submitted { job, turn, at } = self.submitted[index];
+        let planned = &self.workload.jobs[job];
+        let stream = &self.workload.streams[planned.stream.0 as usize];
+        let kernel = &planned.kernel;
+        // A launch draws the same numbers whatever the policy does.
+        let alone = self.duration(kernel, (job as u64) << 32 | u64::from(turn));
+        let free = self.machine.costs.free_stops;
+        let stop = kernel.stop.unwrap_or(self.machine.costs.stop);
+        let stop = if free { Duration::ZERO } else { stop };
+        let spec = LaunchSpec {
+            urgency: stream.urgency(Duration::from_nanos(now)),
+            tasks: kernel.tasks,
+            predicted: match kernel.prediction {
+                Prediction::Unknown => None,
+                Prediction::Exact => Some(alone),
+                Prediction::Typical => Some(kernel.duration),
+                Prediction::Is(time) => Some(time),
+            },
+            yield_overhead: stop,
+            blocks_per_sm: kernel.blocks_per_sm,
+            on_last_sm: kernel.blocks_per_sm,
+            native: self.native,
+        };
+        let StreamNumber(number) = planned.stream;
+        let submission = Submission { stream: number, name: NAME, uses: &[], launch: Some(spec) };
+        let time = Duration::from_nanos(now);
+        let op = self.engine.submit(time, submission, &mut self.actions);
+        let mut running =
+            Running::new(kernel.tasks, kernel.blocks_per_sm, nanos(alone), &self.machine);
+        running.stop = nanos(stop);
+        running.redo = if free { 0 } else { nanos(kernel.redo) };
+        self.device.launches.insert(op, running);
+        self.ops.insert(op, self.launches.len());
+        self.launches.push(LaunchResult {
+            stream: planned.stream,
+            job,
+            turn,
+            kernel: kernel.name.clone(),
+            priority: stream.priority,
+            alone,
+            queued: Duration::from_nanos(at),
+            started: None,
+            done: Duration::ZERO,
+            yields: 0,
+            resumes: 0,
+            sm_time: Duration::ZERO,
+            deadline: spec.urgency.deadline,
+            end: None,
+        });
+    }
+
+    /// What a launch takes alone.
+    fn duration(&self, kernel: &KernelModel, number: u64) -> Duration {
+        let drawn = Random::of(self.workload.seed, !number).part();
+        let factor = 1.0 + kernel.variation * (2.0 * drawn - 1.0);
+        let drawn =
+            if kernel.variation == 0.0 { kernel.duration } else { kernel.duration.mul_f64(factor) };
+        drawn.clamp(Duration::from_nanos(1), 2 * LONGEST)
+    }
+
+    fn act(&mut self, now: u64) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Launch(order) => self.device.launch(now, order, &mut self.agenda),
+                Action::Signal { lane, signal } => {
+                    self.device.signal(now, lane, signal, &mut self.agenda);
+                }
+                Action::Finish { op, outcome } => self.finish(now, op, outcome),
+                Action::Retire { op } => {
+                    self.device.launches.remove(op);
+                    self.ops.remove(op);
+                }
+                // No copy is simulated.
+                Action::Copy { .. } => {}
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn finish(&mut self, now: u64, op: OpKey, outcome: Outcome) {
+        let Some(&index) = self.ops.get(op) else { return };
+        let launch = &mut self.launches[index];
+        launch.done = Duration::from_nanos(now);
+        launch.started = self
+            .device
+            .launches
+            .get(op)
+            .and_then(|launch| launch.started)
+            .map(Duration::from_nanos);
+        launch.end = Some(match outcome {
+            Outcome::Done(report) => {
+                (launch.yields, launch.resumes) = (report.yields, report.resumes);
+                launch.sm_time = report.sm_time;
+                End::Done
+            }
+            _ => End::NotAdmitted,
+        });
+        let (job, turn) = (launch.job, launch.turn + 1);
+        if let Some(Again { wait, until }) = self.workload.jobs[job].again {
+            let next = now + nanos(wait);
+            if next < nanos(until) {
+                self.plan(job, turn, next);
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Policies in virtual time, against what can be worked out by hand.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rustc_hash::FxHashMap;
+
+use super::*;
+use crate::engine::LaunchId;
+use crate::policy::{Arrival, DeviceView, Plan, SmRange, StaticPriority};
+
+const MS: Duration = Duration::from_millis(1);
+const US: Duration = Duration::from_micros(1);
+
+/// Shortest remaining time first, with the whole device.
+#[derive(Default)]
+struct Shortest(Vec<LaunchId>);
+
+impl Policy for Shortest {
+    fn name(&self) -> &str {
+        "shortest"
+    }
+
+    fn arrived(&mut self, _: Duration, launch: Arrival) {
+        self.0.push(launch.id);
+    }
+
+    fn departed(&mut self, _: Duration, launch: LaunchId) {
+        self.0.retain(|&id| id != launch);
+    }
+
+    fn assign(&mut self, _: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        if let Some(&first) = self.0.iter().min_by_key(|&&id| device.remaining(id)) {
+            plan.grant(first, SmRange::new(0, device.sms()));
+        }
+    }
+}
+
+fn free(sms: u32) -> Machine {
+    Machine::new(sms, Costs::free())
+}
+
+fn turnarounds(results: &Results) -> Vec<Duration> {
+    assert!(results.policy_error.is_none(), "{:?}", results.policy_error);
+    results.launches.iter().map(LaunchResult::turnaround).collect()
+}
+
+#[test]
+fn where_nothing_costs_anything_the_optimum_is_reached_exactly() {
+    let mut workload = Workload::new(0);
+    let streams = [workload.stream(0), workload.stream(0)];
+    workload.launch(streams[0], &KernelModel::new("long", 10 * MS, 1000), Duration::ZERO);
+    workload.launch(streams[1], &KernelModel::new("short", 3 * MS, 1000), 2 * MS);
+    let shortest = Simulation::new(free(4), Shortest::default()).run(&workload).unwrap();
+    assert_eq!(turnarounds(&shortest), [13 * MS, 3 * MS]);
+    assert_eq!(shortest.launches.iter().map(|launch| launch.yields).collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(shortest.makespan, 13 * MS);
+    assert_eq!(shortest.launches[0].sm_time, 4 * 10 * MS);
+    let in_order = Simulation::one_at_a_time(free(4)).run(&workload).unwrap();
+    assert_eq!(turnarounds(&in_order), [10 * MS, 11 * MS]);
+}
+
+#[test]
+fn a_launch_with_a_shorter_rest_is_not_interrupted() {
+    let mut workload = Workload::new(0);
+    let streams = [workload.stream(0), workload.stream(0)];
+    workload.launch(streams[0], &KernelModel::new("first", 10 * MS, 1000), Duration::ZERO);
+    workload.launch(streams[1], &KernelModel::new("second", 3 * MS, 1000), 8 * MS);
+    let results = Simulation::new(free(4), Shortest::default()).run(&workload).unwrap();
+    assert_eq!(turnarounds(&results), [10 * MS, 5 * MS]);
+}
+
+#[test]
+fn a_launch_shares_the_device_with_one_that_leaves_it_room() {
+    let mut workload = Workload::new(0);
+    let (batch, urgent) = (workload.stream(0), workload.stream(1));
+    workload.launch(batch, &KernelModel::new("batch", 10 * MS, 1000), Duration::ZERO);
+    workload.launch(urgent, &KernelModel::new("urgent", 2 * MS, 1), 4 * MS);
+    let results = Simulation::new(free(4), StaticPriority::new()).run(&workload).unwrap();
+    // 4 ms with 4 SMs, 2 ms with 3: 22 of 40 SM-milliseconds. The rest with 4.
+    assert_eq!(turnarounds(&results), [10 * MS + MS / 2, 2 * MS]);
+    let resumed = results.launches[0].resumes;
+    assert_eq!((results.launches[0].yields, resumed), (1, 1));
+}
+
+#[test]
+fn a_stop_costs_what_the_machine_and_the_kernel_say() {
+    let costs = Costs { launch: 7 * US, stop: 20 * US, report: 2 * US, ..Costs::free() };
+    let costs = Costs { free_stops: false, ..costs };
+    let latency = |kernel: KernelModel| {
+        let mut workload = Workload::new(0);
+        let (batch, urgent) = (workload.stream(0), workload.stream(1));
+        workload.launch(batch, &kernel, Duration::ZERO);
+        workload.launch(urgent, &KernelModel::new("urgent", MS, 4), 5 * MS);
+        let machine = Machine::new(4, costs);
+        let results = Simulation::new(machine, StaticPriority::new()).run(&workload).unwrap();
+        turnarounds(&results)
+    };
+    let batch = KernelModel::new("batch", 10 * MS, 1000);
+    // The batch works until it is out. It is told that the urgent one is done 2 µs later, and resumes 7 µs later.
+    assert_eq!(latency(batch.clone()), [11 * MS + 7 * US + 9 * US + 2 * US, MS + 22 * US]);
+    assert_eq!(latency(batch.clone().stop(100 * US))[1], MS + 102 * US);
+    assert_eq!(latency(batch.redo(50 * US))[0], 11 * MS + 18 * US + 50 * US);
+}
+
+#[test]
+fn launches_of_a_stream_follow_one_another_on_the_device() {
+    let costs = Costs { launch: 50 * US, follow: 3 * US, report: 2 * US, ..Costs::free() };
+    let mut workload = Workload::new(0);
+    let stream = workload.stream(0);
+    for _ in 0..100 {
+        workload.launch(stream, &KernelModel::new("small", 10 * US, 4), Duration::ZERO);
+    }
+    let machine = Machine::new(4, costs);
+    let results = Simulation::new(machine, StaticPriority::new()).run(&workload).unwrap();
+    // A few are launched by the host where none was queued in time.
+    assert!(results.makespan < 100 * 13 * US + 300 * US, "{:?}", results.makespan);
+    let native = Simulation::submission_order(machine).run(&workload).unwrap();
+    assert!(native.makespan < 100 * 13 * US + 300 * US, "{:?}", native.makespan);
+}
+
+#[test]
+fn ordinary_grids_fill_what_those_before_leave_free() {
+    let mut workload = Workload::new(0);
+    let streams = [0; 3].map(|_| workload.stream(0));
+    workload.launch(streams[0], &KernelModel::new("first", 4 * MS, 3), Duration::ZERO);
+    workload.launch(streams[1], &KernelModel::new("second", 4 * MS, 400), Duration::ZERO);
+    workload.launch(streams[2], &KernelModel::new("third", MS, 4), MS);
+    let results = Simulation::submission_order(free(4)).run(&workload).unwrap();
+    // The second one has one SM for 4 ms, and then all: it has 16 SM-milliseconds to do. The third one waits for both.
+    assert_eq!(turnarounds(&results), [4 * MS, 7 * MS, 7 * MS]);
+    assert_eq!(results.launches.iter().map(|launch| launch.yields).sum::<u32>(), 0);
+}
+
+#[test]
+fn an_urgent_launch_waits_for_an_ordinary_grid() {
+    let mut workload = Workload::new(0);
+    let (batch, urgent) = (workload.stream(0), workload.stream(1));
+    workload.launch(batch, &KernelModel::new("batch", 10 * MS, 1000), Duration::ZERO);
+    workload.launch(urgent, &KernelModel::new("urgent", MS, 4), MS);
+    let simulation = Simulation::new(free(4), StaticPriority::new()).native(true);
+    assert_eq!(turnarounds(&simulation.run(&workload).unwrap()), [10 * MS, 10 * MS]);
+}
+
+#[test]
+fn a_closed_loop_goes_on_until_its_time() {
+    let mut workload = Workload::new(0);
+    let stream = workload.stream(0);
+    let kernel = KernelModel::new("k", 2 * MS, 100);
+    workload.repeat(stream, &kernel, MS, 3 * MS, 20 * MS);
+    let results = Simulation::new(free(4), StaticPriority::new()).run(&workload).unwrap();
+    let queued: Vec<_> = results.of(stream).map(|launch| launch.queued).collect();
+    assert_eq!(queued, [1, 6, 11, 16].map(|time| time * MS));
+}
+
+#[test]
+fn launches_take_the_same_time_under_every_policy() {
+    let mut workload = Workload::new(7);
+    for stream in 0..3 {
+        let kernel = KernelModel::new("k", MS, 100).variation(0.5);
+        let stream = workload.stream(stream);
+        workload.repeat(stream, &kernel, Duration::ZERO, Duration::ZERO, 30 * MS);
+    }
+    let alone = |simulation: Simulation| {
+        let results = simulation.run(&workload).unwrap();
+        let times = results.launches.iter().map(|launch| ((launch.job, launch.turn), launch.alone));
+        times.collect::<FxHashMap<_, _>>()
+    };
+    let preempted = alone(Simulation::new(Machine::h200(), StaticPriority::new()));
+    let queued = alone(Simulation::one_at_a_time(Machine::h200()));
+    let both: Vec<_> = preempted.iter().filter(|(which, _)| queued.contains_key(which)).collect();
+    assert!(both.len() > 10 && both.iter().all(|(which, alone)| queued[which] == **alone));
+    let first = both[0].1;
+    assert!(both.iter().any(|(_, alone)| *alone != first), "they vary");
+}
+
+#[test]
+fn a_launch_that_is_not_admitted_is_over_at_once() {
+    struct Choosy(StaticPriority);
+    impl Policy for Choosy {
+        fn name(&self) -> &str {
+            "choosy"
+        }
+        fn admits(&mut self, _: Duration, launch: &Arrival, _: &dyn DeviceView) -> bool {
+            launch.tasks < 500
+        }
+        fn arrived(&mut self, now: Duration, launch: Arrival) {
+            self.0.arrived(now, launch);
+        }
+        fn departed(&mut self, now: Duration, launch: LaunchId) {
+            self.0.departed(now, launch);
+        }
+        fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+            self.0.assign(now, device, plan);
+        }
+    }
+    let mut workload = Workload::new(0);
+    let stream = workload.stream(StreamModel::new(0).due(5 * MS));
+    workload.launch(stream, &KernelModel::new("large", MS, 500), MS);
+    workload.launch(stream, &KernelModel::new("small", MS, 499), MS);
+    let policy = Choosy(StaticPriority::new());
+    let results = Simulation::new(free(4), policy).run(&workload).unwrap();
+    let ends: Vec<_> = results.launches.iter().map(|launch| launch.end).collect();
+    assert_eq!(ends, [Some(End::NotAdmitted), Some(End::Done)]);
+    assert_eq!(turnarounds(&results), [Duration::ZERO, MS]);
+    let in_time: Vec<_> = results.launches.iter().map(LaunchResult::is_in_time).collect();
+    assert_eq!(in_time, [false, true]);
+}
+
+#[test]
+fn a_policy_that_lets_nobody_run_is_told_so() {
+    /// Takes the device from one launch to give it to the other, whenever it is asked.
+    struct Mad(Vec<LaunchId>, Duration);
+    impl Policy for Mad {
+        fn name(&self) -> &str {
+            "mad"
+        }
+        fn arrived(&mut self, _: Duration, launch: Arrival) {
+            self.0.push(launch.id);
+        }
+        fn departed(&mut self, _: Duration, launch: LaunchId) {
+            self.0.retain(|&id| id != launch);
+        }
+        fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+            self.0.rotate_left(1);
+            self.1 = now + 10 * US;
+            if let Some(&first) = self.0.first() {
+                plan.grant(first, SmRange::new(0, device.sms()));
+            }
+        }
+        fn wake(&self) -> Option<Duration> {
+            Some(self.1)
+        }
+    }
+    let mut workload = Workload::new(0);
+    for _ in 0..2 {
+        let stream = workload.stream(0);
+        workload.launch(stream, &KernelModel::new("k", MS, 1000).redo(MS), Duration::ZERO);
+    }
+    let simulation = Simulation::new(Machine::new(4, Costs::h200()), Mad(Vec::new(), MS));
+    let error = simulation.run(&workload).unwrap_err();
+    assert!(error.to_string().contains("to and fro"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused() {
+    let run = |sms, kernel: KernelModel| {
+        let mut workload = Workload::new(0);
+        let stream = workload.stream(0);
+        workload.launch(stream, &kernel, MS);
+        Simulation::new(free(sms), StaticPriority::new()).run(&workload).map(|_| ())
+    };
+    assert!(run(4, KernelModel::new("k", MS, 1)).is_ok());
+    assert!(run(4, KernelModel::new("k", Duration::ZERO, 1)).is_ok(), "a nanosecond or so");
+    assert!(run(0, KernelModel::new("k", MS, 1)).is_err());
+    assert!(run(4, KernelModel::new("k", MS, 0)).is_err());
+    assert!(run(4, KernelModel::new("k", Duration::MAX, 1)).is_err());
+    assert!(run(4, KernelModel::new("k", MS, 1).blocks_per_sm(0)).is_err());
+    assert!(run(4, KernelModel::new("k", MS, 1).variation(f64::NAN)).is_err());
+}
+
+fn machines() -> impl Strategy<Value = Machine> {
+    (1u32..9, any::<bool>(), 1u32..4, 0u32..3).prop_map(|(sms, is_free, normal, urgent)| {
+        let costs = if is_free { Costs::free() } else { Costs::h200() };
+        let lanes = Lanes { normal, urgent, chains: 2 };
+        Machine { lanes, ..Machine::new(sms, costs) }
+    })
+}
+
+/// Streams, kernels and when they come.
+fn workloads() -> impl Strategy<Value = Workload> {
+    let job = (0usize..4, 1u64..500, 1u32..60, 1u32..4, 0u64..2000, 0u64..60);
+    (any::<u64>(), prop::collection::vec(job, 1..40)).prop_map(|(seed, jobs)| {
+        let mut workload = Workload::new(seed);
+        let streams = [0, 1, 2, 1].map(|priority| workload.stream(priority));
+        for (stream, duration, tasks, blocks_per_sm, at, redo) in jobs {
+            let kernel = KernelModel::new("k", Duration::from_micros(duration), tasks)
+                .blocks_per_sm(blocks_per_sm)
+                .redo(Duration::from_micros(redo))
+                .variation(0.3);
+            workload.launch(streams[stream], &kernel, Duration::from_micros(at));
+        }
+        workload
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The engine checks that block-tasks add up.
+    #[test]
+    fn every_launch_comes_to_its_end_at_a_possible_time(
+        machine in machines(), workload in workloads(), native in any::<bool>(), whole in any::<bool>(),
+    ) {
+        let policy = || if whole { StaticPriority::whole_device() } else { StaticPriority::new() };
+        let run = || Simulation::new(machine, policy()).native(native).run(&workload).unwrap();
+        let results = run();
+        prop_assert!(results.policy_error.is_none(), "{:?}", results.policy_error);
+        let mut last = FxHashMap::default();
+        for launch in &results.launches {
+            prop_assert_eq!(launch.end, Some(End::Done));
+            let started = launch.started.unwrap();
+            prop_assert!(launch.queued <= started);
+            prop_assert!(started + launch.alone <= launch.done, "{:?}", launch);
+            let before = last.insert(launch.stream, launch.done).unwrap_or_default();
+            prop_assert!(before <= launch.done, "a stream runs in order");
+        }
+        let work = |launch: &LaunchResult| {
+            let kernel = &workload.jobs[launch.job].kernel;
+            launch.alone * kernel.tasks.div_ceil(kernel.blocks_per_sm).min(machine.sms)
+        };
+        let least: Duration = results.launches.iter().map(work).sum();
+        prop_assert!(results.makespan * machine.sms >= least, "no SM did more than it can");
+        prop_assert_eq!(&run().launches, &results.launches, "the same every time");
+    }
+
+    /// Blocks that leave at no cost lose nothing: with the whole device for one at a time, it is never idle.
+    #[test]
+    fn a_policy_that_keeps_the_device_busy_has_the_least_makespan(workload in workloads(), sms in 1u32..4) {
+        let mut workload = workload;
+        for job in &mut workload.jobs {
+            // Each fills the device, and all are there at once.
+            (job.kernel.tasks, job.kernel.blocks_per_sm, job.at) = (60, 1, Duration::ZERO);
+        }
+        let results = Simulation::new(free(sms), Shortest::default()).run(&workload).unwrap();
+        let work: Duration = results.launches.iter().map(|launch| launch.alone).sum();
+        prop_assert_eq!(results.makespan, work);
+    }
+}

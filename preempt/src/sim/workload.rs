@@ -1,0 +1,414 @@
+//! What arrives when.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use preempt_device::abi::MAX_TASKS;
+use rustc_hash::FxHashMap;
+
+use super::machine::{KernelModel, LONGEST, number, refused};
+use super::random::Random;
+use crate::error::Error;
+use crate::policy::{Priority, Urgency};
+
+/// Streams, and the launches that are submitted to them in virtual time. It is the same for every policy: no random
+/// number depends on what the device does.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    pub(super) seed: u64,
+    pub(super) streams: Vec<StreamModel>,
+    pub(super) jobs: Vec<Job>,
+}
+
+/// A stream of a [`Workload`], by number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StreamNumber(pub(super) u32);
+
+/// What a stream asks of the policy for its launches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct StreamModel {
+    /// How urgent its launches are.
+    pub priority: Priority,
+    /// Their share relative to others; at least 1.
+    pub weight: u32,
+    /// When each is due, from its submission on.
+    pub due: Option<Duration>,
+}
+
+impl StreamModel {
+    /// A stream of this priority, with a weight of 1 and no deadlines.
+    pub fn new(priority: impl Into<Priority>) -> StreamModel {
+        StreamModel { priority: priority.into(), weight: 1, due: None }
+    }
+
+    /// With this share relative to others.
+    pub fn weight(mut self, weight: u32) -> StreamModel {
+        self.weight = weight;
+        self
+    }
+
+    /// With launches that are due so long after their submission.
+    pub fn due(mut self, time: Duration) -> StreamModel {
+        self.due = Some(time);
+        self
+    }
+
+    pub(super) fn urgency(&self, now: Duration) -> Urgency {
+        let deadline = self.due.map(|due| now + due);
+        Urgency { priority: self.priority, weight: self.weight.max(1), deadline }
+    }
+}
+
+impl<P: Into<Priority>> From<P> for StreamModel {
+    fn from(priority: P) -> StreamModel {
+        StreamModel::new(priority)
+    }
+}
+
+/// When launches are submitted, whatever became of those before.
+#[derive(Clone, Debug)]
+pub enum Arrivals {
+    /// One after each such time, the first one at once.
+    Periodic(Duration),
+    /// At random, with such a time between two on average (a Poisson process).
+    Poisson(Duration),
+    /// In bursts of so many at once, with such a time between two bursts on average, at random.
+    Bursts {
+        /// Launches in a burst.
+        size: u32,
+        /// Between two bursts, on average.
+        every: Duration,
+    },
+    /// At these times.
+    At(Vec<Duration>),
+}
+
+/// How large launches are, against the kernel's model: all block-tasks and the duration are multiplied.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum Sizes {
+    /// As the model says.
+    #[default]
+    Same,
+    /// From 1 to `most` times as large, with a Pareto distribution: many small ones and few large ones.
+    Pareto {
+        /// The distribution's shape: the smaller, the more large ones; above 0.
+        shape: f64,
+        /// The largest size; at least 1.
+        most: f64,
+    },
+}
+
+/// A launch, or one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub stream: StreamNumber,
+    pub kernel: KernelModel,
+    pub at: Duration,
+    pub again: Option<Again>,
+}
+
+/// Submits the same again, so long after it was done, until a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Again {
+    pub wait: Duration,
+    pub until: Duration,
+}
+
+impl Workload {
+    /// Nothing yet. What is random in it depends on the seed.
+    pub fn new(seed: u64) -> Workload {
+        Workload { seed, streams: Vec::new(), jobs: Vec::new() }
+    }
+
+    /// A stream: its launches run in the order in which they are submitted.
+    pub fn stream(&mut self, model: impl Into<StreamModel>) -> StreamNumber {
+        self.streams.push(model.into());
+        StreamNumber(self.streams.len() as u32 - 1)
+    }
+
+    /// A launch that is submitted at a time.
+    pub fn launch(&mut self, stream: StreamNumber, kernel: &KernelModel, at: Duration) {
+        self.jobs.push(Job { stream, kernel: kernel.clone(), at, again: None });
+    }
+
+    /// Launches that are submitted at some times before `until`, whatever became of those before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadSimulation`] if no time passes between two arrivals, or the sizes have no distribution.
+    pub fn arrive(
+        &mut self,
+        stream: StreamNumber,
+        kernel: &KernelModel,
+        arrivals: &Arrivals,
+        sizes: Sizes,
+        until: Duration,
+    ) -> Result<(), Error> {
+        if let Sizes::Pareto { shape, most } = sizes
+            && !(shape > 0.0 && most >= 1.0 && shape.is_finite() && most.is_finite())
+        {
+            let found = format!("not {shape} and {most}");
+            return Err(refused(format!(
+                "Pareto sizes have a shape above 0 and a largest size of at least 1, {found}"
+            )));
+        }
+        let mut random = Random::of(self.seed, self.jobs.len() as u64);
+        for at in arrivals.times(&mut random, until)? {
+            let kernel = sized(kernel, sizes, &mut random);
+            self.launch(stream, &kernel, at);
+        }
+        Ok(())
+    }
+
+    /// A closed loop: a launch at `first`, and the same again when `wait` has passed since the one before was done,
+    /// until a time.
+    pub fn repeat(
+        &mut self,
+        stream: StreamNumber,
+        kernel: &KernelModel,
+        first: Duration,
+        wait: Duration,
+        until: Duration,
+    ) {
+        let again = Some(Again { wait, until });
+        self.jobs.push(Job { stream, kernel: kernel.clone(), at: first, again });
+    }
+
+    /// The workload of a trace: a line for each launch, with fields between spaces; `#` starts a comment.
+    ///
+    /// | field | |
+    /// | --- | --- |
+    /// | arrival | in microseconds |
+    /// | stream | a number of the trace's own |
+    /// | priority | of the stream: the first line that names it decides |
+    /// | kernel | its name |
+    /// | duration | alone, in microseconds |
+    /// | block-tasks | |
+    /// | blocks per SM | |
+    ///
+    /// ```
+    /// use preempt::sim::Workload;
+    ///
+    /// let trace = "\
+    /// ## arrival stream priority kernel  duration tasks per_sm
+    ///    0       0      0        batch   1000.0   10000 8
+    ///    50.5    1      5        urgent  20.0     132   1
+    /// ";
+    /// let workload = Workload::from_trace(trace)?;
+    /// assert_eq!(Workload::from_trace(&workload.trace())?.len(), 2);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadSimulation`], with the line, if one cannot be read.
+    pub fn from_trace(text: &str) -> Result<Workload, Error> {
+        let mut workload = Workload::new(0);
+        let mut streams = FxHashMap::default();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            if !line.trim().is_empty() {
+                workload.trace_line(line, &mut streams).map_err(|error| match error {
+                    Error::BadSimulation { reason } => {
+                        refused(format!("line {} of the trace: {reason}", index + 1))
+                    }
+                    other => other,
+                })?;
+            }
+        }
+        Ok(workload)
+    }
+
+    fn trace_line(
+        &mut self,
+        line: &str,
+        streams: &mut FxHashMap<u32, StreamNumber>,
+    ) -> Result<(), Error> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [at, stream, priority, name, duration, tasks, blocks_per_sm] = fields[..] else {
+            return Err(refused(format!("it has {} fields, not 7", fields.len())));
+        };
+        let priority = Priority(number(priority, "the priority")?);
+        let stream = number(stream, "the stream")?;
+        let stream = *streams.entry(stream).or_insert_with(|| self.stream(priority));
+        let kernel = KernelModel {
+            blocks_per_sm: number(blocks_per_sm, "the number of blocks per SM")?,
+            ..KernelModel::new(
+                name,
+                microseconds(duration, "the duration")?,
+                number(tasks, "the number of block-tasks")?,
+            )
+        };
+        kernel.check()?;
+        self.launch(stream, &kernel, microseconds(at, "the arrival")?);
+        Ok(())
+    }
+
+    /// The trace of the workload. Closed loops are there with their first launch, and of kernels no more than a trace
+    /// says.
+    pub fn trace(&self) -> String {
+        let mut text = String::from("# arrival stream priority kernel duration tasks per_sm\n");
+        for Job { stream, kernel, at, .. } in &self.jobs {
+            let KernelModel { name, duration, tasks, blocks_per_sm, .. } = kernel;
+            let (at, duration) = (at.as_nanos() as f64 / 1e3, duration.as_nanos() as f64 / 1e3);
+            let priority = self.streams[stream.0 as usize].priority.0;
+            let name: String =
+                name.chars().map(|c| if c.is_whitespace() || c == '#' { '_' } else { c }).collect();
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "{at} {} {priority} {name} {duration} {tasks} {blocks_per_sm}",
+                stream.0
+            );
+        }
+        text
+    }
+
+    /// How many launches and closed loops there are.
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        for Job { stream, kernel, at, again } in &self.jobs {
+            kernel.check()?;
+            if self.streams.get(stream.0 as usize).is_none() {
+                return Err(refused(format!("{stream:?} is of another workload")));
+            }
+            let latest = again.map_or(*at, |again| again.until.max(*at));
+            if latest > FOREVER {
+                return Err(refused(format!("a launch at {latest:?} is years away")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The longest virtual time.
+const FOREVER: Duration = Duration::from_secs(100 * 24 * 3600);
+
+impl Arrivals {
+    /// All before `until`.
+    fn times(&self, random: &mut Random, until: Duration) -> Result<Vec<Duration>, Error> {
+        let gap = match self {
+            Arrivals::Periodic(gap) | Arrivals::Poisson(gap) => *gap,
+            Arrivals::Bursts { every, .. } => *every,
+            Arrivals::At(times) => {
+                return Ok(times.iter().copied().filter(|time| *time < until).collect());
+            }
+        };
+        if gap.is_zero() {
+            return Err(refused("no time passes between two arrivals; give them a time above 0"));
+        }
+        let mut times = Vec::new();
+        let mut at = Duration::ZERO;
+        if !matches!(self, Arrivals::Periodic(_)) {
+            at += random.exponential(gap);
+        }
+        while at < until {
+            let count = if let Arrivals::Bursts { size, .. } = self { *size } else { 1 };
+            times.extend(std::iter::repeat_n(at, count as usize));
+            at += match self {
+                Arrivals::Periodic(_) => gap,
+                _ => random.exponential(gap),
+            };
+        }
+        Ok(times)
+    }
+}
+
+/// A launch of another size.
+fn sized(kernel: &KernelModel, sizes: Sizes, random: &mut Random) -> KernelModel {
+    let Sizes::Pareto { shape, most } = sizes else { return kernel.clone() };
+    let size = random.pareto(shape, most);
+    KernelModel {
+        duration: kernel.duration.mul_f64(size).min(LONGEST),
+        tasks: ((f64::from(kernel.tasks) * size) as u32).clamp(1, MAX_TASKS),
+        ..kernel.clone()
+    }
+}
+
+fn microseconds(text: &str, what: &str) -> Result<Duration, Error> {
+    let value: f64 = number(text, what)?;
+    Duration::try_from_secs_f64((value * 1e3).round() / 1e9)
+        .map_err(|error| refused(format!("{what} is `{text}`: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn times(arrivals: &Arrivals, seed: u64) -> Vec<Duration> {
+        let mut workload = Workload::new(seed);
+        let stream = workload.stream(0);
+        let kernel = KernelModel::new("k", MS, 1);
+        workload.arrive(stream, &kernel, arrivals, Sizes::Same, 1000 * MS).unwrap();
+        workload.jobs.iter().map(|job| job.at).collect()
+    }
+
+    #[test]
+    fn arrivals_come_as_often_as_they_are_told_to() {
+        let periodic = times(&Arrivals::Periodic(10 * MS), 1);
+        assert_eq!((periodic.len(), periodic[0], periodic[99]), (100, Duration::ZERO, 990 * MS));
+        let poisson = times(&Arrivals::Poisson(MS), 1);
+        assert!((900..1100).contains(&poisson.len()), "{}", poisson.len());
+        assert_ne!(poisson, times(&Arrivals::Poisson(MS), 2));
+        assert_eq!(poisson, times(&Arrivals::Poisson(MS), 1));
+        let bursts = times(&Arrivals::Bursts { size: 8, every: 10 * MS }, 1);
+        assert!(bursts.chunks(8).all(|burst| burst.iter().all(|at| *at == burst[0])));
+        let given = times(&Arrivals::At(vec![5 * MS, 2000 * MS, MS]), 1);
+        assert_eq!(given, [5 * MS, MS]);
+    }
+
+    #[test]
+    fn pareto_sizes_are_mostly_small_and_bounded() {
+        let mut workload = Workload::new(3);
+        let stream = workload.stream(0);
+        let kernel = KernelModel::new("k", MS, 100);
+        let sizes = Sizes::Pareto { shape: 1.1, most: 1000.0 };
+        workload.arrive(stream, &kernel, &Arrivals::Periodic(MS), sizes, 1000 * MS).unwrap();
+        let durations: Vec<_> = workload.jobs.iter().map(|job| job.kernel.duration).collect();
+        assert!(durations.iter().all(|time| (MS..=1000 * MS).contains(time)));
+        let small = durations.iter().filter(|time| **time < 2 * MS).count();
+        assert!((400..700).contains(&small), "1 - 2^-1.1 of them: {small}");
+        assert!(durations.iter().any(|time| *time > 50 * MS));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_in_words() {
+        let mut workload = Workload::new(0);
+        let stream = workload.stream(0);
+        let kernel = KernelModel::new("k", MS, 1);
+        let mut arrive = |arrivals, sizes| workload.arrive(stream, &kernel, &arrivals, sizes, MS);
+        assert!(arrive(Arrivals::Poisson(Duration::ZERO), Sizes::Same).is_err());
+        let sizes = Sizes::Pareto { shape: 0.0, most: 2.0 };
+        assert!(arrive(Arrivals::Periodic(MS), sizes).is_err());
+        let error = |text| Workload::from_trace(text).unwrap_err().to_string();
+        assert!(error("\n1 2 3\n").contains("line 2 of the trace: it has 3 fields"));
+        assert!(error("1 0 0 k x 1 1").contains("the duration is `x`"));
+        assert!(error("-1 0 0 k 1 1 1").contains("the arrival is `-1`"));
+        assert!(error("1 0 0 k 1 0 1").contains("1 to"));
+    }
+
+    #[test]
+    fn a_trace_comes_back_as_it_was() {
+        let mut workload = Workload::new(0);
+        let streams = [workload.stream(3), workload.stream(-1)];
+        let kernel = KernelModel { blocks_per_sm: 4, ..KernelModel::new("a b", MS / 7, 9) };
+        workload.launch(streams[0], &kernel, MS / 3);
+        workload.launch(streams[1], &kernel, MS);
+        let trace = workload.trace();
+        let again = Workload::from_trace(&trace).unwrap();
+        assert_eq!(again.trace(), trace);
+        assert_eq!((again.jobs[0].at, again.jobs[0].kernel.duration), (MS / 3, MS / 7));
+        assert_eq!(again.streams[1].priority, Priority(-1));
+    }
+}
