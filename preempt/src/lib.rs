@@ -47,6 +47,7 @@
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there |
 //! | [`policy`] | who runs on which SMs |
+//! | [`predict`] | how long launches take, for policies that look ahead |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`] | what went wrong and what to do |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
@@ -78,8 +79,10 @@ mod error;
 pub mod migration {}
 mod module;
 pub mod policy;
+pub mod predict;
 mod ptx;
 mod scheduler;
+mod text;
 pub mod tune;
 
 pub use buffer::Buffer;
