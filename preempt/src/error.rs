@@ -366,6 +366,36 @@ pub enum Error {
         /// What the operating system said.
         source: Arc<std::io::Error>,
     },
+    /// A file of trained durations cannot be read.
+    #[error(
+        "trained durations cannot be read from `{path}`: {source}; give `Ridge::load` a file that \
+         `Ridge::save` of this version wrote, or train anew"
+    )]
+    PredictorNotRead {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said, or what is wrong with the file.
+        source: Arc<std::io::Error>,
+    },
+    /// A file of trained durations cannot be written.
+    #[error(
+        "trained durations cannot be kept in `{path}`: {source}; give `Ridge::save` a file in a folder that \
+         is there and can be written to"
+    )]
+    PredictorNotKept {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: Arc<std::io::Error>,
+    },
+    /// A predictor panicked; the scheduler went on without one.
+    #[error(
+        "the predictor was dropped, and no duration is predicted any more: it panicked: {message}"
+    )]
+    PredictorDropped {
+        /// What the panic said.
+        message: Arc<str>,
+    },
     /// A policy answered nonsense; the scheduler went on with [`Fifo`](crate::policy::Fifo).
     #[error("policy `{policy}` was replaced by `fifo`: {reason}")]
     PolicyReplaced {

@@ -48,6 +48,7 @@
 //! | [`Device`], [`Buffer`] | what they run on, and memory there |
 //! | [`policy`] | who runs on which SMs |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
+//! | [`predict`] | how long launches take, for policies that look ahead |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`] | what went wrong and what to do |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
@@ -79,9 +80,11 @@ mod error;
 pub mod migration {}
 mod module;
 pub mod policy;
+pub mod predict;
 mod ptx;
 mod scheduler;
 pub mod sim;
+mod text;
 pub mod tune;
 
 pub use buffer::Buffer;

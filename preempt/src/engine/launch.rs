@@ -26,7 +26,21 @@ pub(crate) struct LaunchSpec {
     pub native: bool,
 }
 
+impl LaunchSpec {
+    /// The SMs that all of it can fill, of a device that has so many.
+    pub fn fills(&self, sms: u32) -> u32 {
+        self.tasks.div_ceil(self.blocks_per_sm).clamp(1, sms)
+    }
+
+    /// How long a launch took that had SMs for `sm_time`, summed over SMs, as if it had had all that it can fill.
+    pub fn own_time(&self, sm_time: Duration, sms: u32) -> Duration {
+        sm_time / self.fills(sms)
+    }
+}
+
 /// What became of a launch.
+///
+/// Moments are told as the time since the scheduler was built, as policies are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LaunchReport {
@@ -44,6 +58,16 @@ pub struct LaunchReport {
     /// How long it had SMs, summed over SMs. Launches that follow each other in a stream within microseconds may
     /// be counted with the first of them.
     pub sm_time: Duration,
+    /// When the scheduler took it in.
+    pub queued: Duration,
+    /// When everything that it had to wait for was done: what comes before it in its stream, and what uses its
+    /// buffers.
+    pub ready: Duration,
+    /// When its first blocks were launched; one that was queued on the device behind another one starts when that
+    /// one is reported.
+    pub started: Duration,
+    /// When the scheduler found it done.
+    pub done: Duration,
 }
 
 /// The states of EffiSha (section 5.1), from the time that a policy knows the launch.
@@ -83,9 +107,11 @@ pub(super) struct Launch {
     pub ran: bool,
     /// Whether there was a cohort that could run at once.
     started: bool,
-    /// Until when the report's time on SMs counts, and what it was when the last block was out.
+    /// Until when the report's time on SMs counts; and, when the last block was out, what it was and how many
+    /// block-tasks were done.
     counted: Duration,
     sm_time_out: Duration,
+    tasks_out: u32,
     report: LaunchReport,
 }
 
@@ -99,7 +125,7 @@ pub(super) struct OnDevice {
 }
 
 impl Launch {
-    pub fn new(spec: LaunchSpec) -> Launch {
+    pub fn new(now: Duration, spec: LaunchSpec) -> Launch {
         Launch {
             spec,
             range: SmRange::EMPTY,
@@ -114,7 +140,8 @@ impl Launch {
             started: false,
             counted: Duration::ZERO,
             sm_time_out: Duration::ZERO,
-            report: LaunchReport { native: spec.native, ..LaunchReport::default() },
+            tasks_out: 0,
+            report: LaunchReport { native: spec.native, queued: now, ..LaunchReport::default() },
         }
     }
 
@@ -170,26 +197,40 @@ impl Launch {
         self.report.sm_time + now.saturating_sub(self.counted).saturating_mul(has)
     }
 
-    /// How long the rest takes with as many SMs as it can fill. What was done is known when no block is out;
-    /// since then it counts as done as the prediction has it.
+    /// How long the rest takes with as many SMs as it can fill. What was done is known when no block is out: then
+    /// the rest is expected to take as long as that did, the more so the more that was, and otherwise as predicted.
+    ///
+    /// A launch that runs longer than expected is taken to need as much more again. With nothing left, it would
+    /// look as if it were about to end, and one that was predicted a hundred times too short would let nobody pass
+    /// until it does.
     pub fn time_left(&self, now: Duration, sms: u32) -> Option<Duration> {
-        let whole = self.spec.predicted?;
-        let fills = self.spec.tasks.div_ceil(self.spec.blocks_per_sm).clamp(1, sms);
-        let left = whole.mul_f64(f64::from(self.remaining()) / f64::from(self.spec.tasks));
-        let since = self.sm_time(now, sms).saturating_sub(self.sm_time_out) / fills;
-        Some(left.saturating_sub(since))
+        let predicted = self.spec.predicted?;
+        let done = f64::from(self.tasks_out) / f64::from(self.spec.tasks);
+        let took = self.spec.own_time(self.sm_time_out, sms);
+        // Of what both say of the whole, `done` parts are `took / done`.
+        let left = (took + predicted.mul_f64(1.0 - done)).mul_f64(1.0 - done);
+        let since = self.sm_time(now, sms).saturating_sub(self.sm_time_out);
+        Some(left.abs_diff(self.spec.own_time(since, sms)))
     }
 
-    /// Enters a cohort; `ahead` if the launch before in its stream may not have ended.
-    pub fn cohort_in(&mut self, slot: usize, lane: LaneIndex, blocks: u32, ahead: bool) {
+    /// Everything that it waited for is done.
+    pub fn ready(&mut self, now: Duration) {
+        self.report.ready = now;
+        self.report.started = now;
+    }
+
+    /// Enters a cohort.
+    pub fn cohort_in(&mut self, slot: usize, lane: LaneIndex, blocks: u32) {
         self.cohorts[slot] = Some(OnDevice { lane, blocks, resumed: self.started });
         self.lane = Some(lane);
-        self.started |= !ahead;
     }
 
-    /// The launch before in the stream has ended: a cohort that was queued behind it can run.
-    pub fn start(&mut self) {
-        self.started |= !self.is_out();
+    /// The cohorts that there are can run, even if one was queued behind another launch.
+    pub fn start(&mut self, now: Duration) {
+        if !self.started && !self.is_out() {
+            self.started = true;
+            self.report.started = now;
+        }
     }
 
     /// Takes in what the cohort in `slot` did; the lane that it was in, if there was one.
@@ -211,6 +252,7 @@ impl Launch {
     /// What is done is what was reported, now that no block is out.
     pub fn count_progress(&mut self, now: Duration, sms: u32) {
         self.sm_time_out = self.sm_time(now, sms);
+        self.tasks_out = self.report.tasks;
     }
 
     /// Blocks on the device.
@@ -220,5 +262,67 @@ impl Launch {
 
     pub fn count_yield(&mut self) {
         self.report.yields += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMS: u32 = 4;
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// A launch that fills the device for 100 ms, or so it is thought, and has had it since then.
+    fn launch() -> Launch {
+        let spec = LaunchSpec {
+            urgency: Urgency::default(),
+            tasks: 1000,
+            predicted: Some(at(100)),
+            yield_overhead: Duration::ZERO,
+            blocks_per_sm: 1,
+            on_last_sm: 1,
+            native: false,
+        };
+        let mut launch = Launch::new(at(0), spec);
+        launch.set_range(at(0), SmRange::new(0, SMS), SMS);
+        launch.cohort_in(0, 0, SMS);
+        launch
+    }
+
+    fn left(launch: &Launch, millis: u64) -> u128 {
+        launch.time_left(at(millis), SMS).expect("predicted").as_millis()
+    }
+
+    #[test]
+    fn the_time_left_goes_by_while_the_launch_has_sms() {
+        let mut launch = launch();
+        assert_eq!((left(&launch, 0), left(&launch, 30)), (100, 70));
+        launch.set_range(at(30), SmRange::new(0, SMS / 2), SMS);
+        assert_eq!(left(&launch, 50), 60, "on half of the SMs it takes twice as long");
+        launch.set_range(at(50), SmRange::EMPTY, SMS);
+        assert_eq!(left(&launch, 500), 60, "it waits");
+    }
+
+    #[test]
+    fn a_launch_that_outlives_its_prediction_needs_as_much_more() {
+        let launch = launch();
+        assert_eq!((left(&launch, 100), left(&launch, 101), left(&launch, 1000)), (0, 1, 900));
+    }
+
+    #[test]
+    fn what_was_done_tells_what_the_rest_takes() {
+        // Half of it took so long; it was thought to be 50 ms.
+        for (took, expected) in [(50, 50), (100, 75), (10, 30)] {
+            let mut launch = launch();
+            launch.set_range(at(took), SmRange::EMPTY, SMS);
+            launch.cohort_out(0, Posted { done: 500, amortize: 1 });
+            launch.count_progress(at(took), SMS);
+            assert_eq!(left(&launch, took), expected);
+            launch.set_range(at(took), SmRange::new(0, SMS), SMS);
+            assert_eq!(left(&launch, took + 5), expected - 5);
+        }
     }
 }

@@ -332,7 +332,7 @@ impl Engine {
             foreign_blockers: 0,
             successors: self.spare_successors.pop().unwrap_or_default(),
             next: None,
-            launch: submission.launch.map(Launch::new),
+            launch: submission.launch.map(|spec| Launch::new(now, spec)),
             phase: Phase::Blocked,
             verdict: None,
         });
@@ -406,9 +406,11 @@ impl Engine {
                 continue;
             };
             let bequest = launch.bequest;
+            launch.ready(now);
             if let Some(outcome) = outcome(launch, op.verdict) {
                 // It was queued on the device, and is over. What it was left is for the next one.
-                launch.range = bequest;
+                // For how long it had that, nobody knows.
+                launch.set_range(now, bequest, self.ledger.sms());
                 self.finish(now, key, outcome, actions);
             } else if op.verdict.is_none() {
                 let arrival = arrival(key, op.stream, launch);

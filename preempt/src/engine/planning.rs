@@ -81,7 +81,7 @@ impl Engine {
     }
 
     /// Launches blocks for the SMs of a launch that have none yet.
-    fn cover(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+    fn cover(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let range = launch.range;
         let uncovered = self.ledger.uncovered(range);
@@ -103,6 +103,9 @@ impl Engine {
         let blocks = room.min(launch.remaining());
         self.ledger.cover(range);
         self.put(key, slot, lane, blocks, None, actions);
+        if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
+            launch.start(now);
+        }
         self.queue_ahead(lane, AHEAD_AT_START, actions);
     }
 
@@ -123,7 +126,7 @@ impl Engine {
         let hands = if after.is_none() { blocks } else { 0 };
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
-        launch.cohort_in(slot, lane, blocks, after.is_some());
+        launch.cohort_in(slot, lane, blocks);
         actions.push(Action::Launch(CohortOrder {
             op: key,
             lane,
@@ -210,7 +213,7 @@ impl Engine {
     ) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        launch.start();
+        launch.start(now);
         let blocks_per_sm = launch.spec.blocks_per_sm;
         let Some(lane) = launch.lane.filter(|_| !launch.is_out()) else { return };
         let wanted = launch.blocks().div_ceil(blocks_per_sm).min(launch.need(sms));
@@ -290,7 +293,7 @@ impl Engine {
             self.shrink(loser, actions);
         }
         for &(id, _) in &plan.grants {
-            self.cover(id.0, actions);
+            self.cover(now, id.0, actions);
         }
         self.plan = plan;
         self.losers = losers;

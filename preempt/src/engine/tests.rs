@@ -440,3 +440,44 @@ fn native_launches_queue_behind_one_another_and_behind_no_others() {
     assert_eq!(world.queued_ahead, 1, "neither behind the other kind");
     world.run_out();
 }
+
+#[test]
+fn a_report_tells_when_what_happened() {
+    let at = Duration::from_millis;
+    let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+    let mut actions = Vec::new();
+    let spec = LaunchSpec {
+        urgency: Urgency::default(),
+        tasks: 2,
+        predicted: None,
+        yield_overhead: Duration::ZERO,
+        blocks_per_sm: 1,
+        on_last_sm: 1,
+        native: false,
+    };
+    let submission = Submission { stream: 0, name: "model", uses: &[], launch: Some(spec) };
+    let first = engine.submit(at(1), submission, &mut actions);
+    engine.settle(at(1), &mut actions);
+    let second = engine.submit(at(2), submission, &mut actions);
+    let posted = Posted { done: 2, amortize: 1 };
+    // Both are done on the device before the host looks.
+    for op in [second, first] {
+        engine.handle(at(5), Event::CohortOut { op, slot: 0, posted }, &mut actions);
+    }
+    let reports: Vec<LaunchReport> = actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Finish { outcome: Outcome::Done(report), .. } => Some(*report),
+            _ => None,
+        })
+        .collect();
+    let times = |report: &LaunchReport| {
+        [report.queued, report.ready, report.started, report.done, report.sm_time]
+    };
+    assert_eq!(times(&reports[0]), [at(1), at(1), at(1), at(5), at(8)]);
+    assert_eq!(
+        times(&reports[1]),
+        [at(2), at(5), at(5), at(5), at(0)],
+        "nobody knows for how long"
+    );
+}

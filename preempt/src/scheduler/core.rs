@@ -7,22 +7,24 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Divisor, Post, Posted, share_bits};
+use preempt_device::abi::{Cohort, Divisor, Post, Posted, Signal, share_bits};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
 use super::baton::Turn;
 use super::errand::Errand;
 use super::estimates::Estimates;
+use super::forecast::Forecast;
 use super::handle::Completion;
 use super::lock;
 use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
 use crate::engine::{
-    Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome,
-    Refusal, Submission, Use, Whose,
+    Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaneIndex, LaunchReport,
+    LaunchSpec, OpKey, Outcome, Refusal, Submission, Use, Whose,
 };
 use crate::error::Error;
 use crate::policy::{Policy, Urgency};
+use crate::predict::Predictor;
 
 /// What other threads ask of the core.
 #[derive(Debug)]
@@ -132,6 +134,8 @@ struct Out {
     /// Shows the order's ticket when the cohort is out.
     post: *const Post,
     launched: Duration,
+    /// When it was told to leave.
+    told: Option<Duration>,
 }
 
 /// A job that the engine has taken in.
@@ -143,6 +147,8 @@ struct InWork {
     drops: Option<Drops>,
     /// Whether every block-task is done, so that none is left on that list.
     is_done: bool,
+    /// Whether blocks of it had to wait for others to leave.
+    waited: bool,
 }
 
 pub(super) struct Core {
@@ -159,6 +165,8 @@ pub(super) struct Core {
     cohorts: Vec<Out>,
     /// How long launches take whose preemption is `Auto`.
     estimates: Estimates,
+    /// How long launches are expected to take.
+    forecast: Forecast,
     /// Errands that were started.
     errands: Vec<(OpKey, Arc<Errand>)>,
     /// Why the device is lost, if it is.
@@ -251,7 +259,12 @@ impl Turn for Core {
 }
 
 impl Core {
-    pub fn new(device: Device, policy: Box<dyn Policy>, in_flight: Arc<InFlight>) -> Core {
+    pub fn new(
+        device: Device,
+        policy: Box<dyn Policy>,
+        predictor: Box<dyn Predictor>,
+        in_flight: Arc<InFlight>,
+    ) -> Core {
         Core {
             engine: Engine::new(device.properties().sms, device.inner.backend.lanes(), policy),
             pace: device.inner.backend.ticks(CHUNK_TIME),
@@ -262,6 +275,7 @@ impl Core {
             controls: Vec::new(),
             cohorts: Vec::new(),
             estimates: Estimates::default(),
+            forecast: Forecast::new(predictor),
             errands: Vec::new(),
             lost: None,
             actions: Vec::new(),
@@ -295,6 +309,11 @@ impl Core {
         self.engine.refusal()
     }
 
+    /// What the predictor's panic said, if it had one.
+    pub fn predictor_panic(&self) -> Option<&str> {
+        self.forecast.panic()
+    }
+
     fn submit(&mut self, now: Duration, job: Job) {
         let submission = Submission {
             stream: job.stream,
@@ -308,7 +327,9 @@ impl Core {
                         Preemption::Native => true,
                         Preemption::Auto => self.estimates.is_short(grid.kernel, spec.tasks),
                     };
-                    Some(LaunchSpec { native, urgency, ..*spec })
+                    let predicted = self.forecast.predict(&grid.features(spec.tasks));
+                    let yield_overhead = self.forecast.yield_overhead(grid.kernel);
+                    Some(LaunchSpec { native, urgency, predicted, yield_overhead, ..*spec })
                 }
                 Work::Copy { .. } | Work::Errand(_) => None,
             },
@@ -316,7 +337,8 @@ impl Core {
         let op = self.engine.submit(now, submission, &mut self.actions);
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
-        self.jobs.insert(op, InWork { job, fault: None, drops: None, is_done: false });
+        self.jobs
+            .insert(op, InWork { job, fault: None, drops: None, is_done: false, waited: false });
     }
 
     fn take_reports(&mut self, now: Duration) {
@@ -349,18 +371,20 @@ impl Core {
             }
         }
         self.reports = reports;
-        for (Out { order: CohortOrder { op, slot, after, .. }, launched, .. }, posted) in
+        for (Out { order: CohortOrder { op, slot, after, .. }, launched, told, .. }, posted) in
             out.drain(..)
         {
             if let Some(InWork {
                 job: Job { work: Work::Launch { grid, spec, preemption, .. }, .. },
                 ..
             }) = self.jobs.get(op)
-                && *preemption == Preemption::Auto
-                && after.is_none()
-                && posted.done == spec.tasks
             {
-                self.estimates.record(grid.kernel, spec.tasks, now.saturating_sub(launched));
+                if *preemption == Preemption::Auto && after.is_none() && posted.done == spec.tasks {
+                    self.estimates.record(grid.kernel, spec.tasks, now.saturating_sub(launched));
+                }
+                if let Some(told) = told {
+                    self.forecast.yielded(grid.kernel, now.saturating_sub(told));
+                }
             }
             self.engine.handle(now, Event::CohortOut { op, slot, posted }, &mut self.actions);
         }
@@ -409,6 +433,7 @@ impl Core {
                         }
                     }
                     Action::Signal { lane, signal } => {
+                        self.tell(now, lane, signal);
                         self.device.inner.backend.signal(lane, signal);
                     }
                     Action::Copy { op } => match self.jobs.get(op).map(|work| &work.job.work) {
@@ -422,7 +447,10 @@ impl Core {
                         }
                         Some(Work::Launch { .. }) | None => {}
                     },
-                    Action::Finish { op, outcome } => self.finish(op, outcome),
+                    Action::Finish { op, outcome } => {
+                        self.learn(op, outcome);
+                        self.finish(op, outcome);
+                    }
                     Action::Retire { op } => {
                         let Some(work) = self.jobs.remove(op) else { continue };
                         if let Some(drops) = work.drops {
@@ -444,18 +472,20 @@ impl Core {
         let Some(InWork {
             job: Job { work: Work::Launch { grid, extents, amortize, spec, .. }, .. },
             drops,
+            waited,
             ..
         }) = self.jobs.get_mut(order.op)
         else {
             return Ok(());
         };
+        *waited |= order.lane >= backend.lanes().normal;
         // SAFETY: the device keeps posts as long as it lives; a slot is below COHORT_SLOTS.
         let post = unsafe { &raw const (*memory.posts)[usize::from(order.slot)] };
         if order.native {
             let (extents, tasks, ticket) = (*extents, spec.tasks, order.ticket);
             let native = Native { extents, tasks, post, ticket };
             backend.launch_native(order.op, order.lane, grid, native)?;
-            self.cohorts.push(Out { order, post, launched: now });
+            self.cohorts.push(Out { order, post, launched: now, told: None });
             return Ok(());
         }
         if drops.is_none() {
@@ -504,8 +534,38 @@ impl Core {
             barrier: true,
         };
         backend.launch(order.op, order.lane, grid, cohort)?;
-        self.cohorts.push(Out { order, post, launched: now });
+        self.cohorts.push(Out { order, post, launched: now, told: None });
         Ok(())
+    }
+
+    /// The cohort that a lane is at has to leave, if none of its SMs is left.
+    fn tell(&mut self, now: Duration, lane: LaneIndex, signal: Signal) {
+        if signal.range().is_empty()
+            && let Some(out) = self.cohorts.iter_mut().find(|out| out.order.lane == lane)
+            && !out.order.native
+        {
+            out.told.get_or_insert(now);
+        }
+    }
+
+    /// Tells the predictor how long a launch took, where that is known.
+    fn learn(&mut self, op: OpKey, outcome: Outcome) {
+        let Some(InWork { job: Job { work: Work::Launch { grid, spec, .. }, .. }, waited, .. }) =
+            self.jobs.get(op)
+        else {
+            return;
+        };
+        let Outcome::Done(LaunchReport { sm_time, native, started, done, .. }) = outcome else {
+            return;
+        };
+        let took = spec.own_time(sm_time, self.device.properties().sms);
+        // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were all
+        // that it can fill, from its start to its end.
+        let is_known = !took.is_zero() && (!native || took >= done.saturating_sub(started));
+        // SMs that it took from others were its own before it could run there. That is better than to know nothing.
+        if is_known && !(*waited && self.forecast.predict(&grid.features(spec.tasks)).is_some()) {
+            self.forecast.finished(&grid.features(spec.tasks), took);
+        }
     }
 
     fn control(&mut self, index: ControlIndex) -> Result<ControlMemory, Error> {

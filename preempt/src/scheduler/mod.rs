@@ -10,7 +10,9 @@
 //! | `scope` | launches with borrowed arguments |
 //! | `errand` | work that somebody else does, in the order of a stream |
 //! | `handle` | results |
-//! | `estimates` | how long launches take |
+//! | `forecast` | what launches are expected to take, and to take to yield |
+//! | `estimates` | whether launches are over before they could be interrupted |
+//! | `profile` | runs that are recorded for a predictor |
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,12 +29,15 @@ use crate::device::{Device, SignalPath};
 use crate::error::{Error, caught};
 use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
+use crate::predict::{Online, Predictor};
 
 mod baton;
 mod core;
 mod errand;
 mod estimates;
+mod forecast;
 mod handle;
+mod profile;
 mod room;
 mod scope;
 mod shared;
@@ -78,6 +83,7 @@ impl Scheduler {
         SchedulerBuilder {
             device: None,
             policy: None,
+            predictor: None,
             code: Vec::new(),
             settings: Settings {
                 spin: Duration::from_micros(50),
@@ -118,16 +124,22 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Error::PolicyReplaced`] if the policy answered nonsense at any time. What went wrong
+    /// [`Error::PolicyReplaced`] if the policy answered nonsense at any time, or else
+    /// [`Error::PredictorDropped`] if the predictor panicked. What went wrong
     /// with single operations is reported through their handles.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.shared().wait_until_idle();
-        self.policy_error().map_or(Ok(()), Err)
+        self.policy_error().or_else(|| self.predictor_error()).map_or(Ok(()), Err)
     }
 
     /// Why the policy was replaced by [`Fifo`](crate::policy::Fifo), if it was.
     pub fn policy_error(&self) -> Option<Error> {
         self.shared().policy_error()
+    }
+
+    /// Why the predictor was dropped, if it was.
+    pub fn predictor_error(&self) -> Option<Error> {
+        self.shared().predictor_error()
     }
 
     /// The device.
@@ -156,6 +168,7 @@ impl fmt::Debug for Scheduler {
 pub struct SchedulerBuilder {
     device: Option<Device>,
     policy: Option<Box<dyn Policy>>,
+    predictor: Option<Box<dyn Predictor>>,
     code: Vec<DeviceCode>,
     settings: Settings,
 }
@@ -170,6 +183,12 @@ impl SchedulerBuilder {
     /// Who runs on which SMs. By default, [`StaticPriority`].
     pub fn policy(mut self, policy: impl Policy + 'static) -> SchedulerBuilder {
         self.policy = Some(Box::new(policy));
+        self
+    }
+
+    /// Who says how long launches take, for policies that look ahead. By default, [`Online`].
+    pub fn predictor(mut self, predictor: impl Predictor + 'static) -> SchedulerBuilder {
+        self.predictor = Some(Box::new(predictor));
         self
     }
 
@@ -229,7 +248,8 @@ impl SchedulerBuilder {
             }
         };
         let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
-        let shared = Shared::start(device, policy, &self.code, self.settings)?;
+        let predictor = self.predictor.unwrap_or_else(|| Box::new(Online::new()));
+        let shared = Shared::start(device, policy, predictor, &self.code, self.settings)?;
         let sources = self.code.iter().map(DeviceCode::source).collect();
         Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default(), sources })
     }

@@ -22,6 +22,7 @@ use crate::engine::Change;
 use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::policy::Policy;
+use crate::predict::Predictor;
 
 /// How long the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
@@ -78,17 +79,19 @@ impl Shared {
     pub(super) fn start(
         device: Device,
         policy: Box<dyn Policy>,
+        predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
         settings: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.take()?;
         let taken = device.clone();
-        Self::start_on(device, policy, code, settings).inspect_err(|_| taken.give_back())
+        Self::start_on(device, policy, predictor, code, settings).inspect_err(|_| taken.give_back())
     }
 
     fn start_on(
         device: Device,
         policy: Box<dyn Policy>,
+        predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
         Settings { spin, busy_poll, preemption, signal_path }: Settings,
     ) -> Result<Arc<Shared>, Error> {
@@ -96,7 +99,7 @@ impl Shared {
         device.inner.backend.set_signal_path(signal_path);
         let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
-            baton: Baton::new(Core::new(device.clone(), policy, in_flight.clone())),
+            baton: Baton::new(Core::new(device.clone(), policy, predictor, in_flight.clone())),
             device,
             spin,
             preemption,
@@ -188,6 +191,13 @@ impl Shared {
             self.baton.with_core(|core| core.refusal().cloned(), |news| self.tell(news))?;
         let (policy, reason) = (refusal.policy.into(), refusal.reason.into());
         Some(Error::PolicyReplaced { policy, reason })
+    }
+
+    pub fn predictor_error(&self) -> Option<Error> {
+        let message = self
+            .baton
+            .with_core(|core| core.predictor_panic().map(Arc::from), |news| self.tell(news))?;
+        Some(Error::PredictorDropped { message })
     }
 
     /// Wakes those who wait; the baton is not held, since they may come back at once.

@@ -53,9 +53,6 @@ struct Terms {
     due: Option<Duration>,
 }
 
-/// How long it takes a launch to yield, until one of the same kernel has been seen to do so.
-const YIELD_OVERHEAD: Duration = Duration::from_micros(20);
-
 impl Stream {
     pub(super) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
         let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
@@ -128,8 +125,9 @@ impl Stream {
             spec: LaunchSpec {
                 urgency: Urgency { priority, weight, deadline: None },
                 tasks,
+                // Filled in when it is taken in.
                 predicted: None,
-                yield_overhead: YIELD_OVERHEAD,
+                yield_overhead: Duration::ZERO,
                 blocks_per_sm,
                 on_last_sm,
                 native: false,
@@ -326,6 +324,13 @@ pub(crate) struct Shape {
     pub blocks_per_sm: u32,
     /// The same on the last SM, where the proxy may have a place.
     pub on_last_sm: u32,
+}
+
+impl Shape {
+    /// The SMs that all of it can fill, of a device that has so many.
+    pub fn fills(&self, sms: u32) -> u32 {
+        self.tasks.div_ceil(self.blocks_per_sm).clamp(1, sms)
+    }
 }
 
 /// What a copy is called in errors.

@@ -4,13 +4,13 @@
 //! order of [`line`], with tabs between them.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{fs, io};
 
 use preempt_device::host::Dim3;
 
 use super::Tuned;
+use crate::text::{escape, replace, unescape};
 
 /// How every version's file starts.
 const NAME: &str = "preempt-tuned ";
@@ -83,23 +83,6 @@ pub(super) fn keep(path: &Path, key: Key, tuned: Tuned) -> io::Result<()> {
     replace(path, &text)
 }
 
-/// Writes the file beside its place, and then moves it there.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let Some(name) = path.file_name() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not the path of a file"));
-    };
-    // Relaxed: only the number counts.
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut name = name.to_owned();
-    name.push(format!(".{}-{number}.new", std::process::id()));
-    let beside = path.with_file_name(name);
-    fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)).inspect_err(|_| {
-        // It may not be there; the first error is the one to report.
-        let _ = fs::remove_file(&beside);
-    })
-}
-
 fn read(path: &Path) -> io::Result<Vec<Entry>> {
     match fs::read(path) {
         Ok(bytes) => entries(&bytes),
@@ -163,40 +146,6 @@ fn extents(text: &str) -> Option<Dim3> {
     let mut extents = text.split('x').map(|extent| extent.parse().ok());
     let (x, y, z) = (extents.next()??, extents.next()??, extents.next()??);
     extents.next().is_none().then_some(Dim3 { x, y, z })
-}
-
-/// `text` without what ends a field or a line.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\\' => escaped.push_str("\\\\"),
-            '\t' => escaped.push_str("\\t"),
-            '\n' => escaped.push_str("\\n"),
-            '\r' => escaped.push_str("\\r"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
-
-/// What was escaped; `None` if that is not how it was done.
-fn unescape(text: &str) -> Option<String> {
-    let mut plain = String::with_capacity(text.len());
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        plain.push(match character {
-            '\\' => match characters.next()? {
-                '\\' => '\\',
-                't' => '\t',
-                'n' => '\n',
-                'r' => '\r',
-                _ => return None,
-            },
-            other => other,
-        });
-    }
-    Some(plain)
 }
 
 #[cfg(test)]

@@ -1,0 +1,148 @@
+//! How long launches take: what policies look ahead with (FLEP, ASPLOS 2017, sections 4.2 and 5.1).
+//!
+//! A [`Predictor`] is asked once for each launch, when it is submitted; what it says, less what the launch has had
+//! of the device since, is what policies see as
+//! [`DeviceView::remaining`](crate::policy::DeviceView::remaining). A duration is always that of the whole launch
+//! with as many SMs as it can fill, to itself.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`Online`] | learns from each launch that ends; what a scheduler has unless it is given another |
+//! | [`Ridge`] | FLEP's linear regression for each kernel, from runs that were recorded before; kept in a file |
+//!
+//! [`Scheduler::profile`](crate::Scheduler::profile) records runs:
+//!
+//! ```
+//! use preempt::{Device, Scheduler, predict::{Online, Ridge}};
+//! use preempt_device::prelude::*;
+//!
+//! /// `out[i] = x[i] * x[i]`
+//! #[preemptible(block = 64)]
+//! pub fn squares(x: &[f32], out: SliceMut<f32>) {
+//!     let i = thread::index_1d() as usize;
+//!     if i < out.len() {
+//!         // SAFETY: each thread writes its own element.
+//!         unsafe { out.write(i, x[i] * x[i]) }
+//!     }
+//! }
+//!
+//! let device = Device::cpu(2, 1)?;
+//! let scheduler = Scheduler::builder().device(device.clone()).build()?;
+//! let mut runs = Vec::new();
+//! for blocks in [10, 40, 100, 160] {
+//!     let x = scheduler.zeroed(64 * blocks as usize)?;
+//!     let mut out = scheduler.zeroed(64 * blocks as usize)?;
+//!     runs.extend(scheduler.profile([squares(&x, &mut out).grid(blocks)])?);
+//! }
+//! let ridge = Ridge::train(&runs);
+//! # let file = std::env::temp_dir().join(format!("preempt-ridge-doc-{}.tsv", std::process::id()));
+//! # /*
+//! ridge.save("preempt-ridge.tsv")?;
+//! # */
+//! # ridge.save(&file)?;
+//! drop(scheduler);
+//!
+//! // The next run of the program.
+//! # /*
+//! let ridge = Ridge::load("preempt-ridge.tsv")?;
+//! # */
+//! # let ridge = Ridge::load(&file)?;
+//! # let _ = std::fs::remove_file(file);
+//! let scheduler = Scheduler::builder().device(device).predictor(Online::after(ridge)).build()?;
+//! # let _ = scheduler;
+//! # Ok::<(), preempt::Error>(())
+//! ```
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+mod model;
+mod online;
+mod ridge;
+
+pub use online::Online;
+pub use ridge::Ridge;
+
+/// What is known of a launch before it runs: FLEP's four features, and the kernel (FLEP section 4.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Features<'a> {
+    /// Where the kernel was written, from `module_path!`.
+    pub module: &'a str,
+    /// The kernel's name.
+    pub kernel: &'a str,
+    /// Block-tasks in the grid.
+    pub grid: u32,
+    /// Threads in a block.
+    pub block: u32,
+    /// Bytes of the buffers that are passed to it.
+    pub input_bytes: u64,
+    /// Bytes of shared memory that a block takes.
+    pub shared_bytes: u32,
+}
+
+/// A launch that ran.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run<'a> {
+    /// The launch.
+    pub launch: Features<'a>,
+    /// How long it took with as many SMs as it can fill, to itself.
+    pub took: Duration,
+}
+
+/// Says how long launches take.
+///
+/// It is called by whichever thread drives the scheduler, which waits for it: neither method may wait for the
+/// scheduler. One that panics is dropped; nothing is predicted from then on, and
+/// [`Scheduler::predictor_error`](crate::Scheduler::predictor_error) says so.
+pub trait Predictor: Send {
+    /// How long a launch will take with as many SMs as it can fill, to itself; `None` if there is no telling. Asked
+    /// for once for each launch, when it is submitted.
+    fn predict(&self, launch: &Features<'_>) -> Option<Duration>;
+
+    /// How long a launch took, had it had as many SMs as it can fill all the time: the time that it had SMs, summed
+    /// over SMs, by the number of SMs that it can fill. What it waited, before it started or because it had to
+    /// yield, is not in it. Not called for launches that failed or were cancelled, nor where that time is not known:
+    /// the host cannot tell it for some of those that followed others of their stream within microseconds.
+    fn finished(&mut self, launch: &Features<'_>, took: Duration);
+}
+
+/// Something for each kernel.
+#[derive(Clone, Debug)]
+struct ByKernel<T>(FxHashMap<Box<str>, Vec<(Box<str>, T)>>);
+
+impl<T> Default for ByKernel<T> {
+    fn default() -> ByKernel<T> {
+        ByKernel(FxHashMap::default())
+    }
+}
+
+impl<T> ByKernel<T> {
+    fn get(&self, launch: &Features<'_>) -> Option<&T> {
+        let modules = self.0.get(launch.kernel)?;
+        modules.iter().find(|(module, _)| **module == *launch.module).map(|(_, of)| of)
+    }
+
+    /// What there is for a kernel; made if there is nothing.
+    fn entry(&mut self, module: &str, kernel: &str) -> &mut T
+    where
+        T: Default,
+    {
+        // Not `entry`, which wants a name of its own each time.
+        if !self.0.contains_key(kernel) {
+            self.0.insert(kernel.into(), Vec::new());
+        }
+        let modules = self.0.entry(kernel.into()).or_default();
+        let at = modules.iter().position(|(other, _)| **other == *module).unwrap_or_else(|| {
+            modules.push((module.into(), T::default()));
+            modules.len() - 1
+        });
+        &mut modules[at].1
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, &str, &T)> {
+        self.0.iter().flat_map(|(kernel, modules)| {
+            modules.iter().map(move |(module, of)| (&**module, &**kernel, of))
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! What launches are expected to take, and to take to yield.
+
+use std::time::Duration;
+
+use preempt_device::host::{Args, Dim3, Kernel};
+use rustc_hash::FxHashMap;
+
+use crate::device::Grid;
+use crate::error::caught;
+use crate::predict::{Features, Predictor};
+
+/// How long it takes a launch to yield, until one of the same kernel has been seen to do so.
+const YIELD_OVERHEAD: Duration = Duration::from_micros(20);
+
+/// Of about so many yields the mean is taken: as many as FLEP profiles for each kernel (section 4.2).
+const YIELDS: f64 = 50.0;
+
+/// The predictor, and how long launches of each kernel take to yield.
+pub(super) struct Forecast {
+    predictor: Option<Box<dyn Predictor>>,
+    /// What it said when it panicked.
+    panic: Option<String>,
+    yields: FxHashMap<usize, Mean>,
+}
+
+/// A mean of times, in seconds.
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    count: f64,
+    mean: f64,
+}
+
+impl Grid {
+    /// What is known of a launch of so many block-tasks before it runs.
+    pub(super) fn features(&self, tasks: u32) -> Features<'static> {
+        features(self.kernel, &self.args, tasks, self.block)
+    }
+}
+
+/// What is known of a launch before it runs.
+pub(super) fn features(
+    kernel: &'static Kernel,
+    args: &Args,
+    tasks: u32,
+    block: Dim3,
+) -> Features<'static> {
+    Features {
+        module: kernel.module,
+        kernel: kernel.name,
+        grid: tasks,
+        // Checked before: at most 1024.
+        block: block.count() as u32,
+        input_bytes: args.buffers().iter().map(|(buffer, _)| buffer.bytes as u64).sum(),
+        shared_bytes: kernel.shared_bytes,
+    }
+}
+
+impl Forecast {
+    pub fn new(predictor: Box<dyn Predictor>) -> Forecast {
+        Forecast { predictor: Some(predictor), panic: None, yields: FxHashMap::default() }
+    }
+
+    /// What the predictor's panic said, if it had one.
+    pub fn panic(&self) -> Option<&str> {
+        self.panic.as_deref()
+    }
+
+    /// How long a launch will take.
+    pub fn predict(&mut self, launch: &Features<'_>) -> Option<Duration> {
+        self.ask(|predictor| predictor.predict(launch)).flatten()
+    }
+
+    /// How long a launch took.
+    pub fn finished(&mut self, launch: &Features<'_>, took: Duration) {
+        self.ask(|predictor| predictor.finished(launch, took));
+    }
+
+    fn ask<R>(&mut self, question: impl FnOnce(&mut dyn Predictor) -> R) -> Option<R> {
+        let predictor = &mut **self.predictor.as_mut()?;
+        match caught(|| question(predictor)) {
+            Ok(answer) => Some(answer),
+            Err(message) => {
+                self.panic = Some(message);
+                let predictor = self.predictor.take();
+                // It may panic again.
+                let _ = caught(|| drop(predictor));
+                None
+            }
+        }
+    }
+
+    /// From the signal until a launch's last block is out: the mean of those that were seen.
+    pub fn yield_overhead(&self, kernel: &'static Kernel) -> Duration {
+        let mean = self.yields.get(&key(kernel));
+        mean.map_or(YIELD_OVERHEAD, |mean| Duration::from_secs_f64(mean.mean))
+    }
+
+    /// A launch's blocks have left so long after the signal.
+    pub fn yielded(&mut self, kernel: &'static Kernel, took: Duration) {
+        let Mean { count, mean } = self.yields.entry(key(kernel)).or_default();
+        *count = (*count + 1.0).min(YIELDS);
+        *mean += (took.as_secs_f64() - *mean) / *count;
+    }
+}
+
+fn key(kernel: &'static Kernel) -> usize {
+    std::ptr::from_ref(kernel).addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use preempt_device::prelude::*;
+
+    use super::*;
+    use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
+    use crate::{Device, Error, LaunchId, Scheduler, SchedulerBuilder};
+
+    #[preemptible(block = 32)]
+    fn squares(x: &[u32], out: SliceMut<u32>) {
+        let i = thread::index_1d() as usize;
+        if i < out.len() {
+            // SAFETY: each thread writes its own element.
+            unsafe { out.write(i, x[i].wrapping_mul(x[i])) }
+        }
+    }
+
+    /// What a policy saw of launches that came: how long they take, and take to yield.
+    type Seen = Arc<Mutex<Vec<(Option<Duration>, Duration)>>>;
+
+    struct Watches(Fifo, Seen);
+
+    impl Policy for Watches {
+        fn name(&self) -> &str {
+            "watches"
+        }
+        fn admits(&mut self, _now: Duration, launch: &Arrival, device: &dyn DeviceView) -> bool {
+            let seen = (device.remaining(launch.id), device.yield_overhead(launch.id));
+            self.1.lock().expect("no panic").push(seen);
+            true
+        }
+        fn arrived(&mut self, now: Duration, launch: Arrival) {
+            self.0.arrived(now, launch);
+        }
+        fn departed(&mut self, now: Duration, launch: LaunchId) {
+            self.0.departed(now, launch);
+        }
+        fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+            self.0.assign(now, device, plan);
+        }
+    }
+
+    /// What the policy sees of three launches, one after the other.
+    fn three(
+        predictor: impl FnOnce(SchedulerBuilder) -> SchedulerBuilder,
+    ) -> (Scheduler, Vec<Option<Duration>>) {
+        let seen = Seen::default();
+        let builder = Scheduler::builder().device(Device::cpu(2, 1).expect("a device"));
+        let builder = predictor(builder.policy(Watches(Fifo::new(), seen.clone())));
+        let scheduler = builder.build().expect("a scheduler");
+        let stream = scheduler.stream(0);
+        let x = scheduler.zeroed::<u32>(640).expect("memory");
+        let mut out = scheduler.zeroed::<u32>(640).expect("memory");
+        for grid in [20, 20, 10] {
+            let call = squares(&x, &mut out).grid(grid);
+            stream.launch(call).expect("accepted").wait().expect("done");
+        }
+        let seen = seen.lock().expect("no panic");
+        assert!(seen.iter().all(|&(_, overhead)| overhead == YIELD_OVERHEAD));
+        (scheduler, seen.iter().map(|&(left, _)| left).collect())
+    }
+
+    #[test]
+    fn the_second_launch_of_a_kernel_has_a_prediction() {
+        let (_scheduler, seen) = three(|builder| builder);
+        assert_eq!(seen.len(), 3);
+        assert_eq!(seen[0], None, "nobody knows");
+        let (second, third) = (seen[1].expect("known"), seen[2].expect("known"));
+        assert!(second > Duration::ZERO && third > Duration::ZERO);
+    }
+
+    /// Notes what it is asked and told.
+    #[derive(Clone, Default)]
+    struct Notes {
+        told: Arc<Mutex<Vec<(u32, u64)>>>,
+        panics: bool,
+    }
+
+    impl Predictor for Notes {
+        fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+            assert!(!self.panics, "as intended");
+            assert_eq!((launch.kernel, launch.block, launch.shared_bytes), ("squares", 32, 0));
+            Some(Duration::from_secs(launch.grid.into()))
+        }
+        fn finished(&mut self, launch: &Features<'_>, took: Duration) {
+            assert!(took > Duration::ZERO);
+            self.told.lock().expect("no panic").push((launch.grid, launch.input_bytes));
+        }
+    }
+
+    impl Drop for Notes {
+        fn drop(&mut self) {
+            assert!(!self.panics || std::thread::panicking(), "again, as intended");
+        }
+    }
+
+    #[test]
+    fn a_predictor_of_ones_own_is_asked_and_told() {
+        let notes = Notes::default();
+        let (scheduler, seen) = three(|builder| builder.predictor(notes.clone()));
+        assert_eq!(seen, [20, 20, 10].map(|grid| Some(Duration::from_secs(grid))));
+        assert_eq!(
+            *notes.told.lock().expect("no panic"),
+            [20, 20, 10].map(|grid| (grid, 2 * 2560))
+        );
+        assert!(scheduler.predictor_error().is_none());
+        scheduler.synchronize().expect("nothing went wrong");
+    }
+
+    #[test]
+    fn a_predictor_that_panics_is_dropped() {
+        let mut notes = Notes::default();
+        notes.panics = true;
+        let told = notes.told.clone();
+        let (scheduler, seen) = three(|builder| builder.predictor(notes));
+        assert_eq!(seen, [None; 3]);
+        assert!(told.lock().expect("no panic").is_empty());
+        let error = scheduler.synchronize().expect_err("it says so");
+        assert!(
+            matches!(&error, Error::PredictorDropped { message } if &**message == "as intended"),
+            "{error:?}"
+        );
+        assert!(scheduler.predictor_error().is_some());
+    }
+
+    #[test]
+    fn what_it_takes_to_yield_is_the_mean_of_what_was_seen() {
+        let kernel = squares_kernel();
+        let mut forecast = Forecast::new(Box::new(Notes::default()));
+        assert_eq!(forecast.yield_overhead(kernel), YIELD_OVERHEAD);
+        forecast.yielded(kernel, Duration::from_micros(100));
+        forecast.yielded(kernel, Duration::from_micros(300));
+        assert_eq!(forecast.yield_overhead(kernel), Duration::from_micros(200));
+        for _ in 0..1000 {
+            forecast.yielded(kernel, Duration::from_micros(8));
+        }
+        assert_eq!(forecast.yield_overhead(kernel).as_micros(), 8, "it is faster now");
+    }
+
+    fn squares_kernel() -> &'static Kernel {
+        let device = Device::cpu(1, 1).expect("a device");
+        let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
+        let x = scheduler.zeroed::<u32>(1).expect("memory");
+        let mut out = scheduler.zeroed::<u32>(1).expect("memory");
+        squares(&x, &mut out).kernel()
+    }
+}

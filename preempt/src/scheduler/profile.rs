@@ -1,0 +1,44 @@
+//! Runs that are recorded for a predictor.
+
+use preempt_device::host::Call;
+
+use super::Scheduler;
+use super::forecast::features;
+use super::stream::Shape;
+use crate::error::Error;
+use crate::predict::{Features, Run};
+
+impl Scheduler {
+    /// What a [`Predictor`](crate::predict::Predictor) is told of a launch before it runs.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the grid, the block or the kernel's demands.
+    pub fn features(&self, call: &Call) -> Result<Features<'static>, Error> {
+        let Shape { tasks, block, .. } = self.stream(0).shape(call)?;
+        Ok(features(call.kernel(), call.args(), tasks, block))
+    }
+
+    /// Runs each of `calls` once, one after the other, and says how long it took with as many SMs as it can fill:
+    /// from its launch until the scheduler has found it done.
+    ///
+    /// Nothing else should use the device meanwhile. The first launch of a kernel may have to load it, and finds cold
+    /// caches: let it run before. The launches go through a stream of priority 0, and this thread waits for them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Stream::launch`](crate::Stream::launch), and what becomes of one of the launches.
+    pub fn profile(
+        &self,
+        calls: impl IntoIterator<Item = Call>,
+    ) -> Result<Vec<Run<'static>>, Error> {
+        let (stream, sms) = (self.stream(0), self.device().properties().sms);
+        let profile = |call: Call| {
+            let shape = stream.shape(&call)?;
+            let launch = features(call.kernel(), call.args(), shape.tasks, shape.block);
+            let report = stream.launch(call)?.wait()?;
+            Ok(Run { launch, took: report.sm_time / shape.fills(sms) })
+        };
+        calls.into_iter().map(profile).collect()
+    }
+}
