@@ -7,12 +7,10 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 use super::controls::ControlUse;
 use super::lanes::LaneIndex;
 use super::ledger;
-use crate::policy::Urgency;
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchSpec {
-    pub urgency: Urgency,
     pub tasks: u32,
     /// How long all of it takes with as many SMs as it can fill, if anybody knows.
     pub predicted: Option<Duration>,

@@ -47,6 +47,8 @@ pub(super) struct Job {
     pub stream: u32,
     pub name: &'static str,
     pub uses: Vec<Use>,
+    /// Without a deadline: that depends on when it is submitted.
+    pub urgency: Urgency,
     pub work: Work,
 }
 
@@ -300,18 +302,25 @@ impl Core {
             stream: job.stream,
             name: job.name,
             uses: &job.uses,
+            after: None,
+            urgency: match &job.work {
+                Work::Launch { due, .. } => {
+                    Urgency { deadline: due.map(|due| now + due), ..job.urgency }
+                }
+                _ => job.urgency,
+            },
             launch: match &job.work {
-                Work::Launch { grid, spec, preemption, due, .. } => {
-                    let urgency = Urgency { deadline: due.map(|due| now + due), ..spec.urgency };
+                Work::Launch { grid, spec, preemption, .. } => {
                     let native = match preemption {
                         Preemption::Software => false,
                         Preemption::Native => true,
                         Preemption::Auto => self.estimates.is_short(grid.kernel, spec.tasks),
                     };
-                    Some(LaunchSpec { native, urgency, ..*spec })
+                    Some(LaunchSpec { native, ..*spec })
                 }
                 Work::Copy { .. } | Work::Errand(_) => None,
             },
+            opaque: None,
         };
         let op = self.engine.submit(now, submission, &mut self.actions);
         // The handle was made for this job, and no other job sets it.

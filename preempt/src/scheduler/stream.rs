@@ -123,10 +123,9 @@ impl Stream {
         let uses = self.buffer_uses(&call)?;
 
         let Dim3 { x, y, z } = call.grid_dim();
-        let Terms { priority, weight, due } = *lock(&self.terms);
+        let due = lock(&self.terms).due;
         let work = Work::Launch {
             spec: LaunchSpec {
-                urgency: Urgency { priority, weight, deadline: None },
                 tasks,
                 predicted: None,
                 yield_overhead: YIELD_OVERHEAD,
@@ -261,7 +260,9 @@ impl Stream {
         self.room.enter(&self.shared);
         let completion = Arc::new(Completion::new(self.room.clone()));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), keep);
-        let job = Job { completion, stream: self.id, name, uses, work };
+        let Terms { priority, weight, .. } = *lock(&self.terms);
+        let urgency = Urgency { priority, weight, deadline: None };
+        let job = Job { completion, stream: self.id, name, uses, urgency, work };
         self.shared.submit(job).inspect_err(|_| self.room.leave())?;
         Ok(handle)
     }
