@@ -16,6 +16,7 @@ use super::errand::Errand;
 use super::estimates::Estimates;
 use super::handle::Completion;
 use super::lock;
+use super::opaque::OpaqueJob;
 use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
 use crate::engine::{
     Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome,
@@ -67,8 +68,24 @@ pub(super) enum Work {
         /// What keeps both places valid.
         _owners: [Arc<dyn Any + Send + Sync>; 2],
     },
+    /// Nothing, which is done in its turn: when what is before it is, and an operation besides.
+    Marker {
+        after: Option<Arc<Completion>>,
+    },
+    Opaque(OpaqueJob),
     #[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
     Errand(Arc<Errand>),
+}
+
+impl Work {
+    /// Whether dropping it may run code of others.
+    pub fn is_of_others(&self) -> bool {
+        match self {
+            Work::Launch { .. } | Work::Copy { .. } | Work::Marker { .. } => false,
+            Work::Opaque(job) => job.has_work(),
+            Work::Errand(_) => true,
+        }
+    }
 }
 
 impl fmt::Debug for Work {
@@ -76,6 +93,8 @@ impl fmt::Debug for Work {
         match self {
             Work::Launch { grid, .. } => f.debug_tuple("Launch").field(&grid.kernel.name).finish(),
             Work::Copy { copy, .. } => f.debug_tuple("Copy").field(copy).finish(),
+            Work::Marker { .. } => f.write_str("Marker"),
+            Work::Opaque(job) => job.fmt(f),
             Work::Errand(errand) => errand.fmt(f),
         }
     }
@@ -302,7 +321,11 @@ impl Core {
             stream: job.stream,
             name: job.name,
             uses: &job.uses,
-            after: None,
+            after: match &job.work {
+                // Whoever has an event has submitted it before.
+                Work::Marker { after: Some(after) } => after.op.get().copied(),
+                _ => None,
+            },
             urgency: match &job.work {
                 Work::Launch { due, .. } => {
                     Urgency { deadline: due.map(|due| now + due), ..job.urgency }
@@ -318,9 +341,12 @@ impl Core {
                     };
                     Some(LaunchSpec { native, ..*spec })
                 }
-                Work::Copy { .. } | Work::Errand(_) => None,
+                _ => None,
             },
-            opaque: None,
+            opaque: match &job.work {
+                Work::Opaque(job) => Some(job.known),
+                _ => None,
+            },
         };
         let op = self.engine.submit(now, submission, &mut self.actions);
         // The handle was made for this job, and no other job sets it.
@@ -420,7 +446,11 @@ impl Core {
                     Action::Signal { lane, signal } => {
                         self.device.inner.backend.signal(lane, signal);
                     }
-                    Action::Copy { op } => match self.jobs.get(op).map(|work| &work.job.work) {
+                    Action::Copy { op } => match self
+                        .jobs
+                        .get_mut(op)
+                        .map(|work| &mut work.job.work)
+                    {
                         Some(Work::Copy { copy, .. }) => {
                             // SAFETY: the job owns both places until the copy is done.
                             unsafe { self.device.inner.backend.copy(op, *copy) };
@@ -428,6 +458,19 @@ impl Core {
                         Some(Work::Errand(errand)) => {
                             errand.start();
                             self.errands.push((op, errand.clone()));
+                        }
+                        Some(Work::Marker { .. }) => {
+                            self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
+                        }
+                        Some(Work::Opaque(job)) => {
+                            if self.cohorts.is_empty() {
+                                // What it loads may wait for all that runs, the device's own blocks included.
+                                self.device.inner.backend.rest();
+                            }
+                            if !job.start(op) {
+                                self.fault(now, op, "its thread has ended".into());
+                                self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
+                            }
                         }
                         Some(Work::Launch { .. }) | None => {}
                     },
@@ -530,7 +573,7 @@ impl Core {
         let kernel = job.name;
         let tasks = match &job.work {
             Work::Launch { spec, .. } => spec.tasks,
-            Work::Copy { .. } | Work::Errand(_) => 0,
+            _ => 0,
         };
         let is_over = match &job.work {
             Work::Errand(errand) => errand.end().is_some(),

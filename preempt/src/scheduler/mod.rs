@@ -8,6 +8,8 @@
 //! | `stream` | launches and copies, and what is checked before they are taken in |
 //! | `room` | how many operations of a stream can be outstanding |
 //! | `scope` | launches with borrowed arguments |
+//! | `event` | order between streams |
+//! | `opaque` | code of others that puts work into a stream of the device's own |
 //! | `errand` | work that somebody else does, in the order of a stream |
 //! | `handle` | results |
 //! | `estimates` | how long launches take |
@@ -32,7 +34,9 @@ mod baton;
 mod core;
 mod errand;
 mod estimates;
+mod event;
 mod handle;
+mod opaque;
 mod room;
 mod scope;
 mod shared;
@@ -40,7 +44,9 @@ mod stream;
 
 #[cfg(feature = "cust")]
 pub(crate) use errand::Errand;
+pub use event::Event;
 pub use handle::{Handle, Output};
+pub use opaque::Opaque;
 pub use scope::Scope;
 pub(crate) use shared::Shared;
 use shared::{Closer, Settings};

@@ -223,7 +223,6 @@ impl Stream {
         self.submit(name, Vec::new(), Work::Errand(errand), ())
     }
 
-    #[cfg(any(test, feature = "cust"))]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -250,7 +249,7 @@ impl Stream {
         self.submit(COPY, uses, Work::Copy { copy, _owners: [from_owner, to_owner] }, keep)
     }
 
-    fn submit<O: super::Output>(
+    pub(super) fn submit<O: super::Output>(
         &self,
         name: &'static str,
         uses: Vec<Use>,
