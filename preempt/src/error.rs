@@ -136,6 +136,12 @@ pub enum Error {
         /// The kernel's name, or what the copy is called.
         name: &'static str,
     },
+    /// An event of another scheduler.
+    #[error(
+        "the event was recorded in a stream of another scheduler, which orders only its own streams; have the host \
+         wait for it with `Event::synchronize`"
+    )]
+    ForeignEvent,
     /// Memory that was passed by its address, and is not there.
     #[error(
         "`{name}` is passed {bytes} bytes at {address:#x}, which do not lie in one allocation of this \

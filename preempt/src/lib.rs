@@ -45,6 +45,8 @@
 //! | | |
 //! | --- | --- |
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
+//! | [`Event`] | order between streams |
+//! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there |
 //! | [`policy`] | who runs on which SMs |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
@@ -88,7 +90,7 @@ mod text;
 pub mod tune;
 
 pub use buffer::Buffer;
-pub use device::{Device, Properties, SignalPath};
+pub use device::{Device, Properties, RawStream, SignalPath};
 pub use engine::{LaunchId, LaunchReport};
 pub use error::Error;
 pub use module::Module;
@@ -97,4 +99,4 @@ pub use preempt_device;
 pub use preempt_device::host::{Amortize, BorrowingCall, Call, Dim3, Preemption};
 pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
-pub use scheduler::{Handle, Output, Scheduler, SchedulerBuilder, Scope, Stream};
+pub use scheduler::{Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stream};

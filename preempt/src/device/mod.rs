@@ -1,7 +1,9 @@
 //! Devices: what executes the engine's actions.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -224,6 +226,29 @@ pub(crate) struct Native {
     pub ticket: u32,
 }
 
+/// A stream of the device's own API, for [opaque work](crate::Stream::opaque).
+#[derive(Clone, Copy, Debug)]
+pub struct RawStream(*mut c_void);
+
+impl RawStream {
+    /// Of a device whose API has no streams.
+    const NONE: RawStream = RawStream(ptr::null_mut());
+
+    fn new(stream: *mut c_void) -> RawStream {
+        RawStream(stream)
+    }
+
+    /// The `CUstream` (a `cudaStream_t`, too), in the device's primary context; `None` on the CPU device. It is the
+    /// scheduler's: do not destroy it, and use it only while the work is called.
+    pub fn as_raw(self) -> Option<*mut c_void> {
+        (!self.0.is_null()).then_some(self.0)
+    }
+}
+
+/// Work of others: puts something into the stream that it is given. What went wrong, if something did; it does not
+/// panic.
+pub(crate) type OpaqueWork = Box<dyn FnOnce(RawStream) -> Result<(), String> + Send>;
+
 /// A copy between the device and the host, or on the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
@@ -255,9 +280,9 @@ unsafe impl Send for ControlMemory {}
 /// What a device reports, beside the posts of cohorts.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// A copy is over.
+    /// A copy is over, or opaque work.
     CopyDone(OpKey),
-    /// A launch went wrong; its cohorts still post.
+    /// A launch, a copy or opaque work went wrong; it still ends.
     Fault(OpKey, Arc<str>),
     /// The device is lost to this process: nothing that it was given ends, or is reported, any more.
     Lost(Arc<str>),
@@ -352,6 +377,11 @@ pub(crate) trait Backend: Send + Sync {
     ///
     /// Both places are valid for the copy until it is reported as over.
     unsafe fn copy(&self, op: OpKey, copy: Copy);
+
+    /// Calls `work`. The operation is over, and reported as a copy, when everything is done that it has put into the
+    /// stream. Only one thread calls this, which may wait; it is not called for an operation of a scheduler that is
+    /// gone.
+    fn opaque(&self, op: OpKey, work: OpaqueWork);
 
     /// Appends what was not reported yet. A fault comes before the post of its cohort can be
     /// read.

@@ -12,6 +12,7 @@ impl Engine {
     /// Ends everything, since nobody will report what was on the device.
     pub(super) fn lose_device(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.lanes.clear();
+        self.running_opaque = 0;
         for op in self.ops.values_mut() {
             match &mut op.launch {
                 Some(launch) => launch.cohorts = Default::default(),
@@ -59,6 +60,8 @@ impl Engine {
             (Phase::Blocked, _, Some(outcome)) => {
                 op.phase = Phase::Finished;
                 actions.push(Action::Finish { op: key, outcome });
+                self.stop_draining(key);
+                self.reconsider(now, [key]);
             }
             (Phase::Blocked, ..) => self.flush(key, actions),
             (_, Some(_), Some(outcome)) => self.finish(now, key, outcome, actions),
@@ -85,6 +88,9 @@ impl Engine {
         mut outcome: Outcome,
         actions: &mut Vec<Action>,
     ) {
+        if let Some(opaque) = self.ops[key].opaque {
+            self.end_opaque(key, opaque, outcome);
+        }
         let launch = self.ops[key].launch.as_ref();
         if let (Outcome::Done(report), Some(launch)) = (&mut outcome, launch) {
             report.sm_time = launch.sm_time(now, self.ledger.sms());
@@ -131,7 +137,7 @@ impl Engine {
                 self.released.push_back(successor);
             }
         }
-        self.spare_successors.push(successors);
+        self.spare_keys.push(successors);
         if is_out {
             self.retire(key, actions);
         }
@@ -145,6 +151,8 @@ impl Engine {
         }
         op.uses.clear();
         self.spare_uses.push(op.uses);
+        op.waits_for.clear();
+        self.spare_keys.push(op.waits_for);
         actions.push(Action::Retire { op: key });
     }
 

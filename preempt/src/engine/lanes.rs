@@ -100,6 +100,10 @@ impl Lanes {
         self.all[lane as usize].cohorts.is_empty()
     }
 
+    pub fn all_free(&self) -> bool {
+        self.all.iter().all(|lane| lane.cohorts.is_empty())
+    }
+
     /// The last cohort, if there is room behind it.
     pub fn tail(&self, lane: LaneIndex) -> Option<(OpKey, usize)> {
         let cohorts = &self.all[lane as usize].cohorts;

@@ -7,12 +7,10 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 use super::controls::ControlUse;
 use super::lanes::LaneIndex;
 use super::ledger;
-use crate::policy::Urgency;
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchSpec {
-    pub urgency: Urgency,
     pub tasks: u32,
     /// How long all of it takes with as many SMs as it can fill, if anybody knows.
     pub predicted: Option<Duration>,
@@ -278,7 +276,6 @@ mod tests {
     /// A launch that fills the device for 100 ms, or so it is thought, and has had it since then.
     fn launch() -> Launch {
         let spec = LaunchSpec {
-            urgency: Urgency::default(),
             tasks: 1000,
             predicted: Some(at(100)),
             yield_overhead: Duration::ZERO,

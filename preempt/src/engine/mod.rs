@@ -4,11 +4,12 @@
 //! happened, [`Engine::settle`] asks the policy, and all of them append [`Action`]s for a device
 //! and for whoever waits. States, and races by name, are in `README.md` beside this file.
 
-use std::collections::VecDeque;
+use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
 use preempt_device::abi::{Posted, Signal, SmRange};
+use rustc_hash::FxHashSet;
 use slotmap::{SlotMap, new_key_type};
 
 use crate::device::LaneCount;
@@ -20,10 +21,12 @@ mod ending;
 mod lanes;
 mod launch;
 mod ledger;
+mod opaque;
 mod order;
 mod planning;
 #[cfg(test)]
 mod tests;
+mod urgency;
 
 use controls::Controls;
 pub(crate) use controls::{ControlIndex, ControlUse};
@@ -34,8 +37,10 @@ use launch::Launch;
 pub use launch::LaunchReport;
 pub(crate) use launch::LaunchSpec;
 use ledger::Ledger;
+pub(crate) use opaque::Opaque;
 pub(crate) use order::{BufferId, Use};
 use order::{End, Order};
+use urgency::arrival;
 
 new_key_type! {
     /// A launch or a copy.
@@ -59,8 +64,13 @@ pub(crate) struct Submission<'a> {
     /// The kernel's name; what a copy is called.
     pub name: &'static str,
     pub uses: &'a [Use],
-    /// `None` for a copy.
+    /// An operation that it waits for besides, wherever that one is.
+    pub after: Option<OpKey>,
+    pub urgency: Urgency,
+    /// `None` for a copy, and for opaque work.
     pub launch: Option<LaunchSpec>,
+    /// `None` for a copy, and for a launch.
+    pub opaque: Option<Opaque>,
 }
 
 /// What happened.
@@ -70,7 +80,7 @@ pub(crate) enum Event {
     CohortOut { op: OpKey, slot: u8, posted: Posted },
     /// The device did not take a cohort.
     Refused { op: OpKey, slot: u8 },
-    /// A copy is over.
+    /// A copy is over, or opaque work with all that it has put on the device.
     CopyDone { op: OpKey },
     /// A launch or copy went wrong. The device still reports when it is out or over.
     Fault { op: OpKey },
@@ -106,7 +116,7 @@ pub(crate) enum Action {
     Launch(CohortOrder),
     /// Write a lane's signal word.
     Signal { lane: LaneIndex, signal: Signal },
-    /// Start a copy.
+    /// Start a copy, or opaque work.
     Copy { op: OpKey },
     /// Tell whoever waits. Once for each operation.
     Finish { op: OpKey, outcome: Outcome },
@@ -184,10 +194,18 @@ struct Op {
     blockers: u32,
     foreign_blockers: u32,
     successors: Vec<OpKey>,
+    /// Those that this one waited for when it came. Some may be over.
+    waits_for: Vec<OpKey>,
+    /// Its place in the order of submission.
+    number: u64,
+    /// What it asks for itself, and with all that wait for it.
+    urgency: Urgency,
+    effective: Urgency,
     /// The operation after this one in its stream.
     next: Option<OpKey>,
-    /// `None` for a copy.
+    /// `None` for a copy, and for opaque work.
     launch: Option<Launch>,
+    opaque: Option<Opaque>,
     phase: Phase,
     /// Why the operation ends before its work is done.
     verdict: Option<Verdict>,
@@ -196,7 +214,7 @@ struct Op {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// Waits for its blockers ("preparing"), perhaps with a cohort queued on the device behind the
-    /// last of them.
+    /// last of them; or for the device to be drained.
     Blocked,
     /// A copy on the device, or a launch that the policy knows; [`Launch::state`] says more.
     Active,
@@ -244,6 +262,13 @@ pub(crate) struct Engine {
     plans: u64,
     /// When the policy wants to be asked again.
     wake: Option<Duration>,
+    /// Operations that there ever were.
+    submissions: u64,
+    /// Opaque work that waits to have the device alone, or has it; how many pieces of any kind run, and those
+    /// whose first run was.
+    draining: VecDeque<OpKey>,
+    running_opaque: u32,
+    known_opaque: FxHashSet<(&'static str, u64)>,
     /// Something changed that the policy should look at.
     unsettled: bool,
     /// How everything ends that is submitted from now on.
@@ -253,8 +278,10 @@ pub(crate) struct Engine {
     released: VecDeque<OpKey>,
     /// Kept for their capacity.
     losers: Vec<OpKey>,
+    raised: Vec<OpKey>,
+    reconsidered: BinaryHeap<(u64, OpKey)>,
     spare_uses: Vec<Vec<Use>>,
-    spare_successors: Vec<Vec<OpKey>>,
+    spare_keys: Vec<Vec<OpKey>>,
 }
 
 impl fmt::Debug for Engine {
@@ -285,13 +312,19 @@ impl Engine {
             arrivals: 0,
             plans: 0,
             wake: None,
+            submissions: 0,
+            draining: VecDeque::new(),
+            running_opaque: 0,
+            known_opaque: FxHashSet::default(),
             unsettled: false,
             over: None,
             plan: Plan::default(),
             released: VecDeque::new(),
             losers: Vec::new(),
+            raised: Vec::new(),
+            reconsidered: BinaryHeap::new(),
             spare_uses: Vec::new(),
-            spare_successors: Vec::new(),
+            spare_keys: Vec::new(),
         }
     }
 
@@ -324,30 +357,44 @@ impl Engine {
     ) -> OpKey {
         let mut uses = self.spare_uses.pop().unwrap_or_default();
         uses.extend_from_slice(submission.uses);
+        let urgency = submission.urgency;
+        self.submissions += 1;
         let op = self.ops.insert(Op {
             stream: submission.stream,
             name: submission.name,
             uses,
             blockers: 0,
             foreign_blockers: 0,
-            successors: self.spare_successors.pop().unwrap_or_default(),
+            successors: self.spare_keys.pop().unwrap_or_default(),
+            waits_for: Vec::new(),
+            number: self.submissions,
+            urgency,
+            effective: urgency,
             next: None,
             launch: submission.launch.map(|spec| Launch::new(now, spec)),
+            opaque: submission.opaque,
             phase: Phase::Blocked,
             verdict: None,
         });
-        let (mut blockers, mut foreign_blockers) = (0, 0);
+        let mut waits_for = self.spare_keys.pop().unwrap_or_default();
+        let mut foreign_blockers = 0;
+        let after = submission.after.filter(|&after| self.is_in_order(after));
         let ops = &mut self.ops;
-        let before = self.order.enter(op, submission.stream, submission.uses, |before| {
-            let before = &mut ops[before];
+        let mut wait_for = |key: OpKey| {
+            let before = &mut ops[key];
             before.successors.push(op);
-            blockers += 1;
+            waits_for.push(key);
             foreign_blockers += u32::from(before.stream != submission.stream);
-        });
+        };
+        let before = self.order.enter(op, submission.stream, submission.uses, &mut wait_for);
+        after.into_iter().for_each(wait_for);
+        let blockers = waits_for.len() as u32;
+        self.ops[op].waits_for = waits_for;
         self.ops[op].blockers = blockers;
         self.ops[op].foreign_blockers = foreign_blockers;
-        if let Some(verdict) = self.over {
-            self.stop(now, op, verdict, actions);
+        match self.over {
+            Some(verdict) => self.stop(now, op, verdict, actions),
+            None => self.raise(now, op),
         }
         if blockers == 0 {
             self.released.push_back(op);
@@ -360,6 +407,12 @@ impl Engine {
         }
         self.release(now, actions);
         op
+    }
+
+    /// Whether others can be put behind an operation.
+    fn is_in_order(&self, key: OpKey) -> bool {
+        // One that was cancelled in the queue keeps its place until those before it are over.
+        self.ops.get(key).is_some_and(|op| op.phase != Phase::Finished || op.blockers > 0)
     }
 
     /// Takes in what happened. What no longer applies is ignored.
@@ -401,6 +454,10 @@ impl Engine {
                 continue;
             }
             op.phase = Phase::Active;
+            if let Some(opaque) = op.opaque {
+                self.release_opaque(key, opaque, actions);
+                continue;
+            }
             let Some(launch) = &mut op.launch else {
                 actions.push(Action::Copy { op: key });
                 continue;
@@ -413,9 +470,10 @@ impl Engine {
                 launch.set_range(now, bequest, self.ledger.sms());
                 self.finish(now, key, outcome, actions);
             } else if op.verdict.is_none() {
-                let arrival = arrival(key, op.stream, launch);
+                let is_out = launch.is_out();
+                let Some(arrival) = arrival(key, op) else { continue };
                 // One with blocks on the device runs already.
-                if launch.is_out() && !self.admits(now, &arrival) {
+                if is_out && !self.admits(now, &arrival) {
                     self.finish(now, key, Outcome::NotAdmitted, actions);
                     continue;
                 }
@@ -475,6 +533,7 @@ impl Engine {
                 {
                     *phase = Phase::Finished;
                     actions.push(Action::Finish { op: key, outcome });
+                    self.reconsider(now, [key]);
                 }
             }
             Phase::Active => match outcome(launch, *verdict) {
@@ -491,33 +550,6 @@ impl Engine {
         }
     }
 
-    /// Makes launches more urgent, or less, from now on.
-    fn change(&mut self, now: Duration, of: Whose, change: Change) {
-        let keys: Vec<OpKey> = match of {
-            Whose::Launch(key) => vec![key],
-            Whose::Stream(stream) => {
-                let is_of = |(_, op): &(OpKey, &Op)| op.stream == stream;
-                self.ops.iter().filter(is_of).map(|(key, _)| key).collect()
-            }
-        };
-        for key in keys {
-            let Some(Op { launch: Some(launch), stream, .. }) = self.ops.get_mut(key) else {
-                continue;
-            };
-            let urgency = &mut launch.spec.urgency;
-            match change {
-                Change::Priority(priority) => urgency.priority = priority,
-                Change::Weight(weight) => urgency.weight = weight.max(1),
-                Change::Deadline(deadline) => urgency.deadline = deadline,
-            }
-            if launch.arrival.is_some() {
-                let arrival = arrival(key, *stream, launch);
-                self.unsettled = true;
-                self.ask(now, |policy| policy.changed(now, arrival));
-            }
-        }
-    }
-
     fn copy_done(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let Some(Op { launch: None, phase: Phase::Active, verdict, .. }) = self.ops.get(key) else {
             return;
@@ -528,9 +560,4 @@ impl Engine {
         };
         self.finish(now, key, outcome, actions);
     }
-}
-
-fn arrival(key: OpKey, stream: u32, launch: &Launch) -> Arrival {
-    let LaunchSpec { urgency: Urgency { priority, weight, deadline }, tasks, .. } = launch.spec;
-    Arrival { id: LaunchId(key), stream, priority, weight, deadline, tasks }
 }

@@ -24,7 +24,15 @@ impl Engine {
     /// Asks the policy who runs where, if something changed, and acts on it.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.unsettled |= self.wake.is_some_and(|wake| wake <= now);
-        while std::mem::take(&mut self.unsettled) {
+        loop {
+            self.start_drained(actions);
+            if !std::mem::take(&mut self.unsettled) {
+                break;
+            }
+            if self.is_draining() {
+                self.drain(now, actions);
+                continue;
+            }
             if let Err(reason) = self.make_plan(now) {
                 self.replace_policy(now, reason);
                 continue;
@@ -148,6 +156,9 @@ impl Engine {
     /// launches that are ahead of them in that lane. The device starts each when the one before it
     /// is done, or lets it leave if that one has left without being done.
     pub(super) fn queue_ahead(&mut self, lane: LaneIndex, limit: usize, actions: &mut Vec<Action>) {
+        if self.is_draining() {
+            return;
+        }
         let sms = self.ledger.sms();
         for _ in 0..limit {
             let Some((tail, slot)) = self.lanes.tail(lane) else { return };
@@ -268,7 +279,7 @@ impl Engine {
     }
 
     /// Makes the plan true: signals those that lose SMs, then launches blocks on the gained ones.
-    fn follow_plan(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn follow_plan(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let mut losers = std::mem::take(&mut self.losers);
         losers.clear();
@@ -331,9 +342,8 @@ impl Engine {
             .collect();
         known.sort_unstable();
         for (_, key) in known {
-            let op = &self.ops[key];
-            if let Some(launch) = &op.launch {
-                self.policy.arrived(now, arrival(key, op.stream, launch));
+            if let Some(arrival) = arrival(key, &self.ops[key]) {
+                self.policy.arrived(now, arrival);
             }
         }
         self.unsettled = true;

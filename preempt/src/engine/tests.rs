@@ -7,14 +7,45 @@ use std::collections::HashSet;
 use preempt_device::host::Access;
 use proptest::prelude::*;
 
-use self::world::{LANES, NOW, World};
+use self::world::{Asked, LANES, NOW, World};
 use super::*;
 use crate::policy::{DeviceView, StaticPriority};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Launch { stream: u32, priority: i32, tasks: u32, uses: Vec<(u64, bool)>, native: bool },
-    Copy { stream: u32, uses: Vec<(u64, bool)> },
+    Launch {
+        stream: u32,
+        priority: i32,
+        tasks: u32,
+        uses: Vec<(u64, bool)>,
+        native: bool,
+    },
+    Copy {
+        stream: u32,
+        priority: i32,
+        uses: Vec<(u64, bool)>,
+    },
+    /// Waits for any operation, in a stream where nothing else may be.
+    Wait {
+        stream: u32,
+        priority: i32,
+        after: usize,
+    },
+    Opaque {
+        stream: u32,
+        variant: u64,
+        uses: Vec<(u64, bool)>,
+        exclusive: bool,
+    },
+    Priority {
+        stream: Option<u32>,
+        op: usize,
+        priority: i32,
+    },
+    Deadline {
+        op: usize,
+        due: Option<u64>,
+    },
     Cohort(usize),
     CopyDone(usize),
     Cancel(usize),
@@ -28,7 +59,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(stream, priority, tasks, uses, kind)| {
                 Step::Launch { stream, priority, tasks, uses, native: kind == 0 }
             }),
-        1 => (0u32..4, uses()).prop_map(|(stream, uses)| Step::Copy { stream, uses }),
+        1 => (0u32..4, 0i32..3, uses())
+            .prop_map(|(stream, priority, uses)| Step::Copy { stream, priority, uses }),
+        1 => (0u32..6, 0i32..5, any::<usize>())
+            .prop_map(|(stream, priority, after)| Step::Wait { stream, priority, after }),
+        1 => (0u32..4, 0u64..3, uses(), 0..4).prop_map(|(stream, variant, uses, kind)| {
+            Step::Opaque { stream, variant, uses, exclusive: kind == 0 }
+        }),
+        1 => (prop::option::of(0u32..4), any::<usize>(), -3i32..9)
+            .prop_map(|(stream, op, priority)| Step::Priority { stream, op, priority }),
+        1 => (any::<usize>(), prop::option::of(0u64..9))
+            .prop_map(|(op, due)| Step::Deadline { op, due }),
         20 => any::<usize>().prop_map(Step::Cohort),
         1 => any::<usize>().prop_map(Step::CopyDone),
         1 => any::<usize>().prop_map(Step::Cancel),
@@ -56,8 +97,29 @@ fn run(world: &mut World, steps: Vec<Step>) {
             Step::Launch { stream, priority, tasks, uses, native } => {
                 world.submit_as(stream, priority, tasks, &distinct(uses), native);
             }
-            Step::Copy { stream, uses } => {
-                world.submit(stream, 0, 0, &distinct(uses));
+            Step::Copy { stream, priority, uses } => {
+                world.submit(stream, priority, 0, &distinct(uses));
+            }
+            Step::Wait { stream, priority, after } => {
+                let count = world.ops.len().max(1);
+                let after = world.ops.get(after % count).map(|(op, _)| *op);
+                world.ask(Asked { stream, priority, after, ..Asked::default() });
+            }
+            Step::Opaque { stream, variant, uses, exclusive } => {
+                let opaque = Some(Opaque { name: "opaque", variant, exclusive });
+                world.ask(Asked { stream, uses: &distinct(uses), opaque, ..Asked::default() });
+            }
+            Step::Priority { stream: Some(stream), priority, .. } => {
+                world.change(Whose::Stream(stream), Change::Priority(Priority(priority)));
+            }
+            Step::Priority { op, priority, .. } if !world.ops.is_empty() => {
+                let op = world.ops[op % world.ops.len()].0;
+                world.change(Whose::Launch(op), Change::Priority(Priority(priority)));
+            }
+            Step::Deadline { op, due } if !world.ops.is_empty() => {
+                let op = world.ops[op % world.ops.len()].0;
+                let due = due.map(Duration::from_secs);
+                world.change(Whose::Launch(op), Change::Deadline(due));
             }
             Step::Cohort(index) if !world.cohorts.is_empty() => {
                 world.step_cohort(index % world.cohorts.len());
@@ -345,7 +407,15 @@ fn a_lost_device_ends_everything() {
     assert!(!world.engine.is_busy());
     let late = world.engine.submit(
         NOW,
-        Submission { stream: 0, name: "late", uses: &[], launch: None },
+        Submission {
+            stream: 0,
+            name: "late",
+            uses: &[],
+            after: None,
+            urgency: Urgency::default(),
+            launch: None,
+            opaque: None,
+        },
         &mut world.actions,
     );
     let refused = |action: &Action| matches!(action, Action::Finish { op, outcome: Outcome::Failed } if *op == late);
@@ -447,7 +517,6 @@ fn a_report_tells_when_what_happened() {
     let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     let spec = LaunchSpec {
-        urgency: Urgency::default(),
         tasks: 2,
         predicted: None,
         yield_overhead: Duration::ZERO,
@@ -455,7 +524,15 @@ fn a_report_tells_when_what_happened() {
         on_last_sm: 1,
         native: false,
     };
-    let submission = Submission { stream: 0, name: "model", uses: &[], launch: Some(spec) };
+    let submission = Submission {
+        stream: 0,
+        name: "model",
+        uses: &[],
+        after: None,
+        urgency: Urgency::default(),
+        launch: Some(spec),
+        opaque: None,
+    };
     let first = engine.submit(at(1), submission, &mut actions);
     engine.settle(at(1), &mut actions);
     let second = engine.submit(at(2), submission, &mut actions);
@@ -480,4 +557,111 @@ fn a_report_tells_when_what_happened() {
         [at(2), at(5), at(5), at(5), at(0)],
         "nobody knows for how long"
     );
+}
+
+fn effective(world: &World, op: OpKey) -> i32 {
+    world.engine.ops[op].effective.priority.0
+}
+
+#[test]
+fn what_an_urgent_launch_waits_for_is_as_urgent_until_that_one_is_cancelled() {
+    let write = [Use { buffer: BufferId::Own(0), access: Access::Write, overwrites: false }];
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let low = world.submit(0, 0, 1000, &write);
+    let behind = world.submit(0, 0, 10, &[]);
+    let medium = world.submit(1, 5, 1000, &[]);
+    let range = |world: &World, op| world.engine.ops[op].launch.as_ref().map(|launch| launch.range);
+    assert_eq!(range(&world, low), Some(SmRange::EMPTY));
+    // Through an event, opaque work and a buffer.
+    let opaque = Opaque { name: "opaque", variant: 0, exclusive: false };
+    let event = world.ask(Asked { stream: 2, after: Some(low), ..Asked::default() });
+    world.ask(Asked { stream: 2, opaque: Some(opaque), uses: &write, ..Asked::default() });
+    let urgent = world.submit(3, 9, 1, &write);
+    assert_eq!([low, event, behind].map(|op| effective(&world, op)), [9, 9, 0]);
+    assert!(range(&world, low) != Some(SmRange::EMPTY), "it goes on, before the other one");
+    world.handle(Event::Cancel { op: urgent });
+    assert_eq!([low, event, medium].map(|op| effective(&world, op)), [0, 0, 5]);
+    assert_eq!(range(&world, low), Some(SmRange::EMPTY), "it has given it back");
+    world.run_out();
+}
+
+#[test]
+fn a_launch_that_becomes_urgent_makes_those_before_it_urgent() {
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let first = world.submit(0, 0, 10, &[]);
+    let second = world.submit(0, 0, 10, &[]);
+    let third = world.submit(0, 0, 10, &[]);
+    world.change(Whose::Launch(second), Change::Priority(Priority(7)));
+    world.change(Whose::Launch(second), Change::Deadline(Some(Duration::from_secs(1))));
+    assert_eq!([first, second, third].map(|op| effective(&world, op)), [7, 7, 0]);
+    assert_eq!(world.engine.ops[first].effective.deadline, Some(Duration::from_secs(1)));
+    world.change(Whose::Stream(0), Change::Priority(Priority(3)));
+    assert_eq!([first, second, third].map(|op| effective(&world, op)), [3, 3, 3]);
+    world.run_out();
+}
+
+#[test]
+fn the_first_run_of_opaque_work_has_the_device_alone() {
+    let opaque = |variant, exclusive| Some(Opaque { name: "opaque", variant, exclusive });
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let launch = world.submit(0, 0, 1000, &[]);
+    (0..10).for_each(|_| world.step_cohort(0));
+    let mut run = |opaque| {
+        let op = world.ask(Asked { stream: 1, opaque, ..Asked::default() });
+        let urgent = world.submit(2, 9, 1, &[]);
+        // `check_alone` sees to it that nothing else is on the device then.
+        let mut left = 0;
+        while !world.copies.contains(&op) {
+            world.step_cohort(0);
+            left += 1;
+        }
+        let copy = world.copies.iter().position(|copy| *copy == op).expect("it runs");
+        if left > 0 {
+            assert!(!world.op(urgent).started && world.op(launch).finished.is_none());
+        }
+        world.step_copy(copy);
+        while world.op(urgent).finished.is_none() {
+            (0..world.cohorts.len()).rev().for_each(|index| world.step_cohort(index));
+        }
+        left > 0
+    };
+    assert!(run(opaque(0, false)), "the first one");
+    assert!(!run(opaque(0, false)), "nobody leaves for the second one");
+    assert!(run(opaque(1, false)), "another variant");
+    assert!(run(opaque(0, true)), "one that is always alone");
+    world.run_out();
+    let Some(Outcome::Done(report)) = world.op(launch).finished else { panic!("done") };
+    assert_eq!(report.tasks, 1000);
+}
+
+#[test]
+fn opaque_work_that_is_cancelled_while_launches_leave_lets_them_stay() {
+    let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive: false });
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let launch = world.submit(0, 0, 100, &[]);
+    (0..10).for_each(|_| world.step_cohort(0));
+    let cancelled = world.ask(Asked { stream: 1, opaque, ..Asked::default() });
+    let behind = world.submit(1, 0, 1, &[]);
+    world.handle(Event::Cancel { op: cancelled });
+    world.run_out();
+    assert_eq!(world.op(cancelled).finished, Some(Outcome::Cancelled { done: 0 }));
+    for op in [launch, behind] {
+        assert!(matches!(world.op(op).finished, Some(Outcome::Done(_))));
+    }
+}
+
+#[test]
+fn opaque_work_that_failed_has_not_had_its_first_run() {
+    let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive: false });
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let op = world.ask(Asked { stream: 0, opaque, ..Asked::default() });
+    world.op(op).failed = true;
+    world.handle(Event::Fault { op });
+    world.step_copy(0);
+    assert_eq!(world.op(op).finished, Some(Outcome::Failed));
+    world.submit(1, 0, 100, &[]);
+    (0..3).for_each(|_| world.step_cohort(0));
+    world.ask(Asked { stream: 0, opaque, ..Asked::default() });
+    assert!(world.copies.is_empty(), "it waits for the launch to leave");
+    world.run_out();
 }

@@ -139,4 +139,9 @@ impl Plan {
     pub fn grant(&mut self, launch: LaunchId, range: SmRange) {
         self.grants.push((launch, range));
     }
+
+    /// What was granted until now, for policies that ask others.
+    pub fn grants(&self) -> &[(LaunchId, SmRange)] {
+        &self.grants
+    }
 }

@@ -17,6 +17,7 @@ use super::estimates::Estimates;
 use super::forecast::Forecast;
 use super::handle::Completion;
 use super::lock;
+use super::opaque::OpaqueJob;
 use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
 use crate::engine::{
     Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaneIndex, LaunchReport,
@@ -49,6 +50,8 @@ pub(super) struct Job {
     pub stream: u32,
     pub name: &'static str,
     pub uses: Vec<Use>,
+    /// Without a deadline: that depends on when it is submitted.
+    pub urgency: Urgency,
     pub work: Work,
 }
 
@@ -67,8 +70,24 @@ pub(super) enum Work {
         /// What keeps both places valid.
         _owners: [Arc<dyn Any + Send + Sync>; 2],
     },
+    /// Nothing, which is done in its turn: when what is before it is, and an operation besides.
+    Marker {
+        after: Option<Arc<Completion>>,
+    },
+    Opaque(OpaqueJob),
     #[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
     Errand(Arc<Errand>),
+}
+
+impl Work {
+    /// Whether dropping it may run code of others.
+    pub fn is_of_others(&self) -> bool {
+        match self {
+            Work::Launch { .. } | Work::Copy { .. } | Work::Marker { .. } => false,
+            Work::Opaque(job) => job.has_work(),
+            Work::Errand(_) => true,
+        }
+    }
 }
 
 impl fmt::Debug for Work {
@@ -76,6 +95,8 @@ impl fmt::Debug for Work {
         match self {
             Work::Launch { grid, .. } => f.debug_tuple("Launch").field(&grid.kernel.name).finish(),
             Work::Copy { copy, .. } => f.debug_tuple("Copy").field(copy).finish(),
+            Work::Marker { .. } => f.write_str("Marker"),
+            Work::Opaque(job) => job.fmt(f),
             Work::Errand(errand) => errand.fmt(f),
         }
     }
@@ -319,9 +340,19 @@ impl Core {
             stream: job.stream,
             name: job.name,
             uses: &job.uses,
+            after: match &job.work {
+                // Whoever has an event has submitted it before.
+                Work::Marker { after: Some(after) } => after.op.get().copied(),
+                _ => None,
+            },
+            urgency: match &job.work {
+                Work::Launch { due, .. } => {
+                    Urgency { deadline: due.map(|due| now + due), ..job.urgency }
+                }
+                _ => job.urgency,
+            },
             launch: match &job.work {
-                Work::Launch { grid, spec, preemption, due, .. } => {
-                    let urgency = Urgency { deadline: due.map(|due| now + due), ..spec.urgency };
+                Work::Launch { grid, spec, preemption, .. } => {
                     let native = match preemption {
                         Preemption::Software => false,
                         Preemption::Native => true,
@@ -329,9 +360,13 @@ impl Core {
                     };
                     let predicted = self.forecast.predict(&grid.features(spec.tasks));
                     let yield_overhead = self.forecast.yield_overhead(grid.kernel);
-                    Some(LaunchSpec { native, urgency, predicted, yield_overhead, ..*spec })
+                    Some(LaunchSpec { native, predicted, yield_overhead, ..*spec })
                 }
-                Work::Copy { .. } | Work::Errand(_) => None,
+                _ => None,
+            },
+            opaque: match &job.work {
+                Work::Opaque(job) => Some(job.known),
+                _ => None,
             },
         };
         let op = self.engine.submit(now, submission, &mut self.actions);
@@ -436,7 +471,11 @@ impl Core {
                         self.tell(now, lane, signal);
                         self.device.inner.backend.signal(lane, signal);
                     }
-                    Action::Copy { op } => match self.jobs.get(op).map(|work| &work.job.work) {
+                    Action::Copy { op } => match self
+                        .jobs
+                        .get_mut(op)
+                        .map(|work| &mut work.job.work)
+                    {
                         Some(Work::Copy { copy, .. }) => {
                             // SAFETY: the job owns both places until the copy is done.
                             unsafe { self.device.inner.backend.copy(op, *copy) };
@@ -444,6 +483,19 @@ impl Core {
                         Some(Work::Errand(errand)) => {
                             errand.start();
                             self.errands.push((op, errand.clone()));
+                        }
+                        Some(Work::Marker { .. }) => {
+                            self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
+                        }
+                        Some(Work::Opaque(job)) => {
+                            if self.cohorts.is_empty() {
+                                // What it loads may wait for all that runs, the device's own blocks included.
+                                self.device.inner.backend.rest();
+                            }
+                            if !job.start(op) {
+                                self.fault(now, op, "its thread has ended".into());
+                                self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
+                            }
                         }
                         Some(Work::Launch { .. }) | None => {}
                     },
@@ -581,7 +633,7 @@ impl Core {
         let kernel = job.name;
         let tasks = match &job.work {
             Work::Launch { spec, .. } => spec.tasks,
-            Work::Copy { .. } | Work::Errand(_) => 0,
+            _ => 0,
         };
         let is_over = match &job.work {
             Work::Errand(errand) => errand.end().is_some(),

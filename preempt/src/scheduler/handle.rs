@@ -193,6 +193,15 @@ impl<T: Output> Handle<T> {
         Handle { shared, completion, keep }
     }
 
+    pub(super) fn completion(&self) -> &Arc<Completion> {
+        &self.completion
+    }
+
+    /// Whether this scheduler has the operation.
+    pub(super) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
     /// Another handle for the same operation, without its result.
     pub(super) fn untyped(&self) -> Handle<()> {
         Handle::new(self.shared.clone(), self.completion.clone(), ())

@@ -8,6 +8,8 @@
 //! | `stream` | launches and copies, and what is checked before they are taken in |
 //! | `room` | how many operations of a stream can be outstanding |
 //! | `scope` | launches with borrowed arguments |
+//! | `event` | order between streams |
+//! | `opaque` | code of others that puts work into a stream of the device's own |
 //! | `errand` | work that somebody else does, in the order of a stream |
 //! | `handle` | results |
 //! | `forecast` | what launches are expected to take, and to take to yield |
@@ -35,8 +37,10 @@ mod baton;
 mod core;
 mod errand;
 mod estimates;
+mod event;
 mod forecast;
 mod handle;
+mod opaque;
 mod profile;
 mod room;
 mod scope;
@@ -45,7 +49,9 @@ mod stream;
 
 #[cfg(feature = "cust")]
 pub(crate) use errand::Errand;
+pub use event::Event;
 pub use handle::{Handle, Output};
+pub use opaque::Opaque;
 pub use scope::Scope;
 pub(crate) use shared::Shared;
 use shared::{Closer, Settings};

@@ -7,6 +7,7 @@
 use std::fmt;
 #[cfg(feature = "cust")]
 use std::sync::Weak;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 use preempt_device::host::Preemption;
 
 use super::baton::Baton;
-use super::core::{Core, InFlight, Job, Message, News, Rest, Target, Work};
+use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::handle::Completion;
+use super::opaque::{OpaqueThread, Task};
 use super::{contain, lock};
 use crate::device::{Device, SignalPath};
 use crate::engine::Change;
@@ -49,6 +51,8 @@ pub(crate) struct Shared {
     /// Whether the device was given back.
     released: Mutex<bool>,
     release: Condvar,
+    /// Calls opaque work, from the first time that there is some.
+    opaque: OnceLock<OpaqueThread>,
     /// Calls `cust`, from the first time that somebody needs it.
     #[cfg(feature = "cust")]
     helper: OnceLock<crate::cust::Helper>,
@@ -107,6 +111,7 @@ impl Shared {
             in_flight,
             released: Mutex::new(false),
             release: Condvar::new(),
+            opaque: OnceLock::new(),
             #[cfg(feature = "cust")]
             helper: OnceLock::new(),
             poller: OnceLock::new(),
@@ -156,6 +161,16 @@ impl Shared {
     /// Has the poller look. Whoever calls this need not be able to run code of others.
     pub fn announce(&self) {
         self.device.inner.backend.announce();
+    }
+
+    /// Where opaque work goes.
+    pub(super) fn opaque_thread(&self) -> Result<Sender<Task>, Error> {
+        if self.opaque.get().is_none() {
+            // If another thread was faster, this one ends.
+            let _ = self.opaque.set(OpaqueThread::start(self.device.clone())?);
+        }
+        let none = Error::SchedulerDropped { done: 0, tasks: 0 };
+        self.opaque.get().map(OpaqueThread::sender).ok_or(none)
     }
 
     /// The thread that calls `cust`, which `start` starts.
@@ -214,7 +229,7 @@ impl Shared {
             self.in_flight.none.notify_all();
         }
         let (own, of_others): (Vec<_>, Vec<_>) =
-            news.retired.into_iter().partition(|job| !matches!(job.work, Work::Errand(_)));
+            news.retired.into_iter().partition(|job| !job.work.is_of_others());
         drop(own);
         if !news.wakers.is_empty() || !of_others.is_empty() {
             // They are code of others, or hold what others may have a destructor for: nobody can rely on
@@ -320,15 +335,18 @@ impl Drop for Closer {
         shared.baton.close(Message::Close);
         shared.drive();
         shared.wake_poller();
-        // The last scheduler may be dropped by a waker that the poller calls.
-        if !shared.is_poller() {
+        let opaque = shared.opaque.get();
+        let mut is_released = false;
+        // The last scheduler may be dropped by a waker that the poller calls, or by opaque work, which is not over
+        // by then.
+        if !shared.is_poller() && !opaque.is_some_and(OpaqueThread::is_current) {
             let released = lock(&shared.released);
             let wait = |released: &mut bool| !*released;
             let (released, _) = shared
                 .release
                 .wait_timeout_while(released, CLOSE_TIMEOUT, wait)
                 .unwrap_or_else(PoisonError::into_inner);
-            let is_released = *released;
+            is_released = *released;
             drop(released);
             // It may hold the last reference to the device, which must not be freed while the process
             // ends.
@@ -336,6 +354,10 @@ impl Drop for Closer {
                 // It has told of its panic, if it had one.
                 let _ = poller.join();
             }
+        }
+        if let Some(thread) = opaque {
+            // If the device is given back, everything is over.
+            thread.stop(is_released);
         }
         #[cfg(feature = "cust")]
         if let Some(helper) = shared.helper.get() {

@@ -120,10 +120,9 @@ impl Stream {
         let uses = self.buffer_uses(&call)?;
 
         let Dim3 { x, y, z } = call.grid_dim();
-        let Terms { priority, weight, due } = *lock(&self.terms);
+        let due = lock(&self.terms).due;
         let work = Work::Launch {
             spec: LaunchSpec {
-                urgency: Urgency { priority, weight, deadline: None },
                 tasks,
                 // Filled in when it is taken in.
                 predicted: None,
@@ -222,7 +221,6 @@ impl Stream {
         self.submit(name, Vec::new(), Work::Errand(errand), ())
     }
 
-    #[cfg(any(test, feature = "cust"))]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -249,7 +247,7 @@ impl Stream {
         self.submit(COPY, uses, Work::Copy { copy, _owners: [from_owner, to_owner] }, keep)
     }
 
-    fn submit<O: super::Output>(
+    pub(super) fn submit<O: super::Output>(
         &self,
         name: &'static str,
         uses: Vec<Use>,
@@ -259,7 +257,9 @@ impl Stream {
         self.room.enter(&self.shared);
         let completion = Arc::new(Completion::new(self.room.clone()));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), keep);
-        let job = Job { completion, stream: self.id, name, uses, work };
+        let Terms { priority, weight, .. } = *lock(&self.terms);
+        let urgency = Urgency { priority, weight, deadline: None };
+        let job = Job { completion, stream: self.id, name, uses, urgency, work };
         self.shared.submit(job).inspect_err(|_| self.room.leave())?;
         Ok(handle)
     }

@@ -152,8 +152,8 @@ impl Run<'_> {
         let free = self.machine.costs.free_stops;
         let stop = kernel.stop.unwrap_or(self.machine.costs.stop);
         let stop = if free { Duration::ZERO } else { stop };
+        let urgency = stream.urgency(Duration::from_nanos(now));
         let spec = LaunchSpec {
-            urgency: stream.urgency(Duration::from_nanos(now)),
             tasks: kernel.tasks,
             predicted: match kernel.prediction {
                 Prediction::Unknown => None,
@@ -167,7 +167,15 @@ impl Run<'_> {
             native: self.native,
         };
         let StreamNumber(number) = planned.stream;
-        let submission = Submission { stream: number, name: NAME, uses: &[], launch: Some(spec) };
+        let submission = Submission {
+            stream: number,
+            name: NAME,
+            uses: &[],
+            after: None,
+            urgency,
+            launch: Some(spec),
+            opaque: None,
+        };
         let time = Duration::from_nanos(now);
         let op = self.engine.submit(time, submission, &mut self.actions);
         let mut running =
@@ -189,7 +197,7 @@ impl Run<'_> {
             yields: 0,
             resumes: 0,
             sm_time: Duration::ZERO,
-            deadline: spec.urgency.deadline,
+            deadline: urgency.deadline,
             end: None,
         });
     }

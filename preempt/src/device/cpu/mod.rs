@@ -18,7 +18,7 @@ use preempt_device::host::{Dim3, Kernel};
 
 use super::{
     Backend, ControlMemory, Copy, Drops, ForeignMemory, Grid, LaneCount, Native, Occupancy,
-    Properties, Report, SignalPath,
+    OpaqueWork, Properties, RawStream, Report, SignalPath,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -238,6 +238,13 @@ impl Backend for CpuDevice {
     unsafe fn copy(&self, op: OpKey, copy: Copy) {
         // The thread is there as long as the device is.
         let _ = lock(&self.copies).send((op, copy));
+    }
+
+    fn opaque(&self, op: OpKey, work: OpaqueWork) {
+        if let Err(message) = work(RawStream::NONE) {
+            self.shared.report(Report::Fault(op, message.into()));
+        }
+        self.shared.report(Report::CopyDone(op));
     }
 
     fn poll(&self, reports: &mut Vec<Report>) {

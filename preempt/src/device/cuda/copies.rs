@@ -44,9 +44,9 @@ impl Shared {
         Shared { context: context.clone(), watch, reports, has_reports }
     }
 
-    /// Reports how a copy ended. If it ended because the context is lost, nothing: that is reported
+    /// Reports how a copy or opaque work ended. If it ended because the context is lost, nothing: that is reported
     /// for all together.
-    fn end(&self, op: OpKey, result: Result<(), Error>) {
+    pub fn end(&self, op: OpKey, result: Result<(), Error>) {
         let fault = match result {
             Ok(()) => None,
             Err(Error::ContextLost { .. }) => return,

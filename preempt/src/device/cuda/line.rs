@@ -107,11 +107,16 @@ impl Line {
     /// Bytes between the words of two lines, so that they do not share a cache line.
     pub const WORD_SPACE: usize = 128;
 
-    /// A line with the `index`th word. The context is entered, and nobody else has the word.
+    /// A line of the greatest priority with the `index`th word. The context is entered, and nobody else has the
+    /// word.
     pub fn new(context: &Arc<Context>, words: &Arc<Pinned>, index: usize) -> Result<Line, Error> {
+        Line::on(Stream::new(context, BlockPriority::Greatest)?, words, index)
+    }
+
+    /// A line on a stream of its own.
+    pub fn on(stream: Stream, words: &Arc<Pinned>, index: usize) -> Result<Line, Error> {
         let offset = index * Line::WORD_SPACE;
         assert!(offset + Line::WORD_SPACE <= words.bytes(), "there is a word for each line");
-        let stream = Stream::new(context, BlockPriority::Greatest)?;
         Ok(Line { stream, issued: Mutex::new(0), words: words.clone(), offset })
     }
 

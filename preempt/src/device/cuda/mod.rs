@@ -11,6 +11,7 @@
 //! | `controls`, `drops` | control blocks, posts, lists of dropped chunks |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged` | small and large copies |
+//! | `opaque` | streams for work of others |
 //! | `proxy` | the second way of signals |
 //! | `watch` | waiting for cohorts |
 //! | `probe` | what is tried out before anything runs |
@@ -32,7 +33,7 @@ use preempt_device::host::{Args, Dim3, Kernel};
 
 use super::{
     Backend, ControlMemory, Copy, Device, DeviceInner, Drops, ForeignMemory, Grid, LaneCount,
-    Native, Occupancy, Report, SignalPath,
+    Native, Occupancy, OpaqueWork, Report, SignalPath,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -49,6 +50,7 @@ mod kernels;
 mod lanes;
 mod line;
 mod memory;
+mod opaque;
 mod probe;
 mod proxy;
 mod registers;
@@ -64,8 +66,9 @@ use drops::DropLists;
 use foreign::Foreign;
 use kernels::{Kernels, Launchable};
 use lanes::{LANES, Lanes, Streams};
-use line::Line;
+use line::{BlockPriority, Line, Stream};
 use memory::{Pinned, Pool};
+use opaque::OpaqueStreams;
 use probe::probe;
 use proxy::Proxy;
 use watch::Watch;
@@ -107,6 +110,7 @@ pub(super) struct CudaDevice {
     controls: Controls,
     drops: DropLists,
     copies: Copies,
+    opaque: OpaqueStreams,
     kernels: Kernels,
     pool: Arc<Pool>,
     foreign: Foreign,
@@ -131,7 +135,7 @@ impl CudaDevice {
 
         let _entered = context.enter()?;
         let streams = Streams::new(&context)?;
-        let words = Arc::new(Pinned::new(&context, 6 * Line::WORD_SPACE)?);
+        let words = Arc::new(Pinned::new(&context, (6 + opaque::STREAMS) * Line::WORD_SPACE)?);
         let line = |index| Line::new(&context, &words, index);
         let small_up = Arc::new(line(0)?);
         let lines = Lines {
@@ -142,6 +146,11 @@ impl CudaDevice {
             large_down: line(4)?,
         };
         let pool = Arc::new(Pool::new(&context, line(5)?)?);
+        // Blocks of others wait with those of normal lanes.
+        let opaque = |index: usize| {
+            Line::on(Stream::new(&context, BlockPriority::Least)?, &words, 6 + index)
+        };
+        let opaque = [opaque(0)?, opaque(1)?];
         let lanes = Lanes::new(&context, streams, pool.line().stream().raw())?;
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
@@ -157,6 +166,7 @@ impl CudaDevice {
             controls: Controls::new(&context, &pool)?,
             drops: DropLists::new(&context, &pool, &small_up)?,
             copies: Copies::new(&shared, lines)?,
+            opaque: OpaqueStreams::new(&shared, opaque),
             kernels: Kernels::new(
                 &context,
                 (properties.shared_per_block, properties.shared_per_sm),
@@ -189,7 +199,7 @@ impl CudaDevice {
             }
         }
         // Errors that are not of the context are those of what was put into the stream.
-        let _ = self.copies.check();
+        let _ = self.copies.check().and_then(|()| self.opaque.check());
     }
 }
 
@@ -408,12 +418,18 @@ impl Backend for CudaDevice {
         unsafe { self.copies.start(op, copy) }
     }
 
+    fn opaque(&self, op: OpKey, work: OpaqueWork) {
+        self.opaque.run(op, work);
+    }
+
     fn poll(&self, reports: &mut Vec<Report>) {
         let Some(message) = self.context().lost() else {
+            self.opaque.take_reports(reports);
             return self.copies.take_reports(reports);
         };
         // Relaxed: the scheduler's own lock orders its turns.
         if !self.lost_reported.swap(true, Ordering::Relaxed) {
+            self.opaque.forget();
             self.copies.forget();
             reports.push(Report::Lost(message.clone()));
         }
@@ -432,7 +448,7 @@ impl Backend for CudaDevice {
     }
 
     fn wait(&self, mark: u64, timeout: Duration) {
-        let is_over = || self.news() != mark || self.copies.has_news();
+        let is_over = || self.news() != mark || self.copies.has_news() || self.opaque.has_news();
         self.shared.watch.wait(timeout, is_over, || self.check_for_faults());
     }
 
@@ -469,7 +485,9 @@ impl Drop for CudaDevice {
         let context = self.context();
         // The scheduler waited for what it could. Freeing would wait for the rest.
         let is_idle = context.enter().and_then(|_entered| {
-            self.lanes.streams().iter().try_fold(true, |all, lane| Ok(all & lane.is_idle()?))
+            let mut lanes = self.lanes.streams().iter();
+            let idle = lanes.try_fold(true, |all, lane| Ok::<_, Error>(all & lane.is_idle()?))?;
+            Ok(idle & !self.opaque.check()?)
         });
         if !matches!(is_idle, Ok(true)) {
             context.abandon();

@@ -1,12 +1,13 @@
 //! A model device that does everything in its own time, and holds each action of the engine to its word.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use preempt_device::abi::{Posted, departures};
 use preempt_device::host::Access;
 
 use super::super::*;
-use crate::policy::{Priority, Urgency};
+use crate::policy::{DeviceView, Priority, Urgency};
 
 pub const NOW: Duration = Duration::ZERO;
 
@@ -29,7 +30,12 @@ pub struct Cohort {
 pub struct ModelOp {
     pub stream: u32,
     pub uses: Vec<Use>,
-    /// 0 for a copy.
+    /// An operation that it waits for besides.
+    pub after: Option<OpKey>,
+    /// What it asks for itself.
+    pub urgency: Urgency,
+    pub opaque: Option<Opaque>,
+    /// 0 for a copy, and for opaque work.
     pub tasks: u32,
     pub claimed: u32,
     /// Block-tasks of cohorts that are out.
@@ -39,6 +45,20 @@ pub struct ModelOp {
     pub handed: Option<u32>,
     pub failed: bool,
     pub finished: Option<Outcome>,
+}
+
+/// What is submitted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    pub stream: u32,
+    pub priority: i32,
+    pub deadline: Option<Duration>,
+    /// 0 for a copy, and for opaque work.
+    pub tasks: u32,
+    pub uses: &'a [Use],
+    pub native: bool,
+    pub after: Option<OpKey>,
+    pub opaque: Option<Opaque>,
 }
 
 pub struct World {
@@ -51,6 +71,10 @@ pub struct World {
     pub room: Vec<u32>,
     pub cohorts: Vec<Cohort>,
     pub copies: Vec<OpKey>,
+    /// Opaque work that was run before.
+    pub known_opaque: HashSet<(&'static str, u64)>,
+    /// What the policy heard last of each launch that it knows.
+    pub heard: Heard,
     /// In order of submission.
     pub ops: Vec<(OpKey, ModelOp)>,
     /// The last word of each lane.
@@ -73,8 +97,12 @@ pub struct World {
 
 impl World {
     pub fn new(sms: u32, blocks_per_sm: u32, policy: impl Policy + 'static) -> World {
+        let heard = Heard::default();
+        let policy = Listening { policy, heard: heard.clone() };
         World {
             engine: Engine::new(sms, LANES, Box::new(policy)),
+            known_opaque: HashSet::new(),
+            heard,
             sms,
             blocks_per_sm,
             on_last_sm: blocks_per_sm,
@@ -118,24 +146,30 @@ impl World {
         uses: &[Use],
         native: bool,
     ) -> OpKey {
-        let (priority, blocks_per_sm) = (Priority(priority), self.blocks_per_sm);
-        let on_last_sm = self.on_last_sm;
+        self.ask(Asked { stream, priority, tasks, uses, native, ..Asked::default() })
+    }
+
+    pub fn ask(&mut self, asked: Asked<'_>) -> OpKey {
+        let Asked { stream, priority, deadline, tasks, uses, native, after, opaque } = asked;
+        let urgency = Urgency { priority: Priority(priority), deadline, ..Urgency::default() };
         let spec = LaunchSpec {
-            urgency: Urgency { priority, ..Urgency::default() },
             tasks,
             predicted: None,
             yield_overhead: Duration::ZERO,
-            blocks_per_sm,
-            on_last_sm,
+            blocks_per_sm: self.blocks_per_sm,
+            on_last_sm: self.on_last_sm,
             native,
         };
         let launch = (tasks > 0).then_some(spec);
-        let submission = Submission { stream, name: "model", uses, launch };
+        let name = "model";
+        let submission = Submission { stream, name, uses, after, urgency, launch, opaque };
         let key = self.engine.submit(NOW, submission, &mut self.actions);
-        let uses = uses.to_vec();
         let op = ModelOp {
             stream,
-            uses,
+            uses: uses.to_vec(),
+            after,
+            urgency,
+            opaque,
             tasks,
             claimed: 0,
             done: 0,
@@ -147,6 +181,22 @@ impl World {
         self.ops.push((key, op));
         self.act();
         key
+    }
+
+    /// Changes what an operation asks for, or all of a stream.
+    pub fn change(&mut self, of: Whose, change: Change) {
+        for (key, op) in &mut self.ops {
+            let is_meant = match of {
+                Whose::Launch(launch) => *key == launch,
+                Whose::Stream(stream) => op.stream == stream,
+            };
+            match change {
+                Change::Priority(priority) if is_meant => op.urgency.priority = priority,
+                Change::Deadline(deadline) if is_meant => op.urgency.deadline = deadline,
+                _ => {}
+            }
+        }
+        self.handle(Event::Change { of, change });
     }
 
     pub fn handle(&mut self, event: Event) {
@@ -173,6 +223,7 @@ impl World {
                 }
                 Action::Copy { op } => {
                     self.start(op);
+                    self.check_alone(op);
                     self.copies.push(op);
                 }
                 Action::Finish { op, outcome } => self.finish(op, outcome),
@@ -185,7 +236,63 @@ impl World {
             }
         }
         self.check_urgency();
+        self.check_inheritance();
         self.check_signals(on_device);
+    }
+
+    /// Opaque work that needs the device alone has it.
+    fn check_alone(&mut self, key: OpKey) {
+        let Some(opaque) = self.op(key).opaque else { return };
+        let is_opaque =
+            |(op, model): &&(OpKey, ModelOp)| model.opaque.is_some() && self.copies.contains(op);
+        let beside = self.ops.iter().filter(is_opaque).count();
+        if self.needs_all(opaque) {
+            assert!(self.cohorts.is_empty() && beside == 0, "{opaque:?} has the device alone");
+        }
+    }
+
+    fn needs_all(&self, Opaque { name, variant, exclusive }: Opaque) -> bool {
+        exclusive || !self.known_opaque.contains(&(name, variant))
+    }
+
+    /// What has a place in the order is as urgent as the most urgent of all that wait for it, and the policy knows.
+    fn check_inheritance(&self) {
+        if self.engine.over.is_some() {
+            return;
+        }
+        // The last one first, so that each finds those that wait for it done.
+        let mut waiting: Vec<(&ModelOp, Urgency)> = Vec::new();
+        for (key, op) in self.ops.iter().rev().filter(|(key, _)| self.engine.is_in_order(*key)) {
+            let mut expected = match op.finished {
+                Some(_) => Urgency { priority: Priority(i32::MIN), ..Urgency::default() },
+                None => op.urgency,
+            };
+            for (model, urgency) in &waiting {
+                let conflicts = |a: &Use, b: &Use| {
+                    let both_read = a.access == Access::Read && b.access == Access::Read;
+                    a.buffer == b.buffer && !both_read
+                };
+                let shares = op.uses.iter().any(|a| model.uses.iter().any(|b| conflicts(a, b)));
+                if shares || model.stream == op.stream || model.after == Some(*key) {
+                    expected.priority = expected.priority.max(urgency.priority);
+                    let deadlines = [expected.deadline, urgency.deadline];
+                    expected.deadline = deadlines.into_iter().flatten().min();
+                }
+            }
+            let engine = &self.engine.ops[*key];
+            assert_eq!(engine.effective, expected, "{key:?}, {op:?}");
+            if engine.launch.as_ref().is_some_and(|launch| launch.arrival.is_some())
+                && self.engine.refusal.is_none()
+            {
+                let heard = self.heard.with(|heard| heard.get(&LaunchId(*key)).copied());
+                let heard = heard.map(|arrival| {
+                    let Arrival { priority, weight, deadline, .. } = arrival;
+                    Urgency { priority, weight, deadline }
+                });
+                assert_eq!(heard, Some(expected), "{key:?}");
+            }
+            waiting.push((op, expected));
+        }
     }
 
     /// Whoever lost an SM and is not finished was told to leave it, in the first cohorts.
@@ -214,6 +321,11 @@ impl World {
 
     fn launch(&mut self, order: CohortOrder) {
         assert!(order.blocks > 0 && order.ticket > 0, "{order:?}");
+        for op in self.copies.clone() {
+            let opaque = self.op(op).opaque;
+            let alone = opaque.is_some_and(|opaque| self.needs_all(opaque));
+            assert!(!alone, "{opaque:?} has the device alone");
+        }
         let mut at_head = true;
         for cohort in &self.cohorts {
             if cohort.order.control.control == order.control.control {
@@ -289,8 +401,9 @@ impl World {
         let op = &mut rest[0].1;
         assert!(!op.started && op.finished.is_none());
         op.started = true;
-        for (_, other) in before.iter().filter(|(_, other)| !over(other)) {
+        for (key, other) in before.iter().filter(|(_, other)| !over(other)) {
             assert_ne!(other.stream, op.stream, "a stream runs in order");
+            assert_ne!(op.after, Some(*key), "it waits for the event");
             for (a, b) in other.uses.iter().flat_map(|a| op.uses.iter().map(move |b| (a, b))) {
                 let both_read = a.access == Access::Read && b.access == Access::Read;
                 assert!(a.buffer != b.buffer || both_read, "a writer runs alone");
@@ -321,11 +434,14 @@ impl World {
 
     /// With static priorities, the most urgent launch has all that it can fill.
     fn check_urgency(&self) {
-        let launches = self.engine.ops.values().filter_map(|op| op.launch.as_ref());
-        let known = launches.filter_map(|launch| Some((launch, launch.arrival?)));
-        let first =
-            known.min_by_key(|(launch, arrival)| (-launch.spec.urgency.priority.0, *arrival));
-        if let Some((launch, _)) = first
+        let launches =
+            self.engine.ops.values().filter_map(|op| Some((op.launch.as_ref()?, op.effective)));
+        let known = launches.filter(|(launch, _)| launch.arrival.is_some());
+        let most = known.clone().map(|(_, urgency)| urgency.priority).max();
+        // Of those, the policy knows which one comes first.
+        let mut first = known.filter(|(_, urgency)| Some(urgency.priority) == most);
+        if let (Some((launch, _)), None) = (first.next(), first.next())
+            && !self.engine.is_draining()
             && self.engine.policy_name == "static priority"
         {
             let has = (0..self.sms).filter(|&sm| launch.range.contains(sm)).count() as u32;
@@ -389,6 +505,10 @@ impl World {
 
     pub fn step_copy(&mut self, index: usize) {
         let op = self.copies.remove(index);
+        let model = self.op(op);
+        if let Some(opaque) = model.opaque.filter(|_| !model.failed) {
+            self.known_opaque.insert((opaque.name, opaque.variant));
+        }
         self.handle(Event::CopyDone { op });
     }
 
@@ -419,4 +539,55 @@ fn over(op: &ModelOp) -> bool {
     // One that was cancelled before it started still keeps its place, but touches nothing. One that
     // is done on the device may not have been reported.
     op.finished.is_some() || op.tasks > 0 && op.done == op.tasks
+}
+
+/// What a policy heard of launches that it knows.
+#[derive(Clone, Debug, Default)]
+pub struct Heard(Arc<Mutex<HashMap<LaunchId, Arrival>>>);
+
+impl Heard {
+    fn with<R>(&self, look: impl FnOnce(&mut HashMap<LaunchId, Arrival>) -> R) -> R {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A policy, and what it hears.
+struct Listening<P> {
+    policy: P,
+    heard: Heard,
+}
+
+impl<P: Policy> Policy for Listening<P> {
+    fn name(&self) -> &str {
+        self.policy.name()
+    }
+
+    fn admits(&mut self, now: Duration, launch: &Arrival, device: &dyn DeviceView) -> bool {
+        self.policy.admits(now, launch, device)
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        let before = self.heard.with(|heard| heard.insert(launch.id, launch));
+        assert!(before.is_none(), "it arrives once");
+        self.policy.arrived(now, launch);
+    }
+
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        let before = self.heard.with(|heard| heard.insert(launch.id, launch));
+        assert!(before.is_some(), "it has arrived");
+        self.policy.changed(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        assert!(self.heard.with(|heard| heard.remove(&launch)).is_some(), "it has arrived");
+        self.policy.departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.policy.assign(now, device, plan);
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.policy.wake()
+    }
 }

@@ -1,0 +1,114 @@
+//! Streams that work of others is put into, and when it is done.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::context::Context;
+use super::copies::Shared;
+use super::line::Line;
+use super::lock;
+use crate::device::{OpaqueWork, RawStream, Report};
+use crate::engine::OpKey;
+use crate::error::{Error, caught};
+
+/// So many pieces of work can be on the GPU at the same time. Each takes one of its few hardware queues while it
+/// waits for room.
+pub(super) const STREAMS: usize = 2;
+
+#[derive(Debug)]
+pub(super) struct OpaqueStreams {
+    shared: Arc<Shared>,
+    streams: [OpaqueStream; STREAMS],
+}
+
+#[derive(Debug)]
+struct OpaqueStream {
+    line: Line,
+    /// Operations, the numbers of the line with which they are done, and how their work ended on the host.
+    under_way: Mutex<VecDeque<(OpKey, u64, Result<(), String>)>>,
+    /// What the line had done when reports were taken last.
+    seen: AtomicU64,
+}
+
+impl OpaqueStream {
+    fn new(line: Line) -> OpaqueStream {
+        let seen = AtomicU64::new(line.done());
+        OpaqueStream { line, under_way: Mutex::default(), seen }
+    }
+
+    fn len(&self) -> usize {
+        lock(&self.under_way).len()
+    }
+}
+
+impl OpaqueStreams {
+    pub fn new(shared: &Arc<Shared>, lines: [Line; STREAMS]) -> OpaqueStreams {
+        OpaqueStreams { shared: shared.clone(), streams: lines.map(OpaqueStream::new) }
+    }
+
+    fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// Calls `work`; its operation is reported as over when all is done that it has put into the stream. One thread
+    /// calls this.
+    pub fn run(&self, op: OpKey, work: OpaqueWork) {
+        let entered = match self.context().enter() {
+            Ok(entered) => entered,
+            Err(error) => {
+                let _ = caught(|| drop(work));
+                return self.shared.end(op, Err(error));
+            }
+        };
+        let Some(stream) = self.streams.iter().min_by_key(|stream| stream.len()) else { return };
+        let result = work(RawStream::new(stream.line.stream().raw().cast()));
+        // It may have made another context current.
+        let mut under_way = lock(&stream.under_way);
+        let number = self.context().enter().and_then(|_entered| stream.line.issue(|_| Ok(())));
+        match number {
+            Ok(number) => under_way.push_back((op, number, result)),
+            // Nobody would ever learn when that is over which it has put there.
+            Err(error) => self.context().must(Err(error)),
+        }
+        drop((under_way, entered));
+        self.shared.watch.stir();
+    }
+
+    /// Whether there is something to report.
+    pub fn has_news(&self) -> bool {
+        // Relaxed: whoever sees a difference looks under the lock.
+        self.streams.iter().any(|stream| stream.line.done() != stream.seen.load(Ordering::Relaxed))
+    }
+
+    /// Appends reports of what is done.
+    pub fn take_reports(&self, reports: &mut Vec<Report>) {
+        for OpaqueStream { line, under_way, seen } in &self.streams {
+            let done = line.done();
+            if done == seen.load(Ordering::Relaxed) {
+                continue;
+            }
+            let mut under_way = lock(under_way);
+            while under_way.front().is_some_and(|&(_, number, _)| number <= done) {
+                let Some((op, _, result)) = under_way.pop_front() else { break };
+                reports.extend(result.err().map(|message| Report::Fault(op, message.into())));
+                reports.push(Report::CopyDone(op));
+            }
+            seen.store(done, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets everything: the context is lost.
+    pub fn forget(&self) {
+        self.streams.iter().for_each(|stream| lock(&stream.under_way).clear());
+    }
+
+    /// Finds out whether the context is lost, while work is under way; whether there is any.
+    pub fn check(&self) -> Result<bool, Error> {
+        let mut busy = false;
+        for stream in self.streams.iter().filter(|stream| stream.len() > 0) {
+            busy |= !stream.line.stream().is_idle()?;
+        }
+        Ok(busy)
+    }
+}

@@ -1,0 +1,129 @@
+//! Events: order between streams.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::core::Work;
+use super::handle::Handle;
+use super::stream::Stream;
+use crate::error::Error;
+
+/// What the host and other streams wait for: that everything is done which was in a stream when the event was
+/// recorded there.
+///
+/// Unlike CUDA's events, one stands for one moment: [`Stream::record`] makes a new one each time. Clones are the
+/// same event; any thread can use it.
+///
+/// A kernel that failed, or was cancelled, is over as well: an event orders, and says nothing of results.
+#[derive(Clone)]
+pub struct Event {
+    handle: Arc<Handle<()>>,
+}
+
+impl Event {
+    /// Whether it has happened (`cudaEventQuery`).
+    pub fn is_done(&self) -> bool {
+        matches!(self.handle.try_wait(), Some(Ok(())))
+    }
+
+    /// Waits until it has happened (`cudaEventSynchronize`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SchedulerDropped`] or [`Error::ContextLost`] if it never will.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.handle.wait()
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event").field("is_done", &self.handle.is_done()).finish()
+    }
+}
+
+/// What the operations are called in errors.
+const RECORD: &str = "an event";
+const WAIT: &str = "a wait for an event";
+const SYNCHRONIZE: &str = "a synchronization";
+
+impl Stream {
+    /// Records an event, which happens when everything is done that is in the stream now.
+    ///
+    /// ```
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let (first, second) = (scheduler.stream(0), scheduler.stream(5));
+    /// let event = first.record()?;
+    /// second.wait(&event)?; // nobody waits here; what comes after in `second` does
+    /// # second.synchronize()?;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// It counts as one of the stream's outstanding operations until it happens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SchedulerDropped`].
+    pub fn record(&self) -> Result<Event, Error> {
+        let handle = self.submit(RECORD, Vec::new(), Work::Marker { after: None }, ())?;
+        Ok(Event { handle: Arc::new(handle) })
+    }
+
+    /// Lets what is submitted to this stream from now on wait for an event. Nobody waits here.
+    ///
+    /// What is before the event becomes as urgent as the launches that wait for it, until they have it: a launch
+    /// in between, neither as urgent nor waited for, does not hold them up (priority inheritance; Sha, Rajkumar and
+    /// Lehoczky 1990).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignEvent`] if the event is another scheduler's, or [`Error::SchedulerDropped`].
+    pub fn wait(&self, event: &Event) -> Result<(), Error> {
+        if !event.handle.is_of(self.shared()) {
+            return Err(Error::ForeignEvent);
+        }
+        let after = Some(event.handle.completion().clone());
+        // It says no more than the handles of what comes after.
+        let _: Handle<()> = self.submit(WAIT, Vec::new(), Work::Marker { after }, ())?;
+        Ok(())
+    }
+
+    /// Waits until everything is done that is in the stream now. What went wrong with single operations is reported
+    /// through their handles.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SchedulerDropped`] or [`Error::ContextLost`].
+    pub fn synchronize(&self) -> Result<(), Error> {
+        let handle: Handle<()> =
+            self.submit(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, ())?;
+        handle.wait()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::Error;
+    use crate::scheduler::Scheduler;
+
+    #[test]
+    fn an_event_of_another_scheduler_is_refused() {
+        let scheduler = || {
+            let device = crate::Device::cpu(1, 1).expect("a device");
+            Scheduler::builder().device(device).build().expect("a scheduler")
+        };
+        let (one, other) = (scheduler(), scheduler());
+        let event = one.stream(0).record().expect("recorded");
+        let error = other.stream(0).wait(&event).expect_err("not its own");
+        assert!(matches!(error, Error::ForeignEvent), "{error:?}");
+        assert!(error.to_string().contains("synchronize"), "{error}");
+        event.synchronize().expect("nothing is before it");
+        assert!(event.clone().is_done());
+    }
+
+    #[test]
+    fn events_go_to_other_threads() {
+        fn is_shared<T: Send + Sync + Clone>() {}
+        is_shared::<super::Event>();
+    }
+}
