@@ -96,6 +96,11 @@ impl Lanes {
         self.all[lane as usize].range
     }
 
+    /// How many cohorts are behind the first one.
+    pub fn waiting(&self, lane: LaneIndex) -> usize {
+        self.all[lane as usize].cohorts.len().saturating_sub(1)
+    }
+
     pub fn is_free(&self, lane: LaneIndex) -> bool {
         self.all[lane as usize].cohorts.is_empty()
     }

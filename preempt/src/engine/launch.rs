@@ -5,7 +5,7 @@ use std::time::Duration;
 use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::controls::ControlUse;
-use super::lanes::LaneIndex;
+use super::lanes::{LaneIndex, Lanes};
 use super::ledger;
 
 /// What the engine has to know of a launch.
@@ -251,6 +251,12 @@ impl Launch {
     pub fn count_progress(&mut self, now: Duration, sms: u32) {
         self.sm_time_out = self.sm_time(now, sms);
         self.tasks_out = self.report.tasks;
+    }
+
+    /// Blocks on the device that nobody has told to leave any SM: they stay while there are block-tasks.
+    pub fn blocks_that_stay(&self, lanes: &Lanes) -> u32 {
+        let stay = |cohort: &&OnDevice| lanes.range(cohort.lane) == SmRange::ALL;
+        self.cohorts.iter().flatten().filter(stay).map(|cohort| cohort.blocks).sum()
     }
 
     /// Blocks on the device.

@@ -252,6 +252,8 @@ pub(crate) struct Engine {
     lanes: Lanes,
     /// Whether a launch waits for a lane.
     short_of_lanes: bool,
+    /// Lanes in which more launches could be queued.
+    behind: VecDeque<LaneIndex>,
     policy: Box<dyn Policy>,
     policy_name: String,
     refusal: Option<Refusal>,
@@ -305,6 +307,7 @@ impl Engine {
             controls: Controls::default(),
             lanes: Lanes::new(lanes),
             short_of_lanes: false,
+            behind: VecDeque::new(),
             policy,
             policy_name: name.unwrap_or_else(|_| "a policy that cannot say its name".into()),
             refusal: None,
@@ -402,7 +405,7 @@ impl Engine {
             self.ops[before].next = Some(op);
             let lane = self.ops[before].launch.as_ref().and_then(|launch| launch.lane);
             if let Some(lane) = lane {
-                self.queue_ahead(lane, 1, actions);
+                self.queue_ahead(lane, actions);
             }
         }
         self.release(now, actions);

@@ -12,10 +12,16 @@ use super::{Action, After, CohortOrder, Engine, LaunchId, Op, OpKey, Phase, Refu
 use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Policy};
 
-/// How many launches are queued behind one that starts, or whose turn has come. Each takes the
-/// driver microseconds, in which nobody else gets through.
-const AHEAD_AT_START: usize = 4;
-const AHEAD_AT_TURN: usize = 2;
+/// How many launches are queued behind a running one while others want SMs: each of them has to leave the lane, and to be
+/// launched again, if these are taken away.
+const AHEAD_OF_OTHERS: usize = 4;
+
+/// A launch whose rest takes less than so many times as long as one takes to yield keeps the SMs that the one behind
+/// it in its stream will fill: whoever got them meanwhile would have to leave at once.
+const WORTH_A_YIELD: u32 = 3;
+
+/// How far that looks.
+const LOOK_AHEAD: usize = 4;
 
 /// A policy that wants to be asked again at once, again and again, would leave no time for anything else.
 const SHORTEST_WAIT: Duration = Duration::from_micros(10);
@@ -96,7 +102,8 @@ impl Engine {
         if uncovered == 0 {
             return;
         }
-        if launch.spec.native && !launch.is_out() {
+        let there = launch.blocks_that_stay(&self.lanes);
+        if launch.spec.native && !launch.is_out() || there >= launch.remaining() {
             // All its blocks are out, and find room by themselves.
             self.ledger.cover(range);
             return;
@@ -108,13 +115,13 @@ impl Engine {
             return;
         };
         let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
-        let blocks = room.min(launch.remaining());
+        let blocks = room.min(launch.remaining() - there);
         self.ledger.cover(range);
         self.put(key, slot, lane, blocks, None, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
         }
-        self.queue_ahead(lane, AHEAD_AT_START, actions);
+        self.go_on_behind(lane);
     }
 
     /// Puts a cohort into a lane.
@@ -152,65 +159,84 @@ impl Engine {
         }));
     }
 
-    /// Queues up to `limit` launches behind the last one in a lane: those that wait for nothing but
-    /// launches that are ahead of them in that lane. The device starts each when the one before it
-    /// is done, or lets it leave if that one has left without being done.
-    pub(super) fn queue_ahead(&mut self, lane: LaneIndex, limit: usize, actions: &mut Vec<Action>) {
-        if self.is_draining() {
-            return;
+    /// Has more launches queued in a lane, when there is time.
+    fn go_on_behind(&mut self, lane: LaneIndex) {
+        if !self.behind.contains(&lane) {
+            self.behind.push_back(lane);
+        }
+    }
+
+    /// Queues one launch behind another one, if there is any to queue. Each takes the driver microseconds, in which
+    /// nobody else gets through: so whoever calls this sees first what else there is to do.
+    pub fn go_ahead(&mut self, actions: &mut Vec<Action>) {
+        while let Some(lane) = self.behind.pop_front() {
+            if self.queue_ahead(lane, actions) {
+                self.behind.push_back(lane);
+                return;
+            }
+        }
+    }
+
+    /// Queues a launch behind the last one in a lane, if it waits for nothing but launches that are ahead of it in
+    /// that lane. The device starts it when the one before it is done, or lets it leave if that one has left without
+    /// being done.
+    pub(super) fn queue_ahead(&mut self, lane: LaneIndex, actions: &mut Vec<Action>) -> bool {
+        let is_enough = self.known > 1 && self.lanes.waiting(lane) >= AHEAD_OF_OTHERS;
+        if is_enough || self.is_draining() {
+            return false;
         }
         let sms = self.ledger.sms();
-        for _ in 0..limit {
-            let Some((tail, slot)) = self.lanes.tail(lane) else { return };
-            let Some(Op { launch: Some(last), next: Some(next), phase, verdict: None, .. }) =
-                self.ops.get(tail)
-            else {
-                return;
-            };
-            let (next, bequest) = match phase {
-                Phase::Blocked => (*next, last.bequest),
-                Phase::Active => (*next, last.range),
-                Phase::Finished => return,
-            };
-            let range = intersection(bequest, self.lanes.range(lane), sms);
-            let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return };
-            let native = last.spec.native;
-            let before = self.controls.left(used.control, slot);
-            let after = After {
-                control: used.control,
-                slot: slot as u8,
-                // If it does all that is left to do; what another cohort does at the same time, this
-                // word does not say.
-                left: before.wrapping_add(departures(cohort.blocks, last.remaining())),
-            };
-            // If nobody else wants SMs, it can have more than the one before.
-            let room = if self.known <= 1 { sms } else { ledger::count(range, sms) };
-            let Some(Op {
-                launch: Some(launch),
-                phase: Phase::Blocked,
-                verdict: None,
-                foreign_blockers: 0,
-                uses,
-                ..
-            }) = self.ops.get_mut(next)
-            else {
-                return;
-            };
-            // A native launch is in nobody's word, and looks at none: it can only follow another one, which
-            // is done when its lane comes to the next.
-            if launch.spec.native != native || self.order.lost(uses).is_some() {
-                return;
-            }
-            // One that was queued before may be done, and not reported.
-            if range.is_empty() || !launch.is_out() || launch.remaining() == 0 {
-                return;
-            }
-            let wanted = launch.need(sms).min(room);
-            launch.bequest = ledger::first(range, wanted, sms);
-            let room = launch.room(wanted, launch.bequest.contains(sms - 1));
-            let blocks = room.min(launch.remaining());
-            self.put(next, 0, lane, blocks, Some(after), actions);
+        let Some((tail, slot)) = self.lanes.tail(lane) else { return false };
+        let Some(Op { launch: Some(last), next: Some(next), phase, verdict: None, .. }) =
+            self.ops.get(tail)
+        else {
+            return false;
+        };
+        let (next, bequest) = match phase {
+            Phase::Blocked => (*next, last.bequest),
+            Phase::Active => (*next, last.range),
+            Phase::Finished => return false,
+        };
+        let range = intersection(bequest, self.lanes.range(lane), sms);
+        let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return false };
+        let native = last.spec.native;
+        let before = self.controls.left(used.control, slot);
+        let after = After {
+            control: used.control,
+            slot: slot as u8,
+            // If it does all that is left to do; what another cohort does at the same time, this
+            // word does not say.
+            left: before.wrapping_add(departures(cohort.blocks, last.remaining())),
+        };
+        // If nobody else wants SMs, it can have more than the one before.
+        let room = if self.known <= 1 { sms } else { ledger::count(range, sms) };
+        let Some(Op {
+            launch: Some(launch),
+            phase: Phase::Blocked,
+            verdict: None,
+            foreign_blockers: 0,
+            uses,
+            ..
+        }) = self.ops.get_mut(next)
+        else {
+            return false;
+        };
+        // A native launch is in nobody's word, and looks at none: it can only follow another one, which
+        // is done when its lane comes to the next.
+        if launch.spec.native != native || self.order.lost(uses).is_some() {
+            return false;
         }
+        // One that was queued before may be done, and not reported.
+        if range.is_empty() || !launch.is_out() || launch.remaining() == 0 {
+            return false;
+        }
+        let wanted = launch.need(sms).min(room);
+        // All of it: the one behind this one may fill more than this one does.
+        launch.bequest = range;
+        let room = launch.room(wanted, range.contains(sms - 1));
+        let blocks = room.min(launch.remaining());
+        self.put(next, 0, lane, blocks, Some(after), actions);
+        true
     }
 
     /// Lets a launch whose turn has come go on with the SMs of the one before it, if a cohort of it
@@ -239,7 +265,7 @@ impl Engine {
         if launch.blocks() > launch.room(ledger::count(range, sms), range.contains(sms - 1)) {
             self.shrink(key, actions);
         }
-        self.queue_ahead(lane, AHEAD_AT_TURN, actions);
+        self.go_on_behind(lane);
     }
 
     /// Asks the policy for a plan, and refuses one that cannot be.
@@ -361,6 +387,30 @@ impl View<'_> {
     fn launch(&self, id: LaunchId) -> Option<&Launch> {
         self.ops.get(id.0)?.launch.as_ref()
     }
+
+    /// The launches behind one in its stream, as long as they wait for nothing else.
+    fn behind(&self, id: LaunchId) -> impl Iterator<Item = &Launch> {
+        let next = |op: &&Op| self.ops.get(op.next?).filter(|next| next.foreign_blockers == 0);
+        std::iter::successors(self.ops.get(id.0), next).skip(1).map_while(|op| op.launch.as_ref())
+    }
+
+    /// The SMs that launches behind this one will fill, as long as all before them are short.
+    fn need_soon(&self, id: LaunchId, launch: &Launch) -> u32 {
+        let is_short = |launch: &Launch, left: Option<Duration>| {
+            left.is_some_and(|left| left < WORTH_A_YIELD * launch.spec.yield_overhead)
+        };
+        if !is_short(launch, launch.time_left(self.now, self.sms())) {
+            return 0;
+        }
+        let mut most = 0;
+        for next in self.behind(id).take(LOOK_AHEAD) {
+            most = most.max(next.need(self.sms()));
+            if !is_short(next, next.spec.predicted) {
+                break;
+            }
+        }
+        most
+    }
 }
 
 impl DeviceView for View<'_> {
@@ -369,7 +419,7 @@ impl DeviceView for View<'_> {
     }
 
     fn need(&self, launch: LaunchId) -> u32 {
-        self.launch(launch).map_or(0, |launch| launch.need(self.sms()))
+        self.launch(launch).map_or(0, |of| of.need(self.sms()).max(self.need_soon(launch, of)))
     }
 
     fn range(&self, launch: LaunchId) -> SmRange {
@@ -382,6 +432,10 @@ impl DeviceView for View<'_> {
 
     fn remaining(&self, launch: LaunchId) -> Option<Duration> {
         self.launch(launch)?.time_left(self.now, self.sms())
+    }
+
+    fn backlog(&self, launch: LaunchId) -> Duration {
+        self.behind(launch).filter_map(|launch| launch.spec.predicted).sum()
     }
 
     fn yield_overhead(&self, launch: LaunchId) -> Duration {

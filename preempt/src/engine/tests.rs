@@ -665,3 +665,43 @@ fn opaque_work_that_failed_has_not_had_its_first_run() {
     assert!(world.copies.is_empty(), "it waits for the launch to leave");
     world.run_out();
 }
+
+#[test]
+fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
+    let has = |overhead: u64| {
+        let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+        let mut actions = Vec::new();
+        let us = Duration::from_micros;
+        let mut submit = |stream: u32, priority: i32, tasks: u32| {
+            let spec = LaunchSpec {
+                tasks,
+                predicted: Some(us(5)),
+                yield_overhead: us(overhead),
+                blocks_per_sm: 1,
+                on_last_sm: 1,
+                native: false,
+            };
+            let submission = Submission {
+                stream,
+                name: "model",
+                uses: &[],
+                after: None,
+                urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
+                launch: Some(spec),
+                opaque: None,
+            };
+            let op = engine.submit(NOW, submission, &mut actions);
+            engine.settle(NOW, &mut actions);
+            op
+        };
+        let [first, second] = [1, 4].map(|tasks| submit(0, 1, tasks));
+        let low = submit(1, 0, 4);
+        let of = |op: OpKey| engine.ops[op].launch.as_ref().map(|launch| launch.range);
+        assert_eq!(of(second), Some(SmRange::EMPTY), "it is behind the first one");
+        let count =
+            |op| (0..4).filter(|&sm| of(op).is_some_and(|range| range.contains(sm))).count();
+        [first, low].map(count)
+    };
+    assert_eq!(has(20), [4, 0]);
+    assert_eq!(has(1), [1, 3], "another one can be there and gone before the first one ends");
+}

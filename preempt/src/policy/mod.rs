@@ -92,7 +92,8 @@ pub trait DeviceView {
     /// The number of SMs.
     fn sms(&self) -> u32;
 
-    /// The SMs that the rest of a launch can fill, at least 1; 0 for an unknown launch.
+    /// The SMs that the rest of a launch can fill, at least 1; 0 for an unknown launch. If that rest is shorter than
+    /// it would take anyone else to leave again, also those that the next launches of its stream can fill.
     fn need(&self, launch: LaunchId) -> u32;
 
     /// The SMs that a launch has.
@@ -100,6 +101,9 @@ pub trait DeviceView {
 
     /// Who has each SM.
     fn owners(&self) -> &[Option<LaunchId>];
+
+    /// How long the launches take that are queued behind a launch in its stream, as far as that was predicted.
+    fn backlog(&self, launch: LaunchId) -> Duration;
 
     /// How long the rest of a launch takes if it has all the SMs that it can fill, by its predicted duration
     /// and its progress; `None` if nobody can tell.

@@ -257,9 +257,17 @@ impl Turn for Core {
         }
         // What goes wrong on the way may give the policy more to decide, and an errand that was started
         // may be over already.
+        let mut has_time = true;
         loop {
             self.end_errands(now);
             self.engine.settle(now, &mut self.actions);
+            if self.actions.is_empty() && has_time {
+                self.engine.go_ahead(&mut self.actions);
+                self.news.happened |= !self.actions.is_empty();
+                // One in each turn: whoever comes meanwhile waits for no more. There is another turn at once, if
+                // anybody spins.
+                has_time = !self.device.inner.backend.is_polled();
+            }
             if self.actions.is_empty() {
                 break;
             }

@@ -96,6 +96,14 @@ impl Run<'_> {
             }
             self.engine.settle(time, &mut self.actions);
             self.act(now);
+            // It takes no time here.
+            loop {
+                self.engine.go_ahead(&mut self.actions);
+                if self.actions.is_empty() {
+                    break;
+                }
+                self.act(now);
+            }
             self.device.place(now, self.engine.owners(), &mut self.agenda);
             let wakes = self.engine.wake();
             if wakes != wake {
