@@ -1,5 +1,6 @@
 //! The engine against a model device that does everything in its own time.
 
+mod policies;
 mod world;
 
 use std::collections::HashSet;
@@ -7,7 +8,7 @@ use std::collections::HashSet;
 use preempt_device::host::Access;
 use proptest::prelude::*;
 
-use self::world::{LANES, NOW, World};
+use self::world::{LANES, World};
 use super::*;
 use crate::policy::{DeviceView, StaticPriority};
 
@@ -340,11 +341,11 @@ fn a_lost_device_ends_everything() {
     world.cohorts.clear();
     world.copies.clear();
     world.ops.iter_mut().for_each(|(_, op)| op.failed |= op.finished.is_none());
-    world.engine.handle(NOW, Event::Lost, &mut world.actions);
+    world.engine.handle(world.now, Event::Lost, &mut world.actions);
     world.act();
     assert!(!world.engine.is_busy());
     let late = world.engine.submit(
-        NOW,
+        world.now,
         Submission { stream: 0, name: "late", uses: &[], launch: None },
         &mut world.actions,
     );

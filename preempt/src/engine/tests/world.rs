@@ -8,8 +8,6 @@ use preempt_device::host::Access;
 use super::super::*;
 use crate::policy::{Priority, Urgency};
 
-pub const NOW: Duration = Duration::ZERO;
-
 /// Few, so that launches have to wait for them.
 pub const LANES: LaneCount = LaneCount { normal: 3, urgent: 2, chains: 2 };
 
@@ -41,8 +39,19 @@ pub struct ModelOp {
     pub finished: Option<Outcome>,
 }
 
+/// What a submission asks for beside its tasks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asks {
+    pub urgency: Urgency,
+    pub predicted: Option<Duration>,
+    pub yield_overhead: Duration,
+    pub native: bool,
+}
+
 pub struct World {
     pub engine: Engine,
+    pub now: Duration,
+    sm_times: HashMap<u32, Duration>,
     pub sms: u32,
     pub blocks_per_sm: u32,
     /// The same of the last SM.
@@ -51,8 +60,9 @@ pub struct World {
     pub room: Vec<u32>,
     pub cohorts: Vec<Cohort>,
     pub copies: Vec<OpKey>,
-    /// In order of submission.
+    /// In order of submission, and where to find each.
     pub ops: Vec<(OpKey, ModelOp)>,
+    places: HashMap<OpKey, usize>,
     /// The last word of each lane.
     pub words: HashMap<LaneIndex, Signal>,
     /// Of each control block: who has it, the parity of that use, and the last ticket of each slot.
@@ -69,12 +79,20 @@ pub struct World {
     pub owners: Vec<Option<OpKey>>,
     /// Where blocks come to lie, as hardware does: nobody knows.
     pub chance: u32,
+    /// Whether the policy is one of the library's.
+    pub work_conserving: bool,
 }
 
 impl World {
     pub fn new(sms: u32, blocks_per_sm: u32, policy: impl Policy + 'static) -> World {
+        World::with(sms, blocks_per_sm, Box::new(policy))
+    }
+
+    pub fn with(sms: u32, blocks_per_sm: u32, policy: Box<dyn Policy>) -> World {
         World {
-            engine: Engine::new(sms, LANES, Box::new(policy)),
+            engine: Engine::new(sms, LANES, policy),
+            now: Duration::ZERO,
+            sm_times: HashMap::new(),
             sms,
             blocks_per_sm,
             on_last_sm: blocks_per_sm,
@@ -82,6 +100,7 @@ impl World {
             cohorts: Vec::new(),
             copies: Vec::new(),
             ops: Vec::new(),
+            places: HashMap::new(),
             words: HashMap::new(),
             controls: HashMap::new(),
             left: HashMap::new(),
@@ -92,6 +111,7 @@ impl World {
             actions: Vec::new(),
             owners: vec![None; sms as usize],
             chance: 0,
+            work_conserving: false,
         }
     }
 
@@ -103,7 +123,8 @@ impl World {
     }
 
     pub fn op(&mut self, key: OpKey) -> &mut ModelOp {
-        &mut self.ops.iter_mut().find(|(other, _)| *other == key).expect("a known operation").1
+        let place = *self.places.get(&key).expect("a known operation");
+        &mut self.ops[place].1
     }
 
     pub fn submit(&mut self, stream: u32, priority: i32, tasks: u32, uses: &[Use]) -> OpKey {
@@ -118,20 +139,25 @@ impl World {
         uses: &[Use],
         native: bool,
     ) -> OpKey {
-        let (priority, blocks_per_sm) = (Priority(priority), self.blocks_per_sm);
-        let on_last_sm = self.on_last_sm;
+        let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
+        self.submit_asking(stream, tasks, uses, Asks { urgency, native, ..Asks::default() })
+    }
+
+    pub fn submit_asking(&mut self, stream: u32, tasks: u32, uses: &[Use], asks: Asks) -> OpKey {
+        let Asks { urgency, predicted, yield_overhead, native } = asks;
+        let (blocks_per_sm, on_last_sm) = (self.blocks_per_sm, self.on_last_sm);
         let spec = LaunchSpec {
-            urgency: Urgency { priority, ..Urgency::default() },
+            urgency,
             tasks,
-            predicted: None,
-            yield_overhead: Duration::ZERO,
+            predicted,
+            yield_overhead,
             blocks_per_sm,
             on_last_sm,
             native,
         };
         let launch = (tasks > 0).then_some(spec);
         let submission = Submission { stream, name: "model", uses, launch };
-        let key = self.engine.submit(NOW, submission, &mut self.actions);
+        let key = self.engine.submit(self.now, submission, &mut self.actions);
         let uses = uses.to_vec();
         let op = ModelOp {
             stream,
@@ -144,19 +170,49 @@ impl World {
             failed: false,
             finished: None,
         };
+        self.places.insert(key, self.ops.len());
         self.ops.push((key, op));
         self.act();
         key
     }
 
+    /// Lets time pass; the engine is asked when it wants to be.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(wake) = self.engine.wake().filter(|wake| *wake <= end) {
+            assert!(wake > self.now, "it has been asked");
+            self.advance(wake);
+            self.act();
+        }
+        self.advance(end);
+    }
+
+    fn advance(&mut self, now: Duration) {
+        let time = now - self.now;
+        self.now = now;
+        for owner in self.engine.ledger.owners().iter().flatten() {
+            let stream = self.engine.ops[owner.0].stream;
+            *self.sm_times.entry(stream).or_default() += time;
+        }
+    }
+
+    /// How long a stream has had SMs, summed over SMs.
+    pub fn sm_time(&self, stream: u32) -> Duration {
+        self.sm_times.get(&stream).copied().unwrap_or_default()
+    }
+
+    pub fn is_finished(&self, key: OpKey) -> bool {
+        self.places.get(&key).is_some_and(|&place| self.ops[place].1.finished.is_some())
+    }
+
     pub fn handle(&mut self, event: Event) {
-        self.engine.handle(NOW, event, &mut self.actions);
+        self.engine.handle(self.now, event, &mut self.actions);
         self.act();
     }
 
     pub fn act(&mut self) {
         let on_device = self.cohorts.len();
-        self.engine.settle(NOW, &mut self.actions);
+        self.engine.settle(self.now, &mut self.actions);
         for action in std::mem::take(&mut self.actions) {
             match action {
                 Action::Launch(order) => self.launch(order),
@@ -185,6 +241,7 @@ impl World {
             }
         }
         self.check_urgency();
+        self.check_books();
         self.check_signals(on_device);
     }
 
@@ -284,7 +341,7 @@ impl World {
 
     /// An operation starts: everything that it has to wait for is over.
     fn start(&mut self, key: OpKey) {
-        let place = self.ops.iter().position(|(other, _)| *other == key).expect("known");
+        let place = *self.places.get(&key).expect("known");
         let (before, rest) = self.ops.split_at_mut(place);
         let op = &mut rest[0].1;
         assert!(!op.started && op.finished.is_none());
@@ -316,6 +373,38 @@ impl World {
             Outcome::NotAdmitted => assert!(!on_device && !op.started),
             // One that was queued behind the kernel that failed may have run on what that one left.
             Outcome::InputLost { .. } => assert!(!on_device, "it left before it was reported"),
+        }
+    }
+
+    /// Each SM has at most one owner, who has it in his range, and none has an SM that is not in it. No SM is without an
+    /// owner while a launch has none, or could fill one more that is beside its own.
+    fn check_books(&self) {
+        let engine = &self.engine;
+        let owners = engine.ledger.owners();
+        for (key, launch) in
+            engine.ops.iter().filter_map(|(key, op)| Some((key, op.launch.as_ref()?)))
+        {
+            for sm in 0..self.sms {
+                let owns = owners[sm as usize] == Some(LaunchId(key));
+                assert_eq!(launch.range.contains(sm), owns, "{key:?} and SM {sm}: {launch:?}");
+            }
+        }
+        let is_built_in = engine.refusal.is_some() || self.work_conserving;
+        if !is_built_in || owners.iter().all(Option::is_some) {
+            return;
+        }
+        for launch in engine.ops.values().filter_map(|op| op.launch.as_ref()) {
+            if launch.arrival.is_none() {
+                continue;
+            }
+            let has = ledger::count(launch.range, self.sms);
+            assert!(has > 0, "an SM is idle, and {launch:?} waits");
+            if has < launch.need(self.sms) {
+                let (lo, hi) = (launch.range.lo() as usize, launch.range.hi() as usize);
+                let before = lo.checked_sub(1).map(|sm| owners[sm]);
+                let beside = [before, owners.get(hi).copied()];
+                assert!(!beside.contains(&Some(None)), "an idle SM beside {launch:?}: {owners:?}");
+            }
         }
     }
 
