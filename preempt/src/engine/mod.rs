@@ -548,6 +548,9 @@ impl Engine {
                         self.ledger.uncover(range);
                     }
                     self.unsettled |= self.ledger.uncovered(range) > 0;
+                    if range.is_empty() && launch.arrival.is_some() {
+                        self.ask(now, |policy| policy.yielded(now, LaunchId(key)));
+                    }
                 }
             },
         }

@@ -1,5 +1,6 @@
 //! The engine against a model device that does everything in its own time.
 
+mod policies;
 mod world;
 
 use std::collections::HashSet;
@@ -7,7 +8,7 @@ use std::collections::HashSet;
 use preempt_device::host::Access;
 use proptest::prelude::*;
 
-use self::world::{Asked, LANES, NOW, World};
+use self::world::{Asked, Asks, LANES, World};
 use super::*;
 use crate::policy::{DeviceView, StaticPriority};
 
@@ -103,7 +104,9 @@ fn run(world: &mut World, steps: Vec<Step>) {
             Step::Wait { stream, priority, after } => {
                 let count = world.ops.len().max(1);
                 let after = world.ops.get(after % count).map(|(op, _)| *op);
-                world.ask(Asked { stream, priority, after, ..Asked::default() });
+                let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
+                let asks = Asks { urgency, ..Asks::default() };
+                world.ask(Asked { stream, asks, after, ..Asked::default() });
             }
             Step::Opaque { stream, variant, uses, exclusive } => {
                 let opaque = Some(Opaque { name: "opaque", variant, exclusive });
@@ -402,11 +405,11 @@ fn a_lost_device_ends_everything() {
     world.cohorts.clear();
     world.copies.clear();
     world.ops.iter_mut().for_each(|(_, op)| op.failed |= op.finished.is_none());
-    world.engine.handle(NOW, Event::Lost, &mut world.actions);
+    world.engine.handle(world.now, Event::Lost, &mut world.actions);
     world.act();
     assert!(!world.engine.is_busy());
     let late = world.engine.submit(
-        NOW,
+        world.now,
         Submission {
             stream: 0,
             name: "late",
@@ -690,8 +693,8 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
                 launch: Some(spec),
                 opaque: None,
             };
-            let op = engine.submit(NOW, submission, &mut actions);
-            engine.settle(NOW, &mut actions);
+            let op = engine.submit(Duration::ZERO, submission, &mut actions);
+            engine.settle(Duration::ZERO, &mut actions);
             op
         };
         let [first, second] = [1, 4].map(|tasks| submit(0, 1, tasks));

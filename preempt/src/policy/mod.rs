@@ -10,11 +10,27 @@ pub use preempt_device::abi::SmRange;
 
 use crate::engine::LaunchId;
 
+mod demand;
+mod dynamic_priority;
+mod earliest_deadline;
+mod fair_share;
+mod ffs;
 mod fifo;
+mod hpf;
+mod line;
 mod placement;
+mod remaining;
+mod shares;
+mod shortest_remaining;
 mod static_priority;
 
+pub use dynamic_priority::DynamicPriority;
+pub use earliest_deadline::{EarliestDeadline, MissedDeadlines};
+pub use fair_share::FairShare;
+pub use ffs::Ffs;
 pub use fifo::Fifo;
+pub use hpf::Hpf;
+pub use shortest_remaining::ShortestRemaining;
 pub use static_priority::StaticPriority;
 
 /// How urgent a launch is. Higher is more urgent.
@@ -68,6 +84,10 @@ pub trait Policy: Send {
         self.departed(now, launch.id);
         self.arrived(now, launch);
     }
+
+    /// Blocks of a launch that has lost its SMs have left, so that [`DeviceView::remaining`] says something else than
+    /// before. The policy is not asked for a plan on that account.
+    fn yielded(&mut self, _now: Duration, _launch: LaunchId) {}
 
     /// A launch is done, was cancelled or failed; it needs no SMs from now on.
     fn departed(&mut self, now: Duration, launch: LaunchId);

@@ -2,6 +2,7 @@
 
 use preempt_device::abi::SmRange;
 
+use super::line::Line;
 use super::{DeviceView, Plan};
 use crate::engine::LaunchId;
 
@@ -21,27 +22,43 @@ impl Placement {
         Placement { whole_device: true, ..Placement::default() }
     }
 
-    /// Grants SMs to the launches of `line` until there are none left. Of those that have SMs, the one whose
-    /// `rank` is greatest gives some up first.
-    pub fn share<R: Ord>(
+    /// Grants SMs to the launches of a line until there are none left.
+    ///
+    /// An SM stays without an owner only if each launch has one, and no launch beside it can fill one more. The
+    /// first launch that has less than it can fill.
+    pub fn share<K: Copy + Ord>(
         &mut self,
-        line: impl ExactSizeIterator<Item = LaunchId>,
+        line: &mut Line<LaunchId, K>,
+        device: &dyn DeviceView,
+        plan: &mut Plan,
+    ) -> Option<LaunchId> {
+        let is_alone = line.len() == 1;
+        let (order, keys) = line.in_order();
+        self.share_in(order.map(|(_, id)| id), is_alone, |id| keys.get(id), device, plan)
+    }
+
+    /// The same for launches in the order of an iterator. Of those that have SMs, the one whose `rank` is greatest
+    /// gives some up first.
+    pub fn share_in<R: Ord>(
+        &mut self,
+        order: impl Iterator<Item = LaunchId>,
+        is_alone: bool,
         rank: impl Fn(LaunchId) -> R,
         device: &dyn DeviceView,
         plan: &mut Plan,
-    ) {
+    ) -> Option<LaunchId> {
         self.granted.clear();
         self.granted.resize(device.sms() as usize, false);
         let mut left = device.sms();
-        let is_alone = line.len() == 1;
+        let mut denied = None;
         // Each launch in the loop takes at least one SM, so it is short however long the line.
-        for launch in line {
+        for launch in order {
             if left == 0 {
+                denied = denied.or(Some(launch));
                 break;
             }
-            let wanted =
-                if self.whole_device { device.sms() } else { device.need(launch).clamp(1, left) };
-            let wanted = wanted as usize;
+            let need = if self.whole_device { device.sms() } else { device.need(launch).max(1) };
+            let wanted = need.min(left) as usize;
             let own = device.range(launch);
             let Some(start) = self
                 .kept(own, wanted)
@@ -56,7 +73,11 @@ impl Placement {
             self.granted[start..start + length].fill(true);
             left -= length as u32;
             plan.grant(launch, SmRange::new(start as u32, (start + length) as u32));
+            if (length as u32) < need {
+                denied = denied.or(Some(launch));
+            }
         }
+        denied
     }
 
     /// Where a launch is, if it can stay as it is. Most can, so this comes before the search.

@@ -1,27 +1,24 @@
 //! The most urgent launch first, with as many SMs as it can fill; the next ones share the rest.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
-
+use super::line::Line;
 use super::placement::Placement;
 use super::{Arrival, DeviceView, Plan, Policy, Priority};
 use crate::engine::LaunchId;
 
-/// Static priorities (EffiSha section 6.1), with spatial sharing (FLEP section 5.2).
+/// Static priorities (EffiSha section 7), with spatial sharing (FLEP section 5.2).
 ///
 /// A more urgent launch never waits for a less urgent one, except for the block-tasks that run
-/// when it arrives. Launches of equal priority run in the order in which they became ready; a later
-/// one yields to an earlier one only where that one had to make room itself. A launch takes no more
+/// when it arrives. Launches of equal priority run in the order in which they became ready, whatever their priorities
+/// were then; a later one yields to an earlier one only where that one had to make room itself. A launch takes no more
 /// SMs than its block-tasks fill; the others stay with, or go to, the next in line.
 ///
 /// A constant stream of urgent launches can keep a less urgent one waiting for ever.
 #[derive(Debug, Default)]
 pub struct StaticPriority {
-    line: BTreeMap<(Reverse<Priority>, u64), LaunchId>,
-    places: FxHashMap<LaunchId, (Reverse<Priority>, u64)>,
+    line: Line<LaunchId, (Reverse<Priority>, u64)>,
     arrivals: u64,
     placement: Placement,
 }
@@ -45,19 +42,20 @@ impl Policy for StaticPriority {
 
     fn arrived(&mut self, _now: Duration, launch: Arrival) {
         self.arrivals += 1;
-        let place = (Reverse(launch.priority), self.arrivals);
-        self.line.insert(place, launch.id);
-        self.places.insert(launch.id, place);
+        self.line.put(launch.id, (Reverse(launch.priority), self.arrivals));
     }
 
-    fn departed(&mut self, _now: Duration, launch: LaunchId) {
-        if let Some(place) = self.places.remove(&launch) {
-            self.line.remove(&place);
+    fn changed(&mut self, _now: Duration, launch: Arrival) {
+        if let Some((_, arrival)) = self.line.key(launch.id) {
+            self.line.put(launch.id, (Reverse(launch.priority), arrival));
         }
     }
 
+    fn departed(&mut self, _now: Duration, launch: LaunchId) {
+        self.line.remove(launch);
+    }
+
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        let StaticPriority { line, places, placement, .. } = self;
-        placement.share(line.values().copied(), |owner| places.get(&owner), device, plan);
+        self.placement.share(&mut self.line, device, plan);
     }
 }

@@ -298,17 +298,23 @@ impl Device {
         let Some(cohort) = self.cohorts.get(key) else { return };
         let CohortOrder { op, lane, native, after, .. } = cohort.order;
         let word = if native { SmRange::ALL } else { self.lanes[lane as usize].word };
-        let is_for_it = |sm: usize, owner: Option<LaunchId>| {
-            word.contains(sm as u32)
-                && match owner {
-                    Some(LaunchId(owner)) => owner == op,
-                    // The host does not know yet that it runs.
-                    None => after.is_some(),
-                }
-        };
+        let is_for_it =
+            |cohorts: &SlotMap<CohortKey, Cohort>, sm: usize, owner: Option<LaunchId>| {
+                word.contains(sm as u32)
+                    && match owner {
+                        Some(LaunchId(owner)) if native => {
+                            // The device gives an ordinary grid what nobody's blocks are about to take.
+                            let is_on_device = |other: &Cohort| other.order.op == owner;
+                            owner == op || !cohorts.values().any(is_on_device)
+                        }
+                        Some(LaunchId(owner)) => owner == op,
+                        // The host does not know yet that it runs.
+                        None => after.is_some(),
+                    }
+            };
         let mut found = false;
         for (sm, &owner) in owners.iter().enumerate() {
-            if self.occupants[sm].is_none() && is_for_it(sm, owner) {
+            if self.occupants[sm].is_none() && is_for_it(&self.cohorts, sm, owner) {
                 if !found {
                     self.advance(now, key);
                     found = true;

@@ -9,8 +9,6 @@ use preempt_device::host::Access;
 use super::super::*;
 use crate::policy::{DeviceView, Priority, Urgency};
 
-pub const NOW: Duration = Duration::ZERO;
-
 /// Few, so that launches have to wait for them.
 pub const LANES: LaneCount = LaneCount { normal: 3, urgent: 2, chains: 2 };
 
@@ -51,18 +49,27 @@ pub struct ModelOp {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     pub stream: u32,
-    pub priority: i32,
-    pub deadline: Option<Duration>,
     /// 0 for a copy, and for opaque work.
     pub tasks: u32,
     pub uses: &'a [Use],
-    pub native: bool,
+    pub asks: Asks,
     pub after: Option<OpKey>,
     pub opaque: Option<Opaque>,
 }
 
+/// What a submission asks for beside its tasks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asks {
+    pub urgency: Urgency,
+    pub predicted: Option<Duration>,
+    pub yield_overhead: Duration,
+    pub native: bool,
+}
+
 pub struct World {
     pub engine: Engine,
+    pub now: Duration,
+    sm_times: HashMap<u32, Duration>,
     pub sms: u32,
     pub blocks_per_sm: u32,
     /// The same of the last SM.
@@ -75,8 +82,9 @@ pub struct World {
     pub known_opaque: HashSet<(&'static str, u64)>,
     /// What the policy heard last of each launch that it knows.
     pub heard: Heard,
-    /// In order of submission.
+    /// In order of submission, and where to find each.
     pub ops: Vec<(OpKey, ModelOp)>,
+    places: HashMap<OpKey, usize>,
     /// The last word of each lane.
     pub words: HashMap<LaneIndex, Signal>,
     /// Of each control block: who has it, the parity of that use, and the last ticket of each slot.
@@ -93,14 +101,22 @@ pub struct World {
     pub owners: Vec<Option<OpKey>>,
     /// Where blocks come to lie, as hardware does: nobody knows.
     pub chance: u32,
+    /// Whether the policy is one of the library's.
+    pub work_conserving: bool,
 }
 
 impl World {
     pub fn new(sms: u32, blocks_per_sm: u32, policy: impl Policy + 'static) -> World {
+        World::with(sms, blocks_per_sm, Box::new(policy))
+    }
+
+    pub fn with(sms: u32, blocks_per_sm: u32, policy: Box<dyn Policy>) -> World {
         let heard = Heard::default();
         let policy = Listening { policy, heard: heard.clone() };
         World {
             engine: Engine::new(sms, LANES, Box::new(policy)),
+            now: Duration::ZERO,
+            sm_times: HashMap::new(),
             known_opaque: HashSet::new(),
             heard,
             sms,
@@ -110,6 +126,7 @@ impl World {
             cohorts: Vec::new(),
             copies: Vec::new(),
             ops: Vec::new(),
+            places: HashMap::new(),
             words: HashMap::new(),
             controls: HashMap::new(),
             left: HashMap::new(),
@@ -120,6 +137,7 @@ impl World {
             actions: Vec::new(),
             owners: vec![None; sms as usize],
             chance: 0,
+            work_conserving: false,
         }
     }
 
@@ -131,7 +149,8 @@ impl World {
     }
 
     pub fn op(&mut self, key: OpKey) -> &mut ModelOp {
-        &mut self.ops.iter_mut().find(|(other, _)| *other == key).expect("a known operation").1
+        let place = *self.places.get(&key).expect("a known operation");
+        &mut self.ops[place].1
     }
 
     pub fn submit(&mut self, stream: u32, priority: i32, tasks: u32, uses: &[Use]) -> OpKey {
@@ -146,16 +165,21 @@ impl World {
         uses: &[Use],
         native: bool,
     ) -> OpKey {
-        self.ask(Asked { stream, priority, tasks, uses, native, ..Asked::default() })
+        let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
+        self.submit_asking(stream, tasks, uses, Asks { urgency, native, ..Asks::default() })
+    }
+
+    pub fn submit_asking(&mut self, stream: u32, tasks: u32, uses: &[Use], asks: Asks) -> OpKey {
+        self.ask(Asked { stream, tasks, uses, asks, ..Asked::default() })
     }
 
     pub fn ask(&mut self, asked: Asked<'_>) -> OpKey {
-        let Asked { stream, priority, deadline, tasks, uses, native, after, opaque } = asked;
-        let urgency = Urgency { priority: Priority(priority), deadline, ..Urgency::default() };
+        let Asked { stream, tasks, uses, asks, after, opaque } = asked;
+        let Asks { urgency, predicted, yield_overhead, native } = asks;
         let spec = LaunchSpec {
             tasks,
-            predicted: None,
-            yield_overhead: Duration::ZERO,
+            predicted,
+            yield_overhead,
             blocks_per_sm: self.blocks_per_sm,
             on_last_sm: self.on_last_sm,
             native,
@@ -163,7 +187,7 @@ impl World {
         let launch = (tasks > 0).then_some(spec);
         let name = "model";
         let submission = Submission { stream, name, uses, after, urgency, launch, opaque };
-        let key = self.engine.submit(NOW, submission, &mut self.actions);
+        let key = self.engine.submit(self.now, submission, &mut self.actions);
         let op = ModelOp {
             stream,
             uses: uses.to_vec(),
@@ -178,6 +202,7 @@ impl World {
             failed: false,
             finished: None,
         };
+        self.places.insert(key, self.ops.len());
         self.ops.push((key, op));
         self.act();
         key
@@ -193,20 +218,50 @@ impl World {
             match change {
                 Change::Priority(priority) if is_meant => op.urgency.priority = priority,
                 Change::Deadline(deadline) if is_meant => op.urgency.deadline = deadline,
+                Change::Weight(weight) if is_meant => op.urgency.weight = weight.max(1),
                 _ => {}
             }
         }
         self.handle(Event::Change { of, change });
     }
 
+    /// Lets time pass; the engine is asked when it wants to be.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(wake) = self.engine.wake().filter(|wake| *wake <= end) {
+            assert!(wake > self.now, "it has been asked");
+            self.advance(wake);
+            self.act();
+        }
+        self.advance(end);
+    }
+
+    fn advance(&mut self, now: Duration) {
+        let time = now - self.now;
+        self.now = now;
+        for owner in self.engine.ledger.owners().iter().flatten() {
+            let stream = self.engine.ops[owner.0].stream;
+            *self.sm_times.entry(stream).or_default() += time;
+        }
+    }
+
+    /// How long a stream has had SMs, summed over SMs.
+    pub fn sm_time(&self, stream: u32) -> Duration {
+        self.sm_times.get(&stream).copied().unwrap_or_default()
+    }
+
+    pub fn is_finished(&self, key: OpKey) -> bool {
+        self.places.get(&key).is_some_and(|&place| self.ops[place].1.finished.is_some())
+    }
+
     pub fn handle(&mut self, event: Event) {
-        self.engine.handle(NOW, event, &mut self.actions);
+        self.engine.handle(self.now, event, &mut self.actions);
         self.act();
     }
 
     pub fn act(&mut self) {
         let on_device = self.cohorts.len();
-        self.engine.settle(NOW, &mut self.actions);
+        self.engine.settle(self.now, &mut self.actions);
         self.engine.go_ahead(&mut self.actions);
         for action in std::mem::take(&mut self.actions) {
             match action {
@@ -238,6 +293,7 @@ impl World {
         }
         self.check_urgency();
         self.check_inheritance();
+        self.check_books();
         self.check_signals(on_device);
     }
 
@@ -280,7 +336,9 @@ impl World {
                     expected.deadline = deadlines.into_iter().flatten().min();
                 }
             }
+            // Nobody inherits a weight.
             let engine = &self.engine.ops[*key];
+            expected.weight = engine.urgency.weight;
             assert_eq!(engine.effective, expected, "{key:?}, {op:?}");
             if engine.launch.as_ref().is_some_and(|launch| launch.arrival.is_some())
                 && self.engine.refusal.is_none()
@@ -397,7 +455,7 @@ impl World {
 
     /// An operation starts: everything that it has to wait for is over.
     fn start(&mut self, key: OpKey) {
-        let place = self.ops.iter().position(|(other, _)| *other == key).expect("known");
+        let place = *self.places.get(&key).expect("known");
         let (before, rest) = self.ops.split_at_mut(place);
         let op = &mut rest[0].1;
         assert!(!op.started && op.finished.is_none());
@@ -430,6 +488,40 @@ impl World {
             Outcome::NotAdmitted => assert!(!on_device && !op.started),
             // One that was queued behind the kernel that failed may have run on what that one left.
             Outcome::InputLost { .. } => assert!(!on_device, "it left before it was reported"),
+        }
+    }
+
+    /// Each SM has at most one owner, who has it in his range, and none has an SM that is not in it. No SM is without an
+    /// owner while a launch has none, or could fill one more that is beside its own.
+    fn check_books(&self) {
+        let engine = &self.engine;
+        let owners = engine.ledger.owners();
+        for (key, launch) in
+            engine.ops.iter().filter_map(|(key, op)| Some((key, op.launch.as_ref()?)))
+        {
+            for sm in 0..self.sms {
+                let owns = owners[sm as usize] == Some(LaunchId(key));
+                assert_eq!(launch.range.contains(sm), owns, "{key:?} and SM {sm}: {launch:?}");
+            }
+        }
+        let is_built_in = engine.refusal.is_some() || self.work_conserving;
+        // Opaque work may wait for the device, or have it alone.
+        let is_exempt = !is_built_in || engine.is_draining();
+        if is_exempt || owners.iter().all(Option::is_some) {
+            return;
+        }
+        for launch in engine.ops.values().filter_map(|op| op.launch.as_ref()) {
+            if launch.arrival.is_none() {
+                continue;
+            }
+            let has = ledger::count(launch.range, self.sms);
+            assert!(has > 0, "an SM is idle, and {launch:?} waits");
+            if has < launch.need(self.sms) {
+                let (lo, hi) = (launch.range.lo() as usize, launch.range.hi() as usize);
+                let before = lo.checked_sub(1).map(|sm| owners[sm]);
+                let beside = [before, owners.get(hi).copied()];
+                assert!(!beside.contains(&Some(None)), "an idle SM beside {launch:?}: {owners:?}");
+            }
         }
     }
 
@@ -553,12 +645,12 @@ impl Heard {
 }
 
 /// A policy, and what it hears.
-struct Listening<P> {
-    policy: P,
+struct Listening {
+    policy: Box<dyn Policy>,
     heard: Heard,
 }
 
-impl<P: Policy> Policy for Listening<P> {
+impl Policy for Listening {
     fn name(&self) -> &str {
         self.policy.name()
     }
@@ -577,6 +669,10 @@ impl<P: Policy> Policy for Listening<P> {
         let before = self.heard.with(|heard| heard.insert(launch.id, launch));
         assert!(before.is_some(), "it has arrived");
         self.policy.changed(now, launch);
+    }
+
+    fn yielded(&mut self, now: Duration, launch: LaunchId) {
+        self.policy.yielded(now, launch);
     }
 
     fn departed(&mut self, now: Duration, launch: LaunchId) {

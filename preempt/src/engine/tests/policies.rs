@@ -1,0 +1,579 @@
+//! Every policy of the library in the same storm, each held to its own rule: who comes before whom, said once more in
+//! the plainest way and compared at every plan.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+
+use super::world::{Asks, World};
+use super::*;
+use crate::policy::{
+    DeviceView, DynamicPriority, EarliestDeadline, FairShare, Ffs, Fifo, Hpf, Priority,
+    ShortestRemaining, StaticPriority, Urgency,
+};
+
+fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+/// Whether one launch comes before another one, which is true for one of two that differ.
+type Precedes = fn(&Known, &Known, &Rule, Duration, &dyn DeviceView) -> bool;
+
+/// A launch that waits or runs.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    arrival: Arrival,
+    /// Which one it was to arrive.
+    number: u64,
+    dynamic: Dynamic,
+}
+
+/// A launch under dynamic priorities.
+#[derive(Clone, Copy, Default, Debug)]
+struct Dynamic {
+    inactive: bool,
+    runs: bool,
+    /// How long it has waited in the active queue, and until when that is counted.
+    waited: Duration,
+    until: Duration,
+}
+
+/// What a policy is held to.
+struct Rule {
+    precedes: Option<Precedes>,
+    is_dynamic: bool,
+    known: Vec<Known>,
+    arrivals: u64,
+    /// Under dynamic priorities: the number of the era, the last plan, and what each stream has used in which era.
+    era: u64,
+    asked: Duration,
+    used: std::collections::HashMap<u32, (u64, Duration)>,
+}
+
+/// A policy and its rule. What breaks the rule panics, for which the engine refuses the policy, which the
+/// tests see.
+struct Held {
+    policy: Box<dyn Policy>,
+    rule: Rule,
+}
+
+impl Held {
+    fn to(policy: impl Policy + 'static, precedes: Option<Precedes>) -> Held {
+        let is_dynamic = policy.name() == "dynamic priority";
+        let (known, used) = (Vec::new(), Default::default());
+        let (arrivals, era, asked) = (0, 0, Duration::ZERO);
+        let rule = Rule { precedes, is_dynamic, known, arrivals, era, asked, used };
+        Held { policy: Box::new(policy), rule }
+    }
+}
+
+impl Policy for Held {
+    fn name(&self) -> &str {
+        self.policy.name()
+    }
+
+    fn admits(&mut self, now: Duration, launch: &Arrival, device: &dyn DeviceView) -> bool {
+        let admits = self.policy.admits(now, launch, device);
+        if self.name() == "earliest deadline" {
+            assert_eq!(admits, self.rule.has_time(now, launch, device), "{launch:?} at {now:?}");
+        }
+        admits
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.policy.arrived(now, launch);
+        self.rule.arrivals += 1;
+        let inactive = self.rule.is_dynamic && self.rule.is_over(launch.stream, launch.priority);
+        let dynamic = Dynamic { inactive, until: now, ..Dynamic::default() };
+        self.rule.known.push(Known { arrival: launch, number: self.rule.arrivals, dynamic });
+    }
+
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        self.policy.changed(now, launch);
+        let known = self.rule.known.iter_mut().find(|known| known.arrival.id == launch.id);
+        known.expect("a known launch").arrival = launch;
+    }
+
+    fn yielded(&mut self, now: Duration, launch: LaunchId) {
+        self.policy.yielded(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.policy.departed(now, launch);
+        let place = self.rule.known.iter().position(|known| known.arrival.id == launch);
+        let known = self.rule.known.remove(place.expect("a known launch"));
+        if known.dynamic.runs {
+            self.rule.use_up(known.arrival.stream, now - self.rule.asked);
+        }
+        self.rule.turn_over(now);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        if self.rule.is_dynamic {
+            self.rule.pass(now, device);
+        }
+        self.policy.assign(now, device, plan);
+        self.rule.check(now, device, plan);
+        for known in self.rule.known.iter_mut().filter(|known| !known.dynamic.inactive) {
+            let is_granted = plan.grants.iter().any(|(id, _)| *id == known.arrival.id);
+            known.dynamic.runs = is_granted;
+        }
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.policy.wake()
+    }
+}
+
+impl Rule {
+    /// The launches with SMs are the first ones in the order, and the first of them has all that it can fill.
+    fn check(&self, now: Duration, device: &dyn DeviceView, plan: &Plan) {
+        let granted: Vec<&Known> = plan
+            .grants
+            .iter()
+            .map(|(id, _)| self.known.iter().find(|known| known.arrival.id == *id).expect("known"))
+            .collect();
+        let has = |range: SmRange| (0..device.sms()).filter(|&sm| range.contains(sm)).count();
+        let total: usize = plan.grants.iter().map(|(_, range)| has(*range)).sum();
+        let all_granted = granted.len() == self.known.len();
+        assert!(all_granted || total == device.sms() as usize, "an SM is idle, and others wait");
+        if let Some((first, range)) = plan.grants.first() {
+            assert!(has(*range) >= device.need(*first) as usize, "the first one lacks SMs");
+        }
+        let Some(precedes) = self.precedes else { return };
+        for (place, has) in granted.iter().enumerate() {
+            let is_granted =
+                |other: &&Known| granted.iter().any(|g| g.arrival.id == other.arrival.id);
+            let waiting = self.known.iter().filter(|other| !is_granted(other));
+            for later in granted[place + 1..].iter().copied().chain(waiting) {
+                assert!(!precedes(later, has, self, now, device), "{later:?} before {has:?}");
+            }
+        }
+    }
+
+    /// Whether everybody is in time, one after the other, with one more.
+    fn has_time(&self, now: Duration, new: &Arrival, device: &dyn DeviceView) -> bool {
+        let work = |id| Some(device.remaining(id)? + device.yield_overhead(id));
+        let Some(deadline) = new.deadline else { return true };
+        let Some(more) = work(new.id) else { return now < deadline };
+        let mut all: Vec<(Duration, Duration)> = self
+            .known
+            .iter()
+            .filter_map(|known| Some((known.arrival.deadline?, work(known.arrival.id)?)))
+            .collect();
+        all.push((deadline, more));
+        let by = |due| -> Duration { all.iter().filter(|one| one.0 <= due).map(|one| one.1).sum() };
+        all.iter().filter(|one| one.0 > deadline).all(|one| now + by(one.0) <= one.0)
+            && now + by(deadline) <= deadline
+    }
+}
+
+/// Dynamic priorities, as EffiSha has them in section 7.
+impl Rule {
+    fn quota(priority: Priority) -> Duration {
+        micros(500) * (priority.0.max(0) as u32 + 1)
+    }
+
+    fn use_up(&mut self, stream: u32, time: Duration) {
+        let era = self.era;
+        let used = self.used.entry(stream).or_default();
+        if used.0 != era {
+            *used = (era, Duration::ZERO);
+        }
+        used.1 += time;
+    }
+
+    fn is_over(&self, stream: u32, priority: Priority) -> bool {
+        // A launch of another priority may have ended the quota; in these tests a stream keeps to one.
+        let used = self.used.get(&stream).filter(|(era, _)| *era == self.era);
+        used.is_some_and(|(_, used)| *used >= Rule::quota(priority))
+    }
+
+    fn turn_over(&mut self, now: Duration) {
+        if self.known.iter().all(|known| known.dynamic.inactive) {
+            self.era += 1;
+            for known in &mut self.known {
+                known.dynamic = Dynamic { until: now, ..Dynamic::default() };
+            }
+        }
+    }
+
+    /// Lets the time since the last plan pass.
+    fn pass(&mut self, now: Duration, device: &dyn DeviceView) {
+        for index in 0..self.known.len() {
+            if self.known[index].dynamic.runs {
+                self.use_up(self.known[index].arrival.stream, now - self.asked);
+            }
+        }
+        self.asked = now;
+        for index in 0..self.known.len() {
+            let Known { arrival, dynamic, .. } = self.known[index];
+            if dynamic.runs && self.is_over(arrival.stream, arrival.priority) {
+                self.known[index].dynamic =
+                    Dynamic { inactive: true, until: now, ..Dynamic::default() };
+            }
+        }
+        self.turn_over(now);
+        for known in self.known.iter_mut().filter(|known| !known.dynamic.inactive) {
+            let dynamic = &mut known.dynamic;
+            if !dynamic.runs {
+                dynamic.waited = (dynamic.waited + (now - dynamic.until)).min(micros(20_000));
+            }
+            dynamic.until = now;
+            dynamic.runs |= !device.range(known.arrival.id).is_empty();
+        }
+    }
+}
+
+fn first_come(a: &Known, b: &Known, _: &Rule, _: Duration, _: &dyn DeviceView) -> bool {
+    a.number < b.number
+}
+
+fn by_priority(a: &Known, b: &Known, _: &Rule, _: Duration, _: &dyn DeviceView) -> bool {
+    (b.arrival.priority, a.number) < (a.arrival.priority, b.number)
+}
+
+/// Of two of equal priority, one that waits only if what is left of the other is longer by more than it costs to make
+/// that one yield.
+fn by_remaining(a: &Known, b: &Known, _: &Rule, _: Duration, device: &dyn DeviceView) -> bool {
+    let left = |known: &Known| device.remaining(known.arrival.id).unwrap_or(Duration::MAX);
+    let overhead = |known: &Known| device.yield_overhead(known.arrival.id);
+    let has = |known: &Known| !device.range(known.arrival.id).is_empty();
+    match (has(a), has(b)) {
+        (false, true) => left(b) > left(a).saturating_add(overhead(b)),
+        (true, false) => left(a) <= left(b).saturating_add(overhead(a)),
+        (false, false) => (left(a), a.number) < (left(b), b.number),
+        // Between two that run, less what it costs each.
+        (true, true) => {
+            let less = |known| (left(known).saturating_sub(overhead(known)), known.number);
+            less(a) < less(b)
+        }
+    }
+}
+
+fn hpf(a: &Known, b: &Known, rule: &Rule, now: Duration, device: &dyn DeviceView) -> bool {
+    let (first, second) = (a.arrival.priority, b.arrival.priority);
+    first > second || first == second && by_remaining(a, b, rule, now, device)
+}
+
+fn by_deadline(a: &Known, b: &Known, _: &Rule, _: Duration, _: &dyn DeviceView) -> bool {
+    let due = |known: &Known| (known.arrival.deadline.is_none(), known.arrival.deadline);
+    (due(a), a.number) < (due(b), b.number)
+}
+
+/// More urgent by a whole one than one that runs; among those that wait, parts of a millisecond count.
+fn dynamic(a: &Known, b: &Known, _: &Rule, _: Duration, _: &dyn DeviceView) -> bool {
+    let value = |known: &Known| {
+        let Known { arrival, dynamic, .. } = known;
+        let waited = match dynamic.runs {
+            true => dynamic.waited.as_millis() * 1_000_000 + 999_999,
+            false => dynamic.waited.as_nanos(),
+        };
+        i128::from(arrival.priority.0) * 1_000_000 + waited as i128
+    };
+    match (a.dynamic.inactive, b.dynamic.inactive) {
+        (true, true) => (b.arrival.priority, a.number) < (a.arrival.priority, b.number),
+        (false, false) => (value(b), a.number) < (value(a), b.number),
+        (a_is_inactive, _) => !a_is_inactive,
+    }
+}
+
+fn policies() -> Vec<Held> {
+    vec![
+        Held::to(Fifo::new(), Some(first_come)),
+        Held::to(StaticPriority::new(), Some(by_priority)),
+        Held::to(StaticPriority::whole_device(), Some(by_priority)),
+        Held::to(Hpf::new(), Some(hpf)),
+        Held::to(ShortestRemaining::new(), Some(by_remaining)),
+        Held::to(EarliestDeadline::new(), Some(by_deadline)),
+        Held::to(DynamicPriority::new(), Some(dynamic)),
+        Held::to(DynamicPriority::whole_device(), Some(dynamic)),
+        Held::to(Ffs::new(), None),
+        Held::to(FairShare::new(), None),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Launch { stream: u32, tasks: u32, asks: Asks, due: Option<u64>, uses: Vec<(u64, bool)> },
+    Copy { stream: u32, uses: Vec<(u64, bool)> },
+    Cohort(usize),
+    CopyDone,
+    Cancel(usize),
+    Fault(usize),
+    Change(usize, Change),
+    ChangeStream(u32, Change),
+    Pass(u64),
+}
+
+const STREAMS: u32 = 12;
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let uses = || prop::collection::vec((0u64..40, prop::bool::weighted(0.3)), 0..2);
+    let due = || prop::option::of(0u64..5000);
+    let asks = (-2i32..12, 1u32..5, prop::option::weighted(0.8, 0u64..3000), 0u64..200, 0..8)
+        .prop_map(|(priority, weight, predicted, overhead, kind)| Asks {
+            urgency: Urgency { priority: Priority(priority), weight, deadline: None },
+            predicted: predicted.map(micros),
+            yield_overhead: micros(overhead),
+            native: kind == 0,
+        });
+    let change = || {
+        prop_oneof![
+            (-2i32..12).prop_map(|priority| Change::Priority(Priority(priority))),
+            (1u32..5).prop_map(Change::Weight),
+            due().prop_map(|due| Change::Deadline(due.map(micros))),
+        ]
+    };
+    prop_oneof![
+        4 => (0..STREAMS, 1u32..20, asks, due(), uses()).prop_map(
+            |(stream, tasks, asks, due, uses)| Happening::Launch { stream, tasks, asks, due, uses }
+        ),
+        1 => (0..STREAMS, uses()).prop_map(|(stream, uses)| Happening::Copy { stream, uses }),
+        60 => any::<usize>().prop_map(Happening::Cohort),
+        2 => Just(Happening::CopyDone),
+        1 => any::<usize>().prop_map(Happening::Cancel),
+        1 => any::<usize>().prop_map(Happening::Fault),
+        2 => (any::<usize>(), change()).prop_map(|(of, change)| Happening::Change(of, change)),
+        1 => (0..STREAMS, change()).prop_map(|(of, change)| Happening::ChangeStream(of, change)),
+        20 => (0u64..100).prop_map(Happening::Pass),
+    ]
+}
+
+/// So many, from a seed: a failure that prints them all is of no use.
+fn happenings(count: usize, seed: u128) -> impl Iterator<Item = Happening> {
+    let rng = TestRng::from_seed(RngAlgorithm::XorShift, &seed.to_le_bytes());
+    let mut runner = TestRunner::new_with_rng(config(1), rng);
+    let happening = happening();
+    (0..count).map(move |_| happening.new_tree(&mut runner).expect("a value").current())
+}
+
+/// A change as the scheduler would pass it on.
+fn due(change: Change, now: Duration) -> Change {
+    match change {
+        Change::Deadline(due) => Change::Deadline(due.map(|due| now + due)),
+        other => other,
+    }
+}
+
+fn happen(world: &mut World, happenings: impl Iterator<Item = Happening>) {
+    let is_dynamic = world.engine.policy_name() == "dynamic priority";
+    for happening in happenings {
+        match happening {
+            Happening::Launch { stream, tasks, mut asks, due, uses } => {
+                asks.urgency.deadline = due.map(|due| world.now + micros(due));
+                if is_dynamic {
+                    // What a quota is when the priority changes in the middle of it, nobody says.
+                    asks.urgency.priority = Priority(stream as i32 - 2);
+                }
+                world.submit_asking(stream, tasks, &distinct(uses), asks);
+            }
+            Happening::Copy { stream, uses } => {
+                world.submit(stream, 0, 0, &distinct(uses));
+            }
+            Happening::Cohort(index) if !world.cohorts.is_empty() => {
+                world.step_cohort(index % world.cohorts.len());
+            }
+            Happening::CopyDone if !world.copies.is_empty() => world.step_copy(0),
+            Happening::Cancel(index) if !world.ops.is_empty() => {
+                let latest = world.ops.len().saturating_sub(40);
+                let op = world.ops[latest + index % (world.ops.len() - latest)].0;
+                world.handle(Event::Cancel { op });
+            }
+            Happening::Fault(index) if !world.cohorts.is_empty() && index % 8 == 0 => {
+                let op = world.cohorts[index % world.cohorts.len()].order.op;
+                let model = world.op(op);
+                model.failed |= model.finished.is_none();
+                world.handle(Event::Fault { op });
+            }
+            Happening::Change(_, Change::Priority(_)) if is_dynamic => {}
+            Happening::ChangeStream(_, Change::Priority(_)) if is_dynamic => {}
+            Happening::Change(index, change) if !world.ops.is_empty() => {
+                let latest = world.ops.len().saturating_sub(40);
+                let op = world.ops[latest + index % (world.ops.len() - latest)].0;
+                let (of, change) = (Whose::Launch(op), due(change, world.now));
+                world.change(of, change);
+            }
+            Happening::ChangeStream(stream, change) => {
+                let (of, change) = (Whose::Stream(stream), due(change, world.now));
+                world.change(of, change);
+            }
+            Happening::Pass(time) => world.pass(micros(time)),
+            _ => {}
+        }
+    }
+}
+
+/// Few cases of many events each.
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, max_shrink_iters: 0, failure_persistence: None, ..Default::default() }
+}
+
+proptest! {
+    #![proptest_config(config(20))]
+
+    /// The world sees to it that no task is lost or runs twice, that ranges do not overlap and no SM is idle in vain.
+    #[test]
+    fn every_policy_keeps_its_rule_in_a_storm(sms in 1u32..7, seed in any::<u128>()) {
+        for policy in policies() {
+            let mut world = World::new(sms, 1, policy);
+            world.work_conserving = true;
+            happen(&mut world, happenings(10_000, seed));
+            world.run_out();
+            prop_assert_eq!(world.engine.refusal(), None);
+        }
+    }
+}
+
+/// Streams that always have something to run, in a model that takes its time.
+struct Loops {
+    world: World,
+    weights: Vec<u32>,
+    /// The latest launches of each stream, which it waits for before it submits more.
+    latest: Vec<Vec<OpKey>>,
+    outstanding: usize,
+    overhead: Duration,
+    seed: u64,
+    /// How often SM 0 went to another stream.
+    switches: u32,
+    last: Option<u32>,
+}
+
+impl Loops {
+    fn new(sms: u32, policy: Box<dyn Policy>, weights: &[u32], outstanding: usize) -> Loops {
+        let mut world = World::with(sms, 1, policy);
+        world.work_conserving = true;
+        let (latest, weights) = (vec![Vec::new(); weights.len()], weights.to_vec());
+        let (overhead, seed, switches, last) = (micros(20), 1, 0, None);
+        Loops { world, weights, latest, outstanding, overhead, seed, switches, last }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        // Knuth's MMIX.
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % below
+    }
+
+    /// Goes on for a time; so long after a launch ended, its stream submits another one.
+    fn run(&mut self, time: Duration, pause: Duration) {
+        let end = self.world.now + time;
+        let mut paused = vec![None; self.weights.len()];
+        while self.world.now < end {
+            for (stream, paused) in paused.iter_mut().enumerate() {
+                let ops = &self.world;
+                self.latest[stream].retain(|&op| !ops.is_finished(op));
+                if self.latest[stream].len() == self.outstanding {
+                    *paused = None;
+                } else if *paused.get_or_insert(self.world.now + pause) <= self.world.now {
+                    let weight = self.weights[stream];
+                    let asks = Asks {
+                        urgency: Urgency { weight, ..Urgency::default() },
+                        yield_overhead: self.overhead,
+                        ..Asks::default()
+                    };
+                    let tasks = self.random(200) as u32 + self.world.sms;
+                    let op = self.world.submit_asking(stream as u32, tasks, &[], asks);
+                    self.latest[stream].push(op);
+                    *paused = None;
+                }
+            }
+            for _ in 0..2 {
+                let index = self.random(1 << 20) as usize;
+                if !self.world.cohorts.is_empty() {
+                    self.world.step_cohort(index % self.world.cohorts.len());
+                }
+            }
+            let pass = self.random(20) + 1;
+            self.world.pass(micros(pass));
+            let owner = self.world.engine.ledger.owners()[0];
+            let stream = owner.map(|id| self.world.engine.ops[id.0].stream);
+            if stream.is_some() && stream != self.last {
+                self.switches += 1;
+                self.last = stream;
+            }
+        }
+    }
+
+    /// How far each stream is from its share, in time on SMs.
+    fn errors(&self, before: &[Duration]) -> Vec<f64> {
+        let time = |stream: usize| self.world.sm_time(stream as u32) - before[stream];
+        let total: Duration = (0..self.weights.len()).map(time).sum();
+        let weights = f64::from(self.weights.iter().sum::<u32>());
+        let error = |(stream, weight): (usize, &u32)| {
+            time(stream).as_secs_f64() - total.as_secs_f64() * f64::from(*weight) / weights
+        };
+        self.weights.iter().enumerate().map(error).collect()
+    }
+
+    fn times(&self) -> Vec<Duration> {
+        (0..self.weights.len()).map(|stream| self.world.sm_time(stream as u32)).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(config(8))]
+
+    #[test]
+    fn streams_that_always_have_work_have_their_shares(
+        sms in 1u32..6, weights in prop::collection::vec(1u32..6, 2..5), is_ffs in any::<bool>(), outstanding in 2usize..4,
+    ) {
+        let policy: Box<dyn Policy> =
+            if is_ffs { Box::new(Ffs::new()) } else { Box::new(FairShare::new()) };
+        let mut loops = Loops::new(sms, policy, &weights, outstanding);
+        let time = Duration::from_millis(300);
+        loops.run(time, Duration::ZERO);
+        prop_assert_eq!(loops.world.engine.refusal(), None);
+        let count = weights.len() as u32;
+        let turn = match is_ffs {
+            true => loops.overhead * count * 10 / weights.iter().sum::<u32>(),
+            false => Duration::from_millis(1),
+        };
+        for (error, weight) in loops.errors(&vec![Duration::ZERO; weights.len()]).iter().zip(&weights) {
+            // Two turns, and what the model was late.
+            let bound = (turn * *weight * 2 + micros(50)) * sms;
+            prop_assert!(error.abs() <= bound.as_secs_f64(), "{error} s, {bound:?}: {:?}", loops.times());
+            if is_ffs {
+                let share = error.abs() / (time * sms).as_secs_f64();
+                prop_assert!(share < 0.01, "{share}");
+            }
+        }
+        if is_ffs {
+            let overhead = f64::from(loops.switches) * loops.overhead.as_secs_f64() / time.as_secs_f64();
+            prop_assert!(overhead < 0.11, "{overhead}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_waits_for_each_launch_has_its_share_all_the_same(
+        sms in 1u32..6, weights in prop::collection::vec(1u32..4, 2..4), pause in 0u64..50,
+    ) {
+        let mut loops = Loops::new(sms, Box::new(Ffs::new()), &weights, 1);
+        let time = Duration::from_millis(300);
+        loops.run(time, micros(pause));
+        prop_assert_eq!(loops.world.engine.refusal(), None);
+        for error in loops.errors(&vec![Duration::ZERO; weights.len()]) {
+            let share = error.abs() / (time * sms).as_secs_f64();
+            prop_assert!(share < 0.01, "{share}: {:?}", loops.times());
+        }
+    }
+}
+
+#[test]
+fn a_newcomer_neither_waits_for_what_was_nor_makes_others_wait() {
+    let mut loops = Loops::new(4, Box::new(FairShare::new()), &[1, 1], 2);
+    loops.weights.pop();
+    loops.run(Duration::from_millis(50), Duration::ZERO);
+    loops.weights.push(1);
+    let before = loops.times();
+    for _ in 0..10 {
+        loops.run(Duration::from_millis(5), Duration::ZERO);
+        for error in loops.errors(&before) {
+            assert!(error.abs() <= 0.001 * 4.0 + 0.0002, "{error}");
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Priorities that grow while launches wait, and quotas for those that run.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use super::line::Line;
+use super::placement::Placement;
+use super::{Arrival, DeviceView, Plan, Policy, Priority};
+use crate::engine::LaunchId;
+
+/// How much of its waiting time counts for a launch, and so by how many it can become more urgent (EffiSha section 7):
+/// one for each [`STEP`].
+const CAP: Duration = STEP.saturating_mul(20);
+const STEP: Duration = Duration::from_millis(1);
+
+/// Dynamic priorities (EffiSha section 7), with spatial sharing.
+///
+/// There are two queues. A launch starts in the active one, with its own priority, and becomes more urgent by one for
+/// each millisecond that it waits there, by 20 at most; the most urgent one runs, and a launch that has become more
+/// urgent than one that runs takes SMs from it. A stream of priority p has a quota of (p + 1) / 2 ms, and at least
+/// 0.5 ms, so negative priorities have what 0 has. When its launches have had SMs for so long, its launch goes to
+/// the inactive queue, with its own priority again. When nothing is in the active queue, the two change places, and
+/// every stream has a new quota.
+///
+/// What EffiSha calls a request is a stream here: if a launch ends before the quota does, the next one of the stream
+/// goes on with the rest, so that no stream runs for longer than its quota while launches of others wait in the active
+/// queue, but for block-tasks that do not yield. So no launch waits for ever behind a given number of streams. New
+/// streams that come again and again can delay those that are in the inactive queue. SMs that the active queue
+/// does not fill go to the inactive one, most urgent first, at nobody's expense.
+#[derive(Debug, Default)]
+pub struct DynamicPriority {
+    /// The active queue: what came in this era, or was preempted, and waits; what has SMs, or has waited long enough;
+    /// and what was inactive in the era before.
+    aging: Line<LaunchId, Rank>,
+    fixed: Line<LaunchId, Rank>,
+    inherited: Line<LaunchId, Rank>,
+    inactive: Line<LaunchId, Rank>,
+    /// When those in `aging` have waited long enough.
+    caps: Line<LaunchId, (Duration, u64)>,
+    launches: FxHashMap<LaunchId, Request>,
+    streams: FxHashMap<u32, Quota>,
+    /// Streams that have had no launch at some time in this era.
+    idle: Vec<u32>,
+    /// How often the queues have changed places, and when they last did.
+    era: u64,
+    era_start: Duration,
+    /// The launches of the active queue that have SMs.
+    running: Vec<LaunchId>,
+    asked: Duration,
+    plans: u64,
+    arrivals: u64,
+    wake: Option<Duration>,
+    placement: Placement,
+}
+
+/// In each line the most urgent comes first: a dynamic priority in nanoseconds of waiting. In `fixed` it is that;
+/// in `aging` the time is to be added; in the other two the time since the queues changed places, which is the
+/// same for all.
+type Rank = (Reverse<i64>, u64);
+
+#[derive(Debug)]
+struct Request {
+    stream: u32,
+    priority: Priority,
+    arrival: u64,
+    /// For how long it waited in the active queue before `since`; at most [`CAP`].
+    waited: Duration,
+    since: Duration,
+    /// The last plan that granted SMs to it.
+    planned: u64,
+}
+
+/// What a stream has used up of its quota in an era.
+#[derive(Debug, Default)]
+struct Quota {
+    era: u64,
+    used: Duration,
+    is_over: bool,
+    launches: u32,
+}
+
+impl Quota {
+    /// What was used in another era does not count.
+    fn renew(&mut self, era: u64) {
+        if self.era != era {
+            *self = Quota { era, launches: self.launches, ..Quota::default() };
+        }
+    }
+}
+
+impl DynamicPriority {
+    /// With spatial sharing.
+    pub fn new() -> DynamicPriority {
+        DynamicPriority::default()
+    }
+
+    /// Without spatial sharing: the most urgent launch has the whole device, as in EffiSha.
+    pub fn whole_device() -> DynamicPriority {
+        DynamicPriority { placement: Placement::whole_device(), ..DynamicPriority::default() }
+    }
+
+    /// Puts a launch into the queue where its stream is.
+    fn enter(&mut self, now: Duration, launch: LaunchId) {
+        let Some(request) = self.launches.get(&launch) else { return };
+        let (priority, arrival) = (request.priority, request.arrival);
+        if self.is_over(request) {
+            self.inactive.put(launch, (Reverse(base(priority)), arrival));
+        } else {
+            self.wait(now, launch, Duration::ZERO);
+        }
+    }
+
+    /// Has a launch wait in the active queue, where it has waited already.
+    fn wait(&mut self, now: Duration, launch: LaunchId, waited: Duration) {
+        let Some(request) = self.launches.get_mut(&launch) else { return };
+        (request.waited, request.since) = (waited, now);
+        let (value, arrival) = (base(request.priority) + nanos(waited), request.arrival);
+        if waited < CAP {
+            self.aging.put(launch, (Reverse(value - nanos(now)), arrival));
+            self.caps.put(launch, (now + CAP - waited, arrival));
+        } else {
+            self.fixed.put(launch, (Reverse(value), arrival));
+        }
+    }
+
+    /// Has a launch of the active queue run.
+    fn run(&mut self, launch: LaunchId, waited: Duration) {
+        let Some(request) = self.launches.get_mut(&launch) else { return };
+        request.waited = waited;
+        let whole = nanos(waited) / nanos(STEP) * nanos(STEP);
+        // One that waits has to be more urgent by a whole one, or they would take turns within nanoseconds.
+        let value = base(request.priority) + whole + nanos(STEP) - 1;
+        self.fixed.put(launch, (Reverse(value), request.arrival));
+    }
+
+    /// Takes a launch out of the active queue; how long it has waited there.
+    fn leave(&mut self, now: Duration, launch: LaunchId) -> Option<Duration> {
+        let request = self.launches.get(&launch)?;
+        if self.fixed.remove(launch).is_some() {
+            return Some(request.waited);
+        }
+        if self.aging.remove(launch).is_some() {
+            self.caps.remove(launch);
+            return Some((request.waited + now.saturating_sub(request.since)).min(CAP));
+        }
+        self.inherited.remove(launch).map(|_| now.saturating_sub(self.era_start).min(CAP))
+    }
+
+    /// Counts what a launch that had SMs until now has used of its quota.
+    fn charge(&mut self, now: Duration, launch: LaunchId) {
+        let Some(request) = self.launches.get(&launch) else { return };
+        let Some(quota) = self.streams.get_mut(&request.stream) else { return };
+        quota.renew(self.era);
+        quota.used += now.saturating_sub(self.asked);
+        quota.is_over |= quota.used >= self::quota(request.priority);
+    }
+
+    /// Whether the stream of a launch has used up its quota.
+    fn is_over(&self, request: &Request) -> bool {
+        let quota = self.streams.get(&request.stream);
+        quota.is_some_and(|quota| quota.is_over && quota.era == self.era)
+    }
+
+    /// Lets the two queues change places if nothing is in the active one.
+    fn turn_over(&mut self, now: Duration) {
+        if self.aging.is_empty() && self.fixed.is_empty() && self.inherited.is_empty() {
+            std::mem::swap(&mut self.inherited, &mut self.inactive);
+            self.era += 1;
+            self.era_start = now;
+            for stream in self.idle.drain(..) {
+                if self.streams.get(&stream).is_some_and(|quota| quota.launches == 0) {
+                    self.streams.remove(&stream);
+                }
+            }
+        }
+    }
+
+    /// When there is something to decide if nothing happens before.
+    fn next_change(&self, now: Duration) -> Option<Duration> {
+        let left = |launch: &LaunchId| {
+            let request = self.launches.get(launch)?;
+            let quota = self.streams.get(&request.stream)?;
+            let used = if quota.era == self.era { quota.used } else { Duration::ZERO };
+            Some(now + self::quota(request.priority).saturating_sub(used))
+        };
+        let quota_ends = self.running.iter().filter_map(left).min();
+        let lowest = self.running.iter().filter_map(|&launch| self.fixed.key(launch)).max();
+        let overtakes = lowest.and_then(|(Reverse(lowest), _)| {
+            let reaches = |value: i64, start: Duration, cap: Duration| {
+                let after = u64::try_from(lowest + 1 - value).ok()?;
+                Some((start + Duration::from_nanos(after)).min(cap))
+            };
+            let aging = self.aging.first().and_then(|((Reverse(value), _), launch)| {
+                reaches(value, Duration::ZERO, self.caps.key(launch)?.0)
+            });
+            let inherited = self.inherited.first().and_then(|((Reverse(value), _), _)| {
+                reaches(value, self.era_start, self.era_start + CAP)
+            });
+            let later = |at: &Duration| *at > now;
+            aging.into_iter().chain(inherited.filter(later)).min()
+        });
+        quota_ends.into_iter().chain(overtakes).min()
+    }
+}
+
+impl Policy for DynamicPriority {
+    fn name(&self) -> &str {
+        "dynamic priority"
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.arrivals += 1;
+        let stream = launch.stream;
+        let quota = self.streams.entry(stream).or_default();
+        quota.renew(self.era);
+        quota.launches += 1;
+        let request = Request {
+            stream,
+            priority: launch.priority,
+            arrival: self.arrivals,
+            waited: Duration::ZERO,
+            since: now,
+            planned: 0,
+        };
+        self.launches.insert(launch.id, request);
+        self.enter(now, launch.id);
+    }
+
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        let waited = self.leave(now, launch.id);
+        let Some(request) = self.launches.get_mut(&launch.id) else { return };
+        request.priority = launch.priority;
+        let arrival = request.arrival;
+        match waited {
+            None => self.inactive.put(launch.id, (Reverse(base(launch.priority)), arrival)),
+            Some(waited) if self.running.contains(&launch.id) => self.run(launch.id, waited),
+            Some(waited) => self.wait(now, launch.id, waited),
+        }
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        if let Some(place) = self.running.iter().position(|&other| other == launch) {
+            self.charge(now, launch);
+            self.running.swap_remove(place);
+        }
+        if self.leave(now, launch).is_none() {
+            self.inactive.remove(launch);
+        }
+        let Some(request) = self.launches.remove(&launch) else { return };
+        if let Some(quota) = self.streams.get_mut(&request.stream) {
+            quota.launches -= 1;
+            if quota.launches == 0 {
+                self.idle.push(request.stream);
+            }
+        }
+        self.turn_over(now);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        for index in 0..self.running.len() {
+            self.charge(now, self.running[index]);
+        }
+        self.asked = now;
+        let mut running = std::mem::take(&mut self.running);
+        running.retain(|&launch| {
+            let Some(request) = self.launches.get(&launch) else { return false };
+            let is_over = self.is_over(request);
+            let rank = (Reverse(base(request.priority)), request.arrival);
+            if is_over {
+                self.leave(now, launch);
+                self.inactive.put(launch, rank);
+            }
+            !is_over
+        });
+        self.turn_over(now);
+        // What was inactive, and had SMs, runs in the new era.
+        for run in device.owners().chunk_by(|a, b| a == b) {
+            let Some(launch) = run[0] else { continue };
+            if !running.contains(&launch)
+                && let Some(waited) = self.leave(now, launch)
+            {
+                self.run(launch, waited);
+                running.push(launch);
+            }
+        }
+        while let Some(((at, _), launch)) = self.caps.first()
+            && at <= now
+        {
+            self.leave(now, launch);
+            self.wait(now, launch, CAP);
+        }
+
+        let first = plan.grants.len();
+        let (known, era_start) = (self.launches.len(), self.era_start);
+        let DynamicPriority { aging, fixed, inherited, inactive, placement, .. } = self;
+        let ((aging, aging_keys), (fixed, fixed_keys)) = (aging.in_order(), fixed.in_order());
+        let (inherited, inherited_keys) = inherited.in_order();
+        let (inactive, inactive_keys) = inactive.in_order();
+        let age = nanos(now.saturating_sub(era_start).min(CAP));
+        let active = Merged {
+            lines: [
+                (fixed.peekable(), 0),
+                (inherited.peekable(), age),
+                (aging.peekable(), nanos(now)),
+            ],
+        };
+        let rank = |owner| {
+            let value = fixed_keys.get(owner).map(|(Reverse(value), _)| value);
+            let value = value
+                .or_else(|| inherited_keys.get(owner).map(|(Reverse(value), _)| value + age))
+                .or_else(|| aging_keys.get(owner).map(|(Reverse(value), _)| value + nanos(now)));
+            (value.is_none(), Reverse(value), inactive_keys.get(owner))
+        };
+        let order = active.chain(inactive.map(|(_, launch)| launch));
+        let denied = placement.share_in(order, known == 1, rank, device, plan);
+
+        self.plans += 1;
+        for &(launch, _) in &plan.grants[first..] {
+            if let Some(request) = self.launches.get_mut(&launch) {
+                request.planned = self.plans;
+            }
+        }
+        // Those that lost all SMs wait again, and the others run.
+        running.retain(|&launch| {
+            let stays = self.launches.get(&launch).is_some_and(|r| r.planned == self.plans);
+            if !stays && let Some(waited) = self.leave(now, launch) {
+                self.wait(now, launch, waited);
+            }
+            stays
+        });
+        for &(launch, _) in &plan.grants[first..] {
+            if !running.contains(&launch)
+                && let Some(waited) = self.leave(now, launch)
+            {
+                self.run(launch, waited);
+                running.push(launch);
+            }
+        }
+        self.running = running;
+        self.wake = denied.and_then(|_| self.next_change(now));
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.wake
+    }
+}
+
+/// Several lines as one, the most urgent first; with each, what is to be added to its ranks.
+struct Merged<L: Iterator> {
+    lines: [(std::iter::Peekable<L>, i64); 3],
+}
+
+impl<L: Iterator<Item = (Rank, LaunchId)>> Iterator for Merged<L> {
+    type Item = LaunchId;
+
+    fn next(&mut self) -> Option<LaunchId> {
+        let mut best: Option<(Rank, usize)> = None;
+        for (index, (line, add)) in self.lines.iter_mut().enumerate() {
+            if let Some(&((Reverse(value), arrival), _)) = line.peek() {
+                let rank = (Reverse(value + *add), arrival);
+                if best.is_none_or(|(most, _)| rank < most) {
+                    best = Some((rank, index));
+                }
+            }
+        }
+        self.lines[best?.1].0.next().map(|(_, launch)| launch)
+    }
+}
+
+fn quota(priority: Priority) -> Duration {
+    (STEP / 2).saturating_mul(u32::try_from(priority.0).unwrap_or(0).saturating_add(1))
+}
+
+fn base(priority: Priority) -> i64 {
+    i64::from(priority.0) * nanos(STEP)
+}
+
+/// Three hundred years fit.
+fn nanos(time: Duration) -> i64 {
+    time.as_nanos() as i64
+}

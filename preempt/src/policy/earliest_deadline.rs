@@ -1,0 +1,141 @@
+//! The earliest deadline first, and no more than there is time for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::demand::Demand;
+use super::line::Line;
+use super::placement::Placement;
+use super::{Arrival, DeviceView, Plan, Policy};
+use crate::engine::LaunchId;
+
+/// Earliest deadline first (EDF; Liu and Layland, JACM 1973), with an admission test, and with spatial sharing.
+///
+/// A launch never waits for one with a later deadline, except for the block-tasks that run when it arrives. Of equal
+/// deadlines, the launch goes first that was ready first; launches without a deadline run after all that have one, in
+/// the order in which they became ready. Priorities do not count.
+///
+/// A launch is admitted if it, and everybody who was admitted with a later deadline, is in time when each
+/// launch takes its [remaining time](DeviceView::remaining) and one [yield overhead](DeviceView::yield_overhead), one
+/// after the other. So, as far as the predictions are right, whoever was admitted is in time; launches that do not
+/// fill the device run side by side, and would be in time more often than this test can tell. One whose duration
+/// nobody can tell is refused only if its deadline is past, and is not there for the test of others; and one that is
+/// queued on the device behind another one of its stream may run before it could be asked about: it is taken as it is.
+/// A deadline that is changed is not tested again. [`missed`](EarliestDeadline::missed) counts where this went wrong.
+#[derive(Debug, Default)]
+pub struct EarliestDeadline {
+    line: Line<LaunchId, Place>,
+    demand: Demand,
+    /// Launches of which what is left to do is not what `demand` has.
+    stale: Vec<LaunchId>,
+    arrivals: u64,
+    missed: Arc<AtomicU64>,
+    placement: Placement,
+}
+
+/// Whether there is no deadline, the deadline, and a running number.
+type Place = (bool, Duration, u64);
+
+/// How many launches departed after their deadlines, since the policy was made.
+#[derive(Clone, Debug)]
+pub struct MissedDeadlines(Arc<AtomicU64>);
+
+impl MissedDeadlines {
+    /// Until now.
+    pub fn count(&self) -> u64 {
+        // Relaxed: only the number counts.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl EarliestDeadline {
+    /// With nothing in the line.
+    pub fn new() -> EarliestDeadline {
+        EarliestDeadline::default()
+    }
+
+    /// The count of admitted launches that were not done, cancelled or failed by their deadlines. Ask for it before the
+    /// policy goes to the scheduler.
+    ///
+    /// ```
+    /// use preempt::policy::EarliestDeadline;
+    /// use preempt::{Device, Scheduler};
+    ///
+    /// let policy = EarliestDeadline::new();
+    /// let missed = policy.missed();
+    /// let scheduler = Scheduler::builder().device(Device::cpu(2, 1)?).policy(policy).build()?;
+    /// // ..
+    /// assert_eq!(missed.count(), 0);
+    /// # drop(scheduler);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn missed(&self) -> MissedDeadlines {
+        MissedDeadlines(self.missed.clone())
+    }
+
+    /// Has the test know how far launches are.
+    fn catch_up(&mut self, device: &dyn DeviceView) {
+        let owners = device.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
+        for launch in self.stale.drain(..).chain(owners) {
+            if let Some((false, deadline, arrival)) = self.line.key(launch)
+                && let Some(work) = work(device, launch)
+            {
+                self.demand.put(launch, (deadline, arrival), work);
+            }
+        }
+    }
+}
+
+/// How long a launch keeps the device from others, if anybody knows.
+fn work(device: &dyn DeviceView, launch: LaunchId) -> Option<Duration> {
+    Some(device.remaining(launch)?.saturating_add(device.yield_overhead(launch)))
+}
+
+impl Policy for EarliestDeadline {
+    fn name(&self) -> &str {
+        "earliest deadline"
+    }
+
+    fn admits(&mut self, now: Duration, launch: &Arrival, device: &dyn DeviceView) -> bool {
+        let Some(deadline) = launch.deadline else { return true };
+        let Some(work) = work(device, launch.id) else { return now < deadline };
+        self.catch_up(device);
+        self.demand.has_time(now, deadline, work)
+    }
+
+    fn arrived(&mut self, _now: Duration, launch: Arrival) {
+        self.arrivals += 1;
+        let deadline = launch.deadline.unwrap_or_default();
+        self.line.put(launch.id, (launch.deadline.is_none(), deadline, self.arrivals));
+        self.stale.push(launch.id);
+    }
+
+    fn changed(&mut self, _now: Duration, launch: Arrival) {
+        let Some((_, _, arrival)) = self.line.key(launch.id) else { return };
+        let deadline = launch.deadline.unwrap_or_default();
+        self.line.put(launch.id, (launch.deadline.is_none(), deadline, arrival));
+        self.demand.remove(launch.id);
+        self.stale.push(launch.id);
+    }
+
+    fn yielded(&mut self, _now: Duration, launch: LaunchId) {
+        self.stale.push(launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.demand.remove(launch);
+        if let Some((false, deadline, _)) = self.line.remove(launch)
+            && now > deadline
+        {
+            self.missed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.catch_up(device);
+        // Those that have SMs are caught up with when they have lost them.
+        self.stale.extend(device.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]));
+        self.placement.share(&mut self.line, device, plan);
+    }
+}

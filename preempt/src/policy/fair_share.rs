@@ -1,0 +1,73 @@
+//! SMs in proportion to weights.
+
+use std::time::Duration;
+
+use super::shares::{Shares, Turn};
+use super::{Arrival, DeviceView, Plan, Policy};
+use crate::engine::LaunchId;
+
+/// Shares of the device in proportion to the weights of streams, by virtual time (start-time fair queueing: Goyal,
+/// Vin and Cheng, SIGCOMM 1996; Linux's CFS is one of the kind).
+///
+/// A stream's virtual time is its time on SMs, summed over SMs and divided by its [weight](Arrival::weight); it counts
+/// while somebody has less than he can fill. The stream that is furthest behind runs until it is a *quantum* ahead,
+/// which is that long on the whole device for a weight of 1. So over any time, a stream that always has work
+/// differs from its share by no more than two quanta; and none waits for longer than a quantum of each other one. A new stream starts where the one is that is furthest behind: it neither waits for what others have had
+/// before, nor makes them wait. One that comes back within a millisecond, and
+/// a quantum, takes its turn up again, and what others had meanwhile counts.
+///
+/// [`Ffs`](super::Ffs) is the same with a quantum that follows what yields cost; this one is for a bound on the wait.
+/// A yield for each quantum is the price. Launches that do not yield run beyond it, and their streams wait longer for
+/// the next one. Priorities and remaining times do not count.
+#[derive(Debug)]
+pub struct FairShare {
+    shares: Shares,
+}
+
+impl FairShare {
+    /// With a quantum of 1 ms.
+    pub fn new() -> FairShare {
+        FairShare::with_quantum(Duration::from_millis(1))
+    }
+
+    /// With another quantum, of at least 10 µs and at most an hour; what lies outside counts as the nearest of these.
+    pub fn with_quantum(quantum: Duration) -> FairShare {
+        let quantum = quantum.min(Duration::from_secs(3600));
+        FairShare { shares: Shares::new(Turn::Fixed(quantum), quantum.min(GRACE)) }
+    }
+}
+
+/// How long a stream without a launch keeps its turn, if a quantum is not shorter.
+const GRACE: Duration = Duration::from_millis(1);
+
+impl Default for FairShare {
+    fn default() -> FairShare {
+        FairShare::new()
+    }
+}
+
+impl Policy for FairShare {
+    fn name(&self) -> &str {
+        "fair share"
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.shares.arrived(now, launch);
+    }
+
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        self.shares.changed(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.shares.departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.shares.assign(now, device, plan);
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.shares.wake()
+    }
+}

@@ -1,0 +1,75 @@
+//! Weighted round robin, with turns as long as yields are expensive.
+
+use std::time::Duration;
+
+use super::shares::{Shares, Turn};
+use super::{Arrival, DeviceView, Plan, Policy};
+use crate::engine::LaunchId;
+
+/// Fairness first, under an overhead constraint (FFS; FLEP section 5.2.2), with spatial sharing.
+///
+/// Streams take turns, in each of which stream i has the device for an *epoch* of T · Wᵢ, where W is its
+/// [weight](Arrival::weight). T is the smallest for which ΣO / (T · ΣW) is at most the given overhead; O is what it
+/// costs to make a launch yield, and the sums are over the launches that wait or run. An epoch is measured in time on
+/// SMs, summed over SMs; what a stream had too much or too little in one it gets in the next, so that over time each
+/// stream that always has work has its share to within two epochs. SMs that a launch cannot fill go to the
+/// streams after it; nobody pays for what nobody else wants.
+///
+/// A stream whose launch ends in mid-epoch, and whose next one comes within 200 µs, takes its turn up again, and what others had
+/// meanwhile counts; that may be a yield for each launch, which T does not account for. If the next one comes later, the rest of the epoch
+/// is added to the stream's next one. Launches that do not yield run beyond their epoch, and their streams wait longer
+/// for it. Priorities and remaining times do not count.
+#[derive(Debug)]
+pub struct Ffs {
+    shares: Shares,
+}
+
+/// How long a stream without a launch keeps its turn.
+const GRACE: Duration = Duration::from_micros(200);
+
+impl Ffs {
+    /// With yields that cost at most a tenth of the time, as in FLEP section 6.3.3.
+    pub fn new() -> Ffs {
+        Ffs::with_max_overhead(0.1)
+    }
+
+    /// With yields that cost at most this fraction of the time; from 0.001 to 1, and what lies outside
+    /// counts as the nearest of these.
+    pub fn with_max_overhead(max_overhead: f64) -> Ffs {
+        // What is not a number allows for no overhead.
+        let limit = if max_overhead.is_nan() { 0.0 } else { max_overhead };
+        Ffs { shares: Shares::new(Turn::Overhead(limit.clamp(0.001, 1.0)), GRACE) }
+    }
+}
+
+impl Default for Ffs {
+    fn default() -> Ffs {
+        Ffs::new()
+    }
+}
+
+impl Policy for Ffs {
+    fn name(&self) -> &str {
+        "ffs"
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.shares.arrived(now, launch);
+    }
+
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        self.shares.changed(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.shares.departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.shares.assign(now, device, plan);
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.shares.wake()
+    }
+}

@@ -1,0 +1,335 @@
+//! Turns of streams that have SMs in proportion to their weights.
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use super::line::Line;
+use super::placement::Placement;
+use super::{Arrival, DeviceView, Plan, SmRange};
+use crate::engine::LaunchId;
+
+/// The turns of [`Ffs`](super::Ffs) and [`FairShare`](super::FairShare).
+///
+/// Each stream has a *virtual time*: its time on SMs, summed over SMs and divided by its weight. Streams take turns of
+/// the same length in virtual time. A turn ends where the last one of the stream ended, and one length later;
+/// what a stream had too much in one turn it lacks in the next (deficit round robin). Whose turn ends first
+/// goes first, and of those with the same end, whoever has been there longest.
+///
+/// Time counts only while a launch has less than it can fill, or a stream may be about to go on with its turn: what
+/// nobody else wants costs nothing.
+#[derive(Debug)]
+pub(super) struct Shares {
+    turn: Turn,
+    /// How soon the next launch of a stream has to come for the stream to keep its place.
+    grace: Duration,
+    line: Line<LaunchId, Place>,
+    launches: FxHashMap<LaunchId, Entry>,
+    streams: FxHashMap<u32, Share>,
+    /// Streams without a launch, and since when.
+    idle: Line<u32, (Duration, u32)>,
+    /// Launches that came since the last plan.
+    fresh: Vec<LaunchId>,
+    /// The launches that the last plan granted SMs to.
+    running: Vec<LaunchId>,
+    /// Whether a launch has had less than it can fill since then, or a stream may have been about to go on.
+    contended: bool,
+    /// Until when one may be.
+    awaited: Duration,
+    /// Where newcomers start.
+    start: u128,
+    /// The length of a turn, and how far others can come while a stream keeps its place.
+    length: u128,
+    absence: u128,
+    /// Sums over launches.
+    overheads: Duration,
+    weights: u64,
+    places: u64,
+    wake: Option<Duration>,
+    placement: Placement,
+}
+
+/// How long turns are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turn {
+    /// On the whole device, for a weight of 1.
+    Fixed(Duration),
+    /// So long that yields cost at most this fraction.
+    Overhead(f64),
+}
+
+/// The end of the stream's turn, and two running numbers: of that turn, and of the launch.
+type Place = (u128, u64, u64);
+
+#[derive(Debug)]
+struct Entry {
+    stream: u32,
+    arrival: u64,
+    /// Its time on SMs, as far as it was charged.
+    counted: Duration,
+    /// The SMs that it has, and since when that is not charged.
+    has: u32,
+    since: Duration,
+    overhead: Duration,
+    weight: u32,
+}
+
+#[derive(Debug)]
+struct Share {
+    time: u128,
+    end: u128,
+    place: u64,
+    weight: u32,
+    launches: Vec<LaunchId>,
+}
+
+/// A nanosecond on an SM, for a weight of 1. Larger weights need the digits.
+const UNIT: u128 = 1 << 32;
+
+/// No turn is shorter: the policy would be asked all the time.
+const SHORTEST_TURN: Duration = Duration::from_micros(10);
+
+/// A stream that has had no launch for so long is forgotten, with what it had too much or too little.
+const MEMORY: Duration = Duration::from_secs(1);
+
+impl Shares {
+    pub fn new(turn: Turn, grace: Duration) -> Shares {
+        Shares {
+            turn,
+            grace,
+            line: Line::default(),
+            launches: FxHashMap::default(),
+            streams: FxHashMap::default(),
+            idle: Line::default(),
+            fresh: Vec::new(),
+            running: Vec::new(),
+            contended: false,
+            awaited: Duration::ZERO,
+            start: 0,
+            length: 0,
+            absence: 0,
+            overheads: Duration::ZERO,
+            weights: 0,
+            places: 0,
+            wake: None,
+            placement: Placement::default(),
+        }
+    }
+
+    pub fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.forget(now);
+        self.places += 1;
+        let (start, end, place) = (self.start, self.start + self.length, self.places);
+        let newcomer =
+            || Share { time: start, end, place, weight: launch.weight, launches: Vec::new() };
+        let share = self.streams.entry(launch.stream).or_insert_with(newcomer);
+        if let Some((since, _)) = self.idle.remove(launch.stream) {
+            // It may have a turn to make up for, and an absence, and no more than that.
+            let earliest = start.saturating_sub(self.absence);
+            share.time = share.time.max(earliest.saturating_sub(self.length));
+            share.end = share.end.max(earliest);
+            if now.saturating_sub(since) > self.grace {
+                share.end = share.end.max(end);
+                share.place = place;
+            }
+        }
+        share.weight = launch.weight.max(1);
+        share.launches.push(launch.id);
+        self.line.put(launch.id, (share.end, share.place, place));
+        let (stream, weight) = (launch.stream, share.weight);
+        self.weights += u64::from(weight);
+        let (counted, overhead, since) = (Duration::ZERO, Duration::ZERO, now);
+        let entry = Entry { stream, arrival: place, counted, has: 0, since, overhead, weight };
+        self.launches.insert(launch.id, entry);
+        self.fresh.push(launch.id);
+    }
+
+    /// Another weight counts from now on; the place stays.
+    pub fn changed(&mut self, now: Duration, launch: Arrival) {
+        self.charge_granted(now, launch.id);
+        let Some(entry) = self.launches.get_mut(&launch.id) else { return };
+        let before = std::mem::replace(&mut entry.weight, launch.weight.max(1));
+        self.weights = self.weights - u64::from(before) + u64::from(entry.weight);
+        if let Some(share) = self.streams.get_mut(&entry.stream) {
+            share.weight = entry.weight;
+        }
+    }
+
+    pub fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.charge_granted(now, launch);
+        self.line.remove(launch);
+        let Some(entry) = self.launches.remove(&launch) else { return };
+        self.overheads -= entry.overhead;
+        self.weights -= u64::from(entry.weight);
+        if let Some(share) = self.streams.get_mut(&entry.stream) {
+            share.launches.retain(|&other| other != launch);
+            if share.launches.is_empty() {
+                self.idle.put(entry.stream, (now, entry.stream));
+                self.awaited = now.saturating_add(self.grace);
+            }
+        }
+        self.end_turn(entry.stream);
+    }
+
+    pub fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.forget(now);
+        for run in device.owners().chunk_by(|a, b| a == b) {
+            let Some(launch) = run[0] else { continue };
+            let Some(entry) = self.launches.get_mut(&launch) else { continue };
+            let time = device.sm_time(launch);
+            let more = time.saturating_sub(std::mem::replace(&mut entry.counted, time));
+            let stream = entry.stream;
+            self.charge(stream, more);
+        }
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for launch in &fresh {
+            if let Some(entry) = self.launches.get_mut(launch) {
+                self.overheads -= entry.overhead;
+                entry.overhead = device.yield_overhead(*launch);
+                self.overheads += entry.overhead;
+            }
+        }
+        let in_shares = |time: Duration| time.as_nanos() * u128::from(device.sms()) * UNIT;
+        (self.length, self.absence) = (in_shares(self.turn_length()), in_shares(self.grace));
+        for launch in fresh.drain(..) {
+            if let Some(entry) = self.launches.get(&launch) {
+                let stream = entry.stream;
+                self.end_turn(stream);
+            }
+        }
+        self.fresh = fresh;
+        for run in device.owners().chunk_by(|a, b| a == b) {
+            let stream = run[0].and_then(|launch| Some(self.launches.get(&launch)?.stream));
+            stream.into_iter().for_each(|stream| self.end_turn(stream));
+        }
+
+        for launch in self.running.drain(..) {
+            if let Some(entry) = self.launches.get_mut(&launch) {
+                entry.has = 0;
+            }
+        }
+        let first = plan.grants.len();
+        let denied = self.placement.share(&mut self.line, device, plan);
+        self.contended = denied.is_some() || now < self.awaited;
+        let mut limited = denied.and_then(|launch| self.line.key(launch));
+        let mut wake = None;
+        for &(launch, range) in &plan.grants[first..] {
+            let Some(entry) = self.launches.get_mut(&launch) else { continue };
+            (entry.has, entry.since) = (range.hi() - range.lo(), now);
+            self.running.push(launch);
+            let Some(share) = self.streams.get(&entry.stream) else { continue };
+            // One that can fill its share is limited by that, although it may have all that it can fill now.
+            if is_wide(device, launch, share.weight, self.weights) {
+                let place = self.line.key(launch);
+                limited = limited.min(place).or(place);
+            }
+            let left = share.end.saturating_sub(share.time) * u128::from(share.weight) / UNIT;
+            let left = left / u128::from(entry.has.max(1)) + 1;
+            let end = now.saturating_add(Duration::from_nanos(left.try_into().unwrap_or(u64::MAX)));
+            wake = Some(wake.map_or(end, |wake: Duration| wake.min(end)));
+        }
+        self.wake = match denied {
+            Some(_) => wake,
+            None => Some(self.awaited).filter(|&until| now < until),
+        };
+        if let Some((end, ..)) = limited {
+            self.start = self.start.max(end.saturating_sub(self.length));
+        }
+        // Those that want less than their share have it, and save nothing up.
+        if self.contended {
+            self.limit_savings(device, &plan.grants[first..]);
+        }
+    }
+
+    pub fn wake(&self) -> Option<Duration> {
+        self.wake
+    }
+
+    /// Keeps those that have all that they can fill, and less than their share, within a turn of the others.
+    fn limit_savings(&mut self, device: &dyn DeviceView, grants: &[(LaunchId, SmRange)]) {
+        for (launch, _) in grants {
+            let Some(entry) = self.launches.get(launch) else { continue };
+            let Some(share) = self.streams.get_mut(&entry.stream) else { continue };
+            if entry.has < device.need(*launch)
+                || is_wide(device, *launch, share.weight, self.weights)
+            {
+                continue;
+            }
+            share.time = share.time.max(self.start.saturating_sub(self.length));
+            if share.end < self.start {
+                share.end = self.start;
+                Self::rekey(&mut self.line, &self.launches, share);
+            }
+        }
+    }
+
+    fn turn_length(&self) -> Duration {
+        let turn = match self.turn {
+            Turn::Fixed(turn) => turn,
+            Turn::Overhead(limit) => {
+                let weights = self.weights.max(1) as f64;
+                Duration::try_from_secs_f64(self.overheads.as_secs_f64() / (limit * weights))
+                    .unwrap_or(MEMORY)
+            }
+        };
+        turn.max(SHORTEST_TURN)
+    }
+
+    /// Counts the time since the last plan of a launch that was granted SMs then.
+    fn charge_granted(&mut self, now: Duration, launch: LaunchId) {
+        let Some(entry) = self.launches.get_mut(&launch) else { return };
+        let more = now.saturating_sub(entry.since).saturating_mul(entry.has);
+        entry.since = now;
+        entry.counted += more;
+        let stream = entry.stream;
+        self.charge(stream, more);
+    }
+
+    fn charge(&mut self, stream: u32, time: Duration) {
+        if self.contended
+            && let Some(share) = self.streams.get_mut(&stream)
+        {
+            share.time += time.as_nanos() * UNIT / u128::from(share.weight);
+        }
+    }
+
+    /// Starts the next turn of a stream whose turn is over.
+    fn end_turn(&mut self, stream: u32) {
+        let Some(share) = self.streams.get_mut(&stream) else { return };
+        if share.time < share.end || self.length == 0 {
+            return;
+        }
+        share.end += ((share.time - share.end) / self.length + 1) * self.length;
+        self.places += 1;
+        share.place = self.places;
+        Self::rekey(&mut self.line, &self.launches, share);
+    }
+
+    fn rekey(
+        line: &mut Line<LaunchId, Place>,
+        launches: &FxHashMap<LaunchId, Entry>,
+        share: &Share,
+    ) {
+        for &launch in &share.launches {
+            if let Some(entry) = launches.get(&launch) {
+                line.put(launch, (share.end, share.place, entry.arrival));
+            }
+        }
+    }
+
+    /// Forgets streams that have long had no launch.
+    fn forget(&mut self, now: Duration) {
+        while let Some(((since, _), stream)) = self.idle.first()
+            && now.saturating_sub(since) > MEMORY
+        {
+            self.idle.remove(stream);
+            self.streams.remove(&stream);
+        }
+    }
+}
+
+/// Whether a launch can fill its stream's share of the device.
+fn is_wide(device: &dyn DeviceView, launch: LaunchId, weight: u32, weights: u64) -> bool {
+    u128::from(device.need(launch)) * u128::from(weights)
+        >= u128::from(device.sms()) * u128::from(weight)
+}
