@@ -47,6 +47,7 @@
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there |
 //! | [`policy`] | who runs on which SMs |
+//! | [`Recording`] | what a scheduler was told and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`] | what went wrong and what to do |
@@ -80,6 +81,7 @@ pub mod migration {}
 mod module;
 pub mod policy;
 mod ptx;
+mod recording;
 mod scheduler;
 pub mod sim;
 pub mod tune;
@@ -94,4 +96,5 @@ pub use preempt_device;
 pub use preempt_device::host::{Amortize, BorrowingCall, Call, Dim3, Preemption};
 pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
+pub use recording::{Difference, Recording, Replay};
 pub use scheduler::{Handle, Output, Scheduler, SchedulerBuilder, Scope, Stream};

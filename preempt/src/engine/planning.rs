@@ -24,6 +24,10 @@ impl Engine {
     /// Asks the policy who runs where, if something changed, and acts on it.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.unsettled |= self.wake.is_some_and(|wake| wake <= now);
+        if !self.unsettled {
+            return;
+        }
+        let told = actions.len();
         while std::mem::take(&mut self.unsettled) {
             if let Err(reason) = self.make_plan(now) {
                 self.replace_policy(now, reason);
@@ -36,6 +40,9 @@ impl Engine {
             if self.known > 0 {
                 self.wake = wake.map(|wake| wake.max(now + SHORTEST_WAIT));
             }
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.settled(now, &actions[told..]);
         }
     }
 
@@ -267,6 +274,9 @@ impl Engine {
     /// Makes the plan true: signals those that lose SMs, then launches blocks on the gained ones.
     fn follow_plan(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.planned(&self.plan);
+        }
         let mut losers = std::mem::take(&mut self.losers);
         losers.clear();
         self.ledger.commit_plan(|loser| {

@@ -23,6 +23,7 @@ use crate::engine::{
 };
 use crate::error::Error;
 use crate::policy::{Policy, Urgency};
+use crate::recording::Recording;
 
 /// What other threads ask of the core.
 #[derive(Debug)]
@@ -251,9 +252,18 @@ impl Turn for Core {
 }
 
 impl Core {
-    pub fn new(device: Device, policy: Box<dyn Policy>, in_flight: Arc<InFlight>) -> Core {
+    pub fn new(
+        device: Device,
+        policy: Box<dyn Policy>,
+        in_flight: Arc<InFlight>,
+        record: bool,
+    ) -> Core {
+        let mut engine = Engine::new(device.properties().sms, device.inner.backend.lanes(), policy);
+        if record {
+            engine.record();
+        }
         Core {
-            engine: Engine::new(device.properties().sms, device.inner.backend.lanes(), policy),
+            engine,
             pace: device.inner.backend.ticks(CHUNK_TIME),
             claim_time: device.inner.backend.ticks(CLAIM_TIME),
             device,
@@ -288,6 +298,11 @@ impl Core {
                 Rest::Retired
             }
         }
+    }
+
+    /// What happened until now, if it is recorded.
+    pub fn recording(&self) -> Option<Recording> {
+        self.engine.recording()
     }
 
     /// Why the policy was replaced, if it was.
