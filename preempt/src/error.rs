@@ -121,6 +121,20 @@ pub enum Error {
         /// What is wrong, and what would not be.
         reason: String,
     },
+    /// What was recorded cannot be replayed.
+    #[error("not a recording that this version can replay: {reason}")]
+    BadRecording {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A recording's file cannot be read or written.
+    #[error("the recording `{}`: {source}", path.display())]
+    RecordingFile {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: Arc<std::io::Error>,
+    },
     /// One buffer is written and passed a second time.
     #[error(
         "`{name}` is passed a buffer that it writes more than once; a kernel may assume that \

@@ -49,6 +49,7 @@
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there |
 //! | [`policy`] | who runs on which SMs |
+//! | [`Recording`] | what a scheduler was told and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`predict`] | how long launches take, for policies that look ahead |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
@@ -84,6 +85,7 @@ mod module;
 pub mod policy;
 pub mod predict;
 mod ptx;
+mod recording;
 mod scheduler;
 pub mod sim;
 mod text;
@@ -99,4 +101,5 @@ pub use preempt_device;
 pub use preempt_device::host::{Amortize, BorrowingCall, Call, Dim3, Preemption};
 pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
+pub use recording::{Difference, Recording, Replay};
 pub use scheduler::{Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stream};

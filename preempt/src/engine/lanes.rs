@@ -45,6 +45,12 @@ impl Lanes {
         }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> LaneCount {
+        let normal = self.normal as u32;
+        LaneCount { normal, urgent: self.all.len() as u32 - normal, chains: self.most_chains }
+    }
+
     /// A lane with nothing in it. What is not urgent leaves the urgent lanes to others.
     pub fn free(&self, urgent: bool) -> Option<LaneIndex> {
         let is_free = |&lane: &usize| self.all[lane].cohorts.is_empty();

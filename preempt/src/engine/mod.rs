@@ -15,6 +15,7 @@ use slotmap::{SlotMap, new_key_type};
 use crate::device::LaneCount;
 use crate::error::caught;
 use crate::policy::{Arrival, Plan, Policy, Priority, Urgency};
+use crate::recording::{Recording, Step};
 
 mod controls;
 mod ending;
@@ -24,6 +25,7 @@ mod ledger;
 mod opaque;
 mod order;
 mod planning;
+mod recorder;
 #[cfg(test)]
 mod tests;
 mod urgency;
@@ -40,6 +42,7 @@ use ledger::Ledger;
 pub(crate) use opaque::Opaque;
 pub(crate) use order::{BufferId, Use};
 use order::{End, Order};
+pub(crate) use recorder::Recorder;
 use urgency::arrival;
 
 new_key_type! {
@@ -278,6 +281,8 @@ pub(crate) struct Engine {
     plan: Plan,
     /// Operations whose last blocker is gone; always empty between calls.
     released: VecDeque<OpKey>,
+    /// If somebody wants to see it decide again.
+    recorder: Option<Box<Recorder>>,
     /// Kept for their capacity.
     losers: Vec<OpKey>,
     raised: Vec<OpKey>,
@@ -323,6 +328,7 @@ impl Engine {
             over: None,
             plan: Plan::default(),
             released: VecDeque::new(),
+            recorder: None,
             losers: Vec::new(),
             raised: Vec::new(),
             reconsidered: BinaryHeap::new(),
@@ -346,6 +352,29 @@ impl Engine {
         self.refusal.as_ref()
     }
 
+    /// Records from now on what it is told and decides; nothing has happened yet.
+    pub fn record(&mut self) {
+        self.recorder = Some(Box::default());
+    }
+
+    /// What was recorded, if anything is.
+    pub fn recording(&self) -> Option<Recording> {
+        let recorder = self.recorder.as_ref()?;
+        let policy = match &self.refusal {
+            Some(refusal) => &refusal.policy,
+            None => &self.policy_name,
+        };
+        Some(Recording::new(policy, self.ledger.sms(), self.lanes.count(), recorder))
+    }
+
+    /// Takes the last call that was recorded since this was called.
+    pub fn last_step(&mut self) -> Option<Step> {
+        let steps = &mut self.recorder.as_mut()?.steps;
+        let last = steps.pop();
+        steps.clear();
+        last
+    }
+
     /// Who has each SM.
     pub fn owners(&self) -> &[Option<LaunchId>] {
         self.ledger.owners()
@@ -358,6 +387,7 @@ impl Engine {
         submission: Submission<'_>,
         actions: &mut Vec<Action>,
     ) -> OpKey {
+        let told = actions.len();
         let mut uses = self.spare_uses.pop().unwrap_or_default();
         uses.extend_from_slice(submission.uses);
         let urgency = submission.urgency;
@@ -409,6 +439,9 @@ impl Engine {
             }
         }
         self.release(now, actions);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.submitted(now, submission, op, &actions[told..]);
+        }
         op
     }
 
@@ -420,6 +453,7 @@ impl Engine {
 
     /// Takes in what happened. What no longer applies is ignored.
     pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
+        let told = actions.len();
         match event {
             Event::CohortOut { op, slot, posted } => {
                 self.cohort_out(now, op, slot, Some(posted), actions);
@@ -433,6 +467,9 @@ impl Engine {
             Event::Lost => self.lose_device(now, actions),
         }
         self.release(now, actions);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.handled(now, event, &actions[told..]);
+        }
     }
 
     /// Starts every operation whose blockers are gone.

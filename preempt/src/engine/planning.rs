@@ -30,6 +30,8 @@ impl Engine {
     /// Asks the policy who runs where, if something changed, and acts on it.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.unsettled |= self.wake.is_some_and(|wake| wake <= now);
+        let told = actions.len();
+        let is_asked = self.unsettled;
         loop {
             self.start_drained(actions);
             if !std::mem::take(&mut self.unsettled) {
@@ -50,6 +52,11 @@ impl Engine {
             if self.known > 0 {
                 self.wake = wake.map(|wake| wake.max(now + SHORTEST_WAIT));
             }
+        }
+        if let Some(recorder) = &mut self.recorder
+            && (is_asked || actions.len() > told)
+        {
+            recorder.settled(now, &actions[told..]);
         }
     }
 
@@ -168,12 +175,19 @@ impl Engine {
 
     /// Queues one launch behind another one, if there is any to queue. Each takes the driver microseconds, in which
     /// nobody else gets through: so whoever calls this sees first what else there is to do.
-    pub fn go_ahead(&mut self, actions: &mut Vec<Action>) {
+    pub fn go_ahead(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        if self.behind.is_empty() {
+            return;
+        }
+        let told = actions.len();
         while let Some(lane) = self.behind.pop_front() {
             if self.queue_ahead(lane, actions) {
                 self.behind.push_back(lane);
-                return;
+                break;
             }
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.went_ahead(now, &actions[told..]);
         }
     }
 
@@ -307,6 +321,9 @@ impl Engine {
     /// Makes the plan true: signals those that lose SMs, then launches blocks on the gained ones.
     pub(super) fn follow_plan(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.planned(&self.plan);
+        }
         let mut losers = std::mem::take(&mut self.losers);
         losers.clear();
         self.ledger.commit_plan(|loser| {

@@ -26,6 +26,7 @@ use crate::engine::{
 use crate::error::Error;
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
+use crate::recording::Recording;
 
 /// What other threads ask of the core.
 #[derive(Debug)]
@@ -262,7 +263,7 @@ impl Turn for Core {
             self.end_errands(now);
             self.engine.settle(now, &mut self.actions);
             if self.actions.is_empty() && has_time {
-                self.engine.go_ahead(&mut self.actions);
+                self.engine.go_ahead(now, &mut self.actions);
                 self.news.happened |= !self.actions.is_empty();
                 // One in each turn: whoever comes meanwhile waits for no more. There is another turn at once, if
                 // anybody spins.
@@ -293,9 +294,14 @@ impl Core {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         in_flight: Arc<InFlight>,
+        record: bool,
     ) -> Core {
+        let mut engine = Engine::new(device.properties().sms, device.inner.backend.lanes(), policy);
+        if record {
+            engine.record();
+        }
         Core {
-            engine: Engine::new(device.properties().sms, device.inner.backend.lanes(), policy),
+            engine,
             pace: device.inner.backend.ticks(CHUNK_TIME),
             claim_time: device.inner.backend.ticks(CLAIM_TIME),
             device,
@@ -331,6 +337,11 @@ impl Core {
                 Rest::Retired
             }
         }
+    }
+
+    /// What happened until now, if it is recorded.
+    pub fn recording(&self) -> Option<Recording> {
+        self.engine.recording()
     }
 
     /// Why the policy was replaced, if it was.

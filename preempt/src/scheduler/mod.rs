@@ -32,6 +32,7 @@ use crate::error::{Error, caught};
 use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
 use crate::predict::{Online, Predictor};
+use crate::recording::Recording;
 
 mod baton;
 mod core;
@@ -96,6 +97,7 @@ impl Scheduler {
                 busy_poll: false,
                 preemption: Preemption::default(),
                 signal_path: SignalPath::default(),
+                record: false,
             },
         }
     }
@@ -146,6 +148,11 @@ impl Scheduler {
     /// Why the predictor was dropped, if it was.
     pub fn predictor_error(&self) -> Option<Error> {
         self.shared().predictor_error()
+    }
+
+    /// What was submitted, reported and decided until now, if the builder [asked for it](SchedulerBuilder::record).
+    pub fn recording(&self) -> Option<Recording> {
+        self.shared().recording()
     }
 
     /// The device.
@@ -236,6 +243,13 @@ impl SchedulerBuilder {
     /// their work. Without effect on the CPU device.
     pub fn busy_poll(mut self, spins: bool) -> SchedulerBuilder {
         self.settings.busy_poll = spins;
+        self
+    }
+
+    /// Whether everything is recorded that is submitted, reported and decided, for
+    /// [`Scheduler::recording`]; by default nothing is.
+    pub fn record(mut self, records: bool) -> SchedulerBuilder {
+        self.settings.record = records;
         self
     }
 

@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::policy::Policy;
 use crate::predict::Predictor;
+use crate::recording::Recording;
 
 /// How long the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
@@ -72,6 +73,8 @@ pub(super) struct Settings {
     pub preemption: Preemption,
     /// How signals get to the device.
     pub signal_path: SignalPath,
+    /// Whether everything is recorded.
+    pub record: bool,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -97,13 +100,19 @@ impl Shared {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
-        Settings { spin, busy_poll, preemption, signal_path }: Settings,
+        Settings { spin, busy_poll, preemption, signal_path, record }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code)?;
         device.inner.backend.set_signal_path(signal_path);
         let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
-            baton: Baton::new(Core::new(device.clone(), policy, predictor, in_flight.clone())),
+            baton: Baton::new(Core::new(
+                device.clone(),
+                policy,
+                predictor,
+                in_flight.clone(),
+                record,
+            )),
             device,
             spin,
             preemption,
@@ -199,6 +208,10 @@ impl Shared {
             let any = lock(&self.in_flight.any);
             drop(self.in_flight.none.wait_while(any, |any| *any));
         }
+    }
+
+    pub fn recording(&self) -> Option<Recording> {
+        self.baton.with_core(|core| core.recording(), |news| self.tell(news))
     }
 
     pub fn policy_error(&self) -> Option<Error> {

@@ -65,6 +65,7 @@ pub struct Simulation {
     machine: Machine,
     policy: Box<dyn Policy>,
     native: bool,
+    record: bool,
 }
 
 impl Simulation {
@@ -75,7 +76,7 @@ impl Simulation {
 
     /// The same.
     pub fn boxed(machine: Machine, policy: Box<dyn Policy>) -> Simulation {
-        Simulation { machine, policy, native: false }
+        Simulation { machine, policy, native: false, record: false }
     }
 
     /// Without preemption, as streams of a GPU do it: ordinary grids in the order in which they became ready, and what
@@ -95,13 +96,19 @@ impl Simulation {
         self
     }
 
+    /// Whether every decision is recorded, for [`Results::recording`].
+    pub fn record(mut self, records: bool) -> Simulation {
+        self.record = records;
+        self
+    }
+
     /// Runs a workload until every launch is over.
     ///
     /// # Errors
     ///
     /// [`Error::BadSimulation`] if the machine or a kernel cannot be, or if the policy lets no launch come to its end.
     pub fn run(self, workload: &Workload) -> Result<Results, Error> {
-        run::run(workload, self.machine, self.native, self.policy)
+        run::run(workload, self.machine, self.native, self.record, self.policy)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::workload::StreamNumber;
 use crate::error::Error;
 use crate::policy::Priority;
+use crate::recording::Recording;
 
 /// What became of a workload under a policy.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub struct Results {
     pub makespan: Duration,
     /// What happened, counted: a measure of the work to simulate it.
     pub events: u64,
+    /// What was decided, if the simulation [was to record it](super::Simulation::record).
+    pub recording: Option<Recording>,
     /// In the order of submission.
     pub launches: Vec<LaunchResult>,
 }

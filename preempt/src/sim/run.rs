@@ -46,11 +46,15 @@ pub(super) fn run(
     workload: &Workload,
     machine: Machine,
     native: bool,
+    record: bool,
     policy: Box<dyn Policy>,
 ) -> Result<Results, Error> {
     machine.check()?;
     workload.check()?;
-    let engine = Engine::new(machine.sms, machine.lane_count(), policy);
+    let mut engine = Engine::new(machine.sms, machine.lane_count(), policy);
+    if record {
+        engine.record();
+    }
     let mut run = Run {
         workload,
         machine,
@@ -74,7 +78,14 @@ pub(super) fn run(
         Error::PolicyReplaced { policy, reason }
     });
     let makespan = run.launches.iter().map(|launch| launch.done).max().unwrap_or_default();
-    Ok(Results { policy, policy_error, makespan, events: run.events, launches: run.launches })
+    Ok(Results {
+        policy,
+        policy_error,
+        makespan,
+        events: run.events,
+        recording: run.engine.recording(),
+        launches: run.launches,
+    })
 }
 
 impl Run<'_> {
@@ -98,7 +109,7 @@ impl Run<'_> {
             self.act(now);
             // It takes no time here.
             loop {
-                self.engine.go_ahead(&mut self.actions);
+                self.engine.go_ahead(time, &mut self.actions);
                 if self.actions.is_empty() {
                     break;
                 }

@@ -262,7 +262,7 @@ impl World {
     pub fn act(&mut self) {
         let on_device = self.cohorts.len();
         self.engine.settle(self.now, &mut self.actions);
-        self.engine.go_ahead(&mut self.actions);
+        self.engine.go_ahead(self.now, &mut self.actions);
         for action in std::mem::take(&mut self.actions) {
             match action {
                 Action::Launch(order) => self.launch(order),

@@ -1,0 +1,112 @@
+//! What enters an engine and what it decides, for those who want to see it decide again.
+
+use std::time::Duration;
+
+use super::{Action, After, CohortOrder, ControlUse, Event, OpKey, Outcome, Submission};
+use crate::policy::Plan;
+use crate::recording::{Input, Step};
+
+/// Every call of an engine that can change anything.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorder {
+    pub steps: Vec<Step>,
+    /// The plans of the call that is under way.
+    plans: Vec<Vec<(u64, u32, u32)>>,
+}
+
+impl Recorder {
+    pub fn submitted(
+        &mut self,
+        now: Duration,
+        submission: Submission<'_>,
+        op: OpKey,
+        actions: &[Action],
+    ) {
+        let decided = digest(actions).with(op.0.as_ffi()).0;
+        self.step(now, Input::of_submission(submission), decided);
+    }
+
+    pub fn handled(&mut self, now: Duration, event: Event, actions: &[Action]) {
+        self.step(now, Input::of_event(event), digest(actions).0);
+    }
+
+    pub fn went_ahead(&mut self, now: Duration, actions: &[Action]) {
+        self.step(now, Input::GoAhead, digest(actions).0);
+    }
+
+    pub fn planned(&mut self, plan: &Plan) {
+        let grants = plan.grants.iter();
+        let grants = grants.map(|(id, range)| (id.0.0.as_ffi(), range.lo(), range.hi()));
+        self.plans.push(grants.collect());
+    }
+
+    pub fn settled(&mut self, now: Duration, actions: &[Action]) {
+        let plans = std::mem::take(&mut self.plans);
+        self.step(now, Input::Settle { plans }, digest(actions).0);
+    }
+
+    fn step(&mut self, now: Duration, input: Input, decided: u64) {
+        let now = now.as_nanos().min(u128::from(u64::MAX)) as u64;
+        self.steps.push(Step { now, decided, input });
+    }
+}
+
+/// A number for a list of actions, which is the same in every process and every build.
+fn digest(actions: &[Action]) -> Digest {
+    actions.iter().fold(Digest(0xcbf2_9ce4_8422_2325), |digest, action| match *action {
+        Action::Launch(CohortOrder {
+            op,
+            lane,
+            control: ControlUse { control, parity },
+            slot,
+            ticket,
+            left,
+            signal,
+            native,
+            blocks,
+            workers,
+            handed,
+            is_first,
+            after,
+        }) => {
+            let digest = digest.with(1u8).with(op.0.as_ffi()).with(lane).with(control).with(parity);
+            let digest = digest.with(slot).with(ticket).with(left).with(signal.to_bits());
+            let digest = digest.with(native).with(blocks).with(workers).with(handed).with(is_first);
+            match after {
+                None => digest.with(0u8),
+                Some(After { control, slot, left }) => {
+                    digest.with(1u8).with(control).with(slot).with(left)
+                }
+            }
+        }
+        Action::Signal { lane, signal } => digest.with(2u8).with(lane).with(signal.to_bits()),
+        Action::Copy { op } => digest.with(3u8).with(op.0.as_ffi()),
+        Action::Finish { op, outcome } => {
+            let digest = digest.with(4u8).with(op.0.as_ffi());
+            match outcome {
+                Outcome::Done(report) => {
+                    let digest = digest.with(1u8).with(report.tasks).with(report.yields);
+                    digest.with(report.resumes).with(report.sm_time.as_nanos() as u64)
+                }
+                Outcome::Cancelled { done } => digest.with(2u8).with(done),
+                Outcome::Failed => digest.with(3u8),
+                Outcome::InputLost { .. } => digest.with(4u8),
+                Outcome::NotAdmitted => digest.with(5u8),
+                Outcome::Closed { done } => digest.with(6u8).with(done),
+            }
+        }
+        Action::Retire { op } => digest.with(5u8).with(op.0.as_ffi()),
+    })
+}
+
+/// FNV-1a (Fowler, Noll and Vo), of whole numbers instead of bytes.
+#[derive(Clone, Copy)]
+struct Digest(u64);
+
+impl Digest {
+    fn with(self, number: impl Into<u64>) -> Digest {
+        let mixed = (self.0 ^ number.into()).wrapping_mul(0x0100_0000_01b3);
+        // The multiplication alone would leave the upper bits out of the lower ones.
+        Digest(mixed ^ mixed >> 32)
+    }
+}
