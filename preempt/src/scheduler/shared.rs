@@ -19,7 +19,7 @@ use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::handle::Completion;
 use super::opaque::{OpaqueThread, Task};
 use super::{contain, lock};
-use crate::device::{Device, SignalPath};
+use crate::device::{Device, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::Error;
 use crate::module::DeviceCode;
@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub spin: Duration,
     /// Of launches that do not say it.
     pub preemption: Preemption,
+    /// Of requests for memory that do not say it.
+    pub patience: Patience,
     /// Whether the poller attends as long as anything is in flight.
     busy_poll: bool,
     baton: Baton<Core>,
@@ -71,6 +73,8 @@ pub(super) struct Settings {
     pub preemption: Preemption,
     /// How signals get to the device.
     pub signal_path: SignalPath,
+    /// How long requests for memory wait that do not say it.
+    pub patience: Patience,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -94,7 +98,7 @@ impl Shared {
         device: Device,
         policy: Box<dyn Policy>,
         code: &[DeviceCode],
-        Settings { spin, busy_poll, preemption, signal_path }: Settings,
+        Settings { spin, busy_poll, preemption, signal_path, patience }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code)?;
         device.inner.backend.set_signal_path(signal_path);
@@ -104,6 +108,7 @@ impl Shared {
             device,
             spin,
             preemption,
+            patience,
             busy_poll,
             in_flight,
             released: Mutex::new(false),

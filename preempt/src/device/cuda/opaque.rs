@@ -81,6 +81,11 @@ impl OpaqueStreams {
         self.streams.iter().any(|stream| stream.line.done() != stream.seen.load(Ordering::Relaxed))
     }
 
+    /// Whether something may be on the device.
+    pub fn has_under_way(&self) -> bool {
+        self.streams.iter().any(|stream| stream.len() > 0)
+    }
+
     /// Appends reports of what is done.
     pub fn take_reports(&self, reports: &mut Vec<Report>) {
         for OpaqueStream { line, under_way, seen } in &self.streams {
