@@ -25,7 +25,7 @@ impl Engine {
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.unsettled |= self.wake.is_some_and(|wake| wake <= now);
         loop {
-            self.start_drained(actions);
+            self.advance_opaque(now, actions);
             if !std::mem::take(&mut self.unsettled) {
                 break;
             }
@@ -42,7 +42,8 @@ impl Engine {
             let mut wake = None;
             self.ask(now, |policy| wake = policy.wake());
             if self.known > 0 {
-                self.wake = wake.map(|wake| wake.max(now + SHORTEST_WAIT));
+                let wakes = [wake, self.opaque_wake(now)].into_iter().flatten();
+                self.wake = wakes.map(|wake| wake.max(now + SHORTEST_WAIT)).min();
             }
         }
     }

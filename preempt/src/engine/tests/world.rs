@@ -63,6 +63,7 @@ pub struct Asked<'a> {
 
 pub struct World {
     pub engine: Engine,
+    pub now: Duration,
     pub sms: u32,
     pub blocks_per_sm: u32,
     /// The same of the last SM.
@@ -101,6 +102,7 @@ impl World {
         let policy = Listening { policy, heard: heard.clone() };
         World {
             engine: Engine::new(sms, LANES, Box::new(policy)),
+            now: NOW,
             known_opaque: HashSet::new(),
             heard,
             sms,
@@ -163,7 +165,7 @@ impl World {
         let launch = (tasks > 0).then_some(spec);
         let name = "model";
         let submission = Submission { stream, name, uses, after, urgency, launch, opaque };
-        let key = self.engine.submit(NOW, submission, &mut self.actions);
+        let key = self.engine.submit(self.now, submission, &mut self.actions);
         let op = ModelOp {
             stream,
             uses: uses.to_vec(),
@@ -200,13 +202,13 @@ impl World {
     }
 
     pub fn handle(&mut self, event: Event) {
-        self.engine.handle(NOW, event, &mut self.actions);
+        self.engine.handle(self.now, event, &mut self.actions);
         self.act();
     }
 
     pub fn act(&mut self) {
         let on_device = self.cohorts.len();
-        self.engine.settle(NOW, &mut self.actions);
+        self.engine.settle(self.now, &mut self.actions);
         for action in std::mem::take(&mut self.actions) {
             match action {
                 Action::Launch(order) => self.launch(order),
