@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
-use crate::device::{Backend, Device};
+use crate::device::{Allocations, Backend, Device, Patience, Sleep};
 use crate::engine::BufferId;
 use crate::error::Error;
 
@@ -44,12 +44,14 @@ pub(crate) struct Memory {
     pub device: u64,
     bytes: usize,
     backend: Arc<dyn Backend>,
+    /// Counts it until it is freed.
+    allocations: Arc<Allocations>,
     /// Whether somebody else has the memory now.
     is_gone: AtomicBool,
 }
 
 impl Memory {
-    /// Memory that is freed with this.
+    /// Memory that is freed with this, and counted until then.
     fn new(device: &Device, address: u64, bytes: usize) -> Memory {
         // Relaxed below: only the number counts.
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -59,6 +61,7 @@ impl Memory {
             device: device.inner.id,
             bytes,
             backend: device.inner.backend.clone(),
+            allocations: device.inner.allocations.clone(),
             is_gone: AtomicBool::new(false),
         }
     }
@@ -71,18 +74,30 @@ unsafe impl<T> Send for Buffer<T> {}
 unsafe impl<T> Sync for Buffer<T> {}
 
 impl<T: KernelArg> Buffer<T> {
-    /// A buffer of `len` elements, all bytes 0.
-    pub(crate) fn zeroed(device: &Device, len: usize) -> Result<Buffer<T>, Error> {
+    /// A buffer of `len` elements, all bytes 0; waits for memory if there is none.
+    pub(crate) fn zeroed(
+        device: &Device,
+        len: usize,
+        patience: Patience,
+        poll: Option<Sleep<'_>>,
+    ) -> Result<Buffer<T>, Error> {
         const { assert!(align_of::<T>() <= 256, "device memory is aligned to 256 bytes") };
         let bytes = len.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
-        let memory = Memory::new(device, device.inner.backend.allocate(bytes)?, bytes);
+        let inner = &device.inner;
+        let address = inner.allocations.allocate(&*inner.backend, bytes, patience, poll)?;
+        let memory = Memory::new(device, address, bytes);
         Ok(Buffer { memory: Arc::new(memory), len, element: PhantomData })
     }
 
     /// A buffer that holds a copy of `data`.
-    pub(crate) fn from_slice(device: &Device, data: &[T]) -> Result<Buffer<T>, Error> {
-        let buffer = Buffer::zeroed(device, data.len())?;
+    pub(crate) fn from_slice(
+        device: &Device,
+        data: &[T],
+        patience: Patience,
+        poll: Option<Sleep<'_>>,
+    ) -> Result<Buffer<T>, Error> {
+        let buffer = Buffer::zeroed(device, data.len(), patience, poll)?;
         let backend = &buffer.memory.backend;
         // SAFETY: just allocated with this size, and nobody else knows of it.
         unsafe { backend.fill(buffer.memory.address, data.as_ptr().cast(), size_of_val(data)) };
@@ -99,6 +114,7 @@ impl<T> Buffer<T> {
     /// The allocation starts at `address`, is this device's, and nobody else uses or frees it.
     pub(crate) unsafe fn from_parts(device: &Device, address: u64, len: usize) -> Buffer<T> {
         let memory = Memory::new(device, address, len * size_of::<T>());
+        memory.allocations.take(memory.bytes);
         Buffer { memory: Arc::new(memory), len, element: PhantomData }
     }
 
@@ -162,6 +178,7 @@ impl Drop for Memory {
             // SAFETY: allocated with this size; operations hold the memory until they are done.
             unsafe { self.backend.free(self.address, self.bytes) }
         }
+        self.allocations.give_back(self.bytes);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use preempt_device::abi::MAX_TASKS;
 use preempt_device::host::Dim3;
@@ -303,11 +304,33 @@ pub enum Error {
          schedulers cannot order each other's launches"
     )]
     DeviceTaken,
-    /// The device has no memory left.
+    /// The device has no memory left, or none that requests do not wait for which came before.
     #[error("the device has no room for {bytes} bytes; drop buffers or use smaller ones")]
     OutOfMemory {
         /// The bytes asked for.
         bytes: usize,
+    },
+    /// No memory was freed in time.
+    #[error(
+        "the device still has no room for {bytes} bytes after {} ms; wait longer, drop buffers or use smaller ones",
+        waited.as_millis()
+    )]
+    AllocationTimeout {
+        /// The bytes asked for.
+        bytes: usize,
+        /// How long it took.
+        waited: Duration,
+    },
+    /// Too many requests wait for memory.
+    #[error(
+        "the device has no room for {bytes} bytes, and {waiting} requests wait for memory already; let more of them \
+         wait with `SchedulerBuilder::allocation_queue`, or allocate in fewer threads"
+    )]
+    AllocationQueueFull {
+        /// The bytes asked for.
+        bytes: usize,
+        /// Requests that wait.
+        waiting: usize,
     },
     /// The operating system gave no thread.
     #[error("a thread for {what} could not be started: {source}")]

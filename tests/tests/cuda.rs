@@ -5,9 +5,10 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cudarc::driver::sys;
 use preempt::policy::StaticPriority;
 use preempt::{
-    Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream,
+    Buffer, Device, Error, Handle, LaunchReport, Opaque, Preemption, Scheduler, SignalPath, Stream,
 };
 use preempt_test_kernels as kernels;
 use preempt_tests::storm::{self, Chaos, Kind, Load, Strength, Tally, Victim};
@@ -127,6 +128,55 @@ fn no_module_is_loaded_while_kernels_run() {
     assert!(!long.handle.is_done(), "the kernel runs on");
     tick(&scheduler, &urgent);
     long.check(&batch);
+}
+
+/// Has the driver fill a buffer in the scheduler's stream, as a library would that knows nothing of the scheduler.
+fn fill(stream: &Stream, opaque: Opaque, data: &mut Buffer<u32>, value: u32) -> Handle<()> {
+    let (address, len) = (data.address(), data.len());
+    let work = stream.opaque(opaque.writes(data), move |raw| {
+        let raw = raw.as_raw().ok_or("a GPU has streams")?;
+        // SAFETY: the operation keeps the buffer, which nobody else uses meanwhile.
+        unsafe { sys::cuMemsetD32Async(address, value, len, raw.cast()) }.result()?;
+        Ok(())
+    });
+    work.expect("accepted")
+}
+
+#[test]
+fn opaque_work_runs_in_the_order_of_a_stream() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let stream = scheduler.stream(0);
+    let mut data = scheduler.zeroed::<u32>(1 << 20).expect("memory");
+    for value in 1..=20 {
+        let work = fill(&stream, Opaque::new("fill"), &mut data, value);
+        let found = stream.download(&data).and_then(|copy| copy.wait()).expect("copied");
+        assert!(found.iter().all(|&element| element == value), "{value}");
+        work.wait().expect("runs");
+    }
+    let fails = stream.opaque(Opaque::new("fails"), |_| Err("no luck".into()));
+    let error = fails.expect("accepted").wait().expect_err("it failed");
+    assert!(matches!(error, Error::KernelFailed { kernel: "fails", .. }), "{error:?}");
+}
+
+/// The first launch of a kernel that is loaded lazily waits for every kernel that runs. Here one runs that yields, and
+/// signals go by stream writes or by a proxy, which is a resident kernel, too.
+#[test]
+fn the_first_run_of_opaque_work_has_the_gpu_alone() {
+    let Some(gpu) = Gpu::new() else { return };
+    for path in [SignalPath::StreamWrite, SignalPath::Proxy] {
+        let builder = Scheduler::builder().device(gpu.device.clone()).signal_path(path);
+        let scheduler = builder.kernels(preempt_tests::KERNELS).build().expect("a scheduler");
+        let (batch, stream) = (scheduler.stream(0), scheduler.stream(1));
+        let mut data = scheduler.zeroed::<u32>(1 << 20).expect("memory");
+        let long = Long::launch(&scheduler, &batch, ROUNDS);
+        fill(&stream, Opaque::new("first"), &mut data, 7).wait().expect("runs");
+        assert!(!long.handle.is_done(), "it made room, and goes on");
+        tick(&scheduler, &stream);
+        long.check(&batch);
+        let found = stream.download(&data).and_then(|copy| copy.wait()).expect("copied");
+        assert!(found.iter().all(|&element| element == 7));
+    }
 }
 
 #[test]

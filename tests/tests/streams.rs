@@ -1,14 +1,15 @@
 //! Order between streams, priorities that are inherited, and work of others in the order of a stream.
 
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use preempt::{
-    Buffer, Call, Device, Error, Handle, LaunchReport, Opaque, Output, Scheduler, Stream,
+    Buffer, Call, Device, Error, Event, Handle, LaunchReport, Opaque, Output, Scheduler, Stream,
 };
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
-use preempt_tests::{Gate, gated};
+use preempt_tests::{Gate, Random, gated};
 
 /// Long enough for what is not held back to be done.
 const WHILE: Duration = Duration::from_millis(20);
@@ -359,4 +360,80 @@ fn opaque_work_with_a_buffer_of_another_device_is_refused() {
     let opaque = Opaque::new("opaque").reads(&buffer);
     let error = one.stream(0).opaque(opaque, |_| Ok(())).expect_err("not its own");
     assert!(matches!(error, Error::ForeignBuffer { name: "opaque" }), "{error:?}");
+}
+
+/// Adds 1 to each element.
+#[preemptible(block = 1)]
+fn count(counts: SliceMut<u32>) {
+    let task = thread::block_idx_x() as usize;
+    // SAFETY: each block-task has an element, and launches on one buffer run one after the other.
+    unsafe { counts.write(task, counts.read(task) + 1) };
+}
+
+#[test]
+fn nothing_is_lost_between_threads_streams_events_and_opaque_work() {
+    const TASKS: u32 = 50;
+    let scheduler = scheduler(3);
+    let events = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (scheduler, events) = (&scheduler, &events);
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                let streams = [0, 1].map(|_| scheduler.stream(random.below(5) as i32));
+                let mut counts = scheduler.zeroed::<u32>(TASKS as usize).expect("memory");
+                let (mut expected, mut cancelled, mut handles) = (0, 0, Vec::new());
+                for _ in 0..150 {
+                    let stream = &streams[random.below(2) as usize];
+                    match random.below(8) {
+                        0 => events.lock().expect("no panic").push(stream.record().expect("made")),
+                        1 => {
+                            // Of whatever thread, and however old.
+                            let events = events.lock().expect("no panic");
+                            let index = random.below(events.len().max(1) as u32) as usize;
+                            let event: Option<Event> = events.get(index).cloned();
+                            drop(events);
+                            event
+                                .into_iter()
+                                .for_each(|event| stream.wait(&event).expect("its own"));
+                        }
+                        2 => {
+                            let address = counts.address() as usize;
+                            let opaque = Opaque::new("count").writes(&mut counts);
+                            let opaque = opaque.variant(random.below(3).into());
+                            let opaque =
+                                if random.below(4) == 0 { opaque.exclusive() } else { opaque };
+                            let work = stream.opaque(opaque, move |_| {
+                                for task in 0..TASKS as usize {
+                                    // SAFETY: the buffer's element, and nobody else uses it meanwhile.
+                                    unsafe { *(address as *mut u32).add(task) += 1 };
+                                }
+                                Ok(())
+                            });
+                            drop(work.expect("accepted"));
+                            expected += 1;
+                        }
+                        3 => stream.set_priority(random.below(5) as i32),
+                        4 => {
+                            let mut own = scheduler.zeroed::<u32>(TASKS as usize).expect("memory");
+                            let unwanted = launch(stream, count(&mut own).grid(TASKS));
+                            unwanted.cancel();
+                            cancelled += u32::from(unwanted.wait().is_err());
+                        }
+                        _ => {
+                            handles.push(launch(stream, count(&mut counts).grid(TASKS)));
+                            expected += 1;
+                        }
+                    }
+                }
+                streams.iter().for_each(|stream| stream.synchronize().expect("no complaints"));
+                assert!(handles.iter().all(Handle::is_done));
+                let found = streams[0].download(&counts).and_then(|copy| copy.wait());
+                assert_eq!(found.expect("copied"), [expected; TASKS as usize]);
+                println!("{cancelled} cancelled");
+            });
+        }
+    });
+    scheduler.synchronize().expect("no complaints");
+    assert!(events.into_inner().expect("no panic").iter().all(Event::is_done));
 }

@@ -15,8 +15,11 @@ use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
 
+mod allocation;
 mod cpu;
 mod cuda;
+
+pub(crate) use allocation::{Allocations, Patience, Sleep};
 
 /// A device that a scheduler can run on. Clones are the same device.
 #[derive(Clone)]
@@ -27,6 +30,8 @@ pub struct Device {
 pub(crate) struct DeviceInner {
     pub backend: Arc<dyn Backend>,
     pub properties: Properties,
+    /// Who has its memory, and who waits for some.
+    pub allocations: Arc<Allocations>,
     /// Tells buffers of one device from those of another.
     pub id: u64,
     /// Whether a scheduler has the device.
@@ -75,6 +80,19 @@ impl Device {
     /// [`Error::BadDevice`] for 0 or too many SMs or blocks; [`Error::Thread`] if the operating
     /// system gives no more threads.
     pub fn cpu(sms: u32, blocks_per_sm: u32) -> Result<Device, Error> {
+        Device::cpu_with(sms, blocks_per_sm, None)
+    }
+
+    /// The same with so many bytes of memory for buffers, to try out what an application does when there is no more.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cpu`](Device::cpu).
+    pub fn cpu_with_memory(sms: u32, blocks_per_sm: u32, bytes: usize) -> Result<Device, Error> {
+        Device::cpu_with(sms, blocks_per_sm, Some(bytes))
+    }
+
+    fn cpu_with(sms: u32, blocks_per_sm: u32, memory: Option<usize>) -> Result<Device, Error> {
         if !(1..=MAX_SMS).contains(&sms) || !(1..=32).contains(&blocks_per_sm) {
             return Err(Error::BadDevice { sms, blocks_per_sm, max_sms: MAX_SMS });
         }
@@ -87,7 +105,7 @@ impl Device {
             shared_per_block: 227 << 10,
             driver: None,
         };
-        let backend = Arc::new(cpu::CpuDevice::new(&properties)?);
+        let backend = Arc::new(cpu::CpuDevice::new(&properties, memory)?);
         Ok(Device::new(backend, properties))
     }
 
@@ -135,6 +153,7 @@ impl Device {
             inner: Arc::new(DeviceInner {
                 backend,
                 properties,
+                allocations: Arc::default(),
                 id,
                 taken,
                 #[cfg(feature = "cust")]
@@ -405,6 +424,10 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Memory of others, if kernels can use some.
     fn foreign(&self) -> Option<&dyn ForeignMemory>;
+
+    /// The most bytes that an allocation could have if everybody of this process freed its memory, of which buffers
+    /// have `live`; no less than that, and `None` if nobody knows.
+    fn memory_within_reach(&self, live: usize) -> Option<usize>;
 
     /// Zeroed memory on the device.
     fn allocate(&self, bytes: usize) -> Result<u64, Error>;

@@ -12,7 +12,7 @@ impl Engine {
     /// Ends everything, since nobody will report what was on the device.
     pub(super) fn lose_device(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.lanes.clear();
-        self.running_opaque = 0;
+        self.lose_opaque();
         for op in self.ops.values_mut() {
             match &mut op.launch {
                 Some(launch) => launch.cohorts = Default::default(),
@@ -60,7 +60,7 @@ impl Engine {
             (Phase::Blocked, _, Some(outcome)) => {
                 op.phase = Phase::Finished;
                 actions.push(Action::Finish { op: key, outcome });
-                self.stop_draining(key);
+                self.withdraw_opaque(key);
                 self.reconsider(now, [key]);
             }
             (Phase::Blocked, ..) => self.flush(key, actions),
@@ -89,7 +89,7 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         if let Some(opaque) = self.ops[key].opaque {
-            self.end_opaque(key, opaque, outcome);
+            self.end_opaque(now, key, opaque, outcome);
         }
         let launch = self.ops[key].launch.as_ref();
         if let (Outcome::Done(report), Some(launch)) = (&mut outcome, launch) {

@@ -9,7 +9,6 @@ use std::fmt;
 use std::time::Duration;
 
 use preempt_device::abi::{Posted, Signal, SmRange};
-use rustc_hash::FxHashSet;
 use slotmap::{SlotMap, new_key_type};
 
 use crate::device::LaneCount;
@@ -40,6 +39,7 @@ pub use launch::LaunchReport;
 pub(crate) use launch::LaunchSpec;
 use ledger::Ledger;
 pub(crate) use opaque::Opaque;
+use opaque::Pieces;
 pub(crate) use order::{BufferId, Use};
 use order::{End, Order};
 pub(crate) use recorder::Recorder;
@@ -269,11 +269,7 @@ pub(crate) struct Engine {
     wake: Option<Duration>,
     /// Operations that there ever were.
     submissions: u64,
-    /// Opaque work that waits to have the device alone, or has it; how many pieces of any kind run, and those
-    /// whose first run was.
-    draining: VecDeque<OpKey>,
-    running_opaque: u32,
-    known_opaque: FxHashSet<(&'static str, u64)>,
+    opaque: Pieces,
     /// Something changed that the policy should look at.
     unsettled: bool,
     /// How everything ends that is submitted from now on.
@@ -321,9 +317,7 @@ impl Engine {
             plans: 0,
             wake: None,
             submissions: 0,
-            draining: VecDeque::new(),
-            running_opaque: 0,
-            known_opaque: FxHashSet::default(),
+            opaque: Pieces::default(),
             unsettled: false,
             over: None,
             plan: Plan::default(),

@@ -2,9 +2,15 @@
 //!
 //! It takes SMs from nobody, so some of it has to have the device alone: no cohort is on the device when it starts,
 //! and none is launched before it is over. The launches that were there are told to leave, and go on afterwards.
+//! They are not told for work that is less urgent than any of them; and where none is more urgent than the other, they
+//! have the device for as long as it had it, before the next piece has it alone.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
+
+use super::launch::Launch;
 use super::{Action, Engine, Op, OpKey, Outcome, Phase};
 
 /// What is known of opaque work.
@@ -17,30 +23,47 @@ pub(crate) struct Opaque {
     pub exclusive: bool,
 }
 
+/// Opaque work that runs, and that waits for the device.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    /// Those that wait; while the device is drained, the first one waits for that, or runs.
+    waiting: VecDeque<OpKey>,
+    /// Whether launches have to leave the device, and to stay away; and since when.
+    drains: bool,
+    since: Duration,
+    /// When launches that are no less urgent have had their turn.
+    next: Duration,
+    running: u32,
+    /// Those whose first run is over.
+    known: FxHashSet<(&'static str, u64)>,
+}
+
+impl Pieces {
+    fn needs_all(&self, Opaque { name, variant, exclusive }: Opaque) -> bool {
+        exclusive || !self.known.contains(&(name, variant))
+    }
+}
+
 impl Engine {
     /// Whether launches have to leave the device, and to stay away.
     pub(super) fn is_draining(&self) -> bool {
-        !self.draining.is_empty()
+        self.opaque.drains
     }
 
     /// Starts opaque work whose turn has come, or has it wait until it can have the device alone.
     pub(super) fn release_opaque(&mut self, key: OpKey, opaque: Opaque, actions: &mut Vec<Action>) {
-        if self.is_draining() || self.needs_all(opaque) {
+        if self.opaque.drains || self.opaque.needs_all(opaque) {
             self.ops[key].phase = Phase::Blocked;
-            self.draining.push_back(key);
+            self.opaque.waiting.push_back(key);
             self.unsettled = true;
         } else {
             self.start_opaque(key, actions);
         }
     }
 
-    fn needs_all(&self, Opaque { name, variant, exclusive }: Opaque) -> bool {
-        exclusive || !self.known_opaque.contains(&(name, variant))
-    }
-
     fn start_opaque(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         self.ops[key].phase = Phase::Active;
-        self.running_opaque += 1;
+        self.opaque.running += 1;
         actions.push(Action::Copy { op: key });
     }
 
@@ -52,51 +75,109 @@ impl Engine {
         self.wake = None;
     }
 
-    /// Starts what waits for the device to be drained, if it is.
-    pub(super) fn start_drained(&mut self, actions: &mut Vec<Action>) {
-        while let Some(&key) = self.draining.front() {
+    /// Has the device drained for opaque work that waits for it, if its turn has come, and starts it when it is.
+    pub(super) fn advance_opaque(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        loop {
+            if !self.opaque.drains && !self.choose_opaque(now) {
+                return;
+            }
+            let Some(&key) = self.opaque.waiting.front() else { return };
             let Some(Op { opaque: Some(opaque), phase, .. }) = self.ops.get(key) else { return };
             if *phase == Phase::Active {
                 // It runs, alone.
                 return;
             }
-            if !self.needs_all(*opaque) {
-                // The one before it was the first run of the same work.
-                self.draining.pop_front();
-                self.unsettled = true;
+            if !self.opaque.needs_all(*opaque) {
+                // It waited while another piece had the device, which may have been the first run of the same.
+                self.opaque.waiting.pop_front();
+                self.opaque.drains = false;
                 self.start_opaque(key, actions);
                 continue;
             }
-            if self.running_opaque == 0 && self.lanes.all_free() {
+            if !self.opaque.drains {
+                self.opaque.drains = true;
+                self.opaque.since = now;
+                self.unsettled = true;
+            }
+            if self.opaque.running == 0 && self.lanes.all_free() {
                 self.start_opaque(key, actions);
             }
             return;
         }
     }
 
+    /// Puts the piece that goes on next first; whether there is one.
+    fn choose_opaque(&mut self, now: Duration) -> bool {
+        let Pieces { waiting, next, .. } = &self.opaque;
+        let opaque = |key: &OpKey| self.ops.get(*key).and_then(|op| op.opaque);
+        let urgency = |key: &OpKey| self.ops.get(*key).map(|op| op.effective.priority);
+        let needs_all = |key| opaque(key).is_some_and(|opaque| self.opaque.needs_all(opaque));
+        let place = match waiting.iter().position(|key| !needs_all(key)) {
+            Some(free) => free,
+            None => {
+                // The first one of those that are most urgent.
+                let rest = waiting.iter().map(urgency).enumerate().rev();
+                let Some((place, own)) = rest.max_by_key(|&(_, urgency)| urgency) else {
+                    return false;
+                };
+                let is_known = |launch: &Launch| launch.arrival.is_some();
+                let known = self.ops.values().filter(|op| op.launch.as_ref().is_some_and(is_known));
+                let most = known.map(|op| op.effective.priority).max();
+                if most > own || most == own && now < *next {
+                    return false;
+                }
+                place
+            }
+        };
+        let chosen = self.opaque.waiting.remove(place);
+        chosen.into_iter().for_each(|key| self.opaque.waiting.push_front(key));
+        true
+    }
+
+    /// When opaque work can have the device that waits for others to have had their turn.
+    pub(super) fn opaque_wake(&self, now: Duration) -> Option<Duration> {
+        let waits = !self.opaque.drains && !self.opaque.waiting.is_empty();
+        (waits && self.opaque.next > now).then_some(self.opaque.next)
+    }
+
     /// Opaque work that had started is over.
-    pub(super) fn end_opaque(&mut self, key: OpKey, opaque: Opaque, outcome: Outcome) {
+    pub(super) fn end_opaque(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        opaque: Opaque,
+        outcome: Outcome,
+    ) {
         if self.ops[key].phase != Phase::Active {
             return;
         }
-        self.running_opaque -= 1;
-        if self.draining.front() == Some(&key) {
-            self.draining.pop_front();
-        }
+        self.opaque.running -= 1;
         self.unsettled = true;
+        if self.opaque.drains && self.opaque.waiting.front() == Some(&key) {
+            self.opaque.waiting.pop_front();
+            self.opaque.drains = false;
+            self.opaque.next = now + now.saturating_sub(self.opaque.since);
+        }
         // One that went wrong may not have come to what it has to load.
         if matches!(outcome, Outcome::Done(_)) {
-            self.known_opaque.insert((opaque.name, opaque.variant));
+            self.opaque.known.insert((opaque.name, opaque.variant));
         }
     }
 
     /// Opaque work that waited for the device does so no more.
-    pub(super) fn stop_draining(&mut self, key: OpKey) {
-        if let Some(place) = self.draining.iter().position(|&other| other == key) {
-            self.draining.remove(place);
-            // It leaves the order as one that was cancelled before.
-            self.released.push_back(key);
-            self.unsettled = true;
-        }
+    pub(super) fn withdraw_opaque(&mut self, key: OpKey) {
+        let Some(place) = self.opaque.waiting.iter().position(|&other| other == key) else {
+            return;
+        };
+        self.opaque.waiting.remove(place);
+        self.opaque.drains &= place > 0;
+        // It leaves the order as one that was cancelled before.
+        self.released.push_back(key);
+        self.unsettled = true;
+    }
+
+    /// Nothing runs on the device any more.
+    pub(super) fn lose_opaque(&mut self) {
+        self.opaque.running = 0;
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
         let told = actions.len();
         let is_asked = self.unsettled;
         loop {
-            self.start_drained(actions);
+            self.advance_opaque(now, actions);
             if !std::mem::take(&mut self.unsettled) {
                 break;
             }
@@ -50,7 +50,8 @@ impl Engine {
             let mut wake = None;
             self.ask(now, |policy| wake = policy.wake());
             if self.known > 0 {
-                self.wake = wake.map(|wake| wake.max(now + SHORTEST_WAIT));
+                let wakes = [wake, self.opaque_wake(now)].into_iter().flatten();
+                self.wake = wakes.map(|wake| wake.max(now + SHORTEST_WAIT)).min();
             }
         }
         if let Some(recorder) = &mut self.recorder

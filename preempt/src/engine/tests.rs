@@ -708,3 +708,58 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
     assert_eq!(has(20), [4, 0]);
     assert_eq!(has(1), [1, 3], "another one can be there and gone before the first one ends");
 }
+
+#[test]
+fn opaque_work_waits_for_launches_that_are_more_urgent_unless_somebody_urgent_waits_for_it() {
+    let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive: true });
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let launch = world.submit(0, 5, 1000, &[]);
+    (0..3).for_each(|_| world.step_cohort(0));
+    let low = world.ask(Asked { stream: 1, opaque, ..Asked::default() });
+    (0..20).for_each(|_| world.step_cohort(0));
+    assert!(world.copies.is_empty() && !world.cohorts.is_empty(), "nobody leaves");
+    // One that comes later and is as urgent goes first.
+    let urgency = Urgency { priority: Priority(5), ..Urgency::default() };
+    let asks = Asks { urgency, ..Asks::default() };
+    let equal = world.ask(Asked { stream: 2, asks, opaque, ..Asked::default() });
+    world.step_cohort(0);
+    assert_eq!(world.copies, [equal]);
+    world.step_copy(0);
+    assert!(!world.cohorts.is_empty(), "the launch goes on");
+    let urgent = world.submit(1, 9, 1, &[]);
+    while world.op(urgent).finished.is_none() {
+        match world.copies.first() {
+            Some(copy) => {
+                assert_eq!(*copy, low);
+                world.step_copy(0);
+            }
+            None => world.step_cohort(0),
+        }
+    }
+    assert!(world.op(launch).finished.is_none());
+    world.run_out();
+}
+
+#[test]
+fn opaque_work_that_always_has_the_device_alone_leaves_half_of_the_time_to_launches() {
+    let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive: true });
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let launch = world.submit(0, 0, 1000, &[]);
+    for _ in 0..3 {
+        world.ask(Asked { stream: 1, opaque, ..Asked::default() });
+    }
+    for _ in 0..2 {
+        while world.copies.is_empty() {
+            world.step_cohort(0);
+        }
+        world.now += Duration::from_millis(7);
+        world.step_copy(0);
+        assert_eq!(world.engine.wake(), Some(world.now + Duration::from_millis(7)));
+        (0..5).for_each(|_| world.step_cohort(0));
+        assert!(world.copies.is_empty() && !world.cohorts.is_empty(), "its turn");
+        world.now += Duration::from_millis(7);
+        world.act();
+    }
+    world.handle(Event::Cancel { op: launch });
+    world.run_out();
+}

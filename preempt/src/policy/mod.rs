@@ -51,11 +51,11 @@ pub struct Arrival {
     pub id: LaunchId,
     /// The number of its stream.
     pub stream: u32,
-    /// Its priority.
+    /// Its priority, or that of the most urgent operation that waits for it.
     pub priority: Priority,
     /// Its share relative to others; at least 1.
     pub weight: u32,
-    /// When it should be done, on the policy's clock.
+    /// When it, or something that waits for it, should be done, on the policy's clock.
     pub deadline: Option<Duration>,
     /// Its block-tasks.
     pub tasks: u32,
@@ -79,7 +79,7 @@ pub trait Policy: Send {
     /// A launch is ready to run: everything it has to wait for is done.
     fn arrived(&mut self, now: Duration, launch: Arrival);
 
-    /// The priority, weight or deadline of a launch was changed.
+    /// The priority, weight or deadline of a launch was changed, or it has inherited another one.
     fn changed(&mut self, now: Duration, launch: Arrival) {
         self.departed(now, launch.id);
         self.arrived(now, launch);

@@ -84,8 +84,7 @@ impl Stream {
         }
         let after = Some(event.handle.completion().clone());
         // It says no more than the handles of what comes after.
-        let _: Handle<()> = self.submit(WAIT, Vec::new(), Work::Marker { after }, ())?;
-        Ok(())
+        self.submit::<()>(WAIT, Vec::new(), Work::Marker { after }, ()).map(drop)
     }
 
     /// Waits until everything is done that is in the stream now. What went wrong with single operations is reported
@@ -95,9 +94,7 @@ impl Stream {
     ///
     /// [`Error::SchedulerDropped`] or [`Error::ContextLost`].
     pub fn synchronize(&self) -> Result<(), Error> {
-        let handle: Handle<()> =
-            self.submit(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, ())?;
-        handle.wait()
+        self.submit::<()>(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, ())?.wait()
     }
 }
 

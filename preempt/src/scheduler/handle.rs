@@ -255,7 +255,7 @@ impl<T: Output> Handle<T> {
     /// What waits is dropped; a kernel that runs stops at its next yield. The handle then gives
     /// [`Error::Cancelled`] with the number of block-tasks that are done, unless the operation was
     /// complete before. What it wrote until then stays in its buffers, and what comes after it goes
-    /// on with that. A copy that has started is completed.
+    /// on with that. A copy that has started is completed, and so is opaque work.
     pub fn cancel(&self) {
         if !self.completion.is_done() {
             self.shared.cancel(self.completion.clone());
@@ -294,7 +294,7 @@ impl<T: Output> Handle<T> {
 }
 
 impl Handle<LaunchReport> {
-    /// Changes the priority of this launch at once, whether it waits or runs.
+    /// Changes the priority of this launch at once, whether it waits or runs. What it waits for inherits it.
     pub fn set_priority(&self, priority: impl Into<Priority>) {
         self.change(Change::Priority(priority.into()));
     }

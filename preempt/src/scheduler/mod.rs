@@ -27,7 +27,7 @@ use preempt_device::host::Preemption;
 use preempt_device::kernel::KernelArg;
 
 use crate::buffer::Buffer;
-use crate::device::{Device, SignalPath};
+use crate::device::{Device, Patience, SignalPath, Sleep};
 use crate::error::{Error, caught};
 use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
@@ -98,6 +98,7 @@ impl Scheduler {
                 preemption: Preemption::default(),
                 signal_path: SignalPath::default(),
                 record: false,
+                patience: Patience { timeout: Duration::ZERO, most: MAX_WAITING },
             },
         }
     }
@@ -114,18 +115,69 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`], at once unless the builder was told to
+    /// [wait](SchedulerBuilder::allocation_timeout); then as for [`zeroed_within`](Scheduler::zeroed_within).
     pub fn zeroed<T: KernelArg>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        Buffer::zeroed(self.device(), len)
+        self.zeroed_within(len, self.shared().patience.timeout)
+    }
+
+    /// A buffer of `len` elements whose bytes are all 0. If the device has no room for it, waits until others have
+    /// dropped theirs, at most for `timeout` (EffiSha section 6.4).
+    ///
+    /// Requests are served in the order in which they came. While one waits, smaller ones that would fit have to wait
+    /// as well, or fail if they do not wait, since they would keep a large one waiting for ever.
+    ///
+    /// It is not waited for what cannot happen: if no buffer of this device is left that somebody could drop, or the
+    /// request is larger than all that could be free then, it fails at once. That a thread waits for
+    /// memory which it holds itself, nobody can see; that ends with the timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], [`Error::AllocationTimeout`], or [`Error::AllocationQueueFull`].
+    pub fn zeroed_within<T: KernelArg>(
+        &self,
+        len: usize,
+        timeout: Duration,
+    ) -> Result<Buffer<T>, Error> {
+        self.with_patience(timeout, |patience, poll| {
+            Buffer::zeroed(self.device(), len, patience, poll)
+        })
     }
 
     /// A buffer that holds a copy of `data`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`].
+    /// As for [`zeroed`](Scheduler::zeroed).
     pub fn buffer<T: KernelArg>(&self, data: &[T]) -> Result<Buffer<T>, Error> {
-        Buffer::from_slice(self.device(), data)
+        self.buffer_within(data, self.shared().patience.timeout)
+    }
+
+    /// A buffer that holds a copy of `data`; waits for memory as [`zeroed_within`](Scheduler::zeroed_within) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`zeroed_within`](Scheduler::zeroed_within).
+    pub fn buffer_within<T: KernelArg>(
+        &self,
+        data: &[T],
+        timeout: Duration,
+    ) -> Result<Buffer<T>, Error> {
+        self.with_patience(timeout, |patience, poll| {
+            Buffer::from_slice(self.device(), data, patience, poll)
+        })
+    }
+
+    fn with_patience<R>(
+        &self,
+        timeout: Duration,
+        allocate: impl FnOnce(Patience, Option<Sleep<'_>>) -> R,
+    ) -> R {
+        let shared = self.shared();
+        let patience = Patience { timeout, ..shared.patience };
+        // A waker that the poller calls may allocate: nobody else would see operations end, and free their memory.
+        let poll = |condition: &dyn Fn() -> bool| shared.poll_while(condition);
+        allocate(patience, shared.is_poller().then_some(&poll))
     }
 
     /// Waits until nothing is in flight, whoever submitted it.
@@ -235,6 +287,19 @@ impl SchedulerBuilder {
         self
     }
 
+    /// How long [`Scheduler::zeroed`] and [`Scheduler::buffer`] wait for memory; not at all by default.
+    pub fn allocation_timeout(mut self, timeout: Duration) -> SchedulerBuilder {
+        self.settings.patience.timeout = timeout;
+        self
+    }
+
+    /// How many requests can wait for memory at the same time; 64 by default. One more fails at once with
+    /// [`Error::AllocationQueueFull`].
+    pub fn allocation_queue(mut self, most: usize) -> SchedulerBuilder {
+        self.settings.patience.most = most;
+        self
+    }
+
     /// Whether one thread of the scheduler spins as long as anything is in flight; by default it does
     /// so for a millisecond after something happened, and then looks every 50 µs or so.
     ///
@@ -284,6 +349,9 @@ impl fmt::Debug for SchedulerBuilder {
             .finish_non_exhaustive()
     }
 }
+
+/// The most requests for memory that wait, unless the builder says otherwise.
+const MAX_WAITING: usize = 64;
 
 /// Locks a mutex that nobody leaves with broken contents: code of others that may panic is only
 /// called through [`contain`] or the engine's own guards.

@@ -88,7 +88,9 @@ impl Stream {
     ///
     /// CUDA loads a kernel when it is launched for the first time, and waits for all kernels that run: for ever, if
     /// one of them waits for SMs. So the first run of each name and [variant](Opaque::variant) has the device alone:
-    /// the launches that run yield, and those that come wait until it is done. Later runs go on beside others.
+    /// the launches that run yield, and those that come wait until it is done. It waits for launches that are more urgent
+    /// than it is. Later runs go on beside others; their kernels take SMs from nobody, so where preemptible kernels may
+    /// fill the device for long, have each run [alone](Opaque::exclusive).
     ///
     /// ```
     /// # use preempt::Opaque;

@@ -19,7 +19,7 @@ use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::handle::Completion;
 use super::opaque::{OpaqueThread, Task};
 use super::{contain, lock};
-use crate::device::{Device, SignalPath};
+use crate::device::{Device, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::Error;
 use crate::module::DeviceCode;
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub spin: Duration,
     /// Of launches that do not say it.
     pub preemption: Preemption,
+    /// Of requests for memory that do not say it.
+    pub patience: Patience,
     /// Whether the poller attends as long as anything is in flight.
     busy_poll: bool,
     baton: Baton<Core>,
@@ -75,6 +77,8 @@ pub(super) struct Settings {
     pub signal_path: SignalPath,
     /// Whether everything is recorded.
     pub record: bool,
+    /// How long requests for memory wait that do not say it.
+    pub patience: Patience,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -100,7 +104,7 @@ impl Shared {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
-        Settings { spin, busy_poll, preemption, signal_path, record }: Settings,
+        Settings { spin, busy_poll, preemption, signal_path, record, patience }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code)?;
         device.inner.backend.set_signal_path(signal_path);
@@ -116,6 +120,7 @@ impl Shared {
             device,
             spin,
             preemption,
+            patience,
             busy_poll,
             in_flight,
             released: Mutex::new(false),

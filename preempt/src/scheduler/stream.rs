@@ -34,7 +34,8 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
 /// What is submitted runs when everything before it in the stream, and everything that uses the same
-/// buffers, is done. Nobody waits for that here, unless 64 operations of the stream are outstanding:
+/// buffers, is done. What it waits for, there or behind an [event](Stream::wait), is as urgent as itself meanwhile, so that
+/// nothing in between holds it up. Nobody waits for that here, unless 64 operations of the stream are outstanding:
 /// then the next one waits until one of them is over.
 #[derive(Clone)]
 pub struct Stream {

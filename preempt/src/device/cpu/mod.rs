@@ -40,6 +40,9 @@ const LANES: LaneCount = LaneCount { normal: 16, urgent: 16, chains: 4 };
 pub(super) struct CpuDevice {
     shared: Arc<Shared>,
     limits: Properties,
+    /// Bytes that buffers can have, if that is limited, and how many they have.
+    memory: Option<usize>,
+    used: Mutex<usize>,
     /// Their signal words are never freed, so that late blocks cannot miss them.
     lanes: Vec<&'static Lane>,
     /// Empty lists. Never freed, as above: one for each launch with yield points that one scheduler
@@ -78,7 +81,7 @@ impl News {
 }
 
 impl CpuDevice {
-    pub fn new(properties: &Properties) -> Result<CpuDevice, Error> {
+    pub fn new(properties: &Properties, memory: Option<usize>) -> Result<CpuDevice, Error> {
         let mut receivers = Vec::new();
         let mut slots = Vec::new();
         for _ in 0..properties.sms * properties.blocks_per_sm {
@@ -118,6 +121,8 @@ impl CpuDevice {
         Ok(CpuDevice {
             shared,
             limits: properties.clone(),
+            memory,
+            used: Mutex::default(),
             lanes: lanes.map(|_| &*Box::leak(Box::default())).collect(),
             drops: Mutex::default(),
             copies: Mutex::new(copies),
@@ -275,17 +280,28 @@ impl Backend for CpuDevice {
         None
     }
 
+    fn memory_within_reach(&self, _live: usize) -> Option<usize> {
+        self.memory
+    }
+
     fn allocate(&self, bytes: usize) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT as u64);
         }
         let layout =
             Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| Error::OutOfMemory { bytes })?;
+        let mut used = lock(&self.used);
+        if self.memory.is_some_and(|memory| bytes > memory - *used) {
+            return Err(Error::OutOfMemory { bytes });
+        }
         // SAFETY: the size is not 0.
         let address = unsafe { alloc_zeroed(layout) };
         match address.is_null() {
             true => Err(Error::OutOfMemory { bytes }),
-            false => Ok(address as u64),
+            false => {
+                *used += bytes;
+                Ok(address as u64)
+            }
         }
     }
 
@@ -295,6 +311,7 @@ impl Backend for CpuDevice {
         {
             // SAFETY: `allocate` gave this address for this layout.
             unsafe { dealloc(address as *mut u8, layout) }
+            *lock(&self.used) -= bytes;
         }
     }
 
@@ -315,7 +332,7 @@ mod tests {
     #[test]
     fn the_next_scheduler_finds_no_signals() {
         let device = Device::cpu(1, 1).expect("a device");
-        let device = CpuDevice::new(device.properties()).expect("a device");
+        let device = CpuDevice::new(device.properties(), None).expect("a device");
         device.signal(3, Signal::new(7, SmRange::EMPTY));
         device.load(&[]).expect("loaded");
         let word = Signal::from_bits(device.lanes[3].signal.load(Ordering::Relaxed));

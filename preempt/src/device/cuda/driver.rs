@@ -106,7 +106,10 @@ functions! {
     cuMemGetAddressRange_v2(*mut Address, *mut usize, Address);
     cuPointerGetAttribute(*mut c_void, sys::CUpointer_attribute, Address);
     cuMemPoolCreate(*mut RawPool, *const sys::CUmemPoolProps);
+    cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemPoolSetAttribute(RawPool, sys::CUmemPool_attribute, *mut c_void);
+    cuMemPoolGetAttribute(RawPool, sys::CUmemPool_attribute, *mut c_void);
+    cuMemPoolTrimTo(RawPool, usize);
     cuMemPoolDestroy(RawPool);
     cuMemAllocFromPoolAsync(*mut Address, usize, RawPool, RawStream);
     cuMemFreeAsync(Address, RawStream);

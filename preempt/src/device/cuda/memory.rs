@@ -239,6 +239,29 @@ impl Pool {
         let _ = unsafe { call!(self.context, cuMemFreeAsync(address, stream)) };
     }
 
+    /// Gives the system back what was freed, so that it can be had anew in other pieces. Nothing runs: the driver may
+    /// wait for what does.
+    pub fn trim(&self) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        // What was freed is free when the line has come to it.
+        self.line.issue(|_| Ok(())).and_then(|number| self.line.wait(number))?;
+        // SAFETY: takes no pointers; the pool is there.
+        unsafe { call!(self.context, cuMemPoolTrimTo(self.raw, 0)) }
+    }
+
+    /// What the device has in all, and what of it nobody has but this pool.
+    pub fn sizes(&self) -> Result<(usize, usize), Error> {
+        let _entered = self.context.enter()?;
+        let (mut free, mut total, mut reserved) = (0, 0, 0u64);
+        // SAFETY: the pointers are valid.
+        unsafe { call!(self.context, cuMemGetInfo_v2(&raw mut free, &raw mut total))? };
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+        let value = (&raw mut reserved).cast::<c_void>();
+        // SAFETY: the attribute is a `u64`.
+        unsafe { call!(self.context, cuMemPoolGetAttribute(self.raw, attribute, value))? };
+        Ok((total, free.saturating_add(reserved as usize)))
+    }
+
     pub fn raw(&self) -> RawPool {
         self.raw
     }

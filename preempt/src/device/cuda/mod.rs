@@ -460,9 +460,23 @@ impl Backend for CudaDevice {
         Some(&self.foreign)
     }
 
+    fn memory_within_reach(&self, live: usize) -> Option<usize> {
+        // Buffers may have been taken over, whose memory is not in the pool.
+        let (total, reach) = self.pool.sizes().ok()?;
+        Some(total.min(reach.saturating_add(live)))
+    }
+
     fn allocate(&self, bytes: usize) -> Result<u64, Error> {
-        let something_runs = self.shared.watch.has_out() || self.proxy.is_live();
-        let address = self.pool.allocate(bytes, something_runs)?;
+        let something_runs =
+            self.shared.watch.has_out() || self.proxy.is_live() || self.opaque.has_under_way();
+        let address = match self.pool.allocate(bytes, something_runs) {
+            Err(Error::OutOfMemory { .. }) if !something_runs => {
+                // What was freed may be in pieces that are too small.
+                self.pool.trim()?;
+                self.pool.allocate(bytes, something_runs)?
+            }
+            result => result?,
+        };
         self.foreign.forget(address);
         Ok(address)
     }

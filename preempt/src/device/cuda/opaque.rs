@@ -25,10 +25,18 @@ pub(super) struct OpaqueStreams {
 #[derive(Debug)]
 struct OpaqueStream {
     line: Line,
-    /// Operations, the numbers of the line with which they are done, and how their work ended on the host.
-    under_way: Mutex<VecDeque<(OpKey, u64, Result<(), String>)>>,
+    under_way: Mutex<VecDeque<UnderWay>>,
     /// What the line had done when reports were taken last.
     seen: AtomicU64,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    op: OpKey,
+    /// When the line has done this, the work is done.
+    number: u64,
+    /// How it ended on the host.
+    result: Result<(), String>,
 }
 
 impl OpaqueStream {
@@ -67,7 +75,7 @@ impl OpaqueStreams {
         let mut under_way = lock(&stream.under_way);
         let number = self.context().enter().and_then(|_entered| stream.line.issue(|_| Ok(())));
         match number {
-            Ok(number) => under_way.push_back((op, number, result)),
+            Ok(number) => under_way.push_back(UnderWay { op, number, result }),
             // Nobody would ever learn when that is over which it has put there.
             Err(error) => self.context().must(Err(error)),
         }
@@ -81,6 +89,11 @@ impl OpaqueStreams {
         self.streams.iter().any(|stream| stream.line.done() != stream.seen.load(Ordering::Relaxed))
     }
 
+    /// Whether something may be on the device.
+    pub fn has_under_way(&self) -> bool {
+        self.streams.iter().any(|stream| stream.len() > 0)
+    }
+
     /// Appends reports of what is done.
     pub fn take_reports(&self, reports: &mut Vec<Report>) {
         for OpaqueStream { line, under_way, seen } in &self.streams {
@@ -89,8 +102,8 @@ impl OpaqueStreams {
                 continue;
             }
             let mut under_way = lock(under_way);
-            while under_way.front().is_some_and(|&(_, number, _)| number <= done) {
-                let Some((op, _, result)) = under_way.pop_front() else { break };
+            while under_way.front().is_some_and(|work| work.number <= done) {
+                let Some(UnderWay { op, result, .. }) = under_way.pop_front() else { break };
                 reports.extend(result.err().map(|message| Report::Fault(op, message.into())));
                 reports.push(Report::CopyDone(op));
             }

@@ -1,0 +1,188 @@
+//! Who waits for memory of a device (EffiSha section 6.4): first come, first served.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Backend;
+use crate::error::Error;
+
+/// What the device's memory is used for, and who waits for some.
+#[derive(Debug, Default)]
+pub(crate) struct Allocations {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes of buffers that are there, or that an operation keeps.
+    live: usize,
+    /// Buffers that were freed.
+    freed: u64,
+    /// Those that wait, by number.
+    line: VecDeque<u64>,
+    /// The last number that was given out.
+    arrivals: u64,
+}
+
+/// How long a request waits, and among how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Zero: not at all.
+    pub timeout: Duration,
+    /// The most requests that wait at the same time.
+    pub most: usize,
+}
+
+/// How often the first one in the line asks a GPU again: other processes free memory, too, and the pool of this one can
+/// be tidied up only while nothing runs.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How a thread waits while a condition holds: until what it waits for is announced, or until a time.
+pub(crate) type Sleep<'a> = &'a dyn Fn(&dyn Fn() -> bool);
+
+impl Allocations {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer is there that was not allocated here.
+    pub fn take(&self, bytes: usize) {
+        self.state().live += bytes;
+    }
+
+    /// A buffer is there no more.
+    pub fn give_back(&self, bytes: usize) {
+        let mut state = self.state();
+        state.live -= bytes;
+        state.freed += 1;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Zeroed memory on the device, to be [given back](Allocations::give_back) when it was freed. If there is not
+    /// enough, waits until somebody frees some. `poll` is for the thread that everybody else relies on: it looks
+    /// after the device meanwhile.
+    pub fn allocate(
+        &self,
+        backend: &dyn Backend,
+        bytes: usize,
+        patience: Patience,
+        poll: Option<Sleep<'_>>,
+    ) -> Result<u64, Error> {
+        if bytes == 0 {
+            return backend.allocate(bytes);
+        }
+        let mut state = self.state();
+        if state.line.is_empty() {
+            // Before it is there, so that whoever comes now does not think that nobody has any.
+            state.live += bytes;
+            drop(state);
+            let result = backend.allocate(bytes).inspect_err(|_| self.give_back(bytes));
+            match result {
+                Err(Error::OutOfMemory { .. }) if !patience.timeout.is_zero() => {}
+                result => return result,
+            }
+            state = self.state();
+        } else if patience.timeout.is_zero() {
+            // Small requests would keep a large one waiting for ever.
+            return Err(Error::OutOfMemory { bytes });
+        }
+        if state.line.len() >= patience.most {
+            return Err(Error::AllocationQueueFull { bytes, waiting: state.line.len() });
+        }
+        state.arrivals += 1;
+        let number = state.arrivals;
+        state.line.push_back(number);
+        drop(state);
+        Place { allocations: self, number }.wait(backend, bytes, patience.timeout, poll)
+    }
+
+    fn sleep_while(&self, until: Option<Instant>, condition: impl Fn(&State) -> bool) {
+        let mut state = self.state();
+        while condition(&state) {
+            state = match until {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return;
+                    }
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+/// A place in the line; left when it is dropped.
+struct Place<'a> {
+    allocations: &'a Allocations,
+    number: u64,
+}
+
+impl Place<'_> {
+    fn wait(
+        &self,
+        backend: &dyn Backend,
+        bytes: usize,
+        timeout: Duration,
+        poll: Option<Sleep<'_>>,
+    ) -> Result<u64, Error> {
+        let live = self.allocations.state().live;
+        if backend.memory_within_reach(live).is_some_and(|most| bytes > most) {
+            return Err(Error::OutOfMemory { bytes });
+        }
+        let start = Instant::now();
+        let deadline = start.checked_add(timeout);
+        loop {
+            let state = self.allocations.state();
+            // What is freed after this ends the wait below.
+            let (freed, live, is_first) = (state.freed, state.live, self.is_first(&state));
+            drop(state);
+            // Whoever is not the first one waits for those before it, too.
+            if is_first {
+                self.allocations.take(bytes);
+                match backend.allocate(bytes) {
+                    Ok(address) => return Ok(address),
+                    // Not `give_back`, which would end the wait below.
+                    Err(error) => {
+                        self.allocations.state().live -= bytes;
+                        if live == 0 || !matches!(error, Error::OutOfMemory { .. }) {
+                            return Err(error);
+                        }
+                    }
+                }
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(Error::AllocationTimeout { bytes, waited: start.elapsed() });
+            }
+            let again = (is_first && backend.is_polled()).then(|| now + LOOK_AGAIN);
+            let until = [deadline, again].into_iter().flatten().min();
+            let unchanged =
+                |state: &State| state.freed == freed && self.is_first(state) == is_first;
+            match poll {
+                Some(poll) => poll(&|| {
+                    until.is_none_or(|until| Instant::now() < until)
+                        && unchanged(&self.allocations.state())
+                }),
+                None => self.allocations.sleep_while(until, unchanged),
+            }
+        }
+    }
+
+    fn is_first(&self, state: &State) -> bool {
+        state.line.front() == Some(&self.number)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.allocations.state().line.retain(|&other| other != self.number);
+        // Another one may be the first now.
+        self.allocations.changed.notify_all();
+    }
+}
