@@ -46,7 +46,7 @@
 //! | --- | --- |
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there |
-//! | [`policy`] | who runs on which SMs |
+//! | [`policy`] | who runs on which SMs: by priority, by deadline, in shares, or as you say |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`] | what went wrong and what to do |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
