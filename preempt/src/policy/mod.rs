@@ -8,11 +8,11 @@
 //! | --- | --- | --- | --- |
 //! | [`StaticPriority`], the default | the highest [priority](Priority), then the oldest | EffiSha 7 | a launch never waits for a less urgent one |
 //! | [`Hpf`] | the highest priority, then the shortest remaining time | FLEP 5.2.1 | the same; launches of equal priority preempt each other only if that pays for the yield |
-//! | [`Ffs`] | streams in turn, by [weight](Arrival::weight) | FLEP 5.2.2 | shares to within two epochs; yields cost at most a given fraction of the time |
+//! | [`Ffs`] | streams in turn, by [weight](Arrival::weight) | FLEP 5.2.2 | shares to within two epochs of the heaviest stream; yields cost at most a given fraction of the time |
 //! | [`DynamicPriority`] | the highest priority, which grows with waiting | EffiSha 7 | nobody waits for ever: quotas, and an inactive queue |
 //! | [`EarliestDeadline`] | the earliest [deadline](Arrival::deadline) | Liu and Layland 1973 | whoever is admitted is in time, as far as predictions are right |
 //! | [`ShortestRemaining`] | the shortest remaining time | FLEP 5.2.1 | at most twice the least average slowdown, as far as predictions are right |
-//! | [`FairShare`] | the stream that is furthest behind its share | Goyal et al. 1996 | shares to within two quanta; no wait longer than a quantum of each other stream |
+//! | [`FairShare`] | the stream that is furthest behind its share | Goyal et al. 1996 | shares to within two quanta of the heaviest stream; no wait longer than a quantum of each other stream |
 //! | [`Fifo`] | the oldest | | no launch yields, none waits for ever |
 //!
 //! All of them share the SMs in space: the first launch has as many as it can fill, and the next ones have

@@ -517,7 +517,7 @@ impl Loops {
 }
 
 proptest! {
-    #![proptest_config(config(8))]
+    #![proptest_config(config(20))]
 
     #[test]
     fn streams_that_always_have_work_have_their_shares(
@@ -534,9 +534,10 @@ proptest! {
             true => loops.overhead * count * 10 / weights.iter().sum::<u32>(),
             false => Duration::from_millis(1),
         };
-        for (error, weight) in loops.errors(&vec![Duration::ZERO; weights.len()]).iter().zip(&weights) {
-            // Two turns, and what the model was late.
-            let bound = (turn * *weight * 2 + micros(50)) * sms;
+        let heaviest = weights.iter().copied().max().unwrap_or_default();
+        for error in loops.errors(&vec![Duration::ZERO; weights.len()]) {
+            // Two turns of the heaviest, since one stream's lack is another's gain, and what the model was late.
+            let bound = (turn * heaviest * 2 + micros(50)) * sms;
             prop_assert!(error.abs() <= bound.as_secs_f64(), "{error} s, {bound:?}: {:?}", loops.times());
             if is_ffs {
                 let share = error.abs() / (time * sms).as_secs_f64();
