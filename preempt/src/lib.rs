@@ -48,7 +48,7 @@
 //! | [`Event`] | order between streams |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there, [waited for](Scheduler::zeroed_within) if need be |
-//! | [`policy`] | who runs on which SMs |
+//! | [`policy`] | who runs on which SMs: by priority, by deadline, in shares, or as you say |
 //! | [`Recording`] | what a scheduler was told and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`predict`] | how long launches take, for policies that look ahead |

@@ -382,13 +382,18 @@ fn a_device_has_one_scheduler() {
 }
 
 /// Gives one wrong answer, in different ways.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 enum Nonsense {
     Nothing,
     BeyondTheDevice,
     Overlap,
     Gone,
     Panic,
+    PanicOnAdmission,
+    PanicOnArrival,
+    PanicOnChange,
+    PanicOnDeparture,
+    PanicAboutWaking,
 }
 
 struct Wrong {
@@ -396,16 +401,33 @@ struct Wrong {
     launches: Vec<LaunchId>,
 }
 
+impl Wrong {
+    fn panics(&self, how: Nonsense) {
+        assert!(self.how != how, "this policy panics, as a test asks: {how:?}");
+    }
+}
+
 impl Policy for Wrong {
     fn name(&self) -> &str {
         "wrong"
     }
 
+    fn admits(&mut self, _now: Duration, _launch: &Arrival, _device: &dyn DeviceView) -> bool {
+        self.panics(Nonsense::PanicOnAdmission);
+        true
+    }
+
     fn arrived(&mut self, _now: Duration, launch: Arrival) {
+        self.panics(Nonsense::PanicOnArrival);
         self.launches.push(launch.id);
     }
 
+    fn changed(&mut self, _now: Duration, _launch: Arrival) {
+        self.panics(Nonsense::PanicOnChange);
+    }
+
     fn departed(&mut self, _now: Duration, launch: LaunchId) {
+        self.panics(Nonsense::PanicOnDeparture);
         if !matches!(self.how, Nonsense::Gone) {
             self.launches.retain(|&other| other != launch);
         }
@@ -425,7 +447,14 @@ impl Policy for Wrong {
             // In order, and one that is long done.
             Nonsense::Gone => plan.grant(self.launches[0], all),
             Nonsense::Panic => panic!("this policy panics, as a test asks"),
+            // A sensible answer, until the hook is called.
+            _ => self.launches.first().into_iter().for_each(|&id| plan.grant(id, all)),
         }
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.panics(Nonsense::PanicAboutWaking);
+        None
     }
 }
 
@@ -437,6 +466,11 @@ fn a_policy_that_answers_nonsense_is_replaced_and_named() {
         (Nonsense::Overlap, "twice"),
         (Nonsense::Gone, "not waiting or running"),
         (Nonsense::Panic, "this policy panics"),
+        (Nonsense::PanicOnAdmission, "PanicOnAdmission"),
+        (Nonsense::PanicOnArrival, "PanicOnArrival"),
+        (Nonsense::PanicOnChange, "PanicOnChange"),
+        (Nonsense::PanicOnDeparture, "PanicOnDeparture"),
+        (Nonsense::PanicAboutWaking, "PanicAboutWaking"),
     ] {
         let mut setup = Setup::on(Scheduler::builder().policy(Wrong { how, launches: vec![] }));
         assert!(setup.scheduler.policy_error().is_none());
@@ -449,6 +483,7 @@ fn a_policy_that_answers_nonsense_is_replaced_and_named() {
         assert_eq!(first.expect("accepted").wait().expect("it runs all the same").tasks, 1);
         let running = setup.scheduler.stream(0).launch(gated(&gate.0, &mut log, 1).grid(50));
         let mut handles = vec![running.expect("accepted")];
+        handles[0].set_priority(1);
         for _ in 0..4 {
             let call = setup.count().grid(50).block(32);
             handles.push(setup.scheduler.stream(0).launch(call).expect("accepted"));

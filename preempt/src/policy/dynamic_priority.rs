@@ -198,8 +198,7 @@ impl DynamicPriority {
             let inherited = self.inherited.first().and_then(|((Reverse(value), _), _)| {
                 reaches(value, self.era_start, self.era_start + CAP)
             });
-            let later = |at: &Duration| *at > now;
-            aging.into_iter().chain(inherited.filter(later)).min()
+            aging.into_iter().chain(inherited).filter(|at| *at > now).min()
         });
         quota_ends.into_iter().chain(overtakes).min()
     }

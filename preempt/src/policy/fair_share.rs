@@ -12,7 +12,7 @@ use crate::engine::LaunchId;
 /// A stream's virtual time is its time on SMs, summed over SMs and divided by its [weight](Arrival::weight); it counts
 /// while somebody has less than he can fill. The stream that is furthest behind runs until it is a *quantum* ahead,
 /// which is that long on the whole device for a weight of 1. So over any time, a stream that always has work
-/// differs from its share by no more than two quanta; and none waits for longer than a quantum of each other one. A new stream starts where the one is that is furthest behind: it neither waits for what others have had
+/// differs from its share by no more than two quanta of the heaviest one; and none waits for longer than a quantum of each other one. A new stream starts where the one is that is furthest behind: it neither waits for what others have had
 /// before, nor makes them wait. One that comes back within a millisecond, and
 /// a quantum, takes its turn up again, and what others had meanwhile counts.
 ///

@@ -3,6 +3,26 @@
 //! A policy hears of launches that came and went, and is asked for a plan: which launch has
 //! which SMs. The engine turns the difference between two plans into yields, resumes and
 //! growth. A plan that makes no sense is refused; the engine then goes on with [`Fifo`].
+//!
+//! | policy | who goes first | source | what it guarantees |
+//! | --- | --- | --- | --- |
+//! | [`StaticPriority`], the default | the highest [priority](Priority), then the oldest | EffiSha 7 | a launch never waits for a less urgent one |
+//! | [`Hpf`] | the highest priority, then the shortest remaining time | FLEP 5.2.1 | the same; launches of equal priority preempt each other only if that pays for the yield |
+//! | [`Ffs`] | streams in turn, by [weight](Arrival::weight) | FLEP 5.2.2 | shares to within two epochs of the heaviest stream; yields cost at most a given fraction of the time |
+//! | [`DynamicPriority`] | the highest priority, which grows with waiting | EffiSha 7 | nobody waits for ever: quotas, and an inactive queue |
+//! | [`EarliestDeadline`] | the earliest [deadline](Arrival::deadline) | Liu and Layland 1973 | whoever is admitted is in time, as far as predictions are right |
+//! | [`ShortestRemaining`] | the shortest remaining time | FLEP 5.2.1 | at most twice the least average slowdown, as far as predictions are right |
+//! | [`FairShare`] | the stream that is furthest behind its share | Goyal et al. 1996 | shares to within two quanta of the heaviest stream; no wait longer than a quantum of each other stream |
+//! | [`Fifo`] | the oldest | | no launch yields, none waits for ever |
+//!
+//! All of them share the SMs in space: the first launch has as many as it can fill, and the next ones have
+//! the rest, in their order. SMs of a launch lie side by side, so an SM can be left over beside launches that can fill
+//! no more; none is while a launch has no SM, or could fill one more beside its own. (`whole_device`, where a policy
+//! has it, gives the first launch everything, as EffiSha does.) The cost of a decision grows with the number of
+//! SMs and the logarithm of the number of launches, and nothing is allocated for it but where more launches wait than
+//! ever before.
+//!
+//! A policy of one's own takes thirty lines: see `examples/own-policy`.
 
 use std::time::Duration;
 

@@ -133,6 +133,9 @@ impl Shares {
                 share.place = place;
             }
         }
+        if self.idle.is_empty() {
+            self.awaited = Duration::ZERO;
+        }
         share.weight = launch.weight.max(1);
         share.launches.push(launch.id);
         self.line.put(launch.id, (share.end, share.place, place));

@@ -40,6 +40,14 @@ struct Dynamic {
     until: Duration,
 }
 
+/// What a stream has used of its quota in an era, and whether that was all.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    era: u64,
+    time: Duration,
+    is_over: bool,
+}
+
 /// What a policy is held to.
 struct Rule {
     precedes: Option<Precedes>,
@@ -49,7 +57,7 @@ struct Rule {
     /// Under dynamic priorities: the number of the era, the last plan, and what each stream has used in which era.
     era: u64,
     asked: Duration,
-    used: std::collections::HashMap<u32, (u64, Duration)>,
+    used: std::collections::HashMap<u32, Used>,
 }
 
 /// A policy and its rule. What breaks the rule panics, for which the engine refuses the policy, which the
@@ -85,7 +93,7 @@ impl Policy for Held {
     fn arrived(&mut self, now: Duration, launch: Arrival) {
         self.policy.arrived(now, launch);
         self.rule.arrivals += 1;
-        let inactive = self.rule.is_dynamic && self.rule.is_over(launch.stream, launch.priority);
+        let inactive = self.rule.is_dynamic && self.rule.is_over(launch.stream);
         let dynamic = Dynamic { inactive, until: now, ..Dynamic::default() };
         self.rule.known.push(Known { arrival: launch, number: self.rule.arrivals, dynamic });
     }
@@ -105,7 +113,7 @@ impl Policy for Held {
         let place = self.rule.known.iter().position(|known| known.arrival.id == launch);
         let known = self.rule.known.remove(place.expect("a known launch"));
         if known.dynamic.runs {
-            self.rule.use_up(known.arrival.stream, now - self.rule.asked);
+            self.rule.use_up(&known.arrival, now - self.rule.asked);
         }
         self.rule.turn_over(now);
     }
@@ -176,19 +184,18 @@ impl Rule {
         micros(500) * (priority.0.max(0) as u32 + 1)
     }
 
-    fn use_up(&mut self, stream: u32, time: Duration) {
+    fn use_up(&mut self, launch: &Arrival, time: Duration) {
         let era = self.era;
-        let used = self.used.entry(stream).or_default();
-        if used.0 != era {
-            *used = (era, Duration::ZERO);
+        let used = self.used.entry(launch.stream).or_default();
+        if used.era != era {
+            *used = Used { era, ..Used::default() };
         }
-        used.1 += time;
+        used.time += time;
+        used.is_over |= used.time >= Rule::quota(launch.priority);
     }
 
-    fn is_over(&self, stream: u32, priority: Priority) -> bool {
-        // A launch of another priority may have ended the quota; in these tests a stream keeps to one.
-        let used = self.used.get(&stream).filter(|(era, _)| *era == self.era);
-        used.is_some_and(|(_, used)| *used >= Rule::quota(priority))
+    fn is_over(&self, stream: u32) -> bool {
+        self.used.get(&stream).is_some_and(|used| used.era == self.era && used.is_over)
     }
 
     fn turn_over(&mut self, now: Duration) {
@@ -204,13 +211,14 @@ impl Rule {
     fn pass(&mut self, now: Duration, device: &dyn DeviceView) {
         for index in 0..self.known.len() {
             if self.known[index].dynamic.runs {
-                self.use_up(self.known[index].arrival.stream, now - self.asked);
+                let arrival = self.known[index].arrival;
+                self.use_up(&arrival, now - self.asked);
             }
         }
         self.asked = now;
         for index in 0..self.known.len() {
             let Known { arrival, dynamic, .. } = self.known[index];
-            if dynamic.runs && self.is_over(arrival.stream, arrival.priority) {
+            if dynamic.runs && self.is_over(arrival.stream) {
                 self.known[index].dynamic =
                     Dynamic { inactive: true, until: now, ..Dynamic::default() };
             }
@@ -359,15 +367,10 @@ fn due(change: Change, now: Duration) -> Change {
 }
 
 fn happen(world: &mut World, happenings: impl Iterator<Item = Happening>) {
-    let is_dynamic = world.engine.policy_name() == "dynamic priority";
     for happening in happenings {
         match happening {
             Happening::Launch { stream, tasks, mut asks, due, uses } => {
                 asks.urgency.deadline = due.map(|due| world.now + micros(due));
-                if is_dynamic {
-                    // What a quota is when the priority changes in the middle of it, nobody says.
-                    asks.urgency.priority = Priority(stream as i32 - 2);
-                }
                 world.submit_asking(stream, tasks, &distinct(uses), asks);
             }
             Happening::Copy { stream, uses } => {
@@ -388,8 +391,6 @@ fn happen(world: &mut World, happenings: impl Iterator<Item = Happening>) {
                 model.failed |= model.finished.is_none();
                 world.handle(Event::Fault { op });
             }
-            Happening::Change(_, Change::Priority(_)) if is_dynamic => {}
-            Happening::ChangeStream(_, Change::Priority(_)) if is_dynamic => {}
             Happening::Change(index, change) if !world.ops.is_empty() => {
                 let latest = world.ops.len().saturating_sub(40);
                 let op = world.ops[latest + index % (world.ops.len() - latest)].0;
@@ -516,7 +517,7 @@ impl Loops {
 }
 
 proptest! {
-    #![proptest_config(config(8))]
+    #![proptest_config(config(20))]
 
     #[test]
     fn streams_that_always_have_work_have_their_shares(
@@ -533,9 +534,10 @@ proptest! {
             true => loops.overhead * count * 10 / weights.iter().sum::<u32>(),
             false => Duration::from_millis(1),
         };
-        for (error, weight) in loops.errors(&vec![Duration::ZERO; weights.len()]).iter().zip(&weights) {
-            // Two turns, and what the model was late.
-            let bound = (turn * *weight * 2 + micros(50)) * sms;
+        let heaviest = weights.iter().copied().max().unwrap_or_default();
+        for error in loops.errors(&vec![Duration::ZERO; weights.len()]) {
+            // Two turns of the heaviest, since one stream's lack is another's gain, and what the model was late.
+            let bound = (turn * heaviest * 2 + micros(50)) * sms;
             prop_assert!(error.abs() <= bound.as_secs_f64(), "{error} s, {bound:?}: {:?}", loops.times());
             if is_ffs {
                 let share = error.abs() / (time * sms).as_secs_f64();
