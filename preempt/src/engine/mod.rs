@@ -34,6 +34,7 @@ use launch::Launch;
 pub use launch::LaunchReport;
 pub(crate) use launch::LaunchSpec;
 use ledger::Ledger;
+pub(crate) use ledger::count;
 pub(crate) use order::{BufferId, Use};
 use order::{End, Order};
 
@@ -146,6 +147,16 @@ pub(crate) struct After {
     pub left: u64,
 }
 
+/// A launch has other SMs than before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub op: OpKey,
+    pub at: Duration,
+    pub range: SmRange,
+    /// Whether it has none because it needs none any more.
+    pub is_over: bool,
+}
+
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
@@ -249,6 +260,8 @@ pub(crate) struct Engine {
     /// How everything ends that is submitted from now on.
     over: Option<Verdict>,
     plan: Plan,
+    /// Who has other SMs than before, if somebody keeps accounts.
+    grants: Option<Vec<Grant>>,
     /// Operations whose last blocker is gone; always empty between calls.
     released: VecDeque<OpKey>,
     /// Kept for their capacity.
@@ -288,6 +301,7 @@ impl Engine {
             unsettled: false,
             over: None,
             plan: Plan::default(),
+            grants: None,
             released: VecDeque::new(),
             losers: Vec::new(),
             spare_uses: Vec::new(),
@@ -308,6 +322,18 @@ impl Engine {
     /// Why the policy was replaced, if it was.
     pub fn refusal(&self) -> Option<&Refusal> {
         self.refusal.as_ref()
+    }
+
+    /// Who got or lost SMs since the first call, in the order in which it happened: for the caller to take out.
+    pub fn grants(&mut self) -> &mut Vec<Grant> {
+        self.grants.get_or_insert_default()
+    }
+
+    /// Notes that a launch has other SMs than before.
+    fn note(&mut self, op: OpKey, at: Duration, range: SmRange, is_over: bool) {
+        if let Some(grants) = &mut self.grants {
+            grants.push(Grant { op, at, range, is_over });
+        }
     }
 
     /// Takes in a launch or copy.

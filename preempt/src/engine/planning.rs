@@ -21,9 +21,14 @@ const AHEAD_AT_TURN: usize = 2;
 const SHORTEST_WAIT: Duration = Duration::from_micros(10);
 
 impl Engine {
+    /// Whether [`settle`](Engine::settle) would ask the policy.
+    pub fn is_unsettled(&self, now: Duration) -> bool {
+        self.unsettled || self.wake.is_some_and(|wake| wake <= now)
+    }
+
     /// Asks the policy who runs where, if something changed, and acts on it.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.unsettled |= self.wake.is_some_and(|wake| wake <= now);
+        self.unsettled = self.is_unsettled(now);
         while std::mem::take(&mut self.unsettled) {
             if let Err(reason) = self.make_plan(now) {
                 self.replace_policy(now, reason);
@@ -225,9 +230,11 @@ impl Engine {
         };
         self.ledger.inherit(LaunchId(key), range);
         launch.set_range(now, range, sms);
-        if launch.blocks() > launch.room(ledger::count(range, sms), range.contains(sms - 1)) {
+        let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
+        if launch.blocks() > room {
             self.shrink(key, actions);
         }
+        self.note(key, now, range, false);
         self.queue_ahead(lane, AHEAD_AT_TURN, actions);
     }
 
@@ -285,7 +292,17 @@ impl Engine {
         let plan = std::mem::take(&mut self.plan);
         for &(id, range) in &plan.grants {
             if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(id.0) {
+                let before = launch.range;
                 launch.set_range(now, range, sms);
+                if range != before {
+                    self.note(id.0, now, range, false);
+                }
+            }
+        }
+        for &op in &losers {
+            let launch = self.ops.get(op).and_then(|op| op.launch.as_ref());
+            if launch.is_some_and(|launch| launch.range.is_empty()) {
+                self.note(op, now, SmRange::EMPTY, false);
             }
         }
         // Ownership passes at the signal: it comes before the launch of whoever gained the SMs.

@@ -11,12 +11,14 @@ use preempt_device::abi::{Cohort, Divisor, Post, Posted, Signal, share_bits};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
+use super::accounts::{Accounts, Entry, Stats};
 use super::baton::Turn;
 use super::errand::Errand;
 use super::estimates::Estimates;
 use super::forecast::Forecast;
 use super::handle::Completion;
 use super::lock;
+use super::trace::Trace;
 use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
 use crate::engine::{
     Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaneIndex, LaunchReport,
@@ -149,6 +151,8 @@ struct InWork {
     is_done: bool,
     /// Whether blocks of it had to wait for others to leave.
     waited: bool,
+    /// What is counted of it, if it is a launch.
+    entry: Option<Entry>,
 }
 
 pub(super) struct Core {
@@ -167,6 +171,7 @@ pub(super) struct Core {
     estimates: Estimates,
     /// How long launches are expected to take.
     forecast: Forecast,
+    accounts: Accounts,
     /// Errands that were started.
     errands: Vec<(OpKey, Arc<Errand>)>,
     /// Why the device is lost, if it is.
@@ -238,7 +243,7 @@ impl Turn for Core {
         // may be over already.
         loop {
             self.end_errands(now);
-            self.engine.settle(now, &mut self.actions);
+            self.settle(now);
             if self.actions.is_empty() {
                 break;
             }
@@ -248,6 +253,9 @@ impl Turn for Core {
         self.news.wake_changed = std::mem::replace(&mut self.wake, wake) != wake;
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
+        if is_busy != was_busy {
+            self.accounts.set_busy(now, is_busy);
+        }
         self.news.became_busy = is_busy && !was_busy;
         self.news.became_idle = was_busy && !is_busy;
         if self.news.became_idle {
@@ -263,19 +271,21 @@ impl Core {
         device: Device,
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
+        trace: Option<usize>,
         in_flight: Arc<InFlight>,
     ) -> Core {
         Core {
             engine: Engine::new(device.properties().sms, device.inner.backend.lanes(), policy),
             pace: device.inner.backend.ticks(CHUNK_TIME),
             claim_time: device.inner.backend.ticks(CLAIM_TIME),
-            device,
             start: Instant::now(),
             jobs: SecondaryMap::new(),
             controls: Vec::new(),
             cohorts: Vec::new(),
             estimates: Estimates::default(),
             forecast: Forecast::new(predictor),
+            accounts: Accounts::new(device.properties().sms, trace),
+            device,
             errands: Vec::new(),
             lost: None,
             actions: Vec::new(),
@@ -314,6 +324,20 @@ impl Core {
         self.forecast.panic()
     }
 
+    /// What was done since it was built.
+    pub fn stats(&self) -> Stats {
+        self.accounts.stats(self.start.elapsed(), self.entries())
+    }
+
+    /// The timeline, if it is kept.
+    pub fn trace(&self) -> Option<Trace> {
+        self.accounts.trace(self.start.elapsed(), self.entries())
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.jobs.values().filter_map(|work| work.entry.as_ref())
+    }
+
     fn submit(&mut self, now: Duration, job: Job) {
         let submission = Submission {
             stream: job.stream,
@@ -334,11 +358,16 @@ impl Core {
                 Work::Copy { .. } | Work::Errand(_) => None,
             },
         };
+        let entry = submission.launch.map(|LaunchSpec { urgency, predicted, .. }| {
+            self.accounts.submitted(now, job.stream, job.name, urgency.priority, predicted)
+        });
         let op = self.engine.submit(now, submission, &mut self.actions);
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
-        self.jobs
-            .insert(op, InWork { job, fault: None, drops: None, is_done: false, waited: false });
+        self.jobs.insert(
+            op,
+            InWork { job, fault: None, drops: None, is_done: false, waited: false, entry },
+        );
     }
 
     fn take_reports(&mut self, now: Duration) {
@@ -414,8 +443,30 @@ impl Core {
         self.engine.handle(now, Event::Fault { op }, &mut self.actions);
     }
 
+    /// Asks the policy, if something changed.
+    fn settle(&mut self, now: Duration) {
+        if self.engine.is_unsettled(now) {
+            let start = self.accounts.decides();
+            self.engine.settle(now, &mut self.actions);
+            if let Some(start) = start {
+                self.accounts.decided(start.elapsed());
+            }
+            self.account();
+        }
+    }
+
+    /// Enters who got and lost SMs, before anybody hears of the end of a launch.
+    fn account(&mut self) {
+        for grant in self.engine.grants().drain(..) {
+            if let Some(InWork { entry: Some(entry), .. }) = self.jobs.get_mut(grant.op) {
+                self.accounts.granted(entry, grant);
+            }
+        }
+    }
+
     /// Carries out the engine's actions, and those that come of them.
     fn act(&mut self, now: Duration) {
+        self.account();
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
             for action in actions.drain(..) {
@@ -448,7 +499,7 @@ impl Core {
                         Some(Work::Launch { .. }) | None => {}
                     },
                     Action::Finish { op, outcome } => {
-                        self.learn(op, outcome);
+                        self.learn(now, op, outcome);
                         self.finish(op, outcome);
                     }
                     Action::Retire { op } => {
@@ -460,6 +511,7 @@ impl Core {
                     }
                 }
             }
+            self.account();
             if self.actions.is_empty() {
                 self.actions = actions;
             }
@@ -548,23 +600,35 @@ impl Core {
         }
     }
 
-    /// Tells the predictor how long a launch took, where that is known.
-    fn learn(&mut self, op: OpKey, outcome: Outcome) {
-        let Some(InWork { job: Job { work: Work::Launch { grid, spec, .. }, .. }, waited, .. }) =
-            self.jobs.get(op)
+    /// Enters the end of a launch, and tells the predictor how long it took, where that is known.
+    fn learn(&mut self, now: Duration, op: OpKey, outcome: Outcome) {
+        let Some(InWork {
+            job: Job { work: Work::Launch { grid, spec, .. }, .. },
+            waited,
+            entry: Some(entry),
+            ..
+        }) = self.jobs.get(op)
         else {
             return;
         };
-        let Outcome::Done(LaunchReport { sm_time, native, started, done, .. }) = outcome else {
-            return;
+        let took = match outcome {
+            Outcome::Done(LaunchReport { sm_time, native, started, done, .. }) => {
+                let took = spec.own_time(sm_time, self.device.properties().sms);
+                // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were
+                // all that it can fill, from its start to its end.
+                let is_whole = !native || took >= done.saturating_sub(started);
+                (is_whole && !took.is_zero()).then_some(took)
+            }
+            _ => None,
         };
-        let took = spec.own_time(sm_time, self.device.properties().sms);
-        // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were all
-        // that it can fill, from its start to its end.
-        let is_known = !took.is_zero() && (!native || took >= done.saturating_sub(started));
-        // SMs that it took from others were its own before it could run there. That is better than to know nothing.
-        if is_known && !(*waited && self.forecast.predict(&grid.features(spec.tasks)).is_some()) {
-            self.forecast.finished(&grid.features(spec.tasks), took);
+        self.accounts.finished(now, entry, outcome, took);
+        if let Some(took) = took {
+            let launch = grid.features(spec.tasks);
+            // SMs that it took from others were its own before it could run there. To learn that is only better than
+            // to know nothing.
+            if !(*waited && self.forecast.predict(&launch).is_some()) {
+                self.forecast.finished(&launch, took);
+            }
         }
     }
 

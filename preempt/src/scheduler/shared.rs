@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use preempt_device::host::Preemption;
 
+use super::accounts::Stats;
 use super::baton::Baton;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Target, Work};
 use super::handle::Completion;
+use super::trace::Trace;
 use super::{contain, lock};
 use crate::device::{Device, SignalPath};
 use crate::engine::Change;
@@ -68,6 +70,8 @@ pub(super) struct Settings {
     pub preemption: Preemption,
     /// How signals get to the device.
     pub signal_path: SignalPath,
+    /// How many entries of a timeline to keep, if any.
+    pub trace: Option<usize>,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -93,13 +97,19 @@ impl Shared {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
-        Settings { spin, busy_poll, preemption, signal_path }: Settings,
+        Settings { spin, busy_poll, preemption, signal_path, trace }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code)?;
         device.inner.backend.set_signal_path(signal_path);
         let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
-            baton: Baton::new(Core::new(device.clone(), policy, predictor, in_flight.clone())),
+            baton: Baton::new(Core::new(
+                device.clone(),
+                policy,
+                predictor,
+                trace,
+                in_flight.clone(),
+            )),
             device,
             spin,
             preemption,
@@ -198,6 +208,14 @@ impl Shared {
             .baton
             .with_core(|core| core.predictor_panic().map(Arc::from), |news| self.tell(news))?;
         Some(Error::PredictorDropped { message })
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.baton.with_core(|core| core.stats(), |news| self.tell(news))
+    }
+
+    pub(super) fn trace(&self) -> Option<Trace> {
+        self.baton.with_core(|core| core.trace(), |news| self.tell(news))
     }
 
     /// Wakes those who wait; the baton is not held, since they may come back at once.

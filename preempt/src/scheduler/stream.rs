@@ -59,6 +59,11 @@ impl Stream {
         Stream { shared, id, terms, room: Arc::default() }
     }
 
+    /// The number that policies and reports know the stream by. No other stream of the scheduler has it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     /// The priority of the stream's launches.
     pub fn priority(&self) -> Priority {
         lock(&self.terms).priority
