@@ -18,7 +18,7 @@ const MOST_STREAMS: usize = 256;
 const MOST_PRIORITIES: usize = 32;
 
 /// One decision of so many is timed: reading the clock twice takes as long as a small one.
-const TIMED: u64 = 8;
+const TIMED: u64 = 32;
 
 /// What a scheduler has done since it was built; see [`Scheduler::stats`](super::Scheduler::stats).
 #[derive(Clone, Debug)]
@@ -84,8 +84,8 @@ pub struct Totals {
     pub stp: Option<f64>,
 }
 
-/// What the scheduler's decisions took: asking the policy, and turning its plan into yields and launches. One of eight
-/// is timed.
+/// What the scheduler's decisions took: asking the policy, and turning its plan into yields and launches. One of 32 is
+/// timed.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Decisions {
@@ -185,10 +185,7 @@ impl Accounts {
         priority: Priority,
         predicted: Option<Duration>,
     ) -> Entry {
-        if !self.streams.contains_key(&stream) {
-            self.make_room(stream);
-        }
-        if let Some(account) = self.streams.get_mut(&stream) {
+        if let Some(account) = self.account(stream) {
             account.outstanding += 1;
             account.last = now;
         }
@@ -200,16 +197,15 @@ impl Accounts {
         entry
     }
 
-    /// An account for a new stream, if there is room, or one that is idle.
-    fn make_room(&mut self, stream: u32) {
-        if self.streams.len() >= MOST_STREAMS {
+    /// A stream's account. A new stream has one if there is room, or one that is idle.
+    fn account(&mut self, stream: u32) -> Option<&mut Account> {
+        if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&stream) {
             let idle = self.streams.iter().filter(|(_, account)| account.outstanding == 0);
-            let Some((&oldest, _)) = idle.min_by_key(|(_, account)| account.last) else { return };
-            if let Some(account) = self.streams.remove(&oldest) {
-                self.other_streams.add(&account.tally);
-            }
+            let (&oldest, _) = idle.min_by_key(|(_, account)| account.last)?;
+            let account = self.streams.remove(&oldest)?;
+            self.other_streams.add(&account.tally);
         }
-        self.streams.insert(stream, Account::default());
+        Some(self.streams.entry(stream).or_default())
     }
 
     /// A launch has other SMs from now on.
@@ -225,9 +221,13 @@ impl Accounts {
         if is_over {
             return;
         }
-        let of = |range| move |sm: &u32| SmRange::contains(range, *sm);
-        let loses = (0..self.sms).filter(of(had)).any(|sm| !has.contains(sm));
-        let gains = (0..self.sms).filter(of(has)).any(|sm| !had.contains(sm));
+        // Whether some SM is in the one range and not in the other. Mostly one of them is empty.
+        let is_more = |range: SmRange, than: SmRange| match (range.is_empty(), than.is_empty()) {
+            (true, _) => false,
+            (false, true) => true,
+            _ => (0..self.sms).any(|sm| range.contains(sm) && !than.contains(sm)),
+        };
+        let (loses, gains) = (is_more(had, has), is_more(has, had));
         if loses {
             self.each(entry.stream, entry.priority, |tally| tally.yields += 1);
             self.note(at, entry, Moment::Yields);
