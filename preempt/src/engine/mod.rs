@@ -32,7 +32,7 @@ pub(crate) use lanes::LaneIndex;
 use lanes::Lanes;
 use launch::Launch;
 pub use launch::LaunchReport;
-pub(crate) use launch::LaunchSpec;
+pub(crate) use launch::{LaunchSpec, fills};
 use ledger::Ledger;
 pub(crate) use ledger::count;
 pub(crate) use order::{BufferId, Use};

@@ -7,26 +7,27 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Divisor, Post, Posted, Signal, share_bits};
+use preempt_device::abi::{Cohort, Divisor, Post, Posted, share_bits};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
-use super::accounts::{Accounts, Entry, Stats};
+use super::accounts::{Accounts, Entry};
 use super::baton::Turn;
 use super::errand::Errand;
 use super::estimates::Estimates;
 use super::forecast::Forecast;
 use super::handle::Completion;
 use super::lock;
-use super::trace::Trace;
 use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
 use crate::engine::{
-    Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaneIndex, LaunchReport,
-    LaunchSpec, OpKey, Outcome, Refusal, Submission, Use, Whose,
+    Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome,
+    Refusal, Submission, Use, Whose,
 };
 use crate::error::Error;
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
+
+mod notes;
 
 /// What other threads ask of the core.
 #[derive(Debug)]
@@ -324,20 +325,6 @@ impl Core {
         self.forecast.panic()
     }
 
-    /// What was done since it was built.
-    pub fn stats(&self) -> Stats {
-        self.accounts.stats(self.start.elapsed(), self.entries())
-    }
-
-    /// The timeline, if it is kept.
-    pub fn trace(&self) -> Option<Trace> {
-        self.accounts.trace(self.start.elapsed(), self.entries())
-    }
-
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.jobs.values().filter_map(|work| work.entry.as_ref())
-    }
-
     fn submit(&mut self, now: Duration, job: Job) {
         let submission = Submission {
             stream: job.stream,
@@ -441,27 +428,6 @@ impl Core {
             work.fault.get_or_insert(message);
         }
         self.engine.handle(now, Event::Fault { op }, &mut self.actions);
-    }
-
-    /// Asks the policy, if something changed.
-    fn settle(&mut self, now: Duration) {
-        if self.engine.is_unsettled(now) {
-            let start = self.accounts.decides();
-            self.engine.settle(now, &mut self.actions);
-            if let Some(start) = start {
-                self.accounts.decided(start.elapsed());
-            }
-            self.account();
-        }
-    }
-
-    /// Enters who got and lost SMs, before anybody hears of the end of a launch.
-    fn account(&mut self) {
-        for grant in self.engine.grants().drain(..) {
-            if let Some(InWork { entry: Some(entry), .. }) = self.jobs.get_mut(grant.op) {
-                self.accounts.granted(entry, grant);
-            }
-        }
     }
 
     /// Carries out the engine's actions, and those that come of them.
@@ -588,48 +554,6 @@ impl Core {
         backend.launch(order.op, order.lane, grid, cohort)?;
         self.cohorts.push(Out { order, post, launched: now, told: None });
         Ok(())
-    }
-
-    /// The cohort that a lane is at has to leave, if none of its SMs is left.
-    fn tell(&mut self, now: Duration, lane: LaneIndex, signal: Signal) {
-        if signal.range().is_empty()
-            && let Some(out) = self.cohorts.iter_mut().find(|out| out.order.lane == lane)
-            && !out.order.native
-        {
-            out.told.get_or_insert(now);
-        }
-    }
-
-    /// Enters the end of a launch, and tells the predictor how long it took, where that is known.
-    fn learn(&mut self, now: Duration, op: OpKey, outcome: Outcome) {
-        let Some(InWork {
-            job: Job { work: Work::Launch { grid, spec, .. }, .. },
-            waited,
-            entry: Some(entry),
-            ..
-        }) = self.jobs.get(op)
-        else {
-            return;
-        };
-        let took = match outcome {
-            Outcome::Done(LaunchReport { sm_time, native, started, done, .. }) => {
-                let took = spec.own_time(sm_time, self.device.properties().sms);
-                // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were
-                // all that it can fill, from its start to its end.
-                let is_whole = !native || took >= done.saturating_sub(started);
-                (is_whole && !took.is_zero()).then_some(took)
-            }
-            _ => None,
-        };
-        self.accounts.finished(now, entry, outcome, took);
-        if let Some(took) = took {
-            let launch = grid.features(spec.tasks);
-            // SMs that it took from others were its own before it could run there. To learn that is only better than
-            // to know nothing.
-            if !(*waited && self.forecast.predict(&launch).is_some()) {
-                self.forecast.finished(&launch, took);
-            }
-        }
     }
 
     fn control(&mut self, index: ControlIndex) -> Result<ControlMemory, Error> {

@@ -3,6 +3,7 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
+//! | `core/notes` | what it notes for accounts, timeline and predictor |
 //! | `accounts` | what launches came to |
 //! | `trace` | a timeline of who had which SMs |
 //! | `telemetry` | the same for `tracing` and `metrics` |
@@ -256,9 +257,8 @@ impl SchedulerBuilder {
         self
     }
 
-    /// Keeps a timeline for [`Scheduler::write_trace`]: of its last `capacity` entries, of which a launch has three,
-    /// and two for each time that SMs are taken from it or given to it. By default, none is kept. An entry takes about
-    /// 64 bytes.
+    /// Keeps a timeline for [`Scheduler::write_trace`]: its last `capacity` entries, of about 64 bytes each. A launch
+    /// has four, and three more for each time that SMs are taken from it and given back. By default, none is kept.
     pub fn trace(mut self, capacity: usize) -> SchedulerBuilder {
         self.settings.trace = Some(capacity);
         self

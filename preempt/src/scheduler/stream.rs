@@ -331,13 +331,6 @@ pub(crate) struct Shape {
     pub on_last_sm: u32,
 }
 
-impl Shape {
-    /// The SMs that all of it can fill, of a device that has so many.
-    pub fn fills(&self, sms: u32) -> u32 {
-        self.tasks.div_ceil(self.blocks_per_sm).clamp(1, sms)
-    }
-}
-
 /// What a copy is called in errors.
 const COPY: &str = "a copy";
 
