@@ -49,6 +49,8 @@ pub enum Suite {
     Overhead,
     /// What yielding just enough SMs, twice as many, or all of them costs a victim.
     Spatial,
+    /// How far predicted durations are from true ones.
+    Prediction,
 }
 
 /// What the kernels run on.

@@ -147,6 +147,24 @@ fn overhead_compares_both_kinds_of_launch() {
 }
 
 #[test]
+fn prediction_has_both_errors_of_each_program() {
+    let json =
+        quick_with("prediction", &["--program", "MM", "--program", "VA", "--program", "Scan"]);
+    let rows = json["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["program"].as_str().unwrap()).collect();
+    assert_eq!(names, ["MM", "VA"], "the sizes of others do not vary");
+    for row in rows {
+        assert_eq!((&row["training_inputs"], &row["test_inputs"]), (&8.into(), &4.into()));
+        let keys = ["shortest_us", "longest_us", "mean_error", "max_error", "online_mean_error"];
+        assert_numbers(row, &keys);
+    }
+    assert_numbers(&json["summary"], &["mean_error", "online_mean_error", "worst_program_error"]);
+    let output = run(&["prediction", "--quick", "--program", "Scan"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("SPMV"), "{}", errors(&output));
+}
+
+#[test]
 fn a_program_that_there_is_not_is_refused_with_those_that_there_are() {
     let output = run(&["verify", "--program", "nonsense"]);
     assert_eq!(output.status.code(), Some(1));

@@ -431,6 +431,20 @@ pub enum Error {
         /// What the operating system said.
         source: Arc<std::io::Error>,
     },
+    /// A timeline was asked for that nobody kept.
+    #[error("no timeline was kept; build the scheduler with `SchedulerBuilder::trace`")]
+    NoTrace,
+    /// A timeline cannot be written.
+    #[error(
+        "the timeline cannot be written to `{path}`: {source}; give `Scheduler::write_trace` a file in a folder \
+         that is there and can be written to"
+    )]
+    TraceNotWritten {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: Arc<std::io::Error>,
+    },
     /// A predictor panicked; the scheduler went on without one.
     #[error(
         "the predictor was dropped, and no duration is predicted any more: it panicked: {message}"

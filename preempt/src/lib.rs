@@ -52,6 +52,7 @@
 //! | [`Recording`] | what a scheduler was told and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`predict`] | how long launches take, for policies that look ahead |
+//! | [`Scheduler::stats`], [`Scheduler::write_trace`], [`LaunchReport`] | what launches came to, as numbers and as a timeline |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`] | what went wrong and what to do |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
@@ -62,7 +63,12 @@
 //! | --- | --- |
 //! | `build` | `preempt::build`, for build scripts that compile kernels to PTX |
 //! | `cust` | `preempt::cust`, for applications on rust-cuda's `cust`: their context, buffers, streams, events and modules |
+//! | `tracing` | an event of the crate `tracing` (target `preempt`, level debug) when a launch is submitted, starts, yields and ends |
+//! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_turnaround_seconds` |
 //! | `cuda-std`, of `preempt-device` | kernels that rust-cuda's own code generator compiles; the stock compiler does without |
+//!
+//! Subscribers of `tracing` and recorders of `metrics` are called by whichever thread drives the scheduler, which waits
+//! for them: they must not wait for the scheduler. One that panics is passed over.
 //!
 //! # What a kernel promises
 //!
@@ -102,4 +108,7 @@ pub use preempt_device::host::{Amortize, BorrowingCall, Call, Dim3, Preemption};
 pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
 pub use recording::{Difference, Recording, Replay};
-pub use scheduler::{Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stream};
+pub use scheduler::{
+    Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats, Stream,
+    StreamStats, Totals,
+};

@@ -7,7 +7,7 @@ use preempt_suite::cfd::{
 };
 use preempt_suite::cfd_mesh::{Mesh, face_normal, neighbour, volume};
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "CFD", source: "Rodinia, cfd (euler3d)", flep_amortize: 1, build };
@@ -17,13 +17,20 @@ const DENSITY: f32 = 1.4;
 const SPEED: f32 = 1.2;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    build_between(scheduler, size.into(), seed)
+}
+
+pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
     // Cells in x and y, and steps in time.
-    let (width, height, iterations) = match size {
+    let cells_and_steps = |size: Size| match size {
         Size::Reduced => (131, 73, 2),
         Size::Trivial => (48, 40, 1),
         Size::Small => (480, 400, 1),
         Size::Large => (2200, 2000, 2),
     };
+    let width = size.number(|size| cells_and_steps(size).0) as u32;
+    let height = size.number(|size| cells_and_steps(size).1) as u32;
+    let iterations = cells_and_steps(size.from).2;
     let mesh = Mesh { seed, width, height };
     let cells = mesh.cells() as usize;
     let grid = blocks(cells, BLOCK);

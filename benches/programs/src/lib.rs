@@ -45,6 +45,58 @@ pub enum Size {
     Large,
 }
 
+/// A size between two others.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Between {
+    /// The smaller one.
+    pub from: Size,
+    /// The larger one.
+    pub to: Size,
+    /// How far it is from the one to the other, evenly by the logarithm: 0 to 1.
+    pub share: f64,
+}
+
+impl From<Size> for Between {
+    fn from(size: Size) -> Between {
+        Between { from: size, to: size, share: 0.0 }
+    }
+}
+
+impl Between {
+    /// What is between two numbers.
+    fn number(self, of: impl Fn(Size) -> usize) -> usize {
+        let (from, to) = (of(self.from) as f64, of(self.to) as f64);
+        (from * (to / from).powf(self.share)).round() as usize
+    }
+}
+
+/// A benchmark that can have any size.
+#[derive(Clone, Copy)]
+pub struct Scalable {
+    /// The papers' name.
+    pub name: &'static str,
+    /// Allocates and describes it; nothing runs yet.
+    pub build: fn(&Scheduler, Between, u32) -> Result<Program, Error>,
+}
+
+impl fmt::Debug for Scalable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scalable").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// FLEP's benchmarks.
+pub const SCALABLE: &[Scalable] = &[
+    Scalable { name: "CFD", build: cfd::build_between },
+    Scalable { name: "NN", build: nn::build_between },
+    Scalable { name: "PF", build: pf::build_between },
+    Scalable { name: "PL", build: pl::build_between },
+    Scalable { name: "MD", build: md::build_between },
+    Scalable { name: "SPMV", build: spmv::build_between },
+    Scalable { name: "MM", build: mm::build_between },
+    Scalable { name: "VA", build: va::build_between },
+];
+
 /// A benchmark.
 #[derive(Clone, Copy)]
 pub struct Definition {

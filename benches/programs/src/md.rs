@@ -6,19 +6,25 @@ use preempt_suite::md::{
     neighbour, position,
 };
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "MD", source: "SHOC, MD", flep_amortize: 1, build };
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    build_between(scheduler, size.into(), seed)
+}
+
+pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
     // Atoms in x, y and z, and neighbours of each. SHOC has 128 neighbours, and 12288 to 73728 atoms.
-    let (side, neighbours) = match size {
-        Size::Reduced => (25u32, 40),
+    let atoms_and_neighbours = |size: Size| match size {
+        Size::Reduced => (25, 40),
         Size::Trivial => (16, 128),
         Size::Small => (86, 128),
         Size::Large => (220, 128),
     };
+    let side = size.number(|size| atoms_and_neighbours(size).0) as u32;
+    let neighbours: u32 = atoms_and_neighbours(size.to).1;
     let atoms = side.pow(3);
     let mut positions = scheduler.zeroed(atoms as usize)?;
     let mut list = scheduler.zeroed(atoms as usize * neighbours as usize)?;

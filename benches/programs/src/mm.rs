@@ -4,7 +4,7 @@ use preempt::{Error, Scheduler};
 use preempt_suite::input::between;
 use preempt_suite::mm::{TILE, matrix_multiply};
 
-use crate::{Definition, Output, Program, Size, Tolerance, random_f32};
+use crate::{Between, Definition, Output, Program, Size, Tolerance, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "MM", source: "CUDA samples, matrixMul", flep_amortize: 2, build };
@@ -12,12 +12,17 @@ pub const DEFINITION: Definition =
 const RANGE: (f32, f32) = (-1.0, 1.0);
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    let n: u32 = match size {
+    build_between(scheduler, size.into(), seed)
+}
+
+pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+    let n = size.number(|size| match size {
         Size::Reduced => 192,
         Size::Trivial => 128,
         Size::Small => 1184,
         Size::Large => 1440,
-    };
+    });
+    let n = (n / TILE * TILE) as u32;
     let elements = (n * n) as usize;
     let mut setup = Vec::new();
     let a = random_f32(scheduler, &mut setup, seed, RANGE, elements)?;

@@ -3,7 +3,7 @@
 use preempt::{Error, Scheduler};
 use preempt_suite::nn::{BLOCK, Record, nn_distances, nn_records, record};
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "NN", source: "Rodinia, nn", flep_amortize: 100, build };
@@ -15,12 +15,16 @@ const TARGET: Record = Record { latitude: 30.0, longitude: 90.0 };
 const MOST_BLOCKS_IN_X: u32 = 65_535;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    let length: usize = match size {
+    build_between(scheduler, size.into(), seed)
+}
+
+pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+    let length = size.number(|size| match size {
         Size::Reduced => 40_000,
         Size::Trivial => 4096,
         Size::Small => 58_000_000,
         Size::Large => 1_300_000_000,
-    };
+    });
     let mut records = scheduler.zeroed(length)?;
     let mut distances = scheduler.zeroed(length)?;
     let grid = grid(length);

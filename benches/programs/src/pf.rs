@@ -4,7 +4,7 @@ use preempt::{Buffer, Error, Scheduler};
 use preempt_suite::input::{self, fill_u32, hash};
 use preempt_suite::pf::{COSTS, columns_of_task, dynproc};
 
-use crate::{Definition, Output, Program, Size, blocks};
+use crate::{Between, Definition, Output, Program, Size, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "PF", source: "Rodinia, pathfinder", flep_amortize: 150, build };
@@ -13,12 +13,20 @@ pub const DEFINITION: Definition =
 const PYRAMID: u32 = 20;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    let (columns, rows): (u32, u32) = match size {
-        Size::Reduced => (20_000, 48),
-        Size::Trivial => (8 * columns_of_task(PYRAMID), 41),
-        Size::Small => (600_000, 101),
-        Size::Large => (8 << 20, 101),
+    build_between(scheduler, size.into(), seed)
+}
+
+pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+    let extents = |size: Size| -> (u32, u32) {
+        match size {
+            Size::Reduced => (20_000, 48),
+            Size::Trivial => (8 * columns_of_task(PYRAMID), 41),
+            Size::Small => (600_000, 101),
+            Size::Large => (8 << 20, 101),
+        }
     };
+    let columns = size.number(|size| extents(size).0 as usize) as u32;
+    let rows = size.number(|size| extents(size).1 as usize) as u32;
     let mut setup = Vec::new();
     let mut random = |seed: u32, length: usize| -> Result<Buffer<u32>, Error> {
         let mut buffer = scheduler.zeroed(length)?;

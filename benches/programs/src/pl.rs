@@ -7,7 +7,7 @@ use preempt_suite::pl::{
     BLOCK, SCAN, cumulative_sums, find_index, likelihood_kernel, normalize_weights, sum_kernel,
 };
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
 
 mod reference;
 
@@ -25,12 +25,16 @@ const FRAMES: u32 = 2;
 const STEPS_OF_FRAME: usize = 5;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    let particles: usize = match size {
+    build_between(scheduler, size.into(), seed)
+}
+
+pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+    let particles = size.number(|size| match size {
         Size::Reduced => 7001,
         Size::Trivial => 2000,
         Size::Small => 12_000,
         Size::Large => 96_000,
-    };
+    });
     let floats = |length: usize| scheduler.zeroed::<f32>(length);
     let mut video = scheduler.zeroed(((1 + FRAMES) * EXTENT * EXTENT) as usize)?;
     let mut disc = scheduler.zeroed(DISC_POINTS as usize)?;

@@ -5,7 +5,7 @@ use preempt_suite::input::{BLOCK, between};
 use preempt_suite::lists::{Lists, list_starts};
 use preempt_suite::spmv::{ROWS, column, row_in_order, spmv_matrix, spmv_vector, value};
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks, random_f32};
+use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "SPMV", source: "SHOC, Spmv (CSR, vector)", flep_amortize: 2, build };
@@ -18,13 +18,19 @@ const fn rows_of(spread: u32) -> Lists {
 }
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    let (rows, lists): (u32, Lists) = match size {
+    build_between(scheduler, size.into(), seed)
+}
+
+pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+    let rows_and_lists = |size: Size| match size {
         Size::Reduced => (1201, rows_of(16)),
         Size::Trivial => (64, rows_of(16)),
         Size::Small => (256 << 10, rows_of(64)),
         // 220 million elements, of 8 bytes and one place in a vector of 12 MB.
         Size::Large => (3 << 20, rows_of(64)),
     };
+    let rows = size.number(|size| rows_and_lists(size).0) as u32;
+    let lists = rows_and_lists(size.to).1;
     let start = move |row| lists.start(seed, row);
     let elements = start(rows) as usize;
     let mut setup = Vec::new();

@@ -4,7 +4,7 @@ use preempt::{Error, Scheduler};
 use preempt_suite::input::between;
 use preempt_suite::va::{BLOCK, vector_add};
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks, random_f32};
+use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "VA", source: "CUDA samples, vectorAdd", flep_amortize: 200, build };
@@ -12,12 +12,16 @@ pub const DEFINITION: Definition =
 const RANGE: (f32, f32) = (-1.0, 1.0);
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    let length = match size {
+    build_between(scheduler, size.into(), seed)
+}
+
+pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+    let length = size.number(|size| match size {
         Size::Reduced => 40_000,
         Size::Trivial => 4096,
         Size::Small => 48 << 20,
         Size::Large => 1 << 31,
-    };
+    });
     let mut setup = Vec::new();
     let a = random_f32(scheduler, &mut setup, seed, RANGE, length)?;
     let b = random_f32(scheduler, &mut setup, seed + 1, RANGE, length)?;

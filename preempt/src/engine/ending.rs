@@ -164,6 +164,7 @@ impl Engine {
         }
         self.ledger.release(launch.range);
         launch.set_range(now, SmRange::EMPTY, self.ledger.sms());
+        self.note(key, now, SmRange::EMPTY, true);
         self.known -= 1;
         self.unsettled = true;
         if self.ops[key].verdict.is_some() {

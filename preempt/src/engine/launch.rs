@@ -27,13 +27,18 @@ pub(crate) struct LaunchSpec {
 impl LaunchSpec {
     /// The SMs that all of it can fill, of a device that has so many.
     pub fn fills(&self, sms: u32) -> u32 {
-        self.tasks.div_ceil(self.blocks_per_sm).clamp(1, sms)
+        fills(self.tasks, self.blocks_per_sm, sms)
     }
 
     /// How long a launch took that had SMs for `sm_time`, summed over SMs, as if it had had all that it can fill.
     pub fn own_time(&self, sm_time: Duration, sms: u32) -> Duration {
         sm_time / self.fills(sms)
     }
+}
+
+/// The SMs that so many block-tasks can fill, of a device that has `sms`.
+pub(crate) fn fills(tasks: u32, blocks_per_sm: u32, sms: u32) -> u32 {
+    tasks.div_ceil(blocks_per_sm).clamp(1, sms)
 }
 
 /// What became of a launch.
@@ -175,7 +180,7 @@ impl Launch {
 
     /// The SMs that the rest can fill.
     pub fn need(&self, sms: u32) -> u32 {
-        self.remaining().div_ceil(self.spec.blocks_per_sm).clamp(1, sms)
+        fills(self.remaining(), self.spec.blocks_per_sm, sms)
     }
 
     pub fn report(&self) -> LaunchReport {

@@ -132,7 +132,7 @@ impl Ledger {
 }
 
 /// How many SMs of a device of `sms` SMs are in a range.
-pub(super) fn count(range: SmRange, sms: u32) -> u32 {
+pub(crate) fn count(range: SmRange, sms: u32) -> u32 {
     parts(range, sms).iter().map(|part| part.len() as u32).sum()
 }
 

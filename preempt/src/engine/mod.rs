@@ -36,8 +36,9 @@ pub(crate) use lanes::LaneIndex;
 use lanes::Lanes;
 use launch::Launch;
 pub use launch::LaunchReport;
-pub(crate) use launch::LaunchSpec;
+pub(crate) use launch::{LaunchSpec, fills};
 use ledger::Ledger;
+pub(crate) use ledger::count;
 pub(crate) use opaque::Opaque;
 use opaque::Pieces;
 pub(crate) use order::{BufferId, Use};
@@ -159,6 +160,16 @@ pub(crate) struct After {
     pub left: u64,
 }
 
+/// A launch has other SMs than before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub op: OpKey,
+    pub at: Duration,
+    pub range: SmRange,
+    /// Whether it has none because it needs none any more.
+    pub is_over: bool,
+}
+
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
@@ -275,6 +286,8 @@ pub(crate) struct Engine {
     /// How everything ends that is submitted from now on.
     over: Option<Verdict>,
     plan: Plan,
+    /// Who has other SMs than before, if somebody keeps accounts.
+    grants: Option<Vec<Grant>>,
     /// Operations whose last blocker is gone; always empty between calls.
     released: VecDeque<OpKey>,
     /// If somebody wants to see it decide again.
@@ -321,6 +334,7 @@ impl Engine {
             unsettled: false,
             over: None,
             plan: Plan::default(),
+            grants: None,
             released: VecDeque::new(),
             recorder: None,
             losers: Vec::new(),
@@ -372,6 +386,18 @@ impl Engine {
     /// Who has each SM.
     pub fn owners(&self) -> &[Option<LaunchId>] {
         self.ledger.owners()
+    }
+
+    /// Who got or lost SMs since the first call, in the order in which it happened: for the caller to take out.
+    pub fn grants(&mut self) -> &mut Vec<Grant> {
+        self.grants.get_or_insert_default()
+    }
+
+    /// Notes that a launch has other SMs than before.
+    fn note(&mut self, op: OpKey, at: Duration, range: SmRange, is_over: bool) {
+        if let Some(grants) = &mut self.grants {
+            grants.push(Grant { op, at, range, is_over });
+        }
     }
 
     /// Takes in a launch or copy.

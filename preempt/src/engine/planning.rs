@@ -27,9 +27,14 @@ const LOOK_AHEAD: usize = 4;
 const SHORTEST_WAIT: Duration = Duration::from_micros(10);
 
 impl Engine {
+    /// Whether [`settle`](Engine::settle) would ask the policy.
+    pub fn is_unsettled(&self, now: Duration) -> bool {
+        self.unsettled || self.wake.is_some_and(|wake| wake <= now)
+    }
+
     /// Asks the policy who runs where, if something changed, and acts on it.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.unsettled |= self.wake.is_some_and(|wake| wake <= now);
+        self.unsettled = self.is_unsettled(now);
         let told = actions.len();
         let is_asked = self.unsettled;
         loop {
@@ -277,9 +282,11 @@ impl Engine {
         };
         self.ledger.inherit(LaunchId(key), range);
         launch.set_range(now, range, sms);
-        if launch.blocks() > launch.room(ledger::count(range, sms), range.contains(sms - 1)) {
+        let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
+        if launch.blocks() > room {
             self.shrink(key, actions);
         }
+        self.note(key, now, range, false);
         self.go_on_behind(lane);
     }
 
@@ -340,7 +347,17 @@ impl Engine {
         let plan = std::mem::take(&mut self.plan);
         for &(id, range) in &plan.grants {
             if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(id.0) {
+                let before = launch.range;
                 launch.set_range(now, range, sms);
+                if range != before {
+                    self.note(id.0, now, range, false);
+                }
+            }
+        }
+        for &op in &losers {
+            let launch = self.ops.get(op).and_then(|op| op.launch.as_ref());
+            if launch.is_some_and(|launch| launch.range.is_empty()) {
+                self.note(op, now, SmRange::EMPTY, false);
             }
         }
         // Ownership passes at the signal: it comes before the launch of whoever gained the SMs.

@@ -7,10 +7,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Divisor, Post, Posted, Signal, share_bits};
+use preempt_device::abi::{Cohort, Divisor, Post, Posted, share_bits};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
+use super::accounts::{Accounts, Entry};
 use super::baton::Turn;
 use super::errand::Errand;
 use super::estimates::Estimates;
@@ -20,13 +21,15 @@ use super::lock;
 use super::opaque::OpaqueJob;
 use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
 use crate::engine::{
-    Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaneIndex, LaunchReport,
-    LaunchSpec, OpKey, Outcome, Refusal, Submission, Use, Whose,
+    Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome,
+    Refusal, Submission, Use, Whose,
 };
 use crate::error::Error;
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
+
+mod notes;
 
 /// What other threads ask of the core.
 #[derive(Debug)]
@@ -171,6 +174,8 @@ struct InWork {
     is_done: bool,
     /// Whether blocks of it had to wait for others to leave.
     waited: bool,
+    /// What is counted of it, if it is a launch.
+    entry: Option<Entry>,
 }
 
 pub(super) struct Core {
@@ -189,6 +194,7 @@ pub(super) struct Core {
     estimates: Estimates,
     /// How long launches are expected to take.
     forecast: Forecast,
+    accounts: Accounts,
     /// Errands that were started.
     errands: Vec<(OpKey, Arc<Errand>)>,
     /// Why the device is lost, if it is.
@@ -261,7 +267,7 @@ impl Turn for Core {
         let mut has_time = true;
         loop {
             self.end_errands(now);
-            self.engine.settle(now, &mut self.actions);
+            self.settle(now);
             if self.actions.is_empty() && has_time {
                 self.engine.go_ahead(now, &mut self.actions);
                 self.news.happened |= !self.actions.is_empty();
@@ -278,6 +284,9 @@ impl Turn for Core {
         self.news.wake_changed = std::mem::replace(&mut self.wake, wake) != wake;
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
+        if is_busy != was_busy {
+            self.accounts.set_busy(now, is_busy);
+        }
         self.news.became_busy = is_busy && !was_busy;
         self.news.became_idle = was_busy && !is_busy;
         if self.news.became_idle {
@@ -293,6 +302,7 @@ impl Core {
         device: Device,
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
+        trace: Option<usize>,
         in_flight: Arc<InFlight>,
         record: bool,
     ) -> Core {
@@ -304,13 +314,14 @@ impl Core {
             engine,
             pace: device.inner.backend.ticks(CHUNK_TIME),
             claim_time: device.inner.backend.ticks(CLAIM_TIME),
-            device,
             start: Instant::now(),
             jobs: SecondaryMap::new(),
             controls: Vec::new(),
             cohorts: Vec::new(),
             estimates: Estimates::default(),
             forecast: Forecast::new(predictor),
+            accounts: Accounts::new(device.properties().sms, trace),
+            device,
             errands: Vec::new(),
             lost: None,
             actions: Vec::new(),
@@ -388,11 +399,22 @@ impl Core {
                 _ => None,
             },
         };
+        let entry = submission.launch.map(|LaunchSpec { predicted, .. }| {
+            self.accounts.submitted(
+                now,
+                job.stream,
+                job.name,
+                submission.urgency.priority,
+                predicted,
+            )
+        });
         let op = self.engine.submit(now, submission, &mut self.actions);
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
-        self.jobs
-            .insert(op, InWork { job, fault: None, drops: None, is_done: false, waited: false });
+        self.jobs.insert(
+            op,
+            InWork { job, fault: None, drops: None, is_done: false, waited: false, entry },
+        );
     }
 
     fn take_reports(&mut self, now: Duration) {
@@ -470,6 +492,7 @@ impl Core {
 
     /// Carries out the engine's actions, and those that come of them.
     fn act(&mut self, now: Duration) {
+        self.account();
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
             for action in actions.drain(..) {
@@ -519,7 +542,7 @@ impl Core {
                         Some(Work::Launch { .. }) | None => {}
                     },
                     Action::Finish { op, outcome } => {
-                        self.learn(op, outcome);
+                        self.learn(now, op, outcome);
                         self.finish(op, outcome);
                     }
                     Action::Retire { op } => {
@@ -531,6 +554,7 @@ impl Core {
                     }
                 }
             }
+            self.account();
             if self.actions.is_empty() {
                 self.actions = actions;
             }
@@ -607,36 +631,6 @@ impl Core {
         backend.launch(order.op, order.lane, grid, cohort)?;
         self.cohorts.push(Out { order, post, launched: now, told: None });
         Ok(())
-    }
-
-    /// The cohort that a lane is at has to leave, if none of its SMs is left.
-    fn tell(&mut self, now: Duration, lane: LaneIndex, signal: Signal) {
-        if signal.range().is_empty()
-            && let Some(out) = self.cohorts.iter_mut().find(|out| out.order.lane == lane)
-            && !out.order.native
-        {
-            out.told.get_or_insert(now);
-        }
-    }
-
-    /// Tells the predictor how long a launch took, where that is known.
-    fn learn(&mut self, op: OpKey, outcome: Outcome) {
-        let Some(InWork { job: Job { work: Work::Launch { grid, spec, .. }, .. }, waited, .. }) =
-            self.jobs.get(op)
-        else {
-            return;
-        };
-        let Outcome::Done(LaunchReport { sm_time, native, started, done, .. }) = outcome else {
-            return;
-        };
-        let took = spec.own_time(sm_time, self.device.properties().sms);
-        // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were all
-        // that it can fill, from its start to its end.
-        let is_known = !took.is_zero() && (!native || took >= done.saturating_sub(started));
-        // SMs that it took from others were its own before it could run there. That is better than to know nothing.
-        if is_known && !(*waited && self.forecast.predict(&grid.features(spec.tasks)).is_some()) {
-            self.forecast.finished(&grid.features(spec.tasks), took);
-        }
     }
 
     fn control(&mut self, index: ControlIndex) -> Result<ControlMemory, Error> {

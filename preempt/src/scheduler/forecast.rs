@@ -15,6 +15,9 @@ const YIELD_OVERHEAD: Duration = Duration::from_micros(20);
 /// Of about so many yields the mean is taken: as many as FLEP profiles for each kernel (section 4.2).
 const YIELDS: f64 = 50.0;
 
+/// More than this is as good as for ever, and what calculates with it need not mind an overflow.
+const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// The predictor, and how long launches of each kernel take to yield.
 pub(super) struct Forecast {
     predictor: Option<Box<dyn Predictor>>,
@@ -67,7 +70,8 @@ impl Forecast {
 
     /// How long a launch will take.
     pub fn predict(&mut self, launch: &Features<'_>) -> Option<Duration> {
-        self.ask(|predictor| predictor.predict(launch)).flatten()
+        let took = self.ask(|predictor| predictor.predict(launch)).flatten();
+        took.map(|took| took.min(LONGEST))
     }
 
     /// How long a launch took.
@@ -232,6 +236,24 @@ mod tests {
             "{error:?}"
         );
         assert!(scheduler.predictor_error().is_some());
+    }
+
+    /// Thinks that nothing ever ends.
+    struct Forever;
+
+    impl Predictor for Forever {
+        fn predict(&self, _launch: &Features<'_>) -> Option<Duration> {
+            Some(Duration::MAX)
+        }
+        fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+    }
+
+    #[test]
+    fn a_prediction_may_be_as_long_as_it_likes() {
+        let (scheduler, seen) = three(|builder| builder.predictor(Forever));
+        assert_eq!(seen, [Some(LONGEST); 3]);
+        scheduler.synchronize().expect("nothing went wrong");
+        assert_eq!(scheduler.stats().total.done, 3);
     }
 
     #[test]

@@ -3,6 +3,10 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
+//! | `core/notes` | what it notes for accounts, timeline and predictor |
+//! | `accounts` | what launches came to |
+//! | `trace` | a timeline of who had which SMs |
+//! | `telemetry` | the same for `tracing` and `metrics` |
 //! | `baton` | how one thread at a time runs it, and nothing is left behind |
 //! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
 //! | `stream` | launches and copies, and what is checked before they are taken in |
@@ -17,6 +21,7 @@
 //! | `profile` | runs that are recorded for a predictor |
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -34,6 +39,7 @@ use crate::policy::{Policy, Priority, StaticPriority};
 use crate::predict::{Online, Predictor};
 use crate::recording::Recording;
 
+mod accounts;
 mod baton;
 mod core;
 mod errand;
@@ -47,7 +53,10 @@ mod room;
 mod scope;
 mod shared;
 mod stream;
+mod telemetry;
+mod trace;
 
+pub use accounts::{Decisions, Stats, StreamStats, Totals};
 #[cfg(feature = "cust")]
 pub(crate) use errand::Errand;
 pub use event::Event;
@@ -99,6 +108,7 @@ impl Scheduler {
                 signal_path: SignalPath::default(),
                 record: false,
                 patience: Patience { timeout: Duration::ZERO, most: MAX_WAITING },
+                trace: None,
             },
         }
     }
@@ -207,6 +217,31 @@ impl Scheduler {
         self.shared().recording()
     }
 
+    /// What was done since the scheduler was built: launches, their turnaround times and shares of the device, for
+    /// each stream and priority, and what the scheduler's decisions took.
+    pub fn stats(&self) -> Stats {
+        self.shared().stats()
+    }
+
+    /// Writes the timeline that [`SchedulerBuilder::trace`] has kept, and says how many entries it had to drop before.
+    ///
+    /// The file is for <https://ui.perfetto.dev> or `chrome://tracing`: JSON, with a track for each stream and for each
+    /// range of SMs that launches had. A slice is a launch while it had the same SMs. Times count from when the
+    /// scheduler was built. What is submitted meanwhile waits while the timeline is copied, for a millisecond or so if
+    /// it is long, and not while it is written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoTrace`] if none is kept; [`Error::TraceNotWritten`].
+    pub fn write_trace(&self, path: impl AsRef<Path>) -> Result<u64, Error> {
+        let trace = self.shared().trace().ok_or(Error::NoTrace)?;
+        std::fs::write(path.as_ref(), trace.json()).map_err(|source| {
+            let (path, source) = (path.as_ref().to_owned(), Arc::new(source));
+            Error::TraceNotWritten { path, source }
+        })?;
+        Ok(trace.dropped())
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         &self.shared().device
@@ -297,6 +332,13 @@ impl SchedulerBuilder {
     /// [`Error::AllocationQueueFull`].
     pub fn allocation_queue(mut self, most: usize) -> SchedulerBuilder {
         self.settings.patience.most = most;
+        self
+    }
+
+    /// Keeps a timeline for [`Scheduler::write_trace`]: its last `capacity` entries, of about 64 bytes each. A launch
+    /// has four, and three more for each time that SMs are taken from it and given back. By default, none is kept.
+    pub fn trace(mut self, capacity: usize) -> SchedulerBuilder {
+        self.settings.trace = Some(capacity);
         self
     }
 

@@ -5,6 +5,7 @@ use preempt_device::host::Call;
 use super::Scheduler;
 use super::forecast::features;
 use super::stream::Shape;
+use crate::engine::fills;
 use crate::error::Error;
 use crate::predict::{Features, Run};
 
@@ -37,7 +38,8 @@ impl Scheduler {
             let shape = stream.shape(&call)?;
             let launch = features(call.kernel(), call.args(), shape.tasks, shape.block);
             let report = stream.launch(call)?.wait()?;
-            Ok(Run { launch, took: report.sm_time / shape.fills(sms) })
+            let fills = fills(shape.tasks, shape.blocks_per_sm, sms);
+            Ok(Run { launch, took: report.sm_time / fills })
         };
         calls.into_iter().map(profile).collect()
     }

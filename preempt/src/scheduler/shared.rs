@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use preempt_device::host::Preemption;
 
+use super::accounts::Stats;
 use super::baton::Baton;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::handle::Completion;
 use super::opaque::{OpaqueThread, Task};
+use super::trace::Trace;
 use super::{contain, lock};
 use crate::device::{Device, Patience, SignalPath};
 use crate::engine::Change;
@@ -79,6 +81,8 @@ pub(super) struct Settings {
     pub record: bool,
     /// How long requests for memory wait that do not say it.
     pub patience: Patience,
+    /// How many entries of a timeline to keep, if any.
+    pub trace: Option<usize>,
 }
 
 /// Closes the scheduler when its last clone is dropped.
@@ -104,7 +108,7 @@ impl Shared {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
-        Settings { spin, busy_poll, preemption, signal_path, record, patience }: Settings,
+        Settings { spin, busy_poll, preemption, signal_path, record, patience, trace }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code)?;
         device.inner.backend.set_signal_path(signal_path);
@@ -114,6 +118,7 @@ impl Shared {
                 device.clone(),
                 policy,
                 predictor,
+                trace,
                 in_flight.clone(),
                 record,
             )),
@@ -231,6 +236,14 @@ impl Shared {
             .baton
             .with_core(|core| core.predictor_panic().map(Arc::from), |news| self.tell(news))?;
         Some(Error::PredictorDropped { message })
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.baton.with_core(|core| core.stats(), |news| self.tell(news))
+    }
+
+    pub(super) fn trace(&self) -> Option<Trace> {
+        self.baton.with_core(|core| core.trace(), |news| self.tell(news))
     }
 
     /// Wakes those who wait; the baton is not held, since they may come back at once.

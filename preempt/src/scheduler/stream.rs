@@ -60,6 +60,11 @@ impl Stream {
         Stream { shared, id, terms, room: Arc::default() }
     }
 
+    /// The number that policies and reports know the stream by. No other stream of the scheduler has it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     /// The priority of the stream's launches.
     pub fn priority(&self) -> Priority {
         lock(&self.terms).priority
@@ -325,13 +330,6 @@ pub(crate) struct Shape {
     pub blocks_per_sm: u32,
     /// The same on the last SM, where the proxy may have a place.
     pub on_last_sm: u32,
-}
-
-impl Shape {
-    /// The SMs that all of it can fill, of a device that has so many.
-    pub fn fills(&self, sms: u32) -> u32 {
-        self.tasks.div_ceil(self.blocks_per_sm).clamp(1, sms)
-    }
 }
 
 /// What a copy is called in errors.

@@ -1,0 +1,590 @@
+//! What launches came to: counted while it happens, in a fixed amount of memory.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use preempt_device::abi::SmRange;
+use rustc_hash::FxHashMap;
+
+use super::telemetry;
+use super::trace::{Moment, Trace};
+use crate::engine::{Grant, LaunchReport, Outcome, count};
+use crate::policy::Priority;
+
+/// Streams with accounts of their own. Beyond that, those that have been idle for longest are added up.
+const MOST_STREAMS: usize = 256;
+
+/// The same of priorities; beyond that, the ones that come are added up.
+const MOST_PRIORITIES: usize = 32;
+
+/// One decision of so many is timed: reading the clock twice takes as long as a small one.
+const TIMED: u64 = 32;
+
+/// What a scheduler has done since it was built; see [`Scheduler::stats`](super::Scheduler::stats).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// How long ago the scheduler was built.
+    pub elapsed: Duration,
+    /// For how long of it anything was in flight, copies included.
+    pub busy: Duration,
+    /// All launches.
+    pub total: Totals,
+    /// The launches of each stream, in the order of their numbers.
+    pub streams: Vec<StreamStats>,
+    /// Those of streams that were idle for longest when there were more than 256.
+    pub other_streams: Totals,
+    /// The launches of each priority, as it was when they were submitted, the least urgent ones first.
+    pub priorities: Vec<(Priority, Totals)>,
+    /// Those of further priorities, when there were 32.
+    pub other_priorities: Totals,
+    /// What the scheduler itself took.
+    pub decisions: Decisions,
+}
+
+/// What the launches of one stream came to.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// The stream's number: [`Stream::id`](super::Stream::id).
+    pub stream: u32,
+    /// Its launches.
+    pub launches: Totals,
+}
+
+/// What launches came to.
+///
+/// The time that a launch would have taken alone is what was predicted when it was submitted
+/// ([`predict`](crate::predict)), or else what it took in the end, less its waiting; where neither is known, it is not
+/// in `antt` and `stp`.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Launches that are done.
+    pub done: u64,
+    /// Launches that failed, or were not started because their input was lost.
+    pub failed: u64,
+    /// Launches that were cancelled, by their handle or because the scheduler was dropped.
+    pub cancelled: u64,
+    /// Launches that the policy did not admit.
+    pub refused: u64,
+    /// How often SMs were taken from a launch: evictions, and yields of some SMs only.
+    pub yields: u64,
+    /// How long launches had SMs, summed over SMs; those that run now included.
+    pub sm_time: Duration,
+    /// That as a part of what all launches had: 0 to 1.
+    pub sm_share: f64,
+    /// Average normalized turnaround time (Eyerman and Eeckhout, IEEE Micro 28(3), 2008): how many times as long as
+    /// alone a launch took, from when it was ready until it was done; the mean over launches that are done. 1 is the
+    /// best.
+    pub antt: Option<f64>,
+    /// System throughput (as above): what the launches that are done would have taken alone, one after the other, for
+    /// each unit of [`busy`](Stats::busy) time. Those of a stream or priority are its normalized progress; together
+    /// they give that of the total. More is better; 1 is what one program alone has.
+    pub stp: Option<f64>,
+}
+
+/// What the scheduler's decisions took: asking the policy, and turning its plan into yields and launches. One of 32 is
+/// timed.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct Decisions {
+    /// How many there were.
+    pub count: u64,
+    /// The mean of their times.
+    pub mean: Duration,
+    /// 99 of 100 take no longer, as far as it is known: up to an eighth more than that.
+    pub p99: Duration,
+    /// The longest that was timed.
+    pub max: Duration,
+    /// What all of them took, as a part of [`busy`](Stats::busy).
+    pub overhead: f64,
+}
+
+/// A launch in the accounts.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// A running number.
+    pub launch: u64,
+    pub stream: u32,
+    pub name: &'static str,
+    pub priority: Priority,
+    /// What it was predicted to take.
+    pub predicted: Option<Duration>,
+    /// The SMs that it has, and since when.
+    has: Option<(Duration, SmRange)>,
+    started: bool,
+}
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub(super) struct Accounts {
+    sms: u32,
+    launches: u64,
+    total: Tally,
+    streams: FxHashMap<u32, Account>,
+    other_streams: Tally,
+    priorities: BTreeMap<Priority, Tally>,
+    other_priorities: Tally,
+    decisions: u64,
+    timed: Histogram,
+    busy: Duration,
+    busy_since: Option<Duration>,
+    trace: Option<Trace>,
+}
+
+/// A stream's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    tally: Tally,
+    /// Launches that are not over.
+    outstanding: u32,
+    last: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    done: u64,
+    failed: u64,
+    cancelled: u64,
+    refused: u64,
+    yields: u64,
+    sm_time: Duration,
+    /// Sum of normalized turnaround times, and how many they are.
+    turnarounds: f64,
+    turned_around: u64,
+    /// What launches that are done would have taken alone.
+    alone: Duration,
+}
+
+impl Accounts {
+    /// With a timeline of so many entries, if it is to be kept.
+    pub fn new(sms: u32, trace: Option<usize>) -> Accounts {
+        Accounts {
+            sms,
+            launches: 0,
+            total: Tally::default(),
+            streams: FxHashMap::default(),
+            other_streams: Tally::default(),
+            priorities: BTreeMap::new(),
+            other_priorities: Tally::default(),
+            decisions: 0,
+            timed: Histogram::default(),
+            busy: Duration::ZERO,
+            busy_since: None,
+            trace: trace.map(Trace::new),
+        }
+    }
+
+    /// A launch was submitted.
+    pub fn submitted(
+        &mut self,
+        now: Duration,
+        stream: u32,
+        name: &'static str,
+        priority: Priority,
+        predicted: Option<Duration>,
+    ) -> Entry {
+        if let Some(account) = self.account(stream) {
+            account.outstanding += 1;
+            account.last = now;
+        }
+        self.launches += 1;
+        let launch = self.launches;
+        let entry = Entry { launch, stream, name, priority, predicted, has: None, started: false };
+        self.note(now, &entry, Moment::Queued);
+        telemetry::submitted(&entry);
+        entry
+    }
+
+    /// A stream's account. A new stream has one if there is room, or one that is idle.
+    fn account(&mut self, stream: u32) -> Option<&mut Account> {
+        if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&stream) {
+            let idle = self.streams.iter().filter(|(_, account)| account.outstanding == 0);
+            let (&oldest, _) = idle.min_by_key(|(_, account)| account.last)?;
+            let account = self.streams.remove(&oldest)?;
+            self.other_streams.add(&account.tally);
+        }
+        Some(self.streams.entry(stream).or_default())
+    }
+
+    /// A launch has other SMs from now on.
+    pub fn granted(&mut self, entry: &mut Entry, Grant { at, range, is_over, .. }: Grant) {
+        let before = entry.has.take();
+        if let Some((since, before)) = before {
+            self.had(entry, since, at, before);
+        }
+        let (had, has) = (before.map_or(SmRange::EMPTY, |(_, before)| before), range);
+        if !has.is_empty() {
+            entry.has = Some((at, has));
+        }
+        if is_over {
+            return;
+        }
+        // Whether some SM is in the one range and not in the other. Mostly one of them is empty.
+        let is_more = |range: SmRange, than: SmRange| match (range.is_empty(), than.is_empty()) {
+            (true, _) => false,
+            (false, true) => true,
+            _ => (0..self.sms).any(|sm| range.contains(sm) && !than.contains(sm)),
+        };
+        let (loses, gains) = (is_more(had, has), is_more(has, had));
+        if loses {
+            self.each(entry.stream, entry.priority, |tally| tally.yields += 1);
+            self.note(at, entry, Moment::Yields);
+            telemetry::yielded(entry);
+        }
+        if gains {
+            let moment = if entry.started { Moment::Resumes } else { Moment::Starts };
+            self.note(at, entry, moment);
+            if !entry.started {
+                telemetry::started(entry);
+            }
+            entry.started = true;
+        }
+    }
+
+    /// A launch had these SMs for a while.
+    fn had(&mut self, entry: &Entry, from: Duration, to: Duration, range: SmRange) {
+        let sm_time = to.saturating_sub(from).saturating_mul(count(range, self.sms));
+        self.each(entry.stream, entry.priority, |tally| tally.sm_time += sm_time);
+        if let Some(trace) = &mut self.trace {
+            trace.slice(entry, from, to, range);
+        }
+    }
+
+    /// A launch is over. `own` is how long it had as many SMs as it can fill, if that is known.
+    pub fn finished(
+        &mut self,
+        now: Duration,
+        entry: &Entry,
+        outcome: Outcome,
+        own: Option<Duration>,
+    ) {
+        if let Some(account) = self.streams.get_mut(&entry.stream) {
+            account.outstanding = account.outstanding.saturating_sub(1);
+            account.last = now;
+        }
+        let moment = match outcome {
+            Outcome::Done(_) => Moment::Done,
+            Outcome::Failed | Outcome::InputLost { .. } => Moment::Failed,
+            Outcome::Cancelled { .. } | Outcome::Closed { .. } => Moment::Cancelled,
+            Outcome::NotAdmitted => Moment::Refused,
+        };
+        let alone = entry.predicted.or(own).filter(|alone| !alone.is_zero());
+        let turnaround = match outcome {
+            Outcome::Done(LaunchReport { ready, done, .. }) => done.saturating_sub(ready),
+            _ => Duration::ZERO,
+        };
+        self.each(entry.stream, entry.priority, |tally| {
+            match moment {
+                Moment::Done => tally.done += 1,
+                Moment::Failed => tally.failed += 1,
+                Moment::Refused => tally.refused += 1,
+                _ => tally.cancelled += 1,
+            }
+            // One that was found to be done when its turn came took who knows how long.
+            if let Some(alone) = alone.filter(|_| !turnaround.is_zero()) {
+                tally.turnarounds += turnaround.as_secs_f64() / alone.as_secs_f64();
+                tally.turned_around += 1;
+                tally.alone = tally.alone.saturating_add(alone);
+            }
+        });
+        self.note(now, entry, moment);
+        telemetry::finished(entry, moment, turnaround);
+    }
+
+    fn note(&mut self, at: Duration, entry: &Entry, moment: Moment) {
+        if let Some(trace) = &mut self.trace {
+            trace.moment(entry, at, moment);
+        }
+    }
+
+    /// Every tally that a launch is in.
+    fn each(&mut self, stream: u32, priority: Priority, mut change: impl FnMut(&mut Tally)) {
+        change(&mut self.total);
+        match self.streams.get_mut(&stream) {
+            Some(account) => change(&mut account.tally),
+            None => change(&mut self.other_streams),
+        }
+        let has_room = self.priorities.len() < MOST_PRIORITIES;
+        match self.priorities.get_mut(&priority) {
+            Some(tally) => change(tally),
+            None if has_room => change(self.priorities.entry(priority).or_default()),
+            None => change(&mut self.other_priorities),
+        }
+    }
+
+    /// A decision begins: whether it is to be timed.
+    pub fn decides(&mut self) -> Option<Instant> {
+        let is_timed = self.decisions.is_multiple_of(TIMED);
+        self.decisions += 1;
+        is_timed.then(Instant::now)
+    }
+
+    /// A decision took so long.
+    pub fn decided(&mut self, took: Duration) {
+        self.timed.add(took);
+    }
+
+    /// Whether anything is in flight from now on.
+    pub fn set_busy(&mut self, now: Duration, is_busy: bool) {
+        let since = if is_busy { Some(now) } else { None };
+        if let Some(before) = std::mem::replace(&mut self.busy_since, since) {
+            self.busy += now.saturating_sub(before);
+        }
+    }
+
+    /// What it all comes to, with launches that have SMs now.
+    pub fn stats<'a>(&self, now: Duration, running: impl Iterator<Item = &'a Entry>) -> Stats {
+        let mut all = self.settled();
+        for entry in running {
+            if let Some((since, range)) = entry.has {
+                all.had(entry, since, now, range);
+            }
+        }
+        let busy =
+            self.busy + self.busy_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let whole = all.total.sm_time;
+        let totals = |tally: &Tally| tally.totals(busy, whole);
+        let mut streams: Vec<StreamStats> = all
+            .streams
+            .iter()
+            .map(|(&stream, account)| StreamStats { stream, launches: totals(&account.tally) })
+            .collect();
+        streams.sort_unstable_by_key(|of| of.stream);
+        let timed = &self.timed;
+        let mean = timed.mean();
+        let overhead = ratio(mean.as_secs_f64() * self.decisions as f64, busy.as_secs_f64());
+        Stats {
+            elapsed: now,
+            busy,
+            total: totals(&all.total),
+            streams,
+            other_streams: totals(&all.other_streams),
+            priorities: all.priorities.iter().map(|(&of, tally)| (of, totals(tally))).collect(),
+            other_priorities: totals(&all.other_priorities),
+            decisions: Decisions {
+                count: self.decisions,
+                mean,
+                p99: timed.percentile(0.99),
+                max: timed.max,
+                overhead: overhead.unwrap_or(0.0),
+            },
+        }
+    }
+
+    /// A copy, to which what is under way can be added.
+    fn settled(&self) -> Accounts {
+        Accounts {
+            streams: self.streams.clone(),
+            priorities: self.priorities.clone(),
+            total: self.total,
+            other_streams: self.other_streams,
+            other_priorities: self.other_priorities,
+            ..Accounts::new(self.sms, None)
+        }
+    }
+
+    /// The timeline, if it is kept, with what has SMs now.
+    pub fn trace<'a>(
+        &self,
+        now: Duration,
+        running: impl Iterator<Item = &'a Entry>,
+    ) -> Option<Trace> {
+        let mut trace = self.trace.clone()?;
+        for entry in running {
+            if let Some((since, range)) = entry.has {
+                trace.slice(entry, since, now, range);
+            }
+        }
+        Some(trace)
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: &Tally) {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.cancelled += other.cancelled;
+        self.refused += other.refused;
+        self.yields += other.yields;
+        self.sm_time += other.sm_time;
+        self.turnarounds += other.turnarounds;
+        self.turned_around += other.turned_around;
+        self.alone = self.alone.saturating_add(other.alone);
+    }
+
+    fn totals(&self, busy: Duration, whole: Duration) -> Totals {
+        let Tally { done, failed, cancelled, refused, yields, sm_time, .. } = *self;
+        let known = self.turned_around > 0;
+        Totals {
+            done,
+            failed,
+            cancelled,
+            refused,
+            yields,
+            sm_time,
+            sm_share: ratio(sm_time.as_secs_f64(), whole.as_secs_f64()).unwrap_or(0.0),
+            antt: ratio(self.turnarounds, self.turned_around as f64),
+            stp: ratio(self.alone.as_secs_f64(), busy.as_secs_f64()).filter(|_| known),
+        }
+    }
+}
+
+fn ratio(a: f64, b: f64) -> Option<f64> {
+    (b > 0.0).then(|| a / b)
+}
+
+/// Buckets of a [`Histogram`]: eight for each power of two, up to 2^40 ns, which is 18 minutes.
+const BUCKETS: usize = 8 * 40;
+
+/// How often times of which length occurred.
+#[derive(Clone, Debug)]
+struct Histogram {
+    buckets: Box<[u64; BUCKETS]>,
+    count: u64,
+    sum: Duration,
+    max: Duration,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        let buckets = Box::new([0; BUCKETS]);
+        Histogram { buckets, count: 0, sum: Duration::ZERO, max: Duration::ZERO }
+    }
+}
+
+impl Histogram {
+    fn add(&mut self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(8);
+        // The highest four bits: the first of them is 1.
+        let shift = nanos.ilog2() - 3;
+        let bucket = 8 * shift as usize + (nanos >> shift) as usize - 8;
+        self.buckets[bucket.min(BUCKETS - 1)] += 1;
+        self.count += 1;
+        self.sum = self.sum.saturating_add(time);
+        self.max = self.max.max(time);
+    }
+
+    fn mean(&self) -> Duration {
+        let nanos = ratio(self.sum.as_nanos() as f64, self.count as f64).unwrap_or(0.0);
+        Duration::from_nanos(nanos as u64)
+    }
+
+    /// So large a part of the times are no longer, up to the width of a bucket.
+    fn percentile(&self, part: f64) -> Duration {
+        let mut left = (self.count as f64 * part).ceil();
+        for (bucket, &count) in self.buckets.iter().enumerate() {
+            left -= count as f64;
+            if left <= 0.0 && self.count > 0 {
+                let end = ((bucket % 8 + 9) as u64) << (bucket / 8);
+                return Duration::from_nanos(end).min(self.max);
+            }
+        }
+        self.max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn grant(at: Duration, range: SmRange, is_over: bool) -> Grant {
+        Grant { op: Default::default(), at, range, is_over }
+    }
+
+    /// A launch of so many milliseconds alone on all four SMs that got them late.
+    fn run(accounts: &mut Accounts, stream: u32, priority: i32, ready: u64, start: u64, end: u64) {
+        let mut entry =
+            accounts.submitted(at(ready), stream, "model", Priority(priority), Some(at(10)));
+        accounts.granted(&mut entry, grant(at(start), SmRange::new(0, 4), false));
+        accounts.granted(&mut entry, grant(at(end), SmRange::EMPTY, true));
+        let report = LaunchReport { ready: at(ready), done: at(end), ..LaunchReport::default() };
+        accounts.finished(at(end), &entry, Outcome::Done(report), None);
+    }
+
+    #[test]
+    fn antt_and_stp_are_those_of_eyerman_and_eeckhout() {
+        let mut accounts = Accounts::new(4, None);
+        accounts.set_busy(at(0), true);
+        run(&mut accounts, 1, 5, 0, 0, 10);
+        run(&mut accounts, 2, 0, 0, 10, 20);
+        accounts.set_busy(at(20), false);
+        let stats = accounts.stats(at(30), [].into_iter());
+        assert_eq!((stats.elapsed, stats.busy), (at(30), at(20)));
+        assert_eq!(
+            (stats.total.done, stats.total.antt, stats.total.stp),
+            (2, Some(1.5), Some(1.0))
+        );
+        assert_eq!(stats.total.sm_time, at(80));
+        let of = |at: usize| (stats.streams[at].stream, stats.streams[at].launches);
+        assert_eq!((of(0).0, of(0).1.antt, of(0).1.stp), (1, Some(1.0), Some(0.5)));
+        assert_eq!((of(1).0, of(1).1.antt, of(1).1.sm_share), (2, Some(2.0), 0.5));
+        assert_eq!(stats.priorities[0].0, Priority(0));
+        assert_eq!(stats.priorities[1].1.antt, Some(1.0));
+    }
+
+    #[test]
+    fn yields_are_counted_where_sms_are_taken() {
+        let mut accounts = Accounts::new(4, None);
+        let mut entry = accounts.submitted(at(0), 1, "model", Priority(0), None);
+        let all = SmRange::new(0, 4);
+        let grants = [(1, all), (2, SmRange::new(0, 1)), (3, SmRange::EMPTY), (5, all)];
+        for (when, range) in grants {
+            accounts.granted(&mut entry, grant(at(when), range, false));
+        }
+        // It still runs.
+        let stats = accounts.stats(at(6), [&entry].into_iter());
+        assert_eq!((stats.total.yields, stats.total.sm_time), (2, at(4 + 1 + 4)));
+        accounts.granted(&mut entry, grant(at(7), SmRange::EMPTY, true));
+        accounts.finished(at(7), &entry, Outcome::Cancelled { done: 3 }, None);
+        let total = accounts.stats(at(9), [].into_iter()).total;
+        assert_eq!((total.yields, total.cancelled, total.sm_time), (2, 1, at(4 + 1 + 8)));
+        assert_eq!((total.antt, total.stp), (None, None));
+    }
+
+    #[test]
+    fn streams_and_priorities_are_bounded_and_nothing_is_lost() {
+        let mut accounts = Accounts::new(4, None);
+        let busy = accounts.submitted(at(0), 0, "model", Priority(0), None);
+        let many = 3 * MOST_STREAMS as u32;
+        for stream in 1..=many {
+            let (time, priority) = (u64::from(stream), stream as i32);
+            run(&mut accounts, stream, priority, time, time, time + 1);
+        }
+        let stats = accounts.stats(at(9999), [&busy].into_iter());
+        assert_eq!(stats.streams.len(), MOST_STREAMS);
+        assert_eq!(stats.streams[0].stream, 0, "one that is not idle is kept");
+        assert_eq!(stats.streams.last().map(|of| of.stream), Some(many), "and the last ones are");
+        let known: u64 = stats.streams.iter().map(|of| of.launches.done).sum();
+        assert_eq!(known + stats.other_streams.done, u64::from(many));
+        assert_eq!(stats.priorities.len(), MOST_PRIORITIES);
+        let known: u64 = stats.priorities.iter().map(|(_, of)| of.done).sum();
+        assert_eq!(known + stats.other_priorities.done, u64::from(many));
+        assert_eq!(stats.total.done, u64::from(many));
+    }
+
+    #[test]
+    fn a_percentile_is_at_most_an_eighth_too_long() {
+        let mut histogram = Histogram::default();
+        assert_eq!(
+            (histogram.mean(), histogram.percentile(0.99)),
+            (Duration::ZERO, Duration::ZERO)
+        );
+        for nanos in 1..=10_000 {
+            histogram.add(Duration::from_nanos(nanos));
+        }
+        assert_eq!(histogram.mean(), Duration::from_nanos(5000));
+        assert_eq!(histogram.percentile(1.0), Duration::from_nanos(10_000));
+        for part in [0.01, 0.5, 0.9] {
+            let (found, exact) = (histogram.percentile(part).as_nanos() as f64, part * 10_000.0);
+            assert!((exact..=1.13 * exact).contains(&found), "{part}: {found}");
+        }
+        histogram.add(Duration::MAX);
+        assert_eq!(histogram.max, Duration::MAX);
+    }
+}

@@ -1,0 +1,89 @@
+//! What the core notes while it works: for accounts and timeline, and for those who predict.
+
+use std::time::Duration;
+
+use preempt_device::abi::Signal;
+
+use super::{Core, InWork, Job, Work};
+use crate::engine::{LaneIndex, LaunchReport, OpKey, Outcome};
+use crate::scheduler::accounts::{Entry, Stats};
+use crate::scheduler::trace::Trace;
+
+impl Core {
+    /// What was done since it was built.
+    pub fn stats(&self) -> Stats {
+        self.accounts.stats(self.start.elapsed(), self.entries())
+    }
+
+    /// The timeline, if it is kept.
+    pub fn trace(&self) -> Option<Trace> {
+        self.accounts.trace(self.start.elapsed(), self.entries())
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.jobs.values().filter_map(|work| work.entry.as_ref())
+    }
+
+    /// Asks the policy, if something changed.
+    pub(super) fn settle(&mut self, now: Duration) {
+        if self.engine.is_unsettled(now) {
+            let start = self.accounts.decides();
+            self.engine.settle(now, &mut self.actions);
+            if let Some(start) = start {
+                self.accounts.decided(start.elapsed());
+            }
+            self.account();
+        }
+    }
+
+    /// Enters who got and lost SMs, before anybody hears of the end of a launch.
+    pub(super) fn account(&mut self) {
+        for grant in self.engine.grants().drain(..) {
+            if let Some(InWork { entry: Some(entry), .. }) = self.jobs.get_mut(grant.op) {
+                self.accounts.granted(entry, grant);
+            }
+        }
+    }
+
+    /// The cohort that a lane is at has to leave, if none of its SMs is left.
+    pub(super) fn tell(&mut self, now: Duration, lane: LaneIndex, signal: Signal) {
+        if signal.range().is_empty()
+            && let Some(out) = self.cohorts.iter_mut().find(|out| out.order.lane == lane)
+            && !out.order.native
+        {
+            out.told.get_or_insert(now);
+        }
+    }
+
+    /// Enters the end of a launch, and tells the predictor how long it took, where that is known.
+    pub(super) fn learn(&mut self, now: Duration, op: OpKey, outcome: Outcome) {
+        let Some(InWork {
+            job: Job { work: Work::Launch { grid, spec, .. }, .. },
+            waited,
+            entry: Some(entry),
+            ..
+        }) = self.jobs.get(op)
+        else {
+            return;
+        };
+        let took = match outcome {
+            Outcome::Done(LaunchReport { sm_time, native, started, done, .. }) => {
+                let took = spec.own_time(sm_time, self.device.properties().sms);
+                // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were
+                // all that it can fill, from its start to its end.
+                let is_whole = !native || took >= done.saturating_sub(started);
+                (is_whole && !took.is_zero()).then_some(took)
+            }
+            _ => None,
+        };
+        self.accounts.finished(now, entry, outcome, took);
+        if let Some(took) = took {
+            let launch = grid.features(spec.tasks);
+            // SMs that it took from others were its own before it could run there. To learn that is only better than
+            // to know nothing.
+            if !(*waited && self.forecast.predict(&launch).is_some()) {
+                self.forecast.finished(&launch, took);
+            }
+        }
+    }
+}

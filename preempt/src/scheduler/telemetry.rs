@@ -1,0 +1,168 @@
+//! What happens to launches, for the crates `tracing` and `metrics`, if the features of these names are on.
+//!
+//! Subscribers and recorders are code of others: one that panics takes nothing with it.
+
+use std::time::Duration;
+
+use super::accounts::Entry;
+use super::trace::Moment;
+
+/// A launch was submitted.
+pub(super) fn submitted(entry: &Entry) {
+    tell(entry, Moment::Queued);
+    #[cfg(feature = "metrics")]
+    super::contain(|| metrics::counter!("preempt_launches_submitted_total").increment(1));
+}
+
+/// It has SMs for the first time.
+pub(super) fn started(entry: &Entry) {
+    tell(entry, Moment::Starts);
+}
+
+/// SMs were taken from it.
+pub(super) fn yielded(entry: &Entry) {
+    tell(entry, Moment::Yields);
+    #[cfg(feature = "metrics")]
+    super::contain(|| {
+        metrics::counter!("preempt_yields_total", "kernel" => entry.name).increment(1);
+    });
+}
+
+/// It is over, so long after it was ready.
+pub(super) fn finished(entry: &Entry, moment: Moment, turnaround: Duration) {
+    tell(entry, moment);
+    #[cfg(feature = "metrics")]
+    super::contain(|| {
+        let labels = [("kernel", entry.name), ("outcome", moment.name())];
+        metrics::counter!("preempt_launches_total", &labels).increment(1);
+        if moment == Moment::Done {
+            metrics::histogram!("preempt_turnaround_seconds", "kernel" => entry.name)
+                .record(turnaround.as_secs_f64());
+        }
+    });
+    #[cfg(not(feature = "metrics"))]
+    let _ = turnaround;
+}
+
+/// An event with what is known of the launch.
+fn tell(entry: &Entry, moment: Moment) {
+    #[cfg(feature = "tracing")]
+    super::contain(|| {
+        tracing::debug!(
+            target: "preempt",
+            launch = entry.launch,
+            stream = entry.stream,
+            priority = entry.priority.0,
+            kernel = entry.name,
+            "{}",
+            moment.name(),
+        );
+    });
+    #[cfg(not(feature = "tracing"))]
+    let _ = (entry, moment);
+}
+
+#[cfg(all(test, any(feature = "tracing", feature = "metrics")))]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::engine::Outcome;
+    use crate::policy::Priority;
+    use crate::scheduler::accounts::Accounts;
+
+    /// What others were told.
+    type Told = Arc<Mutex<Vec<String>>>;
+
+    /// A launch that is submitted and cancelled.
+    fn launch() {
+        let (now, mut accounts) = (Duration::ZERO, Accounts::new(4, None));
+        let entry = accounts.submitted(now, 3, "saxpy", Priority(5), None);
+        accounts.finished(now, &entry, Outcome::Cancelled { done: 0 }, None);
+    }
+
+    #[cfg(feature = "tracing")]
+    #[test]
+    fn subscribers_are_told() {
+        use tracing::field::{Field, Visit};
+        use tracing::span::{Attributes, Id, Record};
+        use tracing::{Event, Metadata, Subscriber};
+
+        struct Notes(Told);
+
+        impl Subscriber for Notes {
+            fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+                metadata.target() == "preempt"
+            }
+            fn new_span(&self, _: &Attributes<'_>) -> Id {
+                Id::from_u64(1)
+            }
+            fn record(&self, _: &Id, _: &Record<'_>) {}
+            fn record_follows_from(&self, _: &Id, _: &Id) {}
+            fn event(&self, event: &Event<'_>) {
+                event.record(&mut Fields(&self.0));
+                panic!("as intended");
+            }
+            fn enter(&self, _: &Id) {}
+            fn exit(&self, _: &Id) {}
+        }
+
+        struct Fields<'a>(&'a Told);
+
+        impl Visit for Fields<'_> {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                self.0.lock().expect("no panic").push(format!("{field}={value:?}"));
+            }
+        }
+
+        let told = Told::default();
+        // Other tests meet the same place in the code at the same time, and nobody listens to them: what `tracing`
+        // has noted of it may be theirs.
+        launch();
+        tracing::subscriber::with_default(Notes(told.clone()), || {
+            tracing::callsite::rebuild_interest_cache();
+            launch();
+        });
+        let told = told.lock().expect("no panic").join(" ");
+        for text in
+            ["message=queued", "message=cancelled", "stream=3", "priority=5", "kernel=\"saxpy\""]
+        {
+            assert!(told.contains(text), "{text} in {told}");
+        }
+    }
+
+    #[cfg(feature = "metrics")]
+    #[test]
+    fn recorders_are_told() {
+        use metrics::{
+            Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+        };
+
+        struct Notes(Told);
+
+        impl Recorder for Notes {
+            fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+            fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+            fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+            fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+                self.0.lock().expect("no panic").push(key.to_string());
+                panic!("as intended");
+            }
+            fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+                Gauge::noop()
+            }
+            fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+                Histogram::noop()
+            }
+        }
+
+        let told = Told::default();
+        metrics::with_local_recorder(&Notes(told.clone()), launch);
+        let told = told.lock().expect("no panic").join(" ");
+        for text in
+            ["preempt_launches_submitted_total", "preempt_launches_total", "saxpy", "cancelled"]
+        {
+            assert!(told.contains(text), "{text} in {told}");
+        }
+    }
+}
