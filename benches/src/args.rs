@@ -49,6 +49,8 @@ pub enum Suite {
     Overhead,
     /// What yielding just enough SMs, twice as many, or all of them costs a victim.
     Spatial,
+    /// What the engine and a policy take for a decision, without any device.
+    Engine,
 }
 
 /// What the kernels run on.

@@ -257,6 +257,7 @@ pub(crate) struct Engine {
     /// If somebody wants to see it decide again.
     recorder: Option<Box<Recorder>>,
     /// Kept for their capacity.
+    lost: Vec<(u32, OpKey)>,
     losers: Vec<OpKey>,
     spare_uses: Vec<Vec<Use>>,
     spare_successors: Vec<Vec<OpKey>>,
@@ -295,6 +296,7 @@ impl Engine {
             plan: Plan::default(),
             released: VecDeque::new(),
             recorder: None,
+            lost: Vec::new(),
             losers: Vec::new(),
             spare_uses: Vec::new(),
             spare_successors: Vec::new(),
@@ -342,6 +344,11 @@ impl Engine {
     /// Who has each SM.
     pub fn owners(&self) -> &[Option<LaunchId>] {
         self.ledger.owners()
+    }
+
+    /// The SMs that the cohorts in a lane may use.
+    pub fn lane_range(&self, lane: LaneIndex) -> SmRange {
+        self.lanes.range(lane)
     }
 
     /// Takes in a launch or copy.
