@@ -51,6 +51,8 @@ pub enum Suite {
     Spatial,
     /// How far predicted durations are from true ones.
     Prediction,
+    /// What the engine and a policy take for a decision, without any device.
+    Engine,
 }
 
 /// What the kernels run on.

@@ -165,6 +165,24 @@ fn prediction_has_both_errors_of_each_program() {
 }
 
 #[test]
+fn engine_tells_what_a_decision_takes() {
+    let json = quick_with("engine", &[]);
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4 * 2);
+    for row in rows {
+        let keys = ["events_per_s", "allocations_per_event", "decision_p50_us", "decision_p99_us"];
+        assert_numbers(row, &keys);
+    }
+    let keys = [
+        "events_per_s",
+        "allocations_per_event",
+        "decision_p99_us_1000_waiting",
+        "decision_p99_us_100000_waiting",
+    ];
+    assert_numbers(&json["summary"], &keys);
+}
+
+#[test]
 fn a_program_that_there_is_not_is_refused_with_those_that_there_are() {
     let output = run(&["verify", "--program", "nonsense"]);
     assert_eq!(output.status.code(), Some(1));

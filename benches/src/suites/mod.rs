@@ -14,6 +14,7 @@ use crate::args::Suite;
 
 mod counted;
 mod cuda;
+mod engine;
 mod exclusion;
 mod latency;
 mod launch;
@@ -75,6 +76,7 @@ impl Suite {
             Suite::Verify => "verify",
             Suite::Spatial => "spatial",
             Suite::Prediction => "prediction",
+            Suite::Engine => "engine",
         }
     }
 
@@ -86,9 +88,11 @@ impl Suite {
             Suite::Storm | Suite::Verify => (5, 2),
             // At least two, so that an urgent kernel can have one while the batch keeps the other;
             // otherwise a processor less than there are, for the threads that launch.
-            Suite::Latency | Suite::Launch | Suite::Overhead | Suite::Prediction => {
-                (processors.saturating_sub(1).clamp(2, 8), 1)
-            }
+            Suite::Latency
+            | Suite::Launch
+            | Suite::Overhead
+            | Suite::Prediction
+            | Suite::Engine => (processors.saturating_sub(1).clamp(2, 8), 1),
             // So many that one, two and all of them are different.
             Suite::Spatial => (processors.saturating_sub(1).clamp(4, 8), 1),
         }
@@ -109,6 +113,7 @@ impl Suite {
             (Suite::Launch, Some(gpu)) => cuda::launch::run(bench, gpu),
             (Suite::Spatial, _) => spatial::run(bench),
             (Suite::Prediction, _) => prediction::run(bench),
+            (Suite::Engine, _) => engine::run(bench),
             (Suite::Overhead, Some(gpu)) => cuda::overhead::run(bench, gpu),
             (Suite::Overhead, None) => overhead::run(bench),
         }

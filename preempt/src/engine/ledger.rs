@@ -11,8 +11,8 @@ use super::LaunchId;
 pub(super) struct Ledger {
     owners: Vec<Option<LaunchId>>,
     states: Vec<State>,
-    /// The owners in the plan that is being looked at.
-    planned: Vec<Option<LaunchId>>,
+    /// A bit for each SM that is granted in the plan that is being looked at.
+    granted: Vec<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +28,8 @@ enum State {
 impl Ledger {
     pub fn new(sms: u32) -> Ledger {
         let sms = sms as usize;
-        Ledger { owners: vec![None; sms], states: vec![State::Open; sms], planned: vec![None; sms] }
+        let granted = vec![0; sms.div_ceil(64)];
+        Ledger { owners: vec![None; sms], states: vec![State::Open; sms], granted }
     }
 
     pub fn sms(&self) -> u32 {
@@ -42,29 +43,53 @@ impl Ledger {
 
     /// Starts to look at a plan.
     pub fn begin_plan(&mut self) {
-        self.planned.fill(None);
+        self.granted.fill(0);
     }
 
     /// Enters a grant into the plan; the first SM that it shares with another grant if there is one.
-    pub fn plan(&mut self, owner: LaunchId, range: SmRange) -> Result<(), u32> {
+    pub fn plan(&mut self, range: SmRange) -> Result<(), u32> {
         for part in parts(range, self.sms()) {
-            let planned = &mut self.planned[part.clone()];
-            if let Some(twice) = planned.iter().position(Option::is_some) {
-                return Err((part.start + twice) as u32);
+            for (word, mask) in words(part) {
+                let granted = &mut self.granted[word];
+                if *granted & mask != 0 {
+                    return Err(word as u32 * 64 + (*granted & mask).trailing_zeros());
+                }
+                *granted |= mask;
             }
-            planned.fill(Some(owner));
         }
         Ok(())
     }
 
-    /// Makes the plan true; calls `lost` with the owner of each SM that changes hands.
-    pub fn commit_plan(&mut self, mut lost: impl FnMut(LaunchId)) {
-        let entries = self.owners.iter_mut().zip(&mut self.states);
-        for ((owner, state), &planned) in entries.zip(&self.planned) {
-            if *owner != planned {
-                *state = if owner.is_some() { State::Taken } else { State::Open };
-                owner.iter().copied().for_each(&mut lost);
-                *owner = planned;
+    /// Makes a grant of the plan true; calls `lost` with each run of SMs that changes hands: its first one, and whose
+    /// it was.
+    pub fn commit(&mut self, owner: LaunchId, range: SmRange, mut lost: impl FnMut(u32, LaunchId)) {
+        for part in parts(range, self.sms()) {
+            let mut sm = part.start;
+            for run in self.owners[part].chunk_by_mut(|a, b| a == b) {
+                let end = sm + run.len();
+                let before = run[0];
+                if before != Some(owner) {
+                    let state = if before.is_some() { State::Taken } else { State::Open };
+                    self.states[sm..end].fill(state);
+                    before.into_iter().for_each(|loser| lost(sm as u32, loser));
+                    run.fill(Some(owner));
+                }
+                sm = end;
+            }
+        }
+    }
+
+    /// Takes back what the plan grants to nobody; calls `lost` as [`commit`](Ledger::commit) does, with each SM.
+    pub fn commit_rest(&mut self, mut lost: impl FnMut(u32, LaunchId)) {
+        for (word, mask) in words(0..self.owners.len()) {
+            let mut rest = !self.granted[word] & mask;
+            while rest != 0 {
+                let sm = word * 64 + rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                if let Some(loser) = self.owners[sm].take() {
+                    self.states[sm] = State::Taken;
+                    lost(sm as u32, loser);
+                }
             }
         }
     }
@@ -151,6 +176,16 @@ fn parts(range: SmRange, sms: u32) -> [Range<usize>; 2] {
     if lo <= hi { [lo.min(sms)..hi.min(sms), 0..0] } else { [lo.min(sms)..sms, 0..hi.min(sms)] }
 }
 
+/// A range of bits, by the words of 64 in which they are.
+fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    let Range { start, end } = bits;
+    (start / 64..end.div_ceil(64)).map(move |word| {
+        let from = start.max(word * 64) - word * 64;
+        let to = end.min(word * 64 + 64) - word * 64;
+        (word, if to > from { u64::MAX >> (64 - (to - from)) << from } else { 0 })
+    })
+}
+
 /// The SMs of a device of `sms` SMs that lie in both ranges; if these are in two pieces, the
 /// larger one: a signal word has one range.
 pub(super) fn intersection(a: SmRange, b: SmRange, sms: u32) -> SmRange {
@@ -179,6 +214,16 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn words_have_the_bits_of_the_range_and_no_others(start in 0usize..300, length in 0usize..300) {
+            let range = start..start + length;
+            let mut found = Vec::new();
+            for (word, mask) in words(range.clone()) {
+                found.extend((0..64).filter(|bit| mask >> bit & 1 == 1).map(|bit| word * 64 + bit));
+            }
+            prop_assert_eq!(found, range.collect::<Vec<_>>());
+        }
+
         #[test]
         fn an_intersection_is_in_both_and_as_long_as_any_piece(
             sms in 1u32..12, a in (0u32..12, 0u32..12), b in (0u32..12, 0u32..12),

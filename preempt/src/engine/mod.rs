@@ -293,6 +293,7 @@ pub(crate) struct Engine {
     /// If somebody wants to see it decide again.
     recorder: Option<Box<Recorder>>,
     /// Kept for their capacity.
+    lost: Vec<(u32, OpKey)>,
     losers: Vec<OpKey>,
     raised: Vec<OpKey>,
     reconsidered: BinaryHeap<(u64, OpKey)>,
@@ -337,6 +338,7 @@ impl Engine {
             grants: None,
             released: VecDeque::new(),
             recorder: None,
+            lost: Vec::new(),
             losers: Vec::new(),
             raised: Vec::new(),
             reconsidered: BinaryHeap::new(),
@@ -398,6 +400,11 @@ impl Engine {
         if let Some(grants) = &mut self.grants {
             grants.push(Grant { op, at, range, is_over });
         }
+    }
+
+    /// The SMs that the cohorts in a lane may use.
+    pub fn lane_range(&self, lane: LaneIndex) -> SmRange {
+        self.lanes.range(lane)
     }
 
     /// Takes in a launch or copy.

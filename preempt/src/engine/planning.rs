@@ -315,7 +315,7 @@ impl Engine {
             if range.hi() > sms || range.lo() >= sms && !range.is_empty() {
                 return Err(format!("it granted SMs {range:?} of a device that has {sms}"));
             }
-            if let Err(sm) = self.ledger.plan(id, range) {
+            if let Err(sm) = self.ledger.plan(range) {
                 return Err(format!("it granted SM {sm} twice"));
             }
             granted += usize::from(!range.is_empty());
@@ -332,26 +332,38 @@ impl Engine {
         if let Some(recorder) = &mut self.recorder {
             recorder.planned(&self.plan);
         }
-        let mut losers = std::mem::take(&mut self.losers);
-        losers.clear();
-        self.ledger.commit_plan(|loser| {
-            if losers.last() != Some(&loser.0) {
-                losers.push(loser.0);
+        let (mut lost, mut losers) =
+            (std::mem::take(&mut self.lost), std::mem::take(&mut self.losers));
+        let plan = std::mem::take(&mut self.plan);
+        lost.clear();
+        for &(id, range) in &plan.grants {
+            // Most keep what they have.
+            if self
+                .ops
+                .get(id.0)
+                .and_then(|op| op.launch.as_ref())
+                .is_some_and(|launch| launch.range != range)
+            {
+                self.ledger.commit(id, range, |sm, loser| lost.push((sm, loser.0)));
             }
-        });
+        }
+        self.ledger.commit_rest(|sm, loser| lost.push((sm, loser.0)));
+        // In the order of SMs.
+        lost.sort_unstable();
+        losers.clear();
+        losers.extend(lost.iter().map(|&(_, loser)| loser));
+        losers.dedup();
         for &loser in &losers {
             if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(loser) {
                 launch.set_range(now, SmRange::EMPTY, sms);
             }
         }
-        let plan = std::mem::take(&mut self.plan);
         for &(id, range) in &plan.grants {
-            if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(id.0) {
-                let before = launch.range;
+            if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(id.0)
+                && launch.range != range
+            {
                 launch.set_range(now, range, sms);
-                if range != before {
-                    self.note(id.0, now, range, false);
-                }
+                self.note(id.0, now, range, false);
             }
         }
         for &op in &losers {
@@ -368,7 +380,7 @@ impl Engine {
             self.cover(now, id.0, actions);
         }
         self.plan = plan;
-        self.losers = losers;
+        (self.lost, self.losers) = (lost, losers);
         debug_assert!(
             self.short_of_lanes
                 || self

@@ -561,7 +561,7 @@ fn a_policy_that_panics_in_any_hook_is_replaced_and_nothing_is_lost() {
         world.submit(1, 0, 20, &[]);
         (0..5).for_each(|_| world.step_cohort(0));
         let change = Change::Priority(Priority(1));
-        world.handle(Event::Change { of: Whose::Launch(running), change });
+        world.change(Whose::Launch(running), change);
         world.submit(2, 3, 20, &[]);
         world.pass(Duration::from_millis(1));
         world.run_out();

@@ -95,6 +95,9 @@ impl Placement {
         own: SmRange,
         length: usize,
     ) -> Option<usize> {
+        if length == device.sms() as usize {
+            return Some(0);
+        }
         // Neighbours mostly have the same owner, and there are many more SMs than owners.
         let runs = || device.owners().chunk_by(|a, b| a == b);
         let has = runs().filter_map(|run| run[0]);

@@ -277,13 +277,19 @@ impl Device {
     /// Gives free SMs to the cohorts that wait for them.
     pub fn place(&mut self, now: u64, owners: &[Option<LaunchId>], agenda: &mut Agenda) {
         let mut waiting = std::mem::take(&mut self.waiting);
-        waiting.retain(|&key| {
-            // Those that were there before work on more SMs from now on.
-            if self.cohorts.get(key).is_some_and(|cohort| cohort.wanted > 0) {
-                self.place_cohort(now, key, owners, agenda);
-            }
-            self.cohorts.get(key).is_some_and(|cohort| cohort.wanted > 0)
-        });
+        // First those that the policy meant an SM for; then ordinary grids, whose blocks ask nobody.
+        for only_own in [true, false] {
+            waiting.retain(|&key| {
+                let wants = |device: &Device| {
+                    let cohort = device.cohorts.get(key).filter(|cohort| cohort.wanted > 0)?;
+                    Some(cohort.order.native)
+                };
+                if wants(self).is_some_and(|native| only_own || native) {
+                    self.place_cohort(now, key, owners, only_own, agenda);
+                }
+                wants(self).is_some()
+            });
+        }
         debug_assert!(self.waiting.is_empty(), "nobody becomes ready by getting room");
         self.waiting = waiting;
     }
@@ -293,28 +299,24 @@ impl Device {
         now: u64,
         key: CohortKey,
         owners: &[Option<LaunchId>],
+        only_own: bool,
         agenda: &mut Agenda,
     ) {
         let Some(cohort) = self.cohorts.get(key) else { return };
         let CohortOrder { op, lane, native, after, .. } = cohort.order;
         let word = if native { SmRange::ALL } else { self.lanes[lane as usize].word };
-        let is_for_it =
-            |cohorts: &SlotMap<CohortKey, Cohort>, sm: usize, owner: Option<LaunchId>| {
-                word.contains(sm as u32)
-                    && match owner {
-                        Some(LaunchId(owner)) if native => {
-                            // The device gives an ordinary grid what nobody's blocks are about to take.
-                            let is_on_device = |other: &Cohort| other.order.op == owner;
-                            owner == op || !cohorts.values().any(is_on_device)
-                        }
-                        Some(LaunchId(owner)) => owner == op,
-                        // The host does not know yet that it runs.
-                        None => after.is_some(),
-                    }
-            };
+        let is_for_it = |sm: usize, owner: Option<LaunchId>| {
+            word.contains(sm as u32)
+                && match owner {
+                    _ if !only_own => true,
+                    Some(LaunchId(owner)) => owner == op,
+                    // The host does not know yet that it runs.
+                    None => after.is_some(),
+                }
+        };
         let mut found = false;
         for (sm, &owner) in owners.iter().enumerate() {
-            if self.occupants[sm].is_none() && is_for_it(&self.cohorts, sm, owner) {
+            if self.occupants[sm].is_none() && is_for_it(sm, owner) {
                 if !found {
                     self.advance(now, key);
                     found = true;

@@ -42,6 +42,7 @@
 //! the simulation, and is part of it.
 
 mod device;
+mod load;
 mod machine;
 mod random;
 mod reference;
@@ -53,6 +54,7 @@ mod workload;
 
 use std::fmt;
 
+pub use load::EngineLoad;
 pub use machine::{Costs, KernelModel, Lanes, Machine, Prediction};
 pub use results::{End, LaunchResult, Results};
 pub use workload::{Arrivals, Sizes, StreamModel, StreamNumber, Workload};

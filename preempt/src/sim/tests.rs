@@ -143,6 +143,21 @@ fn an_urgent_launch_waits_for_an_ordinary_grid() {
 }
 
 #[test]
+fn an_ordinary_grid_runs_where_there_is_room_whoever_was_meant_to_have_it() {
+    let mut workload = Workload::new(0);
+    let (batch, urgent) = (workload.stream(0), workload.stream(1));
+    workload.launch(batch, &KernelModel::new("batch", MS, 1), Duration::ZERO);
+    workload.launch(urgent, &KernelModel::new("urgent", MS, 1), 6 * US);
+    // The urgent one comes while the batch is being launched, in the only lane.
+    let lanes = Lanes { normal: 1, urgent: 0, chains: 1 };
+    let costs = Costs { launch: 10 * US, ..Costs::free() };
+    let machine = Machine { lanes, ..Machine::new(1, costs) };
+    let simulation = Simulation::new(machine, StaticPriority::new()).native(true);
+    let results = simulation.run(&workload).unwrap();
+    assert_eq!(turnarounds(&results), [MS + 10 * US, 2 * MS + 20 * US - 6 * US]);
+}
+
+#[test]
 fn a_closed_loop_goes_on_until_its_time() {
     let mut workload = Workload::new(0);
     let stream = workload.stream(0);
