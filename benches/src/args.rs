@@ -53,6 +53,14 @@ pub enum Suite {
     Prediction,
     /// What the engine and a policy take for a decision, without any device.
     Engine,
+    /// Short urgent programs beside long ones.
+    Priority,
+    /// Two and three programs of equal priority.
+    Antt,
+    /// Shares of programs in endless loops.
+    Fairness,
+    /// Eleven programs at intervals, with three settings of priorities.
+    Mix,
 }
 
 /// What the kernels run on.

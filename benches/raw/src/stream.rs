@@ -16,6 +16,8 @@ pub enum Level {
     Lowest,
     /// The highest one.
     Highest,
+    /// So many above the lowest one, or the highest one if there are not so many.
+    Above(u32),
 }
 
 /// A stream that does not wait for the default stream.
@@ -40,7 +42,12 @@ impl Stream {
         unsafe {
             let range = sys::cuCtxGetStreamPriorityRange(&mut lowest, &mut highest);
             check("cuCtxGetStreamPriorityRange", range)?;
-            let priority = if level == Level::Highest { highest } else { lowest };
+            // Lower numbers are higher priorities.
+            let priority = match level {
+                Level::Lowest => lowest,
+                Level::Highest => highest,
+                Level::Above(levels) => lowest.saturating_sub_unsigned(levels).max(highest),
+            };
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             let created = sys::cuStreamCreateWithPriority(&mut stream, flags, priority);
             check("cuStreamCreateWithPriority", created)?;

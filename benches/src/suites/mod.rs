@@ -12,14 +12,19 @@ use serde_json::Value;
 
 use crate::args::Suite;
 
+mod antt;
+mod corun;
 mod counted;
 mod cuda;
 mod engine;
 mod exclusion;
+mod fairness;
 mod latency;
 mod launch;
+mod mix;
 mod overhead;
 mod prediction;
+mod priority;
 mod spatial;
 mod storm;
 mod verify;
@@ -77,6 +82,10 @@ impl Suite {
             Suite::Spatial => "spatial",
             Suite::Prediction => "prediction",
             Suite::Engine => "engine",
+            Suite::Priority => "priority",
+            Suite::Antt => "antt",
+            Suite::Fairness => "fairness",
+            Suite::Mix => "mix",
         }
     }
 
@@ -92,7 +101,11 @@ impl Suite {
             | Suite::Launch
             | Suite::Overhead
             | Suite::Prediction
-            | Suite::Engine => (processors.saturating_sub(1).clamp(2, 8), 1),
+            | Suite::Engine
+            | Suite::Priority
+            | Suite::Antt
+            | Suite::Fairness
+            | Suite::Mix => (processors.saturating_sub(1).clamp(2, 8), 1),
             // So many that one, two and all of them are different.
             Suite::Spatial => (processors.saturating_sub(1).clamp(4, 8), 1),
         }
@@ -114,6 +127,10 @@ impl Suite {
             (Suite::Spatial, _) => spatial::run(bench),
             (Suite::Prediction, _) => prediction::run(bench),
             (Suite::Engine, _) => engine::run(bench),
+            (Suite::Priority, _) => priority::run(bench),
+            (Suite::Antt, _) => antt::run(bench),
+            (Suite::Fairness, _) => fairness::run(bench),
+            (Suite::Mix, _) => mix::run(bench),
             (Suite::Overhead, Some(gpu)) => cuda::overhead::run(bench, gpu),
             (Suite::Overhead, None) => overhead::run(bench),
         }

@@ -183,6 +183,11 @@ impl Launch {
         fills(self.remaining(), self.spec.blocks_per_sm, sms)
     }
 
+    /// The SMs that the rest can use.
+    pub fn spread(&self, sms: u32) -> u32 {
+        self.remaining().clamp(1, sms)
+    }
+
     pub fn report(&self) -> LaunchReport {
         self.report
     }

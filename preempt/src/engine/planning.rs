@@ -441,8 +441,8 @@ impl View<'_> {
         std::iter::successors(self.ops.get(id.0), next).skip(1).map_while(|op| op.launch.as_ref())
     }
 
-    /// The SMs that launches behind this one will fill, as long as all before them are short.
-    fn need_soon(&self, id: LaunchId, launch: &Launch) -> u32 {
+    /// The SMs that launches behind this one will use, as long as all before them are short.
+    fn soon(&self, id: LaunchId, launch: &Launch, uses: impl Fn(&Launch, u32) -> u32) -> u32 {
         let is_short = |launch: &Launch, left: Option<Duration>| {
             left.is_some_and(|left| left < WORTH_A_YIELD * launch.spec.yield_overhead)
         };
@@ -451,7 +451,7 @@ impl View<'_> {
         }
         let mut most = 0;
         for next in self.behind(id).take(LOOK_AHEAD) {
-            most = most.max(next.need(self.sms()));
+            most = most.max(uses(next, self.sms()));
             if !is_short(next, next.spec.predicted) {
                 break;
             }
@@ -466,7 +466,14 @@ impl DeviceView for View<'_> {
     }
 
     fn need(&self, launch: LaunchId) -> u32 {
-        self.launch(launch).map_or(0, |of| of.need(self.sms()).max(self.need_soon(launch, of)))
+        let need = Launch::need;
+        self.launch(launch).map_or(0, |of| need(of, self.sms()).max(self.soon(launch, of, need)))
+    }
+
+    fn spread(&self, launch: LaunchId) -> u32 {
+        let spread = Launch::spread;
+        let of = self.launch(launch);
+        of.map_or(0, |of| spread(of, self.sms()).max(self.soon(launch, of, spread)))
     }
 
     fn range(&self, launch: LaunchId) -> SmRange {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use self::world::{Asked, Asks, LANES, World};
 use super::*;
-use crate::policy::{DeviceView, StaticPriority};
+use crate::policy::{DeviceView, ShortestRemaining, StaticPriority};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -896,4 +896,30 @@ fn opaque_work_that_always_has_the_device_alone_leaves_half_of_the_time_to_launc
     }
     world.handle(Event::Cancel { op: launch });
     world.run_out();
+}
+
+#[test]
+fn what_is_queued_behind_a_launch_counts_where_the_policy_looks_at_streams() {
+    let first = |policy: Box<dyn Policy>| {
+        let mut world = World::with(1, 1, policy);
+        let mut submit = |stream, predicted| {
+            let predicted = Some(Duration::from_micros(predicted));
+            world.submit_asking(stream, 1, &[], Asks { predicted, ..Asks::default() })
+        };
+        let ops = [submit(0, 1), submit(1, 30), submit(1, 60), submit(2, 50)];
+        // The first launch is done: who is next?
+        world.step_cohort(0);
+        world.step_cohort(0);
+        world.step_cohort(0);
+        assert!(world.is_finished(ops[0]));
+        let owner = world.engine.ledger.owners()[0].map(|id| id.0);
+        world.run_out();
+        ops.iter().position(|op| Some(*op) == owner)
+    };
+    assert_eq!(first(Box::new(ShortestRemaining::new())), Some(1));
+    assert_eq!(
+        first(Box::new(ShortestRemaining::by_stream())),
+        Some(3),
+        "50 are less than 30 and 60"
+    );
 }

@@ -26,6 +26,12 @@ impl Hpf {
     pub fn new() -> Hpf {
         Hpf::default()
     }
+
+    /// What is [queued behind](DeviceView::backlog) a launch in its stream counts as remaining time, too: for
+    /// programs of several launches, of which the last one's end is waited for.
+    pub fn by_stream() -> Hpf {
+        Hpf { line: ByRemaining::by_stream() }
+    }
 }
 
 impl Policy for Hpf {

@@ -136,6 +136,11 @@ pub trait DeviceView {
     /// it would take anyone else to leave again, also those that the next launches of its stream can fill.
     fn need(&self, launch: LaunchId) -> u32;
 
+    /// The SMs over which the rest of a launch can be spread, one block-task on each: at least as many as it
+    /// [needs](DeviceView::need). A launch with few block-tasks is faster on them than on those that it needs
+    /// (FLEP section 6.4).
+    fn spread(&self, launch: LaunchId) -> u32;
+
     /// The SMs that a launch has.
     fn range(&self, launch: LaunchId) -> SmRange;
 

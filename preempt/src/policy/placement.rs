@@ -9,17 +9,33 @@ use crate::engine::LaunchId;
 /// Places launches on SMs in a given order, such that as few as possible have to move.
 #[derive(Debug, Default)]
 pub(super) struct Placement {
-    whole_device: bool,
+    space: Space,
     /// For each SM: whether the plan has granted it. Kept for its capacity.
     granted: Vec<bool>,
     /// For each SM: what it costs to take it. Kept, too.
     prices: Vec<u8>,
 }
 
+/// How many SMs a launch gets, as long as there are any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Space {
+    /// As many as it can use: it is as fast as alone.
+    #[default]
+    Spread,
+    /// Just as many as its block-tasks fill.
+    Packed,
+    Whole,
+}
+
 impl Placement {
     /// Without spatial sharing: the first launch has the whole device.
     pub fn whole_device() -> Placement {
-        Placement { whole_device: true, ..Placement::default() }
+        Placement { space: Space::Whole, ..Placement::default() }
+    }
+
+    /// With as much of it as possible: each launch has just enough SMs.
+    pub fn packed() -> Placement {
+        Placement { space: Space::Packed, ..Placement::default() }
     }
 
     /// Grants SMs to the launches of a line until there are none left.
@@ -57,7 +73,11 @@ impl Placement {
                 denied = denied.or(Some(launch));
                 break;
             }
-            let need = if self.whole_device { device.sms() } else { device.need(launch).max(1) };
+            let need = match self.space {
+                Space::Spread => device.spread(launch).max(1),
+                Space::Packed => device.need(launch).max(1),
+                Space::Whole => device.sms(),
+            };
             let wanted = need.min(left) as usize;
             let own = device.range(launch);
             let Some(start) = self

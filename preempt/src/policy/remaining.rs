@@ -16,6 +16,8 @@ pub(super) struct ByRemaining {
     /// SMs at the last plan, or whose last block has left.
     stale: Vec<LaunchId>,
     arrivals: u64,
+    /// Whether what is queued behind a launch in its stream counts.
+    by_stream: bool,
     placement: Placement,
 }
 
@@ -30,6 +32,11 @@ struct Place {
 }
 
 impl ByRemaining {
+    /// What is queued behind a launch in its stream counts, too.
+    pub fn by_stream() -> ByRemaining {
+        ByRemaining { by_stream: true, ..ByRemaining::default() }
+    }
+
     pub fn arrived(&mut self, launch: LaunchId, priority: Priority) {
         self.arrivals += 1;
         let (priority, arrival) = (Reverse(priority), self.arrivals);
@@ -51,18 +58,34 @@ impl ByRemaining {
         self.line.remove(launch);
     }
 
+    /// Finds the place of a launch anew; whether it is another one.
+    fn look_again(&mut self, launch: LaunchId, device: &dyn DeviceView) -> bool {
+        let Some(before) = self.line.key(launch) else { return false };
+        let waits = device.range(launch).is_empty();
+        let left = device.remaining(launch).unwrap_or(UNKNOWN);
+        let saved = if waits { Duration::ZERO } else { device.yield_overhead(launch) };
+        let behind = if self.by_stream { device.backlog(launch) } else { Duration::ZERO };
+        let left = left.saturating_add(behind).saturating_sub(saved);
+        let place = Place { left, waits, ..before };
+        if place != before {
+            self.line.put(launch, place);
+        }
+        place != before
+    }
+
     pub fn assign(&mut self, device: &dyn DeviceView, plan: &mut Plan) {
         let owners = || device.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
-        for launch in self.stale.drain(..).chain(owners()) {
-            if let Some(place) = self.line.key(launch) {
-                let waits = device.range(launch).is_empty();
-                let left = device.remaining(launch).unwrap_or(UNKNOWN);
-                let saved = if waits { Duration::ZERO } else { device.yield_overhead(launch) };
-                let left = left.saturating_sub(saved);
-                self.line.put(launch, Place { left, waits, ..place });
-            }
+        let mut stale = std::mem::take(&mut self.stale);
+        for launch in stale.drain(..).chain(owners()) {
+            self.look_again(launch, device);
         }
+        self.stale = stale;
         self.stale.extend(owners());
+        // Behind those that wait, more may have been queued since, but not less: one that stays first is first.
+        while self.by_stream
+            && let Some((_, first)) = self.line.first()
+            && self.look_again(first, device)
+        {}
         self.placement.share(&mut self.line, device, plan);
     }
 }

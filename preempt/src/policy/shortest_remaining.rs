@@ -25,6 +25,12 @@ impl ShortestRemaining {
     pub fn new() -> ShortestRemaining {
         ShortestRemaining::default()
     }
+
+    /// What is [queued behind](DeviceView::backlog) a launch in its stream counts as remaining time, too: for
+    /// programs of several launches, of which the last one's end is waited for.
+    pub fn by_stream() -> ShortestRemaining {
+        ShortestRemaining { line: ByRemaining::by_stream() }
+    }
 }
 
 impl Policy for ShortestRemaining {

@@ -13,7 +13,7 @@ use crate::engine::LaunchId;
 /// A more urgent launch never waits for a less urgent one, except for the block-tasks that run
 /// when it arrives. Launches of equal priority run in the order in which they became ready, whatever their priorities
 /// were then; a later one yields to an earlier one only where that one had to make room itself. A launch takes no more
-/// SMs than its block-tasks fill; the others stay with, or go to, the next in line.
+/// SMs than it can use; the others stay with, or go to, the next in line.
 ///
 /// A constant stream of urgent launches can keep a less urgent one waiting for ever.
 #[derive(Debug, Default)]
@@ -24,9 +24,16 @@ pub struct StaticPriority {
 }
 
 impl StaticPriority {
-    /// With spatial sharing.
+    /// With spatial sharing: each launch has as many SMs as it can use, with one block-task on each, and is as fast as
+    /// alone. What it leaves is for the next one.
     pub fn new() -> StaticPriority {
         StaticPriority::default()
+    }
+
+    /// With just as many SMs for each launch as its block-tasks fill, and more for the others. Launches of few
+    /// block-tasks are slower so.
+    pub fn packed() -> StaticPriority {
+        StaticPriority { placement: Placement::packed(), ..StaticPriority::default() }
     }
 
     /// Without spatial sharing: the most urgent launch has the whole device, as in EffiSha.

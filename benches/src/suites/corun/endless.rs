@@ -1,0 +1,237 @@
+//! Programs in endless loops.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use preempt::policy::Priority;
+use preempt::{Error, Handle, LaunchReport, Preemption, Stream};
+
+use super::stage::{Arm, FIFO, LIMIT, Stage};
+use super::switch::Reading;
+use super::{Cast, Job};
+
+/// A program that is run again as soon as it has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Endless {
+    /// Which one: its number among the casts.
+    pub cast: usize,
+    /// Of its stream; less than four.
+    pub weight: u32,
+    /// Of its stream, for arms that know priorities.
+    pub priority: i32,
+}
+
+/// What the loops did within some time.
+#[derive(Debug)]
+pub struct Looped {
+    /// How often each program was run; a part of a run counts as a part.
+    pub runs: Vec<f64>,
+    /// How often SMs were taken.
+    pub yields: u64,
+    weights: Vec<u32>,
+    /// The SM-time of each weight at the policy's plans, where there is one.
+    readings: Vec<Reading>,
+}
+
+impl Stage {
+    /// Runs programs in loops for so long.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler or the driver says.
+    pub fn endless(
+        &mut self,
+        arm: Arm,
+        casts: &[Cast],
+        loops: &[Endless],
+        window: Duration,
+    ) -> Result<Looped> {
+        self.scheduler.synchronize()?;
+        match (arm, self.gpu) {
+            (Arm::PlainStreams | Arm::StreamPriorities, Some(_)) => {
+                self.endless_raw(arm, casts, loops, window)
+            }
+            (Arm::PlainStreams, None) => self.endless_scheduled(FIFO, true, casts, loops, window),
+            (Arm::Reordered(policy), _) => {
+                self.endless_scheduled(policy, true, casts, loops, window)
+            }
+            (Arm::Ours(policy), _) => self.endless_scheduled(policy, false, casts, loops, window),
+            (Arm::StreamPriorities, None) => anyhow::bail!("the CPU device has no such streams"),
+        }
+    }
+
+    fn endless_scheduled(
+        &mut self,
+        policy: usize,
+        native: bool,
+        casts: &[Cast],
+        loops: &[Endless],
+        window: Duration,
+    ) -> Result<Looped> {
+        self.choose(policy)?;
+        self.lever.take_readings();
+        let mut acts: Vec<Act> = loops
+            .iter()
+            .map(|one| {
+                let stream = self.scheduler.stream(Priority(one.priority));
+                stream.set_weight(one.weight);
+                Act { stream, handles: VecDeque::new(), next: 0, tasks: 0, yields: 0 }
+            })
+            .collect();
+        let start = Instant::now();
+        while start.elapsed() < window {
+            for (act, one) in acts.iter_mut().zip(loops) {
+                act.go_on(&casts[one.cast], native)?;
+            }
+            std::hint::spin_loop();
+        }
+        let readings = self.lever.take_readings();
+        for act in &mut acts {
+            act.end()?;
+        }
+        self.scheduler.synchronize()?;
+        self.lever.pull(FIFO);
+        let runs = acts.iter().zip(loops);
+        let runs = runs.map(|(act, one)| act.tasks as f64 / casts[one.cast].tasks() as f64);
+        Ok(Looped {
+            runs: runs.collect(),
+            yields: acts.iter().map(|act| act.yields).sum(),
+            weights: loops.iter().map(|one| one.weight).collect(),
+            readings,
+        })
+    }
+
+    fn endless_raw(
+        &mut self,
+        arm: Arm,
+        casts: &[Cast],
+        loops: &[Endless],
+        window: Duration,
+    ) -> Result<Looped> {
+        let job =
+            |one: &Endless| Job { cast: one.cast, at: Duration::ZERO, priority: one.priority };
+        let levels = self.levels(arm, &loops.iter().map(job).collect::<Vec<_>>());
+        let streams = self.streams(loops.len())?;
+        // Runs that are over, and when the last one of them was.
+        let mut over = vec![(0u32, Duration::ZERO); loops.len()];
+        let mut running = vec![false; loops.len()];
+        let start = Instant::now();
+        while start.elapsed() < window || running.contains(&true) {
+            ensure!(start.elapsed() < LIMIT, "a program has not ended within {LIMIT:?}");
+            for (index, one) in loops.iter().enumerate() {
+                let stream = &streams[levels[index]][index];
+                if running[index] {
+                    if !stream.is_idle()? {
+                        continue;
+                    }
+                    running[index] = false;
+                    if start.elapsed() < window {
+                        over[index] = (over[index].0 + 1, start.elapsed());
+                    }
+                }
+                if start.elapsed() < window {
+                    for launch in casts[one.cast].raw_steps() {
+                        // SAFETY: the cast owns its buffers, and nobody else uses them now.
+                        unsafe { launch.on(stream)? };
+                    }
+                    running[index] = true;
+                }
+            }
+            std::hint::spin_loop();
+        }
+        // As if it went on so for the rest of the time.
+        let runs = over.iter().map(|(runs, last)| match last.is_zero() {
+            true => 0.0,
+            false => f64::from(*runs) * window.as_secs_f64() / last.as_secs_f64(),
+        });
+        Ok(Looped {
+            runs: runs.collect(),
+            yields: 0,
+            weights: loops.iter().map(|one| one.weight).collect(),
+            readings: Vec::new(),
+        })
+    }
+}
+
+impl Looped {
+    /// The share that one of the loops has of the SM-time of all.
+    pub fn share(&self, member: usize) -> Option<f64> {
+        self.share_between(member, self.readings.first()?, self.readings.last()?)
+    }
+
+    fn share_between(&self, member: usize, from: &Reading, to: &Reading) -> Option<f64> {
+        let time = |weight: u32| {
+            let [from, to] = [from, to].map(|reading| reading.sm_nanos[weight as usize]);
+            (to - from) as f64
+        };
+        let all: f64 = self.weights.iter().map(|&weight| time(weight)).sum();
+        (all > 0.0).then(|| time(self.weights[member]) / all)
+    }
+
+    /// How far its share in a tenth of the time is from `fair`, at most.
+    pub fn worst_share(&self, member: usize, fair: f64) -> Option<f64> {
+        let (first, last) = (self.readings.first()?, self.readings.last()?);
+        let tenth = last.at.saturating_sub(first.at) / 10;
+        let at = |part: u32| {
+            let place =
+                self.readings.partition_point(|reading| reading.at < first.at + tenth * part);
+            self.readings.get(place).unwrap_or(last)
+        };
+        let shares = (0..10).filter_map(|part| self.share_between(member, at(part), at(part + 1)));
+        shares.map(|share| (share - fair).abs()).reduce(f64::max)
+    }
+}
+
+/// A loop on the scheduler's stage.
+struct Act {
+    stream: Stream,
+    handles: VecDeque<Handle<LaunchReport>>,
+    /// The step to submit next.
+    next: usize,
+    /// Block-tasks that are done.
+    tasks: u64,
+    yields: u64,
+}
+
+impl Act {
+    /// Submits what there is room for, and takes in what is over.
+    fn go_on(&mut self, cast: &Cast, native: bool) -> Result<()> {
+        let mode = if native { Preemption::Native } else { Preemption::Software };
+        // Two runs ahead, so that the stream never waits for whoever submits.
+        let most = (2 * cast.steps().len()).clamp(2, Stage::AHEAD);
+        while self.handles.len() < most {
+            let call = cast.steps()[self.next].clone();
+            self.handles.push_back(self.stream.launch(call.preemption(mode))?);
+            self.next = (self.next + 1) % cast.steps().len();
+        }
+        while let Some(handle) = self.handles.front()
+            && let Some(report) = handle.try_wait()
+        {
+            self.count(report)?;
+            self.handles.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Cancels what is under way, and counts what of it is done.
+    fn end(&mut self) -> Result<()> {
+        self.handles.iter().for_each(Handle::cancel);
+        for handle in std::mem::take(&mut self.handles) {
+            self.count(handle.wait())?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, result: Result<LaunchReport, Error>) -> Result<()> {
+        match result {
+            Ok(report) => {
+                self.tasks += u64::from(report.tasks);
+                self.yields += u64::from(report.yields);
+            }
+            Err(Error::Cancelled { done, .. }) => self.tasks += u64::from(done),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! Shares of two programs in endless loops, with weights of 2 to 1 (FLEP figures 13 and 14).
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use preempt::policy::Ffs;
+use preempt_programs::Definition;
+use preempt_record::{digits, microseconds};
+use serde_json::{Value, json};
+
+use super::corun::{Arm, Cast, Endless, FLEP, Stage, mean};
+use super::{Bench, Outcome, line};
+use crate::progress::Progress;
+use crate::samples::show;
+
+/// Those on the large input.
+const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
+
+/// How long each pair is looked at, and with `--quick`.
+const WINDOW: Duration = Duration::from_millis(250);
+const QUICK_WINDOW: Duration = Duration::from_millis(60);
+
+/// What may be lost to switching, at most.
+const MAX_OVERHEAD: f64 = 0.10;
+/// With which it is measured, too, for how much is lost then (figure 14).
+const OVERHEADS: [f64; 4] = [MAX_OVERHEAD, 0.02, 0.05, 0.20];
+
+/// The weights of the short program and of the long one.
+const WEIGHTS: [u32; 2] = [2, 1];
+
+/// A pair in one arm.
+struct Row {
+    names: [&'static str; 2],
+    arm: String,
+    /// `None` for arms without the policy.
+    max_overhead: Option<f64>,
+    /// The short program's share of the SM-time that both had; the same by what they did, relative to alone.
+    share: Option<f64>,
+    share_of_work: f64,
+    /// What is lacking in the sum of what both did, each relative to alone.
+    lost: f64,
+    /// The largest distance from the short program's share in windows of a tenth.
+    worst: Option<f64>,
+    yields: u64,
+}
+
+/// Measures all pairs.
+pub fn run(bench: &Bench) -> Result<Outcome> {
+    let policies = OVERHEADS
+        .map(|most| Box::new(Ffs::with_max_overhead(most)) as Box<dyn preempt::policy::Policy>);
+    let mut stage = Stage::new(bench, policies.into())?;
+    let is_long = |definition: &&Definition| LONG.contains(&definition.name);
+    let longs: Vec<_> = bench.programs.iter().copied().filter(is_long).collect();
+    ensure!(!longs.is_empty(), "`--program` names none of {}", LONG.join(", "));
+    let [long, short] = bench.sizes();
+    let window = if bench.quick { QUICK_WINDOW } else { WINDOW };
+    let seed = bench.seed as u32;
+    let mut casts = Vec::new();
+    for definition in FLEP.into_iter().filter_map(preempt_programs::find) {
+        casts.push(Cast::new(&stage.scheduler, definition, short, seed)?);
+    }
+    let mut rows = Vec::new();
+    let progress = Progress::new("pairs", (longs.len() * (casts.len() - 1)) as u64);
+    for definition in longs {
+        // One at a time: they take gigabytes.
+        casts.push(Cast::new(&stage.scheduler, definition, long, seed)?);
+        let last = casts.len() - 1;
+        for other in 0..last {
+            if casts[other].name == definition.name {
+                continue;
+            }
+            pair(&mut stage, &casts, [other, last], window, bench.quick, &mut rows)?;
+            progress.step();
+        }
+        casts.pop();
+    }
+    stage.scheduler.synchronize()?;
+    Ok(outcome(&rows, stage))
+}
+
+fn pair(
+    stage: &mut Stage,
+    casts: &[Cast],
+    members: [usize; 2],
+    window: Duration,
+    quick: bool,
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    let names = members.map(|cast| casts[cast].name);
+    let one = |cast, weight| Endless { cast, weight, priority: weight as i32 };
+    let both = [one(members[0], WEIGHTS[0]), one(members[1], WEIGHTS[1])];
+    // Of the same scheduler, so that what is lost is lost to sharing.
+    let mut alone = [0.0; 2];
+    for (alone, member) in alone.iter_mut().zip(both) {
+        *alone = stage.endless(Arm::Ours(1), casts, &[member], window)?.runs[0];
+    }
+    let policies = if quick { &OVERHEADS[..1] } else { &OVERHEADS[..] };
+    let ours = (0..policies.len()).map(|policy| (Arm::Ours(1 + policy), Some(OVERHEADS[policy])));
+    let others = [Arm::PlainStreams, Arm::StreamPriorities].map(|arm| (arm, None));
+    for (arm, max_overhead) in others.into_iter().chain(ours) {
+        if !stage.has(arm) {
+            continue;
+        }
+        let found = stage.endless(arm, casts, &both, window)?;
+        let work = [0, 1].map(|member| found.runs[member] / alone[member].max(f64::MIN_POSITIVE));
+        let sum = work[0] + work[1];
+        rows.push(Row {
+            names,
+            arm: arm.name().to_owned(),
+            max_overhead,
+            share: found.share(0),
+            share_of_work: work[0] / sum.max(f64::MIN_POSITIVE),
+            lost: 1.0 - sum,
+            worst: found.worst_share(0, f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1])),
+            yields: found.yields,
+        });
+    }
+    for cast in members {
+        // What was cancelled left pieces; a whole run says that nothing else is wrong.
+        stage.verify(casts, cast)?;
+    }
+    Ok(())
+}
+
+fn outcome(rows: &[Row], stage: Stage) -> Outcome {
+    let of = |most: f64| rows.iter().filter(move |row| row.max_overhead == Some(most));
+    let fair = f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1]);
+    let errors: Vec<f64> =
+        of(MAX_OVERHEAD).filter_map(|row| Some(100.0 * (row.share? - fair).abs())).collect();
+    let lost = |most| mean(&of(most).map(|row| row.lost).collect::<Vec<_>>());
+    let by_overhead: serde_json::Map<String, Value> =
+        OVERHEADS.iter().map(|&most| (digits(100.0 * most), json!(lost(most)))).collect();
+    let summary = json!({
+        "pairs": of(MAX_OVERHEAD).count(),
+        "share_error_points": errors.iter().copied().reduce(f64::max),
+        "share_error_points_mean": mean(&errors),
+        "throughput_lost": lost(MAX_OVERHEAD),
+        "throughput_lost_max": of(MAX_OVERHEAD).map(|row| row.lost).reduce(f64::max),
+        "throughput_lost_by_max_overhead_percent": by_overhead,
+        "kernels": stage.tally.kernels,
+        "block_tasks": stage.tally.block_tasks,
+        "lost": stage.tally.lost,
+        "repeated": stage.tally.repeated,
+    });
+    let mut table = vec![line([
+        "weight 2",
+        "weight 1",
+        "arm",
+        "max. overhead",
+        "share",
+        "share of work",
+        "worst tenth off by",
+        "throughput lost",
+        "yields",
+    ])];
+    let percent = |value: f64| format!("{:.1} %", 100.0 * value);
+    let told = |value: Option<f64>| value.map_or("-".to_owned(), percent);
+    table.extend(rows.iter().map(|row| {
+        line([
+            row.names[0],
+            row.names[1],
+            &row.arm,
+            &told(row.max_overhead),
+            &told(row.share),
+            &percent(row.share_of_work),
+            &told(row.worst),
+            &percent(row.lost),
+            &row.yields.to_string(),
+        ])
+    }));
+    Outcome {
+        about: format!(
+            "Two programs in endless loops for {}, the first one with twice the weight: its share of the SM-time \
+             that both were granted, and of what both did relative to alone; and what is lacking in the sum of \
+             that.",
+            show(WINDOW),
+        ),
+        table,
+        text_columns: 3,
+        rows: rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "weight_2": row.names[0],
+                    "weight_1": row.names[1],
+                    "arm": row.arm,
+                    "max_overhead": row.max_overhead,
+                    "share": row.share,
+                    "share_of_work": row.share_of_work,
+                    "worst_tenth_off_by": row.worst,
+                    "throughput_lost": row.lost,
+                    "yields": row.yields,
+                    "window_us": microseconds(WINDOW),
+                })
+            })
+            .collect(),
+        summary,
+        mistake: stage.tally.mistake,
+    }
+}
