@@ -26,12 +26,14 @@ impl Core {
 
     /// Asks the policy, if something changed.
     pub(super) fn settle(&mut self, now: Duration) {
-        if self.engine.is_unsettled(now) {
-            let start = self.accounts.decides();
-            self.engine.settle(now, &mut self.actions);
-            if let Some(start) = start {
-                self.accounts.decided(start.elapsed());
-            }
+        let decides = self.engine.is_unsettled(now);
+        let start = if decides { self.accounts.decides() } else { None };
+        // Also if the policy has nothing to decide: opaque work may wait for the last block to leave.
+        self.engine.settle(now, &mut self.actions);
+        if let Some(start) = start {
+            self.accounts.decided(start.elapsed());
+        }
+        if decides {
             self.account();
         }
     }
