@@ -46,8 +46,9 @@ struct Row {
 
 /// Measures all pairs.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let policies = OVERHEADS
-        .map(|most| Box::new(Ffs::with_max_overhead(most)) as Box<dyn preempt::policy::Policy>);
+    let policies = OVERHEADS.map(|most| {
+        Box::new(Ffs::with_max_overhead(most).whole_device()) as Box<dyn preempt::policy::Policy>
+    });
     let mut stage = Stage::new(bench, policies.into())?;
     let is_long = |definition: &&Definition| LONG.contains(&definition.name);
     let longs: Vec<_> = bench.programs.iter().copied().filter(is_long).collect();

@@ -27,7 +27,7 @@ pub(crate) struct LaunchSpec {
 impl LaunchSpec {
     /// The SMs that all of it can fill, of a device that has so many.
     pub fn fills(&self, sms: u32) -> u32 {
-        fills(self.tasks, self.blocks_per_sm, sms)
+        fills(self.tasks, sms)
     }
 
     /// How long a launch took that had SMs for `sm_time`, summed over SMs, as if it had had all that it can fill.
@@ -36,9 +36,9 @@ impl LaunchSpec {
     }
 }
 
-/// The SMs that so many block-tasks can fill, of a device that has `sms`.
-pub(crate) fn fills(tasks: u32, blocks_per_sm: u32, sms: u32) -> u32 {
-    tasks.div_ceil(blocks_per_sm).clamp(1, sms)
+/// The SMs that so many block-tasks can use, of a device that has `sms`: with one on each.
+pub(crate) fn fills(tasks: u32, sms: u32) -> u32 {
+    tasks.clamp(1, sms)
 }
 
 /// What became of a launch.
@@ -180,12 +180,12 @@ impl Launch {
 
     /// The SMs that the rest can fill.
     pub fn need(&self, sms: u32) -> u32 {
-        fills(self.remaining(), self.spec.blocks_per_sm, sms)
+        self.remaining().div_ceil(self.spec.blocks_per_sm).clamp(1, sms)
     }
 
     /// The SMs that the rest can use.
     pub fn spread(&self, sms: u32) -> u32 {
-        self.remaining().clamp(1, sms)
+        fills(self.remaining(), sms)
     }
 
     pub fn report(&self) -> LaunchReport {

@@ -462,7 +462,7 @@ impl Engine {
             self.ops[before].next = Some(op);
             let lane = self.ops[before].launch.as_ref().and_then(|launch| launch.lane);
             if let Some(lane) = lane {
-                self.queue_ahead(lane, actions);
+                self.go_on_behind(lane);
             }
         }
         self.release(now, actions);

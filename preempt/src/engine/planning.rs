@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// Has more launches queued in a lane, when there is time.
-    fn go_on_behind(&mut self, lane: LaneIndex) {
+    pub(super) fn go_on_behind(&mut self, lane: LaneIndex) {
         if !self.behind.contains(&lane) {
             self.behind.push_back(lane);
         }
@@ -200,7 +200,7 @@ impl Engine {
     /// Queues a launch behind the last one in a lane, if it waits for nothing but launches that are ahead of it in
     /// that lane. The device starts it when the one before it is done, or lets it leave if that one has left without
     /// being done.
-    pub(super) fn queue_ahead(&mut self, lane: LaneIndex, actions: &mut Vec<Action>) -> bool {
+    fn queue_ahead(&mut self, lane: LaneIndex, actions: &mut Vec<Action>) -> bool {
         let is_enough = self.known > 1 && self.lanes.waiting(lane) >= AHEAD_OF_OTHERS;
         if is_enough || self.is_draining() {
             return false;

@@ -673,6 +673,7 @@ fn a_report_tells_when_what_happened() {
     let first = engine.submit(at(1), submission, &mut actions);
     engine.settle(at(1), &mut actions);
     let second = engine.submit(at(2), submission, &mut actions);
+    engine.go_ahead(at(2), &mut actions);
     let posted = Posted { done: 2, amortize: 1 };
     // Both are done on the device before the host looks.
     for op in [second, first] {

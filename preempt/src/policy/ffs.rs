@@ -40,6 +40,12 @@ impl Ffs {
         let limit = if max_overhead.is_nan() { 0.0 } else { max_overhead };
         Ffs { shares: Shares::new(Turn::Overhead(limit.clamp(0.001, 1.0)), GRACE) }
     }
+
+    /// Without spatial sharing, as in FLEP: whoever's turn it is has the whole device, and pays for all of it. Then
+    /// streams whose launches cannot fill the device have no less of it than their share, nor others more.
+    pub fn whole_device(self) -> Ffs {
+        Ffs { shares: self.shares.whole_device() }
+    }
 }
 
 impl Default for Ffs {

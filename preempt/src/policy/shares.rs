@@ -116,6 +116,12 @@ impl Shares {
         }
     }
 
+    /// Whoever has the turn has the whole device.
+    pub fn whole_device(mut self) -> Shares {
+        self.placement = Placement::whole_device();
+        self
+    }
+
     pub fn arrived(&mut self, now: Duration, launch: Arrival) {
         self.forget(now);
         self.places += 1;

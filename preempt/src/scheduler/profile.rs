@@ -38,7 +38,7 @@ impl Scheduler {
             let shape = stream.shape(&call)?;
             let launch = features(call.kernel(), call.args(), shape.tasks, shape.block);
             let report = stream.launch(call)?.wait()?;
-            let fills = fills(shape.tasks, shape.blocks_per_sm, sms);
+            let fills = fills(shape.tasks, sms);
             Ok(Run { launch, took: report.sm_time / fills })
         };
         calls.into_iter().map(profile).collect()

@@ -56,7 +56,9 @@ impl Stage {
             (Arm::Reordered(policy), _) => {
                 self.endless_scheduled(policy, true, casts, loops, window)
             }
-            (Arm::Ours(policy), _) => self.endless_scheduled(policy, false, casts, loops, window),
+            (Arm::Ours(policy) | Arm::UrgentNative(policy), _) => {
+                self.endless_scheduled(policy, false, casts, loops, window)
+            }
             (Arm::StreamPriorities, None) => anyhow::bail!("the CPU device has no such streams"),
         }
     }

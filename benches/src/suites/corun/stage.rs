@@ -41,6 +41,8 @@ pub enum Arm {
     Reordered(usize),
     /// The policy of this number, which preempts.
     Ours(usize),
+    /// The same, with ordinary grids for the jobs of the highest priority, which nobody preempts.
+    UrgentNative(usize),
 }
 
 /// What became of the jobs of a play.
@@ -126,9 +128,13 @@ impl Stage {
         let played = match (arm, self.gpu) {
             (Arm::PlainStreams | Arm::StreamPriorities, Some(_)) => self.play_raw(arm, casts, jobs),
             (Arm::StreamPriorities, None) => anyhow::bail!("the CPU device has no such streams"),
-            (Arm::PlainStreams, None) => self.play_scheduled(FIFO, true, casts, jobs),
-            (Arm::Reordered(policy), _) => self.play_scheduled(policy, true, casts, jobs),
-            (Arm::Ours(policy), _) => self.play_scheduled(policy, false, casts, jobs),
+            (Arm::PlainStreams, None) => self.play_scheduled(FIFO, |_| true, casts, jobs),
+            (Arm::Reordered(policy), _) => self.play_scheduled(policy, |_| true, casts, jobs),
+            (Arm::Ours(policy), _) => self.play_scheduled(policy, |_| false, casts, jobs),
+            (Arm::UrgentNative(policy), _) => {
+                let most = jobs.iter().map(|job| job.priority).max();
+                self.play_scheduled(policy, |job| Some(job.priority) == most, casts, jobs)
+            }
         }?;
         for job in jobs {
             casts[job.cast].check(arm.name(), &mut self.tally)?;
@@ -139,14 +145,17 @@ impl Stage {
     fn play_scheduled(
         &mut self,
         policy: usize,
-        native: bool,
+        native: impl Fn(&Job) -> bool,
         casts: &[Cast],
         jobs: &[Job],
     ) -> Result<Played> {
         self.lever.pull(policy);
         let mut acts: Vec<Act> = jobs
             .iter()
-            .map(|job| Act::new(self.scheduler.stream(Priority(job.priority)), casts, *job, native))
+            .map(|job| {
+                let stream = self.scheduler.stream(Priority(job.priority));
+                Act::new(stream, casts, *job, native(job))
+            })
             .collect();
         let start = Instant::now();
         while acts.iter().any(|act| act.ended.is_none()) {
@@ -235,6 +244,7 @@ impl Arm {
             Arm::StreamPriorities => "stream priorities",
             Arm::Reordered(_) => "reordered",
             Arm::Ours(_) => "preempt",
+            Arm::UrgentNative(_) => "preempt, urgent ones native",
         }
     }
 }
