@@ -17,7 +17,7 @@ use crate::samples::show;
 const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
 
 /// How long each pair is looked at, and with `--quick`.
-const WINDOW: Duration = Duration::from_millis(250);
+const WINDOW: Duration = Duration::from_millis(150);
 const QUICK_WINDOW: Duration = Duration::from_millis(60);
 
 /// What may be lost to switching, at most.

@@ -35,7 +35,7 @@ const SETTINGS: [&str; 3] = ["sjf", "random", "group"];
 const INTERVAL: f64 = 3.0 / 7.42;
 
 /// Samples of each arm, and with `--quick`.
-const SAMPLES: u32 = 15;
+const SAMPLES: u32 = 10;
 const QUICK_SAMPLES: u32 = 1;
 
 /// Launches of figure 9, each with a random priority from 1 to 9, and the waits between one's end and the next one.
