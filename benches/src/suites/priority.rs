@@ -18,7 +18,7 @@ pub(super) const VICTIMS: [&str; 4] = ["CFD", "NN", "PF", "PL"];
 
 /// Samples of each arm, and with `--quick`.
 const SAMPLES: u32 = 15;
-const QUICK_SAMPLES: u32 = 2;
+const QUICK_SAMPLES: u32 = 1;
 
 /// When the urgent program comes, as shares of the victim's time alone (figure 9). The first one is that of the
 /// 28 pairs (figure 8), at once.
