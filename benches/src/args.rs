@@ -23,7 +23,7 @@ pub struct Args {
     /// Little work: what the tests run. The numbers mean little.
     #[arg(long)]
     pub quick: bool,
-    /// Measures these of the papers' programs only (`MM`, `BFS`, ..), where a suite has them all.
+    /// Measures these of the papers' programs only (`MM`, `BFS`, ..), where a suite has several.
     #[arg(long, value_name = "NAME")]
     pub program: Vec<String>,
     /// Seed of everything that is random: moments, sizes, ranges of SMs.
@@ -61,6 +61,8 @@ pub enum Suite {
     Fairness,
     /// Eleven programs at intervals, with three settings of priorities.
     Mix,
+    /// Pairs of programs, as they were decided, decided again and simulated.
+    Sim,
 }
 
 /// What the kernels run on.

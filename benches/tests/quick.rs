@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn run(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_preempt-bench"));
@@ -18,7 +18,12 @@ fn errors(output: &Output) -> String {
 
 /// What `--quick` writes of a suite, with what holds for all suites checked.
 fn quick(suite: &str) -> Value {
-    let json = quick_with(suite, &[]);
+    quick_of(suite, &[])
+}
+
+/// The same with options.
+fn quick_of(suite: &str, options: &[&str]) -> Value {
+    let json = quick_with(suite, options);
     assert_eq!((&json["summary"]["lost"], &json["summary"]["repeated"]), (&0.into(), &0.into()));
     json
 }
@@ -180,6 +185,175 @@ fn engine_tells_what_a_decision_takes() {
         "decision_p99_us_100000_waiting",
     ];
     assert_numbers(&json["summary"], &keys);
+}
+
+/// The values that a key has, row by row.
+fn column<'a>(rows: &'a [Value], key: &str) -> Vec<&'a str> {
+    rows.iter().map(|row| row[key].as_str().unwrap()).collect()
+}
+
+/// What a suite of co-runs has counted.
+fn assert_all_ran(summary: &Value) {
+    assert!(summary["kernels"].as_u64() > Some(10), "{summary}");
+    assert!(summary["block_tasks"].as_u64() > Some(1000), "{summary}");
+}
+
+#[test]
+fn priority_has_all_arms_for_each_pair_and_delay() {
+    // Only victims are chosen.
+    let json = quick_of("priority", &["--program", "NN", "--program", "MD"]);
+    let rows = json["rows"].as_array().unwrap();
+    let others = ["CFD", "PF", "PL", "MD", "SPMV", "MM", "VA"];
+    let delays = |other: &str| match other {
+        "MM" => &[0.0, 0.25, 0.5, 0.75, 1.1][..],
+        _ => &[0.0],
+    };
+    let cases = others.iter().flat_map(|&other| delays(other).iter().map(move |&at| (other, at)));
+    let cases: Vec<_> = cases.collect();
+    assert_eq!(rows.len(), 4 * cases.len());
+    for (arms, (other, delay)) in rows.chunks(4).zip(cases) {
+        assert_eq!(column(arms, "arm"), ["alone", "plain streams", "preempt", "ceiling"]);
+        for row in arms {
+            assert_eq!((&row["low"], &row["high"]), (&"NN".into(), &other.into()));
+            assert_eq!((&row["samples"], &row["delay_over_low_alone"]), (&1.into(), &delay.into()));
+            assert_numbers(row, &["high_p50_us", "speedup", "yields"]);
+        }
+        assert_eq!(arms[1]["speedup"], 1.0, "it is to plain streams");
+        for (row, runs) in arms.iter().zip([false, true, true, false]) {
+            assert_eq!(row["high_p99_us"].is_number(), runs, "{row}");
+        }
+    }
+    let summary = &json["summary"];
+    assert_eq!(summary["pairs"], 7);
+    let keys =
+        ["mean_speedup", "best_speedup", "mean_ceiling", "best_ceiling", "mean_over_ceiling"];
+    assert_numbers(summary, &keys);
+    for key in ["worst_vs_stream_priority", "mean_vs_stream_priority"] {
+        assert!(summary[key].is_null(), "the CPU device has no such streams");
+    }
+    assert_all_ran(summary);
+    let output = run(&["priority", "--quick", "--program", "MD"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("CFD, NN, PF, PL"), "{}", errors(&output));
+}
+
+#[test]
+fn antt_has_pairs_and_triples() {
+    let json = quick_of("antt", &["--program", "VA"]);
+    let rows = json["rows"].as_array().unwrap();
+    let groups: Vec<_> = rows.chunks(5).collect();
+    for (index, arms) in groups.iter().enumerate() {
+        let names = ["alone", "ceiling", "plain streams", "reordered", "preempt"];
+        assert_eq!(column(arms, "arm"), names);
+        for row in *arms {
+            let programs = row["programs"].as_array().unwrap();
+            assert_eq!((programs.len(), &programs[0]), (2 + index / 3, &"VA".into()));
+            assert_eq!(row["turnaround_p50_us"].as_array().unwrap().len(), programs.len());
+            assert_numbers(row, &["antt", "stp", "samples"]);
+        }
+        let count = if index < 3 { 2.0 } else { 3.0 };
+        assert_eq!((&arms[0]["antt"], &arms[0]["stp"]), (&1.0.into(), &count.into()));
+        arms[2..].iter().for_each(|row| assert_numbers(row, &["makespan_p50_us"]));
+    }
+    let summary = &json["summary"];
+    assert_eq!((&summary["pairs"], &summary["triples"]), (&3.into(), &2.into()));
+    assert_eq!(groups.len(), 3 + 2);
+    for size in ["pairs", "triples"] {
+        let keys = ["gain", "ceiling", "over_ceiling", "gain_reordered"];
+        keys.iter().for_each(|key| assert_numbers(summary, &[&format!("{size}_{key}")]));
+    }
+    assert_numbers(summary, &["stp_over_plain", "makespan_lost"]);
+    assert_all_ran(summary);
+}
+
+#[test]
+fn fairness_has_both_arms_for_each_pair() {
+    let json = quick_of("fairness", &["--program", "NN"]);
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 7);
+    for arms in rows.chunks(2) {
+        assert_eq!(column(arms, "arm"), ["plain streams", "preempt"]);
+        for (row, max_overhead) in arms.iter().zip([Value::Null, 0.1.into()]) {
+            assert_eq!((&row["weight_1"], &row["max_overhead"]), (&"NN".into(), &max_overhead));
+            assert_eq!(row["window_us"], 60_000.0);
+            assert_numbers(row, &["share_of_work", "throughput_lost", "yields"]);
+        }
+        assert!((0.0..=1.0).contains(&arms[1]["share"].as_f64().unwrap()), "{}", arms[1]);
+    }
+    let summary = &json["summary"];
+    assert_eq!(summary["pairs"], 7);
+    let keys = ["share_error_points", "share_error_points_mean", "throughput_lost"];
+    assert_numbers(summary, &keys);
+    assert_numbers(summary, &["throughput_lost_max"]);
+    let by_overhead = &summary["throughput_lost_by_max_overhead_percent"];
+    assert_eq!(by_overhead["10.0"], summary["throughput_lost"]);
+    assert_all_ran(summary);
+}
+
+#[test]
+fn mix_has_three_settings_and_counts_yields_by_priority() {
+    // Among those that take least here.
+    let names = ["MD", "Scan", "Triad", "FFT", "SPMV"];
+    let json = quick_of("mix", &names.map(|name| ["--program", name]).concat());
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3 * 5 + 1);
+    for (arms, setting) in rows.chunks_exact(5).zip(["sjf", "random", "group"]) {
+        let arm_names = [
+            "plain streams",
+            "preempt, static",
+            "preempt, dynamic",
+            "ceiling, static",
+            "ceiling, dynamic",
+        ];
+        assert_eq!(column(arms, "arm"), arm_names);
+        for row in arms {
+            assert_eq!((&row["setting"], &row["programs"]), (&setting.into(), &json!(names)));
+            assert_eq!(row["ntt"].as_array().unwrap().len(), 5);
+            assert_numbers(row, &["antt", "stp"]);
+        }
+        for key in
+            ["antt_change", "stp_gain", "over_ceiling", "antt_over_ceiling", "stp_over_ceiling"]
+        {
+            assert_numbers(&json["summary"], &[&format!("{setting}_{key}")]);
+        }
+    }
+    assert_eq!(rows[15]["wait_ms"], 1);
+    assert_eq!(rows[15]["yields_by_priority"].as_array().unwrap().len(), 9);
+    assert_numbers(&json["summary"], &["scheduling_overhead"]);
+    assert_all_ran(&json["summary"]);
+    let output = run(&["mix", "--quick", "--program", "VA"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("NeuralNet"), "{}", errors(&output));
+}
+
+#[test]
+fn sim_replays_what_was_decided() {
+    let json = quick_of("sim", &["--program", "NN"]);
+    let rows = json["rows"].as_array().unwrap();
+    let seconds = rows.iter().map(|row| row["programs"][1].as_str().unwrap());
+    // Those of equal priority come after those of `priority`.
+    let expected = ["CFD", "PF", "PL", "MD", "MD", "SPMV", "SPMV", "MM", "MM", "VA", "VA"];
+    assert_eq!(seconds.collect::<Vec<_>>(), expected);
+    for row in rows {
+        assert_eq!((&row["programs"][0], &row["samples"]), (&"NN".into(), &2.into()));
+        assert_numbers(row, &["mean_turnaround_error", "yields_mean", "yields_simulated"]);
+        for key in ["alone_p50_us", "alone_simulated_us", "turnaround_p50_us"] {
+            assert_eq!(row[key].as_array().unwrap().len(), 2, "{key}");
+        }
+        let simulated = row["turnaround_simulated_us"].as_array().unwrap();
+        assert!(simulated.iter().all(|time| time.as_f64() > Some(0.0)), "{row}");
+    }
+    let summary = &json["summary"];
+    assert_eq!((&summary["replays_identical"], &summary["pairs"]), (&true.into(), &11.into()));
+    assert!(summary["decisions"].as_u64() > Some(100), "{summary}");
+    let keys = ["mean_turnaround_error", "max_turnaround_error", "mean_turnaround_error_if_free"];
+    assert_numbers(summary, &keys);
+    let keys = ["mean_error_alone", "launch_us", "follow_us", "report_us", "decision_us"];
+    assert_numbers(summary, &keys);
+    assert_all_ran(summary);
+    let output = run(&["sim", "--quick", "--program", "Scan"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("CFD, NN, PF, PL"), "{}", errors(&output));
 }
 
 #[test]

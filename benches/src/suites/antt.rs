@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::samples::{Samples, ratio, show};
 
 /// Those that run on the small input, after a large one.
-const SHORT: [&str; 4] = ["MD", "MM", "SPMV", "VA"];
+pub(super) const SHORT: [&str; 4] = ["MD", "MM", "SPMV", "VA"];
 
 /// Random triples.
 const TRIPLES: usize = 28;

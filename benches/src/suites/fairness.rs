@@ -76,7 +76,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         casts.pop();
     }
     stage.scheduler.synchronize()?;
-    Ok(outcome(&rows, stage))
+    Ok(outcome(&rows, window, stage))
 }
 
 fn pair(
@@ -123,7 +123,7 @@ fn pair(
     Ok(())
 }
 
-fn outcome(rows: &[Row], stage: Stage) -> Outcome {
+fn outcome(rows: &[Row], window: Duration, stage: Stage) -> Outcome {
     let of = |most: f64| rows.iter().filter(move |row| row.max_overhead == Some(most));
     let fair = f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1]);
     let errors: Vec<f64> =
@@ -174,7 +174,7 @@ fn outcome(rows: &[Row], stage: Stage) -> Outcome {
             "Two programs in endless loops for {}, the first one with twice the weight: its share of the SM-time \
              that both were granted, and of what both did relative to alone; and what is lacking in the sum of \
              that.",
-            show(WINDOW),
+            show(window),
         ),
         table,
         text_columns: 3,
@@ -191,7 +191,7 @@ fn outcome(rows: &[Row], stage: Stage) -> Outcome {
                     "worst_tenth_off_by": row.worst,
                     "throughput_lost": row.lost,
                     "yields": row.yields,
-                    "window_us": microseconds(WINDOW),
+                    "window_us": microseconds(window),
                 })
             })
             .collect(),

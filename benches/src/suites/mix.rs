@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use preempt::policy::{DynamicPriority, Policy, StaticPriority};
 use preempt::{Handle, LaunchReport, Stream};
+use preempt_programs::Definition;
 use preempt_record::{digits, microseconds};
 use preempt_tests::Random;
 use serde_json::{Value, json};
@@ -15,8 +16,11 @@ use super::{Bench, Outcome, line};
 use crate::progress::Progress;
 use crate::samples::{Samples, ratio, show};
 
-/// The programs in the order of their requests, and their priorities in each setting (table 2).
-const PROGRAMS: [(&str, [i32; 3]); 11] = [
+/// A program, and its priority in each setting.
+type Member = (&'static str, [i32; 3]);
+
+/// The programs in the order of their requests (table 2).
+const PROGRAMS: [Member; 11] = [
     ("NeuralNet", [1, 2, 2]),
     ("Sort", [4, 17, 2]),
     ("Reduction", [7, 17, 2]),
@@ -82,10 +86,16 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let [size, _] = bench.sizes();
     let samples = if bench.quick { QUICK_SAMPLES } else { SAMPLES };
     let mut casts = Vec::new();
-    for (name, _) in PROGRAMS {
-        let definition = preempt_programs::find(name).context("a program is missing")?;
-        casts.push(Cast::new(&stage.scheduler, definition, size, bench.seed as u32)?);
+    let mut members: Vec<Member> = Vec::new();
+    for member in PROGRAMS {
+        let of_name = |definition: &&&Definition| definition.name == member.0;
+        if let Some(definition) = bench.programs.iter().find(of_name) {
+            casts.push(Cast::new(&stage.scheduler, definition, size, bench.seed as u32)?);
+            members.push(member);
+        }
     }
+    let all = PROGRAMS.map(|(name, _)| name).join(", ");
+    ensure!(casts.len() > 1, "`--program` names less than two of {all}");
     let progress = Progress::new("rounds", u64::from(samples) + 1 + WAITS.len() as u64);
     let mut alone = vec![Samples::default(); casts.len()];
     let job = |cast: usize, at, priority| Job { cast, at, priority };
@@ -100,7 +110,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         let interval = mean.mul_f64(INTERVAL);
         for (index, setting) in settings.iter_mut().enumerate() {
             let jobs: Vec<Job> = (0..casts.len())
-                .map(|cast| job(cast, interval * cast as u32, PROGRAMS[cast].1[index]))
+                .map(|cast| job(cast, interval * cast as u32, members[cast].1[index]))
                 .collect();
             for (_, arm, times) in &mut setting.arms {
                 let played = stage.play(*arm, &casts, &jobs)?;
@@ -116,7 +126,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let interval = alone.iter().sum::<Duration>().mul_f64(INTERVAL / alone.len() as f64);
     for (index, setting) in settings.iter_mut().enumerate() {
         let jobs: Vec<_> = (0..casts.len())
-            .map(|cast| (interval * cast as u32, alone[cast], PROGRAMS[cast].1[index]))
+            .map(|cast| (interval * cast as u32, alone[cast], members[cast].1[index]))
             .collect();
         let [of_static, of_dynamic] = policies();
         setting.ceilings = [ceiling(of_static, &jobs)?, ceiling(of_dynamic, &jobs)?];
@@ -133,7 +143,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         progress.step();
     }
     stage.scheduler.synchronize()?;
-    Ok(outcome(&settings, &alone, &evictions, stage))
+    Ok(outcome(&members, &settings, &alone, &evictions, stage))
 }
 
 /// A program that is run again some time after it has ended.
@@ -240,6 +250,7 @@ impl Setting {
 }
 
 fn outcome(
+    members: &[Member],
     settings: &[Setting],
     alone: &[Duration],
     evictions: &[Evictions],
@@ -297,7 +308,7 @@ fn outcome(
                 "antt": antt,
                 "stp": stp,
                 "makespan_p50_us": makespan.map(microseconds),
-                "programs": PROGRAMS.map(|(name, _)| name),
+                "programs": members.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
                 "alone_p50_us": alone.iter().map(|&time| microseconds(time)).collect::<Vec<_>>(),
                 "ntt": ntt,
             }));

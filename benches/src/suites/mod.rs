@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use preempt::policy::Policy;
-use preempt::{Device, Scheduler, SignalPath};
+use preempt::{Device, Scheduler, SchedulerBuilder, SignalPath};
 use preempt_programs::Definition;
 use preempt_raw::Gpu;
 use preempt_tests::Random;
@@ -25,6 +25,7 @@ mod mix;
 mod overhead;
 mod prediction;
 mod priority;
+mod sim;
 mod spatial;
 mod storm;
 mod verify;
@@ -86,6 +87,7 @@ impl Suite {
             Suite::Antt => "antt",
             Suite::Fairness => "fairness",
             Suite::Mix => "mix",
+            Suite::Sim => "sim",
         }
     }
 
@@ -105,7 +107,8 @@ impl Suite {
             | Suite::Priority
             | Suite::Antt
             | Suite::Fairness
-            | Suite::Mix => (processors.saturating_sub(1).clamp(2, 8), 1),
+            | Suite::Mix
+            | Suite::Sim => (processors.saturating_sub(1).clamp(2, 8), 1),
             // So many that one, two and all of them are different.
             Suite::Spatial => (processors.saturating_sub(1).clamp(4, 8), 1),
         }
@@ -131,6 +134,7 @@ impl Suite {
             (Suite::Antt, _) => antt::run(bench),
             (Suite::Fairness, _) => fairness::run(bench),
             (Suite::Mix, _) => mix::run(bench),
+            (Suite::Sim, _) => sim::run(bench),
             (Suite::Overhead, Some(gpu)) => cuda::overhead::run(bench, gpu),
             (Suite::Overhead, None) => overhead::run(bench),
         }
@@ -160,9 +164,21 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
+        Ok(self.spinning_builder(policy, spin).signal_path(path).build()?)
+    }
+
+    /// The same as [`Bench::spinning_scheduler`], which records what it decides.
+    fn recording_scheduler(
+        &self,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<Scheduler> {
+        Ok(self.spinning_builder(policy, spin).record(true).build()?)
+    }
+
+    fn spinning_builder(&self, policy: impl Policy + 'static, spin: Duration) -> SchedulerBuilder {
         let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
-        let builder = builder.kernels(KERNELS).kernels(PROGRAMS).signal_path(path);
-        Ok(builder.spin(spin).busy_poll(true).build()?)
+        builder.kernels(KERNELS).kernels(PROGRAMS).spin(spin).busy_poll(true)
     }
 }
 

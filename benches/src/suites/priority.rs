@@ -14,15 +14,15 @@ use crate::progress::Progress;
 use crate::samples::{Samples, geometric_mean, ratio, show, show_ratio};
 
 /// Those that run on the large input, with a low priority.
-const VICTIMS: [&str; 4] = ["CFD", "NN", "PF", "PL"];
+pub(super) const VICTIMS: [&str; 4] = ["CFD", "NN", "PF", "PL"];
 
 /// Samples of each arm, and with `--quick`.
 const SAMPLES: u32 = 15;
-const QUICK_SAMPLES: u32 = 2;
+const QUICK_SAMPLES: u32 = 1;
 
 /// When the urgent program comes, as shares of the victim's time alone (figure 9). The first one is that of the
 /// 28 pairs (figure 8), at once.
-const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
+pub(super) const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
 
 /// `Hpf` among the stage's policies.
 const HPF: usize = 1;
@@ -82,7 +82,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
 }
 
 /// With whom the delay is swept.
-fn sweep_partner(victim: &str) -> &'static str {
+pub(super) fn sweep_partner(victim: &str) -> &'static str {
     if victim == "PF" { "SPMV" } else { "MM" }
 }
 

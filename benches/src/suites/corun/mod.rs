@@ -1,4 +1,4 @@
-//! Programs that run at the same time: what `priority`, `antt`, `fairness` and `mix` share.
+//! Programs that run at the same time: what `priority`, `antt`, `fairness`, `mix` and `sim` share.
 //!
 //! | file | what is in it |
 //! | --- | --- |
@@ -20,7 +20,7 @@ pub use cast::Cast;
 pub use ceiling::ceiling;
 pub use endless::Endless;
 pub use metrics::{Turnarounds, antt, mean, stp};
-pub use stage::{Arm, Job, Stage};
+pub use stage::{Arm, Job, Played, Stage};
 
 /// FLEP's programs (table 1).
 pub const FLEP: [&str; 8] = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA"];

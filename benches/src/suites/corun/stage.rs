@@ -54,6 +54,17 @@ pub struct Played {
     pub makespan: Duration,
     /// Of all launches of all jobs, where the scheduler ran them.
     pub yields: u64,
+    /// For each job, where the scheduler ran them.
+    pub runs: Vec<Run>,
+}
+
+/// A job as the scheduler ran it.
+#[derive(Debug)]
+pub struct Run {
+    /// The number of its stream, which no other run has.
+    pub stream: u32,
+    /// Of its launches, in order.
+    pub reports: Vec<LaunchReport>,
 }
 
 /// A device with a scheduler that has many policies.
@@ -83,9 +94,22 @@ impl Stage {
     pub fn new(bench: &Bench, policies: Vec<Box<dyn Policy>>) -> Result<Stage> {
         let fifo: Box<dyn Policy> = Box::new(preempt::policy::Fifo::new());
         let (switch, lever) = Switch::new(std::iter::once(fifo).chain(policies).collect());
-        let scheduler = bench.spinning_scheduler(switch, SPIN)?;
+        Ok(Stage::of(bench, bench.spinning_scheduler(switch, SPIN)?, lever))
+    }
+
+    /// Takes the device, and records what this policy decides, which it does in every `Arm::Ours`.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler says.
+    pub fn recording(bench: &Bench, policy: impl Policy + 'static) -> Result<Stage> {
+        // A lever of nothing.
+        Ok(Stage::of(bench, bench.recording_scheduler(policy, SPIN)?, Lever::default()))
+    }
+
+    fn of(bench: &Bench, scheduler: Scheduler, lever: Lever) -> Stage {
         let tally = Tally::default();
-        Ok(Stage { scheduler, lever, gpu: bench.gpu, raw_streams: Vec::new(), tally })
+        Stage { scheduler, lever, gpu: bench.gpu, raw_streams: Vec::new(), tally }
     }
 
     /// Whether the device has what the arm needs.
@@ -169,10 +193,20 @@ impl Stage {
         }
         self.scheduler.synchronize()?;
         self.lever.pull(FIFO);
-        acts.iter().flat_map(|act| &act.reports).for_each(|report| self.tally.report(report));
+        for act in &acts {
+            let cast = &casts[act.job.cast];
+            for (report, call) in act.reports.iter().zip(cast.steps()) {
+                self.tally.report(report);
+                let tasks = call.grid_dim().count() as u32;
+                self.tally.count(cast.name, &[report.tasks], &[tasks]);
+            }
+        }
         let yields = acts.iter().flat_map(|act| &act.reports).map(|report| report.yields);
+        let yields = yields.map(u64::from).sum();
         let times = acts.iter().map(|act| (act.started, act.ended.unwrap_or_default()));
-        Ok(Played::new(times.collect(), yields.map(u64::from).sum()))
+        let times = times.collect();
+        let run = |act: Act| Run { stream: act.stream.id(), reports: act.reports };
+        Ok(Played::new(times, yields, acts.into_iter().map(run).collect()))
     }
 
     /// The level of the raw stream of each job.
@@ -207,7 +241,7 @@ impl Stage {
             std::hint::spin_loop();
         }
         let times = times.into_iter().map(|(a, b)| (a.unwrap_or_default(), b.unwrap_or_default()));
-        Ok(Played::new(times.collect(), 0))
+        Ok(Played::new(times.collect(), 0, Vec::new()))
     }
 
     /// A raw stream of each level for each of so many jobs.
@@ -250,11 +284,11 @@ impl Arm {
 }
 
 impl Played {
-    fn new(times: Vec<(Duration, Duration)>, yields: u64) -> Played {
+    fn new(times: Vec<(Duration, Duration)>, yields: u64, runs: Vec<Run>) -> Played {
         let first = times.iter().map(|(start, _)| *start).min().unwrap_or_default();
         let last = times.iter().map(|(_, end)| *end).max().unwrap_or_default();
         let turnaround = times.iter().map(|(start, end)| end.saturating_sub(*start)).collect();
-        Played { turnaround, makespan: last.saturating_sub(first), yields }
+        Played { turnaround, makespan: last.saturating_sub(first), yields, runs }
     }
 }
 

@@ -1,0 +1,93 @@
+//! Looks at the launches that a policy decides about.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use preempt::LaunchId;
+use preempt::policy::{Arrival, DeviceView, Plan, Policy};
+
+/// A policy that is looked at. What it decides is the same, so its decisions can be replayed without the watch.
+pub struct Watch<P> {
+    policy: P,
+    /// Launches that came since the last plan.
+    fresh: Vec<Arrival>,
+    notes: Notes,
+}
+
+/// What was seen since the last look.
+#[derive(Clone, Default)]
+pub struct Notes(Arc<Mutex<Vec<Note>>>);
+
+/// A launch when it was first planned. One that was queued on the device, and over before a policy heard of it, has
+/// none.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    pub stream: u32,
+    pub tasks: u32,
+    /// The SMs that it could fill.
+    pub need: u32,
+    /// How long it was expected to take to yield: the mean of what its kernel took before.
+    pub yield_overhead: Duration,
+}
+
+impl Notes {
+    /// What was seen since the last call.
+    pub fn take(&self) -> Vec<Note> {
+        std::mem::take(&mut self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Note>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: Policy> Watch<P> {
+    pub fn new(policy: P) -> (Watch<P>, Notes) {
+        let notes = Notes::default();
+        (Watch { policy, fresh: Vec::new(), notes: notes.clone() }, notes)
+    }
+}
+
+impl<P: Policy> Policy for Watch<P> {
+    fn name(&self) -> &str {
+        self.policy.name()
+    }
+
+    fn admits(&mut self, now: Duration, launch: &Arrival, device: &dyn DeviceView) -> bool {
+        self.policy.admits(now, launch, device)
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.fresh.push(launch);
+        self.policy.arrived(now, launch);
+    }
+
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        self.policy.changed(now, launch);
+    }
+
+    fn yielded(&mut self, now: Duration, launch: LaunchId) {
+        self.policy.yielded(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.policy.departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        let mut notes = self.notes.lock();
+        for Arrival { id, stream, tasks, .. } in self.fresh.drain(..) {
+            let (need, yield_overhead) = (device.need(id), device.yield_overhead(id));
+            // 0 if it is over.
+            if need > 0 {
+                notes.push(Note { stream, tasks, need, yield_overhead });
+            }
+        }
+        drop(notes);
+        self.policy.assign(now, device, plan);
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.policy.wake()
+    }
+}
