@@ -40,111 +40,98 @@ pub(crate) mod effisha {
 /// The papers' figures, ours, and what they would be if preemption cost nothing: headings, then a line for each.
 /// The first column is text. `None` for suites whose papers have none here.
 pub fn comparison(results: &Value) -> Option<Vec<Vec<String>>> {
-    let summary = |key: &str| results["summary"][key].as_f64();
-    let times = |value: f64| digits(value) + "x";
-    let percent = |value: f64| format!("{:.1} %", 100.0 * value);
-    let change = |value: f64| format!("{:+.1} %", 100.0 * value);
+    let summary = Summary(&results["summary"]);
     let (paper, lines) = match results["suite"].as_str()? {
-        "priority" => {
-            let speedup = |what, paper, here, ceiling| {
-                line(what, times(paper), summary(here).map(times), summary(ceiling).map(times))
-            };
-            let mean = "urgent program faster, mean";
-            let best = "urgent program faster, best";
-            (
-                FLEP,
-                vec![
-                    speedup(mean, flep::SPEEDUP, "mean_speedup", "mean_ceiling"),
-                    speedup(best, flep::BEST_SPEEDUP, "best_speedup", "best_ceiling"),
-                ],
-            )
-        }
-        "antt" => {
-            let gain = |what, paper, here, ceiling| {
-                line(what, times(paper), summary(here).map(times), summary(ceiling).map(times))
-            };
-            let reordered = summary("triples_gain_reordered").map(times);
-            let lost = summary("makespan_lost").map(percent);
-            (
-                FLEP,
-                vec![
-                    gain("ANTT lower, pairs", flep::PAIRS_GAIN, "pairs_gain", "pairs_ceiling"),
-                    gain(
-                        "ANTT lower, triples",
-                        flep::TRIPLES_GAIN,
-                        "triples_gain",
-                        "triples_ceiling",
-                    ),
-                    line(
-                        "ANTT lower, triples reordered",
-                        times(flep::TRIPLES_GAIN_REORDERED),
-                        reordered,
-                        None,
-                    ),
-                    line(
-                        "throughput lost (here: makespan)",
-                        percent(flep::PAIRS_LOSS),
-                        lost,
-                        Some(percent(0.0)),
-                    ),
-                ],
-            )
-        }
-        "fairness" => {
-            let share = mean_share(&results["rows"]).map(percent);
-            let lost = summary("throughput_lost").map(percent);
-            let paper_lost = format!("about {}", percent(flep::MAX_OVERHEAD));
-            (
-                FLEP,
-                vec![
-                    line(
-                        "share of weight 2, mean",
-                        percent(flep::SHARE),
-                        share,
-                        Some(percent(flep::SHARE)),
-                    ),
-                    line("throughput lost, 10 % allowed", paper_lost, lost, Some(percent(0.0))),
-                ],
-            )
-        }
-        "prediction" => {
-            let error = |what, paper: Option<f64>, here| {
-                let paper = paper.map_or_else(|| "-".to_owned(), percent);
-                line(what, paper, summary(here).map(percent), None)
-            };
-            (
-                FLEP,
-                vec![
-                    error("error, mean", Some(flep::ERROR), "mean_error"),
-                    error("error, worst program", Some(flep::WORST_ERROR), "worst_program_error"),
-                    error("error of online learning, mean", None, "online_mean_error"),
-                ],
-            )
-        }
-        "mix" => {
-            let mut lines = Vec::new();
-            for (setting, antt, stp) in effisha::SETTINGS {
-                let of = |key| summary(&format!("{setting}_{key}"));
-                let here = of("antt_change");
-                let free = here.zip(of("antt_over_ceiling"));
-                let free = free.map(|(here, reached)| (1.0 + here) * reached - 1.0);
-                let what = format!("ANTT, {setting}");
-                lines.push(line(&what, change(antt), here.map(change), free.map(change)));
-                let here = of("stp_gain");
-                let free = here.zip(of("stp_over_ceiling")).map(|(here, reached)| here / reached);
-                let what = format!("STP, {setting}");
-                lines.push(line(&what, times(stp), here.map(times), free.map(times)));
-            }
-            let paper = format!("< {}", percent(effisha::MAX_OVERHEAD));
-            let here = summary("scheduling_overhead").map(percent);
-            lines.push(line("scheduling overhead", paper, here, Some(percent(0.0))));
-            (EFFISHA, lines)
-        }
+        "priority" => (FLEP, priority(&summary)),
+        "antt" => (FLEP, antt(&summary)),
+        "fairness" => (FLEP, fairness(&summary, &results["rows"])),
+        "prediction" => (FLEP, prediction(&summary)),
+        "mix" => (EFFISHA, mix(&summary)),
         _ => return None,
     };
     let here = format!("here, {}", results["device"].as_str().unwrap_or("unknown device"));
     let headings = ["", paper, &here, "if preemption were free"].map(str::to_owned).to_vec();
     Some([vec![headings], lines].concat())
+}
+
+fn priority(summary: &Summary) -> Vec<Vec<String>> {
+    let faster = |what, paper, here, ceiling| {
+        line(what, times(paper), summary.tell(here, times), summary.tell(ceiling, times))
+    };
+    vec![
+        faster("urgent program faster, mean", flep::SPEEDUP, "mean_speedup", "mean_ceiling"),
+        faster("urgent program faster, best", flep::BEST_SPEEDUP, "best_speedup", "best_ceiling"),
+    ]
+}
+
+fn antt(summary: &Summary) -> Vec<Vec<String>> {
+    let lower = |what, paper, here, ceiling| {
+        line(what, times(paper), summary.tell(here, times), summary.tell(ceiling, times))
+    };
+    let reordered = summary.tell("triples_gain_reordered", times);
+    let lost = summary.tell("makespan_lost", percent);
+    vec![
+        lower("ANTT lower, pairs", flep::PAIRS_GAIN, "pairs_gain", "pairs_ceiling"),
+        lower("ANTT lower, triples", flep::TRIPLES_GAIN, "triples_gain", "triples_ceiling"),
+        line("ANTT lower, triples reordered", times(flep::TRIPLES_GAIN_REORDERED), reordered, None),
+        // The paper's figure is for pairs; ours is of pairs and triples.
+        line("throughput lost (here: makespan)", percent(flep::PAIRS_LOSS), lost, nothing()),
+    ]
+}
+
+fn fairness(summary: &Summary, rows: &Value) -> Vec<Vec<String>> {
+    let fair = percent(flep::SHARE);
+    let lost = format!("about {}", percent(flep::MAX_OVERHEAD));
+    let share = mean_share(rows).map(percent);
+    vec![
+        line("share of weight 2, mean", fair.clone(), share, Some(fair)),
+        line(
+            "throughput lost, 10 % allowed",
+            lost,
+            summary.tell("throughput_lost", percent),
+            nothing(),
+        ),
+    ]
+}
+
+fn prediction(summary: &Summary) -> Vec<Vec<String>> {
+    let error = |what, paper, here| line(what, paper, summary.tell(here, percent), None);
+    vec![
+        error("error, mean", percent(flep::ERROR), "mean_error"),
+        error("error, worst program", percent(flep::WORST_ERROR), "worst_program_error"),
+        error("error of online learning, mean", "-".to_owned(), "online_mean_error"),
+    ]
+}
+
+fn mix(summary: &Summary) -> Vec<Vec<String>> {
+    let settings = effisha::SETTINGS.into_iter().flat_map(|(setting, antt, stp)| {
+        let of = |key| summary.number(&format!("{setting}_{key}"));
+        let (our_antt, our_stp) = (of("antt_change"), of("stp_gain"));
+        let free_antt = our_antt.zip(of("antt_over_ceiling"));
+        let free_antt = free_antt.map(|(ours, reached)| (1.0 + ours) * reached - 1.0);
+        let free_stp = our_stp.zip(of("stp_over_ceiling")).map(|(ours, reached)| ours / reached);
+        let names = ["ANTT", "STP"].map(|name| format!("{name}, {setting}"));
+        [
+            line(&names[0], change(antt), our_antt.map(change), free_antt.map(change)),
+            line(&names[1], times(stp), our_stp.map(times), free_stp.map(times)),
+        ]
+    });
+    let paper = format!("< {}", percent(effisha::MAX_OVERHEAD));
+    let here = summary.tell("scheduling_overhead", percent);
+    settings.chain([line("scheduling overhead", paper, here, nothing())]).collect()
+}
+
+/// What a suite's results come to.
+struct Summary<'a>(&'a Value);
+
+impl Summary<'_> {
+    fn number(&self, key: &str) -> Option<f64> {
+        self.0[key].as_f64()
+    }
+
+    fn tell(&self, key: &str, how: fn(f64) -> String) -> Option<String> {
+        self.number(key).map(how)
+    }
 }
 
 /// What the policy gave the program of weight 2, with what FLEP allows to be lost.
@@ -153,6 +140,23 @@ fn mean_share(rows: &Value) -> Option<f64> {
     let of_ours = rows.filter(|row| row["max_overhead"].as_f64() == Some(flep::MAX_OVERHEAD));
     let shares: Vec<f64> = of_ours.filter_map(|row| row["share"].as_f64()).collect();
     (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
+}
+
+fn times(value: f64) -> String {
+    digits(value) + "x"
+}
+
+fn percent(value: f64) -> String {
+    format!("{:.1} %", 100.0 * value)
+}
+
+fn change(value: f64) -> String {
+    format!("{:+.1} %", 100.0 * value)
+}
+
+/// What is lost where preemption is free.
+fn nothing() -> Option<String> {
+    Some(percent(0.0))
 }
 
 fn line(what: &str, paper: String, here: Option<String>, ceiling: Option<String>) -> Vec<String> {
