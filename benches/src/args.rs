@@ -32,6 +32,9 @@ pub struct Args {
     /// Writes the results as JSON.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Draws the results as SVG; `preempt-plot` draws them later, from the JSON.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// What is measured.

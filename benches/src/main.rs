@@ -20,6 +20,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use preempt::Device;
+use preempt_plot::papers;
 use preempt_programs::{ALL, Definition};
 use preempt_raw::Gpu;
 use preempt_record::{Record, hardware, table};
@@ -38,9 +39,13 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    // Before anything runs, so that nobody waits for results that cannot be drawn or written.
+    if args.svg.is_some() {
+        preempt_plot::ensure_picture(args.suite.name())?;
+    }
     let (device, gpu) = device(args)?;
-    // Before anything runs, so that nobody waits for results that cannot be written.
     let out = args.out.as_deref().map(create).transpose()?;
+    let svg = args.svg.as_deref().map(create).transpose()?;
     let (name, driver) = (device.properties().name.clone(), device.properties().driver.clone());
     // Not `println!`: it panics where nobody reads on.
     let mut stdout = io::stdout();
@@ -51,10 +56,15 @@ fn run(args: &Args) -> Result<()> {
     let outcome = args.suite.run(&bench)?;
     let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
     writeln!(stdout, "{about}\n\n{}", table(&lines, text_columns))?;
-    if let Some((mut file, path)) = out {
-        let record = Record { suite: args.suite.name(), device: name, driver, rows, summary };
-        let text = serde_json::to_string_pretty(&record.json())? + "\n";
-        file.write_all(text.as_bytes()).with_context(|| cannot_write(path))?;
+    let record = Record { suite: args.suite.name(), device: name, driver, rows, summary }.json();
+    if let Some(lines) = papers::comparison(&record) {
+        writeln!(stdout, "{}", table(&lines, 1))?;
+    }
+    if let Some(out) = out {
+        write(out, &(serde_json::to_string_pretty(&record)? + "\n"))?;
+    }
+    if let Some(svg) = svg {
+        write(svg, &preempt_plot::picture(&record)?.svg()?)?;
     }
     match mistake {
         Some(mistake) => bail!("the results are wrong: {mistake}"),
@@ -94,6 +104,10 @@ fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
 fn create(path: &Path) -> Result<(File, &Path)> {
     let file = File::create(path).with_context(|| cannot_write(path))?;
     Ok((file, path))
+}
+
+fn write((mut file, path): (File, &Path), text: &str) -> Result<()> {
+    file.write_all(text.as_bytes()).with_context(|| cannot_write(path))
 }
 
 fn cannot_write(path: &Path) -> String {

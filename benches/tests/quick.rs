@@ -42,9 +42,10 @@ fn quick_with(suite: &str, options: &[&str]) -> Value {
     for key in ["device", "hardware", "date", "command"] {
         assert!(json[key].is_string(), "{key}");
     }
-    // A heading and a line for each row, below an empty line.
+    // A heading and a line for each row, between empty lines.
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    let lines = table.lines().skip_while(|line| !line.is_empty()).filter(|line| !line.is_empty());
+    let is_full = |line: &&str| !line.is_empty();
+    let lines = table.lines().skip_while(is_full).skip(1).take_while(is_full);
     assert_eq!(lines.count(), 1 + json["rows"].as_array().unwrap().len(), "{table}");
     json
 }
@@ -153,8 +154,9 @@ fn overhead_compares_both_kinds_of_launch() {
 
 #[test]
 fn prediction_has_both_errors_of_each_program() {
-    let json =
-        quick_with("prediction", &["--program", "MM", "--program", "VA", "--program", "Scan"]);
+    let options =
+        ["--program", "MM", "--program", "VA", "--program", "Scan", "--svg", "prediction.svg"];
+    let json = quick_with("prediction", &options);
     let rows = json["rows"].as_array().unwrap();
     let names: Vec<_> = rows.iter().map(|row| row["program"].as_str().unwrap()).collect();
     assert_eq!(names, ["MM", "VA"], "the sizes of others do not vary");
@@ -164,6 +166,8 @@ fn prediction_has_both_errors_of_each_program() {
         assert_numbers(row, &keys);
     }
     assert_numbers(&json["summary"], &["mean_error", "online_mean_error", "worst_program_error"]);
+    let picture = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prediction.svg");
+    assert!(fs::read_to_string(picture).unwrap().starts_with("<svg"));
     let output = run(&["prediction", "--quick", "--program", "Scan"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("SPMV"), "{}", errors(&output));
@@ -424,6 +428,14 @@ fn a_file_that_cannot_be_written_is_an_error_before_anything_runs() {
     let output = run(&["launch", "--quick", "--out", "no/such/folder/results.json"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("cannot write no/such/folder/results.json"));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_picture_that_there_is_not_is_an_error_before_anything_runs() {
+    let output = run(&["launch", "--quick", "--svg", "launch.svg"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("no picture of the suite `launch`"), "{}", errors(&output));
     assert!(output.stdout.is_empty());
 }
 
