@@ -43,8 +43,13 @@ fn has(texts: &[String], expected: &[&str]) {
 #[test]
 fn priority_has_a_bar_for_each_pair_and_arm_and_lines_over_the_delay() {
     let row = |low: &str, high: &str, arm: &str, delay: f64, speedup: f64| json!({ "low": low, "high": high, "arm": arm, "delay_over_low_alone": delay, "speedup": speedup });
-    let arms =
-        [("plain streams", 1.0), ("stream priorities", 3.0), ("preempt", 9.0), ("ceiling", 12.0)];
+    let arms = [
+        ("plain streams", 1.0),
+        ("stream priorities", 3.0),
+        ("preempt", 9.0),
+        ("preempt, urgent ones native", 10.0),
+        ("ceiling", 12.0),
+    ];
     let mut rows = Vec::new();
     for high in ["MM", "VA", "MD"] {
         rows.extend(arms.map(|(arm, speedup)| row("CFD", high, arm, 0.0, speedup)));

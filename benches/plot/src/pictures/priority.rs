@@ -17,7 +17,9 @@ struct Row {
     speedup: Option<f64>,
 }
 
-const ARMS: [&str; 3] = ["preempt", "stream priorities", "ceiling"];
+/// The one that the summary is about.
+const OURS: &str = "preempt, urgent ones native";
+const ARMS: [&str; 4] = [OURS, "preempt", "stream priorities", "ceiling"];
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
     let rows: Vec<Row> = parse(rows)?;
@@ -73,7 +75,7 @@ fn delay_lines(rows: &[Row]) -> Vec<Line> {
         let name = pair.join(" ");
         let free = format!("{name}, ceiling");
         [
-            line(index, pair, "preempt", name, LineStyle::Solid),
+            line(index, pair, OURS, name, LineStyle::Solid),
             line(index, pair, "ceiling", free, LineStyle::Dashed),
         ]
     });
