@@ -109,7 +109,11 @@ fn fairness_has_shares_and_a_point_for_each_loss() {
     let mut rows = Vec::new();
     for pair in [["MM", "CFD"], ["VA", "CFD"]] {
         rows.push(row(pair, "plain streams", None, None));
-        rows.extend([0.1, 0.02, 0.2].map(|most| row(pair, "preempt", Some(most), Some(0.67))));
+        // Only what FLEP has is in the first panel.
+        rows.extend(
+            [0.02, 0.1, 0.2]
+                .map(|most| row(pair, "preempt", Some(most), (most == 0.1).then_some(0.67))),
+        );
     }
     let results = results("fairness", rows, json!({ "throughput_lost": 0.05 }));
     let (bars, texts) = svg_of(&results);
@@ -170,10 +174,13 @@ fn mix_has_three_settings_and_evictions() {
 
 #[test]
 fn values_that_no_axis_can_have_are_left_out() {
-    let row = |program: &str, error: f64| json!({ "programs": [program, "VA"], "arm": program, "antt": error });
-    let rows = vec![row("preempt", 0.0)];
-    let error = picture(&results("antt", rows, json!({}))).unwrap().svg().unwrap_err();
-    assert!(error.to_string().contains("nothing to draw"), "{error}");
+    let row = |arm: &str, speedup: f64| json!({ "low": "CFD", "high": "MM", "arm": arm, "delay_over_low_alone": 0.0, "speedup": speedup });
+    let zero = row("preempt", 0.0);
+    let error = picture(&results("priority", vec![zero.clone()], json!({}))).unwrap().svg();
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("nothing to draw"), "{error}");
+    let (bars, _) = svg_of(&results("priority", vec![zero, row("ceiling", 3.0)], json!({})));
+    assert_eq!(bars, [1]);
 }
 
 #[test]
