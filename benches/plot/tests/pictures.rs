@@ -55,7 +55,7 @@ fn priority_has_a_bar_for_each_pair_and_arm_and_lines_over_the_delay() {
         rows.extend(arms.map(|(arm, speedup)| row("CFD", high, arm, 0.0, speedup)));
     }
     let (bars, texts) = svg_of(&results("priority", rows.clone(), json!({})));
-    assert_eq!(bars, [3, 3, 3]);
+    assert_eq!(bars, [3, 3, 3, 3]);
     has(
         &texts,
         &["a device; a machine; c0ffee; 2026-01-01", "CFD MM", "CFD VA", "stream priorities"],
@@ -65,7 +65,7 @@ fn priority_has_a_bar_for_each_pair_and_arm_and_lines_over_the_delay() {
 
     rows.extend(arms.map(|(arm, _)| row("CFD", "MM", arm, 1.1, 1.0)));
     let (bars, texts) = svg_of(&results("priority", rows.clone(), json!({})));
-    assert_eq!(bars, [3, 3, 3], "delayed pairs have lines");
+    assert_eq!(bars, [3, 3, 3, 3], "delayed pairs have lines");
     has(&texts, &["The urgent one later", "CFD MM, ceiling"]);
 
     // The CPU device has no stream priorities.
