@@ -214,16 +214,17 @@ fn priority_has_all_arms_for_each_pair_and_delay() {
     };
     let cases = others.iter().flat_map(|&other| delays(other).iter().map(move |&at| (other, at)));
     let cases: Vec<_> = cases.collect();
-    assert_eq!(rows.len(), 4 * cases.len());
-    for (arms, (other, delay)) in rows.chunks(4).zip(cases) {
-        assert_eq!(column(arms, "arm"), ["alone", "plain streams", "preempt", "ceiling"]);
+    let names = ["alone", "plain streams", "preempt", "preempt, urgent ones native", "ceiling"];
+    assert_eq!(rows.len(), names.len() * cases.len());
+    for (arms, (other, delay)) in rows.chunks(names.len()).zip(cases) {
+        assert_eq!(column(arms, "arm"), names);
         for row in arms {
             assert_eq!((&row["low"], &row["high"]), (&"NN".into(), &other.into()));
             assert_eq!((&row["samples"], &row["delay_over_low_alone"]), (&1.into(), &delay.into()));
             assert_numbers(row, &["high_p50_us", "speedup", "yields"]);
         }
         assert_eq!(arms[1]["speedup"], 1.0, "it is to plain streams");
-        for (row, runs) in arms.iter().zip([false, true, true, false]) {
+        for (row, runs) in arms.iter().zip([false, true, true, true, false]) {
             assert_eq!(row["high_p99_us"].is_number(), runs, "{row}");
         }
     }
@@ -232,6 +233,7 @@ fn priority_has_all_arms_for_each_pair_and_delay() {
     let keys =
         ["mean_speedup", "best_speedup", "mean_ceiling", "best_ceiling", "mean_over_ceiling"];
     assert_numbers(summary, &keys);
+    assert_numbers(summary, &["mean_speedup_all_preemptible"]);
     for key in ["worst_vs_stream_priority", "mean_vs_stream_priority"] {
         assert!(summary[key].is_null(), "the CPU device has no such streams");
     }
