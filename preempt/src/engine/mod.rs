@@ -8,16 +8,17 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-use preempt_device::abi::{Posted, Signal, SmRange};
+use preempt_device::abi::{Posted, SmRange};
 use slotmap::{SlotMap, new_key_type};
 
 use crate::device::LaneCount;
 use crate::error::caught;
-use crate::policy::{Arrival, Plan, Policy, Priority, Urgency};
+use crate::policy::{Arrival, Plan, Policy, Urgency};
 use crate::recording::{Recording, Step};
 
 mod controls;
 mod ending;
+mod interface;
 mod lanes;
 mod launch;
 mod ledger;
@@ -32,6 +33,9 @@ mod urgency;
 use controls::Controls;
 pub(crate) use controls::{ControlIndex, ControlUse};
 use ending::outcome;
+pub(crate) use interface::{
+    Action, After, Change, CohortOrder, Event, Grant, Outcome, Refusal, Submission, Whose,
+};
 pub(crate) use lanes::LaneIndex;
 use lanes::Lanes;
 use launch::Launch;
@@ -59,143 +63,6 @@ impl fmt::Debug for LaunchId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LaunchId({:?})", self.0.0)
     }
-}
-
-/// A launch or copy that a stream takes in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Submission<'a> {
-    pub stream: u32,
-    /// The kernel's name; what a copy is called.
-    pub name: &'static str,
-    pub uses: &'a [Use],
-    /// An operation that it waits for besides, wherever that one is.
-    pub after: Option<OpKey>,
-    pub urgency: Urgency,
-    /// `None` for a copy, and for opaque work.
-    pub launch: Option<LaunchSpec>,
-    /// `None` for a copy, and for a launch.
-    pub opaque: Option<Opaque>,
-}
-
-/// What happened.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
-    /// Every block of a cohort has left; together they ran `done` block-tasks.
-    CohortOut { op: OpKey, slot: u8, posted: Posted },
-    /// The device did not take a cohort.
-    Refused { op: OpKey, slot: u8 },
-    /// A copy is over, or opaque work with all that it has put on the device.
-    CopyDone { op: OpKey },
-    /// A launch or copy went wrong. The device still reports when it is out or over.
-    Fault { op: OpKey },
-    /// Somebody does not want the result any more.
-    Cancel { op: OpKey },
-    /// A launch, or all of a stream that are not over, are more urgent now, or less.
-    Change { of: Whose, change: Change },
-    /// Nobody wants any result any more.
-    Close,
-    /// The device is gone, with everything that was on it. What is submitted later fails at once.
-    Lost,
-}
-
-/// Whom a change concerns.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Whose {
-    Launch(OpKey),
-    Stream(u32),
-}
-
-/// What of its urgency changes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Change {
-    Priority(Priority),
-    Weight(u32),
-    Deadline(Option<Duration>),
-}
-
-/// What has to be done, in this order.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Action {
-    /// Launch a cohort.
-    Launch(CohortOrder),
-    /// Write a lane's signal word.
-    Signal { lane: LaneIndex, signal: Signal },
-    /// Start a copy, or opaque work.
-    Copy { op: OpKey },
-    /// Tell whoever waits. Once for each operation.
-    Finish { op: OpKey, outcome: Outcome },
-    /// The device does not need the operation's arguments any more. Once, and last.
-    Retire { op: OpKey },
-}
-
-/// A cohort to launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CohortOrder {
-    pub op: OpKey,
-    pub lane: LaneIndex,
-    pub control: ControlUse,
-    pub slot: u8,
-    pub ticket: u32,
-    /// What the slot's word is before the cohort.
-    pub left: u64,
-    pub signal: Signal,
-    /// Whether it is the launch's whole grid, as an ordinary one.
-    pub native: bool,
-    pub blocks: u32,
-    pub workers: u32,
-    /// How many of the launch's first tasks nobody claims, since its first cohort's blocks start with them.
-    pub handed: u32,
-    /// Whether it is that first cohort.
-    pub is_first: bool,
-    /// Set if the launch before in the stream may not have ended.
-    pub after: Option<After>,
-}
-
-/// The cohort that another one was queued behind: until its slot's word is `left`, which says that its
-/// launch is done, the other one does nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct After {
-    pub control: ControlIndex,
-    pub slot: u8,
-    pub left: u64,
-}
-
-/// A launch has other SMs than before.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
-    pub op: OpKey,
-    pub at: Duration,
-    pub range: SmRange,
-    /// Whether it has none because it needs none any more.
-    pub is_over: bool,
-}
-
-/// How an operation ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
-    Done(LaunchReport),
-    Cancelled {
-        done: u32,
-    },
-    /// It went wrong on the device.
-    Failed,
-    /// It was not started: this kernel had failed and left a buffer in pieces.
-    InputLost {
-        kernel: &'static str,
-    },
-    /// The policy did not admit it.
-    NotAdmitted,
-    /// The engine was closed.
-    Closed {
-        done: u32,
-    },
-}
-
-/// Why a policy was replaced.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Refusal {
-    pub policy: String,
-    pub reason: String,
 }
 
 #[derive(Debug)]

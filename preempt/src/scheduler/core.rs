@@ -2,12 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::ptr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Divisor, Post, Posted, share_bits};
+use preempt_device::abi::{Post, Posted};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
@@ -19,16 +18,15 @@ use super::forecast::Forecast;
 use super::handle::Completion;
 use super::lock;
 use super::opaque::OpaqueJob;
-use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Native, Report};
+use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Report};
 use crate::engine::{
-    Action, After, Change, CohortOrder, ControlIndex, Engine, Event, LaunchSpec, OpKey, Outcome,
-    Refusal, Submission, Use, Whose,
+    Action, Change, CohortOrder, Engine, Event, LaunchSpec, OpKey, Refusal, Submission, Use, Whose,
 };
-use crate::error::Error;
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
 
+mod acts;
 mod notes;
 
 /// What other threads ask of the core.
@@ -149,9 +147,6 @@ const CHUNK_TIME: Duration = Duration::from_micros(7);
 /// H200 takes for an atomic addition to the same word.
 const CLAIM_TIME: Duration = Duration::from_nanos(5);
 
-/// The most block-tasks in such a chunk.
-const MAX_CHUNK: u32 = 1024;
-
 /// A cohort on the device.
 #[derive(Clone, Copy)]
 struct Out {
@@ -205,8 +200,6 @@ pub(super) struct Core {
     out: Vec<(Out, Posted)>,
     news: News,
     in_flight: Arc<InFlight>,
-    /// When the policy wants to be asked again.
-    wake: Option<Duration>,
     closed: bool,
     retired: bool,
 }
@@ -226,6 +219,7 @@ impl Turn for Core {
             return News::default();
         }
         self.news.happened = !messages.is_empty();
+        let wake = self.engine.wake();
         // Once, so that the policy's clock never goes back.
         let now = self.start.elapsed();
         self.take_reports(now);
@@ -243,7 +237,9 @@ impl Turn for Core {
                         Target::Launch(of) => of.op.get().copied().map(Whose::Launch),
                     };
                     let change = match change {
-                        Change::Deadline(due) => Change::Deadline(due.map(|due| now + due)),
+                        Change::Deadline(due) => {
+                            Change::Deadline(due.map(|due| now.saturating_add(due)))
+                        }
                         other => other,
                     };
                     if let Some(of) = of {
@@ -280,8 +276,7 @@ impl Turn for Core {
             }
             self.act(now);
         }
-        let wake = self.engine.wake();
-        self.news.wake_changed = std::mem::replace(&mut self.wake, wake) != wake;
+        self.news.wake_changed = self.engine.wake() != wake;
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
         if is_busy != was_busy {
@@ -329,7 +324,6 @@ impl Core {
             out: Vec::new(),
             news: News::default(),
             in_flight,
-            wake: None,
             closed: false,
             retired: false,
         }
@@ -340,7 +334,8 @@ impl Core {
         match (self.engine.is_busy(), self.closed) {
             (true, _) => {
                 let now = self.start.elapsed();
-                Rest::Busy(self.wake.map_or(Duration::MAX, |wake| wake.saturating_sub(now)))
+                let wake = self.engine.wake();
+                Rest::Busy(wake.map_or(Duration::MAX, |wake| wake.saturating_sub(now)))
             }
             (false, false) => Rest::Idle,
             (false, true) => {
@@ -377,7 +372,7 @@ impl Core {
             },
             urgency: match &job.work {
                 Work::Launch { due, .. } => {
-                    Urgency { deadline: due.map(|due| now + due), ..job.urgency }
+                    Urgency { deadline: due.map(|due| now.saturating_add(due)), ..job.urgency }
                 }
                 _ => job.urgency,
             },
@@ -481,197 +476,5 @@ impl Core {
         });
         // None was started meanwhile: that comes of actions.
         self.errands = errands;
-    }
-
-    fn fault(&mut self, now: Duration, op: OpKey, message: Arc<str>) {
-        if let Some(work) = self.jobs.get_mut(op) {
-            work.fault.get_or_insert(message);
-        }
-        self.engine.handle(now, Event::Fault { op }, &mut self.actions);
-    }
-
-    /// Carries out the engine's actions, and those that come of them.
-    fn act(&mut self, now: Duration) {
-        self.account();
-        while !self.actions.is_empty() {
-            let mut actions = std::mem::take(&mut self.actions);
-            for action in actions.drain(..) {
-                match action {
-                    Action::Launch(order) => {
-                        match self.launch(now, order) {
-                            // The device will report that, and then this launch ends with all others.
-                            Ok(()) | Err(Error::ContextLost { .. }) => {}
-                            Err(error) => {
-                                let CohortOrder { op, slot, .. } = order;
-                                self.fault(now, op, error.to_string().into());
-                                let out = Event::Refused { op, slot };
-                                self.engine.handle(now, out, &mut self.actions);
-                            }
-                        }
-                    }
-                    Action::Signal { lane, signal } => {
-                        self.tell(now, lane, signal);
-                        self.device.inner.backend.signal(lane, signal);
-                    }
-                    Action::Copy { op } => match self
-                        .jobs
-                        .get_mut(op)
-                        .map(|work| &mut work.job.work)
-                    {
-                        Some(Work::Copy { copy, .. }) => {
-                            // SAFETY: the job owns both places until the copy is done.
-                            unsafe { self.device.inner.backend.copy(op, *copy) };
-                        }
-                        Some(Work::Errand(errand)) => {
-                            errand.start();
-                            self.errands.push((op, errand.clone()));
-                        }
-                        Some(Work::Marker { .. }) => {
-                            self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
-                        }
-                        Some(Work::Opaque(job)) => {
-                            if self.cohorts.is_empty() {
-                                // What it loads may wait for all that runs, the device's own blocks included.
-                                self.device.inner.backend.rest();
-                            }
-                            if !job.start(op) {
-                                self.fault(now, op, "its thread has ended".into());
-                                self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
-                            }
-                        }
-                        Some(Work::Launch { .. }) | None => {}
-                    },
-                    Action::Finish { op, outcome } => {
-                        self.learn(now, op, outcome);
-                        self.finish(op, outcome);
-                    }
-                    Action::Retire { op } => {
-                        let Some(work) = self.jobs.remove(op) else { continue };
-                        if let Some(drops) = work.drops {
-                            self.device.inner.backend.give_back_drops(drops, work.is_done);
-                        }
-                        self.news.retired.push(work.job);
-                    }
-                }
-            }
-            self.account();
-            if self.actions.is_empty() {
-                self.actions = actions;
-            }
-        }
-    }
-
-    fn launch(&mut self, now: Duration, order: CohortOrder) -> Result<(), Error> {
-        let memory = self.control(order.control.control)?;
-        let backend = &self.device.inner.backend;
-        let Some(InWork {
-            job: Job { work: Work::Launch { grid, extents, amortize, spec, .. }, .. },
-            drops,
-            waited,
-            ..
-        }) = self.jobs.get_mut(order.op)
-        else {
-            return Ok(());
-        };
-        *waited |= order.lane >= backend.lanes().normal;
-        // SAFETY: the device keeps posts as long as it lives; a slot is below COHORT_SLOTS.
-        let post = unsafe { &raw const (*memory.posts)[usize::from(order.slot)] };
-        if order.native {
-            let (extents, tasks, ticket) = (*extents, spec.tasks, order.ticket);
-            let native = Native { extents, tasks, post, ticket };
-            backend.launch_native(order.op, order.lane, grid, native)?;
-            self.cohorts.push(Out { order, post, launched: now, told: None });
-            return Ok(());
-        }
-        if drops.is_none() {
-            *drops = Some(backend.take_drops()?);
-        }
-        let (after, after_word) = match order.after {
-            None => (ptr::null(), 0),
-            Some(After { control, slot, left }) => {
-                let before = self.controls[control as usize].control;
-                // SAFETY: the device keeps control blocks as long as it lives, and a slot is below
-                // COHORT_SLOTS.
-                (unsafe { &raw const (*before).left[usize::from(slot)] }, left)
-            }
-        };
-        let (amortize, pace, crowd) = match *amortize {
-            Amortize::Auto => (MAX_CHUNK, self.pace, order.workers.saturating_mul(self.claim_time)),
-            Amortize::Tasks(tasks) => (tasks, 0, 0),
-        };
-        let cohort = Cohort {
-            control: memory.control,
-            // SAFETY: as above, and a parity is 0 or 1.
-            claims: unsafe {
-                &raw const (*memory.control).claims[usize::from(order.control.parity)]
-            },
-            // The device knows.
-            lane: ptr::null(),
-            post,
-            drops: drops.map_or(ptr::null(), |Drops(list)| list),
-            signal: order.signal,
-            after,
-            after_word,
-            left: order.left,
-            grid: *extents,
-            row: Divisor::new(extents[0]),
-            layer: Divisor::new(extents[1]),
-            tasks: spec.tasks,
-            ticket: order.ticket,
-            blocks: order.blocks,
-            amortize,
-            pace,
-            share_bits: share_bits(order.workers),
-            crowd,
-            handed: order.handed,
-            is_first: order.is_first,
-            slot: order.slot,
-            barrier: true,
-        };
-        backend.launch(order.op, order.lane, grid, cohort)?;
-        self.cohorts.push(Out { order, post, launched: now, told: None });
-        Ok(())
-    }
-
-    fn control(&mut self, index: ControlIndex) -> Result<ControlMemory, Error> {
-        while self.controls.len() <= index as usize {
-            self.controls.push(self.device.inner.backend.new_control()?);
-        }
-        Ok(self.controls[index as usize])
-    }
-
-    fn finish(&mut self, op: OpKey, outcome: Outcome) {
-        let Some(InWork { job, fault, is_done, .. }) = self.jobs.get_mut(op) else { return };
-        *is_done = matches!(outcome, Outcome::Done(_));
-        let kernel = job.name;
-        let tasks = match &job.work {
-            Work::Launch { spec, .. } => spec.tasks,
-            _ => 0,
-        };
-        let is_over = match &job.work {
-            Work::Errand(errand) => errand.end().is_some(),
-            _ => true,
-        };
-        let result = match outcome {
-            Outcome::Done(_) if !is_over => Err(Error::SchedulerDropped { done: 0, tasks }),
-            Outcome::Done(report) => Ok(report),
-            Outcome::NotAdmitted => {
-                let policy = self.engine.policy_name().into();
-                Err(Error::NotAdmitted { kernel, policy })
-            }
-            Outcome::Cancelled { done } => Err(Error::Cancelled { done, tasks }),
-            Outcome::Closed { done } => Err(Error::SchedulerDropped { done, tasks }),
-            Outcome::InputLost { kernel } => Err(Error::InputLost { kernel }),
-            Outcome::Failed if self.lost.is_some() => {
-                let message = self.lost.clone().unwrap_or_default();
-                Err(Error::ContextLost { message })
-            }
-            Outcome::Failed => {
-                let message = fault.take().unwrap_or_else(|| "for an unknown reason".into());
-                Err(Error::KernelFailed { kernel, message })
-            }
-        };
-        // At once: those who spin need not wait until others have got what they waited for.
-        self.news.wakers.extend(job.completion.complete(result));
     }
 }

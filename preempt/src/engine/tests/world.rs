@@ -1,13 +1,16 @@
 //! A model device that does everything in its own time, and holds each action of the engine to its word.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use preempt_device::abi::{Posted, departures};
+use preempt_device::abi::{Posted, Signal, departures};
 use preempt_device::host::Access;
 
 use super::super::*;
-use crate::policy::{DeviceView, Priority, Urgency};
+use crate::policy::{Priority, Urgency};
+
+mod checks;
+
+use checks::{Heard, Listening};
 
 /// Few, so that launches have to wait for them.
 pub const LANES: LaneCount = LaneCount { normal: 3, urgent: 2, chains: 2 };
@@ -297,78 +300,8 @@ impl World {
         self.check_signals(on_device);
     }
 
-    /// Opaque work that needs the device alone has it.
-    fn check_alone(&mut self, key: OpKey) {
-        let Some(opaque) = self.op(key).opaque else { return };
-        let is_opaque =
-            |(op, model): &&(OpKey, ModelOp)| model.opaque.is_some() && self.copies.contains(op);
-        let beside = self.ops.iter().filter(is_opaque).count();
-        if self.needs_all(opaque) {
-            assert!(self.cohorts.is_empty() && beside == 0, "{opaque:?} has the device alone");
-        }
-    }
-
     fn needs_all(&self, Opaque { name, variant, exclusive }: Opaque) -> bool {
         exclusive || !self.known_opaque.contains(&(name, variant))
-    }
-
-    /// What has a place in the order is as urgent as the most urgent of all that wait for it, and the policy knows.
-    fn check_inheritance(&self) {
-        if self.engine.over.is_some() {
-            return;
-        }
-        // The last one first, so that each finds those that wait for it done.
-        let mut waiting: Vec<(&ModelOp, Urgency)> = Vec::new();
-        for (key, op) in self.ops.iter().rev().filter(|(key, _)| self.engine.is_in_order(*key)) {
-            let mut expected = match op.finished {
-                Some(_) => Urgency { priority: Priority(i32::MIN), ..Urgency::default() },
-                None => op.urgency,
-            };
-            for (model, urgency) in &waiting {
-                let conflicts = |a: &Use, b: &Use| {
-                    let both_read = a.access == Access::Read && b.access == Access::Read;
-                    a.buffer == b.buffer && !both_read
-                };
-                let shares = op.uses.iter().any(|a| model.uses.iter().any(|b| conflicts(a, b)));
-                if shares || model.stream == op.stream || model.after == Some(*key) {
-                    expected.priority = expected.priority.max(urgency.priority);
-                    let deadlines = [expected.deadline, urgency.deadline];
-                    expected.deadline = deadlines.into_iter().flatten().min();
-                }
-            }
-            // Nobody inherits a weight.
-            let engine = &self.engine.ops[*key];
-            expected.weight = engine.urgency.weight;
-            assert_eq!(engine.effective, expected, "{key:?}, {op:?}");
-            if engine.launch.as_ref().is_some_and(|launch| launch.arrival.is_some())
-                && self.engine.refusal.is_none()
-            {
-                let heard = self.heard.with(|heard| heard.get(&LaunchId(*key)).copied());
-                let heard = heard.map(|arrival| {
-                    let Arrival { priority, weight, deadline, .. } = arrival;
-                    Urgency { priority, weight, deadline }
-                });
-                assert_eq!(heard, Some(expected), "{key:?}");
-            }
-            waiting.push((op, expected));
-        }
-    }
-
-    /// Whoever lost an SM and is not finished was told to leave it, in the first cohorts.
-    fn check_signals(&mut self, on_device: usize) {
-        let now = self.engine.ledger.owners().iter().map(|owner| owner.map(|id| id.0)).collect();
-        let before = std::mem::replace(&mut self.owners, now);
-        for (sm, (before, now)) in before.into_iter().zip(self.owners.clone()).enumerate() {
-            let Some(loser) = before.filter(|_| before != now) else { continue };
-            if self.op(loser).finished.is_none() {
-                let cohorts = self.cohorts[..on_device].iter();
-                let obeys = |cohort: &&Cohort| cohort.order.op == loser && !cohort.order.native;
-                for cohort in cohorts.filter(obeys) {
-                    let range = self.word(cohort).range();
-                    assert!(!range.contains(sm as u32), "{cohort:?} keeps SM {sm}");
-                }
-            }
-        }
     }
 
     /// The word that a cohort obeys.
@@ -491,57 +424,6 @@ impl World {
         }
     }
 
-    /// Each SM has at most one owner, who has it in his range, and none has an SM that is not in it. No SM is without an
-    /// owner while a launch has none, or could fill one more that is beside its own.
-    fn check_books(&self) {
-        let engine = &self.engine;
-        let owners = engine.ledger.owners();
-        for (key, launch) in
-            engine.ops.iter().filter_map(|(key, op)| Some((key, op.launch.as_ref()?)))
-        {
-            for sm in 0..self.sms {
-                let owns = owners[sm as usize] == Some(LaunchId(key));
-                assert_eq!(launch.range.contains(sm), owns, "{key:?} and SM {sm}: {launch:?}");
-            }
-        }
-        let is_built_in = engine.refusal.is_some() || self.work_conserving;
-        // Opaque work may wait for the device, or have it alone.
-        let is_exempt = !is_built_in || engine.is_draining();
-        if is_exempt || owners.iter().all(Option::is_some) {
-            return;
-        }
-        for launch in engine.ops.values().filter_map(|op| op.launch.as_ref()) {
-            if launch.arrival.is_none() {
-                continue;
-            }
-            let has = ledger::count(launch.range, self.sms);
-            assert!(has > 0, "an SM is idle, and {launch:?} waits");
-            if has < launch.need(self.sms) {
-                let (lo, hi) = (launch.range.lo() as usize, launch.range.hi() as usize);
-                let before = lo.checked_sub(1).map(|sm| owners[sm]);
-                let beside = [before, owners.get(hi).copied()];
-                assert!(!beside.contains(&Some(None)), "an idle SM beside {launch:?}: {owners:?}");
-            }
-        }
-    }
-
-    /// With static priorities, the most urgent launch has all that it can fill.
-    fn check_urgency(&self) {
-        let launches =
-            self.engine.ops.values().filter_map(|op| Some((op.launch.as_ref()?, op.effective)));
-        let known = launches.filter(|(launch, _)| launch.arrival.is_some());
-        let most = known.clone().map(|(_, urgency)| urgency.priority).max();
-        // Of those, the policy knows which one comes first.
-        let mut first = known.filter(|(_, urgency)| Some(urgency.priority) == most);
-        if let (Some((launch, _)), None) = (first.next(), first.next())
-            && !self.engine.is_draining()
-            && self.engine.policy_name == "static priority"
-        {
-            let has = (0..self.sms).filter(|&sm| launch.range.contains(sm)).count() as u32;
-            assert!(has >= launch.need(self.sms), "{launch:?}");
-        }
-    }
-
     /// One block of one cohort goes one step: gets an SM, runs a task, or leaves.
     pub fn step_cohort(&mut self, index: usize) {
         if !self.cohorts[index].at_head {
@@ -632,59 +514,4 @@ fn over(op: &ModelOp) -> bool {
     // One that was cancelled before it started still keeps its place, but touches nothing. One that
     // is done on the device may not have been reported.
     op.finished.is_some() || op.tasks > 0 && op.done == op.tasks
-}
-
-/// What a policy heard of launches that it knows.
-#[derive(Clone, Debug, Default)]
-pub struct Heard(Arc<Mutex<HashMap<LaunchId, Arrival>>>);
-
-impl Heard {
-    fn with<R>(&self, look: impl FnOnce(&mut HashMap<LaunchId, Arrival>) -> R) -> R {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// A policy, and what it hears.
-struct Listening {
-    policy: Box<dyn Policy>,
-    heard: Heard,
-}
-
-impl Policy for Listening {
-    fn name(&self) -> &str {
-        self.policy.name()
-    }
-
-    fn admits(&mut self, now: Duration, launch: &Arrival, device: &dyn DeviceView) -> bool {
-        self.policy.admits(now, launch, device)
-    }
-
-    fn arrived(&mut self, now: Duration, launch: Arrival) {
-        let before = self.heard.with(|heard| heard.insert(launch.id, launch));
-        assert!(before.is_none(), "it arrives once");
-        self.policy.arrived(now, launch);
-    }
-
-    fn changed(&mut self, now: Duration, launch: Arrival) {
-        let before = self.heard.with(|heard| heard.insert(launch.id, launch));
-        assert!(before.is_some(), "it has arrived");
-        self.policy.changed(now, launch);
-    }
-
-    fn yielded(&mut self, now: Duration, launch: LaunchId) {
-        self.policy.yielded(now, launch);
-    }
-
-    fn departed(&mut self, now: Duration, launch: LaunchId) {
-        assert!(self.heard.with(|heard| heard.remove(&launch)).is_some(), "it has arrived");
-        self.policy.departed(now, launch);
-    }
-
-    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        self.policy.assign(now, device, plan);
-    }
-
-    fn wake(&self) -> Option<Duration> {
-        self.policy.wake()
-    }
 }

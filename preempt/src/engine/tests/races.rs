@@ -1,0 +1,478 @@
+//! Launches, lanes and cohorts: what happens in which order, case by case.
+
+use super::world::{LANES, World};
+use super::*;
+use crate::policy::Ffs;
+
+#[test]
+fn an_urgent_launch_takes_what_it_needs_and_gives_it_back() {
+    let mut world = World::new(8, 1, StaticPriority::new());
+    let batch = world.submit(0, 0, 1000, &[]);
+    world.submit(1, 5, 2, &[]);
+    let range = |world: &World, op| world.engine.ops[op].launch.as_ref().map(|launch| launch.range);
+    assert_eq!(range(&world, batch), Some(SmRange::new(2, 8)), "spatial: two SMs of eight");
+    // The urgent cohort came second.
+    while world.cohorts.iter().any(|cohort| cohort.order.op != batch) {
+        for index in (0..world.cohorts.len()).rev() {
+            world.step_cohort(index);
+        }
+    }
+    assert_eq!(range(&world, batch), Some(SmRange::new(0, 8)), "it grew back");
+    world.run_out();
+    let Some(Outcome::Done(report)) = world.op(batch).finished else { panic!("done") };
+    assert_eq!((report.tasks, report.yields), (1000, 1));
+    assert!(report.resumes > 0);
+}
+
+#[test]
+fn a_cancelled_launch_stops_at_its_next_yield() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let op = world.submit(0, 0, 1000, &[]);
+    (0..10).for_each(|_| world.step_cohort(0));
+    world.handle(Event::Cancel { op });
+    world.run_out();
+    let Some(Outcome::Cancelled { done }) = world.op(op).finished else { panic!("cancelled") };
+    assert!((1..20).contains(&done), "{done}");
+}
+
+#[test]
+fn a_launch_with_every_slot_in_use_grows_when_one_is_free() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let batch = world.submit(0, 0, 1000, &[]);
+    (0..2).for_each(|_| world.step_cohort(0));
+    // Each urgent launch takes SM 0 or 1 before the blocks that resume the batch get there.
+    let uncovered = |world: &World| {
+        let launch = world.engine.ops[batch].launch.as_ref().expect("a launch");
+        world.engine.ledger.uncovered(launch.range)
+    };
+    while uncovered(&world) == 0 {
+        let urgent = world.submit(1, 1, 1, &[]);
+        while world.op(urgent).finished.is_none() {
+            world.step_cohort(0);
+            if let Some(index) = world.cohorts.iter().position(|c| c.order.op == urgent) {
+                world.step_cohort(index);
+            }
+        }
+    }
+    let resumed = world.cohorts.len();
+    while world.cohorts.len() == resumed {
+        world.step_cohort(1);
+    }
+    assert_eq!(uncovered(&world), 0);
+    world.run_out();
+}
+
+#[test]
+fn the_least_urgent_launch_yields() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let middle = world.submit(0, 5, 1, &[]);
+    let low = world.submit(1, 0, 1, &[]);
+    world.submit(2, 9, 1, &[]);
+    let range = |op| world.engine.ops[op].launch.as_ref().map(|launch| launch.range);
+    assert_eq!(range(middle), Some(SmRange::new(0, 1)), "it stays where it is");
+    assert_eq!(range(low), Some(SmRange::EMPTY));
+    world.run_out();
+}
+
+#[test]
+fn launches_of_equal_priority_run_in_order() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let first = world.submit(0, 1, 100, &[]);
+    let second = world.submit(1, 1, 100, &[]);
+    assert!(world.op(first).started && !world.op(second).started);
+    world.run_out();
+}
+
+#[test]
+fn what_a_failed_kernel_wrote_is_lost_until_it_is_overwritten() {
+    let write = |overwrites| Use { buffer: BufferId::Own(0), access: Access::Write, overwrites };
+    let read = Use { buffer: BufferId::Own(0), access: Access::Read, overwrites: false };
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let failing = world.submit(0, 0, 1, &[write(false)]);
+    let before = world.submit(1, 0, 1, &[read]);
+    world.op(failing).failed = true;
+    world.handle(Event::Fault { op: failing });
+    world.run_out();
+    let after = world.submit(2, 0, 1, &[read]);
+    let upload = world.submit(2, 0, 0, &[write(true)]);
+    let fine = world.submit(1, 0, 1, &[read]);
+    world.run_out();
+    let lost = Some(Outcome::InputLost { kernel: "model" });
+    assert_eq!(world.op(failing).finished, Some(Outcome::Failed));
+    assert_eq!((world.op(before).finished, world.op(after).finished), (lost, lost));
+    assert!(matches!(world.op(upload).finished, Some(Outcome::Done(_))));
+    assert!(matches!(world.op(fine).finished, Some(Outcome::Done(_))));
+}
+
+#[test]
+fn a_cancelled_launch_keeps_its_place_in_the_stream() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    world.submit(0, 0, 10, &[]);
+    // A copy, so that what comes after it is not queued on the device.
+    world.submit(0, 0, 0, &[]);
+    let cancelled = world.submit(0, 0, 10, &[]);
+    let last = world.submit(0, 0, 10, &[]);
+    world.handle(Event::Cancel { op: cancelled });
+    assert_eq!(world.op(cancelled).finished, Some(Outcome::Cancelled { done: 0 }));
+    // `start` checks that the first one is over.
+    world.run_out();
+    assert!(world.op(last).started && !world.op(cancelled).started);
+}
+
+#[test]
+fn launches_of_a_stream_are_queued_behind_one_another() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let ops: Vec<OpKey> = (0..20).map(|_| world.submit(0, 0, 4, &[])).collect();
+    assert_eq!(world.queued_ahead, lanes::QUEUED_AHEAD - 1);
+    assert!(world.cohorts.iter().all(|cohort| cohort.order.lane == 0));
+    world.run_out();
+    assert_eq!((world.queued_ahead, world.bounced), (19, 0));
+    for op in ops {
+        let Some(Outcome::Done(report)) = world.op(op).finished else { panic!("done") };
+        assert_eq!((report.tasks, report.yields, report.resumes), (4, 0, 0));
+    }
+}
+
+#[test]
+fn what_is_queued_behind_a_launch_that_yields_leaves_and_comes_again() {
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let first = world.submit(0, 0, 4, &[]);
+    let second = world.submit(0, 0, 4, &[]);
+    world.step_cohort(0);
+    let urgent = world.submit(1, 1, 1, &[]);
+    world.run_out();
+    assert!(world.bounced > 0);
+    for op in [first, second, urgent] {
+        assert!(matches!(world.op(op).finished, Some(Outcome::Done(_))));
+    }
+}
+
+#[test]
+fn a_launch_behind_one_of_another_stream_is_not_queued_ahead() {
+    let write = [Use { buffer: BufferId::Own(0), access: Access::Write, overwrites: false }];
+    let mut world = World::new(2, 1, StaticPriority::new());
+    world.submit(0, 0, 1, &write);
+    world.submit(1, 0, 1, &[]);
+    world.submit(1, 0, 1, &write);
+    assert_eq!(world.queued_ahead, 0);
+    world.run_out();
+}
+
+#[test]
+fn a_launch_that_is_queued_ahead_and_cancelled_leaves_at_once() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let first = world.submit(0, 0, 1000, &[]);
+    let cancelled = world.submit(0, 0, 10, &[]);
+    (0..10).for_each(|_| world.step_cohort(0));
+    world.handle(Event::Cancel { op: cancelled });
+    while world.op(cancelled).finished.is_none() {
+        // What was there first gets room first.
+        (0..world.cohorts.len()).for_each(|_| world.step_cohort(0));
+    }
+    assert_eq!(world.op(cancelled).finished, Some(Outcome::Cancelled { done: 0 }));
+    assert!(world.op(first).finished.is_none(), "it did not wait for the first one");
+    world.run_out();
+    assert!(matches!(world.op(first).finished, Some(Outcome::Done(_))));
+}
+
+#[test]
+fn a_small_launch_leaves_the_rest_of_the_device_to_others() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    world.submit(0, 1, 4, &[]);
+    let small = world.submit(0, 1, 1, &[]);
+    let other = world.submit(1, 0, 100, &[]);
+    let is_known = |world: &World| {
+        world.engine.ops[small].launch.as_ref().is_some_and(|launch| launch.arrival.is_some())
+    };
+    while !is_known(&world) {
+        world.step_cohort(0);
+    }
+    let owners = world.engine.ledger.owners();
+    let count = |op| owners.iter().filter(|owner| **owner == Some(LaunchId(op))).count();
+    assert_eq!((count(small), count(other)), (1, 3));
+    world.run_out();
+}
+
+#[test]
+fn a_lost_device_ends_everything() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    for stream in 0..3 {
+        world.submit(stream, stream as i32, 10, &[]);
+        world.submit(stream, 0, 0, &[]);
+        world.submit(stream, 0, 3, &[]);
+    }
+    (0..5).for_each(|_| world.step_cohort(0));
+    let before = world.ops.len();
+    world.cohorts.clear();
+    world.copies.clear();
+    world.ops.iter_mut().for_each(|(_, op)| op.failed |= op.finished.is_none());
+    world.engine.handle(world.now, Event::Lost, &mut world.actions);
+    world.act();
+    assert!(!world.engine.is_busy());
+    let late = world.engine.submit(
+        world.now,
+        Submission {
+            stream: 0,
+            name: "late",
+            uses: &[],
+            after: None,
+            urgency: Urgency::default(),
+            launch: None,
+            opaque: None,
+        },
+        &mut world.actions,
+    );
+    let refused = |action: &Action| matches!(action, Action::Finish { op, outcome: Outcome::Failed } if *op == late);
+    assert!(world.actions.iter().any(refused), "{:?}", world.actions);
+    assert_eq!(world.retired.len(), before);
+}
+
+/// Grants the first launch one range after the other.
+struct Script(Vec<SmRange>, Option<LaunchId>);
+
+impl Policy for Script {
+    fn name(&self) -> &str {
+        "script"
+    }
+
+    fn arrived(&mut self, _: Duration, launch: Arrival) {
+        self.1.get_or_insert(launch.id);
+    }
+
+    fn departed(&mut self, _: Duration, _: LaunchId) {}
+
+    fn assign(&mut self, _: Duration, _: &dyn DeviceView, plan: &mut Plan) {
+        let range = if self.0.len() > 1 { self.0.remove(0) } else { self.0[0] };
+        self.1.into_iter().for_each(|launch| plan.grant(launch, range));
+    }
+}
+
+#[test]
+fn a_launch_whose_blocks_came_to_lie_elsewhere_starts_over() {
+    let misplaced = |chance| {
+        let script = vec![SmRange::new(0, 2), SmRange::new(0, 1)];
+        let mut world = World::new(3, 1, Script(script, None));
+        world.chance = chance;
+        world.submit(0, 0, 100, &[]);
+        (0..2).for_each(|_| world.step_cohort(0));
+        let outside = !world.cohorts[0].resident.contains(&0);
+        // Something else arrives, and the script goes on: all blocks have to leave.
+        world.submit(1, 0, 1, &[]);
+        let first = world.ops[0].0;
+        for _ in 0..1000 {
+            if !world.cohorts.is_empty() {
+                world.step_cohort(0);
+            }
+        }
+        assert!(world.op(first).finished.is_some(), "SM 0 is idle");
+        outside
+    };
+    assert!((0..20).any(|seed| misplaced(seed * 0x9E3_779B)));
+}
+
+#[test]
+fn only_so_many_lanes_hold_launches_that_wait() {
+    let mut world = World::new(3, 1, StaticPriority::new());
+    for stream in 0..3 {
+        world.submit(stream, 0, 1, &[]);
+        world.submit(stream, 0, 1, &[]);
+    }
+    assert_eq!(world.queued_ahead, LANES.chains as usize);
+    world.run_out();
+}
+
+#[test]
+fn a_native_launch_is_told_nothing_and_does_not_grow() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let native = world.submit_as(0, 0, 100, &[], true);
+    world.submit(1, 5, 2, &[]);
+    assert!(world.words.values().all(|word| !word.range().is_empty()), "nobody was sent away");
+    world.run_out();
+    let Some(Outcome::Done(report)) = world.op(native).finished else { panic!("done") };
+    assert_eq!((report.tasks, report.yields, report.resumes), (100, 0, 0));
+    assert!(report.native);
+}
+
+#[test]
+fn native_launches_queue_behind_one_another_and_behind_no_others() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    world.submit_as(0, 0, 10, &[], true);
+    world.submit_as(0, 0, 10, &[], true);
+    assert_eq!((world.cohorts.len(), world.queued_ahead), (2, 1));
+    world.submit(0, 0, 10, &[]);
+    world.submit_as(0, 0, 10, &[], true);
+    assert_eq!(world.queued_ahead, 1, "neither behind the other kind");
+    world.run_out();
+}
+
+#[test]
+fn a_report_tells_when_what_happened() {
+    let at = Duration::from_millis;
+    let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+    let mut actions = Vec::new();
+    let spec = LaunchSpec {
+        tasks: 2,
+        predicted: None,
+        yield_overhead: Duration::ZERO,
+        blocks_per_sm: 1,
+        on_last_sm: 1,
+        native: false,
+    };
+    let submission = Submission {
+        stream: 0,
+        name: "model",
+        uses: &[],
+        after: None,
+        urgency: Urgency::default(),
+        launch: Some(spec),
+        opaque: None,
+    };
+    let first = engine.submit(at(1), submission, &mut actions);
+    engine.settle(at(1), &mut actions);
+    let second = engine.submit(at(2), submission, &mut actions);
+    engine.go_ahead(at(2), &mut actions);
+    let posted = Posted { done: 2, amortize: 1 };
+    // Both are done on the device before the host looks.
+    for op in [second, first] {
+        engine.handle(at(5), Event::CohortOut { op, slot: 0, posted }, &mut actions);
+    }
+    let reports: Vec<LaunchReport> = actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Finish { outcome: Outcome::Done(report), .. } => Some(*report),
+            _ => None,
+        })
+        .collect();
+    let times = |report: &LaunchReport| {
+        [report.queued, report.ready, report.started, report.done, report.sm_time]
+    };
+    assert_eq!(times(&reports[0]), [at(1), at(1), at(1), at(5), at(8)]);
+    assert_eq!(
+        times(&reports[1]),
+        [at(2), at(5), at(5), at(5), at(0)],
+        "nobody knows for how long"
+    );
+}
+
+#[test]
+fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
+    let has = |overhead: u64| {
+        let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+        let mut actions = Vec::new();
+        let us = Duration::from_micros;
+        let mut submit = |stream: u32, priority: i32, tasks: u32| {
+            let spec = LaunchSpec {
+                tasks,
+                predicted: Some(us(5)),
+                yield_overhead: us(overhead),
+                blocks_per_sm: 1,
+                on_last_sm: 1,
+                native: false,
+            };
+            let submission = Submission {
+                stream,
+                name: "model",
+                uses: &[],
+                after: None,
+                urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
+                launch: Some(spec),
+                opaque: None,
+            };
+            let op = engine.submit(Duration::ZERO, submission, &mut actions);
+            engine.settle(Duration::ZERO, &mut actions);
+            op
+        };
+        let [first, second] = [1, 4].map(|tasks| submit(0, 1, tasks));
+        let low = submit(1, 0, 4);
+        let of = |op: OpKey| engine.ops[op].launch.as_ref().map(|launch| launch.range);
+        assert_eq!(of(second), Some(SmRange::EMPTY), "it is behind the first one");
+        let count =
+            |op| (0..4).filter(|&sm| of(op).is_some_and(|range| range.contains(sm))).count();
+        [first, low].map(count)
+    };
+    assert_eq!(has(20), [4, 0]);
+    assert_eq!(has(1), [1, 3], "another one can be there and gone before the first one ends");
+}
+
+/// How many SMs a launch has.
+fn count(world: &World, op: OpKey) -> u32 {
+    let launch = world.engine.ops[op].launch.as_ref();
+    launch.map_or(0, |launch| ledger::count(launch.range, world.sms))
+}
+
+#[test]
+fn a_launch_of_few_tasks_is_spread_unless_the_policy_packs() {
+    let has = |policy: StaticPriority| {
+        let mut world = World::new(4, 4, policy);
+        let long = world.submit(0, 0, 1000, &[]);
+        let few = world.submit(1, 1, 3, &[]);
+        let has = [few, long].map(|op| count(&world, op));
+        world.run_out();
+        has
+    };
+    assert_eq!(has(StaticPriority::new()), [3, 1]);
+    assert_eq!(has(StaticPriority::packed()), [1, 3]);
+    assert_eq!(has(StaticPriority::whole_device()), [4, 0]);
+}
+
+#[test]
+fn whoever_has_the_turn_has_all_of_a_device_that_is_not_shared() {
+    let has = |policy: Ffs| {
+        let mut world = World::new(4, 1, policy);
+        let ops = [0, 1].map(|stream| world.submit(stream, 0, 1, &[]));
+        let has = ops.map(|op| count(&world, op));
+        world.run_out();
+        has
+    };
+    assert_eq!(has(Ffs::new()), [1, 1]);
+    assert_eq!(has(Ffs::new().whole_device()), [4, 0]);
+}
+
+#[test]
+fn a_launch_whose_blocks_are_all_there_gets_no_more_of_them() {
+    let mut world = World::new(4, 1, StaticPriority::whole_device());
+    let [first, second] = [4, 1].map(|tasks| world.submit(0, 0, tasks, &[]));
+    let cohorts = |world: &World| {
+        let of = world.cohorts.iter().filter(|cohort| cohort.order.op == second);
+        of.count()
+    };
+    assert_eq!(cohorts(&world), 1, "it is queued ahead");
+    while !world.is_finished(first) {
+        world.step_cohort(0);
+    }
+    assert_eq!((count(&world, second), cohorts(&world)), (4, 1), "one block does its one task");
+    world.run_out();
+}
+
+#[test]
+fn one_launch_is_queued_ahead_at_a_time_and_none_by_whoever_submits() {
+    let mut engine = Engine::new(1, LANES, Box::new(StaticPriority::new()));
+    let mut actions = Vec::new();
+    let spec = LaunchSpec {
+        tasks: 10,
+        predicted: None,
+        yield_overhead: Duration::ZERO,
+        blocks_per_sm: 1,
+        on_last_sm: 1,
+        native: false,
+    };
+    for _ in 0..3 {
+        let submission = Submission {
+            stream: 0,
+            name: "model",
+            uses: &[],
+            after: None,
+            urgency: Urgency::default(),
+            launch: Some(spec),
+            opaque: None,
+        };
+        engine.submit(Duration::ZERO, submission, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+    }
+    let mut launched = || {
+        let launches = actions.iter().filter(|action| matches!(action, Action::Launch(_))).count();
+        engine.go_ahead(Duration::ZERO, &mut actions);
+        launches
+    };
+    assert_eq!([(); 5].map(|()| launched()), [1, 2, 3, 3, 3]);
+}
