@@ -93,8 +93,7 @@ impl Engine {
         }
         let launch = self.ops[key].launch.as_ref();
         if let (Outcome::Done(report), Some(launch)) = (&mut outcome, launch) {
-            report.sm_time = launch.sm_time(now, self.ledger.sms());
-            report.done = now;
+            *report = launch.done(now, self.ledger.sms());
         }
         let range = launch.map_or(SmRange::EMPTY, |launch| launch.range);
         self.bequeath(key, range);

@@ -29,11 +29,6 @@ impl LaunchSpec {
     pub fn fills(&self, sms: u32) -> u32 {
         fills(self.tasks, sms)
     }
-
-    /// How long a launch took that had SMs for `sm_time`, summed over SMs, as if it had had all that it can fill.
-    pub fn own_time(&self, sm_time: Duration, sms: u32) -> Duration {
-        sm_time / self.fills(sms)
-    }
 }
 
 /// The SMs that so many block-tasks can use, of a device that has `sms`: with one on each.
@@ -61,6 +56,8 @@ pub struct LaunchReport {
     /// How long it had SMs, summed over SMs. Launches that follow each other in a stream within microseconds may
     /// be counted with the first of them.
     pub sm_time: Duration,
+    /// How long it would have had SMs, if it had had as many as it can use all the while.
+    pub(crate) own_time: Duration,
     /// When the scheduler took it in.
     pub queued: Duration,
     /// When everything that it had to wait for was done: what comes before it in its stream, and what uses its
@@ -110,10 +107,10 @@ pub(super) struct Launch {
     pub ran: bool,
     /// Whether there was a cohort that could run at once.
     started: bool,
-    /// Until when the report's time on SMs counts; and, when the last block was out, what it was and how many
-    /// block-tasks were done.
+    /// Until when the report's times on SMs count; and, when the last block was out, what its own time was and how
+    /// many block-tasks were done.
     counted: Duration,
-    sm_time_out: Duration,
+    own_time_out: Duration,
     tasks_out: u32,
     report: LaunchReport,
 }
@@ -142,7 +139,7 @@ impl Launch {
             ran: false,
             started: false,
             counted: Duration::ZERO,
-            sm_time_out: Duration::ZERO,
+            own_time_out: Duration::ZERO,
             tasks_out: 0,
             report: LaunchReport { native: spec.native, queued: now, ..LaunchReport::default() },
         }
@@ -192,9 +189,16 @@ impl Launch {
         self.report
     }
 
+    /// The report of a launch that is done.
+    pub fn done(&self, now: Duration, sms: u32) -> LaunchReport {
+        let (sm_time, own_time) = (self.sm_time(now, sms), self.own_time(now, sms));
+        LaunchReport { sm_time, own_time, done: now, ..self.report }
+    }
+
     /// Gives it other SMs than it had until now.
     pub fn set_range(&mut self, now: Duration, range: SmRange, sms: u32) {
-        self.report.sm_time = self.sm_time(now, sms);
+        (self.report.sm_time, self.report.own_time) =
+            (self.sm_time(now, sms), self.own_time(now, sms));
         self.counted = now;
         self.range = range;
     }
@@ -203,6 +207,14 @@ impl Launch {
     pub fn sm_time(&self, now: Duration, sms: u32) -> Duration {
         let has = ledger::count(self.range, sms);
         self.report.sm_time + now.saturating_sub(self.counted).saturating_mul(has)
+    }
+
+    /// How long it would have had SMs, if it had had as many as it can use all the while. More of them count for
+    /// nothing: it may hold those of the next launch of its stream.
+    fn own_time(&self, now: Duration, sms: u32) -> Duration {
+        let uses = self.spec.fills(sms);
+        let has = ledger::count(self.range, sms).min(uses);
+        self.report.own_time + now.saturating_sub(self.counted).saturating_mul(has) / uses
     }
 
     /// How long the rest takes with as many SMs as it can fill. What was done is known when no block is out: then
@@ -214,11 +226,9 @@ impl Launch {
     pub fn time_left(&self, now: Duration, sms: u32) -> Option<Duration> {
         let predicted = self.spec.predicted?;
         let done = f64::from(self.tasks_out) / f64::from(self.spec.tasks);
-        let took = self.spec.own_time(self.sm_time_out, sms);
-        // Of what both say of the whole, `done` parts are `took / done`.
-        let left = (took + predicted.mul_f64(1.0 - done)).mul_f64(1.0 - done);
-        let since = self.sm_time(now, sms).saturating_sub(self.sm_time_out);
-        Some(left.abs_diff(self.spec.own_time(since, sms)))
+        // Of what both say of the whole, `done` parts are the time so far by `done`.
+        let left = (self.own_time_out + predicted.mul_f64(1.0 - done)).mul_f64(1.0 - done);
+        Some(left.abs_diff(self.own_time(now, sms).saturating_sub(self.own_time_out)))
     }
 
     /// Everything that it waited for is done.
@@ -259,7 +269,7 @@ impl Launch {
 
     /// What is done is what was reported, now that no block is out.
     pub fn count_progress(&mut self, now: Duration, sms: u32) {
-        self.sm_time_out = self.sm_time(now, sms);
+        self.own_time_out = self.own_time(now, sms);
         self.tasks_out = self.report.tasks;
     }
 
@@ -323,6 +333,22 @@ mod tests {
     fn a_launch_that_outlives_its_prediction_needs_as_much_more() {
         let launch = launch();
         assert_eq!((left(&launch, 100), left(&launch, 101), left(&launch, 1000)), (0, 1, 900));
+    }
+
+    #[test]
+    fn sms_that_it_cannot_use_do_not_make_it_faster() {
+        let mut launch = launch();
+        launch.spec.tasks = 2;
+        assert_eq!((left(&launch, 30), left(&launch, 60)), (70, 40));
+        launch.set_range(at(60), SmRange::new(0, 1), SMS);
+        assert_eq!(
+            left(&launch, 80),
+            30,
+            "on one of the two that it can use it takes twice as long"
+        );
+        launch.set_range(at(80), SmRange::EMPTY, SMS);
+        let report = launch.report();
+        assert_eq!((report.sm_time, report.own_time), (at(4 * 60 + 20), at(70)));
     }
 
     #[test]

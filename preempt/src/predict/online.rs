@@ -8,6 +8,13 @@ use super::{ByKernel, Features, Predictor, Ridge};
 /// Weight of the last launch in the mean of those like it, once there were a few.
 const WEIGHT: f64 = 0.25;
 
+/// The same, if it took twice as long as these or longer: what else happens on the device makes launches longer, and
+/// nothing makes them shorter.
+const WEIGHT_OF_LONG: f64 = 0.0625;
+
+/// The same, if it took half as long or less.
+const WEIGHT_OF_SHORT: f64 = 0.5;
+
 /// Different launches of a kernel that are remembered; beyond that, the one that was longest ago is forgotten.
 const MOST: usize = 64;
 
@@ -20,7 +27,8 @@ const MOST_KERNELS: usize = 4096;
 /// Learns from each launch that ends; what a scheduler has unless it is given another predictor.
 ///
 /// A launch takes as long as those of the same kernel with the same features did: their mean, in which a quarter is
-/// the last one. One that is unlike any before is predicted by a regression over those of its kernel, as [`Ridge`]
+/// the last one, a half if it took at most half as long as the mean, and a sixteenth if it took twice as long or
+/// longer. One that is unlike any before is predicted by a regression over those of its kernel, as [`Ridge`]
 /// does it, if there were eight different ones; otherwise in proportion to its block-tasks, from the launch that is
 /// nearest. Of each kernel the 64 different launches that came last are remembered. Of a kernel that has not run yet
 /// nothing is known, but what a `Ridge` says that it was given.
@@ -121,7 +129,12 @@ impl Predictor for Online {
             seen.last = last;
             // The first launch of a kernel may have loaded it: it counts for nothing if the second one says so.
             let replaces = seen.count == 2 && took < seen.mean / 2.0;
-            let weight = if replaces { 1.0 } else { WEIGHT.max(1.0 / f64::from(seen.count)) };
+            let weight = match took / seen.mean {
+                _ if replaces => 1.0,
+                ratio if ratio <= 0.5 => WEIGHT_OF_SHORT,
+                ratio if ratio >= 2.0 => WEIGHT_OF_LONG,
+                _ => WEIGHT.max(1.0 / f64::from(seen.count)),
+            };
             seen.mean += weight * (took - seen.mean);
             return;
         }
@@ -191,8 +204,18 @@ mod tests {
         online.finished(&launch(8), micros(100_000));
         online.finished(&launch(8), micros(50));
         assert_eq!(predicted(&online, &launch(8)), 50);
-        online.finished(&launch(8), micros(200));
-        assert_eq!(predicted(&online, &launch(8)), 100, "but a later one that is slow counts");
+        online.finished(&launch(8), micros(90));
+        assert_eq!(predicted(&online, &launch(8)), 63, "but a later one that is slow counts");
+    }
+
+    #[test]
+    fn a_launch_that_is_much_longer_counts_less_than_one_that_is_much_shorter() {
+        let mut online = Online::new();
+        (0..4).for_each(|_| online.finished(&launch(8), micros(100)));
+        online.finished(&launch(8), micros(1600));
+        assert_eq!(predicted(&online, &launch(8)), 193);
+        online.finished(&launch(8), micros(80));
+        assert_eq!(predicted(&online, &launch(8)), 136);
     }
 
     #[test]

@@ -69,21 +69,20 @@ impl Core {
             return;
         };
         let took = match outcome {
-            Outcome::Done(LaunchReport { sm_time, native, started, done, .. }) => {
-                let took = spec.own_time(sm_time, self.device.properties().sms);
+            Outcome::Done(LaunchReport { own_time, native, started, done, .. }) => {
                 // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were
-                // all that it can fill, from its start to its end.
-                let is_whole = !native || took >= done.saturating_sub(started);
-                (is_whole && !took.is_zero()).then_some(took)
+                // all that it can use, from its start to its end.
+                let is_whole = !native || own_time >= done.saturating_sub(started);
+                (is_whole && !own_time.is_zero()).then_some(own_time)
             }
             _ => None,
         };
         self.accounts.finished(now, entry, outcome, took);
         if let Some(took) = took {
             let launch = grid.features(spec.tasks);
-            // SMs that it took from others were its own before it could run there. To learn that is only better than
-            // to know nothing.
-            if !(*waited && self.forecast.predict(&launch).is_some()) {
+            // SMs that it took from others were its own before it could run there, so it took less than that.
+            let is_known = |predicted: Duration| *waited && predicted <= took;
+            if !self.forecast.predict(&launch).is_some_and(is_known) {
                 self.forecast.finished(&launch, took);
             }
         }
