@@ -17,6 +17,10 @@ use crate::error::Error;
 /// and copies.
 pub(super) const LANES: LaneCount = LaneCount { normal: 16, urgent: 8, chains: 4 };
 
+/// The urgent and the normal lanes that are created first, and have queues of their own with 8 of them. The engine
+/// takes the first free lane, so most programs need no others.
+const FIRST_LANES: (u32, u32) = (3, 4);
+
 const COUNT: usize = (LANES.normal + LANES.urgent) as usize;
 
 /// The streams, before anything else is created.
@@ -33,13 +37,19 @@ impl Streams {
     /// queues of their own.
     pub fn new(context: &Arc<Context>) -> Result<Streams, Error> {
         let control = Stream::new(context, BlockPriority::Greatest)?;
-        let lanes = |count, priority| (0..count).map(move |_| Stream::new(context, priority));
-        let urgent: Vec<_> =
-            lanes(LANES.urgent, BlockPriority::Greatest).collect::<Result<_, Error>>()?;
-        let mut all: Vec<_> =
-            lanes(LANES.normal, BlockPriority::Least).collect::<Result<_, Error>>()?;
-        all.extend(urgent);
-        Ok(Streams { control, lanes: all })
+        let (mut urgent, mut normal) = (Vec::new(), Vec::new());
+        let more = |lanes: &mut Vec<Stream>, count: u32, priority| {
+            while lanes.len() < count as usize {
+                lanes.push(Stream::new(context, priority)?);
+            }
+            Ok::<_, Error>(())
+        };
+        for (share_urgent, share_normal) in [FIRST_LANES, (LANES.urgent, LANES.normal)] {
+            more(&mut urgent, share_urgent, BlockPriority::Greatest)?;
+            more(&mut normal, share_normal, BlockPriority::Least)?;
+        }
+        normal.append(&mut urgent);
+        Ok(Streams { control, lanes: normal })
     }
 }
 
