@@ -402,17 +402,22 @@ fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     block.await_asked();
     let notes = block.notes();
     let ([signal, _], seen) = (notes.signal.get(), notes.seen.get());
-    let Halves { high: before, .. } = Halves::unpack(notes.batch.get());
     let most = notes.most.get();
     let Halves { high: rest, low: start } = claimed(notes, cohort, ahead);
-    let took = (block.clock() as u32).wrapping_sub(before);
-    let is_ready = signal == seen && took < STALE_LOOKS * cohort.pace;
+    let is_ready = signal == seen && !is_stale(block, cohort);
     Chunk { start, len: if is_ready { rest.min(most) } else { 0 }, drops: 0 }
 }
 
+/// Whether the chunk that ends now took so long that what the block saw when it started counts for nothing.
+#[inline(always)]
+fn is_stale<B: Block>(block: &B, cohort: &Cohort) -> bool {
+    let Halves { high: before, .. } = Halves::unpack(block.notes().batch.get());
+    (block.clock() as u32).wrapping_sub(before) >= STALE_LOOKS * cohort.pace
+}
+
 /// The chunk after the one that has just ended. If the block has to leave, all that it has claimed goes on the list;
-/// if not, what is more than it will run until the next look does, since the last chunk may have taken long, and these
-/// may take as long.
+/// if not, and the last chunk took long, what is more than it will run until the next look does, since that may take
+/// as long.
 ///
 /// # Safety
 ///
@@ -454,14 +459,19 @@ unsafe fn next<B: Block, T: Body>(
         notes.list_first.set(0);
         return claim(claims, cohort, 1);
     }
-    let kept = if goes_on { len.min(notes.most.get()) } else { 0 };
-    let given = Chunk { start: start + kept, len: len - kept, drops: 0 };
-    if given.len > 0 && drops::put(list, given, Chunk::NONE) {
-        notes.claimed.set(Halves { high: kept, low: start }.pack());
-        return Chunk { start, len: kept, drops: 0 };
+    let most = len.min(notes.most.get());
+    // Or else, with a dropped task, which brings all blocks here, each would put something on the list, which would
+    // never be empty, so that they would come here for ever.
+    if !goes_on || is_stale(block, cohort) {
+        let kept = if goes_on { most } else { 0 };
+        let given = Chunk { start: start + kept, len: len - kept, drops: 0 };
+        if given.len > 0 && drops::put(list, given, Chunk::NONE) {
+            notes.claimed.set(Halves { high: kept, low: start }.pack());
+            return Chunk { start, len: kept, drops: 0 };
+        }
     }
-    // Without room on the list, it all runs here and now.
-    Chunk { start, len: len.min(notes.most.get()), drops: 0 }
+    // Without room on the list, it all runs here, too.
+    Chunk { start, len: most, drops: 0 }
 }
 
 /// Puts `rest`, of which the first task was dropped once more, and all that the block has claimed on the list; `false`

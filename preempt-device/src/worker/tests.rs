@@ -181,6 +181,24 @@ fn a_block_whose_task_took_long_keeps_one_of_the_others_that_it_has_claimed() {
     assert_eq!(runs, (0..100).collect::<Vec<_>>());
 }
 
+#[test]
+fn a_block_that_hears_of_a_dropped_task_keeps_what_it_has_claimed() {
+    let launch = Launch::default();
+    let claims = &launch.control.claims[1];
+    let cohort = Cohort { amortize: 1, pace: 1000, crowd: 1000, ..launch.cohort(200, 1, 1, 1, 1) };
+    let mut runs = Vec::new();
+    let body = |task, _| {
+        // Another block was faster, and took it.
+        drops::announce(claims);
+        runs.push(task);
+        false
+    };
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut yielding(body)) };
+    assert_eq!(runs, (0..200).collect::<Vec<_>>());
+    assert_eq!(launch.drops.put.load(Ordering::Relaxed), 0);
+}
+
 /// Three blocks, stops that some tasks are dropped for, the next cohort resumes; then the control block
 /// is used again.
 #[test]
