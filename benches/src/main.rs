@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use preempt::Device;
 use preempt_plot::papers;
@@ -43,6 +43,7 @@ fn run(args: &Args) -> Result<()> {
     if args.svg.is_some() {
         preempt_plot::ensure_picture(args.suite.name())?;
     }
+    let programs = programs(&args.program)?;
     let (device, gpu) = device(args)?;
     let out = args.out.as_deref().map(create).transpose()?;
     let svg = args.svg.as_deref().map(create).transpose()?;
@@ -51,7 +52,6 @@ fn run(args: &Args) -> Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
-    let programs = programs(&args.program)?;
     let bench = Bench { device, gpu, programs, quick: args.quick, seed: args.seed };
     let outcome = args.suite.run(&bench)?;
     let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
@@ -74,6 +74,11 @@ fn run(args: &Args) -> Result<()> {
 
 /// The device, and for a GPU the driver's side of it.
 fn device(args: &Args) -> Result<(Device, Option<Gpu>)> {
+    let is_shaped = args.sms.is_some() || args.blocks_per_sm.is_some();
+    ensure!(
+        args.device == DeviceKind::Cpu || !is_shaped,
+        "`--sms` and `--blocks-per-sm` shape the CPU device; leave them out, or `--device`"
+    );
     match args.device {
         DeviceKind::Cpu => {
             let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -87,7 +92,7 @@ fn device(args: &Args) -> Result<(Device, Option<Gpu>)> {
     }
 }
 
-/// The programs of these names, or all.
+/// The programs of these names, each once, or all.
 fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
     let find = |name: &String| {
         preempt_programs::find(name).with_context(|| {
@@ -95,19 +100,34 @@ fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
             format!("there is no program {name}; there are {}", all.join(", "))
         })
     };
-    match names {
-        [] => Ok(ALL.iter().collect()),
-        names => names.iter().map(find).collect(),
+    if names.is_empty() {
+        return Ok(ALL.iter().collect());
     }
+    let mut programs: Vec<&'static Definition> = Vec::new();
+    for name in names {
+        let program = find(name)?;
+        if programs.iter().all(|other| other.name != program.name) {
+            programs.push(program);
+        }
+    }
+    Ok(programs)
 }
 
+/// What is in it stays until there is something else to write.
 fn create(path: &Path) -> Result<(File, &Path)> {
-    let file = File::create(path).with_context(|| cannot_write(path))?;
-    Ok((file, path))
+    let file = File::options().write(true).create(true).truncate(false).open(path);
+    Ok((file.with_context(|| cannot_write(path))?, path))
 }
 
 fn write((mut file, path): (File, &Path), text: &str) -> Result<()> {
-    file.write_all(text.as_bytes()).with_context(|| cannot_write(path))
+    let write = |file: &mut File| {
+        // A terminal or a pipe has no length.
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        file.write_all(text.as_bytes())
+    };
+    write(&mut file).with_context(|| cannot_write(path))
 }
 
 fn cannot_write(path: &Path) -> String {

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use preempt::policy::{Hpf, Policy};
-use preempt_programs::Definition;
-use preempt_record::{digits, microseconds};
+use preempt_record::microseconds;
 use preempt_tests::Random;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Cast, FLEP, Job, Stage, Turnarounds, antt, ceiling, mean, stp};
-use super::{Bench, Outcome, line};
+use super::corun::{Arm, Job, Stage, Turnarounds, antt, ceiling, stp};
+use super::{Bench, FLEP, Outcome, line, with_tally};
 use crate::progress::Progress;
-use crate::samples::{Samples, ratio, show};
+use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
 
 /// Those that run on the small input, after a large one.
 pub(super) const SHORT: [&str; 4] = ["MD", "MM", "SPMV", "VA"];
@@ -41,28 +40,20 @@ struct Group {
 
 /// Measures all pairs and triples.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let hpf = || Box::new(Hpf::by_stream()) as Box<dyn Policy>;
+    let longs = bench.programs_among(&FLEP)?;
     let mut stage = Stage::new(bench, vec![hpf()])?;
-    let is_long = |definition: &&Definition| FLEP.contains(&definition.name);
-    let longs: Vec<_> = bench.programs.iter().copied().filter(is_long).collect();
-    ensure!(!longs.is_empty(), "`--program` names none of {}", FLEP.join(", "));
     let [long, short] = bench.sizes();
-    let (samples, triples) = match bench.quick {
-        true => (QUICK_SAMPLES, QUICK_TRIPLES),
-        false => (SAMPLES, TRIPLES),
-    };
-    let seed = bench.seed as u32;
-    let mut casts = Vec::new();
-    for definition in FLEP.into_iter().filter_map(preempt_programs::find) {
-        casts.push(Cast::new(&stage.scheduler, definition, short, seed)?);
-    }
+    let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
+    stage.enter_flep(short)?;
     // A long one, and two others that are short; all different.
+    let number =
+        |name: &str| FLEP.iter().position(|&other| other == name).expect("it is one of them");
     let mut random = Random(bench.seed);
     let mut drawn: Vec<[usize; 3]> = Vec::new();
-    while drawn.len() < triples {
+    while drawn.len() < bench.amount(QUICK_TRIPLES, TRIPLES) {
         let [a, b, c] =
             [longs.len(), FLEP.len(), FLEP.len()].map(|n| random.below(n as u32) as usize);
-        let a = FLEP.iter().position(|name| *name == longs[a].name).unwrap_or_default();
+        let a = number(longs[a].name);
         if a != b && b != c && a != c && !drawn.contains(&[a, b, c]) {
             drawn.push([a, b, c]);
         }
@@ -71,42 +62,38 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let progress = Progress::new("long programs", longs.len() as u64);
     for definition in longs {
         // One at a time: they take gigabytes.
-        casts.push(Cast::new(&stage.scheduler, definition, long, seed)?);
-        let first = casts.len() - 1;
-        let index = FLEP.iter().position(|name| *name == definition.name).unwrap_or_default();
-        let pairs = (0..first)
-            .filter(|&other| SHORT.contains(&casts[other].name) && other != index)
+        let first = stage.enter(definition, long)?;
+        let index = number(definition.name);
+        let pairs = (0..FLEP.len())
+            .filter(|&other| SHORT.contains(&FLEP[other]) && other != index)
             .map(|other| vec![first, other]);
         let triples =
             drawn.iter().filter(|[a, ..]| *a == index).map(|&[_, b, c]| vec![first, b, c]);
-        for members in pairs.chain(triples).collect::<Vec<_>>() {
-            groups.push(group(&mut stage, &casts, &members, samples, hpf)?);
+        for members in pairs.chain(triples) {
+            groups.push(group(&mut stage, &members, samples)?);
         }
-        casts.pop();
+        stage.leave();
         progress.step();
     }
     stage.scheduler.synchronize()?;
     Ok(outcome(&groups, stage))
 }
 
-fn group(
-    stage: &mut Stage,
-    casts: &[Cast],
-    members: &[usize],
-    samples: u32,
-    policy: impl Fn() -> Box<dyn Policy>,
-) -> Result<Group> {
-    let job = |cast| Job { cast, at: Duration::ZERO, priority: 0 };
-    let jobs: Vec<Job> = members.iter().map(|&cast| job(cast)).collect();
+fn hpf() -> Box<dyn Policy> {
+    Box::new(Hpf::by_stream())
+}
+
+fn group(stage: &mut Stage, members: &[usize], samples: u32) -> Result<Group> {
+    let jobs: Vec<Job> = members.iter().copied().map(Job::now).collect();
     let mut alone = vec![Samples::default(); members.len()];
     let mut arms: [Turnarounds; ARMS.len()] = Default::default();
     for round in 0..=samples {
         for (samples, &job) in alone.iter_mut().zip(&jobs) {
-            let played = stage.play(Arm::PlainStreams, casts, &[job])?;
+            let played = stage.play(Arm::PlainStreams, &[job])?;
             samples.extend(played.turnaround.first().copied().filter(|_| round > 0));
         }
         for (arm, times) in ARMS.into_iter().zip(&mut arms) {
-            let played = stage.play(arm, casts, &jobs)?;
+            let played = stage.play(arm, &jobs)?;
             // The first round warms up, and teaches the scheduler how long the launches take.
             if round > 0 {
                 times.push(&played.turnaround, played.makespan);
@@ -114,8 +101,8 @@ fn group(
         }
     }
     let jobs: Vec<_> = alone.iter().map(|time| (Duration::ZERO, time.p50(), 0)).collect();
-    let names = members.iter().map(|&cast| casts[cast].name).collect();
-    Ok(Group { names, alone, arms, ceiling: ceiling(policy(), &jobs)? })
+    let names = members.iter().map(|&cast| stage.casts()[cast].name).collect();
+    Ok(Group { names, alone, arms, ceiling: ceiling(hpf(), &jobs)? })
 }
 
 impl Group {
@@ -166,24 +153,23 @@ fn outcome(groups: &[Group], stage: Stage) -> Outcome {
             Some(stp(Arm::Ours(HPF))? / stp(Arm::PlainStreams)?)
         })
         .collect();
-    let summary = json!({
-        "pairs": groups.iter().filter(|group| group.names.len() == 2).count(),
-        "triples": groups.iter().filter(|group| group.names.len() == 3).count(),
-        "pairs_gain": gain(groups, 2, ours),
-        "pairs_ceiling": gain(groups, 2, Group::ceiling),
-        "pairs_over_ceiling": over(2),
-        "pairs_gain_reordered": gain(groups, 2, reordered),
-        "triples_gain": gain(groups, 3, ours),
-        "triples_ceiling": gain(groups, 3, Group::ceiling),
-        "triples_over_ceiling": over(3),
-        "triples_gain_reordered": gain(groups, 3, reordered),
-        "stp_over_plain": mean(&throughput),
-        "makespan_lost": mean(&lost),
-        "kernels": stage.tally.kernels,
-        "block_tasks": stage.tally.block_tasks,
-        "lost": stage.tally.lost,
-        "repeated": stage.tally.repeated,
-    });
+    let summary = with_tally(
+        json!({
+            "pairs": groups.iter().filter(|group| group.names.len() == 2).count(),
+            "triples": groups.iter().filter(|group| group.names.len() == 3).count(),
+            "pairs_gain": gain(groups, 2, ours),
+            "pairs_ceiling": gain(groups, 2, Group::ceiling),
+            "pairs_over_ceiling": over(2),
+            "pairs_gain_reordered": gain(groups, 2, reordered),
+            "triples_gain": gain(groups, 3, ours),
+            "triples_ceiling": gain(groups, 3, Group::ceiling),
+            "triples_over_ceiling": over(3),
+            "triples_gain_reordered": gain(groups, 3, reordered),
+            "stp_over_plain": mean(&throughput),
+            "makespan_lost": mean(&lost),
+        }),
+        &stage.tally,
+    );
     let mut table = vec![line(["programs", "arm", "ANTT", "STP", "makespan", "turnarounds, each"])];
     let mut rows: Vec<Value> = Vec::new();
     for group in groups {
@@ -194,14 +180,13 @@ fn outcome(groups: &[Group], stage: Stage) -> Outcome {
         let others = [("alone", alone.clone(), None), ("ceiling", group.ceiling.clone(), None)];
         for (arm, times, makespan) in others.into_iter().chain(measured) {
             let (antt, stp) = (antt(&times, &alone), stp(&times, &alone));
-            let told = |value: Option<f64>| value.map_or("-".to_owned(), digits);
             let each: Vec<String> = times.iter().map(|&time| show(time)).collect();
             table.push(line([
                 &names,
                 arm,
-                &told(antt),
-                &told(stp),
-                &makespan.map_or("-".to_owned(), show),
+                &show_number(antt),
+                &show_number(stp),
+                &show_time(makespan),
                 &each.join("  "),
             ]));
             rows.push(json!({
@@ -216,16 +201,15 @@ fn outcome(groups: &[Group], stage: Stage) -> Outcome {
             }));
         }
     }
-    let told = |value: Option<f64>| value.map_or("-".to_owned(), digits);
     Outcome {
         about: format!(
             "A long program, and right after it one or two short ones of equal priority, in the order of \
              submission. With `Hpf`, ANTT is {} times lower than on plain streams for pairs and {} times for \
              triples; where preemption is free it would be {} and {} times lower.",
-            told(gain(groups, 2, ours)),
-            told(gain(groups, 3, ours)),
-            told(gain(groups, 2, Group::ceiling)),
-            told(gain(groups, 3, Group::ceiling)),
+            show_number(gain(groups, 2, ours)),
+            show_number(gain(groups, 3, ours)),
+            show_number(gain(groups, 2, Group::ceiling)),
+            show_number(gain(groups, 3, Group::ceiling)),
         ),
         table,
         text_columns: 2,

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use preempt::policy::Policy;
 use preempt::{Device, Scheduler, SchedulerBuilder, SignalPath};
-use preempt_programs::Definition;
+use preempt_programs::{Definition, Size};
 use preempt_raw::Gpu;
 use preempt_tests::Random;
-use serde_json::Value;
+use preempt_tests::storm::Tally;
+use serde_json::{Value, json};
 
 use crate::args::Suite;
 
@@ -38,6 +39,12 @@ pub const PROGRAMS: preempt::Module = preempt::include_kernels!("preempt_suite")
 
 /// The same with the loops of others, for raw launches.
 pub const BASELINES: preempt::Module = preempt::include_kernels!("preempt_baselines");
+
+/// FLEP's programs (table 1).
+const FLEP: [&str; 8] = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA"];
+
+/// Those of them that run on the large input, while another one runs on the small one.
+const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
 
 /// What every suite is given.
 #[derive(Debug)]
@@ -142,6 +149,36 @@ impl Suite {
 }
 
 impl Bench {
+    /// Those of the programs to run that have one of these names.
+    ///
+    /// # Errors
+    ///
+    /// If there are none.
+    fn programs_among(&self, names: &[&str]) -> Result<Vec<&'static Definition>> {
+        let is_named = |definition: &&Definition| names.contains(&definition.name);
+        let programs: Vec<_> = self.programs.iter().copied().filter(is_named).collect();
+        let all = names.join(", ");
+        ensure!(
+            !programs.is_empty(),
+            "`--program` chooses among {all} here, and names none of them"
+        );
+        Ok(programs)
+    }
+
+    /// How much there is to do: with `--quick`, and otherwise.
+    fn amount<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// The sizes of long and of short programs that run at the same time.
+    fn sizes(&self) -> [Size; 2] {
+        match (self.gpu.is_some(), self.quick) {
+            (false, _) => [Size::Reduced; 2],
+            (true, true) => [Size::Small; 2],
+            (true, false) => [Size::Large, Size::Small],
+        }
+    }
+
     /// A scheduler that has the device until it is dropped.
     fn scheduler(&self, policy: impl Policy + 'static) -> Result<Scheduler> {
         let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
@@ -186,6 +223,15 @@ impl Bench {
 fn random_time(random: &mut Random, most: Duration) -> Duration {
     let nanos = most.as_nanos().min(u128::from(u32::MAX)) as u32;
     Duration::from_nanos(random.below(nanos.max(1)).into())
+}
+
+/// A summary, with what was run and what was wrong with it.
+fn with_tally(mut summary: Value, tally: &Tally) -> Value {
+    summary["kernels"] = json!(tally.kernels);
+    summary["block_tasks"] = json!(tally.block_tasks);
+    summary["lost"] = json!(tally.lost);
+    summary["repeated"] = json!(tally.repeated);
+    summary
 }
 
 /// A line of a table.

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use preempt::LaunchReport;
 use preempt::policy::Hpf;
 use preempt::sim::{Costs, Machine};
 use preempt_record::{digits, microseconds};
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Cast, FLEP, Job, Played, Stage, mean};
-use super::{Bench, Outcome, antt, line, priority};
+use super::corun::{Arm, Job, Played, Stage};
+use super::{Bench, FLEP, LONG, Outcome, antt, line, priority, with_tally};
 use crate::progress::Progress;
-use crate::samples::{Samples, show};
+use crate::samples::{Samples, mean, show, show_percent};
 use model::{Simulated, program, simulate};
 use watch::{Note, Notes, Watch};
 
@@ -52,51 +52,41 @@ struct Pair {
 
 /// Measures, simulates, and replays.
 pub fn run(bench: &Bench) -> Result<Outcome> {
+    let longs = bench.programs_among(&FLEP)?;
     let (policy, notes) = Watch::new(Hpf::by_stream());
     let mut stage = Stage::recording(bench, policy)?;
-    let is_ours = |name: &str| FLEP.contains(&name);
-    let longs: Vec<_> = bench.programs.iter().copied().filter(|one| is_ours(one.name)).collect();
     let costs = model::costs(&mut stage, bench.gpu.is_some())?;
     let [long, short] = bench.sizes();
-    let samples = if bench.quick { QUICK_SAMPLES } else { SAMPLES };
-    let seed = bench.seed as u32;
-    let mut casts = Vec::new();
-    for definition in FLEP.into_iter().filter_map(preempt_programs::find) {
-        casts.push(Cast::new(&stage.scheduler, definition, short, seed)?);
-    }
+    let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
+    stage.enter_flep(short)?;
     let mut pairs = Vec::new();
     let progress = Progress::new("long programs", longs.len() as u64);
-    for definition in &longs {
+    for definition in longs {
         // One at a time: they take gigabytes.
-        casts.push(Cast::new(&stage.scheduler, definition, long, seed)?);
-        for case in cases(&casts, bench.quick) {
-            pairs.push(pair(&mut stage, &notes, &casts, case, samples, costs)?);
+        let first = stage.enter(definition, long)?;
+        for case in cases(&stage, first, bench.quick) {
+            pairs.push(pair(&mut stage, &notes, case, samples, costs)?);
         }
-        casts.pop();
+        stage.leave();
         progress.step();
     }
-    ensure!(
-        !pairs.is_empty(),
-        "`--program` names none of those that come first in a pair; they are {}",
-        FLEP.join(", ")
-    );
     stage.scheduler.synchronize()?;
     outcome(&pairs, stage, costs)
 }
 
-/// The pairs of `priority` and of `antt` in which the last cast is the long program.
-fn cases(casts: &[Cast], quick: bool) -> Vec<Case> {
-    let Some((long, shorts)) = casts.split_last() else { return Vec::new() };
-    let others = shorts.iter().enumerate().filter(|(_, short)| short.name != long.name);
+/// The pairs of `priority` and of `antt` in which `first` is the long program.
+fn cases(stage: &Stage, first: usize, quick: bool) -> Vec<Case> {
+    let long = stage.casts()[first].name;
     let mut cases = Vec::new();
-    for (other, short) in others {
-        let members = [shorts.len(), other];
-        if priority::VICTIMS.contains(&long.name) {
-            let delays = match short.name == priority::sweep_partner(long.name) && !quick {
-                true => &priority::DELAYS[..],
-                false => &priority::DELAYS[..1],
-            };
-            cases.extend(delays.iter().map(|&delay| Case { members, delay, priorities: [0, 1] }));
+    for (other, short) in stage.casts()[..first].iter().enumerate() {
+        if short.name == long {
+            continue;
+        }
+        let members = [first, other];
+        if LONG.contains(&long) {
+            let delays = priority::delays(long, short.name);
+            let delays = delays.iter().take(if quick { 1 } else { delays.len() });
+            cases.extend(delays.map(|&delay| Case { members, delay, priorities: [0, 1] }));
         }
         if antt::SHORT.contains(&short.name) {
             cases.push(Case { members, delay: 0.0, priorities: [0; 2] });
@@ -111,14 +101,7 @@ struct Alone {
     reports: Vec<LaunchReport>,
 }
 
-fn pair(
-    stage: &mut Stage,
-    notes: &Notes,
-    casts: &[Cast],
-    case: Case,
-    samples: u32,
-    costs: Costs,
-) -> Result<Pair> {
+fn pair(stage: &mut Stage, notes: &Notes, case: Case, samples: u32, costs: Costs) -> Result<Pair> {
     let Case { members, delay, priorities } = case;
     let mut alone: [Vec<Alone>; 2] = Default::default();
     let mut measured: [Samples; 2] = Default::default();
@@ -130,8 +113,7 @@ fn pair(
             if round == 1 {
                 alone.clear();
             }
-            let job = Job { cast, at: Duration::ZERO, priority: 0 };
-            alone.extend(only(stage.play(OURS, casts, &[job])?));
+            alone.extend(only(stage.play(OURS, &[Job::now(cast)])?));
             alone.sort_by_key(|run| run.turnaround);
         }
         let at = median(&alone[0]).map_or(Duration::ZERO, |run| run.turnaround.mul_f64(delay));
@@ -141,7 +123,7 @@ fn pair(
             priority: priorities[member],
         });
         notes.take();
-        let played = stage.play(OURS, casts, &jobs)?;
+        let played = stage.play(OURS, &jobs)?;
         if round == 0 {
             continue;
         }
@@ -157,7 +139,7 @@ fn pair(
     let sms = stage.scheduler.device().properties().sms;
     let [first, second] = [0, 1].map(|member| {
         let reports = median(&alone[member]).map_or(&[][..], |run| &run.reports);
-        program(casts[members[member]].steps(), reports, &seen[member], &costs, sms)
+        program(stage.casts()[members[member]].steps(), reports, &seen[member], &costs, sms)
     });
     let play = |costs: Costs| {
         let programs = [
@@ -172,7 +154,7 @@ fn pair(
         Ok::<_, anyhow::Error>(found.turnaround[0])
     };
     Ok(Pair {
-        names: members.map(|cast| casts[cast].name),
+        names: members.map(|cast| stage.casts()[cast].name),
         case,
         alone: [0, 1]
             .map(|member| median(&alone[member]).map_or(Duration::ZERO, |run| run.turnaround)),
@@ -233,25 +215,22 @@ fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
         each.filter_map(|(found, truth)| error(found, truth)).collect::<Vec<_>>()
     };
     let alone: Vec<f64> = pairs.iter().flat_map(alone).collect();
-    let summary = json!({
-        "pairs": pairs.len(),
-        "mean_turnaround_error": mean(&errors),
-        "max_turnaround_error": errors.iter().copied().reduce(f64::max),
-        "mean_turnaround_error_if_free": mean(&free),
-        "mean_error_alone": mean(&alone),
-        "replays_identical": replay.is_identical(),
-        "decisions": replay.plans,
-        "launch_us": microseconds(costs.launch),
-        "follow_us": microseconds(costs.follow),
-        "report_us": microseconds(costs.report),
-        "decision_us": microseconds(costs.decision),
-        "kernels": stage.tally.kernels,
-        "block_tasks": stage.tally.block_tasks,
-        "lost": stage.tally.lost,
-        "repeated": stage.tally.repeated,
-    });
-    let percent =
-        |value: Option<f64>| value.map_or("-".into(), |value| format!("{:.1} %", 100.0 * value));
+    let summary = with_tally(
+        json!({
+            "pairs": pairs.len(),
+            "mean_turnaround_error": mean(&errors),
+            "max_turnaround_error": errors.iter().copied().reduce(f64::max),
+            "mean_turnaround_error_if_free": mean(&free),
+            "mean_error_alone": mean(&alone),
+            "replays_identical": replay.is_identical(),
+            "decisions": replay.plans,
+            "launch_us": microseconds(costs.launch),
+            "follow_us": microseconds(costs.follow),
+            "report_us": microseconds(costs.report),
+            "decision_us": microseconds(costs.decision),
+        }),
+        &stage.tally,
+    );
     let mut table = vec![line([
         "first",
         "second",
@@ -282,7 +261,7 @@ fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
             &show(simulated.turnaround[0]),
             &show(second),
             &show(simulated.turnaround[1]),
-            &percent(pair.error(simulated)),
+            &show_percent(pair.error(simulated)),
             &digits(mean_yields),
             &simulated.yields.to_string(),
         ]));
@@ -309,7 +288,7 @@ fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
             "A long program and a short one under `Hpf`, as they ran and as the simulator has it, from their \
              launches alone and measured costs: mean turnarounds are off by {} in the mean. Of what the scheduler \
              was told, the engine made {is_identical} again: {} plans.",
-            percent(mean(&errors)),
+            show_percent(mean(&errors)),
             replay.plans,
         ),
         table,

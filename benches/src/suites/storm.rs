@@ -49,7 +49,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         None => (CPU_LOAD, CPU_LOAD, CPU),
         Some(_) => (GPU_LOAD, GPU_CANCELLED, GPU),
     };
-    let Size { enough, cancelled, excluded } = if bench.quick { QUICK } else { full };
+    let Size { enough, cancelled, excluded } = bench.amount(QUICK, full);
     let seed = bench.seed;
     let strength =
         |urgent_priority| Strength { enough, load, kinds: &Kind::ALL, urgent_priority, seed };

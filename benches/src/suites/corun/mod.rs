@@ -19,8 +19,5 @@ mod switch;
 pub use cast::Cast;
 pub use ceiling::ceiling;
 pub use endless::Endless;
-pub use metrics::{Turnarounds, antt, mean, stp};
+pub use metrics::{Turnarounds, antt, stp};
 pub use stage::{Arm, Job, Played, Stage};
-
-/// FLEP's programs (table 1).
-pub const FLEP: [&str; 8] = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA"];

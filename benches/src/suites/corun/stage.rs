@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use preempt::policy::{Policy, Priority};
 use preempt::{Call, Handle, LaunchReport, Preemption, Scheduler, Stream};
+use preempt_programs::{Definition, Size};
 use preempt_raw::{Gpu, Level};
 use preempt_tests::storm::Tally;
 
 use super::Cast;
 use super::switch::{Lever, Switch};
-use crate::suites::Bench;
+use crate::suites::{Bench, FLEP};
 
 /// How long anything here may take before it counts as hung.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -22,7 +23,7 @@ const SPIN: Duration = Duration::from_millis(100);
 /// A program that somebody wants to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Which one: its number among the casts.
+    /// Which one: its number on the stage.
     pub cast: usize,
     /// When it is submitted, from the start of the play on.
     pub at: Duration,
@@ -67,14 +68,16 @@ pub struct Run {
     pub reports: Vec<LaunchReport>,
 }
 
-/// A device with a scheduler that has many policies.
+/// A device with a scheduler that has many policies, and programs.
 pub struct Stage {
     /// The scheduler.
     pub scheduler: Scheduler,
+    pub(super) casts: Vec<Cast>,
+    seed: u32,
     pub(super) lever: Lever,
     pub(super) gpu: Option<Gpu>,
     /// Raw streams, by level and by job.
-    raw_streams: Vec<Vec<preempt_raw::Stream>>,
+    pub(super) raw_streams: Vec<Vec<preempt_raw::Stream>>,
     /// What was run, and what was wrong with it.
     pub tally: Tally,
 }
@@ -108,8 +111,47 @@ impl Stage {
     }
 
     fn of(bench: &Bench, scheduler: Scheduler, lever: Lever) -> Stage {
-        let tally = Tally::default();
-        Stage { scheduler, lever, gpu: bench.gpu, raw_streams: Vec::new(), tally }
+        Stage {
+            scheduler,
+            casts: Vec::new(),
+            seed: bench.seed as u32,
+            lever,
+            gpu: bench.gpu,
+            raw_streams: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Takes in a program; its number, which is one more than that of the last one.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler or the driver says.
+    pub fn enter(&mut self, definition: &Definition, size: Size) -> Result<usize> {
+        self.casts.push(Cast::new(&self.scheduler, definition, size, self.seed)?);
+        Ok(self.casts.len() - 1)
+    }
+
+    /// Takes in FLEP's programs, in their order.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler or the driver says.
+    pub fn enter_flep(&mut self, size: Size) -> Result<()> {
+        for definition in FLEP.into_iter().filter_map(preempt_programs::find) {
+            self.enter(definition, size)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the last program go, with its memory.
+    pub fn leave(&mut self) {
+        self.casts.pop();
+    }
+
+    /// The programs, each at its number.
+    pub fn casts(&self) -> &[Cast] {
+        &self.casts
     }
 
     /// Whether the device has what the arm needs.
@@ -133,9 +175,8 @@ impl Stage {
     /// # Errors
     ///
     /// What the scheduler says; wrong results go to the tally.
-    pub fn verify(&mut self, casts: &[Cast], cast: usize) -> Result<()> {
-        let job = Job { cast, at: Duration::ZERO, priority: 0 };
-        self.play(Arm::Ours(FIFO), casts, &[job]).map(drop)
+    pub fn verify(&mut self, cast: usize) -> Result<()> {
+        self.play(Arm::Ours(FIFO), &[Job::now(cast)]).map(drop)
     }
 
     /// Plays the jobs once, and checks their results.
@@ -143,44 +184,35 @@ impl Stage {
     /// # Errors
     ///
     /// What the scheduler or the driver says; wrong results go to the tally.
-    pub fn play(&mut self, arm: Arm, casts: &[Cast], jobs: &[Job]) -> Result<Played> {
+    pub fn play(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played> {
         for job in jobs {
-            casts[job.cast].poison()?;
+            self.casts[job.cast].poison()?;
         }
         // Also says if a policy was refused.
         self.scheduler.synchronize()?;
-        let played = match (arm, self.gpu) {
-            (Arm::PlainStreams | Arm::StreamPriorities, Some(_)) => self.play_raw(arm, casts, jobs),
-            (Arm::StreamPriorities, None) => anyhow::bail!("the CPU device has no such streams"),
-            (Arm::PlainStreams, None) => self.play_scheduled(FIFO, |_| true, casts, jobs),
-            (Arm::Reordered(policy), _) => self.play_scheduled(policy, |_| true, casts, jobs),
-            (Arm::Ours(policy), _) => self.play_scheduled(policy, |_| false, casts, jobs),
-            (Arm::UrgentNative(policy), _) => {
-                let most = jobs.iter().map(|job| job.priority).max();
-                self.play_scheduled(policy, |job| Some(job.priority) == most, casts, jobs)
-            }
-        }?;
+        let played = match self.is_raw(arm)? {
+            true => self.play_raw(arm, jobs)?,
+            false => self.play_scheduled(arm, jobs)?,
+        };
         for job in jobs {
-            casts[job.cast].check(arm.name(), &mut self.tally)?;
+            self.casts[job.cast].check(arm.name(), &mut self.tally)?;
         }
         Ok(played)
     }
 
-    fn play_scheduled(
-        &mut self,
-        policy: usize,
-        native: impl Fn(&Job) -> bool,
-        casts: &[Cast],
-        jobs: &[Job],
-    ) -> Result<Played> {
-        self.lever.pull(policy);
-        let mut acts: Vec<Act> = jobs
-            .iter()
-            .map(|job| {
-                let stream = self.scheduler.stream(Priority(job.priority));
-                Act::new(stream, casts, *job, native(job))
-            })
-            .collect();
+    /// Whether the arm is played on raw streams.
+    pub(super) fn is_raw(&self, arm: Arm) -> Result<bool> {
+        ensure!(self.has(arm), "the device has no streams with priorities");
+        Ok(self.gpu.is_some() && matches!(arm, Arm::PlainStreams | Arm::StreamPriorities))
+    }
+
+    fn play_scheduled(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played> {
+        self.lever.pull(arm.policy());
+        let act = |job: &Job| {
+            let stream = self.scheduler.stream(Priority(job.priority));
+            Act::new(stream, &self.casts[job.cast], *job, arm.is_native(job, jobs))
+        };
+        let mut acts: Vec<Act> = jobs.iter().map(act).collect();
         let start = Instant::now();
         while acts.iter().any(|act| act.ended.is_none()) {
             ensure!(start.elapsed() < LIMIT, "a job has not ended within {LIMIT:?}");
@@ -194,7 +226,7 @@ impl Stage {
         self.scheduler.synchronize()?;
         self.lever.pull(FIFO);
         for act in &acts {
-            let cast = &casts[act.job.cast];
+            let cast = &self.casts[act.job.cast];
             for (report, call) in act.reports.iter().zip(cast.steps()) {
                 self.tally.report(report);
                 let tasks = call.grid_dim().count() as u32;
@@ -217,19 +249,19 @@ impl Stage {
         }
     }
 
-    fn play_raw(&mut self, arm: Arm, casts: &[Cast], jobs: &[Job]) -> Result<Played> {
+    fn play_raw(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played> {
         let levels = self.levels(arm, jobs);
-        let streams = self.streams(jobs.len())?;
+        self.open_streams(jobs.len())?;
         let mut times: Vec<(Option<Duration>, Option<Duration>)> = vec![(None, None); jobs.len()];
         let start = Instant::now();
         while times.iter().any(|(_, ended)| ended.is_none()) {
             ensure!(start.elapsed() < LIMIT, "a job has not ended within {LIMIT:?}");
             for (index, (job, times)) in jobs.iter().zip(&mut times).enumerate() {
-                let stream = &streams[levels[index]][index];
+                let stream = &self.raw_streams[levels[index]][index];
                 match times {
                     (None, _) if start.elapsed() >= job.at => {
                         times.0 = Some(start.elapsed());
-                        for launch in casts[job.cast].raw_steps() {
+                        for launch in self.casts[job.cast].raw_steps() {
                             // SAFETY: the cast owns its buffers, and nobody else uses them now.
                             unsafe { launch.on(stream)? };
                         }
@@ -244,15 +276,15 @@ impl Stage {
         Ok(Played::new(times.collect(), 0, Vec::new()))
     }
 
-    /// A raw stream of each level for each of so many jobs.
-    pub(super) fn streams(&mut self, jobs: usize) -> Result<&[Vec<preempt_raw::Stream>]> {
+    /// Sees that there is a raw stream of each level for each of so many jobs.
+    pub(super) fn open_streams(&mut self, jobs: usize) -> Result<()> {
         self.raw_streams.resize_with(LEVELS, Vec::new);
         for (level, streams) in self.raw_streams.iter_mut().enumerate() {
             while streams.len() < jobs {
                 streams.push(preempt_raw::Stream::new(Level::Above(level as u32))?);
             }
         }
-        Ok(&self.raw_streams)
+        Ok(())
     }
 }
 
@@ -270,7 +302,31 @@ fn ranks(jobs: &[Job]) -> Vec<usize> {
     jobs.iter().map(|job| level(rank(job))).collect()
 }
 
+impl Job {
+    /// A program that is submitted at once, with a priority of 0.
+    pub fn now(cast: usize) -> Job {
+        Job { cast, at: Duration::ZERO, priority: 0 }
+    }
+}
+
 impl Arm {
+    /// The number of the policy that decides, where there are no raw streams.
+    pub(super) fn policy(self) -> usize {
+        match self {
+            Arm::PlainStreams | Arm::StreamPriorities => FIFO,
+            Arm::Reordered(policy) | Arm::Ours(policy) | Arm::UrgentNative(policy) => policy,
+        }
+    }
+
+    /// Whether a job's launches are ordinary grids.
+    pub(super) fn is_native(self, job: &Job, jobs: &[Job]) -> bool {
+        match self {
+            Arm::PlainStreams | Arm::StreamPriorities | Arm::Reordered(_) => true,
+            Arm::Ours(_) => false,
+            Arm::UrgentNative(_) => jobs.iter().all(|other| other.priority <= job.priority),
+        }
+    }
+
     /// What it is called in tables.
     pub fn name(self) -> &'static str {
         match self {
@@ -307,9 +363,9 @@ struct Act {
 }
 
 impl Act {
-    fn new(stream: Stream, casts: &[Cast], job: Job, native: bool) -> Act {
+    fn new(stream: Stream, cast: &Cast, job: Job, native: bool) -> Act {
         let mode = if native { Preemption::Native } else { Preemption::Software };
-        let steps = casts[job.cast].steps().iter().map(|call| call.clone().preemption(mode));
+        let steps = cast.steps().iter().map(|call| call.clone().preemption(mode));
         Act {
             job,
             stream,
