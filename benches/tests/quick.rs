@@ -267,6 +267,8 @@ fn antt_has_pairs_and_triples() {
     for size in ["pairs", "triples"] {
         let keys = ["gain", "ceiling", "over_ceiling", "gain_reordered"];
         keys.iter().for_each(|key| assert_numbers(summary, &[&format!("{size}_{key}")]));
+        let by_priority = summary.get(format!("{size}_gain_stream_priorities"));
+        assert_eq!(by_priority, Some(&Value::Null), "the CPU device has no such streams");
     }
     assert_numbers(summary, &["stp_over_plain", "makespan_lost"]);
     assert_all_ran(summary);

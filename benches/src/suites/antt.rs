@@ -27,13 +27,14 @@ const QUICK_TRIPLES: usize = 2;
 /// `Hpf` among the stage's policies.
 const HPF: usize = 1;
 
-const ARMS: [Arm; 3] = [Arm::PlainStreams, Arm::Reordered(HPF), Arm::Ours(HPF)];
+const ARMS: [Arm; 4] =
+    [Arm::PlainStreams, Arm::StreamPriorities, Arm::Reordered(HPF), Arm::Ours(HPF)];
 
 /// Programs that are submitted one right after the other.
 struct Group {
     names: Vec<&'static str>,
     alone: Vec<Samples>,
-    arms: [Turnarounds; ARMS.len()],
+    arms: Vec<(Arm, Turnarounds)>,
     /// Where preemption is free.
     ceiling: Vec<Duration>,
 }
@@ -86,14 +87,19 @@ fn hpf() -> Box<dyn Policy> {
 fn group(stage: &mut Stage, members: &[usize], samples: u32) -> Result<Group> {
     let jobs: Vec<Job> = members.iter().copied().map(Job::now).collect();
     let mut alone = vec![Samples::default(); members.len()];
-    let mut arms: [Turnarounds; ARMS.len()] = Default::default();
+    let arms = ARMS.into_iter().filter(|arm| stage.has(*arm));
+    let mut arms: Vec<_> = arms.map(|arm| (arm, Turnarounds::default())).collect();
     for round in 0..=samples {
         for (samples, &job) in alone.iter_mut().zip(&jobs) {
             let played = stage.play(Arm::PlainStreams, &[job])?;
             samples.extend(played.turnaround.first().copied().filter(|_| round > 0));
         }
-        for (arm, times) in ARMS.into_iter().zip(&mut arms) {
-            let played = stage.play(arm, &jobs)?;
+        let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
+        for (arm, times) in &mut arms {
+            let played = match arm {
+                Arm::StreamPriorities => stage.play(*arm, &shortest_first(&jobs, &alone))?,
+                _ => stage.play(*arm, &jobs)?,
+            };
             // The first round warms up, and teaches the scheduler how long the launches take.
             if round > 0 {
                 times.push(&played.turnaround, played.makespan);
@@ -105,17 +111,24 @@ fn group(stage: &mut Stage, members: &[usize], samples: u32) -> Result<Group> {
     Ok(Group { names, alone, arms, ceiling: ceiling(hpf(), &jobs)? })
 }
 
+/// What somebody does who has nothing but the hardware's priorities: the less a job takes alone, the higher is its.
+fn shortest_first(jobs: &[Job], alone: &[Duration]) -> Vec<Job> {
+    let longer = |time| alone.iter().filter(|&&other| other > time).count() as i32;
+    jobs.iter().zip(alone).map(|(job, &time)| Job { priority: longer(time), ..*job }).collect()
+}
+
 impl Group {
     fn alone(&self) -> Vec<Duration> {
         self.alone.iter().map(Samples::p50).collect()
     }
 
-    fn times(&self, arm: Arm) -> &Turnarounds {
-        &self.arms[ARMS.iter().position(|other| *other == arm).unwrap_or_default()]
+    /// `None` if the device does not have what the arm needs.
+    fn times(&self, arm: Arm) -> Option<&Turnarounds> {
+        self.arms.iter().find(|(other, _)| *other == arm).map(|(_, times)| times)
     }
 
     fn antt(&self, arm: Arm) -> Option<f64> {
-        antt(&self.times(arm).p50(), &self.alone())
+        antt(&self.times(arm)?.p50(), &self.alone())
     }
 
     /// How many times lower ANTT is than in submission order.
@@ -137,19 +150,19 @@ fn gain(groups: &[Group], size: usize, antt: impl Fn(&Group) -> Option<f64>) -> 
 fn outcome(groups: &[Group], stage: Stage) -> Outcome {
     let ours = |group: &Group| group.antt(Arm::Ours(HPF));
     let reordered = |group: &Group| group.antt(Arm::Reordered(HPF));
+    let by_priority = |group: &Group| group.antt(Arm::StreamPriorities);
     let over = |size| Some(gain(groups, size, ours)? / gain(groups, size, Group::ceiling)?);
-    let makespan = |group: &Group, arm: Arm| group.times(arm).makespan.p50();
     let lost: Vec<f64> = groups
         .iter()
         .filter_map(|group| {
-            let [ours, plain] = [Arm::Ours(HPF), Arm::PlainStreams].map(|arm| makespan(group, arm));
-            Some(ratio(ours, plain)? - 1.0)
+            let makespan = |arm| Some(group.times(arm)?.makespan.p50());
+            Some(ratio(makespan(Arm::Ours(HPF))?, makespan(Arm::PlainStreams)?)? - 1.0)
         })
         .collect();
     let throughput: Vec<f64> = groups
         .iter()
         .filter_map(|group| {
-            let stp = |arm| stp(&group.times(arm).p50(), &group.alone());
+            let stp = |arm| stp(&group.times(arm)?.p50(), &group.alone());
             Some(stp(Arm::Ours(HPF))? / stp(Arm::PlainStreams)?)
         })
         .collect();
@@ -161,10 +174,12 @@ fn outcome(groups: &[Group], stage: Stage) -> Outcome {
             "pairs_ceiling": gain(groups, 2, Group::ceiling),
             "pairs_over_ceiling": over(2),
             "pairs_gain_reordered": gain(groups, 2, reordered),
+            "pairs_gain_stream_priorities": gain(groups, 2, by_priority),
             "triples_gain": gain(groups, 3, ours),
             "triples_ceiling": gain(groups, 3, Group::ceiling),
             "triples_over_ceiling": over(3),
             "triples_gain_reordered": gain(groups, 3, reordered),
+            "triples_gain_stream_priorities": gain(groups, 3, by_priority),
             "stp_over_plain": mean(&throughput),
             "makespan_lost": mean(&lost),
         }),
@@ -175,8 +190,10 @@ fn outcome(groups: &[Group], stage: Stage) -> Outcome {
     for group in groups {
         let alone = group.alone();
         let names = group.names.join(" ");
-        let measured =
-            ARMS.map(|arm| (arm.name(), group.times(arm).p50(), Some(makespan(group, arm))));
+        let measured = group
+            .arms
+            .iter()
+            .map(|(arm, times)| (arm.name(), times.p50(), Some(times.makespan.p50())));
         let others = [("alone", alone.clone(), None), ("ceiling", group.ceiling.clone(), None)];
         for (arm, times, makespan) in others.into_iter().chain(measured) {
             let (antt, stp) = (antt(&times, &alone), stp(&times, &alone));
@@ -216,5 +233,21 @@ fn outcome(groups: &[Group], stage: Stage) -> Outcome {
         rows,
         summary,
         mistake: stage.tally.mistake,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shorter_a_job_is_the_higher_is_its_priority() {
+        let jobs = [0, 1, 2].map(Job::now);
+        let priorities = |alone: [u64; 3]| -> Vec<i32> {
+            let jobs = shortest_first(&jobs, &alone.map(Duration::from_millis));
+            jobs.iter().map(|job| job.priority).collect()
+        };
+        assert_eq!(priorities([9, 2, 4]), [0, 2, 1]);
+        assert_eq!(priorities([3, 3, 7]), [1, 1, 0]);
     }
 }
