@@ -18,14 +18,15 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use preempt::Device;
 use preempt_plot::papers;
 use preempt_programs::{ALL, Definition};
 use preempt_raw::Gpu;
 use preempt_record::{Record, hardware, table};
 
-use crate::args::{Args, DeviceKind};
+use crate::args::{Args, DeviceKind, Suite};
+use crate::suites::corun::Launches;
 use crate::suites::{Bench, Outcome};
 
 fn main() -> ExitCode {
@@ -47,7 +48,9 @@ fn run(args: &Args) -> Result<()> {
     let (device, gpu) = device(args)?;
     let out = args.out.as_deref().map(create).transpose()?;
     let svg = args.svg.as_deref().map(create).transpose()?;
-    let (name, driver) = (device.properties().name.clone(), device.properties().driver.clone());
+    let properties = device.as_ref().map(Device::properties);
+    let name = properties.map_or("sim".to_owned(), |properties| properties.name.clone());
+    let driver = properties.and_then(|properties| properties.driver.clone());
     // Not `println!`: it panics where nobody reads on.
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
@@ -55,7 +58,7 @@ fn run(args: &Args) -> Result<()> {
     let bench = Bench { device, gpu, programs, quick: args.quick, seed: args.seed };
     let outcome = args.suite.run(&bench)?;
     let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
-    writeln!(stdout, "{about}\n\n{}", table(&lines, text_columns))?;
+    writeln!(stdout, "{about}{}\n\n{}", how_it_was_simulated(args)?, table(&lines, text_columns))?;
     let record = Record { suite: args.suite.name(), device: name, driver, rows, summary }.json();
     if let Some(lines) = papers::comparison(&record) {
         writeln!(stdout, "{}", table(&lines, 1))?;
@@ -72,8 +75,8 @@ fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// The device, and for a GPU the driver's side of it.
-fn device(args: &Args) -> Result<(Device, Option<Gpu>)> {
+/// The device, unless it is simulated, and for a GPU the driver's side of it.
+fn device(args: &Args) -> Result<(Option<Device>, Option<Gpu>)> {
     let is_shaped = args.sms.is_some() || args.blocks_per_sm.is_some();
     ensure!(
         args.device == DeviceKind::Cpu || !is_shaped,
@@ -85,11 +88,31 @@ fn device(args: &Args) -> Result<(Device, Option<Gpu>)> {
             let (sms, blocks_per_sm) = args.suite.shape(processors.try_into().unwrap_or(u32::MAX));
             let (sms, blocks_per_sm) =
                 (args.sms.unwrap_or(sms), args.blocks_per_sm.unwrap_or(blocks_per_sm));
-            Ok((Device::cpu(sms, blocks_per_sm)?, None))
+            Ok((Some(Device::cpu(sms, blocks_per_sm)?), None))
         }
         // In this order: preempt has settings to make before the driver starts.
-        DeviceKind::Cuda => Ok((Device::cuda(0)?, Some(Gpu::open(0)?))),
+        DeviceKind::Cuda => Ok((Some(Device::cuda(0)?), Some(Gpu::open(0)?))),
+        DeviceKind::Sim => {
+            let is_simulated = |suite: &&Suite| suite.is_simulated();
+            let all: Vec<_> = Suite::value_variants().iter().filter(is_simulated).collect();
+            let all: Vec<_> = all.into_iter().map(|suite| suite.name()).collect();
+            let (suite, all) = (args.suite.name(), all.join(", "));
+            ensure!(
+                args.suite.is_simulated(),
+                "`{suite}` needs a device: `--device cpu` or `--device cuda`; simulated are {all}"
+            );
+            Ok((None, None))
+        }
     }
+}
+
+/// A sentence for those who read simulated results.
+fn how_it_was_simulated(args: &Args) -> Result<String> {
+    if args.device != DeviceKind::Sim {
+        return Ok(String::new());
+    }
+    let source = Launches::h200()?.source();
+    Ok(format!(" In virtual time, on the model of an H200 ({source}); see the README."))
 }
 
 /// The programs of these names, each once, or all.

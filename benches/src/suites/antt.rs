@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use preempt::policy::{Hpf, Policy};
 use preempt_record::microseconds;
 use preempt_tests::Random;
+use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
 use super::corun::{Arm, Job, Stage, Turnarounds, antt, ceiling, stp};
+use super::priority::hpf;
 use super::{Bench, FLEP, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
@@ -42,9 +43,9 @@ struct Group {
 /// Measures all pairs and triples.
 pub fn run(bench: &Bench) -> Result<Outcome> {
     let longs = bench.programs_among(&FLEP)?;
-    let mut stage = Stage::new(bench, vec![hpf()])?;
+    let mut stage = bench.stage(vec![Box::new(hpf)])?;
     let [long, short] = bench.sizes();
-    let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
+    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
     stage.enter_flep(short)?;
     // A long one, and two others that are short; all different.
     let number =
@@ -71,20 +72,15 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         let triples =
             drawn.iter().filter(|[a, ..]| *a == index).map(|&[_, b, c]| vec![first, b, c]);
         for members in pairs.chain(triples) {
-            groups.push(group(&mut stage, &members, samples)?);
+            groups.push(group(&mut *stage, &members, samples)?);
         }
         stage.leave();
         progress.step();
     }
-    stage.scheduler.synchronize()?;
-    Ok(outcome(&groups, stage))
+    Ok(outcome(&groups, stage.close()?))
 }
 
-fn hpf() -> Box<dyn Policy> {
-    Box::new(Hpf::by_stream())
-}
-
-fn group(stage: &mut Stage, members: &[usize], samples: u32) -> Result<Group> {
+fn group(stage: &mut dyn Stage, members: &[usize], samples: u32) -> Result<Group> {
     let jobs: Vec<Job> = members.iter().copied().map(Job::now).collect();
     let mut alone = vec![Samples::default(); members.len()];
     let arms = ARMS.into_iter().filter(|arm| stage.has(*arm));
@@ -107,7 +103,7 @@ fn group(stage: &mut Stage, members: &[usize], samples: u32) -> Result<Group> {
         }
     }
     let jobs: Vec<_> = alone.iter().map(|time| (Duration::ZERO, time.p50(), 0)).collect();
-    let names = members.iter().map(|&cast| stage.casts()[cast].name).collect();
+    let names = members.iter().map(|&cast| stage.name(cast)).collect();
     Ok(Group { names, alone, arms, ceiling: ceiling(hpf(), &jobs)? })
 }
 
@@ -147,7 +143,7 @@ fn gain(groups: &[Group], size: usize, antt: impl Fn(&Group) -> Option<f64>) -> 
     mean(&of_size.filter_map(|group| group.gain(antt(group))).collect::<Vec<_>>())
 }
 
-fn outcome(groups: &[Group], stage: Stage) -> Outcome {
+fn outcome(groups: &[Group], tally: Tally) -> Outcome {
     let ours = |group: &Group| group.antt(Arm::Ours(HPF));
     let reordered = |group: &Group| group.antt(Arm::Reordered(HPF));
     let by_priority = |group: &Group| group.antt(Arm::StreamPriorities);
@@ -183,7 +179,7 @@ fn outcome(groups: &[Group], stage: Stage) -> Outcome {
             "stp_over_plain": mean(&throughput),
             "makespan_lost": mean(&lost),
         }),
-        &stage.tally,
+        &tally,
     );
     let mut table = vec![line(["programs", "arm", "ANTT", "STP", "makespan", "turnarounds, each"])];
     let mut rows: Vec<Value> = Vec::new();
@@ -232,7 +228,7 @@ fn outcome(groups: &[Group], stage: Stage) -> Outcome {
         text_columns: 2,
         rows,
         summary,
-        mistake: stage.tally.mistake,
+        mistake: tally.mistake,
     }
 }
 

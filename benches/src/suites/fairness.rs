@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::Result;
 use preempt::policy::{Ffs, Policy};
 use preempt_record::{digits, microseconds};
+use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Endless, Stage};
-use super::{Bench, LONG, Outcome, line, with_tally};
+use super::corun::{Arm, Endless, NewPolicy, Stage};
+use super::{Bench, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{mean, show, show_percent};
 
@@ -44,38 +45,37 @@ struct Row {
 /// Measures all pairs.
 pub fn run(bench: &Bench) -> Result<Outcome> {
     let longs = bench.programs_among(&LONG)?;
-    let policies = OVERHEADS
-        .map(|most| Box::new(Ffs::with_max_overhead(most).whole_device()) as Box<dyn Policy>);
-    let mut stage = Stage::new(bench, policies.into())?;
+    let ffs = |most| Box::new(Ffs::with_max_overhead(most).whole_device()) as Box<dyn Policy>;
+    let policies = OVERHEADS.map(|most| Box::new(move || ffs(most)) as NewPolicy);
+    let mut stage = bench.stage(policies.into())?;
     let [long, short] = bench.sizes();
     let window = bench.amount(QUICK_WINDOW, WINDOW);
     let overheads = bench.amount(&OVERHEADS[..1], &OVERHEADS);
     stage.enter_flep(short)?;
     let mut rows = Vec::new();
-    let progress = Progress::new("pairs", (longs.len() * (stage.casts().len() - 1)) as u64);
+    let progress = Progress::new("pairs", (longs.len() * (FLEP.len() - 1)) as u64);
     for definition in longs {
         // One at a time: they take gigabytes.
         let last = stage.enter(definition, long)?;
         for other in 0..last {
-            if stage.casts()[other].name != definition.name {
-                pair(&mut stage, [other, last], window, overheads, &mut rows)?;
+            if stage.name(other) != definition.name {
+                pair(&mut *stage, [other, last], window, overheads, &mut rows)?;
                 progress.step();
             }
         }
         stage.leave();
     }
-    stage.scheduler.synchronize()?;
-    Ok(outcome(&rows, window, stage))
+    Ok(outcome(&rows, window, stage.close()?))
 }
 
 fn pair(
-    stage: &mut Stage,
+    stage: &mut dyn Stage,
     members: [usize; 2],
     window: Duration,
     overheads: &[f64],
     rows: &mut Vec<Row>,
 ) -> Result<()> {
-    let names = members.map(|cast| stage.casts()[cast].name);
+    let names = members.map(|cast| stage.name(cast));
     let one = |cast, weight| Endless { cast, weight, priority: weight as i32 };
     let both = [one(members[0], WEIGHTS[0]), one(members[1], WEIGHTS[1])];
     // Of the same scheduler, so that what is lost is lost to sharing.
@@ -116,7 +116,7 @@ fn fair() -> f64 {
     f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1])
 }
 
-fn outcome(rows: &[Row], window: Duration, stage: Stage) -> Outcome {
+fn outcome(rows: &[Row], window: Duration, tally: Tally) -> Outcome {
     let of = |most: f64| rows.iter().filter(move |row| row.max_overhead == Some(most));
     let errors: Vec<f64> =
         of(MAX_OVERHEAD).filter_map(|row| Some(100.0 * (row.share? - fair()).abs())).collect();
@@ -132,7 +132,7 @@ fn outcome(rows: &[Row], window: Duration, stage: Stage) -> Outcome {
             "throughput_lost_max": of(MAX_OVERHEAD).filter_map(|row| row.lost).reduce(f64::max),
             "throughput_lost_by_max_overhead_percent": by_overhead,
         }),
-        &stage.tally,
+        &tally,
     );
     let mut table = vec![line([
         "weight 2",
@@ -185,6 +185,6 @@ fn outcome(rows: &[Row], window: Duration, stage: Stage) -> Outcome {
             })
             .collect(),
         summary,
-        mistake: stage.tally.mistake,
+        mistake: tally.mistake,
     }
 }

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use preempt::policy::{DynamicPriority, Policy, StaticPriority};
+use preempt::policy::{DynamicPriority, StaticPriority};
 use preempt::{Handle, LaunchReport, Stream};
 use preempt_record::microseconds;
 use preempt_tests::Random;
+use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Job, Stage, Turnarounds, antt, ceiling, stp};
+use super::corun::{Arm, DeviceStage, Job, NewPolicy, Stage, Turnarounds, antt, ceiling, stp};
 use super::{Bench, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
@@ -75,8 +76,8 @@ struct Evictions {
     yields: [u64; PRIORITIES],
 }
 
-fn policies() -> [Box<dyn Policy>; 2] {
-    [Box::new(StaticPriority::new()), Box::new(DynamicPriority::new())]
+fn policies() -> [NewPolicy; 2] {
+    [Box::new(|| Box::new(StaticPriority::new())), Box::new(|| Box::new(DynamicPriority::new()))]
 }
 
 /// Measures all settings.
@@ -84,9 +85,9 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let names = PROGRAMS.map(|(name, _)| name);
     let definitions = bench.programs_among(&names)?;
     ensure!(definitions.len() > 1, "`--program` names less than two of {}", names.join(", "));
-    let mut stage = Stage::new(bench, policies().into())?;
+    let mut stage = bench.stage(policies().into())?;
     let [size, _] = bench.sizes();
-    let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
+    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
     let mut members: Vec<Member> = Vec::new();
     for member in PROGRAMS {
         if let Some(definition) = definitions.iter().find(|one| one.name == member.0) {
@@ -98,7 +99,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let progress = Progress::new("rounds", u64::from(samples) + 1 + WAITS.len() as u64);
     let mut alone = vec![Samples::default(); count];
     let mut settings: Vec<_> =
-        SETTINGS.into_iter().map(|name| Setting::new(name, &stage)).collect();
+        SETTINGS.into_iter().map(|name| Setting::new(name, &*stage)).collect();
     for round in 0..=samples {
         for (cast, samples) in alone.iter_mut().enumerate() {
             let played = stage.play(Arm::PlainStreams, &[Job::now(cast)])?;
@@ -131,19 +132,21 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
             .map(|cast| (interval * cast as u32, alone[cast], members[cast].1[index]))
             .collect();
         let [of_static, of_dynamic] = policies();
-        setting.ceilings = [ceiling(of_static, &jobs)?, ceiling(of_dynamic, &jobs)?];
+        setting.ceilings = [ceiling(of_static(), &jobs)?, ceiling(of_dynamic(), &jobs)?];
     }
-    let launches = bench.amount(QUICK_LAUNCHES, LAUNCHES);
-    let waits = bench.amount(&WAITS[..1], &WAITS);
     let mut evictions = Vec::new();
-    stage.choose(STATIC)?;
-    for wait in waits.iter().copied().map(Duration::from_millis) {
-        let mut random = Random(bench.seed);
-        evictions.push(evict(&stage, wait, launches, &mut random)?);
-        progress.step();
+    // Not in virtual time: there, no stream changes its priority.
+    if let Some(stage) = stage.device() {
+        let launches = bench.amount(QUICK_LAUNCHES, LAUNCHES);
+        let waits = bench.amount(&WAITS[..1], &WAITS);
+        stage.choose(STATIC)?;
+        for wait in waits.iter().copied().map(Duration::from_millis) {
+            let mut random = Random(bench.seed);
+            evictions.push(evict(stage, wait, launches, &mut random)?);
+            progress.step();
+        }
     }
-    stage.scheduler.synchronize()?;
-    Ok(outcome(&members, &settings, &alone, &evictions, stage))
+    Ok(outcome(&members, &settings, &alone, &evictions, stage.close()?))
 }
 
 /// A program that is run again some time after it has ended.
@@ -158,7 +161,12 @@ struct Loop {
 }
 
 /// Runs each program again and again, until so many runs are over in all.
-fn evict(stage: &Stage, wait: Duration, launches: u32, random: &mut Random) -> Result<Evictions> {
+fn evict(
+    stage: &DeviceStage,
+    wait: Duration,
+    launches: u32,
+    random: &mut Random,
+) -> Result<Evictions> {
     let mut loops: Vec<Loop> = stage
         .casts()
         .iter()
@@ -183,7 +191,7 @@ fn evict(stage: &Stage, wait: Duration, launches: u32, random: &mut Random) -> R
                 (act.is_running, act.submitted) = (true, 0);
                 begun += 1;
             }
-            while act.is_running && act.handles.len() < Stage::AHEAD {
+            while act.is_running && act.handles.len() < DeviceStage::AHEAD {
                 let Some(call) = cast.steps().get(act.submitted) else { break };
                 act.handles.push_back(act.stream.launch(call.clone())?);
                 act.submitted += 1;
@@ -206,7 +214,7 @@ fn evict(stage: &Stage, wait: Duration, launches: u32, random: &mut Random) -> R
 }
 
 impl Setting {
-    fn new(name: &'static str, stage: &Stage) -> Setting {
+    fn new(name: &'static str, stage: &dyn Stage) -> Setting {
         let arms = ARMS.into_iter().filter(|(_, arm)| stage.has(*arm));
         let arms = arms.map(|(name, arm)| (name, arm, Turnarounds::default())).collect();
         Setting { name, arms, ceilings: Default::default() }
@@ -249,7 +257,7 @@ fn outcome(
     settings: &[Setting],
     alone: &[Duration],
     evictions: &[Evictions],
-    stage: Stage,
+    tally: Tally,
 ) -> Outcome {
     let mut summary = serde_json::Map::new();
     for setting in settings {
@@ -266,7 +274,7 @@ fn outcome(
     let overheads: Vec<f64> =
         settings.iter().filter_map(|setting| setting.overhead(alone)).collect();
     summary.insert("scheduling_overhead".into(), json!(mean(&overheads)));
-    let summary = with_tally(Value::Object(summary), &stage.tally);
+    let summary = with_tally(Value::Object(summary), &tally);
     let mut table =
         vec![line(["setting", "arm", "ANTT", "STP", "makespan", "NTT of each program"])];
     let mut rows: Vec<Value> = Vec::new();
@@ -317,6 +325,6 @@ fn outcome(
         text_columns: 2,
         rows,
         summary,
-        mistake: stage.tally.mistake,
+        mistake: tally.mistake,
     }
 }

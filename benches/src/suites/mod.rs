@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use preempt::policy::Policy;
 use preempt::{Device, Scheduler, SchedulerBuilder, SignalPath};
 use preempt_programs::{Definition, Size};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::args::Suite;
 
 mod antt;
-mod corun;
+pub mod corun;
 mod counted;
 mod cuda;
 mod engine;
@@ -49,8 +49,8 @@ const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
 /// What every suite is given.
 #[derive(Debug)]
 pub struct Bench {
-    /// The device, which no scheduler has.
-    pub device: Device,
+    /// The device, which no scheduler has; `None` if one is simulated.
+    pub device: Option<Device>,
     /// The driver's side of the device, if that is a GPU.
     pub gpu: Option<Gpu>,
     /// The papers' programs to run.
@@ -96,6 +96,11 @@ impl Suite {
             Suite::Mix => "mix",
             Suite::Sim => "sim",
         }
+    }
+
+    /// Whether it can run in virtual time.
+    pub fn is_simulated(self) -> bool {
+        matches!(self, Suite::Priority | Suite::Antt | Suite::Fairness | Suite::Mix)
     }
 
     /// SMs and blocks per SM of the CPU device, unless asked for otherwise, on a machine with
@@ -170,19 +175,24 @@ impl Bench {
         if self.quick { quick } else { full }
     }
 
+    /// The samples of each arm. In virtual time all would be the same.
+    fn samples(&self, quick: u32, full: u32) -> u32 {
+        if self.device.is_some() { self.amount(quick, full) } else { 1 }
+    }
+
     /// The sizes of long and of short programs that run at the same time.
     fn sizes(&self) -> [Size; 2] {
-        match (self.gpu.is_some(), self.quick) {
-            (false, _) => [Size::Reduced; 2],
-            (true, true) => [Size::Small; 2],
-            (true, false) => [Size::Large, Size::Small],
+        match (&self.device, self.gpu, self.quick) {
+            // It takes no longer.
+            (None, ..) | (_, Some(_), false) => [Size::Large, Size::Small],
+            (_, Some(_), true) => [Size::Small; 2],
+            (Some(_), None, _) => [Size::Reduced; 2],
         }
     }
 
     /// A scheduler that has the device until it is dropped.
     fn scheduler(&self, policy: impl Policy + 'static) -> Result<Scheduler> {
-        let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
-        Ok(builder.kernels(KERNELS).kernels(PROGRAMS).kernels(preempt_tests::KERNELS).build()?)
+        Ok(self.builder(policy)?.kernels(preempt_tests::KERNELS).build()?)
     }
 
     /// The same, with `wait` that spins so long before it sleeps.
@@ -201,7 +211,7 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
-        Ok(self.spinning_builder(policy, spin).signal_path(path).build()?)
+        Ok(self.spinning_builder(policy, spin)?.signal_path(path).build()?)
     }
 
     /// The same as [`Bench::spinning_scheduler`], which records what it decides.
@@ -210,12 +220,21 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
-        Ok(self.spinning_builder(policy, spin).record(true).build()?)
+        Ok(self.spinning_builder(policy, spin)?.record(true).build()?)
     }
 
-    fn spinning_builder(&self, policy: impl Policy + 'static, spin: Duration) -> SchedulerBuilder {
-        let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
-        builder.kernels(KERNELS).kernels(PROGRAMS).spin(spin).busy_poll(true)
+    fn spinning_builder(
+        &self,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<SchedulerBuilder> {
+        Ok(self.builder(policy)?.spin(spin).busy_poll(true))
+    }
+
+    fn builder(&self, policy: impl Policy + 'static) -> Result<SchedulerBuilder> {
+        let device = self.device.clone().context("this suite is not simulated")?;
+        let builder = Scheduler::builder().device(device).policy(policy);
+        Ok(builder.kernels(KERNELS).kernels(PROGRAMS))
     }
 }
 

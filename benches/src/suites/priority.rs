@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::Result;
 use preempt::policy::{Hpf, Policy};
 use preempt_record::{digits, microseconds};
+use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
 use super::corun::{Arm, Job, Stage, Turnarounds, ceiling};
-use super::{Bench, LONG, Outcome, line, with_tally};
+use super::{Bench, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{
     Samples, geometric_mean, mean, ratio, show, show_number, show_ratio, show_time,
@@ -44,32 +45,32 @@ struct Pair {
 /// Measures all pairs.
 pub fn run(bench: &Bench) -> Result<Outcome> {
     let victims = bench.programs_among(&LONG)?;
-    let mut stage = Stage::new(bench, vec![hpf()])?;
+    let mut stage = bench.stage(vec![Box::new(hpf)])?;
     let [long, short] = bench.sizes();
-    let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
+    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
     stage.enter_flep(short)?;
     let mut pairs = Vec::new();
-    let progress = Progress::new("pairs", (victims.len() * (stage.casts().len() - 1)) as u64);
+    let progress = Progress::new("pairs", (victims.len() * (FLEP.len() - 1)) as u64);
     for victim in victims {
         // One at a time: they take gigabytes.
         let low = stage.enter(victim, long)?;
         for high in 0..low {
-            let name = stage.casts()[high].name;
+            let name = stage.name(high);
             if name == victim.name {
                 continue;
             }
             for &delay in delays(victim.name, name) {
-                pairs.push(pair(&mut stage, [low, high], delay, samples)?);
+                pairs.push(pair(&mut *stage, [low, high], delay, samples)?);
             }
             progress.step();
         }
         stage.leave();
     }
-    stage.scheduler.synchronize()?;
-    Ok(outcome(&pairs, stage))
+    Ok(outcome(&pairs, stage.close()?))
 }
 
-fn hpf() -> Box<dyn Policy> {
+/// The policy, here and in `antt`.
+pub(super) fn hpf() -> Box<dyn Policy> {
     Box::new(Hpf::by_stream())
 }
 
@@ -79,7 +80,7 @@ pub(super) fn delays(victim: &str, urgent: &str) -> &'static [f64] {
     if urgent == swept { &DELAYS } else { &DELAYS[..1] }
 }
 
-fn pair(stage: &mut Stage, [low, high]: [usize; 2], delay: f64, samples: u32) -> Result<Pair> {
+fn pair(stage: &mut dyn Stage, [low, high]: [usize; 2], delay: f64, samples: u32) -> Result<Pair> {
     let mut alone = [Samples::default(), Samples::default()];
     let mut arms: Vec<_> = ARMS
         .into_iter()
@@ -105,7 +106,7 @@ fn pair(stage: &mut Stage, [low, high]: [usize; 2], delay: f64, samples: u32) ->
     let [long, short] = [alone[0].p50(), alone[1].p50()];
     let at = long.mul_f64(delay);
     let free = ceiling(hpf(), &[(Duration::ZERO, long, 0), (at, short, 1)])?;
-    let names = [low, high].map(|cast| stage.casts()[cast].name);
+    let names = [low, high].map(|cast| stage.name(cast));
     Ok(Pair { names, delay, alone, arms, ceiling: free[1] })
 }
 
@@ -131,7 +132,7 @@ impl Pair {
     }
 }
 
-fn outcome(pairs: &[Pair], stage: Stage) -> Outcome {
+fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
     let figure_8 = || pairs.iter().filter(|pair| pair.delay == 0.0);
     let ours = |pair: &Pair| pair.urgent(BEST);
     let preemptible: Vec<f64> =
@@ -157,7 +158,7 @@ fn outcome(pairs: &[Pair], stage: Stage) -> Outcome {
             "worst_vs_stream_priority": by_priority().into_iter().flatten().reduce(f64::min),
             "mean_vs_stream_priority": geometric_mean(by_priority().into_iter()),
         }),
-        &stage.tally,
+        &tally,
     );
     let mut table = vec![line([
         "low priority",
@@ -217,6 +218,6 @@ fn outcome(pairs: &[Pair], stage: Stage) -> Outcome {
         text_columns: 3,
         rows,
         summary,
-        mistake: stage.tally.mistake,
+        mistake: tally.mistake,
     }
 }

@@ -9,11 +9,11 @@ use preempt::sim::{Costs, Machine};
 use preempt_record::{digits, microseconds};
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Job, Played, Stage};
+use super::corun::{Arm, DeviceStage, Job, Played, Simulated, Stage, row, simulate};
 use super::{Bench, FLEP, LONG, Outcome, antt, line, priority, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, show, show_percent};
-use model::{Simulated, program, simulate};
+use model::program;
 use watch::{Note, Notes, Watch};
 
 mod model;
@@ -54,7 +54,7 @@ struct Pair {
 pub fn run(bench: &Bench) -> Result<Outcome> {
     let longs = bench.programs_among(&FLEP)?;
     let (policy, notes) = Watch::new(Hpf::by_stream());
-    let mut stage = Stage::recording(bench, policy)?;
+    let mut stage = DeviceStage::recording(bench, policy)?;
     let costs = model::costs(&mut stage, bench.gpu.is_some())?;
     let [long, short] = bench.sizes();
     let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
@@ -70,12 +70,14 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         stage.leave();
         progress.step();
     }
+    drop(progress);
+    let programs = programs(bench, &mut stage, &notes, samples, costs)?;
     stage.scheduler.synchronize()?;
-    outcome(&pairs, stage, costs)
+    outcome(&pairs, programs, stage, costs)
 }
 
 /// The pairs of `priority` and of `antt` in which `first` is the long program.
-fn cases(stage: &Stage, first: usize, quick: bool) -> Vec<Case> {
+fn cases(stage: &DeviceStage, first: usize, quick: bool) -> Vec<Case> {
     let long = stage.casts()[first].name;
     let mut cases = Vec::new();
     for (other, short) in stage.casts()[..first].iter().enumerate() {
@@ -101,7 +103,59 @@ struct Alone {
     reports: Vec<LaunchReport>,
 }
 
-fn pair(stage: &mut Stage, notes: &Notes, case: Case, samples: u32, costs: Costs) -> Result<Pair> {
+/// A program alone: its line of the table, and its row with all launches.
+type Program = (Vec<String>, Value);
+
+/// Measures the launches of all programs, long and short, for those who simulate them without a device.
+fn programs(
+    bench: &Bench,
+    stage: &mut DeviceStage,
+    notes: &Notes,
+    samples: u32,
+    costs: Costs,
+) -> Result<Vec<Program>> {
+    let sms = stage.scheduler.device().properties().sms;
+    let mut sizes = bench.sizes().to_vec();
+    sizes.dedup();
+    let mut rows = Vec::new();
+    let progress = Progress::new("programs alone", bench.programs.len() as u64);
+    for definition in &bench.programs {
+        for &size in &sizes {
+            let cast = stage.enter(definition, size)?;
+            let (mut runs, mut seen) = (Vec::new(), Vec::new());
+            for round in 0..=samples {
+                notes.take();
+                let played = stage.play(OURS, &[Job::now(cast)])?;
+                // The first round warms up.
+                if round > 0 {
+                    let is_its =
+                        |note: &Note| played.runs.iter().any(|run| run.stream == note.stream);
+                    seen.extend(notes.take().into_iter().filter(is_its));
+                    runs.extend(only(played));
+                }
+            }
+            runs.sort_by_key(|run| run.turnaround);
+            if let Some(Alone { turnaround, reports }) = median(&runs) {
+                let launches = program(stage.casts()[cast].steps(), reports, &seen, &costs, sms);
+                let count = format!("{} launches", launches.len());
+                let mut cells = line([definition.name, "-", "alone", &count, &show(*turnaround)]);
+                cells.resize(HEADINGS.len(), "-".to_owned());
+                rows.push((cells, row(definition.name, size, *turnaround, &launches)));
+            }
+            stage.leave();
+        }
+        progress.step();
+    }
+    Ok(rows)
+}
+
+fn pair(
+    stage: &mut DeviceStage,
+    notes: &Notes,
+    case: Case,
+    samples: u32,
+    costs: Costs,
+) -> Result<Pair> {
     let Case { members, delay, priorities } = case;
     let mut alone: [Vec<Alone>; 2] = Default::default();
     let mut measured: [Samples; 2] = Default::default();
@@ -146,11 +200,12 @@ fn pair(stage: &mut Stage, notes: &Notes, case: Case, samples: u32, costs: Costs
             (&first[..], Duration::ZERO, priorities[0]),
             (&second[..], apart.p50(), priorities[1]),
         ];
-        simulate(Machine::new(sms, costs), Hpf::by_stream(), &programs)
+        simulate(Machine::new(sms, costs), Box::new(Hpf::by_stream()), &programs)
     };
     let play_alone = |models: &[_]| {
-        let found =
-            simulate(Machine::new(sms, costs), Hpf::by_stream(), &[(models, Duration::ZERO, 0)])?;
+        let machine = Machine::new(sms, costs);
+        let programs = [(models, Duration::ZERO, 0)];
+        let found = simulate(machine, Box::new(Hpf::by_stream()), &programs)?;
         Ok::<_, anyhow::Error>(found.turnaround[0])
     };
     Ok(Pair {
@@ -200,7 +255,26 @@ impl Pair {
     }
 }
 
-fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
+const HEADINGS: [&str; 11] = [
+    "first",
+    "second",
+    "priorities",
+    "delay / first alone",
+    "first p50",
+    "simulated",
+    "second p50",
+    "simulated",
+    "error of the mean",
+    "yields",
+    "simulated",
+];
+
+fn outcome(
+    pairs: &[Pair],
+    programs: Vec<Program>,
+    mut stage: DeviceStage,
+    costs: Costs,
+) -> Result<Outcome> {
     let recording = stage.scheduler.recording();
     let replay = recording.map(|recording| recording.replay(Hpf::by_stream())).transpose()?;
     let replay = replay.ok_or_else(|| anyhow::anyhow!("nothing was recorded"))?;
@@ -231,19 +305,7 @@ fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
         }),
         &stage.tally,
     );
-    let mut table = vec![line([
-        "first",
-        "second",
-        "priorities",
-        "delay / first alone",
-        "first p50",
-        "simulated",
-        "second p50",
-        "simulated",
-        "error of the mean",
-        "yields",
-        "simulated",
-    ])];
+    let mut table = vec![line(HEADINGS)];
     let mut rows: Vec<Value> = Vec::new();
     for pair in pairs {
         let Pair { names, case, alone, yields, simulated, free, .. } = pair;
@@ -281,6 +343,10 @@ fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
             "yields_mean": mean_yields,
             "yields_simulated": simulated.yields,
         }));
+    }
+    for (cells, row) in programs {
+        table.push(cells);
+        rows.push(row);
     }
     let is_identical = if replay.is_identical() { "the same" } else { "others" };
     Ok(Outcome {

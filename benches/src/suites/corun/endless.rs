@@ -7,9 +7,10 @@ use anyhow::{Result, ensure};
 use preempt::policy::Priority;
 use preempt::{Error, Handle, LaunchReport, Preemption, Stream};
 
-use super::stage::{Arm, FIFO, LIMIT, Stage};
+use super::Cast;
+use super::device::{DeviceStage, LIMIT};
+use super::stage::{Arm, FIFO, Job};
 use super::switch::Reading;
-use super::{Cast, Job};
 
 /// A program that is run again as soon as it has ended.
 #[derive(Clone, Copy, Debug)]
@@ -29,33 +30,19 @@ pub struct Looped {
     pub runs: Vec<f64>,
     /// How often SMs were taken.
     pub yields: u64,
-    weights: Vec<u32>,
+    pub(super) weights: Vec<u32>,
     /// The SM-time of each weight at the policy's plans, where there is one.
-    readings: Vec<Reading>,
+    pub(super) readings: Vec<Reading>,
 }
 
 impl Endless {
-    fn job(&self) -> Job {
+    pub(super) fn job(&self) -> Job {
         Job { priority: self.priority, ..Job::now(self.cast) }
     }
 }
 
-impl Stage {
-    /// Runs programs in loops for so long.
-    ///
-    /// # Errors
-    ///
-    /// What the scheduler or the driver says.
-    pub fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped> {
-        self.scheduler.synchronize()?;
-        let jobs: Vec<Job> = loops.iter().map(Endless::job).collect();
-        match self.is_raw(arm)? {
-            true => self.endless_raw(arm, &jobs, loops, window),
-            false => self.endless_scheduled(arm, &jobs, loops, window),
-        }
-    }
-
-    fn endless_scheduled(
+impl DeviceStage {
+    pub(super) fn endless_scheduled(
         &mut self,
         arm: Arm,
         jobs: &[Job],
@@ -95,7 +82,7 @@ impl Stage {
         })
     }
 
-    fn endless_raw(
+    pub(super) fn endless_raw(
         &mut self,
         arm: Arm,
         jobs: &[Job],
@@ -190,7 +177,7 @@ impl Act {
     fn go_on(&mut self, cast: &Cast, native: bool) -> Result<()> {
         let mode = if native { Preemption::Native } else { Preemption::Software };
         // Two runs ahead, so that the stream never waits for whoever submits.
-        let most = (2 * cast.steps().len()).clamp(2, Stage::AHEAD);
+        let most = (2 * cast.steps().len()).clamp(2, DeviceStage::AHEAD);
         while self.handles.len() < most {
             let call = cast.steps()[self.next].clone();
             self.handles.push_back(self.stream.launch(call.preemption(mode))?);
