@@ -315,16 +315,12 @@ fn outcome(
         table.push(line([&name, "priorities 1 to 9", "-", "-", "-", &each.join("  ")]));
         rows.push(json!({ "wait_ms": wait.as_millis() as u64, "yields_by_priority": yields }));
     }
-    Outcome {
-        about: "EffiSha's eleven programs, each submitted an interval after the one before; priorities as in the \
-                paper's table 2. Normalized turnaround times (NTT) are to each program alone. Then how often each \
-                priority had to yield, where every program is run again a while after it ended, with a random \
-                priority."
-            .to_owned(),
-        table,
-        text_columns: 2,
-        rows,
-        summary,
-        mistake: tally.mistake,
+    let mut about = "EffiSha's eleven programs, each submitted an interval after the one before; priorities as in \
+                     the paper's table 2. Normalized turnaround times (NTT) are to each program alone."
+        .to_owned();
+    if !evictions.is_empty() {
+        about += " Then how often each priority had to yield, where every program is run again a while after it \
+                  ended, with a random priority.";
     }
+    Outcome { about, table, text_columns: 2, rows, summary, mistake: tally.mistake }
 }
