@@ -75,4 +75,6 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// No device: an H200 in virtual time, by what was measured on one. For `priority`, `antt`, `fairness` and `mix`.
+    Sim,
 }

@@ -17,15 +17,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Context, Result, bail};
-use clap::Parser;
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, ValueEnum};
 use preempt::Device;
 use preempt_plot::papers;
 use preempt_programs::{ALL, Definition};
 use preempt_raw::Gpu;
 use preempt_record::{Record, hardware, table};
 
-use crate::args::{Args, DeviceKind};
+use crate::args::{Args, DeviceKind, Suite};
+use crate::suites::corun::Launches;
 use crate::suites::{Bench, Outcome};
 
 fn main() -> ExitCode {
@@ -43,19 +44,21 @@ fn run(args: &Args) -> Result<()> {
     if args.svg.is_some() {
         preempt_plot::ensure_picture(args.suite.name())?;
     }
+    let programs = programs(&args.program)?;
     let (device, gpu) = device(args)?;
     let out = args.out.as_deref().map(create).transpose()?;
     let svg = args.svg.as_deref().map(create).transpose()?;
-    let (name, driver) = (device.properties().name.clone(), device.properties().driver.clone());
+    let properties = device.as_ref().map(Device::properties);
+    let name = properties.map_or("sim".to_owned(), |properties| properties.name.clone());
+    let driver = properties.and_then(|properties| properties.driver.clone());
     // Not `println!`: it panics where nobody reads on.
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
-    let programs = programs(&args.program)?;
     let bench = Bench { device, gpu, programs, quick: args.quick, seed: args.seed };
     let outcome = args.suite.run(&bench)?;
     let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
-    writeln!(stdout, "{about}\n\n{}", table(&lines, text_columns))?;
+    writeln!(stdout, "{about}{}\n\n{}", how_it_was_simulated(args)?, table(&lines, text_columns))?;
     let record = Record { suite: args.suite.name(), device: name, driver, rows, summary }.json();
     if let Some(lines) = papers::comparison(&record) {
         writeln!(stdout, "{}", table(&lines, 1))?;
@@ -72,22 +75,47 @@ fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// The device, and for a GPU the driver's side of it.
-fn device(args: &Args) -> Result<(Device, Option<Gpu>)> {
+/// The device, unless it is simulated, and for a GPU the driver's side of it.
+fn device(args: &Args) -> Result<(Option<Device>, Option<Gpu>)> {
+    let is_shaped = args.sms.is_some() || args.blocks_per_sm.is_some();
+    ensure!(
+        args.device == DeviceKind::Cpu || !is_shaped,
+        "`--sms` and `--blocks-per-sm` shape the CPU device; leave them out, or `--device`"
+    );
     match args.device {
         DeviceKind::Cpu => {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             let (sms, blocks_per_sm) = args.suite.shape(processors.try_into().unwrap_or(u32::MAX));
             let (sms, blocks_per_sm) =
                 (args.sms.unwrap_or(sms), args.blocks_per_sm.unwrap_or(blocks_per_sm));
-            Ok((Device::cpu(sms, blocks_per_sm)?, None))
+            Ok((Some(Device::cpu(sms, blocks_per_sm)?), None))
         }
         // In this order: preempt has settings to make before the driver starts.
-        DeviceKind::Cuda => Ok((Device::cuda(0)?, Some(Gpu::open(0)?))),
+        DeviceKind::Cuda => Ok((Some(Device::cuda(0)?), Some(Gpu::open(0)?))),
+        DeviceKind::Sim => {
+            let is_simulated = |suite: &&Suite| suite.is_simulated();
+            let all: Vec<_> = Suite::value_variants().iter().filter(is_simulated).collect();
+            let all: Vec<_> = all.into_iter().map(|suite| suite.name()).collect();
+            let (suite, all) = (args.suite.name(), all.join(", "));
+            ensure!(
+                args.suite.is_simulated(),
+                "`{suite}` needs a device: `--device cpu` or `--device cuda`; simulated are {all}"
+            );
+            Ok((None, None))
+        }
     }
 }
 
-/// The programs of these names, or all.
+/// A sentence for those who read simulated results.
+fn how_it_was_simulated(args: &Args) -> Result<String> {
+    if args.device != DeviceKind::Sim {
+        return Ok(String::new());
+    }
+    let source = Launches::h200()?.source();
+    Ok(format!(" In virtual time, on the model of an H200 ({source}); see the README."))
+}
+
+/// The programs of these names, each once, or all.
 fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
     let find = |name: &String| {
         preempt_programs::find(name).with_context(|| {
@@ -95,19 +123,34 @@ fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
             format!("there is no program {name}; there are {}", all.join(", "))
         })
     };
-    match names {
-        [] => Ok(ALL.iter().collect()),
-        names => names.iter().map(find).collect(),
+    if names.is_empty() {
+        return Ok(ALL.iter().collect());
     }
+    let mut programs: Vec<&'static Definition> = Vec::new();
+    for name in names {
+        let program = find(name)?;
+        if programs.iter().all(|other| other.name != program.name) {
+            programs.push(program);
+        }
+    }
+    Ok(programs)
 }
 
+/// What is in it stays until there is something else to write.
 fn create(path: &Path) -> Result<(File, &Path)> {
-    let file = File::create(path).with_context(|| cannot_write(path))?;
-    Ok((file, path))
+    let file = File::options().write(true).create(true).truncate(false).open(path);
+    Ok((file.with_context(|| cannot_write(path))?, path))
 }
 
 fn write((mut file, path): (File, &Path), text: &str) -> Result<()> {
-    file.write_all(text.as_bytes()).with_context(|| cannot_write(path))
+    let write = |file: &mut File| {
+        // A terminal or a pipe has no length.
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        file.write_all(text.as_bytes())
+    };
+    write(&mut file).with_context(|| cannot_write(path))
 }
 
 fn cannot_write(path: &Path) -> String {

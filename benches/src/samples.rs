@@ -71,6 +71,11 @@ pub fn geometric_mean(ratios: impl Iterator<Item = Option<f64>>) -> Option<f64> 
     (count > 0.0).then(|| (logarithms.iter().sum::<f64>() / count).exp())
 }
 
+/// The arithmetic mean, if there is anything.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
 /// With three digits that count.
 pub fn show(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;
@@ -82,9 +87,24 @@ pub fn show(time: Duration) -> String {
     format!("{} {unit}", digits(value))
 }
 
+/// A time, if there is one.
+pub fn show_time(time: Option<Duration>) -> String {
+    time.map_or_else(|| "-".to_owned(), show)
+}
+
+/// A number with three digits that count.
+pub fn show_number(number: Option<f64>) -> String {
+    number.map_or_else(|| "-".to_owned(), digits)
+}
+
 /// A ratio with three digits that count.
 pub fn show_ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".to_owned(), |ratio| digits(ratio) + "x")
+}
+
+/// A part of one, in percent.
+pub fn show_percent(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".to_owned(), |part| format!("{:.1} %", 100.0 * part))
 }
 
 #[cfg(test)]

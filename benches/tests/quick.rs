@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::thread;
 
 use serde_json::{Value, json};
 
@@ -29,9 +30,24 @@ fn quick_of(suite: &str, options: &[&str]) -> Value {
 }
 
 fn quick_with(suite: &str, options: &[&str]) -> Value {
-    let file = format!("{suite}.json");
-    let all = [suite, "--device", "cpu", "--quick", "--seed", "7", "--out", &file];
-    let output = run(&[&all, options].concat());
+    results(suite, &[&["--device", "cpu", "--quick", "--seed", "7"], options].concat())
+}
+
+/// What a suite writes in virtual time, which is the same each time.
+fn simulated(suite: &str, options: &[&str]) -> Value {
+    let options = [&["--device", "sim"], options].concat();
+    let [json, again] = [0, 1].map(|_| results(suite, &options));
+    assert_eq!(json["device"], "sim");
+    assert_eq!((&json["rows"], &json["summary"]), (&again["rows"], &again["summary"]));
+    assert_eq!((&json["summary"]["lost"], &json["summary"]["repeated"]), (&0.into(), &0.into()));
+    assert_all_ran(&json["summary"]);
+    json
+}
+
+fn results(suite: &str, options: &[&str]) -> Value {
+    // No two tests write the same file.
+    let file = format!("{}.json", thread::current().name().unwrap_or(suite));
+    let output = run(&[&[suite, "--out", &file], options].concat());
     assert!(output.status.success(), "{}", errors(&output));
     assert_eq!(errors(&output), "", "no progress where there is no terminal");
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file);
@@ -243,6 +259,100 @@ fn priority_has_all_arms_for_each_pair_and_delay() {
     assert!(errors(&output).contains("CFD, NN, PF, PL"), "{}", errors(&output));
 }
 
+/// A number of a row or a summary.
+fn number(object: &Value, key: &str) -> f64 {
+    object[key].as_f64().unwrap_or_else(|| panic!("{key} in {object}"))
+}
+
+#[test]
+fn priority_is_simulated() {
+    let json = simulated("priority", &[]);
+    let rows = json["rows"].as_array().unwrap();
+    let names = ["alone", "plain streams", "preempt", "preempt, urgent ones native", "ceiling"];
+    // Four delays more for each of four victims.
+    assert_eq!(rows.len(), (28 + 4 * 4) * names.len());
+    for arms in rows.chunks(names.len()) {
+        assert_eq!(column(arms, "arm"), names);
+        let [alone, plain, preempt, native, ceiling] = arms else { panic!("{arms:?}") };
+        let time = |row| number(row, "high_p50_us");
+        assert_eq!((&plain["yields"], &plain["samples"]), (&0.into(), &1.into()));
+        for row in [preempt, native] {
+            assert!(time(ceiling) <= time(row) && time(alone) <= time(row), "{row}");
+            // A launch of it fills the device for milliseconds.
+            if row["low"] == "NN" && number(row, "delay_over_low_alone") < 1.0 {
+                assert!(10.0 * time(row) < 8.0 * time(plain), "{plain} {row}");
+                assert!(number(row, "yields") >= 1.0, "{row}");
+            }
+        }
+    }
+    let summary = &json["summary"];
+    assert_eq!(summary["pairs"], 28);
+    let ours = number(summary, "mean_speedup");
+    assert!(1.0 < ours && ours <= number(summary, "mean_ceiling"), "{summary}");
+}
+
+#[test]
+fn antt_is_simulated() {
+    let json = simulated("antt", &[]);
+    let summary = &json["summary"];
+    assert_eq!((&summary["pairs"], &summary["triples"]), (&28.into(), &28.into()));
+    for size in ["pairs", "triples"] {
+        let [ours, best] = ["gain", "ceiling"].map(|key| number(summary, &format!("{size}_{key}")));
+        assert!(1.0 < ours && ours <= best, "{summary}");
+    }
+    let other = results("antt", &["--device", "sim", "--seed", "8"]);
+    assert_ne!(other["rows"], json["rows"], "other triples");
+}
+
+#[test]
+fn fairness_is_simulated() {
+    let json = simulated("fairness", &["--quick"]);
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 28);
+    for row in rows.iter().filter(|row| row["arm"] == "preempt") {
+        assert!((0.6..0.75).contains(&number(row, "share")), "{row}");
+        assert!((0.6..0.75).contains(&number(row, "share_of_work")), "{row}");
+        assert!(number(row, "throughput_lost") < 0.1 && number(row, "yields") > 1.0, "{row}");
+    }
+}
+
+#[test]
+fn mix_is_simulated() {
+    let json = simulated("mix", &[]);
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3 * 5, "no yields by priority");
+    for setting in ["sjf", "random", "group"] {
+        let key = format!("{setting}_antt_over_ceiling");
+        assert!((0.1..=1.0).contains(&number(&json["summary"], &key)), "{}", json["summary"]);
+    }
+}
+
+#[test]
+fn what_is_not_simulated_is_refused_with_what_is() {
+    for (suite, said) in [("sim", "priority, antt, fairness, mix"), ("verify", "--device cpu")] {
+        let output = run(&[suite, "--device", "sim"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(errors(&output).contains(said), "{}", errors(&output));
+    }
+    let output = run(&["mix", "--device", "sim", "--sms", "4"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("`--sms`"), "{}", errors(&output));
+}
+
+#[test]
+fn older_results_stay_where_a_run_fails() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("older.json");
+    fs::write(&path, "older and longer").unwrap();
+    let fails = ["mix", "--device", "sim", "--program", "VA", "--out", "older.json"];
+    assert_eq!(run(&fails).status.code(), Some(1));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "older and longer");
+    let works = ["mix", "--device", "sim", "--out", "older.json", "--program", "MD"];
+    let output = run(&[&works[..], &["--program", "Scan", "--program", "MD"]].concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    let json: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(json["rows"][0]["programs"], json!(["MD", "Scan"]), "each once");
+}
+
 #[test]
 fn antt_has_pairs_and_triples() {
     let json = quick_of("antt", &["--program", "VA"]);
@@ -267,6 +377,8 @@ fn antt_has_pairs_and_triples() {
     for size in ["pairs", "triples"] {
         let keys = ["gain", "ceiling", "over_ceiling", "gain_reordered"];
         keys.iter().for_each(|key| assert_numbers(summary, &[&format!("{size}_{key}")]));
+        let by_priority = summary.get(format!("{size}_gain_stream_priorities"));
+        assert_eq!(by_priority, Some(&Value::Null), "the CPU device has no such streams");
     }
     assert_numbers(summary, &["stp_over_plain", "makespan_lost"]);
     assert_all_ran(summary);
@@ -336,6 +448,11 @@ fn mix_has_three_settings_and_counts_yields_by_priority() {
 fn sim_replays_what_was_decided() {
     let json = quick_of("sim", &["--program", "NN"]);
     let rows = json["rows"].as_array().unwrap();
+    let (rows, [alone]) = rows.split_at(rows.len() - 1) else { panic!("{rows:?}") };
+    assert_eq!((&alone["program"], &alone["size"]), (&"NN".into(), &"reduced".into()));
+    assert_numbers(alone, &["alone_p50_us"]);
+    let [launch] = &alone["launches"].as_array().unwrap()[..] else { panic!("{alone}") };
+    assert!(launch.as_str().unwrap().starts_with("nn_distances "), "{launch}");
     let seconds = rows.iter().map(|row| row["programs"][1].as_str().unwrap());
     // Those of equal priority come after those of `priority`.
     let expected = ["CFD", "PF", "PL", "MD", "MD", "SPMV", "SPMV", "MM", "MM", "VA", "VA"];
@@ -446,6 +563,9 @@ fn a_device_that_cannot_be_is_refused_in_words() {
     let output = run(&["storm", "--quick", "--sms", "0"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("0 SMs"), "{}", errors(&output));
+    let output = run(&["storm", "--quick", "--sms", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("two at least"), "{}", errors(&output));
 }
 
 #[test]

@@ -72,7 +72,7 @@ struct Measured {
 
 /// Measures decisions.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let (batches, samples) = if bench.quick { QUICK } else { FULL };
+    let (batches, samples) = bench.amount(QUICK, FULL);
     let headings = ["policy", "launches", "waiting", "events/s", "allocations", "yields"];
     let times = ["event p50", "event p99", "decision p50", "decision p99"];
     let mut table = vec![[headings.map(str::to_owned).to_vec(), line(times)].concat()];

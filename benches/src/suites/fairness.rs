@@ -2,19 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use preempt::policy::Ffs;
-use preempt_programs::Definition;
+use anyhow::Result;
+use preempt::policy::{Ffs, Policy};
 use preempt_record::{digits, microseconds};
+use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Cast, Endless, FLEP, Stage, mean};
-use super::{Bench, Outcome, line};
+use super::corun::{Arm, Endless, NewPolicy, Stage};
+use super::{Bench, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
-use crate::samples::show;
-
-/// Those on the large input.
-const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
+use crate::samples::{mean, show, show_percent};
 
 /// How long each pair is looked at, and with `--quick`.
 const WINDOW: Duration = Duration::from_millis(150);
@@ -35,10 +32,11 @@ struct Row {
     /// `None` for arms without the policy.
     max_overhead: Option<f64>,
     /// The short program's share of the SM-time that both had; the same by what they did, relative to alone.
+    /// `None` where one did nothing alone.
     share: Option<f64>,
-    share_of_work: f64,
+    share_of_work: Option<f64>,
     /// What is lacking in the sum of what both did, each relative to alone.
-    lost: f64,
+    lost: Option<f64>,
     /// The largest distance from the short program's share in windows of a tenth.
     worst: Option<f64>,
     yields: u64,
@@ -46,103 +44,96 @@ struct Row {
 
 /// Measures all pairs.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let policies = OVERHEADS.map(|most| {
-        Box::new(Ffs::with_max_overhead(most).whole_device()) as Box<dyn preempt::policy::Policy>
-    });
-    let mut stage = Stage::new(bench, policies.into())?;
-    let is_long = |definition: &&Definition| LONG.contains(&definition.name);
-    let longs: Vec<_> = bench.programs.iter().copied().filter(is_long).collect();
-    ensure!(!longs.is_empty(), "`--program` names none of {}", LONG.join(", "));
+    let longs = bench.programs_among(&LONG)?;
+    let ffs = |most| Box::new(Ffs::with_max_overhead(most).whole_device()) as Box<dyn Policy>;
+    let policies = OVERHEADS.map(|most| Box::new(move || ffs(most)) as NewPolicy);
+    let mut stage = bench.stage(policies.into())?;
     let [long, short] = bench.sizes();
-    let window = if bench.quick { QUICK_WINDOW } else { WINDOW };
-    let seed = bench.seed as u32;
-    let mut casts = Vec::new();
-    for definition in FLEP.into_iter().filter_map(preempt_programs::find) {
-        casts.push(Cast::new(&stage.scheduler, definition, short, seed)?);
-    }
+    let window = bench.amount(QUICK_WINDOW, WINDOW);
+    let overheads = bench.amount(&OVERHEADS[..1], &OVERHEADS);
+    stage.enter_flep(short)?;
     let mut rows = Vec::new();
-    let progress = Progress::new("pairs", (longs.len() * (casts.len() - 1)) as u64);
+    let progress = Progress::new("pairs", (longs.len() * (FLEP.len() - 1)) as u64);
     for definition in longs {
         // One at a time: they take gigabytes.
-        casts.push(Cast::new(&stage.scheduler, definition, long, seed)?);
-        let last = casts.len() - 1;
+        let last = stage.enter(definition, long)?;
         for other in 0..last {
-            if casts[other].name == definition.name {
-                continue;
+            if stage.name(other) != definition.name {
+                pair(&mut *stage, [other, last], window, overheads, &mut rows)?;
+                progress.step();
             }
-            pair(&mut stage, &casts, [other, last], window, bench.quick, &mut rows)?;
-            progress.step();
         }
-        casts.pop();
+        stage.leave();
     }
-    stage.scheduler.synchronize()?;
-    Ok(outcome(&rows, window, stage))
+    Ok(outcome(&rows, window, stage.close()?))
 }
 
 fn pair(
-    stage: &mut Stage,
-    casts: &[Cast],
+    stage: &mut dyn Stage,
     members: [usize; 2],
     window: Duration,
-    quick: bool,
+    overheads: &[f64],
     rows: &mut Vec<Row>,
 ) -> Result<()> {
-    let names = members.map(|cast| casts[cast].name);
+    let names = members.map(|cast| stage.name(cast));
     let one = |cast, weight| Endless { cast, weight, priority: weight as i32 };
     let both = [one(members[0], WEIGHTS[0]), one(members[1], WEIGHTS[1])];
     // Of the same scheduler, so that what is lost is lost to sharing.
     let mut alone = [0.0; 2];
     for (alone, member) in alone.iter_mut().zip(both) {
-        *alone = stage.endless(Arm::Ours(1), casts, &[member], window)?.runs[0];
+        *alone = stage.endless(Arm::Ours(1), &[member], window)?.runs[0];
     }
-    let policies = if quick { &OVERHEADS[..1] } else { &OVERHEADS[..] };
-    let ours = (0..policies.len()).map(|policy| (Arm::Ours(1 + policy), Some(OVERHEADS[policy])));
+    let ours = overheads.iter().enumerate();
+    let ours = ours.map(|(policy, &most)| (Arm::Ours(1 + policy), Some(most)));
     let others = [Arm::PlainStreams, Arm::StreamPriorities].map(|arm| (arm, None));
     for (arm, max_overhead) in others.into_iter().chain(ours) {
         if !stage.has(arm) {
             continue;
         }
-        let found = stage.endless(arm, casts, &both, window)?;
-        let work = [0, 1].map(|member| found.runs[member] / alone[member].max(f64::MIN_POSITIVE));
-        let sum = work[0] + work[1];
+        let found = stage.endless(arm, &both, window)?;
+        let work = [0, 1].map(|member| found.runs[member] / alone[member]);
+        let sum = Some(work[0] + work[1]).filter(|sum| sum.is_finite());
         rows.push(Row {
             names,
             arm: arm.name().to_owned(),
             max_overhead,
             share: found.share(0),
-            share_of_work: work[0] / sum.max(f64::MIN_POSITIVE),
-            lost: 1.0 - sum,
-            worst: found.worst_share(0, f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1])),
+            share_of_work: sum.filter(|sum| *sum > 0.0).map(|sum| work[0] / sum),
+            lost: sum.map(|sum| 1.0 - sum),
+            worst: found.worst_share(0, fair()),
             yields: found.yields,
         });
     }
     for cast in members {
         // What was cancelled left pieces; a whole run says that nothing else is wrong.
-        stage.verify(casts, cast)?;
+        stage.verify(cast)?;
     }
     Ok(())
 }
 
-fn outcome(rows: &[Row], window: Duration, stage: Stage) -> Outcome {
+/// The share that the short program should have.
+fn fair() -> f64 {
+    f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1])
+}
+
+fn outcome(rows: &[Row], window: Duration, tally: Tally) -> Outcome {
     let of = |most: f64| rows.iter().filter(move |row| row.max_overhead == Some(most));
-    let fair = f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1]);
     let errors: Vec<f64> =
-        of(MAX_OVERHEAD).filter_map(|row| Some(100.0 * (row.share? - fair).abs())).collect();
-    let lost = |most| mean(&of(most).map(|row| row.lost).collect::<Vec<_>>());
+        of(MAX_OVERHEAD).filter_map(|row| Some(100.0 * (row.share? - fair()).abs())).collect();
+    let lost = |most| mean(&of(most).filter_map(|row| row.lost).collect::<Vec<_>>());
     let by_overhead: serde_json::Map<String, Value> =
         OVERHEADS.iter().map(|&most| (digits(100.0 * most), json!(lost(most)))).collect();
-    let summary = json!({
-        "pairs": of(MAX_OVERHEAD).count(),
-        "share_error_points": errors.iter().copied().reduce(f64::max),
-        "share_error_points_mean": mean(&errors),
-        "throughput_lost": lost(MAX_OVERHEAD),
-        "throughput_lost_max": of(MAX_OVERHEAD).map(|row| row.lost).reduce(f64::max),
-        "throughput_lost_by_max_overhead_percent": by_overhead,
-        "kernels": stage.tally.kernels,
-        "block_tasks": stage.tally.block_tasks,
-        "lost": stage.tally.lost,
-        "repeated": stage.tally.repeated,
-    });
+    let summary = with_tally(
+        json!({
+            "pairs": of(MAX_OVERHEAD).count(),
+            "share_error_points": errors.iter().copied().reduce(f64::max),
+            "share_error_points_mean": mean(&errors),
+            "throughput_lost": lost(MAX_OVERHEAD),
+            "throughput_lost_max": of(MAX_OVERHEAD).filter_map(|row| row.lost).reduce(f64::max),
+            "throughput_lost_by_max_overhead_percent": by_overhead,
+        }),
+        &tally,
+    );
     let mut table = vec![line([
         "weight 2",
         "weight 1",
@@ -154,18 +145,16 @@ fn outcome(rows: &[Row], window: Duration, stage: Stage) -> Outcome {
         "throughput lost",
         "yields",
     ])];
-    let percent = |value: f64| format!("{:.1} %", 100.0 * value);
-    let told = |value: Option<f64>| value.map_or("-".to_owned(), percent);
     table.extend(rows.iter().map(|row| {
         line([
             row.names[0],
             row.names[1],
             &row.arm,
-            &told(row.max_overhead),
-            &told(row.share),
-            &percent(row.share_of_work),
-            &told(row.worst),
-            &percent(row.lost),
+            &show_percent(row.max_overhead),
+            &show_percent(row.share),
+            &show_percent(row.share_of_work),
+            &show_percent(row.worst),
+            &show_percent(row.lost),
             &row.yields.to_string(),
         ])
     }));
@@ -196,6 +185,6 @@ fn outcome(rows: &[Row], window: Duration, stage: Stage) -> Outcome {
             })
             .collect(),
         summary,
-        mistake: stage.tally.mistake,
+        mistake: tally.mistake,
     }
 }

@@ -76,7 +76,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let mut cases = Vec::new();
     for (length, groups) in CASES {
         for urgent in [Urgent::OneTask, Urgent::AllSms] {
-            let groups = if bench.quick { QUICK_GROUPS } else { groups };
+            let groups = bench.amount(QUICK_GROUPS, groups);
             let name = format!("block-tasks of {}, {}", show(length), urgent.name());
             let progress = Progress::new(name, u64::from(groups));
             let mut case = Arms::new(&scheduler, length, urgent, &mut random)?;

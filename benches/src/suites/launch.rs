@@ -24,7 +24,7 @@ const QUICK: (u64, u64) = (200, 2);
 
 /// Measures launches.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let (launches, streams) = if bench.quick { QUICK } else { FULL };
+    let (launches, streams) = bench.amount(QUICK, FULL);
     let scheduler = bench.scheduler(StaticPriority::new())?;
     let stream = scheduler.stream(0);
     let mut tally = Tally::default();

@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use preempt::policy::{DynamicPriority, Policy, StaticPriority};
+use preempt::policy::{DynamicPriority, StaticPriority};
 use preempt::{Handle, LaunchReport, Stream};
-use preempt_programs::Definition;
-use preempt_record::{digits, microseconds};
+use preempt_record::microseconds;
 use preempt_tests::Random;
+use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Cast, Job, Stage, Turnarounds, antt, ceiling, mean, stp};
-use super::{Bench, Outcome, line};
+use super::corun::{Arm, DeviceStage, Job, NewPolicy, Stage, Turnarounds, antt, ceiling, stp};
+use super::{Bench, Outcome, line, with_tally};
 use crate::progress::Progress;
-use crate::samples::{Samples, ratio, show};
+use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
 
 /// A program, and its priority in each setting.
 type Member = (&'static str, [i32; 3]);
@@ -76,44 +76,47 @@ struct Evictions {
     yields: [u64; PRIORITIES],
 }
 
-fn policies() -> [Box<dyn Policy>; 2] {
-    [Box::new(StaticPriority::new()), Box::new(DynamicPriority::new())]
+fn policies() -> [NewPolicy; 2] {
+    [Box::new(|| Box::new(StaticPriority::new())), Box::new(|| Box::new(DynamicPriority::new()))]
 }
 
 /// Measures all settings.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let mut stage = Stage::new(bench, policies().into())?;
+    let names = PROGRAMS.map(|(name, _)| name);
+    let definitions = bench.programs_among(&names)?;
+    ensure!(definitions.len() > 1, "`--program` names less than two of {}", names.join(", "));
+    let mut stage = bench.stage(policies().into())?;
     let [size, _] = bench.sizes();
-    let samples = if bench.quick { QUICK_SAMPLES } else { SAMPLES };
-    let mut casts = Vec::new();
+    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
     let mut members: Vec<Member> = Vec::new();
     for member in PROGRAMS {
-        let of_name = |definition: &&&Definition| definition.name == member.0;
-        if let Some(definition) = bench.programs.iter().find(of_name) {
-            casts.push(Cast::new(&stage.scheduler, definition, size, bench.seed as u32)?);
+        if let Some(definition) = definitions.iter().find(|one| one.name == member.0) {
+            stage.enter(definition, size)?;
             members.push(member);
         }
     }
-    let all = PROGRAMS.map(|(name, _)| name).join(", ");
-    ensure!(casts.len() > 1, "`--program` names less than two of {all}");
+    let count = members.len();
     let progress = Progress::new("rounds", u64::from(samples) + 1 + WAITS.len() as u64);
-    let mut alone = vec![Samples::default(); casts.len()];
-    let job = |cast: usize, at, priority| Job { cast, at, priority };
+    let mut alone = vec![Samples::default(); count];
     let mut settings: Vec<_> =
-        SETTINGS.into_iter().map(|name| Setting::new(name, &stage)).collect();
+        SETTINGS.into_iter().map(|name| Setting::new(name, &*stage)).collect();
     for round in 0..=samples {
         for (cast, samples) in alone.iter_mut().enumerate() {
-            let played = stage.play(Arm::PlainStreams, &casts, &[job(cast, Duration::ZERO, 0)])?;
+            let played = stage.play(Arm::PlainStreams, &[Job::now(cast)])?;
             samples.extend(played.turnaround.first().copied());
         }
         let mean = alone.iter().map(Samples::p50).sum::<Duration>() / alone.len() as u32;
         let interval = mean.mul_f64(INTERVAL);
         for (index, setting) in settings.iter_mut().enumerate() {
-            let jobs: Vec<Job> = (0..casts.len())
-                .map(|cast| job(cast, interval * cast as u32, members[cast].1[index]))
+            let jobs: Vec<Job> = (0..count)
+                .map(|cast| Job {
+                    cast,
+                    at: interval * cast as u32,
+                    priority: members[cast].1[index],
+                })
                 .collect();
             for (_, arm, times) in &mut setting.arms {
-                let played = stage.play(*arm, &casts, &jobs)?;
+                let played = stage.play(*arm, &jobs)?;
                 // The first round warms up.
                 if round > 0 {
                     times.push(&played.turnaround, played.makespan);
@@ -125,25 +128,25 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
     let interval = alone.iter().sum::<Duration>().mul_f64(INTERVAL / alone.len() as f64);
     for (index, setting) in settings.iter_mut().enumerate() {
-        let jobs: Vec<_> = (0..casts.len())
+        let jobs: Vec<_> = (0..count)
             .map(|cast| (interval * cast as u32, alone[cast], members[cast].1[index]))
             .collect();
         let [of_static, of_dynamic] = policies();
-        setting.ceilings = [ceiling(of_static, &jobs)?, ceiling(of_dynamic, &jobs)?];
+        setting.ceilings = [ceiling(of_static(), &jobs)?, ceiling(of_dynamic(), &jobs)?];
     }
-    let (launches, waits) = match bench.quick {
-        true => (QUICK_LAUNCHES, &WAITS[..1]),
-        false => (LAUNCHES, &WAITS[..]),
-    };
     let mut evictions = Vec::new();
-    stage.choose(STATIC)?;
-    for wait in waits.iter().copied().map(Duration::from_millis) {
-        let mut random = Random(bench.seed);
-        evictions.push(evict(&stage, &casts, wait, launches, &mut random)?);
-        progress.step();
+    // Not in virtual time: there, no stream changes its priority.
+    if let Some(stage) = stage.device() {
+        let launches = bench.amount(QUICK_LAUNCHES, LAUNCHES);
+        let waits = bench.amount(&WAITS[..1], &WAITS);
+        stage.choose(STATIC)?;
+        for wait in waits.iter().copied().map(Duration::from_millis) {
+            let mut random = Random(bench.seed);
+            evictions.push(evict(stage, wait, launches, &mut random)?);
+            progress.step();
+        }
     }
-    stage.scheduler.synchronize()?;
-    Ok(outcome(&members, &settings, &alone, &evictions, stage))
+    Ok(outcome(&members, &settings, &alone, &evictions, stage.close()?))
 }
 
 /// A program that is run again some time after it has ended.
@@ -159,13 +162,13 @@ struct Loop {
 
 /// Runs each program again and again, until so many runs are over in all.
 fn evict(
-    stage: &Stage,
-    casts: &[Cast],
+    stage: &DeviceStage,
     wait: Duration,
     launches: u32,
     random: &mut Random,
 ) -> Result<Evictions> {
-    let mut loops: Vec<Loop> = casts
+    let mut loops: Vec<Loop> = stage
+        .casts()
         .iter()
         .map(|_| Loop {
             stream: stage.scheduler.stream(0),
@@ -181,14 +184,14 @@ fn evict(
     let start = Instant::now();
     while ended < launches {
         ensure!(start.elapsed() < LIMIT, "{ended} of {launches} runs ended within {LIMIT:?}");
-        for (act, cast) in loops.iter_mut().zip(casts) {
+        for (act, cast) in loops.iter_mut().zip(stage.casts()) {
             if !act.is_running && begun < launches && start.elapsed() >= act.next {
                 act.priority = random.below(PRIORITIES as u32) as usize;
                 act.stream.set_priority(act.priority as i32 + 1);
                 (act.is_running, act.submitted) = (true, 0);
                 begun += 1;
             }
-            while act.is_running && act.handles.len() < Stage::AHEAD {
+            while act.is_running && act.handles.len() < DeviceStage::AHEAD {
                 let Some(call) = cast.steps().get(act.submitted) else { break };
                 act.handles.push_back(act.stream.launch(call.clone())?);
                 act.submitted += 1;
@@ -211,7 +214,7 @@ fn evict(
 }
 
 impl Setting {
-    fn new(name: &'static str, stage: &Stage) -> Setting {
+    fn new(name: &'static str, stage: &dyn Stage) -> Setting {
         let arms = ARMS.into_iter().filter(|(_, arm)| stage.has(*arm));
         let arms = arms.map(|(name, arm)| (name, arm, Turnarounds::default())).collect();
         Setting { name, arms, ceilings: Default::default() }
@@ -254,7 +257,7 @@ fn outcome(
     settings: &[Setting],
     alone: &[Duration],
     evictions: &[Evictions],
-    stage: Stage,
+    tally: Tally,
 ) -> Outcome {
     let mut summary = serde_json::Map::new();
     for setting in settings {
@@ -271,14 +274,7 @@ fn outcome(
     let overheads: Vec<f64> =
         settings.iter().filter_map(|setting| setting.overhead(alone)).collect();
     summary.insert("scheduling_overhead".into(), json!(mean(&overheads)));
-    for (key, value) in [
-        ("kernels", stage.tally.kernels),
-        ("block_tasks", stage.tally.block_tasks),
-        ("lost", stage.tally.lost),
-        ("repeated", stage.tally.repeated),
-    ] {
-        summary.insert(key.into(), json!(value));
-    }
+    let summary = with_tally(Value::Object(summary), &tally);
     let mut table =
         vec![line(["setting", "arm", "ANTT", "STP", "makespan", "NTT of each program"])];
     let mut rows: Vec<Value> = Vec::new();
@@ -290,16 +286,15 @@ fn outcome(
             .iter()
             .map(|(name, _, times)| (*name, times.p50(), Some(times.makespan.p50())));
         for (arm, times, makespan) in arms.chain(ceilings) {
-            let told = |value: Option<f64>| value.map_or("-".to_owned(), digits);
             let ntt: Vec<_> = times.iter().zip(alone).map(|(&a, &b)| ratio(a, b)).collect();
-            let each: Vec<String> = ntt.iter().map(|&ntt| told(ntt)).collect();
+            let each: Vec<String> = ntt.iter().map(|&ntt| show_number(ntt)).collect();
             let (antt, stp) = (antt(&times, alone), stp(&times, alone));
             table.push(line([
                 setting.name,
                 arm,
-                &told(antt),
-                &told(stp),
-                &makespan.map_or("-".into(), show),
+                &show_number(antt),
+                &show_number(stp),
+                &show_time(makespan),
                 &each.join("  "),
             ]));
             rows.push(json!({
@@ -320,16 +315,12 @@ fn outcome(
         table.push(line([&name, "priorities 1 to 9", "-", "-", "-", &each.join("  ")]));
         rows.push(json!({ "wait_ms": wait.as_millis() as u64, "yields_by_priority": yields }));
     }
-    Outcome {
-        about: "EffiSha's eleven programs, each submitted an interval after the one before; priorities as in the \
-                paper's table 2. Normalized turnaround times (NTT) are to each program alone. Then how often each \
-                priority had to yield, where every program is run again a while after it ended, with a random \
-                priority."
-            .to_owned(),
-        table,
-        text_columns: 2,
-        rows,
-        summary: Value::Object(summary),
-        mistake: stage.tally.mistake,
+    let mut about = "EffiSha's eleven programs, each submitted an interval after the one before; priorities as in \
+                     the paper's table 2. Normalized turnaround times (NTT) are to each program alone."
+        .to_owned();
+    if !evictions.is_empty() {
+        about += " Then how often each priority had to yield, where every program is run again a while after it \
+                  ended, with a random priority.";
     }
+    Outcome { about, table, text_columns: 2, rows, summary, mistake: tally.mistake }
 }

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use preempt::policy::Policy;
 use preempt::{Device, Scheduler, SchedulerBuilder, SignalPath};
-use preempt_programs::Definition;
+use preempt_programs::{Definition, Size};
 use preempt_raw::Gpu;
 use preempt_tests::Random;
-use serde_json::Value;
+use preempt_tests::storm::Tally;
+use serde_json::{Value, json};
 
 use crate::args::Suite;
 
 mod antt;
-mod corun;
+pub mod corun;
 mod counted;
 mod cuda;
 mod engine;
@@ -39,11 +40,17 @@ pub const PROGRAMS: preempt::Module = preempt::include_kernels!("preempt_suite")
 /// The same with the loops of others, for raw launches.
 pub const BASELINES: preempt::Module = preempt::include_kernels!("preempt_baselines");
 
+/// FLEP's programs (table 1).
+const FLEP: [&str; 8] = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA"];
+
+/// Those of them that run on the large input, while another one runs on the small one.
+const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
+
 /// What every suite is given.
 #[derive(Debug)]
 pub struct Bench {
-    /// The device, which no scheduler has.
-    pub device: Device,
+    /// The device, which no scheduler has; `None` if one is simulated.
+    pub device: Option<Device>,
     /// The driver's side of the device, if that is a GPU.
     pub gpu: Option<Gpu>,
     /// The papers' programs to run.
@@ -89,6 +96,11 @@ impl Suite {
             Suite::Mix => "mix",
             Suite::Sim => "sim",
         }
+    }
+
+    /// Whether it can run in virtual time.
+    pub fn is_simulated(self) -> bool {
+        matches!(self, Suite::Priority | Suite::Antt | Suite::Fairness | Suite::Mix)
     }
 
     /// SMs and blocks per SM of the CPU device, unless asked for otherwise, on a machine with
@@ -142,10 +154,45 @@ impl Suite {
 }
 
 impl Bench {
+    /// Those of the programs to run that have one of these names.
+    ///
+    /// # Errors
+    ///
+    /// If there are none.
+    fn programs_among(&self, names: &[&str]) -> Result<Vec<&'static Definition>> {
+        let is_named = |definition: &&Definition| names.contains(&definition.name);
+        let programs: Vec<_> = self.programs.iter().copied().filter(is_named).collect();
+        let all = names.join(", ");
+        ensure!(
+            !programs.is_empty(),
+            "`--program` chooses among {all} here, and names none of them"
+        );
+        Ok(programs)
+    }
+
+    /// How much there is to do: with `--quick`, and otherwise.
+    fn amount<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// The samples of each arm. In virtual time all would be the same.
+    fn samples(&self, quick: u32, full: u32) -> u32 {
+        if self.device.is_some() { self.amount(quick, full) } else { 1 }
+    }
+
+    /// The sizes of long and of short programs that run at the same time.
+    fn sizes(&self) -> [Size; 2] {
+        match (&self.device, self.gpu, self.quick) {
+            // It takes no longer.
+            (None, ..) | (_, Some(_), false) => [Size::Large, Size::Small],
+            (_, Some(_), true) => [Size::Small; 2],
+            (Some(_), None, _) => [Size::Reduced; 2],
+        }
+    }
+
     /// A scheduler that has the device until it is dropped.
     fn scheduler(&self, policy: impl Policy + 'static) -> Result<Scheduler> {
-        let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
-        Ok(builder.kernels(KERNELS).kernels(PROGRAMS).kernels(preempt_tests::KERNELS).build()?)
+        Ok(self.builder(policy)?.kernels(preempt_tests::KERNELS).build()?)
     }
 
     /// The same, with `wait` that spins so long before it sleeps.
@@ -164,7 +211,7 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
-        Ok(self.spinning_builder(policy, spin).signal_path(path).build()?)
+        Ok(self.spinning_builder(policy, spin)?.signal_path(path).build()?)
     }
 
     /// The same as [`Bench::spinning_scheduler`], which records what it decides.
@@ -173,12 +220,21 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
-        Ok(self.spinning_builder(policy, spin).record(true).build()?)
+        Ok(self.spinning_builder(policy, spin)?.record(true).build()?)
     }
 
-    fn spinning_builder(&self, policy: impl Policy + 'static, spin: Duration) -> SchedulerBuilder {
-        let builder = Scheduler::builder().device(self.device.clone()).policy(policy);
-        builder.kernels(KERNELS).kernels(PROGRAMS).spin(spin).busy_poll(true)
+    fn spinning_builder(
+        &self,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<SchedulerBuilder> {
+        Ok(self.builder(policy)?.spin(spin).busy_poll(true))
+    }
+
+    fn builder(&self, policy: impl Policy + 'static) -> Result<SchedulerBuilder> {
+        let device = self.device.clone().context("this suite is not simulated")?;
+        let builder = Scheduler::builder().device(device).policy(policy);
+        Ok(builder.kernels(KERNELS).kernels(PROGRAMS))
     }
 }
 
@@ -186,6 +242,15 @@ impl Bench {
 fn random_time(random: &mut Random, most: Duration) -> Duration {
     let nanos = most.as_nanos().min(u128::from(u32::MAX)) as u32;
     Duration::from_nanos(random.below(nanos.max(1)).into())
+}
+
+/// A summary, with what was run and what was wrong with it.
+fn with_tally(mut summary: Value, tally: &Tally) -> Value {
+    summary["kernels"] = json!(tally.kernels);
+    summary["block_tasks"] = json!(tally.block_tasks);
+    summary["lost"] = json!(tally.lost);
+    summary["repeated"] = json!(tally.repeated);
+    summary
 }
 
 /// A line of a table.

@@ -32,7 +32,7 @@ struct Row {
 /// Measures every program.
 pub fn run(bench: &Bench) -> Result<Outcome> {
     let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
-    let samples = if bench.quick { QUICK } else { SAMPLES };
+    let samples = bench.amount(QUICK, SAMPLES);
     let stream = scheduler.stream(0);
     let progress = Progress::new("programs", bench.programs.len() as u64);
     let (mut rows, mut mistake) = (Vec::new(), None);

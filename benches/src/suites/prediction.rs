@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use preempt::policy::StaticPriority;
 use preempt::predict::{Online, Predictor, Ridge, Run};
 use preempt::{Call, Scheduler, Stream};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Bench, Outcome, line};
 use crate::progress::Progress;
-use crate::samples::show;
+use crate::samples::{mean, show, show_percent};
 
 /// Inputs of each program to train with, as many as FLEP has (section 4.2), and to test with.
 const INPUTS: [usize; 2] = [100, 50];
@@ -45,15 +45,12 @@ struct Errors {
 
 /// Measures every program whose size can vary.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
-    let inputs = if bench.quick { QUICK } else { INPUTS };
-    let is_asked_for =
-        |program: &&Scalable| bench.programs.iter().any(|other| other.name == program.name);
+    let names: Vec<_> = SCALABLE.iter().map(|program| program.name).collect();
+    let asked = bench.programs_among(&names)?;
+    let is_asked_for = |program: &&Scalable| asked.iter().any(|one| one.name == program.name);
     let programs: Vec<&Scalable> = SCALABLE.iter().filter(is_asked_for).collect();
-    if programs.is_empty() {
-        let all: Vec<_> = SCALABLE.iter().map(|program| program.name).collect();
-        bail!("sizes vary of {} only", all.join(", "));
-    }
+    let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
+    let inputs = bench.amount(QUICK, INPUTS);
     let sizes = match bench.gpu {
         Some(_) => (Size::Small, Size::Large),
         None => (Size::Trivial, Size::Reduced),
@@ -88,9 +85,8 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         });
     }
     drop(progress);
-    let mean = |of: fn(&Row) -> Errors| {
-        rows.iter().map(|row| of(row).mean).sum::<f64>() / rows.len() as f64
-    };
+    let mean =
+        |of: fn(&Row) -> Errors| mean(&rows.iter().map(|row| of(row).mean).collect::<Vec<_>>());
     let summary = json!({
         "programs": rows.len(),
         "mean_error": mean(|row| row.ridge),
@@ -161,23 +157,22 @@ fn errors(
     };
     let errors: Vec<f64> = test.iter().map(error).collect();
     Errors {
-        mean: errors.iter().sum::<f64>() / errors.len() as f64,
+        mean: mean(&errors).unwrap_or_default(),
         most: errors.iter().copied().fold(0.0, f64::max),
     }
 }
 
 impl Row {
     fn line(&self) -> Vec<String> {
-        let percent = |part: f64| format!("{:.1} %", 100.0 * part);
         line([
             self.program,
             &format!("{} + {}", self.inputs[0], self.inputs[1]),
             &show(self.shortest),
             &show(self.longest),
-            &percent(self.ridge.mean),
-            &percent(self.ridge.most),
-            &percent(self.online.mean),
-            &percent(self.online.most),
+            &show_percent(Some(self.ridge.mean)),
+            &show_percent(Some(self.ridge.most)),
+            &show_percent(Some(self.online.mean)),
+            &show_percent(Some(self.online.most)),
         ])
     }
 

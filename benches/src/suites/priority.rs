@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use preempt::policy::{Hpf, Policy};
-use preempt_programs::{Definition, Size};
 use preempt_record::{digits, microseconds};
+use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Cast, FLEP, Job, Stage, Turnarounds, ceiling, mean};
-use super::{Bench, Outcome, line};
+use super::corun::{Arm, Job, Stage, Turnarounds, ceiling};
+use super::{Bench, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
-use crate::samples::{Samples, geometric_mean, ratio, show, show_ratio};
-
-/// Those that run on the large input, with a low priority.
-pub(super) const VICTIMS: [&str; 4] = ["CFD", "NN", "PF", "PL"];
+use crate::samples::{
+    Samples, geometric_mean, mean, ratio, show, show_number, show_ratio, show_time,
+};
 
 /// Samples of each arm, and with `--quick`.
 const SAMPLES: u32 = 15;
@@ -22,7 +21,7 @@ const QUICK_SAMPLES: u32 = 1;
 
 /// When the urgent program comes, as shares of the victim's time alone (figure 9). The first one is that of the
 /// 28 pairs (figure 8), at once.
-pub(super) const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
+const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
 
 /// `Hpf` among the stage's policies.
 const HPF: usize = 1;
@@ -45,55 +44,43 @@ struct Pair {
 
 /// Measures all pairs.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let hpf = || Box::new(Hpf::by_stream()) as Box<dyn Policy>;
-    let mut stage = Stage::new(bench, vec![hpf()])?;
-    let is_victim = |definition: &&Definition| VICTIMS.contains(&definition.name);
-    let victims: Vec<_> = bench.programs.iter().copied().filter(is_victim).collect();
-    ensure!(!victims.is_empty(), "`--program` names no victim; they are {}", VICTIMS.join(", "));
+    let victims = bench.programs_among(&LONG)?;
+    let mut stage = bench.stage(vec![Box::new(hpf)])?;
     let [long, short] = bench.sizes();
-    let samples = if bench.quick { QUICK_SAMPLES } else { SAMPLES };
-    let seed = bench.seed as u32;
-    let mut casts = Vec::new();
-    for definition in FLEP.into_iter().filter_map(preempt_programs::find) {
-        casts.push(Cast::new(&stage.scheduler, definition, short, seed)?);
-    }
+    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
+    stage.enter_flep(short)?;
     let mut pairs = Vec::new();
-    let progress = Progress::new("pairs", (victims.len() * (casts.len() - 1)) as u64);
+    let progress = Progress::new("pairs", (victims.len() * (FLEP.len() - 1)) as u64);
     for victim in victims {
         // One at a time: they take gigabytes.
-        casts.push(Cast::new(&stage.scheduler, victim, long, seed)?);
-        let low = casts.len() - 1;
+        let low = stage.enter(victim, long)?;
         for high in 0..low {
-            if casts[high].name == victim.name {
+            let name = stage.name(high);
+            if name == victim.name {
                 continue;
             }
-            // The sweep is over one urgent program for each victim.
-            let sweeps = casts[high].name == sweep_partner(victim.name);
-            let delays = if sweeps { &DELAYS[..] } else { &DELAYS[..1] };
-            for &delay in delays {
-                pairs.push(pair(&mut stage, &casts, [low, high], delay, samples, hpf)?);
+            for &delay in delays(victim.name, name) {
+                pairs.push(pair(&mut *stage, [low, high], delay, samples)?);
             }
             progress.step();
         }
-        casts.pop();
+        stage.leave();
     }
-    stage.scheduler.synchronize()?;
-    Ok(outcome(&pairs, stage))
+    Ok(outcome(&pairs, stage.close()?))
 }
 
-/// With whom the delay is swept.
-pub(super) fn sweep_partner(victim: &str) -> &'static str {
-    if victim == "PF" { "SPMV" } else { "MM" }
+/// The policy, here and in `antt`.
+pub(super) fn hpf() -> Box<dyn Policy> {
+    Box::new(Hpf::by_stream())
 }
 
-fn pair(
-    stage: &mut Stage,
-    casts: &[Cast],
-    [low, high]: [usize; 2],
-    delay: f64,
-    samples: u32,
-    policy: impl Fn() -> Box<dyn Policy>,
-) -> Result<Pair> {
+/// The delays of a pair: all of them for one urgent program of each victim.
+pub(super) fn delays(victim: &str, urgent: &str) -> &'static [f64] {
+    let swept = if victim == "PF" { "SPMV" } else { "MM" };
+    if urgent == swept { &DELAYS } else { &DELAYS[..1] }
+}
+
+fn pair(stage: &mut dyn Stage, [low, high]: [usize; 2], delay: f64, samples: u32) -> Result<Pair> {
     let mut alone = [Samples::default(), Samples::default()];
     let mut arms: Vec<_> = ARMS
         .into_iter()
@@ -102,17 +89,13 @@ fn pair(
         .collect();
     for round in 0..=samples {
         for (samples, cast) in alone.iter_mut().zip([low, high]) {
-            let job = Job { cast, at: Duration::ZERO, priority: 0 };
-            let played = stage.play(Arm::PlainStreams, casts, &[job])?;
+            let played = stage.play(Arm::PlainStreams, &[Job::now(cast)])?;
             samples.extend(played.turnaround.first().copied().filter(|_| round > 0));
         }
         let at = alone[0].p50().mul_f64(delay);
-        let jobs = [
-            Job { cast: low, at: Duration::ZERO, priority: 0 },
-            Job { cast: high, at, priority: 1 },
-        ];
+        let jobs = [Job::now(low), Job { cast: high, at, priority: 1 }];
         for (arm, times, yields) in &mut arms {
-            let played = stage.play(*arm, casts, &jobs)?;
+            let played = stage.play(*arm, &jobs)?;
             // The first round warms up, and teaches the scheduler how long the launches take.
             if round > 0 {
                 times.push(&played.turnaround, played.makespan);
@@ -122,8 +105,8 @@ fn pair(
     }
     let [long, short] = [alone[0].p50(), alone[1].p50()];
     let at = long.mul_f64(delay);
-    let free = ceiling(policy(), &[(Duration::ZERO, long, 0), (at, short, 1)])?;
-    let names = [casts[low].name, casts[high].name];
+    let free = ceiling(hpf(), &[(Duration::ZERO, long, 0), (at, short, 1)])?;
+    let names = [low, high].map(|cast| stage.name(cast));
     Ok(Pair { names, delay, alone, arms, ceiling: free[1] })
 }
 
@@ -149,7 +132,7 @@ impl Pair {
     }
 }
 
-fn outcome(pairs: &[Pair], stage: Stage) -> Outcome {
+fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
     let figure_8 = || pairs.iter().filter(|pair| pair.delay == 0.0);
     let ours = |pair: &Pair| pair.urgent(BEST);
     let preemptible: Vec<f64> =
@@ -163,21 +146,20 @@ fn outcome(pairs: &[Pair], stage: Stage) -> Outcome {
             .collect::<Vec<_>>()
     };
     let mean_speedup = mean(&speedups);
-    let summary = json!({
-        "pairs": figure_8().count(),
-        "mean_speedup": mean_speedup,
-        "best_speedup": speedups.iter().copied().reduce(f64::max),
-        "mean_speedup_all_preemptible": mean(&preemptible),
-        "mean_ceiling": mean(&ceilings),
-        "best_ceiling": ceilings.iter().copied().reduce(f64::max),
-        "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
-        "worst_vs_stream_priority": by_priority().into_iter().flatten().reduce(f64::min),
-        "mean_vs_stream_priority": geometric_mean(by_priority().into_iter()),
-        "kernels": stage.tally.kernels,
-        "block_tasks": stage.tally.block_tasks,
-        "lost": stage.tally.lost,
-        "repeated": stage.tally.repeated,
-    });
+    let summary = with_tally(
+        json!({
+            "pairs": figure_8().count(),
+            "mean_speedup": mean_speedup,
+            "best_speedup": speedups.iter().copied().reduce(f64::max),
+            "mean_speedup_all_preemptible": mean(&preemptible),
+            "mean_ceiling": mean(&ceilings),
+            "best_ceiling": ceilings.iter().copied().reduce(f64::max),
+            "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
+            "worst_vs_stream_priority": by_priority().into_iter().flatten().reduce(f64::min),
+            "mean_vs_stream_priority": geometric_mean(by_priority().into_iter()),
+        }),
+        &tally,
+    );
     let mut table = vec![line([
         "low priority",
         "high priority",
@@ -199,15 +181,14 @@ fn outcome(pairs: &[Pair], stage: Stage) -> Outcome {
                 "alone" => Some(pair.alone[0].p50()),
                 _ => jobs.and_then(|jobs| Some(jobs.first()?.p50())),
             };
-            let told = |time: Option<Duration>| time.map_or("-".to_owned(), show);
             table.push(line([
                 pair.names[0],
                 pair.names[1],
                 arm,
                 &digits(pair.delay),
                 &show(urgent),
-                &told(high_p99),
-                &told(low),
+                &show_time(high_p99),
+                &show_time(low),
                 &show_ratio(speedup),
                 &yields.to_string(),
             ]));
@@ -230,24 +211,13 @@ fn outcome(pairs: &[Pair], stage: Stage) -> Outcome {
             "From the submission of a short urgent program to its end, while a long one runs that was \
              submitted just before, or earlier. Without a delay it is {} times as fast as on plain streams in the \
              mean; with preemption that costs nothing it would be {} times as fast.",
-            mean_speedup.map_or("-".into(), digits),
-            mean(&ceilings).map_or("-".into(), digits),
+            show_number(mean_speedup),
+            show_number(mean(&ceilings)),
         ),
         table,
         text_columns: 3,
         rows,
         summary,
-        mistake: stage.tally.mistake,
-    }
-}
-
-impl Bench {
-    /// The sizes of long and of short programs.
-    pub(super) fn sizes(&self) -> [Size; 2] {
-        match (self.gpu.is_some(), self.quick) {
-            (false, _) => [Size::Reduced; 2],
-            (true, true) => [Size::Small; 2],
-            (true, false) => [Size::Large, Size::Small],
-        }
+        mistake: tally.mistake,
     }
 }

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use preempt::LaunchReport;
 use preempt::policy::Hpf;
 use preempt::sim::{Costs, Machine};
 use preempt_record::{digits, microseconds};
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Cast, FLEP, Job, Played, Stage, mean};
-use super::{Bench, Outcome, antt, line, priority};
+use super::corun::{Arm, DeviceStage, Job, Played, Simulated, Stage, row, simulate};
+use super::{Bench, FLEP, LONG, Outcome, antt, line, priority, with_tally};
 use crate::progress::Progress;
-use crate::samples::{Samples, show};
-use model::{Simulated, program, simulate};
+use crate::samples::{Samples, mean, show, show_percent};
+use model::program;
 use watch::{Note, Notes, Watch};
 
 mod model;
@@ -52,51 +52,43 @@ struct Pair {
 
 /// Measures, simulates, and replays.
 pub fn run(bench: &Bench) -> Result<Outcome> {
+    let longs = bench.programs_among(&FLEP)?;
     let (policy, notes) = Watch::new(Hpf::by_stream());
-    let mut stage = Stage::recording(bench, policy)?;
-    let is_ours = |name: &str| FLEP.contains(&name);
-    let longs: Vec<_> = bench.programs.iter().copied().filter(|one| is_ours(one.name)).collect();
+    let mut stage = DeviceStage::recording(bench, policy)?;
     let costs = model::costs(&mut stage, bench.gpu.is_some())?;
     let [long, short] = bench.sizes();
-    let samples = if bench.quick { QUICK_SAMPLES } else { SAMPLES };
-    let seed = bench.seed as u32;
-    let mut casts = Vec::new();
-    for definition in FLEP.into_iter().filter_map(preempt_programs::find) {
-        casts.push(Cast::new(&stage.scheduler, definition, short, seed)?);
-    }
+    let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
+    stage.enter_flep(short)?;
     let mut pairs = Vec::new();
     let progress = Progress::new("long programs", longs.len() as u64);
-    for definition in &longs {
+    for definition in longs {
         // One at a time: they take gigabytes.
-        casts.push(Cast::new(&stage.scheduler, definition, long, seed)?);
-        for case in cases(&casts, bench.quick) {
-            pairs.push(pair(&mut stage, &notes, &casts, case, samples, costs)?);
+        let first = stage.enter(definition, long)?;
+        for case in cases(&stage, first, bench.quick) {
+            pairs.push(pair(&mut stage, &notes, case, samples, costs)?);
         }
-        casts.pop();
+        stage.leave();
         progress.step();
     }
-    ensure!(
-        !pairs.is_empty(),
-        "`--program` names none of those that come first in a pair; they are {}",
-        FLEP.join(", ")
-    );
+    drop(progress);
+    let programs = programs(bench, &mut stage, &notes, samples, costs)?;
     stage.scheduler.synchronize()?;
-    outcome(&pairs, stage, costs)
+    outcome(&pairs, programs, stage, costs)
 }
 
-/// The pairs of `priority` and of `antt` in which the last cast is the long program.
-fn cases(casts: &[Cast], quick: bool) -> Vec<Case> {
-    let Some((long, shorts)) = casts.split_last() else { return Vec::new() };
-    let others = shorts.iter().enumerate().filter(|(_, short)| short.name != long.name);
+/// The pairs of `priority` and of `antt` in which `first` is the long program.
+fn cases(stage: &DeviceStage, first: usize, quick: bool) -> Vec<Case> {
+    let long = stage.casts()[first].name;
     let mut cases = Vec::new();
-    for (other, short) in others {
-        let members = [shorts.len(), other];
-        if priority::VICTIMS.contains(&long.name) {
-            let delays = match short.name == priority::sweep_partner(long.name) && !quick {
-                true => &priority::DELAYS[..],
-                false => &priority::DELAYS[..1],
-            };
-            cases.extend(delays.iter().map(|&delay| Case { members, delay, priorities: [0, 1] }));
+    for (other, short) in stage.casts()[..first].iter().enumerate() {
+        if short.name == long {
+            continue;
+        }
+        let members = [first, other];
+        if LONG.contains(&long) {
+            let delays = priority::delays(long, short.name);
+            let delays = delays.iter().take(if quick { 1 } else { delays.len() });
+            cases.extend(delays.map(|&delay| Case { members, delay, priorities: [0, 1] }));
         }
         if antt::SHORT.contains(&short.name) {
             cases.push(Case { members, delay: 0.0, priorities: [0; 2] });
@@ -111,10 +103,55 @@ struct Alone {
     reports: Vec<LaunchReport>,
 }
 
-fn pair(
-    stage: &mut Stage,
+/// A program alone: its line of the table, and its row with all launches.
+type Program = (Vec<String>, Value);
+
+/// Measures the launches of all programs, long and short, for those who simulate them without a device.
+fn programs(
+    bench: &Bench,
+    stage: &mut DeviceStage,
     notes: &Notes,
-    casts: &[Cast],
+    samples: u32,
+    costs: Costs,
+) -> Result<Vec<Program>> {
+    let sms = stage.scheduler.device().properties().sms;
+    let mut sizes = bench.sizes().to_vec();
+    sizes.dedup();
+    let mut rows = Vec::new();
+    let progress = Progress::new("programs alone", bench.programs.len() as u64);
+    for definition in &bench.programs {
+        for &size in &sizes {
+            let cast = stage.enter(definition, size)?;
+            let (mut runs, mut seen) = (Vec::new(), Vec::new());
+            for round in 0..=samples {
+                notes.take();
+                let played = stage.play(OURS, &[Job::now(cast)])?;
+                // The first round warms up.
+                if round > 0 {
+                    let is_its =
+                        |note: &Note| played.runs.iter().any(|run| run.stream == note.stream);
+                    seen.extend(notes.take().into_iter().filter(is_its));
+                    runs.extend(only(played));
+                }
+            }
+            runs.sort_by_key(|run| run.turnaround);
+            if let Some(Alone { turnaround, reports }) = median(&runs) {
+                let launches = program(stage.casts()[cast].steps(), reports, &seen, &costs, sms);
+                let count = format!("{} launches", launches.len());
+                let mut cells = line([definition.name, "-", "alone", &count, &show(*turnaround)]);
+                cells.resize(HEADINGS.len(), "-".to_owned());
+                rows.push((cells, row(definition.name, size, *turnaround, &launches)));
+            }
+            stage.leave();
+        }
+        progress.step();
+    }
+    Ok(rows)
+}
+
+fn pair(
+    stage: &mut DeviceStage,
+    notes: &Notes,
     case: Case,
     samples: u32,
     costs: Costs,
@@ -130,8 +167,7 @@ fn pair(
             if round == 1 {
                 alone.clear();
             }
-            let job = Job { cast, at: Duration::ZERO, priority: 0 };
-            alone.extend(only(stage.play(OURS, casts, &[job])?));
+            alone.extend(only(stage.play(OURS, &[Job::now(cast)])?));
             alone.sort_by_key(|run| run.turnaround);
         }
         let at = median(&alone[0]).map_or(Duration::ZERO, |run| run.turnaround.mul_f64(delay));
@@ -141,7 +177,7 @@ fn pair(
             priority: priorities[member],
         });
         notes.take();
-        let played = stage.play(OURS, casts, &jobs)?;
+        let played = stage.play(OURS, &jobs)?;
         if round == 0 {
             continue;
         }
@@ -157,22 +193,23 @@ fn pair(
     let sms = stage.scheduler.device().properties().sms;
     let [first, second] = [0, 1].map(|member| {
         let reports = median(&alone[member]).map_or(&[][..], |run| &run.reports);
-        program(casts[members[member]].steps(), reports, &seen[member], &costs, sms)
+        program(stage.casts()[members[member]].steps(), reports, &seen[member], &costs, sms)
     });
     let play = |costs: Costs| {
         let programs = [
             (&first[..], Duration::ZERO, priorities[0]),
             (&second[..], apart.p50(), priorities[1]),
         ];
-        simulate(Machine::new(sms, costs), Hpf::by_stream(), &programs)
+        simulate(Machine::new(sms, costs), Box::new(Hpf::by_stream()), &programs)
     };
     let play_alone = |models: &[_]| {
-        let found =
-            simulate(Machine::new(sms, costs), Hpf::by_stream(), &[(models, Duration::ZERO, 0)])?;
+        let machine = Machine::new(sms, costs);
+        let programs = [(models, Duration::ZERO, 0)];
+        let found = simulate(machine, Box::new(Hpf::by_stream()), &programs)?;
         Ok::<_, anyhow::Error>(found.turnaround[0])
     };
     Ok(Pair {
-        names: members.map(|cast| casts[cast].name),
+        names: members.map(|cast| stage.casts()[cast].name),
         case,
         alone: [0, 1]
             .map(|member| median(&alone[member]).map_or(Duration::ZERO, |run| run.turnaround)),
@@ -218,7 +255,26 @@ impl Pair {
     }
 }
 
-fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
+const HEADINGS: [&str; 11] = [
+    "first",
+    "second",
+    "priorities",
+    "delay / first alone",
+    "first p50",
+    "simulated",
+    "second p50",
+    "simulated",
+    "error of the mean",
+    "yields",
+    "simulated",
+];
+
+fn outcome(
+    pairs: &[Pair],
+    programs: Vec<Program>,
+    mut stage: DeviceStage,
+    costs: Costs,
+) -> Result<Outcome> {
     let recording = stage.scheduler.recording();
     let replay = recording.map(|recording| recording.replay(Hpf::by_stream())).transpose()?;
     let replay = replay.ok_or_else(|| anyhow::anyhow!("nothing was recorded"))?;
@@ -233,38 +289,23 @@ fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
         each.filter_map(|(found, truth)| error(found, truth)).collect::<Vec<_>>()
     };
     let alone: Vec<f64> = pairs.iter().flat_map(alone).collect();
-    let summary = json!({
-        "pairs": pairs.len(),
-        "mean_turnaround_error": mean(&errors),
-        "max_turnaround_error": errors.iter().copied().reduce(f64::max),
-        "mean_turnaround_error_if_free": mean(&free),
-        "mean_error_alone": mean(&alone),
-        "replays_identical": replay.is_identical(),
-        "decisions": replay.plans,
-        "launch_us": microseconds(costs.launch),
-        "follow_us": microseconds(costs.follow),
-        "report_us": microseconds(costs.report),
-        "decision_us": microseconds(costs.decision),
-        "kernels": stage.tally.kernels,
-        "block_tasks": stage.tally.block_tasks,
-        "lost": stage.tally.lost,
-        "repeated": stage.tally.repeated,
-    });
-    let percent =
-        |value: Option<f64>| value.map_or("-".into(), |value| format!("{:.1} %", 100.0 * value));
-    let mut table = vec![line([
-        "first",
-        "second",
-        "priorities",
-        "delay / first alone",
-        "first p50",
-        "simulated",
-        "second p50",
-        "simulated",
-        "error of the mean",
-        "yields",
-        "simulated",
-    ])];
+    let summary = with_tally(
+        json!({
+            "pairs": pairs.len(),
+            "mean_turnaround_error": mean(&errors),
+            "max_turnaround_error": errors.iter().copied().reduce(f64::max),
+            "mean_turnaround_error_if_free": mean(&free),
+            "mean_error_alone": mean(&alone),
+            "replays_identical": replay.is_identical(),
+            "decisions": replay.plans,
+            "launch_us": microseconds(costs.launch),
+            "follow_us": microseconds(costs.follow),
+            "report_us": microseconds(costs.report),
+            "decision_us": microseconds(costs.decision),
+        }),
+        &stage.tally,
+    );
+    let mut table = vec![line(HEADINGS)];
     let mut rows: Vec<Value> = Vec::new();
     for pair in pairs {
         let Pair { names, case, alone, yields, simulated, free, .. } = pair;
@@ -282,7 +323,7 @@ fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
             &show(simulated.turnaround[0]),
             &show(second),
             &show(simulated.turnaround[1]),
-            &percent(pair.error(simulated)),
+            &show_percent(pair.error(simulated)),
             &digits(mean_yields),
             &simulated.yields.to_string(),
         ]));
@@ -303,13 +344,17 @@ fn outcome(pairs: &[Pair], mut stage: Stage, costs: Costs) -> Result<Outcome> {
             "yields_simulated": simulated.yields,
         }));
     }
+    for (cells, row) in programs {
+        table.push(cells);
+        rows.push(row);
+    }
     let is_identical = if replay.is_identical() { "the same" } else { "others" };
     Ok(Outcome {
         about: format!(
             "A long program and a short one under `Hpf`, as they ran and as the simulator has it, from their \
              launches alone and measured costs: mean turnarounds are off by {} in the mean. Of what the scheduler \
              was told, the engine made {is_identical} again: {} plans.",
-            percent(mean(&errors)),
+            show_percent(mean(&errors)),
             replay.plans,
         ),
         table,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use preempt::{LaunchReport, Scheduler, Stream};
 use preempt_programs::{Definition, Size};
 use preempt_record::{digits, microseconds};
@@ -12,9 +12,9 @@ use preempt_tests::Random;
 use preempt_tests::storm::Tally;
 use serde_json::{Value, json};
 
-use super::{Bench, Outcome, line};
+use super::{Bench, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
-use crate::samples::{Samples, ratio, show};
+use crate::samples::{Samples, mean, ratio, show};
 
 mod policy;
 mod subject;
@@ -22,10 +22,7 @@ mod subject;
 use policy::{ALL, Dial, Spatial};
 use subject::Subject;
 
-/// FLEP's programs (table 1).
-const FLEP: [&str; 8] = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA"];
-/// Those of them that are victims, and the one of which a single block-task is urgent, too.
-const VICTIMS: [&str; 4] = ["CFD", "NN", "PF", "PL"];
+/// Of which a single block-task is urgent, too.
 const ONE_TASK: &str = "VA";
 
 /// Samples of each arm, of victims that are long, and with `--quick`.
@@ -33,7 +30,7 @@ const SAMPLES: u32 = 30;
 const LONG_SAMPLES: u32 = 12;
 const QUICK_SAMPLES: u32 = 2;
 /// From here on a victim is long.
-const LONG: Duration = Duration::from_millis(3);
+const LONG_TIME: Duration = Duration::from_millis(3);
 
 /// How often a sample is tried for which the urgent launch has to meet the victim.
 const TRIES: u32 = 10;
@@ -104,18 +101,10 @@ struct Pair {
 
 /// Measures all pairs.
 pub fn run(bench: &Bench) -> Result<Outcome> {
-    let is_victim = |definition: &&Definition| VICTIMS.contains(&definition.name);
-    let victims: Vec<_> = bench.programs.iter().copied().filter(is_victim).collect();
-    let all = VICTIMS.join(", ");
-    ensure!(!victims.is_empty(), "`--program` names no victim of this suite; they are {all}");
+    let victims = bench.programs_among(&LONG)?;
     let (policy, dial) = Spatial::new();
     let scheduler = bench.spinning_scheduler(policy, SPIN)?;
-    let size = match (bench.gpu.is_some(), bench.quick) {
-        (false, _) => Size::Reduced,
-        // Those that are reduced would be over before anything urgent comes.
-        (true, true) => Size::Small,
-        (true, false) => Size::Large,
-    };
+    let [size, _] = bench.sizes();
     let seed = bench.seed as u32;
     let urgent = |definition: &Definition, grid| {
         Subject::new(&scheduler, definition, Size::Trivial, grid, seed)
@@ -142,7 +131,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         // One at a time: they take gigabytes.
         let mut victim = Subject::new(&scheduler, definition, size, None, seed)?;
         let alone = session.estimate(&mut victim)?;
-        let samples = match (bench.quick, alone > LONG) {
+        let samples = match (bench.quick, alone > LONG_TIME) {
             (true, _) => QUICK_SAMPLES,
             (false, true) => LONG_SAMPLES,
             (false, false) => SAMPLES,
@@ -343,10 +332,6 @@ impl Pair {
     }
 }
 
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
 fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
     let saved = |one_task: bool| -> Vec<f64> {
         pairs.iter().filter(|pair| pair.one_task == one_task).filter_map(Pair::saved).collect()
@@ -354,19 +339,18 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
     let (programs, one_task) = (saved(false), saved(true));
     let slowest = pairs.iter().filter(|pair| pair.one_task).filter_map(Pair::urgent_vs_all);
     let arms = || pairs.iter().flat_map(|pair| ARMS.map(|arm| (arm, pair.times(arm))));
-    let summary = json!({
-        "pairs": pairs.iter().filter(|pair| !pair.one_task).count(),
-        "pairs_compared": programs.len(),
-        "saved_vs_all_mean": mean(&programs),
-        "saved_vs_all_best": programs.iter().copied().reduce(f64::max),
-        "saved_vs_all_one_task_mean": mean(&one_task),
-        "urgent_vs_all": slowest.reduce(f64::max),
-        "yields": arms().map(|(_, times)| times.yields).sum::<u64>(),
-        "kernels": tally.kernels,
-        "block_tasks": tally.block_tasks,
-        "lost": tally.lost,
-        "repeated": tally.repeated,
-    });
+    let summary = with_tally(
+        json!({
+            "pairs": pairs.iter().filter(|pair| !pair.one_task).count(),
+            "pairs_compared": programs.len(),
+            "saved_vs_all_mean": mean(&programs),
+            "saved_vs_all_best": programs.iter().copied().reduce(f64::max),
+            "saved_vs_all_one_task_mean": mean(&one_task),
+            "urgent_vs_all": slowest.reduce(f64::max),
+            "yields": arms().map(|(_, times)| times.yields).sum::<u64>(),
+        }),
+        &tally,
+    );
     let mut about = format!(
         "A victim yields as many SMs as an urgent launch needs, twice as many, or all. Times are from \
          launch to done, and the cost is what the victim takes longer than alone. Just enough saves {} of \

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use preempt::policy::StaticPriority;
 use preempt_tests::storm::{self, Chaos, Kind, Load, Strength, Tally};
 use serde_json::{Value, json};
@@ -45,11 +45,13 @@ struct Row {
 
 /// Runs all storms.
 pub fn run(bench: &Bench) -> Result<Outcome> {
+    let sms = bench.device.as_ref().map_or(0, |device| device.properties().sms);
+    ensure!(sms > 1, "a storm takes SMs away, and leaves some: it needs two at least, not {sms}");
     let (load, cancelled_load, full) = match bench.gpu {
         None => (CPU_LOAD, CPU_LOAD, CPU),
         Some(_) => (GPU_LOAD, GPU_CANCELLED, GPU),
     };
-    let Size { enough, cancelled, excluded } = if bench.quick { QUICK } else { full };
+    let Size { enough, cancelled, excluded } = bench.amount(QUICK, full);
     let seed = bench.seed;
     let strength =
         |urgent_priority| Strength { enough, load, kinds: &Kind::ALL, urgent_priority, seed };

@@ -62,7 +62,7 @@ impl Agenda {
 pub(super) struct Running {
     pub tasks: u32,
     pub blocks_per_sm: u32,
-    /// The SMs that it can fill; more do not make it faster.
+    /// The SMs that it can fill with blocks; on more of them, where each has fewer, it is no faster.
     pub fills: u32,
     /// All its work.
     pub work: u64,
@@ -102,6 +102,11 @@ impl Running {
             version: 0,
         }
     }
+
+    /// The block-tasks that so much work comes to.
+    fn tasks_of(&self, work: u64) -> u32 {
+        (u128::from(work) * u128::from(self.tasks) / u128::from(self.work)) as u32
+    }
 }
 
 #[derive(Debug)]
@@ -109,8 +114,9 @@ struct Cohort {
     order: CohortOrder,
     /// Where its blocks are.
     sms: Vec<u32>,
-    /// On how many more SMs it would have blocks.
-    wanted: u32,
+    /// Blocks that wait for room, and how many of them an SM holds.
+    waiting: u32,
+    blocks_per_sm: u32,
     /// Whether its blocks run, where they have room.
     is_ready: bool,
     /// When the host's part of the launch is over.
@@ -164,15 +170,17 @@ impl Device {
         if self.left.len() <= control {
             self.left.resize(control + 1, [0; COHORT_SLOTS]);
         }
-        let wanted = match order.native {
+        let blocks_per_sm = launch.blocks_per_sm;
+        let waiting = match order.native {
             // All its blocks wait in the hardware's queue, whatever the engine counts with.
-            true => launch.fills,
-            false => order.blocks.div_ceil(launch.blocks_per_sm),
+            true => launch.fills.saturating_mul(blocks_per_sm),
+            false => order.blocks,
         };
         let launched = now + nanos(self.costs.decision) + nanos(self.costs.launch);
         let sms = self.spare.pop().unwrap_or_default();
         let (is_ready, work) = (false, 0);
-        let cohort = self.cohorts.insert(Cohort { order, sms, wanted, is_ready, launched, work });
+        let cohort = Cohort { order, sms, waiting, blocks_per_sm, is_ready, launched, work };
+        let cohort = self.cohorts.insert(cohort);
         launch.cohorts.push(cohort);
         let lane = &mut self.lanes[order.lane as usize];
         lane.word = order.signal.range();
@@ -224,14 +232,14 @@ impl Device {
                 stays
             });
             cohort.trim(word);
-            if cohort.wanted == 0 && cohort.sms.is_empty() {
+            if cohort.waiting == 0 && cohort.sms.is_empty() {
                 return self.leave_all(now, key, 0, agenda);
             }
         }
         if !cohort.sms.is_empty() {
             launch.started.get_or_insert(now);
         }
-        if cohort.wanted > 0 {
+        if cohort.waiting > 0 {
             self.waiting.push(key);
         }
         self.foresee(now, op, agenda);
@@ -263,11 +271,12 @@ impl Device {
             }
             stays
         });
-        let gone = (before - cohort.sms.len()) as u64;
+        // Where it has more SMs than it can fill, each has a part of the work of a full one.
+        let gone = (before - cohort.sms.len()).min(launch.fills as usize) as u64;
         let again = (launch.redo * gone).min(cohort.work);
         cohort.work -= again;
         launch.left += again;
-        if cohort.sms.is_empty() && cohort.wanted == 0 {
+        if cohort.sms.is_empty() && cohort.waiting == 0 {
             let done = cohort.tasks(launch);
             self.leave_all(now, key, done, agenda);
         }
@@ -281,7 +290,7 @@ impl Device {
         for only_own in [true, false] {
             waiting.retain(|&key| {
                 let wants = |device: &Device| {
-                    let cohort = device.cohorts.get(key).filter(|cohort| cohort.wanted > 0)?;
+                    let cohort = device.cohorts.get(key).filter(|cohort| cohort.waiting > 0)?;
                     Some(cohort.order.native)
                 };
                 if wants(self).is_some_and(|native| only_own || native) {
@@ -314,28 +323,36 @@ impl Device {
                     None => after.is_some(),
                 }
         };
-        let mut found = false;
-        for (sm, &owner) in owners.iter().enumerate() {
-            if self.occupants[sm].is_none() && is_for_it(sm, owner) {
-                if !found {
-                    self.advance(now, key);
-                    found = true;
-                }
-                let cohort = &mut self.cohorts[key];
-                self.occupants[sm] = Some(key);
-                cohort.sms.push(sm as u32);
-                cohort.wanted -= 1;
-                if cohort.wanted == 0 {
-                    break;
-                }
-            }
-        }
-        if found {
+        let is_free = |&(sm, &owner): &(usize, &Option<LaunchId>)| {
+            self.occupants[sm].is_none() && is_for_it(sm, owner)
+        };
+        let most = cohort.most_sms();
+        let found: Vec<u32> =
+            owners.iter().enumerate().filter(is_free).map(|(sm, _)| sm as u32).take(most).collect();
+        if !found.is_empty() {
+            self.advance(now, key);
+            self.occupy(key, &found);
             if let Some(launch) = self.launches.get_mut(op) {
                 launch.started.get_or_insert(now);
             }
             self.foresee(now, op, agenda);
         }
+    }
+
+    /// Puts blocks of a cohort on SMs: as many as there is room for.
+    fn occupy(&mut self, key: CohortKey, sms: &[u32]) {
+        let cohort = &mut self.cohorts[key];
+        cohort.sms.extend_from_slice(sms);
+        let room = (sms.len() as u32).saturating_mul(cohort.blocks_per_sm);
+        cohort.waiting = cohort.waiting.saturating_sub(room);
+        sms.iter().for_each(|&sm| self.occupants[sm as usize] = Some(key));
+    }
+
+    /// Block-tasks that a launch has done until now.
+    pub fn tasks_done(&mut self, now: u64, op: OpKey) -> u32 {
+        self.advance_launch(now, op);
+        let Some(launch) = self.launches.get(op) else { return 0 };
+        launch.tasks_of(launch.work - launch.left)
     }
 
     fn advance(&mut self, now: u64, key: CohortKey) {
@@ -410,22 +427,19 @@ impl Device {
         agenda.enter(reported, Happening::Report { op, slot, done, native });
         let lane = &mut self.lanes[lane as usize];
         lane.cohorts.retain(|&other| other != key);
+        let word = lane.word;
         if let Some(&next) = lane.cohorts.front()
-            && let Some(follower) = self.cohorts.get_mut(next)
+            && let Some(follower) = self.cohorts.get(next)
         {
+            let turn = (now + nanos(self.costs.follow)).max(follower.launched);
+            agenda.enter(turn, Happening::Ready(next));
             if done > 0 {
                 // In the order of SMs, as the engine leaves them to it.
+                cohort.sms.retain(|&sm| word.contains(sm));
                 cohort.sms.sort_unstable();
-                for sm in cohort.sms.iter().copied().filter(|&sm| lane.word.contains(sm)) {
-                    if follower.wanted > 0 {
-                        follower.wanted -= 1;
-                        follower.sms.push(sm);
-                        self.occupants[sm as usize] = Some(next);
-                    }
-                }
+                cohort.sms.truncate(follower.most_sms());
+                self.occupy(next, &cohort.sms);
             }
-            let turn = now + nanos(self.costs.follow);
-            agenda.enter(turn.max(follower.launched), Happening::Ready(next));
         }
         cohort.sms.clear();
         self.spare.push(cohort.sms);
@@ -433,19 +447,28 @@ impl Device {
 }
 
 impl Cohort {
-    /// Gives up the SMs that it wants and its word excludes.
+    /// The SMs over which the blocks that wait are spread where there is room, as the hardware does it. Those of an
+    /// ordinary grid fill SMs instead: what the device has room for beside them is left to others.
+    fn most_sms(&self) -> usize {
+        match self.order.native {
+            true => self.waiting.div_ceil(self.blocks_per_sm) as usize,
+            false => self.waiting as usize,
+        }
+    }
+
+    /// Gives up the blocks that wait for SMs which its word excludes.
     fn trim(&mut self, word: SmRange) {
         let (lo, hi) = (word.lo(), word.hi());
         // A word that wraps around leaves out what lies between; no device has that many SMs.
         let count = if lo <= hi { hi - lo } else { u32::MAX };
         let inside = self.sms.iter().filter(|&&sm| word.contains(sm)).count() as u32;
-        self.wanted = self.wanted.min(count - inside.min(count));
+        let room = (count - inside.min(count)).saturating_mul(self.blocks_per_sm);
+        self.waiting = self.waiting.min(room);
     }
 
     /// Block-tasks that it has done.
     fn tasks(&self, launch: &Running) -> u32 {
-        let done = u128::from(self.work) * u128::from(launch.tasks) / u128::from(launch.work);
-        (done as u32).min(launch.tasks_left)
+        launch.tasks_of(self.work).min(launch.tasks_left)
     }
 }
 

@@ -175,6 +175,8 @@ pub struct KernelModel {
     pub redo: Duration,
     /// What the policy is told of a launch's duration.
     pub prediction: Prediction,
+    /// Whether launches are ordinary grids, which leave no SM before they are done.
+    pub native: bool,
 }
 
 /// What a policy is told of a launch's duration.
@@ -203,6 +205,7 @@ impl KernelModel {
             stop: None,
             redo: Duration::ZERO,
             prediction: Prediction::default(),
+            native: false,
         }
     }
 
@@ -248,6 +251,12 @@ impl KernelModel {
     /// With this told to the policy.
     pub fn prediction(mut self, prediction: Prediction) -> KernelModel {
         self.prediction = prediction;
+        self
+    }
+
+    /// With launches that are ordinary grids, or are not.
+    pub fn native(mut self, native: bool) -> KernelModel {
+        self.native = native;
         self
     }
 

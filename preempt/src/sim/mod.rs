@@ -30,7 +30,9 @@
 //! - A launch of blocks takes effect after [`Costs::launch`], and where other blocks have to leave first, when these are
 //!   out. Blocks that are told to leave work until they are out, [`KernelModel::stop`] later; with yield points, each SM
 //!   then has [`KernelModel::redo`] of its work to do again.
-//! - Blocks come to lie on the SMs that the policy meant them for; on a GPU some may not at first.
+//! - Blocks come to lie on the SMs that the policy meant them for, spread over all of them; on a GPU some may not at
+//!   first. Those of an ordinary grid fill one SM after the other, and leave the rest to others, which stands for the room
+//!   that a GPU has beside them. A launch with more SMs than it can fill is no faster for it.
 //! - What becomes known at the same time is handled together, then the policy is asked once.
 //!
 //! With [`Costs::free`] all of that takes no time: what a policy reaches then is the most that it can reach.
@@ -53,6 +55,7 @@ mod tests;
 mod workload;
 
 use std::fmt;
+use std::time::Duration;
 
 pub use load::EngineLoad;
 pub use machine::{Costs, KernelModel, Lanes, Machine, Prediction};
@@ -68,6 +71,7 @@ pub struct Simulation {
     policy: Box<dyn Policy>,
     native: bool,
     record: bool,
+    until: Option<Duration>,
 }
 
 impl Simulation {
@@ -78,7 +82,7 @@ impl Simulation {
 
     /// The same.
     pub fn boxed(machine: Machine, policy: Box<dyn Policy>) -> Simulation {
-        Simulation { machine, policy, native: false, record: false }
+        Simulation { machine, policy, native: false, record: false, until: None }
     }
 
     /// Without preemption, as streams of a GPU do it: ordinary grids in the order in which they became ready, and what
@@ -92,7 +96,8 @@ impl Simulation {
         Simulation::new(machine, reference::OneAtATime::default()).native(true)
     }
 
-    /// Whether launches are ordinary grids, which leave no SM before they are done.
+    /// Whether all launches are ordinary grids, which leave no SM before they are done. Single kernels can be, too:
+    /// [`KernelModel::native`].
     pub fn native(mut self, native: bool) -> Simulation {
         self.native = native;
         self
@@ -104,13 +109,19 @@ impl Simulation {
         self
     }
 
-    /// Runs a workload until every launch is over.
+    /// Stops at this time, if launches are not over then.
+    pub fn until(mut self, time: Duration) -> Simulation {
+        self.until = Some(time);
+        self
+    }
+
+    /// Runs a workload until every launch is over, or [until](Simulation::until) a time.
     ///
     /// # Errors
     ///
     /// [`Error::BadSimulation`] if the machine or a kernel cannot be, or if the policy lets no launch come to its end.
     pub fn run(self, workload: &Workload) -> Result<Results, Error> {
-        run::run(workload, self.machine, self.native, self.record, self.policy)
+        run::run(workload, self)
     }
 }
 
@@ -119,6 +130,7 @@ impl fmt::Debug for Simulation {
         f.debug_struct("Simulation")
             .field("machine", &self.machine)
             .field("native", &self.native)
+            .field("until", &self.until)
             .finish_non_exhaustive()
     }
 }

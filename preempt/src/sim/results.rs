@@ -15,7 +15,7 @@ pub struct Results {
     pub policy: String,
     /// Why the policy was replaced by [`Fifo`](crate::policy::Fifo), if it was.
     pub policy_error: Option<Error>,
-    /// When the last launch was over.
+    /// When the last launch was over, or the simulation stopped.
     pub makespan: Duration,
     /// What happened, counted: a measure of the work to simulate it.
     pub events: u64,
@@ -45,8 +45,10 @@ pub struct LaunchResult {
     pub queued: Duration,
     /// When its first block ran; `None` if none did.
     pub started: Option<Duration>,
-    /// When the host knew that it was over.
+    /// When the host knew that it was over, or the simulation stopped.
     pub done: Duration,
+    /// Block-tasks that ran.
+    pub tasks: u32,
     /// How often SMs were taken from it while its blocks were on the device.
     pub yields: u32,
     /// How many later cohorts ran block-tasks.
@@ -55,7 +57,7 @@ pub struct LaunchResult {
     pub sm_time: Duration,
     /// When it was due.
     pub deadline: Option<Duration>,
-    /// How it ended; every launch does.
+    /// How it ended; every launch does, unless the simulation [stopped](super::Simulation::until) before.
     pub end: Option<End>,
 }
 

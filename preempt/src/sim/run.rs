@@ -5,6 +5,7 @@ use std::time::Duration;
 use preempt_device::abi::SmRange;
 use slotmap::SecondaryMap;
 
+use super::Simulation;
 use super::device::{Agenda, Device, Happening, Running, nanos};
 use super::machine::{KernelModel, LONGEST, Machine, Prediction, refused};
 use super::random::Random;
@@ -12,7 +13,6 @@ use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, StreamNumber, Workload};
 use crate::engine::{Action, Engine, Event, LaunchSpec, OpKey, Outcome, Submission};
 use crate::error::Error;
-use crate::policy::Policy;
 
 /// A policy needs about ten events for a launch; one that needs so many moves launches to and fro, and lets none run.
 const EVENTS_PER_LAUNCH: u64 = 100_000;
@@ -42,13 +42,8 @@ struct Run<'a> {
     events: u64,
 }
 
-pub(super) fn run(
-    workload: &Workload,
-    machine: Machine,
-    native: bool,
-    record: bool,
-    policy: Box<dyn Policy>,
-) -> Result<Results, Error> {
+pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results, Error> {
+    let Simulation { machine, policy, native, record, until } = simulation;
     machine.check()?;
     workload.check()?;
     let mut engine = Engine::new(machine.sms, machine.lane_count(), policy);
@@ -71,7 +66,7 @@ pub(super) fn run(
     for (job, planned) in workload.jobs.iter().enumerate() {
         run.plan(job, 0, nanos(planned.at));
     }
-    run.go()?;
+    run.go(until)?;
     let policy = run.engine.policy_name().to_owned();
     let policy_error = run.engine.refusal().map(|refusal| {
         let (policy, reason) = (refusal.policy.as_str().into(), refusal.reason.as_str().into());
@@ -95,9 +90,13 @@ impl Run<'_> {
         self.submitted.push(Submitted { job, turn, at });
     }
 
-    fn go(&mut self) -> Result<(), Error> {
+    fn go(&mut self, until: Option<Duration>) -> Result<(), Error> {
         let mut wake = None;
         while let Some(now) = self.agenda.next() {
+            if let Some(end) = until.map(nanos).filter(|end| *end < now) {
+                self.stop(end);
+                return Ok(());
+            }
             let time = Duration::from_nanos(now);
             // The policy is asked when everything is known that happens at this time.
             while let Some(happening) = self.agenda.pop(now) {
@@ -142,6 +141,17 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Writes down how far the launches are that are not over.
+    fn stop(&mut self, now: u64) {
+        for (op, &index) in &self.ops {
+            let launch = &mut self.launches[index];
+            if launch.end.is_none() {
+                launch.done = Duration::from_nanos(now);
+                launch.tasks = self.device.tasks_done(now, op);
+            }
+        }
+    }
+
     fn happen(&mut self, now: u64, happening: Happening) {
         let (device, agenda) = (&mut self.device, &mut self.agenda);
         match happening {
@@ -183,7 +193,7 @@ impl Run<'_> {
             yield_overhead: stop,
             blocks_per_sm: kernel.blocks_per_sm,
             on_last_sm: kernel.blocks_per_sm,
-            native: self.native,
+            native: self.native || kernel.native,
         };
         let StreamNumber(number) = planned.stream;
         let submission = Submission {
@@ -213,6 +223,7 @@ impl Run<'_> {
             queued: Duration::from_nanos(at),
             started: None,
             done: Duration::ZERO,
+            tasks: 0,
             yields: 0,
             resumes: 0,
             sm_time: Duration::ZERO,
@@ -263,6 +274,7 @@ impl Run<'_> {
         launch.end = Some(match outcome {
             Outcome::Done(report) => {
                 (launch.yields, launch.resumes) = (report.yields, report.resumes);
+                launch.tasks = report.tasks;
                 launch.sm_time = report.sm_time;
                 End::Done
             }

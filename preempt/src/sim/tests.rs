@@ -84,6 +84,38 @@ fn a_launch_shares_the_device_with_one_that_leaves_it_room() {
 }
 
 #[test]
+fn a_launch_of_few_blocks_keeps_those_on_the_sms_that_it_keeps() {
+    let mut workload = Workload::new(0);
+    let (batch, urgent) = (workload.stream(0), workload.stream(1));
+    let kernel = KernelModel::new("batch", 10 * MS, 8).blocks_per_sm(4);
+    workload.launch(batch, &kernel, Duration::ZERO);
+    workload.launch(urgent, &KernelModel::new("urgent", 2 * MS, 2), 4 * MS);
+    let run = |policy| {
+        let results = Simulation::new(free(4), policy).run(&workload).unwrap();
+        let Results { launches, .. } = &results;
+        (turnarounds(&results), launches[0].yields, launches[0].resumes)
+    };
+    // Two blocks on each of four SMs, and then those on two of them; they are as fast.
+    assert_eq!(run(StaticPriority::new()), (vec![10 * MS, 2 * MS], 1, 0));
+    // All on two SMs, and the others are free.
+    assert_eq!(run(StaticPriority::packed()), (vec![10 * MS, 2 * MS], 0, 0));
+}
+
+#[test]
+fn a_launch_of_few_blocks_does_no_more_again_than_it_was_doing() {
+    let mut workload = Workload::new(0);
+    let (batch, urgent) = (workload.stream(0), workload.stream(1));
+    // On four SMs, each of which has half of what it holds: two of them do what four do.
+    let kernel =
+        KernelModel::new("batch", 10 * MS, 8).blocks_per_sm(4).redo(MS).stop(Duration::ZERO);
+    workload.launch(batch, &kernel, Duration::ZERO);
+    workload.launch(urgent, &KernelModel::new("urgent", 2 * MS, 4), 4 * MS);
+    let machine = Machine::new(4, Costs { free_stops: false, ..Costs::free() });
+    let results = Simulation::new(machine, StaticPriority::whole_device()).run(&workload).unwrap();
+    assert_eq!(turnarounds(&results), [13 * MS, 2 * MS]);
+}
+
+#[test]
 fn a_stop_costs_what_the_machine_and_the_kernel_say() {
     let costs = Costs { launch: 7 * US, stop: 20 * US, report: 2 * US, ..Costs::free() };
     let costs = Costs { free_stops: false, ..costs };
@@ -166,6 +198,34 @@ fn a_closed_loop_goes_on_until_its_time() {
     let results = Simulation::new(free(4), StaticPriority::new()).run(&workload).unwrap();
     let queued: Vec<_> = results.of(stream).map(|launch| launch.queued).collect();
     assert_eq!(queued, [1, 6, 11, 16].map(|time| time * MS));
+}
+
+#[test]
+fn a_simulation_that_stops_says_how_far_it_is() {
+    let mut workload = Workload::new(0);
+    let streams = [0, 1].map(|priority| workload.stream(priority));
+    workload.launch(streams[0], &KernelModel::new("long", 10 * MS, 1000), Duration::ZERO);
+    workload.repeat(streams[1], &KernelModel::new("short", MS, 100), MS, MS, 100 * MS);
+    let simulation = Simulation::new(free(4), StaticPriority::new()).until(4 * MS + MS / 2);
+    let results = simulation.run(&workload).unwrap();
+    let found: Vec<_> = results.launches.iter().map(|one| (one.tasks, one.end, one.done)).collect();
+    let end = 4 * MS + MS / 2;
+    // Two times one millisecond for the urgent ones. The third one comes in half a millisecond.
+    let expected =
+        [(250, None, end), (100, Some(End::Done), 2 * MS), (100, Some(End::Done), 4 * MS)];
+    assert_eq!((found, results.makespan), (expected.to_vec(), end));
+}
+
+#[test]
+fn one_kernel_can_be_an_ordinary_grid() {
+    let mut workload = Workload::new(0);
+    let streams = [0, 1, 2].map(|priority| workload.stream(priority));
+    let kernel = |name| KernelModel::new(name, 4 * MS, 1000);
+    workload.launch(streams[0], &kernel("yields"), Duration::ZERO);
+    workload.launch(streams[1], &kernel("does not").native(true), MS);
+    workload.launch(streams[2], &kernel("urgent"), 2 * MS);
+    let results = Simulation::new(free(4), StaticPriority::new()).run(&workload).unwrap();
+    assert_eq!(turnarounds(&results), [12 * MS, 4 * MS, 7 * MS]);
 }
 
 #[test]
@@ -284,15 +344,16 @@ fn machines() -> impl Strategy<Value = Machine> {
 
 /// Streams, kernels and when they come.
 fn workloads() -> impl Strategy<Value = Workload> {
-    let job = (0usize..4, 1u64..500, 1u32..60, 1u32..4, 0u64..2000, 0u64..60);
+    let job = (0usize..4, 1u64..500, 1u32..60, 1u32..4, 0u64..2000, 0u64..60, any::<bool>());
     (any::<u64>(), prop::collection::vec(job, 1..40)).prop_map(|(seed, jobs)| {
         let mut workload = Workload::new(seed);
         let streams = [0, 1, 2, 1].map(|priority| workload.stream(priority));
-        for (stream, duration, tasks, blocks_per_sm, at, redo) in jobs {
+        for (stream, duration, tasks, blocks_per_sm, at, redo, native) in jobs {
             let kernel = KernelModel::new("k", Duration::from_micros(duration), tasks)
                 .blocks_per_sm(blocks_per_sm)
                 .redo(Duration::from_micros(redo))
-                .variation(0.3);
+                .variation(0.3)
+                .native(native);
             workload.launch(streams[stream], &kernel, Duration::from_micros(at));
         }
         workload

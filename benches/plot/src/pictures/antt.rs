@@ -15,7 +15,7 @@ struct Row {
     antt: Option<f64>,
 }
 
-const ARMS: [&str; 3] = ["preempt", "reordered", "ceiling"];
+const ARMS: [&str; 4] = ["preempt", "reordered", "stream priorities", "ceiling"];
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
     let rows: Vec<Row> = parse(rows)?;

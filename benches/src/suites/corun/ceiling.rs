@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use preempt::policy::{Policy, Priority};
-use preempt::sim::{Costs, KernelModel, Machine, Simulation, Workload};
+use anyhow::Result;
+use preempt::policy::Policy;
+use preempt::sim::{Costs, KernelModel, Machine};
+
+use super::simulate;
 
 /// The SMs of the model, and the block-tasks of each job: enough of both that nothing is lost to rounding.
 const SMS: u32 = 132;
@@ -20,19 +22,11 @@ pub fn ceiling(
     policy: Box<dyn Policy>,
     jobs: &[(Duration, Duration, i32)],
 ) -> Result<Vec<Duration>> {
-    let mut workload = Workload::new(0);
-    for &(at, alone, priority) in jobs {
-        let stream = workload.stream(Priority(priority));
-        workload.launch(stream, &KernelModel::new("job", alone, TASKS), at);
-    }
-    let machine = Machine::new(SMS, Costs::free());
-    let results = Simulation::boxed(machine, policy).run(&workload)?;
-    ensure!(results.policy_error.is_none(), "the policy was refused: {:?}", results.policy_error);
-    let mut turnarounds = vec![Duration::ZERO; jobs.len()];
-    for launch in &results.launches {
-        turnarounds[launch.job] = launch.turnaround();
-    }
-    Ok(turnarounds)
+    let program = |&(at, alone, priority): &(Duration, Duration, i32)| {
+        ([KernelModel::new("job", alone, TASKS)], at, priority)
+    };
+    let programs: Vec<_> = jobs.iter().map(program).collect();
+    Ok(simulate(Machine::new(SMS, Costs::free()), policy, &programs)?.turnaround)
 }
 
 #[cfg(test)]

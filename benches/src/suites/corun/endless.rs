@@ -7,14 +7,15 @@ use anyhow::{Result, ensure};
 use preempt::policy::Priority;
 use preempt::{Error, Handle, LaunchReport, Preemption, Stream};
 
-use super::stage::{Arm, FIFO, LIMIT, Stage};
+use super::Cast;
+use super::device::{DeviceStage, LIMIT};
+use super::stage::{Arm, FIFO, Job};
 use super::switch::Reading;
-use super::{Cast, Job};
 
 /// A program that is run again as soon as it has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Endless {
-    /// Which one: its number among the casts.
+    /// Which one: its number on the stage.
     pub cast: usize,
     /// Of its stream; less than four.
     pub weight: u32,
@@ -29,49 +30,26 @@ pub struct Looped {
     pub runs: Vec<f64>,
     /// How often SMs were taken.
     pub yields: u64,
-    weights: Vec<u32>,
+    pub(super) weights: Vec<u32>,
     /// The SM-time of each weight at the policy's plans, where there is one.
-    readings: Vec<Reading>,
+    pub(super) readings: Vec<Reading>,
 }
 
-impl Stage {
-    /// Runs programs in loops for so long.
-    ///
-    /// # Errors
-    ///
-    /// What the scheduler or the driver says.
-    pub fn endless(
+impl Endless {
+    pub(super) fn job(&self) -> Job {
+        Job { priority: self.priority, ..Job::now(self.cast) }
+    }
+}
+
+impl DeviceStage {
+    pub(super) fn endless_scheduled(
         &mut self,
         arm: Arm,
-        casts: &[Cast],
+        jobs: &[Job],
         loops: &[Endless],
         window: Duration,
     ) -> Result<Looped> {
-        self.scheduler.synchronize()?;
-        match (arm, self.gpu) {
-            (Arm::PlainStreams | Arm::StreamPriorities, Some(_)) => {
-                self.endless_raw(arm, casts, loops, window)
-            }
-            (Arm::PlainStreams, None) => self.endless_scheduled(FIFO, true, casts, loops, window),
-            (Arm::Reordered(policy), _) => {
-                self.endless_scheduled(policy, true, casts, loops, window)
-            }
-            (Arm::Ours(policy) | Arm::UrgentNative(policy), _) => {
-                self.endless_scheduled(policy, false, casts, loops, window)
-            }
-            (Arm::StreamPriorities, None) => anyhow::bail!("the CPU device has no such streams"),
-        }
-    }
-
-    fn endless_scheduled(
-        &mut self,
-        policy: usize,
-        native: bool,
-        casts: &[Cast],
-        loops: &[Endless],
-        window: Duration,
-    ) -> Result<Looped> {
-        self.choose(policy)?;
+        self.choose(arm.policy())?;
         self.lever.take_readings();
         let mut acts: Vec<Act> = loops
             .iter()
@@ -83,8 +61,8 @@ impl Stage {
             .collect();
         let start = Instant::now();
         while start.elapsed() < window {
-            for (act, one) in acts.iter_mut().zip(loops) {
-                act.go_on(&casts[one.cast], native)?;
+            for (act, job) in acts.iter_mut().zip(jobs) {
+                act.go_on(&self.casts[job.cast], arm.is_native(job, jobs))?;
             }
             std::hint::spin_loop();
         }
@@ -95,7 +73,7 @@ impl Stage {
         self.scheduler.synchronize()?;
         self.lever.pull(FIFO);
         let runs = acts.iter().zip(loops);
-        let runs = runs.map(|(act, one)| act.tasks as f64 / casts[one.cast].tasks() as f64);
+        let runs = runs.map(|(act, one)| act.tasks as f64 / self.casts[one.cast].tasks() as f64);
         Ok(Looped {
             runs: runs.collect(),
             yields: acts.iter().map(|act| act.yields).sum(),
@@ -104,25 +82,23 @@ impl Stage {
         })
     }
 
-    fn endless_raw(
+    pub(super) fn endless_raw(
         &mut self,
         arm: Arm,
-        casts: &[Cast],
+        jobs: &[Job],
         loops: &[Endless],
         window: Duration,
     ) -> Result<Looped> {
-        let job =
-            |one: &Endless| Job { cast: one.cast, at: Duration::ZERO, priority: one.priority };
-        let levels = self.levels(arm, &loops.iter().map(job).collect::<Vec<_>>());
-        let streams = self.streams(loops.len())?;
+        let levels = self.levels(arm, jobs);
+        self.open_streams(jobs.len())?;
         // Runs that are over, and when the last one of them was.
         let mut over = vec![(0u32, Duration::ZERO); loops.len()];
         let mut running = vec![false; loops.len()];
         let start = Instant::now();
         while start.elapsed() < window || running.contains(&true) {
             ensure!(start.elapsed() < LIMIT, "a program has not ended within {LIMIT:?}");
-            for (index, one) in loops.iter().enumerate() {
-                let stream = &streams[levels[index]][index];
+            for (index, job) in jobs.iter().enumerate() {
+                let stream = &self.raw_streams[levels[index]][index];
                 if running[index] {
                     if !stream.is_idle()? {
                         continue;
@@ -133,7 +109,7 @@ impl Stage {
                     }
                 }
                 if start.elapsed() < window {
-                    for launch in casts[one.cast].raw_steps() {
+                    for launch in self.casts[job.cast].raw_steps() {
                         // SAFETY: the cast owns its buffers, and nobody else uses them now.
                         unsafe { launch.on(stream)? };
                     }
@@ -201,7 +177,7 @@ impl Act {
     fn go_on(&mut self, cast: &Cast, native: bool) -> Result<()> {
         let mode = if native { Preemption::Native } else { Preemption::Software };
         // Two runs ahead, so that the stream never waits for whoever submits.
-        let most = (2 * cast.steps().len()).clamp(2, Stage::AHEAD);
+        let most = (2 * cast.steps().len()).clamp(2, DeviceStage::AHEAD);
         while self.handles.len() < most {
             let call = cast.steps()[self.next].clone();
             self.handles.push_back(self.stream.launch(call.preemption(mode))?);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::samples::{Samples, ratio};
+use crate::samples::{Samples, mean, ratio};
 
 /// From the submission of each job to its end, and from the first submission to the last end.
 #[derive(Default)]
@@ -37,11 +37,6 @@ pub fn antt(together: &[Duration], alone: &[Duration]) -> Option<f64> {
 /// System throughput: the sum of the jobs' progress relative to alone. The number of jobs is best.
 pub fn stp(together: &[Duration], alone: &[Duration]) -> Option<f64> {
     together.iter().zip(alone).map(|(&a, &b)| ratio(b, a)).sum()
-}
-
-/// The arithmetic mean, if there is anything.
-pub fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let mut cases = Vec::new();
     for (length, groups) in CASES {
         for yields in [false, true] {
-            let groups = if bench.quick { QUICK_GROUPS } else { groups };
+            let groups = bench.amount(QUICK_GROUPS, groups);
             let with = if yields { "with" } else { "without" };
             let name = format!("block-tasks of {}, {with} yield points", show(length));
             let progress = Progress::new(name, u64::from(groups));
@@ -107,7 +107,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         let mut proxied = Case::new(case.length, case.yields);
         let (_, groups) =
             CASES.into_iter().find(|case| case.0 == proxied.length).unwrap_or(CASES[0]);
-        for _ in 0..if bench.quick { QUICK_GROUPS } else { groups.div_ceil(2) } {
+        for _ in 0..bench.amount(QUICK_GROUPS, groups.div_ceil(2)) {
             ours.measure_group(&mut proxied, &mut random, &mut tally)?;
         }
         case.proxy = proxied.ours;
@@ -187,8 +187,8 @@ fn evictions(
     random: &mut Random,
 ) -> Result<Vec<Eviction>> {
     let modules = Modules::load(scheduler)?;
-    let size = if bench.quick { Size::Small } else { Size::Large };
-    let samples = if bench.quick { QUICK_GROUPS * GROUP } else { EVICTIONS };
+    let size = bench.amount(Size::Small, Size::Large);
+    let samples = bench.amount(QUICK_GROUPS * GROUP, EVICTIONS);
     let mut evictions = Vec::new();
     for &definition in &bench.programs {
         let seed = bench.seed as u32;

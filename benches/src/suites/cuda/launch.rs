@@ -41,7 +41,7 @@ struct Row {
 
 /// Measures launches.
 pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
-    let (launches, streams) = if bench.quick { QUICK } else { FULL };
+    let (launches, streams) = bench.amount(QUICK, FULL);
     let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
     let mut tally = Tally::default();
 

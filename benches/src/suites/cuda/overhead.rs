@@ -72,8 +72,8 @@ struct Row {
 
 /// Measures every program.
 pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
-    let counts = if bench.quick { QUICK } else { SAMPLES };
-    let size = if bench.quick { Size::Small } else { Size::Large };
+    let counts = bench.amount(QUICK, SAMPLES);
+    let size = bench.amount(Size::Small, Size::Large);
     let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
     let mut tally = Tally::default();
     let mut random = Random(bench.seed);

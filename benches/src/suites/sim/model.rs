@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use preempt::policy::{Policy, Priority};
-use preempt::sim::{Costs, KernelModel, Machine, Simulation, Workload};
+use anyhow::Result;
+use preempt::sim::{Costs, KernelModel};
 use preempt::{Call, Handle, LaunchReport, Preemption};
 use preempt_bench_kernels::empty;
 
 use super::watch::Note;
 use crate::samples::Samples;
-use crate::suites::corun::Stage;
+use crate::suites::corun::DeviceStage;
 
 /// Launches of an empty kernel on an idle device, and streams of it.
 const LAUNCHES: u32 = 200;
@@ -22,7 +21,7 @@ const STREAMS: u32 = 20;
 /// # Errors
 ///
 /// What the scheduler says; wrong reports go to the tally.
-pub fn costs(stage: &mut Stage, is_gpu: bool) -> Result<Costs> {
+pub fn costs(stage: &mut DeviceStage, is_gpu: bool) -> Result<Costs> {
     let stream = stage.scheduler.stream(0);
     let call = || empty().block(1).preemption(Preemption::Software);
     let (mut launch, mut follow) = (Samples::default(), Samples::default());
@@ -39,7 +38,7 @@ pub fn costs(stage: &mut Stage, is_gpu: bool) -> Result<Costs> {
     }
     for _ in 0..STREAMS {
         stage.scheduler.synchronize()?;
-        let handles = (0..Stage::AHEAD).map(|_| stream.launch(call()));
+        let handles = (0..DeviceStage::AHEAD).map(|_| stream.launch(call()));
         let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let reports = handles.into_iter().map(&mut take).collect::<Result<Vec<_>>>()?;
         if let [first, .., last] = &reports[..] {
@@ -90,48 +89,13 @@ pub fn program(
     models.collect()
 }
 
-/// What became of programs in virtual time.
-pub struct Simulated {
-    /// From the submission to the end, for each.
-    pub turnaround: Vec<Duration>,
-    /// Of all launches.
-    pub yields: u64,
-}
-
-/// Plays programs: of each, its launches, when all of them are submitted, and its priority.
-///
-/// # Errors
-///
-/// What the simulation says.
-pub fn simulate(
-    machine: Machine,
-    policy: impl Policy + 'static,
-    programs: &[(&[KernelModel], Duration, i32)],
-) -> Result<Simulated> {
-    let mut workload = Workload::new(0);
-    let mut streams = Vec::new();
-    for &(models, at, priority) in programs {
-        let stream = workload.stream(Priority(priority));
-        models.iter().for_each(|model| workload.launch(stream, model, at));
-        streams.push(stream);
-    }
-    let results = Simulation::new(machine, policy).run(&workload)?;
-    ensure!(results.policy_error.is_none(), "the policy was refused: {:?}", results.policy_error);
-    let turnaround = |stream| results.of(stream).map(|launch| launch.turnaround()).max();
-    Ok(Simulated {
-        turnaround: streams
-            .into_iter()
-            .map(|stream| turnaround(stream).unwrap_or_default())
-            .collect(),
-        yields: results.launches.iter().map(|launch| u64::from(launch.yields)).sum(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use preempt::policy::Hpf;
+    use preempt::sim::Machine;
 
     use super::*;
+    use crate::suites::corun::{Simulated, simulate};
 
     const US: Duration = Duration::from_micros(1);
 
@@ -158,8 +122,8 @@ mod tests {
         assert_eq!((models[1].blocks_per_sm, models[1].stop), (3, Some(20 * US)));
 
         let machine = Machine::new(132, costs());
-        let found =
-            simulate(machine, Hpf::by_stream(), &[(&models, 7 * US, 0)]).expect("simulated");
+        let found = simulate(machine, Box::new(Hpf::by_stream()), &[(&models, 7 * US, 0)]);
+        let found = found.expect("simulated");
         assert_eq!(found.turnaround[0].as_micros(), 163);
     }
 
@@ -168,8 +132,9 @@ mod tests {
         let long = [KernelModel::new("long", 10_000 * US, 100_000).stop(20 * US)];
         let urgent = [KernelModel::new("urgent", 100 * US, 1000)];
         let programs = [(&long[..], Duration::ZERO, 0), (&urgent[..], 500 * US, 1)];
-        let found = simulate(Machine::new(132, costs()), Hpf::by_stream(), &programs);
-        let Simulated { turnaround, yields } = found.expect("simulated");
+        let machine = Machine::new(132, costs());
+        let found = simulate(machine, Box::new(Hpf::by_stream()), &programs);
+        let Simulated { turnaround, yields, .. } = found.expect("simulated");
         assert_eq!(yields, 1);
         assert!((110 * US..140 * US).contains(&turnaround[1]), "{turnaround:?}");
         assert!(turnaround[0] > 10_100 * US, "{turnaround:?}");
