@@ -254,7 +254,8 @@ impl Policy for DynamicPriority {
                 self.idle.push(request.stream);
             }
         }
-        self.turn_over(now);
+        // The queues change places at the next plan: the next launch of the stream may come before that, and belongs
+        // to this era.
     }
 
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {

@@ -115,7 +115,6 @@ impl Policy for Held {
         if known.dynamic.runs {
             self.rule.use_up(&known.arrival, now - self.rule.asked);
         }
-        self.rule.turn_over(now);
     }
 
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
@@ -578,4 +577,23 @@ fn a_newcomer_neither_waits_for_what_was_nor_makes_others_wait() {
             assert!(error.abs() <= 0.001 * 4.0 + 0.0002, "{error}");
         }
     }
+}
+
+#[test]
+fn the_next_launch_of_a_stream_goes_on_with_the_quota_while_others_are_inactive() {
+    let mut world = World::new(1, 1, DynamicPriority::new());
+    let long = world.submit(0, 5, 100, &[]);
+    world.step_cohort(0);
+    let short: Vec<OpKey> = (0..3).map(|_| world.submit(1, 0, 1, &[])).collect();
+    let has = |world: &World, op: OpKey| {
+        world.engine.ops[op].launch.as_ref().is_some_and(|launch| !launch.range.is_empty())
+    };
+    // Its quota is 3 ms, and that of the other one 0.5 ms.
+    world.pass(micros(3000));
+    while !world.is_finished(short[2]) {
+        assert!(!has(&world, long), "it is inactive, and the other one's quota is not over");
+        (0..world.cohorts.len()).rev().for_each(|index| world.step_cohort(index));
+    }
+    assert!(has(&world, long));
+    world.run_out();
 }
