@@ -19,7 +19,7 @@ use crate::error::{Error, caught};
 use crate::policy::{Policy, Priority, Urgency};
 
 /// The version of the file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Everything that a scheduler's engine was told, when, and what it decided.
 ///
@@ -144,6 +144,7 @@ pub(crate) struct LaunchRecord {
     pub tasks: u32,
     pub predicted: Option<u64>,
     pub yield_overhead: u64,
+    pub dropped: u64,
     pub blocks_per_sm: u32,
     pub on_last_sm: u32,
     pub native: bool,
@@ -518,12 +519,20 @@ impl OpaqueRecord {
 
 impl LaunchRecord {
     fn of(spec: &LaunchSpec) -> LaunchRecord {
-        let LaunchSpec { tasks, predicted, yield_overhead, blocks_per_sm, on_last_sm, native } =
-            *spec;
+        let LaunchSpec {
+            tasks,
+            predicted,
+            yield_overhead,
+            dropped,
+            blocks_per_sm,
+            on_last_sm,
+            native,
+        } = *spec;
         LaunchRecord {
             tasks,
             predicted: predicted.map(nanos),
             yield_overhead: nanos(yield_overhead),
+            dropped: nanos(dropped),
             blocks_per_sm,
             on_last_sm,
             native,
@@ -536,6 +545,7 @@ impl LaunchRecord {
             tasks: self.tasks,
             predicted: self.predicted.map(time),
             yield_overhead: time(self.yield_overhead),
+            dropped: time(self.dropped),
             blocks_per_sm: self.blocks_per_sm,
             on_last_sm: self.on_last_sm,
             native: self.native,

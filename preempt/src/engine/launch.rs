@@ -14,8 +14,10 @@ pub(crate) struct LaunchSpec {
     pub tasks: u32,
     /// How long all of it takes with as many SMs as it can fill, if anybody knows.
     pub predicted: Option<Duration>,
-    /// From the signal until its last block is out.
+    /// From the signal until its last block is out, and what it has to do again then.
     pub yield_overhead: Duration,
+    /// The latter, as part of it.
+    pub dropped: Duration,
     /// Blocks of the kernel that fit on one SM.
     pub blocks_per_sm: u32,
     /// Blocks of the kernel that fit on the last SM: where a block of the device's own may be, too. At least one.
@@ -28,6 +30,13 @@ impl LaunchSpec {
     /// The SMs that all of it can fill, of a device that has so many.
     pub fn fills(&self, sms: u32) -> u32 {
         fills(self.tasks, sms)
+    }
+
+    /// The work that is lost if each block of a launch that takes `took` is stopped in a block-task, half of which is
+    /// done on average, as a time on all SMs that it can fill.
+    pub fn dropped_of(&self, took: Duration, sms: u32) -> Duration {
+        let places = self.blocks_per_sm.saturating_mul(sms).min(self.tasks);
+        took.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)) / 2.0)
     }
 }
 
@@ -305,6 +314,7 @@ mod tests {
             tasks: 1000,
             predicted: Some(at(100)),
             yield_overhead: Duration::ZERO,
+            dropped: Duration::ZERO,
             blocks_per_sm: 1,
             on_last_sm: 1,
             native: false,
@@ -333,6 +343,14 @@ mod tests {
     fn a_launch_that_outlives_its_prediction_needs_as_much_more() {
         let launch = launch();
         assert_eq!((left(&launch, 100), left(&launch, 101), left(&launch, 1000)), (0, 1, 900));
+    }
+
+    #[test]
+    fn half_a_block_task_is_dropped_in_each_place() {
+        let spec = |tasks, blocks_per_sm| LaunchSpec { tasks, blocks_per_sm, ..launch().spec };
+        assert_eq!(spec(800, 2).dropped_of(at(100), SMS), at(1) / 2, "8 of 800 at a time");
+        assert_eq!(spec(8, 2).dropped_of(at(100), SMS), at(50));
+        assert_eq!(spec(3, 2).dropped_of(at(100), SMS), at(50), "all at a time");
     }
 
     #[test]

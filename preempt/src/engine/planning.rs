@@ -498,6 +498,10 @@ impl DeviceView for View<'_> {
         self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.yield_overhead)
     }
 
+    fn dropped(&self, launch: LaunchId) -> Duration {
+        self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.dropped)
+    }
+
     fn sm_time(&self, launch: LaunchId) -> Duration {
         self.launch(launch).map_or(Duration::ZERO, |launch| launch.sm_time(self.now, self.sms()))
     }

@@ -154,8 +154,14 @@ pub trait DeviceView {
     /// and its progress; `None` if nobody can tell.
     fn remaining(&self, launch: LaunchId) -> Option<Duration>;
 
-    /// What it costs to make a launch yield: from the signal until its last block is out.
+    /// What it costs to make a launch yield: from the signal until its last block is out, the mean of its kernel's last
+    /// yields, and what it [drops](DeviceView::dropped).
     fn yield_overhead(&self, launch: LaunchId) -> Duration;
+
+    /// The work that a launch has to do again when it yields, as a time on all the SMs that it can fill; part of the
+    /// [yield overhead](DeviceView::yield_overhead). Where there are yield points, half of a block-task in each place
+    /// on the device, by the predicted duration.
+    fn dropped(&self, launch: LaunchId) -> Duration;
 
     /// The time that a launch has had SMs, summed over SMs.
     fn sm_time(&self, launch: LaunchId) -> Duration;

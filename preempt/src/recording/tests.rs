@@ -124,6 +124,7 @@ fn what_cannot_have_happened_is_refused() {
         tasks: 10,
         predicted: None,
         yield_overhead: 0,
+        dropped: 0,
         blocks_per_sm: 0,
         on_last_sm: 0,
         native: false,

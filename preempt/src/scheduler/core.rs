@@ -384,8 +384,12 @@ impl Core {
                         Preemption::Auto => self.estimates.is_short(grid.kernel, spec.tasks),
                     };
                     let predicted = self.forecast.predict(&grid.features(spec.tasks));
-                    let yield_overhead = self.forecast.yield_overhead(grid.kernel);
-                    Some(LaunchSpec { native, predicted, yield_overhead, ..*spec })
+                    let dropped =
+                        predicted.filter(|_| grid.kernel.yields).map_or(Duration::ZERO, |took| {
+                            spec.dropped_of(took, self.device.properties().sms)
+                        });
+                    let yield_overhead = self.forecast.stop(grid.kernel) + dropped;
+                    Some(LaunchSpec { native, predicted, yield_overhead, dropped, ..*spec })
                 }
                 _ => None,
             },

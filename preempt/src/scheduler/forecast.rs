@@ -9,8 +9,8 @@ use crate::device::Grid;
 use crate::error::caught;
 use crate::predict::{Features, Predictor};
 
-/// How long it takes a launch to yield, until one of the same kernel has been seen to do so.
-const YIELD_OVERHEAD: Duration = Duration::from_micros(20);
+/// How long it takes a launch to stop, until one of the same kernel has been seen to do so.
+const STOP: Duration = Duration::from_micros(20);
 
 /// Of about so many yields the mean is taken: as many as FLEP profiles for each kernel (section 4.2).
 const YIELDS: f64 = 50.0;
@@ -94,9 +94,9 @@ impl Forecast {
     }
 
     /// From the signal until a launch's last block is out: the mean of those that were seen.
-    pub fn yield_overhead(&self, kernel: &'static Kernel) -> Duration {
+    pub fn stop(&self, kernel: &'static Kernel) -> Duration {
         let mean = self.yields.get(&key(kernel));
-        mean.map_or(YIELD_OVERHEAD, |mean| Duration::from_secs_f64(mean.mean))
+        mean.map_or(STOP, |mean| Duration::from_secs_f64(mean.mean))
     }
 
     /// A launch's blocks have left so long after the signal.
@@ -119,11 +119,21 @@ mod tests {
 
     use super::*;
     use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
-    use crate::{Device, Error, LaunchId, Scheduler, SchedulerBuilder};
+    use crate::{Buffer, Call, Device, Error, LaunchId, Scheduler, SchedulerBuilder};
 
     #[preemptible(block = 32)]
     fn squares(x: &[u32], out: SliceMut<u32>) {
         let i = thread::index_1d() as usize;
+        if i < out.len() {
+            // SAFETY: each thread writes its own element.
+            unsafe { out.write(i, x[i].wrapping_mul(x[i])) }
+        }
+    }
+
+    #[preemptible(block = 32, idempotent)]
+    fn squares_in_steps(x: &[u32], out: SliceMut<u32>) {
+        let i = thread::index_1d() as usize;
+        yield_point!();
         if i < out.len() {
             // SAFETY: each thread writes its own element.
             unsafe { out.write(i, x[i].wrapping_mul(x[i])) }
@@ -159,6 +169,15 @@ mod tests {
     fn three(
         predictor: impl FnOnce(SchedulerBuilder) -> SchedulerBuilder,
     ) -> (Scheduler, Vec<Option<Duration>>) {
+        let (scheduler, seen) = three_of(|x, out| squares(x, out), predictor);
+        assert!(seen.iter().all(|&(_, overhead)| overhead == STOP));
+        (scheduler, seen.iter().map(|&(left, _)| left).collect())
+    }
+
+    fn three_of(
+        kernel: impl Fn(&Buffer<u32>, &mut Buffer<u32>) -> Call,
+        predictor: impl FnOnce(SchedulerBuilder) -> SchedulerBuilder,
+    ) -> (Scheduler, Vec<(Option<Duration>, Duration)>) {
         let seen = Seen::default();
         let builder = Scheduler::builder().device(Device::cpu(2, 1).expect("a device"));
         let builder = predictor(builder.policy(Watches(Fifo::new(), seen.clone())));
@@ -167,12 +186,22 @@ mod tests {
         let x = scheduler.zeroed::<u32>(640).expect("memory");
         let mut out = scheduler.zeroed::<u32>(640).expect("memory");
         for grid in [20, 20, 10] {
-            let call = squares(&x, &mut out).grid(grid);
+            let call = kernel(&x, &mut out).grid(grid);
             stream.launch(call).expect("accepted").wait().expect("done");
         }
-        let seen = seen.lock().expect("no panic");
-        assert!(seen.iter().all(|&(_, overhead)| overhead == YIELD_OVERHEAD));
-        (scheduler, seen.iter().map(|&(left, _)| left).collect())
+        let seen = seen.lock().expect("no panic").clone();
+        (scheduler, seen)
+    }
+
+    #[test]
+    fn what_it_costs_to_yield_contains_what_is_dropped() {
+        let mut notes = Notes::default();
+        notes.name = "squares_in_steps";
+        let kernel = |x: &Buffer<u32>, out: &mut Buffer<u32>| squares_in_steps(x, out);
+        let (_scheduler, seen) = three_of(kernel, |builder| builder.predictor(notes));
+        // They are to take a second for each block-task, of which two run at a time.
+        let overhead = STOP + Duration::from_secs(1);
+        assert_eq!(seen, [20, 20, 10].map(|grid| (Some(Duration::from_secs(grid)), overhead)));
     }
 
     #[test]
@@ -185,16 +214,23 @@ mod tests {
     }
 
     /// Notes what it is asked and told.
-    #[derive(Clone, Default)]
+    #[derive(Clone)]
     struct Notes {
+        name: &'static str,
         told: Arc<Mutex<Vec<(u32, u64)>>>,
         panics: bool,
+    }
+
+    impl Default for Notes {
+        fn default() -> Notes {
+            Notes { name: "squares", told: Arc::default(), panics: false }
+        }
     }
 
     impl Predictor for Notes {
         fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
             assert!(!self.panics, "as intended");
-            assert_eq!((launch.kernel, launch.block, launch.shared_bytes), ("squares", 32, 0));
+            assert_eq!((launch.kernel, launch.block, launch.shared_bytes), (self.name, 32, 0));
             Some(Duration::from_secs(launch.grid.into()))
         }
         fn finished(&mut self, launch: &Features<'_>, took: Duration) {
@@ -260,14 +296,14 @@ mod tests {
     fn what_it_takes_to_yield_is_the_mean_of_what_was_seen() {
         let kernel = squares_kernel();
         let mut forecast = Forecast::new(Box::new(Notes::default()));
-        assert_eq!(forecast.yield_overhead(kernel), YIELD_OVERHEAD);
+        assert_eq!(forecast.stop(kernel), STOP);
         forecast.yielded(kernel, Duration::from_micros(100));
         forecast.yielded(kernel, Duration::from_micros(300));
-        assert_eq!(forecast.yield_overhead(kernel), Duration::from_micros(200));
+        assert_eq!(forecast.stop(kernel), Duration::from_micros(200));
         for _ in 0..1000 {
             forecast.yielded(kernel, Duration::from_micros(8));
         }
-        assert_eq!(forecast.yield_overhead(kernel).as_micros(), 8, "it is faster now");
+        assert_eq!(forecast.stop(kernel).as_micros(), 8, "it is faster now");
     }
 
     fn squares_kernel() -> &'static Kernel {

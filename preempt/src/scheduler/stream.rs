@@ -133,6 +133,7 @@ impl Stream {
                 // Filled in when it is taken in.
                 predicted: None,
                 yield_overhead: Duration::ZERO,
+                dropped: Duration::ZERO,
                 blocks_per_sm,
                 on_last_sm,
                 native: false,

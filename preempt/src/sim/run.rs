@@ -180,7 +180,8 @@ impl Run<'_> {
         let alone = self.duration(kernel, (job as u64) << 32 | u64::from(turn));
         let free = self.machine.costs.free_stops;
         let stop = kernel.stop.unwrap_or(self.machine.costs.stop);
-        let stop = if free { Duration::ZERO } else { stop };
+        let (stop, dropped) =
+            if free { (Duration::ZERO, Duration::ZERO) } else { (stop, kernel.redo) };
         let urgency = stream.urgency(Duration::from_nanos(now));
         let spec = LaunchSpec {
             tasks: kernel.tasks,
@@ -190,7 +191,8 @@ impl Run<'_> {
                 Prediction::Typical => Some(kernel.duration),
                 Prediction::Is(time) => Some(time),
             },
-            yield_overhead: stop,
+            yield_overhead: stop + dropped,
+            dropped,
             blocks_per_sm: kernel.blocks_per_sm,
             on_last_sm: kernel.blocks_per_sm,
             native: self.native || kernel.native,

@@ -83,8 +83,8 @@ pub fn program(
         };
         // A launch with fewer block-tasks than there are SMs for has several on one.
         let blocks_per_sm = if note.need < sms { report.tasks.div_ceil(note.need) } else { 1 };
-        let stop = note.yield_overhead.saturating_sub(costs.decision + costs.report);
-        model.blocks_per_sm(blocks_per_sm).stop(stop)
+        let stop = note.stop.saturating_sub(costs.decision + costs.report);
+        model.blocks_per_sm(blocks_per_sm).stop(stop).redo(note.dropped)
     });
     models.collect()
 }
@@ -114,12 +114,13 @@ mod tests {
     fn a_program_alone_takes_as_long_as_it_took() {
         let steps = [empty().grid(1000).block(1), empty().grid(6).block(1)];
         let alone = [report(1000, 5 * US, 115 * US), report(6, 115 * US, 168 * US)];
-        let note = Note { stream: 0, tasks: 6, need: 2, yield_overhead: 22 * US };
+        let note = Note { stream: 0, tasks: 6, need: 2, stop: 22 * US, dropped: US };
         let models = program(&steps, &alone, &[note], &costs(), 132);
         let durations: Vec<_> = models.iter().map(|model| model.duration).collect();
         assert_eq!(durations, [100 * US, 50 * US]);
         assert_eq!(models[0].stop, None);
         assert_eq!((models[1].blocks_per_sm, models[1].stop), (3, Some(20 * US)));
+        assert_eq!(models[1].redo, US);
 
         let machine = Machine::new(132, costs());
         let found = simulate(machine, Box::new(Hpf::by_stream()), &[(&models, 7 * US, 0)]);

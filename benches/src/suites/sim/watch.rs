@@ -26,8 +26,10 @@ pub struct Note {
     pub tasks: u32,
     /// The SMs that it could fill.
     pub need: u32,
-    /// How long it was expected to take to yield: the mean of what its kernel took before.
-    pub yield_overhead: Duration,
+    /// How long it was expected to take to stop: the mean of what its kernel took before.
+    pub stop: Duration,
+    /// What it was expected to do again then.
+    pub dropped: Duration,
 }
 
 impl Notes {
@@ -77,10 +79,11 @@ impl<P: Policy> Policy for Watch<P> {
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let mut notes = self.notes.lock();
         for Arrival { id, stream, tasks, .. } in self.fresh.drain(..) {
-            let (need, yield_overhead) = (device.need(id), device.yield_overhead(id));
+            let (need, dropped) = (device.need(id), device.dropped(id));
+            let stop = device.yield_overhead(id).saturating_sub(dropped);
             // 0 if it is over.
             if need > 0 {
-                notes.push(Note { stream, tasks, need, yield_overhead });
+                notes.push(Note { stream, tasks, need, stop, dropped });
             }
         }
         drop(notes);

@@ -183,6 +183,7 @@ impl World {
             tasks,
             predicted,
             yield_overhead,
+            dropped: Duration::ZERO,
             blocks_per_sm: self.blocks_per_sm,
             on_last_sm: self.on_last_sm,
             native,
