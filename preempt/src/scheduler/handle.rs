@@ -119,7 +119,7 @@ pub(super) struct Completion {
     room: Arc<Room>,
     /// What the engine calls the operation, once it has taken it in.
     pub op: OnceLock<OpKey>,
-    /// Set after `state`; lets those who wait look without a lock.
+    /// Set with `state`; lets those who wait look without a lock.
     done: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -148,9 +148,9 @@ impl Completion {
         let mut state = lock(&self.state);
         state.result = Some(result);
         let waker = state.waker.take();
-        drop(state);
-        // Release: pairs with the acquire in `is_done`.
+        // Under the lock, so that whoever has the result finds it done. Release: pairs with the acquire in `is_done`.
         self.done.store(true, Ordering::Release);
+        drop(state);
         self.changed.notify_all();
         self.room.leave();
         waker

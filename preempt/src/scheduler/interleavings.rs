@@ -34,7 +34,7 @@ use crate::sync::thread::{self, JoinHandle};
 /// Plays a scenario with threads that are chosen at random at each step, and with few changes of who goes first.
 fn explore(scenario: fn()) {
     let interleavings = std::env::var("INTERLEAVINGS");
-    let interleavings = interleavings.map_or(1500, |number| number.parse().expect("a number"));
+    let interleavings = interleavings.map_or(5000, |number| number.parse().expect("a number"));
     let mut config = Config::new();
     // A list for dropped chunks is built on the stack.
     config.stack_size = 1 << 20;
@@ -96,6 +96,7 @@ impl Stage {
     /// Waits for a launch of so many block-tasks. What it says of itself is what the device has seen.
     fn end(&self, handle: &Handle<LaunchReport>, tasks: u32) -> Result<LaunchReport, Error> {
         let result = handle.wait();
+        assert!(handle.is_done(), "it has a result");
         let Ran { tasks: ran, .. } = self.ran(handle);
         assert!(ran.iter().all(|&times| times <= 1), "a block-task ran twice: {ran:?}");
         let seen = (ran.iter().sum::<u32>(), tasks);
@@ -214,12 +215,16 @@ fn await_beside(other: fn(&Scheduler)) {
     let stage = Stage::new(1);
     let scheduler = stage.scheduler();
     let stream = scheduler.stream(0);
+    // So that the poller is asleep by then. At random shuttle wakes it for nothing, too, but not where it changes only a
+    // few times who goes first.
+    (0..50).for_each(|_| thread::yield_now());
     let awaits = thread::spawn(move || {
         let handle = stream.launch(short().grid(1)).expect("accepted");
         block_on(handle).expect("done");
     });
-    other(&scheduler);
-    join([awaits]);
+    let clone = scheduler.clone();
+    let other = thread::spawn(move || other(&clone));
+    join([awaits, other]);
     assert_eq!(scheduler.stats().total.done, 1);
 }
 
