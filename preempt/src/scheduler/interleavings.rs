@@ -597,6 +597,7 @@ fn a_scope_waits_for_what_was_launched_in_it() {
                 handle
             })
         });
+        assert!(kept.is_done() && cancelled.is_done());
         stage.end(&kept, 2).expect("done");
         let _ = stage.end(&cancelled, 3);
         join([aside]);
