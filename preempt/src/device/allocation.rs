@@ -1,11 +1,12 @@
 //! Who waits for memory of a device (EffiSha section 6.4): first come, first served.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
+use std::time::Duration;
 
 use super::Backend;
 use crate::error::Error;
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 
 /// What the device's memory is used for, and who waits for some.
 #[derive(Debug, Default)]

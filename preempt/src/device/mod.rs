@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use preempt_device::abi::{Cohort, ControlBlock, DropList, MAX_SMS, Post, Signal};
@@ -14,12 +14,15 @@ use preempt_device::host::{Args, Dim3, Kernel};
 use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 mod allocation;
 mod cpu;
 mod cuda;
 
 pub(crate) use allocation::{Allocations, Patience, Sleep};
+#[cfg(all(test, shuttle))]
+pub(crate) use cpu::model;
 
 /// A device that a scheduler can run on. Clones are the same device.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! What launches came to: counted while it happens, in a fixed amount of memory.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use preempt_device::abi::SmRange;
 use rustc_hash::FxHashMap;
@@ -10,6 +10,7 @@ use super::telemetry;
 use super::trace::{Moment, Trace};
 use crate::engine::{Grant, LaunchReport, Outcome, count};
 use crate::policy::Priority;
+use crate::sync::Instant;
 
 /// Streams with accounts of their own. Beyond that, those that have been idle for longest are added up.
 const MOST_STREAMS: usize = 256;

@@ -15,11 +15,12 @@
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
-#[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-#[cfg(not(loom))]
-use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
+
+#[cfg(not(loom))]
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+#[cfg(not(loom))]
+use crate::sync::{Mutex, MutexGuard};
 
 /// What takes messages in.
 pub(super) trait Turn {

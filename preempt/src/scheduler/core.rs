@@ -2,9 +2,9 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use preempt_device::abi::{Post, Posted};
 use preempt_device::host::{Amortize, Preemption};
@@ -25,6 +25,7 @@ use crate::engine::{
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
+use crate::sync::{Condvar, Instant, Mutex};
 
 mod acts;
 mod notes;

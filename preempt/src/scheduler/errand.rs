@@ -2,9 +2,10 @@
 //! over.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use super::lock;
+use crate::sync::Mutex;
 
 /// A piece of such work, as it is in the stream.
 pub(crate) struct Errand {

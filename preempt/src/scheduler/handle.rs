@@ -6,10 +6,9 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use preempt_device::kernel::KernelArg;
 
@@ -19,6 +18,8 @@ use super::{Shared, lock};
 use crate::engine::{Change, LaunchReport, OpKey};
 use crate::error::Error;
 use crate::policy::Priority;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Instant, Mutex, hint};
 
 /// A launch or copy that was submitted.
 ///
@@ -118,7 +119,7 @@ pub(super) struct Completion {
     room: Arc<Room>,
     /// What the engine calls the operation, once it has taken it in.
     pub op: OnceLock<OpKey>,
-    /// Set after `state`; lets those who wait look without a lock.
+    /// Set with `state`; lets those who wait look without a lock.
     done: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -147,9 +148,9 @@ impl Completion {
         let mut state = lock(&self.state);
         state.result = Some(result);
         let waker = state.waker.take();
-        drop(state);
-        // Release: pairs with the acquire in `is_done`.
+        // Under the lock, so that whoever has the result finds it done. Release: pairs with the acquire in `is_done`.
         self.done.store(true, Ordering::Release);
+        drop(state);
         self.changed.notify_all();
         self.room.leave();
         waker
@@ -171,7 +172,7 @@ impl Completion {
                 return Some(result.clone());
             }
             state = match deadline {
-                None => self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.checked_duration_since(Instant::now())?;
                     match self.changed.wait_timeout(state, left) {
@@ -274,7 +275,7 @@ impl<T: Output> Handle<T> {
             if now - start >= self.shared.spin || deadline.is_some_and(|end| now >= end) {
                 return self.completion.is_done().then(|| self.completion.result())?;
             }
-            std::hint::spin_loop();
+            hint::spin_loop();
         }
     }
 

@@ -19,11 +19,11 @@
 //! | `forecast` | what launches are expected to take, and to take to yield |
 //! | `estimates` | whether launches are over before they could be interrupted |
 //! | `profile` | runs that are recorded for a predictor |
+//! | `interleavings` | all of it, tested by shuttle in many interleavings |
 
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 #[cfg(doc)]
@@ -38,6 +38,8 @@ use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
 use crate::predict::{Online, Predictor};
 use crate::recording::Recording;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 mod accounts;
 mod baton;
@@ -47,6 +49,8 @@ mod estimates;
 mod event;
 mod forecast;
 mod handle;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod opaque;
 mod profile;
 mod room;

@@ -3,9 +3,7 @@
 use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle, ThreadId};
+use std::sync::Arc;
 
 use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
@@ -18,6 +16,9 @@ use crate::buffer::Buffer;
 use crate::device::{Device, OpaqueWork, RawStream};
 use crate::engine::{self, OpKey, Use};
 use crate::error::{Error, caught};
+use crate::sync::Mutex;
+use crate::sync::mpsc::{Receiver, Sender, channel};
+use crate::sync::thread::{self, JoinHandle, ThreadId};
 
 /// What a piece of [opaque work](Stream::opaque) is called, and which buffers it uses.
 #[must_use = "it does nothing until it is given to `Stream::opaque`"]
@@ -179,7 +180,6 @@ pub(super) enum Task {
 }
 
 /// The thread that calls opaque work, so that whoever runs the core waits for no code of others.
-#[derive(Debug)]
 pub(super) struct OpaqueThread {
     to: Sender<Task>,
     id: ThreadId,

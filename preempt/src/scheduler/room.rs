@@ -1,12 +1,12 @@
 //! How many operations of a stream can be outstanding.
 
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::PoisonError;
 
 use super::{Shared, lock};
+use crate::sync::{Condvar, Instant, Mutex, hint};
 
 /// The most operations of one stream that are submitted and not over.
-pub(super) const MAX_OUTSTANDING: usize = 64;
+pub(super) const MAX_OUTSTANDING: usize = if cfg!(shuttle) { 2 } else { 64 };
 
 /// Counts a stream's outstanding operations.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Room {
             if self.try_enter() {
                 return;
             }
-            std::hint::spin_loop();
+            hint::spin_loop();
         }
         if shared.is_poller() {
             // A waker that the poller calls submits: nobody else would look after the device.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Mutex;
 
 use preempt_device::host::BorrowingCall;
 
@@ -10,6 +9,7 @@ use super::handle::Handle;
 use super::{Scheduler, Stream, lock};
 use crate::engine::LaunchReport;
 use crate::error::Error;
+use crate::sync::Mutex;
 
 /// Launches that end before what they borrow does; see [`Scheduler::scope`].
 pub struct Scope<'scope, 'env: 'scope> {

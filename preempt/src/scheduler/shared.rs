@@ -7,10 +7,8 @@
 use std::fmt;
 #[cfg(feature = "cust")]
 use std::sync::Weak;
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
 
 use preempt_device::host::Preemption;
 
@@ -28,6 +26,9 @@ use crate::module::DeviceCode;
 use crate::policy::Policy;
 use crate::predict::Predictor;
 use crate::recording::Recording;
+use crate::sync::mpsc::Sender;
+use crate::sync::thread::{self, JoinHandle, Thread};
+use crate::sync::{Condvar, Instant, Mutex, hint};
 
 /// How long the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
@@ -332,7 +333,7 @@ impl Shared {
                     backend.check();
                 }
                 self.baton.attend();
-                std::hint::spin_loop();
+                hint::spin_loop();
                 continue;
             }
             if self.baton.stop_attending() {

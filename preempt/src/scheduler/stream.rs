@@ -1,7 +1,7 @@
 //! Streams, and what is checked before a launch or copy is taken in.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use preempt_device::abi::MAX_TASKS;
@@ -19,6 +19,7 @@ use crate::device::{Copy, CopyKind, Grid, Occupancy};
 use crate::engine::{BufferId, Change, LaunchReport, LaunchSpec, Use};
 use crate::error::Error;
 use crate::policy::{Priority, Urgency};
+use crate::sync::Mutex;
 
 /// The most threads in a block, and in its z extent (CUDA C++ programming guide, compute
 /// capabilities).

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
 
 use preempt_device::abi::{Cohort, Post, Posted};
 use preempt_device::host::Dim3;
@@ -15,6 +14,7 @@ use super::{Shared, lock};
 use crate::device::{Grid, Native, Report};
 use crate::engine::OpKey;
 use crate::error::caught;
+use crate::sync::Instant;
 
 /// A block on its way to its SM.
 pub(super) struct Resident {
@@ -69,7 +69,7 @@ impl Run {
     }
 
     /// The cohort, for yield points.
-    fn cohort(&self) -> Option<&Cohort> {
+    pub fn cohort(&self) -> Option<&Cohort> {
         match self {
             Run::Cohort(cohort) => Some(cohort),
             Run::Native(_) => None,
@@ -222,7 +222,8 @@ impl Resident {
         shared.news.announce();
     }
 
-    fn work(&self, tasks: &mut impl worker::Body) {
+    /// Pulls block-tasks, whatever they are, until it has to leave.
+    pub fn work(&self, tasks: &mut impl worker::Body) {
         match &self.run {
             Run::Cohort(cohort) => {
                 let (sm, number) = (self.sm, self.number);

@@ -5,12 +5,12 @@
 //! | `dispatch` | the hardware's block scheduler: which pending block goes to which SM |
 //! | `block` | a resident block: the worker loop around block-tasks |
 //! | `threads` | the threads of a block-task: barriers, shuffles, votes |
+//! | `memory` | memory for buffers |
+//!
+//! `model` is the same with block-tasks that only count, for the scheduler's tests on shuttle.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Signal};
@@ -23,16 +23,19 @@ use super::{
 use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
+use crate::sync::mpsc::{Sender, channel};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 mod block;
 mod dispatch;
+mod memory;
+#[cfg(all(test, shuttle))]
+pub(crate) mod model;
 mod threads;
 
 use block::Resident;
 use dispatch::{Demand, Dispatch, PendingGrid};
-
-/// Device memory starts at multiples of this, as the CUDA driver's does.
-const ALIGNMENT: usize = 256;
+use memory::Memory;
 
 /// A normal lane costs as little as an urgent one.
 const LANES: LaneCount = LaneCount { normal: 16, urgent: 16, chains: 4 };
@@ -40,9 +43,7 @@ const LANES: LaneCount = LaneCount { normal: 16, urgent: 16, chains: 4 };
 pub(super) struct CpuDevice {
     shared: Arc<Shared>,
     limits: Properties,
-    /// Bytes that buffers can have, if that is limited, and how many they have.
-    memory: Option<usize>,
-    used: Mutex<usize>,
+    memory: Memory,
     /// Their signal words are never freed, so that late blocks cannot miss them.
     lanes: Vec<&'static Lane>,
     /// Empty lists. Never freed, as above: one for each launch with yield points that one scheduler
@@ -77,6 +78,17 @@ impl News {
     fn announce(&self) {
         *lock(&self.count) += 1;
         self.changed.notify_all();
+    }
+
+    /// What was announced until now.
+    fn mark(&self) -> u64 {
+        *lock(&self.count)
+    }
+
+    /// Waits until more was announced than at the `mark`, or for `timeout`.
+    fn wait(&self, mark: u64, timeout: Duration) {
+        // Why the wait ended does not matter: the caller looks for itself.
+        drop(self.changed.wait_timeout_while(lock(&self.count), timeout, |count| *count == mark));
     }
 }
 
@@ -121,8 +133,7 @@ impl CpuDevice {
         Ok(CpuDevice {
             shared,
             limits: properties.clone(),
-            memory,
-            used: Mutex::default(),
+            memory: Memory::new(memory),
             lanes: lanes.map(|_| &*Box::leak(Box::default())).collect(),
             drops: Mutex::default(),
             copies: Mutex::new(copies),
@@ -263,13 +274,11 @@ impl Backend for CpuDevice {
     fn check(&self) {}
 
     fn mark(&self) -> u64 {
-        *lock(&self.shared.news.count)
+        self.shared.news.mark()
     }
 
     fn wait(&self, mark: u64, timeout: Duration) {
-        let news = &self.shared.news;
-        // Why the wait ended does not matter: the caller looks for itself.
-        drop(news.changed.wait_timeout_while(lock(&news.count), timeout, |count| *count == mark));
+        self.shared.news.wait(mark, timeout);
     }
 
     fn announce(&self) {
@@ -281,38 +290,16 @@ impl Backend for CpuDevice {
     }
 
     fn memory_within_reach(&self, _live: usize) -> Option<usize> {
-        self.memory
+        self.memory.limit
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, Error> {
-        if bytes == 0 {
-            return Ok(ALIGNMENT as u64);
-        }
-        let layout =
-            Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| Error::OutOfMemory { bytes })?;
-        let mut used = lock(&self.used);
-        if self.memory.is_some_and(|memory| bytes > memory - *used) {
-            return Err(Error::OutOfMemory { bytes });
-        }
-        // SAFETY: the size is not 0.
-        let address = unsafe { alloc_zeroed(layout) };
-        match address.is_null() {
-            true => Err(Error::OutOfMemory { bytes }),
-            false => {
-                *used += bytes;
-                Ok(address as u64)
-            }
-        }
+        self.memory.allocate(bytes)
     }
 
     unsafe fn free(&self, address: u64, bytes: usize) {
-        if bytes > 0
-            && let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT)
-        {
-            // SAFETY: `allocate` gave this address for this layout.
-            unsafe { dealloc(address as *mut u8, layout) }
-            *lock(&self.used) -= bytes;
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.free(address, bytes) }
     }
 
     unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) {
