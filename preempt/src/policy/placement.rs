@@ -139,19 +139,28 @@ impl Placement {
 
     /// Asks what it costs to take each SM.
     fn ask_prices<R: Ord>(&mut self, device: &dyn DeviceView, rank: impl Fn(LaunchId) -> R) {
-        // Neighbours mostly have the same owner, and there are many more SMs than owners.
-        let runs = || device.owners().chunk_by(|a, b| a == b);
-        let has = runs().filter_map(|run| run[0]);
+        let has = runs(device).map(|(owner, _)| owner);
         let least_urgent = has.max_by_key(|&owner| rank(owner));
-        for run in runs() {
-            let price = match run[0] {
-                None => FREE,
-                owner if owner == least_urgent => TAKEN,
-                _ => TAKEN_FROM_OTHERS,
-            };
-            self.prices.resize(self.prices.len() + run.len(), price);
+        self.prices.resize(device.sms() as usize, FREE);
+        for (owner, run) in runs(device) {
+            let price = if Some(owner) == least_urgent { TAKEN } else { TAKEN_FROM_OTHERS };
+            self.prices[run].fill(price);
         }
     }
+}
+
+/// Each launch that has SMs, and which, from the first SM to the last; one whose SMs wrap around comes twice.
+pub(super) fn runs(device: &dyn DeviceView) -> impl Iterator<Item = (LaunchId, Range<usize>)> {
+    let owners = device.owners();
+    let mut end = 0;
+    std::iter::from_fn(move || {
+        let start = end + owners[end..].iter().position(Option::is_some)?;
+        let owner = owners[start]?;
+        // There are many more SMs than owners: each is not looked at.
+        let hi = device.range(owner).hi() as usize;
+        end = if hi > start { hi } else { owners.len() };
+        Some((owner, start..end))
+    })
 }
 
 /// The price of an SM that nobody has: blocks have to be launched there.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::line::Line;
-use super::placement::Placement;
+use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, SmRange};
 use crate::engine::LaunchId;
 
@@ -182,8 +182,7 @@ impl Shares {
 
     pub fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.forget(now);
-        for run in device.owners().chunk_by(|a, b| a == b) {
-            let Some(launch) = run[0] else { continue };
+        for (launch, _) in runs(device) {
             let Some(entry) = self.launches.get_mut(&launch) else { continue };
             let time = device.sm_time(launch);
             let more = time.saturating_sub(std::mem::replace(&mut entry.counted, time));
@@ -207,8 +206,8 @@ impl Shares {
             }
         }
         self.fresh = fresh;
-        for run in device.owners().chunk_by(|a, b| a == b) {
-            let stream = run[0].and_then(|launch| Some(self.launches.get(&launch)?.stream));
+        for (launch, _) in runs(device) {
+            let stream = self.launches.get(&launch).map(|entry| entry.stream);
             stream.into_iter().for_each(|stream| self.end_turn(stream));
         }
 
