@@ -52,11 +52,12 @@ impl SmSet {
 
 /// A range of bits, by the words of 64 in which they are.
 fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    let Range { start, end } = bits;
-    (start / 64..end.div_ceil(64)).map(move |word| {
-        let from = start.saturating_sub(word * 64);
+    let Range { mut start, end } = bits;
+    std::iter::from_fn(move || {
+        let (from, word) = (start % 64, start / 64);
         let to = (end - word * 64).min(64);
-        (word, u64::MAX << from & u64::MAX >> (64 - to))
+        start = word * 64 + to;
+        (from < to).then(|| (word, u64::MAX << from & u64::MAX >> (64 - to)))
     })
 }
 
