@@ -218,10 +218,123 @@ pub(super) fn intersection(a: SmRange, b: SmRange, sms: u32) -> SmRange {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+    use slotmap::SlotMap;
+
+    use super::*;
+
+    /// What is known of an SM: who has it, and whether blocks were launched for it, or it was taken from another one.
+    #[derive(Clone, Copy, PartialEq, Debug, Default)]
+    struct Sm {
+        owner: Option<LaunchId>,
+        covered: bool,
+        taken: bool,
+    }
+
+    impl Sm {
+        /// Gives it to another one, or to nobody; who had it.
+        fn pass(&mut self, owner: Option<LaunchId>) -> Option<LaunchId> {
+            let before = self.owner.filter(|_| self.owner != owner);
+            if self.owner != owner {
+                *self = Sm { owner, covered: false, taken: before.is_some() };
+            }
+            before
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Entry {
+        Commit(usize),
+        Rest,
+        Inherit(usize),
+        Release,
+        Cover,
+        Uncover,
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        prop_oneof![
+            4 => (0usize..3).prop_map(Entry::Commit),
+            1 => Just(Entry::Rest),
+            1 => (0usize..3).prop_map(Entry::Inherit),
+            1 => Just(Entry::Release),
+            2 => Just(Entry::Cover),
+            1 => Just(Entry::Uncover),
+        ]
+    }
 
     proptest! {
+        #[test]
+        fn the_books_say_what_books_of_each_sm_say(
+            sms in prop::sample::select(vec![1u32, 5, 64, 70]),
+            entries in prop::collection::vec((entry(), any::<u16>(), any::<u16>()), 0..40),
+        ) {
+            let mut ids = SlotMap::with_key();
+            let ids = [0; 3].map(|_| LaunchId(ids.insert(())));
+            let mut ledger = Ledger::new(sms);
+            let mut model = vec![Sm::default(); sms as usize];
+            for (entry, lo, hi) in entries {
+                let range = SmRange::new(u32::from(lo) % sms, u32::from(hi) % sms + 1);
+                let is_in = |sm: usize| range.contains(sm as u32);
+                let (mut lost, mut expected) = (Vec::new(), Vec::new());
+                let mut note = |sm, loser| lost.push((sm, loser));
+                let before = model.clone();
+                match entry {
+                    Entry::Commit(id) => ledger.commit(ids[id], range, &mut note),
+                    Entry::Rest => {
+                        ledger.begin_plan();
+                        prop_assert_eq!(ledger.plan(range), Ok(()));
+                        ledger.commit_rest(&mut note);
+                    }
+                    Entry::Inherit(id) => {
+                        ledger.release(range);
+                        ledger.inherit(ids[id], range);
+                    }
+                    Entry::Release => ledger.release(range),
+                    Entry::Cover => ledger.cover(range),
+                    Entry::Uncover => ledger.uncover(range),
+                }
+                for (at, sm) in model.iter_mut().enumerate() {
+                    let loser = match entry {
+                        Entry::Commit(id) if is_in(at) => sm.pass(Some(ids[id])),
+                        Entry::Rest if !is_in(at) => sm.pass(None),
+                        Entry::Inherit(id) if is_in(at) => {
+                            *sm = Sm { owner: Some(ids[id]), covered: true, taken: false };
+                            None
+                        }
+                        Entry::Release if is_in(at) => {
+                            *sm = Sm::default();
+                            None
+                        }
+                        Entry::Cover | Entry::Uncover if is_in(at) => {
+                            let covered = matches!(entry, Entry::Cover);
+                            *sm = Sm { owner: sm.owner, covered, taken: false };
+                            None
+                        }
+                        _ => None,
+                    };
+                    expected.extend(loser.map(|loser| (at as u32, loser)));
+                }
+                // Each run is told by its first SM.
+                let is_first = |&(sm, loser): &(u32, LaunchId)| {
+                    let at = sm as usize;
+                    at == 0 || is_in(at) != is_in(at - 1) || before[at - 1].owner != Some(loser)
+                };
+                expected.retain(is_first);
+                lost.sort_unstable();
+                prop_assert_eq!(lost, expected, "{:?} of {:?}", entry, range);
+                let owners = model.iter().map(|sm| sm.owner);
+                prop_assert!(ledger.owners().iter().copied().eq(owners));
+                prop_assert_eq!(ledger.is_free(), model.iter().all(|sm| sm.owner.is_none()));
+                let sms = || (0..).zip(&model).filter(|(sm, _)| is_in(*sm)).map(|(_, sm)| sm);
+                let uncovered = sms().filter(|sm| !sm.covered).count();
+                prop_assert_eq!(ledger.uncovered(range) as usize, uncovered);
+                prop_assert_eq!(ledger.has_taken(range), sms().any(|sm| sm.taken));
+                let last = is_in(model.len() - 1) && !model[model.len() - 1].covered;
+                prop_assert_eq!(ledger.is_last_uncovered(range), last);
+            }
+        }
+
         #[test]
         fn an_intersection_is_in_both_and_as_long_as_any_piece(
             sms in 1u32..12, a in (0u32..12, 0u32..12), b in (0u32..12, 0u32..12),

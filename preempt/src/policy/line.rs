@@ -178,6 +178,7 @@ mod tests {
                 let (order, keys) = line.in_order();
                 prop_assert_eq!(order.map(|(key, _)| key).collect::<Vec<_>>(), sorted);
                 prop_assert!((0..20).all(|id| keys.get(id) == model.get(&id).copied()));
+                prop_assert_eq!(line.places.len(), model.len(), "nothing is kept of those that left");
             }
         }
     }

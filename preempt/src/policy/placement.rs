@@ -204,7 +204,92 @@ fn largest_gap(gaps: impl Iterator<Item = Range<usize>>) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use slotmap::SlotMap;
+
     use super::*;
+
+    /// Launches on eight SMs: which each has, and how many it can fill.
+    struct Device {
+        owners: Vec<Option<LaunchId>>,
+        launches: Vec<(LaunchId, SmRange, u32)>,
+    }
+
+    impl Device {
+        fn new(launches: &[(LaunchId, SmRange, u32)]) -> Device {
+            let has = |sm| launches.iter().find(|launch| launch.1.contains(sm));
+            let owners = (0..8).map(|sm| has(sm).map(|launch| launch.0)).collect();
+            Device { owners, launches: launches.to_vec() }
+        }
+
+        fn of(&self, id: LaunchId) -> (LaunchId, SmRange, u32) {
+            *self.launches.iter().find(|launch| launch.0 == id).expect("a launch")
+        }
+    }
+
+    impl DeviceView for Device {
+        fn sms(&self) -> u32 {
+            8
+        }
+
+        fn need(&self, launch: LaunchId) -> u32 {
+            self.of(launch).2
+        }
+
+        fn spread(&self, launch: LaunchId) -> u32 {
+            self.of(launch).2
+        }
+
+        fn range(&self, launch: LaunchId) -> SmRange {
+            self.of(launch).1
+        }
+
+        fn owners(&self) -> &[Option<LaunchId>] {
+            &self.owners
+        }
+
+        fn backlog(&self, _: LaunchId) -> Duration {
+            Duration::ZERO
+        }
+
+        fn remaining(&self, _: LaunchId) -> Option<Duration> {
+            None
+        }
+
+        fn yield_overhead(&self, _: LaunchId) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sm_time(&self, _: LaunchId) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn what_one_launch_has_costs_others_something_and_each_plan_asks_anew() {
+        let mut ids = SlotMap::with_key();
+        let [first, second] = [0, 1].map(|_| LaunchId(ids.insert(())));
+        let mut placement = Placement::default();
+        let mut place = |has| {
+            let device = Device::new(&[(first, has, 2), (second, SmRange::EMPTY, 2)]);
+            let mut plan = Plan::default();
+            placement.share_in([first, second].into_iter(), false, |id| id, &device, &mut plan);
+            plan.grants.iter().map(|grant| grant.1).collect::<Vec<_>>()
+        };
+        // The first one cannot fill all that it has any more; the second one gets what nobody had.
+        assert_eq!(place(SmRange::new(0, 4)), [SmRange::new(0, 2), SmRange::new(6, 8)]);
+        assert_eq!(place(SmRange::new(4, 8)), [SmRange::new(6, 8), SmRange::new(0, 2)]);
+    }
+
+    #[test]
+    fn those_that_have_sms_are_found_wherever_these_are() {
+        let mut ids = SlotMap::with_key();
+        let [first, second] = [0, 1].map(|_| LaunchId(ids.insert(())));
+        let (wrapped, inner) = (SmRange::new(6, 2), SmRange::new(3, 5));
+        let device = Device::new(&[(first, wrapped, 4), (second, inner, 2)]);
+        assert!(runs(&device).eq([(first, 0..2), (second, 3..5), (first, 6..8)]));
+    }
 
     /// The gap that is a device of eight SMs.
     fn all() -> impl Iterator<Item = Range<usize>> {
