@@ -94,6 +94,7 @@ mod ptx;
 mod recording;
 mod scheduler;
 pub mod sim;
+mod sm_set;
 mod sync;
 mod text;
 pub mod tune;

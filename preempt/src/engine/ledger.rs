@@ -5,31 +5,33 @@ use std::ops::Range;
 use preempt_device::abi::SmRange;
 
 use super::LaunchId;
+use crate::sm_set::SmSet;
 
 /// For each SM: who has it, and what was done about it.
 #[derive(Debug)]
 pub(super) struct Ledger {
     owners: Vec<Option<LaunchId>>,
-    states: Vec<State>,
-    /// A bit for each SM that is granted in the plan that is being looked at.
-    granted: Vec<u64>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// Nobody has it, or there are no blocks for it yet.
-    Open,
-    /// As above, and the owner took it from another launch, which has yet to leave.
-    Taken,
-    /// Blocks were launched for it since the owner got it.
-    Covered,
+    /// The SMs that somebody else has than the one before.
+    borders: SmSet,
+    /// The SMs for which blocks were launched since their owners got them.
+    covered: SmSet,
+    /// Of the others: those that the owner took from another launch, which has yet to leave.
+    taken: SmSet,
+    /// Those that are granted in the plan that is being looked at.
+    granted: SmSet,
 }
 
 impl Ledger {
     pub fn new(sms: u32) -> Ledger {
-        let sms = sms as usize;
-        let granted = vec![0; sms.div_ceil(64)];
-        Ledger { owners: vec![None; sms], states: vec![State::Open; sms], granted }
+        let owners = vec![None; sms as usize];
+        let none = SmSet::new(owners.len());
+        Ledger {
+            owners,
+            borders: none.clone(),
+            covered: none.clone(),
+            taken: none.clone(),
+            granted: none,
+        }
     }
 
     pub fn sms(&self) -> u32 {
@@ -43,19 +45,16 @@ impl Ledger {
 
     /// Starts to look at a plan.
     pub fn begin_plan(&mut self) {
-        self.granted.fill(0);
+        self.granted.clear(self.owners.len());
     }
 
     /// Enters a grant into the plan; the first SM that it shares with another grant if there is one.
     pub fn plan(&mut self, range: SmRange) -> Result<(), u32> {
         for part in parts(range, self.sms()) {
-            for (word, mask) in words(part) {
-                let granted = &mut self.granted[word];
-                if *granted & mask != 0 {
-                    return Err(word as u32 * 64 + (*granted & mask).trailing_zeros());
-                }
-                *granted |= mask;
+            if let Some(sm) = self.granted.first(part.clone()) {
+                return Err(sm as u32);
             }
+            self.granted.insert(part);
         }
         Ok(())
     }
@@ -64,32 +63,54 @@ impl Ledger {
     /// it was.
     pub fn commit(&mut self, owner: LaunchId, range: SmRange, mut lost: impl FnMut(u32, LaunchId)) {
         for part in parts(range, self.sms()) {
-            let mut sm = part.start;
-            for run in self.owners[part].chunk_by_mut(|a, b| a == b) {
-                let end = sm + run.len();
-                let before = run[0];
-                if before != Some(owner) {
-                    let state = if before.is_some() { State::Taken } else { State::Open };
-                    self.states[sm..end].fill(state);
-                    before.into_iter().for_each(|loser| lost(sm as u32, loser));
-                    run.fill(Some(owner));
-                }
-                sm = end;
-            }
+            self.pass(part, Some(owner), &mut lost);
         }
     }
 
-    /// Takes back what the plan grants to nobody; calls `lost` as [`commit`](Ledger::commit) does, with each SM.
+    /// Takes back what the plan grants to nobody; calls `lost` as [`commit`](Ledger::commit) does.
     pub fn commit_rest(&mut self, mut lost: impl FnMut(u32, LaunchId)) {
-        for (word, mask) in words(0..self.owners.len()) {
-            let mut rest = !self.granted[word] & mask;
-            while rest != 0 {
-                let sm = word * 64 + rest.trailing_zeros() as usize;
-                rest &= rest - 1;
-                if let Some(loser) = self.owners[sm].take() {
-                    self.states[sm] = State::Taken;
-                    lost(sm as u32, loser);
+        let granted = std::mem::take(&mut self.granted);
+        for gap in granted.gaps(0..self.owners.len()) {
+            self.pass(gap, None, &mut lost);
+        }
+        self.granted = granted;
+    }
+
+    /// Gives SMs to another owner, or to nobody.
+    fn pass(
+        &mut self,
+        sms: Range<usize>,
+        owner: Option<LaunchId>,
+        mut lost: impl FnMut(u32, LaunchId),
+    ) {
+        let mut start = sms.start;
+        while start < sms.end {
+            let end = self.borders.first(start + 1..sms.end).unwrap_or(sms.end);
+            let before = self.owners[start];
+            if before != owner {
+                self.covered.remove(start..end);
+                match before {
+                    Some(loser) => {
+                        self.taken.insert(start..end);
+                        lost(start as u32, loser);
+                    }
+                    None => self.taken.remove(start..end),
                 }
+                self.hand(start..end, owner);
+            }
+            start = end;
+        }
+    }
+
+    /// Writes down who has some SMs.
+    fn hand(&mut self, sms: Range<usize>, owner: Option<LaunchId>) {
+        let Range { start, end } = sms;
+        self.owners[start..end].fill(owner);
+        let count = self.owners.len();
+        self.borders.remove(start..count.min(end + 1));
+        for sm in [start, end] {
+            if (1..count).contains(&sm) && self.owners[sm - 1] != self.owners[sm] {
+                self.borders.insert(sm..sm + 1);
             }
         }
     }
@@ -101,9 +122,9 @@ impl Ledger {
                 self.owners[part.clone()].iter().all(Option::is_none),
                 "they have owners"
             );
-            self.owners[part].fill(Some(owner));
+            self.hand(part, Some(owner));
         }
-        self.set(range, State::Covered);
+        self.cover(range);
     }
 
     /// Whether nobody has any SM.
@@ -114,44 +135,41 @@ impl Ledger {
     /// Takes back what a launch has.
     pub fn release(&mut self, range: SmRange) {
         for part in parts(range, self.sms()) {
-            self.owners[part].fill(None);
+            self.hand(part, None);
         }
-        self.set(range, State::Open);
+        self.uncover(range);
     }
 
     /// How many of a launch's SMs have no blocks launched for them.
     pub fn uncovered(&self, range: SmRange) -> u32 {
-        let open = |part| {
-            let states: &[State] = &self.states[part];
-            states.iter().filter(|state| **state != State::Covered).count() as u32
-        };
+        let open = |part: Range<usize>| part.len() as u32 - self.covered.count(part);
         parts(range, self.sms()).map(open).iter().sum()
     }
 
     /// Whether one of them is the last SM of the device.
     pub fn is_last_uncovered(&self, range: SmRange) -> bool {
-        let last = self.states.len() - 1;
-        range.contains(last as u32) && self.states[last] != State::Covered
+        let last = self.owners.len() - 1;
+        range.contains(last as u32) && self.covered.count(last..last + 1) == 0
     }
 
     /// Whether a launch took any of its SMs without blocks from another one.
     pub fn has_taken(&self, range: SmRange) -> bool {
-        parts(range, self.sms()).into_iter().any(|part| self.states[part].contains(&State::Taken))
+        parts(range, self.sms()).into_iter().any(|part| self.taken.first(part).is_some())
     }
 
     /// Blocks were launched for a launch's SMs.
     pub fn cover(&mut self, range: SmRange) {
-        self.set(range, State::Covered);
+        for part in parts(range, self.sms()) {
+            self.covered.insert(part.clone());
+            self.taken.remove(part);
+        }
     }
 
     /// A launch's blocks have left its SMs.
     pub fn uncover(&mut self, range: SmRange) {
-        self.set(range, State::Open);
-    }
-
-    fn set(&mut self, range: SmRange, state: State) {
         for part in parts(range, self.sms()) {
-            self.states[part].fill(state);
+            self.covered.remove(part.clone());
+            self.taken.remove(part);
         }
     }
 }
@@ -174,16 +192,6 @@ pub(super) fn first(range: SmRange, count: u32, sms: u32) -> SmRange {
 fn parts(range: SmRange, sms: u32) -> [Range<usize>; 2] {
     let (lo, hi, sms) = (range.lo() as usize, range.hi() as usize, sms as usize);
     if lo <= hi { [lo.min(sms)..hi.min(sms), 0..0] } else { [lo.min(sms)..sms, 0..hi.min(sms)] }
-}
-
-/// A range of bits, by the words of 64 in which they are.
-fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    let Range { start, end } = bits;
-    (start / 64..end.div_ceil(64)).map(move |word| {
-        let from = start.max(word * 64) - word * 64;
-        let to = end.min(word * 64 + 64) - word * 64;
-        (word, if to > from { u64::MAX >> (64 - (to - from)) << from } else { 0 })
-    })
 }
 
 /// The SMs of a device of `sms` SMs that lie in both ranges; if these are in two pieces, the
@@ -210,18 +218,121 @@ pub(super) fn intersection(a: SmRange, b: SmRange, sms: u32) -> SmRange {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+    use slotmap::SlotMap;
+
+    use super::*;
+
+    /// What is known of an SM: who has it, and whether blocks were launched for it, or it was taken from another one.
+    #[derive(Clone, Copy, PartialEq, Debug, Default)]
+    struct Sm {
+        owner: Option<LaunchId>,
+        covered: bool,
+        taken: bool,
+    }
+
+    impl Sm {
+        /// Gives it to another one, or to nobody; who had it.
+        fn pass(&mut self, owner: Option<LaunchId>) -> Option<LaunchId> {
+            let before = self.owner.filter(|_| self.owner != owner);
+            if self.owner != owner {
+                *self = Sm { owner, covered: false, taken: before.is_some() };
+            }
+            before
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Entry {
+        Commit(usize),
+        Rest,
+        Inherit(usize),
+        Release,
+        Cover,
+        Uncover,
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        prop_oneof![
+            4 => (0usize..3).prop_map(Entry::Commit),
+            1 => Just(Entry::Rest),
+            1 => (0usize..3).prop_map(Entry::Inherit),
+            1 => Just(Entry::Release),
+            2 => Just(Entry::Cover),
+            1 => Just(Entry::Uncover),
+        ]
+    }
 
     proptest! {
         #[test]
-        fn words_have_the_bits_of_the_range_and_no_others(start in 0usize..300, length in 0usize..300) {
-            let range = start..start + length;
-            let mut found = Vec::new();
-            for (word, mask) in words(range.clone()) {
-                found.extend((0..64).filter(|bit| mask >> bit & 1 == 1).map(|bit| word * 64 + bit));
+        fn the_books_say_what_books_of_each_sm_say(
+            sms in prop::sample::select(vec![1u32, 5, 64, 70]),
+            entries in prop::collection::vec((entry(), any::<u16>(), any::<u16>()), 0..40),
+        ) {
+            let mut ids = SlotMap::with_key();
+            let ids = [0; 3].map(|_| LaunchId(ids.insert(())));
+            let mut ledger = Ledger::new(sms);
+            let mut model = vec![Sm::default(); sms as usize];
+            for (entry, lo, hi) in entries {
+                let range = SmRange::new(u32::from(lo) % sms, u32::from(hi) % sms + 1);
+                let is_in = |sm: usize| range.contains(sm as u32);
+                let (mut lost, mut expected) = (Vec::new(), Vec::new());
+                let mut note = |sm, loser| lost.push((sm, loser));
+                let before = model.clone();
+                match entry {
+                    Entry::Commit(id) => ledger.commit(ids[id], range, &mut note),
+                    Entry::Rest => {
+                        ledger.begin_plan();
+                        prop_assert_eq!(ledger.plan(range), Ok(()));
+                        ledger.commit_rest(&mut note);
+                    }
+                    Entry::Inherit(id) => {
+                        ledger.release(range);
+                        ledger.inherit(ids[id], range);
+                    }
+                    Entry::Release => ledger.release(range),
+                    Entry::Cover => ledger.cover(range),
+                    Entry::Uncover => ledger.uncover(range),
+                }
+                for (at, sm) in model.iter_mut().enumerate() {
+                    let loser = match entry {
+                        Entry::Commit(id) if is_in(at) => sm.pass(Some(ids[id])),
+                        Entry::Rest if !is_in(at) => sm.pass(None),
+                        Entry::Inherit(id) if is_in(at) => {
+                            *sm = Sm { owner: Some(ids[id]), covered: true, taken: false };
+                            None
+                        }
+                        Entry::Release if is_in(at) => {
+                            *sm = Sm::default();
+                            None
+                        }
+                        Entry::Cover | Entry::Uncover if is_in(at) => {
+                            let covered = matches!(entry, Entry::Cover);
+                            *sm = Sm { owner: sm.owner, covered, taken: false };
+                            None
+                        }
+                        _ => None,
+                    };
+                    expected.extend(loser.map(|loser| (at as u32, loser)));
+                }
+                // Each run is told by its first SM.
+                let is_first = |&(sm, loser): &(u32, LaunchId)| {
+                    let at = sm as usize;
+                    at == 0 || is_in(at) != is_in(at - 1) || before[at - 1].owner != Some(loser)
+                };
+                expected.retain(is_first);
+                lost.sort_unstable();
+                prop_assert_eq!(lost, expected, "{:?} of {:?}", entry, range);
+                let owners = model.iter().map(|sm| sm.owner);
+                prop_assert!(ledger.owners().iter().copied().eq(owners));
+                prop_assert_eq!(ledger.is_free(), model.iter().all(|sm| sm.owner.is_none()));
+                let sms = || (0..).zip(&model).filter(|(sm, _)| is_in(*sm)).map(|(_, sm)| sm);
+                let uncovered = sms().filter(|sm| !sm.covered).count();
+                prop_assert_eq!(ledger.uncovered(range) as usize, uncovered);
+                prop_assert_eq!(ledger.has_taken(range), sms().any(|sm| sm.taken));
+                let last = is_in(model.len() - 1) && !model[model.len() - 1].covered;
+                prop_assert_eq!(ledger.is_last_uncovered(range), last);
             }
-            prop_assert_eq!(found, range.collect::<Vec<_>>());
         }
 
         #[test]

@@ -448,7 +448,10 @@ impl View<'_> {
         let is_short = |launch: &Launch, left: Option<Duration>| {
             left.is_some_and(|left| left < WORTH_A_YIELD * launch.spec.yield_overhead)
         };
-        if !is_short(launch, launch.time_left(self.now, self.sms())) {
+        // Mostly nobody is, and to see that costs less than to find out how long this one takes.
+        if self.behind(id).next().is_none()
+            || !is_short(launch, launch.time_left(self.now, self.sms()))
+        {
             return 0;
         }
         let mut most = 0;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::line::Line;
-use super::placement::Placement;
+use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, Policy, Priority};
 use crate::engine::LaunchId;
 
@@ -276,8 +276,7 @@ impl Policy for DynamicPriority {
         });
         self.turn_over(now);
         // What was inactive, and had SMs, runs in the new era.
-        for run in device.owners().chunk_by(|a, b| a == b) {
-            let Some(launch) = run[0] else { continue };
+        for (launch, _) in runs(device) {
             if !running.contains(&launch)
                 && let Some(waited) = self.leave(now, launch)
             {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::demand::Demand;
 use super::line::Line;
-use super::placement::Placement;
+use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, Policy};
 use crate::engine::LaunchId;
 
@@ -76,7 +76,7 @@ impl EarliestDeadline {
 
     /// Has the test know how far launches are.
     fn catch_up(&mut self, device: &dyn DeviceView) {
-        let owners = device.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
+        let owners = runs(device).map(|(owner, _)| owner);
         for launch in self.stale.drain(..).chain(owners) {
             if let Some((false, deadline, arrival)) = self.line.key(launch)
                 && let Some(work) = work(device, launch)
@@ -135,7 +135,7 @@ impl Policy for EarliestDeadline {
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.catch_up(device);
         // Those that have SMs are caught up with when they have lost them.
-        self.stale.extend(device.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]));
+        self.stale.extend(runs(device).map(|(owner, _)| owner));
         self.placement.share(&mut self.line, device, plan);
     }
 }

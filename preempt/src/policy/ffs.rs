@@ -10,7 +10,8 @@ use crate::engine::LaunchId;
 ///
 /// Streams take turns, in each of which stream i has the device for an *epoch* of T · Wᵢ, where W is its
 /// [weight](Arrival::weight). T is the smallest for which ΣO / (T · ΣW) is at most the given overhead; O is what it
-/// costs to make a launch yield, and the sums are over the launches that wait or run. An epoch is measured in time on
+/// costs to make a launch of the stream yield, on average over their time, and the sums are over the launches that wait
+/// or run. An epoch is measured in time on
 /// SMs, summed over SMs; what a stream had too much or too little in one it gets in the next, so that over time each
 /// stream that always has work has its share to within two epochs of the heaviest stream. SMs that a launch cannot fill go to the
 /// streams after it; nobody pays for what nobody else wants.

@@ -3,8 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hash::Hash;
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
+use slotmap::{SlotMap, new_key_type};
+
+new_key_type! {
+    /// Where to find the place of somebody.
+    struct Mark;
+}
 
 /// What stands in line, the least key first: a binary heap that knows where everybody is.
 ///
@@ -13,15 +20,18 @@ use rustc_hash::FxHashMap;
 #[derive(Debug)]
 pub(super) struct Line<I, K> {
     /// Nobody comes before the one at half of its place.
-    heap: Vec<(K, I)>,
-    places: FxHashMap<I, usize>,
+    heap: Vec<(K, I, Mark)>,
+    /// The place of each, for which those that move need not be looked up by name.
+    places: SlotMap<Mark, usize>,
+    marks: FxHashMap<I, Mark>,
     /// The places of those that can be next in an iteration; kept for its capacity.
     frontier: BinaryHeap<Reverse<(K, usize)>>,
 }
 
 impl<I, K: Ord> Default for Line<I, K> {
     fn default() -> Line<I, K> {
-        Line { heap: Vec::new(), places: FxHashMap::default(), frontier: BinaryHeap::new() }
+        let (places, marks) = (SlotMap::with_key(), FxHashMap::default());
+        Line { heap: Vec::new(), places, marks, frontier: BinaryHeap::new() }
     }
 }
 
@@ -35,101 +45,107 @@ impl<I: Copy + Eq + Hash, K: Copy + Ord> Line<I, K> {
     }
 
     pub fn first(&self) -> Option<(K, I)> {
-        self.heap.first().copied()
+        self.heap.first().map(|&(key, id, _)| (key, id))
     }
 
     pub fn key(&self, id: I) -> Option<K> {
-        self.places.get(&id).map(|&place| self.heap[place].0)
+        self.marks.get(&id).map(|&mark| self.heap[self.places[mark]].0)
     }
 
     /// Puts somebody in, or elsewhere.
     pub fn put(&mut self, id: I, key: K) {
-        let place = match self.places.get(&id) {
-            Some(&place) => {
-                if self.heap[place].0 == key {
-                    return;
-                }
-                self.heap[place].0 = key;
-                place
-            }
-            None => {
-                self.heap.push((key, id));
-                self.heap.len() - 1
-            }
-        };
-        self.restore(place);
+        let end = self.heap.len();
+        let mark = *self.marks.entry(id).or_insert_with(|| self.places.insert(end));
+        let place = self.places[mark];
+        if place == end {
+            self.heap.push((key, id, mark));
+        } else if self.heap[place].0 == key {
+            return;
+        }
+        self.restore(place, (key, id, mark));
     }
 
     /// Takes somebody out; the key.
     pub fn remove(&mut self, id: I) -> Option<K> {
-        let place = self.places.remove(&id)?;
-        let (key, _) = self.heap.swap_remove(place);
-        if place < self.heap.len() {
-            self.restore(place);
+        let place = self.places.remove(self.marks.remove(&id)?)?;
+        let (key, ..) = self.heap[place];
+        if let Some(last) = self.heap.pop().filter(|_| place < self.heap.len()) {
+            self.restore(place, last);
         }
         Some(key)
     }
 
     /// Everybody in order, one after the other as they are asked for, and how to find the key of each meanwhile.
     pub fn in_order(&mut self) -> (InOrder<'_, I, K>, Keys<'_, I, K>) {
-        self.frontier.clear();
-        self.frontier.extend(self.heap.first().map(|&(key, _)| Reverse((key, 0))));
-        let Line { heap, places, frontier } = self;
-        (InOrder { heap, frontier }, Keys { heap, places })
+        let Line { heap, places, marks, frontier } = self;
+        frontier.clear();
+        let fresh = 0..heap.len().min(1);
+        (InOrder { heap, frontier, fresh }, Keys { heap, places, marks })
     }
 
-    /// Moves the one at `place` to where it belongs.
-    fn restore(&mut self, mut place: usize) {
-        while place > 0 && self.heap[place].0 < self.heap[(place - 1) / 2].0 {
-            place = self.swap(place, (place - 1) / 2);
+    /// Puts somebody where they belong, from a place on where there is nobody any more.
+    fn restore(&mut self, mut place: usize, (key, id, mark): (K, I, Mark)) {
+        while place > 0 && key < self.heap[(place - 1) / 2].0 {
+            place = self.fill(place, (place - 1) / 2);
         }
         loop {
-            let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
+            let children = children(place, &self.heap);
             let Some(least) = children.min_by_key(|&child| self.heap[child].0) else { break };
-            if self.heap[place].0 <= self.heap[least].0 {
+            if key <= self.heap[least].0 {
                 break;
             }
-            place = self.swap(place, least);
+            place = self.fill(place, least);
         }
-        self.places.insert(self.heap[place].1, place);
+        self.heap[place] = (key, id, mark);
+        self.places[mark] = place;
     }
 
-    /// Moves the one at `place` to another place, whose occupant takes that one; the new place.
-    fn swap(&mut self, place: usize, other: usize) -> usize {
-        self.heap.swap(place, other);
-        self.places.insert(self.heap[place].1, place);
-        other
+    /// Moves somebody to a place where there is nobody; where there is nobody now.
+    fn fill(&mut self, place: usize, from: usize) -> usize {
+        self.heap[place] = self.heap[from];
+        self.places[self.heap[place].2] = place;
+        from
     }
+}
+
+/// The places of those that come after the one at a place.
+fn children<T>(place: usize, heap: &[T]) -> Range<usize> {
+    2 * place + 1..(2 * place + 3).min(heap.len())
 }
 
 /// See [`Line::in_order`].
 #[derive(Debug)]
 pub(super) struct InOrder<'a, I, K> {
-    heap: &'a [(K, I)],
+    heap: &'a [(K, I, Mark)],
     frontier: &'a mut BinaryHeap<Reverse<(K, usize)>>,
+    /// The places of those that can be next since the last one was taken.
+    fresh: Range<usize>,
 }
 
 impl<I: Copy, K: Copy + Ord> Iterator for InOrder<'_, I, K> {
     type Item = (K, I);
 
     fn next(&mut self) -> Option<(K, I)> {
-        let Reverse((_, place)) = self.frontier.pop()?;
-        let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
-        self.frontier.extend(children.map(|child| Reverse((self.heap[child].0, child))));
-        Some(self.heap[place])
+        for place in self.fresh.clone() {
+            self.frontier.push(Reverse((self.heap[place].0, place)));
+        }
+        let Reverse((key, place)) = self.frontier.pop()?;
+        self.fresh = children(place, self.heap);
+        Some((key, self.heap[place].1))
     }
 }
 
 /// See [`Line::in_order`].
 #[derive(Debug)]
 pub(super) struct Keys<'a, I, K> {
-    heap: &'a [(K, I)],
-    places: &'a FxHashMap<I, usize>,
+    heap: &'a [(K, I, Mark)],
+    places: &'a SlotMap<Mark, usize>,
+    marks: &'a FxHashMap<I, Mark>,
 }
 
 impl<I: Eq + Hash, K: Copy> Keys<'_, I, K> {
     pub fn get(&self, id: I) -> Option<K> {
-        self.places.get(&id).map(|&place| self.heap[place].0)
+        self.marks.get(&id).map(|&mark| self.heap[self.places[mark]].0)
     }
 }
 
@@ -162,6 +178,7 @@ mod tests {
                 let (order, keys) = line.in_order();
                 prop_assert_eq!(order.map(|(key, _)| key).collect::<Vec<_>>(), sorted);
                 prop_assert!((0..20).all(|id| keys.get(id) == model.get(&id).copied()));
+                prop_assert_eq!(line.places.len(), model.len(), "nothing is kept of those that left");
             }
         }
     }

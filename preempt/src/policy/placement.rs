@@ -1,18 +1,22 @@
 //! From an order of launches to SMs: the first one has as many as it can fill, the next ones share the rest.
 
+use std::cmp::Reverse;
+use std::ops::Range;
+
 use preempt_device::abi::SmRange;
 
 use super::line::Line;
 use super::{DeviceView, Plan};
 use crate::engine::LaunchId;
+use crate::sm_set::SmSet;
 
 /// Places launches on SMs in a given order, such that as few as possible have to move.
 #[derive(Debug, Default)]
 pub(super) struct Placement {
     space: Space,
-    /// For each SM: whether the plan has granted it. Kept for its capacity.
-    granted: Vec<bool>,
-    /// For each SM: what it costs to take it. Kept, too.
+    /// The SMs that the plan has granted. Kept for its capacity.
+    granted: SmSet,
+    /// For each SM: what it costs to take it, once a launch has to know. Kept, too.
     prices: Vec<u8>,
 }
 
@@ -63,8 +67,9 @@ impl Placement {
         device: &dyn DeviceView,
         plan: &mut Plan,
     ) -> Option<LaunchId> {
-        self.granted.clear();
-        self.granted.resize(device.sms() as usize, false);
+        let sms = device.sms() as usize;
+        self.granted.clear(sms);
+        self.prices.clear();
         let mut left = device.sms();
         let mut denied = None;
         // Each launch in the loop takes at least one SM, so it is short however long the line.
@@ -84,16 +89,17 @@ impl Placement {
                 .kept(own, wanted)
                 .or_else(|| (own.is_empty() && is_alone).then_some(0))
                 .or_else(|| self.cheapest(device, &rank, own, wanted))
-                .or_else(|| largest_gap(&self.granted))
+                .or_else(|| largest_gap(self.granted.gaps(0..sms)))
             else {
                 break;
             };
-            let free = self.granted[start..].iter().take_while(|granted| !**granted).count();
-            let length = free.min(wanted);
-            self.granted[start..start + length].fill(true);
-            left -= length as u32;
-            plan.grant(launch, SmRange::new(start as u32, (start + length) as u32));
-            if (length as u32) < need {
+            let wanted = start..sms.min(start + wanted);
+            let end = self.granted.first(wanted.clone()).unwrap_or(wanted.end);
+            self.granted.insert(start..end);
+            let length = (end - start) as u32;
+            left -= length;
+            plan.grant(launch, SmRange::new(start as u32, end as u32));
+            if length < need {
                 denied = denied.or(Some(launch));
             }
         }
@@ -103,7 +109,7 @@ impl Placement {
     /// Where a launch is, if it can stay as it is. Most can, so this comes before the search.
     fn kept(&self, own: SmRange, length: usize) -> Option<usize> {
         let window = own.lo() as usize..own.hi() as usize;
-        let open = window.len() == length && !self.granted.get(window)?.contains(&true);
+        let open = window.len() == length && self.granted.first(window).is_none();
         open.then_some(own.lo() as usize)
     }
 
@@ -115,30 +121,46 @@ impl Placement {
         own: SmRange,
         length: usize,
     ) -> Option<usize> {
-        if length == device.sms() as usize {
+        let sms = device.sms() as usize;
+        if length == sms {
             return Some(0);
         }
-        // Neighbours mostly have the same owner, and there are many more SMs than owners.
-        let runs = || device.owners().chunk_by(|a, b| a == b);
-        let has = runs().filter_map(|run| run[0]);
-        let least_urgent = has.max_by_key(|&owner| rank(owner));
-        self.prices.clear();
-        let mut lowest = TAKEN_FROM_OTHERS;
-        for run in runs() {
-            let price = match run[0] {
-                None => FREE,
-                owner if owner == least_urgent => TAKEN,
-                _ => TAKEN_FROM_OTHERS,
-            };
-            self.prices.resize(self.prices.len() + run.len(), price);
-            lowest = lowest.min(price);
+        if self.prices.is_empty() {
+            self.ask_prices(device, rank);
         }
-        if let Some(own) = self.prices.get_mut(own.lo() as usize..own.hi() as usize) {
-            own.fill(0);
-        }
-        let lowest = if own.is_empty() { lowest } else { 0 };
-        place(&self.granted, length, lowest.into(), |sm| self.prices[sm].into())
+        // What it has costs nothing; if that wraps around, it has to move anyway.
+        let own = own.lo().min(own.hi()) as usize..own.hi() as usize;
+        let price = self.prices.get(own.start).copied().unwrap_or(FREE);
+        self.prices[own.clone()].fill(0);
+        let place = place(self.granted.gaps(0..sms), length, &self.prices);
+        self.prices[own].fill(price);
+        place
     }
+
+    /// Asks what it costs to take each SM.
+    fn ask_prices<R: Ord>(&mut self, device: &dyn DeviceView, rank: impl Fn(LaunchId) -> R) {
+        let has = runs(device).map(|(owner, _)| owner);
+        let least_urgent = has.max_by_key(|&owner| rank(owner));
+        self.prices.resize(device.sms() as usize, FREE);
+        for (owner, run) in runs(device) {
+            let price = if Some(owner) == least_urgent { TAKEN } else { TAKEN_FROM_OTHERS };
+            self.prices[run].fill(price);
+        }
+    }
+}
+
+/// Each launch that has SMs, and which, from the first SM to the last; one whose SMs wrap around comes twice.
+pub(super) fn runs(device: &dyn DeviceView) -> impl Iterator<Item = (LaunchId, Range<usize>)> {
+    let owners = device.owners();
+    let mut end = 0;
+    std::iter::from_fn(move || {
+        let start = end + owners[end..].iter().position(Option::is_some)?;
+        let owner = owners[start]?;
+        // There are many more SMs than owners: each is not looked at.
+        let hi = device.range(owner).hi() as usize;
+        end = if hi > start { hi } else { owners.len() };
+        Some((owner, start..end))
+    })
 }
 
 /// The price of an SM that nobody has: blocks have to be launched there.
@@ -150,84 +172,159 @@ const TAKEN_FROM_OTHERS: u8 = 6;
 /// The price of a window that leaves free SMs on both sides: what is left is in two pieces.
 const SPLIT: u32 = 1;
 
-/// Where to put `length` SMs: the cheapest window of SMs that are not granted yet. No price is below
-/// `lowest`.
-fn place(
-    granted: &[bool],
-    length: usize,
-    lowest: u32,
-    price: impl Fn(usize) -> u32,
-) -> Option<usize> {
-    let is_open = |sm: Option<usize>| sm.and_then(|sm| granted.get(sm)).is_some_and(|taken| !taken);
-    let (mut best, mut run, mut cost) = (None, 0, 0);
-    for (last, &taken) in granted.iter().enumerate() {
-        if taken {
-            (run, cost) = (0, 0);
-            continue;
-        }
-        (run, cost) = (run + 1, cost + price(last));
-        if run > length {
-            cost -= price(last - length);
-        }
-        if run >= length {
-            let start = last + 1 - length;
-            let splits = is_open(start.checked_sub(1)) && is_open(Some(last + 1));
+/// Where to put `length` SMs: the cheapest window in gaps between SMs that are granted.
+fn place(gaps: impl Iterator<Item = Range<usize>>, length: usize, prices: &[u8]) -> Option<usize> {
+    let price = |sm: usize| u32::from(prices[sm]);
+    let lowest = prices.iter().min().map_or(0, |&lowest| length as u32 * u32::from(lowest));
+    let mut best = None;
+    for gap in gaps.filter(|gap| gap.len() >= length) {
+        let mut cost = gap.clone().take(length).map(price).sum::<u32>();
+        for (start, end) in (gap.start..).zip(gap.start + length..=gap.end) {
+            let splits = gap.start < start && end < gap.end;
             let total = cost + if splits { SPLIT } else { 0 };
             if best.is_none_or(|(least, _)| total < least) {
                 best = Some((total, start));
-                if total <= length as u32 * lowest {
-                    break;
+                if total <= lowest {
+                    return Some(start);
                 }
+            }
+            if end < gap.end {
+                cost = cost + price(end) - price(start);
             }
         }
     }
     best.map(|(_, start)| start)
 }
 
-/// Where the longest run of SMs that are not granted starts.
-fn largest_gap(granted: &[bool]) -> Option<usize> {
-    let (mut best, mut start) = (0..0, 0);
-    for (sm, &taken) in granted.iter().enumerate() {
-        if taken {
-            start = sm + 1;
-        } else if sm + 1 - start > best.len() {
-            best = start..sm + 1;
-        }
-    }
-    (!best.is_empty()).then_some(best.start)
+/// Where the longest gap starts, the first one of those.
+fn largest_gap(gaps: impl Iterator<Item = Range<usize>>) -> Option<usize> {
+    // Of equals, `max_by_key` has the last one.
+    gaps.max_by_key(|gap| (gap.len(), Reverse(gap.start))).map(|gap| gap.start)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use slotmap::SlotMap;
+
     use super::*;
+
+    /// Launches on eight SMs: which each has, and how many it can fill.
+    struct Device {
+        owners: Vec<Option<LaunchId>>,
+        launches: Vec<(LaunchId, SmRange, u32)>,
+    }
+
+    impl Device {
+        fn new(launches: &[(LaunchId, SmRange, u32)]) -> Device {
+            let has = |sm| launches.iter().find(|launch| launch.1.contains(sm));
+            let owners = (0..8).map(|sm| has(sm).map(|launch| launch.0)).collect();
+            Device { owners, launches: launches.to_vec() }
+        }
+
+        fn of(&self, id: LaunchId) -> (LaunchId, SmRange, u32) {
+            *self.launches.iter().find(|launch| launch.0 == id).expect("a launch")
+        }
+    }
+
+    impl DeviceView for Device {
+        fn sms(&self) -> u32 {
+            8
+        }
+
+        fn need(&self, launch: LaunchId) -> u32 {
+            self.of(launch).2
+        }
+
+        fn spread(&self, launch: LaunchId) -> u32 {
+            self.of(launch).2
+        }
+
+        fn range(&self, launch: LaunchId) -> SmRange {
+            self.of(launch).1
+        }
+
+        fn owners(&self) -> &[Option<LaunchId>] {
+            &self.owners
+        }
+
+        fn backlog(&self, _: LaunchId) -> Duration {
+            Duration::ZERO
+        }
+
+        fn remaining(&self, _: LaunchId) -> Option<Duration> {
+            None
+        }
+
+        fn yield_overhead(&self, _: LaunchId) -> Duration {
+            Duration::ZERO
+        }
+
+        fn dropped(&self, _launch: LaunchId) -> Duration {
+            unreachable!()
+        }
+
+        fn sm_time(&self, _: LaunchId) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn what_one_launch_has_costs_others_something_and_each_plan_asks_anew() {
+        let mut ids = SlotMap::with_key();
+        let [first, second] = [0, 1].map(|_| LaunchId(ids.insert(())));
+        let mut placement = Placement::default();
+        let mut place = |has| {
+            let device = Device::new(&[(first, has, 2), (second, SmRange::EMPTY, 2)]);
+            let mut plan = Plan::default();
+            placement.share_in([first, second].into_iter(), false, |id| id, &device, &mut plan);
+            plan.grants.iter().map(|grant| grant.1).collect::<Vec<_>>()
+        };
+        // The first one cannot fill all that it has any more; the second one gets what nobody had.
+        assert_eq!(place(SmRange::new(0, 4)), [SmRange::new(0, 2), SmRange::new(6, 8)]);
+        assert_eq!(place(SmRange::new(4, 8)), [SmRange::new(6, 8), SmRange::new(0, 2)]);
+    }
+
+    #[test]
+    fn those_that_have_sms_are_found_wherever_these_are() {
+        let mut ids = SlotMap::with_key();
+        let [first, second] = [0, 1].map(|_| LaunchId(ids.insert(())));
+        let (wrapped, inner) = (SmRange::new(6, 2), SmRange::new(3, 5));
+        let device = Device::new(&[(first, wrapped, 4), (second, inner, 2)]);
+        assert!(runs(&device).eq([(first, 0..2), (second, 3..5), (first, 6..8)]));
+    }
+
+    /// The gap that is a device of eight SMs.
+    fn all() -> impl Iterator<Item = Range<usize>> {
+        std::iter::once(0..8)
+    }
 
     #[test]
     fn a_small_launch_goes_to_an_end() {
-        assert_eq!(place(&[false; 8], 2, 0, |_| FREE.into()), Some(0));
+        assert_eq!(place(all(), 2, &[FREE; 8]), Some(0));
     }
 
     #[test]
     fn a_launch_stays_where_it_is() {
-        let own = SmRange::new(3, 5);
-        let price = |sm: usize| if own.contains(sm as u32) { 0 } else { FREE.into() };
-        assert_eq!(place(&[false; 8], 2, 0, price), Some(3));
-        assert_eq!(place(&[false; 8], 3, 0, price), Some(2));
+        let prices = [FREE, FREE, FREE, 0, 0, FREE, FREE, FREE];
+        assert_eq!(place(all(), 2, &prices), Some(3));
+        assert_eq!(place(all(), 3, &prices), Some(2));
     }
 
     #[test]
     fn a_launch_takes_free_sms_first() {
-        assert_eq!(
-            place(&[false; 8], 2, 0, |sm| if sm < 3 { TAKEN.into() } else { FREE.into() }),
-            Some(6)
-        );
+        let prices = [TAKEN, TAKEN, TAKEN, FREE, FREE, FREE, FREE, FREE];
+        assert_eq!(place(all(), 2, &prices), Some(6));
     }
 
     #[test]
     fn a_launch_avoids_what_more_urgent_ones_have() {
-        let granted = [false, true, true, false, false, false, false, false];
-        assert_eq!(place(&granted, 2, 0, |_| FREE.into()), Some(3));
-        assert_eq!(place(&granted, 6, 0, |_| FREE.into()), None);
-        assert_eq!(largest_gap(&granted), Some(3));
-        assert_eq!(largest_gap(&[true; 4]), None);
+        let gaps = || [0..1, 3..8].into_iter();
+        assert_eq!(place(gaps(), 2, &[FREE; 8]), Some(3));
+        assert_eq!(place(gaps(), 6, &[FREE; 8]), None);
+        assert_eq!(largest_gap(gaps()), Some(3));
+        assert_eq!(largest_gap([1..3, 5..7].into_iter()), Some(1));
+        assert_eq!(largest_gap(std::iter::empty()), None);
     }
 }

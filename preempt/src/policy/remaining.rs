@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::line::Line;
-use super::placement::Placement;
+use super::placement::{Placement, runs};
 use super::{DeviceView, Plan, Priority};
 use crate::engine::LaunchId;
 
@@ -74,7 +74,7 @@ impl ByRemaining {
     }
 
     pub fn assign(&mut self, device: &dyn DeviceView, plan: &mut Plan) {
-        let owners = || device.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
+        let owners = || runs(device).map(|(owner, _)| owner);
         let mut stale = std::mem::take(&mut self.stale);
         for launch in stale.drain(..).chain(owners()) {
             self.look_again(launch, device);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::line::Line;
-use super::placement::Placement;
+use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, SmRange};
 use crate::engine::LaunchId;
 
@@ -81,6 +81,32 @@ struct Share {
     place: u64,
     weight: u32,
     launches: Vec<LaunchId>,
+    yields: Yields,
+}
+
+/// What it costs to make a stream yield: the mean of its last launches, which are met as often as they are long. If
+/// each launch counted alone, the turns of streams with long and short ones would be as long as what happens to wait
+/// is expensive, and not as what runs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Yields {
+    /// Both in seconds: how long launches took, and that multiplied by what they cost.
+    time: f64,
+    cost: f64,
+}
+
+impl Yields {
+    /// Of about so many launches the mean is taken.
+    const LAUNCHES: f64 = 16.0;
+
+    /// Enters a launch; the mean.
+    fn add(&mut self, overhead: Duration, took: Option<Duration>) -> Duration {
+        // Those that nobody knows, and those that cost nothing, count a little.
+        let took = took.unwrap_or(overhead).as_secs_f64().max(1e-9);
+        let keep = 1.0 - 1.0 / Yields::LAUNCHES;
+        self.time = keep * self.time + took;
+        self.cost = keep * self.cost + took * overhead.as_secs_f64();
+        Duration::try_from_secs_f64(self.cost / self.time).unwrap_or(overhead)
+    }
 }
 
 /// A nanosecond on an SM, for a weight of 1. Larger weights need the digits.
@@ -126,8 +152,14 @@ impl Shares {
         self.forget(now);
         self.places += 1;
         let (start, end, place) = (self.start, self.start + self.length, self.places);
-        let newcomer =
-            || Share { time: start, end, place, weight: launch.weight, launches: Vec::new() };
+        let newcomer = || Share {
+            time: start,
+            end,
+            place,
+            weight: launch.weight,
+            launches: Vec::new(),
+            yields: Yields::default(),
+        };
         let share = self.streams.entry(launch.stream).or_insert_with(newcomer);
         if let Some((since, _)) = self.idle.remove(launch.stream) {
             // It may have a turn to make up for, and an absence, and no more than that.
@@ -182,8 +214,7 @@ impl Shares {
 
     pub fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.forget(now);
-        for run in device.owners().chunk_by(|a, b| a == b) {
-            let Some(launch) = run[0] else { continue };
+        for (launch, _) in runs(device) {
             let Some(entry) = self.launches.get_mut(&launch) else { continue };
             let time = device.sm_time(launch);
             let more = time.saturating_sub(std::mem::replace(&mut entry.counted, time));
@@ -193,8 +224,10 @@ impl Shares {
         let mut fresh = std::mem::take(&mut self.fresh);
         for launch in &fresh {
             if let Some(entry) = self.launches.get_mut(launch) {
+                let Some(share) = self.streams.get_mut(&entry.stream) else { continue };
                 self.overheads -= entry.overhead;
-                entry.overhead = device.yield_overhead(*launch);
+                let overhead = device.yield_overhead(*launch);
+                entry.overhead = share.yields.add(overhead, device.remaining(*launch));
                 self.overheads += entry.overhead;
             }
         }
@@ -207,8 +240,8 @@ impl Shares {
             }
         }
         self.fresh = fresh;
-        for run in device.owners().chunk_by(|a, b| a == b) {
-            let stream = run[0].and_then(|launch| Some(self.launches.get(&launch)?.stream));
+        for (launch, _) in runs(device) {
+            let stream = self.launches.get(&launch).map(|entry| entry.stream);
             stream.into_iter().for_each(|stream| self.end_turn(stream));
         }
 
@@ -341,4 +374,23 @@ impl Shares {
 fn is_wide(device: &dyn DeviceView, launch: LaunchId, weight: u32, weights: u64) -> bool {
     u128::from(device.need(launch)) * u128::from(weights)
         >= u128::from(device.sms()) * u128::from(weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_costs_what_its_long_launches_cost() {
+        let micros = Duration::from_micros;
+        let mut yields = Yields::default();
+        let mut mean = Duration::ZERO;
+        for _ in 0..100 {
+            yields.add(micros(20), Some(micros(10)));
+            mean = yields.add(micros(220), Some(micros(990)));
+        }
+        assert!((micros(215)..micros(220)).contains(&mean), "{mean:?}");
+        assert_eq!(Yields::default().add(micros(20), None), micros(20));
+        assert_eq!(Yields::default().add(Duration::ZERO, None), Duration::ZERO);
+    }
 }
