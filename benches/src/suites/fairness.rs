@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::samples::{mean, show, show_percent};
 
 /// How long each pair is looked at, and with `--quick`.
-const WINDOW: Duration = Duration::from_millis(300);
+const WINDOW: Duration = Duration::from_millis(600);
 const QUICK_WINDOW: Duration = Duration::from_millis(60);
 
 /// What may be lost to switching, at most.
