@@ -9,7 +9,7 @@ use preempt_record::microseconds;
 use serde_json::{Value, json};
 
 /// Results of the suite `sim`, of which this takes the rows that [`row`] made.
-const LAUNCHES: &str = include_str!("../../../results/launches-h200.json");
+const LAUNCHES: &str = include_str!("../../../results/sim-h200.json");
 
 /// What is known of programs.
 pub struct Launches(Value);
@@ -21,12 +21,12 @@ impl Launches {
     ///
     /// If the file is not JSON.
     pub fn h200() -> Result<Launches> {
-        Ok(Launches(serde_json::from_str(LAUNCHES).context("launches-h200.json")?))
+        Ok(Launches(serde_json::from_str(LAUNCHES).context("sim-h200.json")?))
     }
 
     /// Where the figures are from.
     pub fn source(&self) -> String {
-        let told = ["device", "commit", "date", "about"].map(|key| self.0[key].as_str());
+        let told = ["device", "commit", "date"].map(|key| self.0[key].as_str());
         told.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
@@ -39,7 +39,7 @@ impl Launches {
         let is_it = |row: &&Value| row["program"] == program && row["size"] == name(size);
         let rows = self.0["rows"].as_array().map_or(&[][..], Vec::as_slice);
         let row = rows.iter().find(is_it);
-        let what = || format!("the launches of {program}, {}, in launches-h200.json", name(size));
+        let what = || format!("the launches of {program}, {}, in sim-h200.json", name(size));
         let launches = row.and_then(|row| row["launches"].as_array()).with_context(what)?;
         let launches = launches.iter().map(|launch| model(program, launch.as_str()?));
         launches.collect::<Option<_>>().with_context(what)
