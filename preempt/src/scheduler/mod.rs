@@ -127,6 +127,10 @@ impl Scheduler {
 
     /// A buffer of `len` elements whose bytes are all 0.
     ///
+    /// An operation may keep its buffers for a moment after its handle is done: until the device needs them no more.
+    /// Whoever drops a buffer, and needs its memory right then, waits for it with
+    /// [`zeroed_within`](Scheduler::zeroed_within).
+    ///
     /// # Errors
     ///
     /// [`Error::OutOfMemory`], at once unless the builder was told to
