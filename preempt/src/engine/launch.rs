@@ -32,6 +32,11 @@ impl LaunchSpec {
         fills(self.tasks, sms)
     }
 
+    /// From the signal until its last block is out.
+    pub fn stop(&self) -> Duration {
+        self.yield_overhead.saturating_sub(self.dropped)
+    }
+
     /// The work that is lost if each block of a launch that takes `took` is stopped in a block-task, half of which is
     /// done on average, as a time on all SMs that it can fill.
     pub fn dropped_of(&self, took: Duration, sms: u32) -> Duration {

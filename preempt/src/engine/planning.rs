@@ -16,7 +16,7 @@ use crate::policy::{Arrival, DeviceView, Fifo, Policy};
 /// launched again, if these are taken away.
 const AHEAD_OF_OTHERS: usize = 4;
 
-/// A launch whose rest takes less than so many times as long as one takes to yield keeps the SMs that the one behind
+/// A launch whose rest takes less than so many times as long as one takes to stop keeps the SMs that the one behind
 /// it in its stream will fill: whoever got them meanwhile would have to leave at once.
 const WORTH_A_YIELD: u32 = 3;
 
@@ -446,7 +446,7 @@ impl View<'_> {
     /// The SMs that launches behind this one will use, as long as all before them are short.
     fn soon(&self, id: LaunchId, launch: &Launch, uses: impl Fn(&Launch, u32) -> u32) -> u32 {
         let is_short = |launch: &Launch, left: Option<Duration>| {
-            left.is_some_and(|left| left < WORTH_A_YIELD * launch.spec.yield_overhead)
+            left.is_some_and(|left| left < WORTH_A_YIELD * launch.spec.stop())
         };
         // Mostly nobody is, and to see that costs less than to find out how long this one takes.
         if self.behind(id).next().is_none()

@@ -357,7 +357,7 @@ fn a_report_tells_when_what_happened() {
 
 #[test]
 fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
-    let has = |overhead: u64| {
+    let has = |overhead: u64, dropped: u64| {
         let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
         let mut actions = Vec::new();
         let us = Duration::from_micros;
@@ -366,7 +366,7 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
                 tasks,
                 predicted: Some(us(5)),
                 yield_overhead: us(overhead),
-                dropped: Duration::ZERO,
+                dropped: us(dropped),
                 blocks_per_sm: 1,
                 on_last_sm: 1,
                 native: false,
@@ -392,8 +392,9 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
             |op| (0..4).filter(|&sm| of(op).is_some_and(|range| range.contains(sm))).count();
         [first, low].map(count)
     };
-    assert_eq!(has(20), [4, 0]);
-    assert_eq!(has(1), [1, 3], "another one can be there and gone before the first one ends");
+    assert_eq!(has(20, 0), [4, 0]);
+    assert_eq!(has(1, 0), [1, 3], "another one can be there and gone before the first one ends");
+    assert_eq!(has(20, 19), [1, 3], "it leaves as soon, and only has more to do again");
 }
 
 /// How many SMs a launch has.
