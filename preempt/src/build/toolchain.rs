@@ -279,7 +279,9 @@ fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
+    use std::process::Stdio;
 
     use super::*;
 
@@ -297,7 +299,16 @@ mod tests {
         fn file(&self, path: &str, text: &str) {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, text).unwrap();
+            // By another process: a child that another test starts meanwhile would have the file open for writing, too,
+            // and what is open for writing cannot be run.
+            let write = Command::new("sh")
+                .args(["-c", "cat > \"$0\""])
+                .arg(&path)
+                .stdin(Stdio::piped())
+                .spawn();
+            let mut write = write.unwrap();
+            write.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+            assert!(write.wait().unwrap().success());
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
 
