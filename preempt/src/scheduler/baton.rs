@@ -11,11 +11,13 @@
 //! it: its caches are warm, and theirs are not. Before it does anything else, it stops attending and
 //! then looks once more.
 
+use std::collections::VecDeque;
+use std::sync::{PoisonError, TryLockError};
+
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
-use std::sync::{PoisonError, TryLockError};
 
 #[cfg(not(loom))]
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,8 +30,36 @@ pub(super) trait Turn {
     /// What others have to be told, once the baton is back.
     type News;
 
-    /// Takes all of `messages` in.
-    fn turn(&mut self, messages: &mut Vec<Self::Message>) -> Self::News;
+    /// Takes in everything that has come.
+    fn turn(&mut self, mail: Mail<'_, Self::Message>) -> Self::News;
+}
+
+/// The messages of a turn, in the order in which they came. Those that it leaves are the first ones of the next turn.
+pub(super) struct Mail<'a, M> {
+    taken: &'a mut VecDeque<M>,
+    inbox: &'a Mutex<Inbox<M>>,
+}
+
+impl<M> Mail<'_, M> {
+    /// The next of the messages that had come by the last look.
+    pub fn next(&mut self) -> Option<M> {
+        self.taken.pop_front()
+    }
+
+    /// Looks into the inbox; whether there is a next message now.
+    pub fn look(&mut self) -> bool {
+        let mut inbox = locked(self.inbox);
+        match self.taken.is_empty() {
+            true => std::mem::swap(&mut inbox.messages, self.taken),
+            false => self.taken.append(&mut inbox.messages),
+        }
+        !self.taken.is_empty()
+    }
+
+    /// Whether something has come since the last look. The next turn takes it in.
+    pub fn has_more(&self) -> bool {
+        !locked(self.inbox).messages.is_empty()
+    }
 }
 
 /// The core with its inbox. Every method that takes the baton calls `tell` without it.
@@ -44,20 +74,24 @@ pub(super) struct Baton<C: Turn> {
 }
 
 struct Inbox<M> {
-    messages: Vec<M>,
+    messages: VecDeque<M>,
     closed: bool,
 }
 
 struct Holder<C: Turn> {
     core: C,
     /// Empty; kept for its capacity.
-    messages: Vec<C::Message>,
+    messages: VecDeque<C::Message>,
+}
+
+fn locked<M>(inbox: &Mutex<Inbox<M>>) -> MutexGuard<'_, Inbox<M>> {
+    inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<C: Turn> Baton<C> {
     pub fn new(core: C) -> Baton<C> {
-        let inbox = Inbox { messages: Vec::new(), closed: false };
-        let holder = Holder { core, messages: Vec::new() };
+        let inbox = Inbox { messages: VecDeque::new(), closed: false };
+        let holder = Holder { core, messages: VecDeque::new() };
         Baton {
             inbox: Mutex::new(inbox),
             core: Mutex::new(holder),
@@ -90,7 +124,7 @@ impl<C: Turn> Baton<C> {
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox<C::Message>> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.inbox)
     }
 
     fn core(&self) -> MutexGuard<'_, Holder<C>> {
@@ -102,7 +136,7 @@ impl<C: Turn> Baton<C> {
     pub fn post(&self, message: C::Message) -> bool {
         let mut inbox = self.inbox();
         if !inbox.closed {
-            inbox.messages.push(message);
+            inbox.messages.push_back(message);
         }
         !inbox.closed
     }
@@ -110,7 +144,7 @@ impl<C: Turn> Baton<C> {
     /// Puts the last message in.
     pub fn close(&self, message: C::Message) {
         let mut inbox = self.inbox();
-        inbox.messages.push(message);
+        inbox.messages.push_back(message);
         inbox.closed = true;
     }
 
@@ -154,8 +188,9 @@ impl<C: Turn> Baton<C> {
     /// Runs the core once and gives the baton back.
     fn run(&self, mut holder: MutexGuard<'_, Holder<C>>) -> C::News {
         let Holder { core, messages } = &mut *holder;
-        std::mem::swap(&mut self.inbox().messages, messages);
-        core.turn(messages)
+        let mut mail = Mail { taken: messages, inbox: &self.inbox };
+        mail.look();
+        core.turn(mail)
     }
 }
 
@@ -165,7 +200,7 @@ mod model {
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::thread;
 
-    use super::{Baton, Turn};
+    use super::{Baton, Mail, Turn};
 
     /// Adds messages up. An atomic, so that loom lets others go first while the core runs.
     #[derive(Default)]
@@ -175,8 +210,10 @@ mod model {
         type Message = u32;
         type News = ();
 
-        fn turn(&mut self, messages: &mut Vec<u32>) {
-            self.0.fetch_add(messages.drain(..).sum(), Ordering::Relaxed);
+        fn turn(&mut self, mut mail: Mail<'_, u32>) {
+            while let Some(message) = mail.next() {
+                self.0.fetch_add(message, Ordering::Relaxed);
+            }
         }
     }
 

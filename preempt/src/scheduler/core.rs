@@ -11,7 +11,7 @@ use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
 use super::accounts::{Accounts, Entry};
-use super::baton::Turn;
+use super::baton::{Mail, Turn};
 use super::errand::Errand;
 use super::estimates::Estimates;
 use super::forecast::Forecast;
@@ -148,6 +148,13 @@ const CHUNK_TIME: Duration = Duration::from_micros(7);
 /// H200 takes for an atomic addition to the same word.
 const CLAIM_TIME: Duration = Duration::from_nanos(5);
 
+/// How many launches are queued behind others in one turn, each of which takes the driver microseconds: a chain of
+/// short ones is decided about once and not once for each.
+const AT_ONCE: usize = 4;
+
+/// How often a turn looks into the inbox again before it decides.
+const LOOKS_AGAIN: usize = 3;
+
 /// A cohort on the device.
 #[derive(Clone, Copy)]
 struct Out {
@@ -212,70 +219,49 @@ impl Turn for Core {
     type Message = Message;
     type News = News;
 
-    /// Takes in `messages` and what the device reports, and acts on it.
-    fn turn(&mut self, messages: &mut Vec<Message>) -> News {
+    /// Takes in what others ask and what the device reports, and acts on it.
+    fn turn(&mut self, mut mail: Mail<'_, Message>) -> News {
         if self.retired {
             // Cancels of what is over.
-            messages.clear();
+            while mail.next().is_some() {}
             return News::default();
         }
-        self.news.happened = !messages.is_empty();
         let wake = self.engine.wake();
-        // Once, so that the policy's clock never goes back.
-        let now = self.start.elapsed();
+        // Never less than before: the policy's clock does not go back.
+        let mut now = self.start.elapsed();
         self.take_reports(now);
-        for message in messages.drain(..) {
-            match message {
-                Message::Submit(job) => self.submit(now, job),
-                Message::Cancel(completion) => {
-                    if let Some(&op) = completion.op.get() {
-                        self.engine.handle(now, Event::Cancel { op }, &mut self.actions);
-                    }
-                }
-                Message::Change(target, change) => {
-                    let of = match target {
-                        Target::Stream(stream) => Some(Whose::Stream(stream)),
-                        Target::Launch(of) => of.op.get().copied().map(Whose::Launch),
-                    };
-                    let change = match change {
-                        Change::Deadline(due) => {
-                            Change::Deadline(due.map(|due| now.saturating_add(due)))
-                        }
-                        other => other,
-                    };
-                    if let Some(of) = of {
-                        let event = Event::Change { of, change };
-                        self.engine.handle(now, event, &mut self.actions);
-                    }
-                }
-                Message::Close => {
-                    self.closed = true;
-                    self.engine.handle(now, Event::Close, &mut self.actions);
-                    // Who knows when, and nobody has to wait: no memory of ours is in use.
-                    for (op, _) in std::mem::take(&mut self.errands) {
-                        self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
-                    }
-                }
-            }
-            self.act(now);
-        }
-        // What goes wrong on the way may give the policy more to decide, and an errand that was started
-        // may be over already.
-        let mut has_time = true;
+        let mut looks = 0;
         loop {
-            self.end_errands(now);
-            self.settle(now);
-            if self.actions.is_empty() && has_time {
-                self.engine.go_ahead(now, &mut self.actions);
-                self.news.happened |= !self.actions.is_empty();
-                // One in each turn: whoever comes meanwhile waits for no more. There is another turn at once, if
-                // anybody spins.
-                has_time = !self.device.inner.backend.is_polled();
+            let mut stream = None;
+            while let Some(message) = mail.next() {
+                self.news.happened = true;
+                if let Message::Submit(job) = &message {
+                    // What is behind something else in its stream cannot run yet, and that other one can.
+                    let is_behind = stream.replace(job.stream) == Some(job.stream);
+                    if is_behind && self.engine.is_unsettled(now) {
+                        self.decide(now);
+                    }
+                }
+                self.take_in(now, message);
             }
+            // Whoever comes just now is better off before the decision than behind it.
+            if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
+                break;
+            }
+            looks += 1;
+            now = self.start.elapsed();
+        }
+        self.decide(now);
+        let mut ahead = 0;
+        while self.has_time(ahead, &mail) {
+            self.engine.go_ahead(now, &mut self.actions);
             if self.actions.is_empty() {
                 break;
             }
+            ahead += 1;
+            self.news.happened = true;
             self.act(now);
+            self.decide(now);
         }
         self.news.wake_changed = self.engine.wake() != wake;
         let is_busy = self.engine.is_busy();
@@ -359,6 +345,63 @@ impl Core {
     /// What the predictor's panic said, if it had one.
     pub fn predictor_panic(&self) -> Option<&str> {
         self.forecast.panic()
+    }
+
+    /// Whether to queue a launch behind another one in this turn, after so many. Whoever comes meanwhile waits for no
+    /// more than one of them, and what has ended for no more than a few.
+    fn has_time(&self, ahead: usize, mail: &Mail<'_, Message>) -> bool {
+        // Nobody may come back for the rest, if nobody spins.
+        !self.device.inner.backend.is_polled() || ahead == 0 || ahead < AT_ONCE && !mail.has_more()
+    }
+
+    /// Asks the policy, if anything has changed, and acts on what it says.
+    fn decide(&mut self, now: Duration) {
+        loop {
+            // What goes wrong on the way may give the policy more to decide, and an errand that was started may be
+            // over already.
+            self.end_errands(now);
+            self.settle(now);
+            if self.actions.is_empty() {
+                break;
+            }
+            self.act(now);
+        }
+    }
+
+    fn take_in(&mut self, now: Duration, message: Message) {
+        match message {
+            Message::Submit(job) => self.submit(now, job),
+            Message::Cancel(completion) => {
+                if let Some(&op) = completion.op.get() {
+                    self.engine.handle(now, Event::Cancel { op }, &mut self.actions);
+                }
+            }
+            Message::Change(target, change) => {
+                let of = match target {
+                    Target::Stream(stream) => Some(Whose::Stream(stream)),
+                    Target::Launch(of) => of.op.get().copied().map(Whose::Launch),
+                };
+                let change = match change {
+                    Change::Deadline(due) => {
+                        Change::Deadline(due.map(|due| now.saturating_add(due)))
+                    }
+                    other => other,
+                };
+                if let Some(of) = of {
+                    let event = Event::Change { of, change };
+                    self.engine.handle(now, event, &mut self.actions);
+                }
+            }
+            Message::Close => {
+                self.closed = true;
+                self.engine.handle(now, Event::Close, &mut self.actions);
+                // Who knows when, and nobody has to wait: no memory of ours is in use.
+                for (op, _) in std::mem::take(&mut self.errands) {
+                    self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
+                }
+            }
+        }
+        self.act(now);
     }
 
     fn submit(&mut self, now: Duration, job: Job) {
