@@ -198,15 +198,27 @@ impl Accounts {
         entry
     }
 
-    /// A stream's account. A new stream has one if there is room, or one that is idle.
+    /// A stream's account. A new stream has one if there is room, or others are idle.
     fn account(&mut self, stream: u32) -> Option<&mut Account> {
         if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&stream) {
-            let idle = self.streams.iter().filter(|(_, account)| account.outstanding == 0);
-            let (&oldest, _) = idle.min_by_key(|(_, account)| account.last)?;
-            let account = self.streams.remove(&oldest)?;
-            self.other_streams.add(&account.tally);
+            self.make_room();
+            if self.streams.len() >= MOST_STREAMS {
+                return None;
+            }
         }
         Some(self.streams.entry(stream).or_default())
+    }
+
+    /// Adds up streams that have been idle for longest: many at once, since looking for them takes microseconds.
+    fn make_room(&mut self) {
+        let idle = self.streams.iter().filter(|(_, account)| account.outstanding == 0);
+        let mut idle: Vec<_> = idle.map(|(&stream, account)| (account.last, stream)).collect();
+        idle.sort_unstable();
+        for (_, stream) in idle.into_iter().take(MOST_STREAMS / 4) {
+            if let Some(account) = self.streams.remove(&stream) {
+                self.other_streams.add(&account.tally);
+            }
+        }
     }
 
     /// A launch has other SMs from now on.
@@ -558,7 +570,7 @@ mod tests {
             run(&mut accounts, stream, priority, time, time, time + 1);
         }
         let stats = accounts.stats(at(9999), [&busy].into_iter());
-        assert_eq!(stats.streams.len(), MOST_STREAMS);
+        assert!((MOST_STREAMS / 2..=MOST_STREAMS).contains(&stats.streams.len()));
         assert_eq!(stats.streams[0].stream, 0, "one that is not idle is kept");
         assert_eq!(stats.streams.last().map(|of| of.stream), Some(many), "and the last ones are");
         let known: u64 = stats.streams.iter().map(|of| of.launches.done).sum();

@@ -55,11 +55,6 @@ impl<M> Mail<'_, M> {
         }
         !self.taken.is_empty()
     }
-
-    /// Whether something has come since the last look. The next turn takes it in.
-    pub fn has_more(&self) -> bool {
-        !locked(self.inbox).messages.is_empty()
-    }
 }
 
 /// The core with its inbox. Every method that takes the baton calls `tell` without it.

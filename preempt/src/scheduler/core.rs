@@ -230,30 +230,14 @@ impl Turn for Core {
         // Never less than before: the policy's clock does not go back.
         let mut now = self.start.elapsed();
         self.take_reports(now);
-        let mut looks = 0;
+        let mut ahead = 0;
         loop {
-            let mut stream = None;
-            while let Some(message) = mail.next() {
-                self.news.happened = true;
-                if let Message::Submit(job) = &message {
-                    // What is behind something else in its stream cannot run yet, and that other one can.
-                    let is_behind = stream.replace(job.stream) == Some(job.stream);
-                    if is_behind && self.engine.is_unsettled(now) {
-                        self.decide(now);
-                    }
-                }
-                self.take_in(now, message);
-            }
-            // Whoever comes just now is better off before the decision than behind it.
-            if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
+            now = self.take_in_all(now, &mut mail);
+            self.decide(now);
+            // Those that have ended are looked at in the next turn, if somebody comes back for it.
+            if ahead == AT_ONCE && self.device.inner.backend.is_polled() {
                 break;
             }
-            looks += 1;
-            now = self.start.elapsed();
-        }
-        self.decide(now);
-        let mut ahead = 0;
-        while self.has_time(ahead, &mail) {
             self.engine.go_ahead(now, &mut self.actions);
             if self.actions.is_empty() {
                 break;
@@ -261,7 +245,9 @@ impl Turn for Core {
             ahead += 1;
             self.news.happened = true;
             self.act(now);
-            self.decide(now);
+            // Whoever came meanwhile waits for one launch and no more.
+            mail.look();
+            now = self.start.elapsed();
         }
         self.news.wake_changed = self.engine.wake() != wake;
         let is_busy = self.engine.is_busy();
@@ -347,11 +333,29 @@ impl Core {
         self.forecast.panic()
     }
 
-    /// Whether to queue a launch behind another one in this turn, after so many. Whoever comes meanwhile waits for no
-    /// more than one of them, and what has ended for no more than a few.
-    fn has_time(&self, ahead: usize, mail: &Mail<'_, Message>) -> bool {
-        // Nobody may come back for the rest, if nobody spins.
-        !self.device.inner.backend.is_polled() || ahead == 0 || ahead < AT_ONCE && !mail.has_more()
+    /// Takes in what has come; the time then.
+    fn take_in_all(&mut self, mut now: Duration, mail: &mut Mail<'_, Message>) -> Duration {
+        let mut looks = 0;
+        loop {
+            let mut stream = None;
+            while let Some(message) = mail.next() {
+                self.news.happened = true;
+                if let Message::Submit(job) = &message {
+                    // What is behind something else in its stream cannot run yet, and that other one can.
+                    let is_behind = stream.replace(job.stream) == Some(job.stream);
+                    if is_behind && self.engine.is_unsettled(now) {
+                        self.decide(now);
+                    }
+                }
+                self.take_in(now, message);
+            }
+            // Whoever comes just now is better off before the decision than behind it.
+            if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
+                return now;
+            }
+            looks += 1;
+            now = self.start.elapsed();
+        }
     }
 
     /// Asks the policy, if anything has changed, and acts on what it says.
