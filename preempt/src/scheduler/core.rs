@@ -14,7 +14,7 @@ use super::accounts::{Accounts, Entry};
 use super::baton::{Mail, Turn};
 use super::errand::Errand;
 use super::estimates::Estimates;
-use super::forecast::Forecast;
+use super::forecast::{Ended, Forecast};
 use super::handle::Completion;
 use super::lock;
 use super::opaque::OpaqueJob;
@@ -197,6 +197,8 @@ pub(super) struct Core {
     estimates: Estimates,
     /// How long launches are expected to take.
     forecast: Forecast,
+    /// Launches that ended, and that it has not learned from.
+    ended: Vec<Ended>,
     accounts: Accounts,
     /// Errands that were started.
     errands: Vec<(OpKey, Arc<Errand>)>,
@@ -232,8 +234,8 @@ impl Turn for Core {
         self.take_reports(now);
         let mut ahead = 0;
         loop {
-            now = self.take_in_all(now, &mut mail);
-            self.decide(now);
+            self.take_in_all(now, &mut mail);
+            now = self.decide();
             // Those that have ended are looked at in the next turn, if somebody comes back for it.
             if ahead == AT_ONCE && self.device.inner.backend.is_polled() {
                 break;
@@ -245,7 +247,7 @@ impl Turn for Core {
             ahead += 1;
             self.news.happened = true;
             self.act(now);
-            // Whoever came meanwhile waits for one launch and no more.
+            // Whoever came meanwhile has waited for one launch, and waits for no more.
             mail.look();
             now = self.start.elapsed();
         }
@@ -288,6 +290,7 @@ impl Core {
             cohorts: Vec::new(),
             estimates: Estimates::default(),
             forecast: Forecast::new(predictor),
+            ended: Vec::new(),
             accounts: Accounts::new(device.properties().sms, trace),
             device,
             errands: Vec::new(),
@@ -333,8 +336,8 @@ impl Core {
         self.forecast.panic()
     }
 
-    /// Takes in what has come; the time then.
-    fn take_in_all(&mut self, mut now: Duration, mail: &mut Mail<'_, Message>) -> Duration {
+    /// Takes in what has come.
+    fn take_in_all(&mut self, mut now: Duration, mail: &mut Mail<'_, Message>) {
         let mut looks = 0;
         loop {
             let mut stream = None;
@@ -344,29 +347,31 @@ impl Core {
                     // What is behind something else in its stream cannot run yet, and that other one can.
                     let is_behind = stream.replace(job.stream) == Some(job.stream);
                     if is_behind && self.engine.is_unsettled(now) {
-                        self.decide(now);
+                        now = self.decide();
                     }
                 }
                 self.take_in(now, message);
             }
             // Whoever comes just now is better off before the decision than behind it.
             if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
-                return now;
+                return;
             }
             looks += 1;
             now = self.start.elapsed();
         }
     }
 
-    /// Asks the policy, if anything has changed, and acts on what it says.
-    fn decide(&mut self, now: Duration) {
+    /// Asks the policy, if anything has changed, and acts on what it says; the time when it was asked.
+    fn decide(&mut self) -> Duration {
+        // Whatever is launched begins now, and not when the turn did.
+        let now = self.start.elapsed();
         loop {
             // What goes wrong on the way may give the policy more to decide, and an errand that was started may be
             // over already.
             self.end_errands(now);
             self.settle(now);
             if self.actions.is_empty() {
-                break;
+                return now;
             }
             self.act(now);
         }

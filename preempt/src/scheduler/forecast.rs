@@ -26,6 +26,16 @@ pub(super) struct Forecast {
     yields: FxHashMap<usize, Mean>,
 }
 
+/// A launch that is done.
+pub(super) struct Ended {
+    pub stream: u32,
+    pub launch: Features<'static>,
+    /// How long it took with all the SMs that it can use, as far as was seen.
+    pub took: Duration,
+    /// Whether its blocks had to wait for others to leave, so that it took less than that.
+    pub waited: bool,
+}
+
 /// A mean of times, in seconds.
 #[derive(Clone, Copy, Default)]
 struct Mean {
@@ -74,9 +84,34 @@ impl Forecast {
         took.map(|took| took.min(LONGEST))
     }
 
-    /// How long a launch took.
-    pub fn finished(&mut self, launch: &Features<'_>, took: Duration) {
-        self.ask(|predictor| predictor.finished(launch, took));
+    /// Learns from launches that were found to be done at the same time; takes them out.
+    pub fn learn(&mut self, ended: &mut Vec<Ended>) {
+        ended.sort_by_key(|ended| ended.stream);
+        for chain in ended.chunk_by(|a, b| a.stream == b.stream) {
+            self.learn_chain(chain);
+        }
+        ended.clear();
+    }
+
+    /// Learns from launches of one stream. When one was done and the next one began was not seen, so that the first one
+    /// seems to have taken all the time: each gets a share, as large as it was expected to take.
+    fn learn_chain(&mut self, chain: &[Ended]) {
+        let took: Duration = chain.iter().map(|ended| ended.took).sum();
+        if took.is_zero() {
+            return;
+        }
+        let all: Option<Duration> = chain.iter().map(|ended| self.predict(&ended.launch)).sum();
+        for Ended { launch, waited, .. } in chain {
+            let predicted = self.predict(launch);
+            let share = match (predicted, all.filter(|all| !all.is_zero())) {
+                (Some(predicted), Some(all)) => predicted.div_duration_f64(all),
+                _ => 1.0 / chain.len() as f64,
+            };
+            let took = took.mul_f64(share);
+            if !(*waited && predicted.is_some_and(|predicted| predicted <= took)) {
+                self.ask(|predictor| predictor.finished(launch, took));
+            }
+        }
     }
 
     fn ask<R>(&mut self, question: impl FnOnce(&mut dyn Predictor) -> R) -> Option<R> {

@@ -65,6 +65,7 @@ impl Core {
                 self.actions = actions;
             }
         }
+        self.forecast.learn(&mut self.ended);
     }
 
     /// Starts what is no launch.

@@ -7,6 +7,7 @@ use preempt_device::abi::Signal;
 use super::{Core, InWork, Job, Work};
 use crate::engine::{LaneIndex, LaunchReport, OpKey, Outcome};
 use crate::scheduler::accounts::{Entry, Stats};
+use crate::scheduler::forecast::Ended;
 use crate::scheduler::trace::Trace;
 
 impl Core {
@@ -57,10 +58,10 @@ impl Core {
         }
     }
 
-    /// Enters the end of a launch, and tells the predictor how long it took, where that is known.
+    /// Enters the end of a launch, and how long it took, where that is known, for the predictor.
     pub(super) fn learn(&mut self, now: Duration, op: OpKey, outcome: Outcome) {
         let Some(InWork {
-            job: Job { work: Work::Launch { grid, spec, .. }, .. },
+            job: job @ Job { work: Work::Launch { grid, spec, .. }, .. },
             waited,
             entry: Some(entry),
             ..
@@ -73,18 +74,14 @@ impl Core {
                 // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were
                 // all that it can use, from its start to its end.
                 let is_whole = !native || own_time >= done.saturating_sub(started);
-                (is_whole && !own_time.is_zero()).then_some(own_time)
+                is_whole.then_some(own_time)
             }
             _ => None,
         };
         self.accounts.finished(now, entry, outcome, took);
         if let Some(took) = took {
-            let launch = grid.features(spec.tasks);
-            // SMs that it took from others were its own before it could run there, so it took less than that.
-            let is_known = |predicted: Duration| *waited && predicted <= took;
-            if !self.forecast.predict(&launch).is_some_and(is_known) {
-                self.forecast.finished(&launch, took);
-            }
+            let (stream, launch) = (job.stream, grid.features(spec.tasks));
+            self.ended.push(Ended { stream, launch, took, waited: *waited });
         }
     }
 }
