@@ -499,8 +499,10 @@ impl Core {
             }
         }
         self.reports = reports;
+        // The last one of a chain first: then those before it have ended when their turn comes, and what they had goes to
+        // the one behind them as a whole, however few SMs one in between can use.
         for (Out { order: CohortOrder { op, slot, after, .. }, launched, told, .. }, posted) in
-            out.drain(..)
+            out.drain(..).rev()
         {
             if let Some(InWork {
                 job: Job { work: Work::Launch { grid, spec, preemption, .. }, .. },
