@@ -62,12 +62,11 @@ impl Lanes {
         lane.map(|lane| lane as LaneIndex)
     }
 
-    /// Puts a cohort into a lane, behind what is there. The word in its parameter.
-    pub fn enter(&mut self, lane: LaneIndex, op: OpKey, slot: usize) -> Signal {
+    /// Puts a cohort into a lane, behind what is there. The word in its parameter, which grants `range` if the lane was
+    /// free.
+    pub fn enter(&mut self, lane: LaneIndex, op: OpKey, slot: usize, range: SmRange) -> Signal {
         if self.is_free(lane) {
-            // The range excludes and does not place, and there is room for exactly these blocks;
-            // one that was told a range and came to lie outside would be lost.
-            self.signal(lane, SmRange::ALL);
+            self.signal(lane, range);
         }
         let lane = &mut self.all[lane as usize];
         lane.cohorts.push_back((op, slot));

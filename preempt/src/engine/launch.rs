@@ -189,6 +189,19 @@ impl Launch {
         sms.saturating_mul(blocks_per_sm) - less
     }
 
+    /// Whether blocks that are to keep to a part of the device may be as many as all of it has room for: the hardware
+    /// spreads blocks over all SMs, and with only as many as that part has room for, many would come to lie outside. Those
+    /// would be beside the blocks of others, who have these SMs to themselves as far as anybody knows, and may take
+    /// twenty times as long there.
+    ///
+    /// There have to be more block-tasks than blocks: otherwise each block that stays does one, and none does those of
+    /// the others.
+    pub fn crowds(&self, range: SmRange, sms: u32) -> bool {
+        !self.spec.native
+            && ledger::count(range, sms) < sms
+            && self.remaining() > self.room(sms, true)
+    }
+
     /// The SMs that the rest can fill.
     pub fn need(&self, sms: u32) -> u32 {
         self.remaining().div_ceil(self.spec.blocks_per_sm).clamp(1, sms)

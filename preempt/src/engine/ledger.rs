@@ -157,6 +157,12 @@ impl Ledger {
         parts(range, self.sms()).into_iter().any(|part| self.taken.first(part).is_some())
     }
 
+    /// Whether anybody has SMs outside of this range.
+    pub fn has_others(&self, range: SmRange) -> bool {
+        let outside = |&(sm, _): &(u32, _)| !range.contains(sm);
+        (0..).zip(&self.owners).filter(outside).any(|(_, owner)| owner.is_some())
+    }
+
     /// Blocks were launched for a launch's SMs.
     pub fn cover(&mut self, range: SmRange) {
         for part in parts(range, self.sms()) {

@@ -109,6 +109,7 @@ impl Engine {
 
     /// Launches blocks for the SMs of a launch that have none yet.
     fn cover(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
+        let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let range = launch.range;
         let uncovered = self.ledger.uncovered(range);
@@ -127,31 +128,38 @@ impl Engine {
             self.short_of_lanes = true;
             return;
         };
+        // The range excludes and does not place. Where there is room for exactly these blocks, one that was told a
+        // range and came to lie outside would be lost.
         let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
+        let (keeps_to, room) = match launch.crowds(range, sms) && self.ledger.has_others(range) {
+            true if !self.ledger.has_taken(range) => (range, launch.room(sms, true)),
+            _ => (SmRange::ALL, room),
+        };
         let blocks = room.min(launch.remaining() - there);
         self.ledger.cover(range);
-        self.put(key, slot, lane, blocks, None, actions);
+        self.put(key, (slot, lane), blocks, keeps_to, None, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
         }
         self.go_on_behind(lane);
     }
 
-    /// Puts a cohort into a lane.
+    /// Puts a cohort into a lane; into a free one with the SMs that its blocks may use.
     fn put(
         &mut self,
         key: OpKey,
-        slot: usize,
-        lane: LaneIndex,
+        (slot, lane): (usize, LaneIndex),
         blocks: u32,
+        keeps_to: SmRange,
         after: Option<After>,
         actions: &mut Vec<Action>,
     ) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
-        // A cohort behind another launch may have to leave at once, and would leave all those tasks behind.
-        let hands = if after.is_none() { blocks } else { 0 };
+        // Blocks behind another launch, or outside of their range, have to leave at once, and would leave those tasks
+        // behind.
+        let hands = if after.is_none() && keeps_to == SmRange::ALL { blocks } else { 0 };
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
         launch.cohort_in(slot, lane, blocks);
@@ -162,7 +170,7 @@ impl Engine {
             slot: slot as u8,
             ticket: self.controls.ticket(control.control, slot),
             left: self.controls.left(control.control, slot),
-            signal: self.lanes.enter(lane, key, slot),
+            signal: self.lanes.enter(lane, key, slot, keeps_to),
             native: launch.spec.native,
             blocks,
             workers: sms.saturating_mul(launch.spec.blocks_per_sm),
@@ -253,9 +261,12 @@ impl Engine {
         let wanted = launch.need(sms).min(room);
         // All of it: the one behind this one may fill more than this one does.
         launch.bequest = range;
-        let room = launch.room(wanted, range.contains(sms - 1));
+        let room = match launch.crowds(self.lanes.range(lane), sms) {
+            true => launch.room(sms, true),
+            false => launch.room(wanted, range.contains(sms - 1)),
+        };
         let blocks = room.min(launch.remaining());
-        self.put(next, 0, lane, blocks, Some(after), actions);
+        self.put(next, (0, lane), blocks, SmRange::ALL, Some(after), actions);
         true
     }
 

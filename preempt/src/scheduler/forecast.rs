@@ -240,6 +240,36 @@ mod tests {
     }
 
     #[test]
+    fn launches_that_were_seen_to_end_together_share_the_time() {
+        let us = Duration::from_micros;
+        let launch = |grid| {
+            let (module, kernel) = ("kernels", "layer");
+            Features { module, kernel, grid, block: 32, input_bytes: 0, shared_bytes: 0 }
+        };
+        let ended = |stream, grid, took: u64| Ended {
+            stream,
+            launch: launch(grid),
+            took: us(took),
+            waited: false,
+        };
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
+        let known = |forecast: &mut Forecast| [1, 2, 3].map(|grid| forecast.predict(&launch(grid)));
+        let mut all = vec![ended(7, 1, 40), ended(8, 3, 900), ended(7, 2, 0)];
+        forecast.learn(&mut all);
+        assert!(all.is_empty());
+        assert_eq!(known(&mut forecast), [20, 20, 900].map(|time| Some(us(time))), "equal shares");
+        // Seen to end one by one, they say more.
+        for _ in 0..100 {
+            forecast.learn(&mut vec![ended(7, 1, 10)]);
+            forecast.learn(&mut vec![ended(7, 2, 30)]);
+        }
+        forecast.learn(&mut vec![ended(7, 1, 60), ended(7, 2, 0)]);
+        let [first, second, _] = known(&mut forecast).map(|time| time.expect("known").as_micros());
+        assert!((11..20).contains(&first) && (33..60).contains(&second), "{first} {second}");
+        assert!(second.abs_diff(3 * first) <= 3, "as they were expected: {first} {second}");
+    }
+
+    #[test]
     fn the_second_launch_of_a_kernel_has_a_prediction() {
         let (_scheduler, seen) = three(|builder| builder);
         assert_eq!(seen.len(), 3);

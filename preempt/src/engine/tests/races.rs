@@ -190,6 +190,11 @@ fn a_small_launch_leaves_the_rest_of_the_device_to_others() {
     let owners = world.engine.ledger.owners();
     let count = |op| owners.iter().filter(|owner| **owner == Some(LaunchId(op))).count();
     assert_eq!((count(small), count(other)), (1, 3));
+    let order = |op| world.cohorts.iter().map(|cohort| cohort.order).find(|order| order.op == op);
+    let other = order(other).expect("on the device");
+    let is_its = |sm| owners[sm] == Some(LaunchId(other.op));
+    assert!((0..4).all(|sm| other.signal.range().contains(sm as u32) == is_its(sm)));
+    assert_eq!((other.blocks, other.handed), (4, 0), "those outside of its SMs leave at once");
     world.run_out();
 }
 

@@ -348,7 +348,9 @@ impl World {
             let left = self.left.get(&(control, order.slot));
             assert_eq!(left.copied().unwrap_or(0), order.left, "what is in the slot's word");
         }
-        let hands = if order.after.is_none() { order.blocks } else { 0 };
+        let keeps_to = order.signal.range();
+        let hands =
+            if order.after.is_none() && keeps_to == SmRange::ALL { order.blocks } else { 0 };
         let before = self.op(order.op).handed.replace(order.handed);
         // All cohorts of a launch count claims from the same task, and one at most has those before it.
         assert_eq!(order.handed, before.unwrap_or(hands));
@@ -366,7 +368,16 @@ impl World {
                     let has = owners.iter().filter(own).count() as u32;
                     let less = owners.iter().skip(self.sms as usize - 1).filter(own).count() as u32
                         * (self.blocks_per_sm - self.on_last_sm);
-                    let room = has * self.blocks_per_sm - less;
+                    let mut room = has * self.blocks_per_sm - less;
+                    if keeps_to != SmRange::ALL {
+                        let is_in = |sm| keeps_to.contains(sm);
+                        assert!(
+                            has < self.sms
+                                && (0..self.sms).all(|sm| is_in(sm)
+                                    == (owners[sm as usize] == Some(LaunchId(order.op))))
+                        );
+                        room = (self.sms - 1) * self.blocks_per_sm + self.on_last_sm;
+                    }
                     let ModelOp { tasks, done, .. } = *self.op(order.op);
                     assert_eq!(order.blocks, room.min(tasks - done), "as many as have room");
                 }
