@@ -46,6 +46,11 @@ impl<M> Mail<'_, M> {
         self.taken.pop_front()
     }
 
+    /// What comes after that, as far as it had come by the last look.
+    pub fn coming(&self) -> impl Iterator<Item = &M> {
+        self.taken.iter()
+    }
+
     /// Looks into the inbox; whether there is a next message now.
     pub fn look(&mut self) -> bool {
         let mut inbox = locked(self.inbox);

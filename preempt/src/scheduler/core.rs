@@ -29,6 +29,8 @@ use crate::sync::{Condvar, Instant, Mutex};
 
 mod acts;
 mod notes;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
 
 /// What other threads ask of the core.
 #[derive(Debug)]
@@ -155,6 +157,10 @@ const AT_ONCE: usize = 4;
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;
 
+/// How many messages of a stream are taken in before what they are about starts, if somebody else waits behind them:
+/// that takes as long as it takes to make a launch that should not have been made leave.
+const FEW: usize = 16;
+
 /// A cohort on the device.
 #[derive(Clone, Copy)]
 struct Out {
@@ -267,6 +273,13 @@ impl Turn for Core {
     }
 }
 
+/// Whether anybody but this stream is among those who have come, up to a few.
+fn others_wait(mail: &mut Mail<'_, Message>, stream: u32) -> bool {
+    let is_other =
+        |message: &Message| !matches!(message, Message::Submit(job) if job.stream == stream);
+    mail.look() && mail.coming().take(FEW).any(is_other)
+}
+
 impl Core {
     pub fn new(
         device: Device,
@@ -346,7 +359,8 @@ impl Core {
                 if let Message::Submit(job) = &message {
                     // What is behind something else in its stream cannot run yet, and that other one can.
                     let is_behind = stream.replace(job.stream) == Some(job.stream);
-                    if is_behind && self.engine.is_unsettled(now) {
+                    if is_behind && self.engine.is_unsettled(now) && !others_wait(mail, job.stream)
+                    {
                         now = self.decide();
                     }
                 }
@@ -535,79 +549,5 @@ impl Core {
         });
         // None was started meanwhile: that comes of actions.
         self.errands = errands;
-    }
-}
-
-#[cfg(all(test, not(shuttle)))]
-mod tests {
-    use std::sync::{Arc, Mutex, OnceLock};
-    use std::time::Duration;
-
-    use preempt_device::prelude::*;
-
-    use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
-    use crate::predict::{Features, Predictor};
-    use crate::{Call, Device, LaunchId, Scheduler, Stream};
-
-    #[preemptible(block = 32)]
-    fn nothing(_x: &[u32]) {}
-
-    type Log = Arc<Mutex<Vec<String>>>;
-
-    /// Notes when it is asked, and of how many launches it knows.
-    struct Notes(Fifo, Log, usize);
-
-    impl Policy for Notes {
-        fn name(&self) -> &str {
-            "notes"
-        }
-        fn arrived(&mut self, now: Duration, launch: Arrival) {
-            self.2 += 1;
-            self.0.arrived(now, launch);
-        }
-        fn departed(&mut self, now: Duration, launch: LaunchId) {
-            self.2 -= 1;
-            self.0.departed(now, launch);
-        }
-        fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-            self.1.lock().expect("no panic").push(format!("plan for {}", self.2));
-            self.0.assign(now, device, plan);
-        }
-    }
-
-    /// Submits others when the core asks about the first launch.
-    struct Submits(Log, Arc<OnceLock<(Stream, [Call; 2])>>);
-
-    impl Predictor for Submits {
-        fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
-            self.0.lock().expect("no panic").push(format!("{} tasks", launch.grid));
-            if launch.grid == 1 {
-                let (stream, calls) = self.1.get().expect("set");
-                for call in calls {
-                    drop(stream.launch(call.clone()).expect("accepted"));
-                }
-            }
-            None
-        }
-        fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
-    }
-
-    #[test]
-    fn who_comes_during_a_turn_is_decided_about_with_the_others() {
-        let (log, others) = (Log::default(), Arc::new(OnceLock::new()));
-        let scheduler = Scheduler::builder()
-            .device(Device::cpu(2, 1).expect("a device"))
-            .policy(Notes(Fifo::new(), log.clone(), 0))
-            .predictor(Submits(log.clone(), others.clone()))
-            .build()
-            .expect("a scheduler");
-        let x = scheduler.zeroed::<u32>(1).expect("memory");
-        let call = |grid: u32| nothing(&x).grid(grid);
-        assert!(others.set((scheduler.stream(0), [call(2), call(3)])).is_ok());
-        scheduler.stream(0).launch(call(1)).expect("accepted").wait().expect("done");
-        scheduler.synchronize().expect("done");
-        let log = log.lock().expect("no panic");
-        // The third one is behind the second one, which need not wait for it.
-        assert_eq!(log[..4], ["1 tasks", "2 tasks", "plan for 2", "3 tasks"], "{log:?}");
     }
 }

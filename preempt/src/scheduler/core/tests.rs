@@ -1,0 +1,81 @@
+//! What a turn decides about, and when.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use preempt_device::prelude::*;
+
+use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
+use crate::predict::{Features, Predictor};
+use crate::{Call, Device, LaunchId, Scheduler, Stream};
+
+#[preemptible(block = 32)]
+fn nothing(_x: &[u32]) {}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// Notes when it is asked, and of how many launches it knows.
+struct Notes(Fifo, Log, usize);
+
+impl Policy for Notes {
+    fn name(&self) -> &str {
+        "notes"
+    }
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.2 += 1;
+        self.0.arrived(now, launch);
+    }
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.2 -= 1;
+        self.0.departed(now, launch);
+    }
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.1.lock().expect("no panic").push(format!("plan for {}", self.2));
+        self.0.assign(now, device, plan);
+    }
+}
+
+/// Submits others when the core asks about the first launch.
+struct Submits(Log, Arc<OnceLock<Vec<(Stream, Call)>>>);
+
+impl Predictor for Submits {
+    fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+        self.0.lock().expect("no panic").push(format!("{} tasks", launch.grid));
+        if launch.grid == 1 {
+            for (stream, call) in self.1.get().expect("set") {
+                drop(stream.launch(call.clone()).expect("accepted"));
+            }
+        }
+        None
+    }
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+/// What is asked, when launches come during the turn of another one: of these streams, with 2, 3, ... block-tasks.
+fn asked(streams: &[usize]) -> Vec<String> {
+    let (log, others) = (Log::default(), Arc::new(OnceLock::new()));
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu(2, 1).expect("a device"))
+        .policy(Notes(Fifo::new(), log.clone(), 0))
+        .predictor(Submits(log.clone(), others.clone()))
+        .build()
+        .expect("a scheduler");
+    let x = scheduler.zeroed::<u32>(1).expect("memory");
+    let call = |grid: u32| nothing(&x).grid(grid);
+    let of = [scheduler.stream(0), scheduler.stream(0)];
+    let later = streams.iter().zip(2..).map(|(&stream, grid)| (of[stream].clone(), call(grid)));
+    assert!(others.set(later.collect()).is_ok());
+    scheduler.stream(0).launch(call(1)).expect("accepted").wait().expect("done");
+    scheduler.synchronize().expect("done");
+    let log = log.lock().expect("no panic");
+    log[..streams.len() + 2].to_vec()
+}
+
+#[test]
+fn who_comes_during_a_turn_is_decided_about_with_the_others() {
+    assert_eq!(asked(&[0]), ["1 tasks", "2 tasks", "plan for 2"]);
+    // The third one is behind the second one, which need not wait for it,
+    assert_eq!(asked(&[0, 0]), ["1 tasks", "2 tasks", "plan for 2", "3 tasks"]);
+    // unless there is somebody else, who may be more urgent.
+    assert_eq!(asked(&[0, 0, 1]), ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"]);
+}
