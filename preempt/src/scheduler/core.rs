@@ -240,8 +240,8 @@ impl Turn for Core {
         self.take_reports(now);
         let mut ahead = 0;
         loop {
-            self.take_in_all(now, &mut mail);
-            now = self.decide();
+            now = self.take_in_all(now, &mut mail);
+            self.decide(now);
             // Those that have ended are looked at in the next turn, if somebody comes back for it.
             if ahead == AT_ONCE && self.device.inner.backend.is_polled() {
                 break;
@@ -349,8 +349,8 @@ impl Core {
         self.forecast.panic()
     }
 
-    /// Takes in what has come.
-    fn take_in_all(&mut self, mut now: Duration, mail: &mut Mail<'_, Message>) {
+    /// Takes in what has come; the time then.
+    fn take_in_all(&mut self, mut now: Duration, mail: &mut Mail<'_, Message>) -> Duration {
         let mut looks = 0;
         loop {
             let mut stream = None;
@@ -361,31 +361,31 @@ impl Core {
                     let is_behind = stream.replace(job.stream) == Some(job.stream);
                     if is_behind && self.engine.is_unsettled(now) && !others_wait(mail, job.stream)
                     {
-                        now = self.decide();
+                        self.decide(now);
+                        now = self.start.elapsed();
                     }
                 }
                 self.take_in(now, message);
             }
             // Whoever comes just now is better off before the decision than behind it.
             if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
-                return;
+                return now;
             }
             looks += 1;
             now = self.start.elapsed();
         }
     }
 
-    /// Asks the policy, if anything has changed, and acts on what it says; the time when it was asked.
-    fn decide(&mut self) -> Duration {
-        // Whatever is launched begins now, and not when the turn did.
-        let now = self.start.elapsed();
+    /// Asks the policy, if anything has changed, and acts on what it says. What ended was taken in at the same time: so
+    /// SMs go from one launch to the next, and for no time belong to nobody.
+    fn decide(&mut self, now: Duration) {
         loop {
             // What goes wrong on the way may give the policy more to decide, and an errand that was started may be
             // over already.
             self.end_errands(now);
             self.settle(now);
             if self.actions.is_empty() {
-                return now;
+                break;
             }
             self.act(now);
         }

@@ -79,3 +79,22 @@ fn who_comes_during_a_turn_is_decided_about_with_the_others() {
     // unless there is somebody else, who may be more urgent.
     assert_eq!(asked(&[0, 0, 1]), ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"]);
 }
+
+#[test]
+fn sms_go_from_one_launch_to_the_next_without_a_gap() {
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu(1, 1).expect("a device"))
+        .policy(Fifo::new())
+        .build()
+        .expect("a scheduler");
+    let x = scheduler.zeroed::<u32>(1).expect("memory");
+    let streams = [scheduler.stream(0), scheduler.stream(0)];
+    let launch = |stream: &Stream| stream.launch(nothing(&x).grid(100)).expect("accepted");
+    // The second one waits, since there is one SM.
+    let handles: Vec<_> = (0..20).map(|at| launch(&streams[at % 2])).collect();
+    let reports: Vec<_> = handles.into_iter().map(|handle| handle.wait().expect("done")).collect();
+    for (before, after) in reports.iter().zip(&reports[1..]) {
+        let is_next = after.ready < before.done;
+        assert!(!is_next || after.started <= before.done, "{before:?} {after:?}");
+    }
+}
