@@ -372,7 +372,6 @@ impl Core {
                 return now;
             }
             looks += 1;
-            now = self.start.elapsed();
         }
     }
 
