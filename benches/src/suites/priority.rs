@@ -134,17 +134,19 @@ impl Pair {
 
 fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
     let figure_8 = || pairs.iter().filter(|pair| pair.delay == 0.0);
+    let mid_run = || pairs.iter().filter(|pair| pair.delay > 0.0 && pair.delay < 1.0);
     let ours = |pair: &Pair| pair.urgent(BEST);
     let preemptible: Vec<f64> =
         figure_8().filter_map(|pair| pair.speedup(pair.urgent(Arm::Ours(HPF)))).collect();
-    let speedups: Vec<f64> = figure_8().filter_map(|pair| pair.speedup(ours(pair))).collect();
-    let ceilings: Vec<f64> =
-        figure_8().filter_map(|pair| pair.speedup(Some(pair.ceiling))).collect();
-    let by_priority = || {
-        figure_8()
-            .map(|pair| ratio(pair.urgent(Arm::StreamPriorities)?, ours(pair)?))
-            .collect::<Vec<_>>()
-    };
+    let speedup = |pair: &Pair| pair.speedup(ours(pair));
+    let ceiling = |pair: &Pair| pair.speedup(Some(pair.ceiling));
+    let speedups: Vec<f64> = figure_8().filter_map(speedup).collect();
+    let ceilings: Vec<f64> = figure_8().filter_map(ceiling).collect();
+    let mid_run_means = [
+        mean(&mid_run().filter_map(speedup).collect::<Vec<_>>()),
+        mean(&mid_run().filter_map(ceiling).collect::<Vec<_>>()),
+    ];
+    let by_priority = |pair: &Pair| ratio(pair.urgent(Arm::StreamPriorities)?, ours(pair)?);
     let mean_speedup = mean(&speedups);
     let summary = with_tally(
         json!({
@@ -155,8 +157,10 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
             "mean_ceiling": mean(&ceilings),
             "best_ceiling": ceilings.iter().copied().reduce(f64::max),
             "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
-            "worst_vs_stream_priority": by_priority().into_iter().flatten().reduce(f64::min),
-            "mean_vs_stream_priority": geometric_mean(by_priority().into_iter()),
+            "worst_vs_stream_priority": figure_8().filter_map(by_priority).reduce(f64::min),
+            "mean_vs_stream_priority": geometric_mean(figure_8().map(by_priority)),
+            "mid_run_over_ceiling": mid_run_means[0].zip(mid_run_means[1]).map(|(ours, best)| ours / best),
+            "mid_run_vs_stream_priority": geometric_mean(mid_run().map(by_priority)),
         }),
         &tally,
     );
