@@ -101,6 +101,13 @@ impl Lanes {
         self.all[lane as usize].range
     }
 
+    /// The first cohort in each lane that has any.
+    pub fn heads(&self) -> impl Iterator<Item = (LaneIndex, OpKey, usize)> {
+        let head =
+            |(lane, of): (LaneIndex, &Lane)| of.cohorts.front().map(|&(op, slot)| (lane, op, slot));
+        (0..).zip(&self.all).filter_map(head)
+    }
+
     /// How many cohorts are behind the first one.
     pub fn waiting(&self, lane: LaneIndex) -> usize {
         self.all[lane as usize].cohorts.len().saturating_sub(1)

@@ -119,6 +119,8 @@ pub(super) struct Launch {
     pub planned: u64,
     /// Whether a cohort came out of the device.
     pub ran: bool,
+    /// Whether a cohort that was to keep to its SMs left them with work to do: blocks of others lie there.
+    pub spilled: bool,
     /// Whether there was a cohort that could run at once.
     started: bool,
     /// Until when the report's times on SMs count; and, when the last block was out, what its own time was and how
@@ -151,6 +153,7 @@ impl Launch {
             arrival: None,
             planned: 0,
             ran: false,
+            spilled: false,
             started: false,
             counted: Duration::ZERO,
             own_time_out: Duration::ZERO,
@@ -189,17 +192,11 @@ impl Launch {
         sms.saturating_mul(blocks_per_sm) - less
     }
 
-    /// Whether blocks that are to keep to a part of the device may be as many as all of it has room for: the hardware
-    /// spreads blocks over all SMs, and with only as many as that part has room for, many would come to lie outside. Those
-    /// would be beside the blocks of others, who have these SMs to themselves as far as anybody knows, and may take
-    /// twenty times as long there.
-    ///
-    /// There have to be more block-tasks than blocks: otherwise each block that stays does one, and none does those of
-    /// the others.
-    pub fn crowds(&self, range: SmRange, sms: u32) -> bool {
-        !self.spec.native
-            && ledger::count(range, sms) < sms
-            && self.remaining() > self.room(sms, true)
+    /// Whether there are more block-tasks than the whole device holds blocks: so there can be blocks to spare, which
+    /// leave at once where they come to lie outside of the launch's SMs. (Otherwise each block does one, and none does
+    /// those of the ones that left.)
+    pub fn crowds(&self, sms: u32) -> bool {
+        !self.spec.native && self.remaining() > self.room(sms, true)
     }
 
     /// The SMs that the rest can fill.
@@ -300,7 +297,7 @@ impl Launch {
         self.tasks_out = self.report.tasks;
     }
 
-    /// Blocks on the device that nobody has told to leave any SM: they stay while there are block-tasks.
+    /// Blocks on the device that may be on any SM: they stay while there are block-tasks.
     pub fn blocks_that_stay(&self, lanes: &Lanes) -> u32 {
         let stay = |cohort: &&OnDevice| lanes.range(cohort.lane) == SmRange::ALL;
         self.cohorts.iter().flatten().filter(stay).map(|cohort| cohort.blocks).sum()

@@ -404,10 +404,10 @@ impl Engine {
                 launch.set_range(now, bequest, self.ledger.sms());
                 self.finish(now, key, outcome, actions);
             } else if op.verdict.is_none() {
-                let is_out = launch.is_out();
+                // Behind the one before it.
+                let has_begun = !launch.is_out() || launch.report().tasks > 0;
                 let Some(arrival) = arrival(key, op) else { continue };
-                // One with blocks on the device runs already.
-                if is_out && !self.admits(now, &arrival) {
+                if !has_begun && !self.admits(now, &arrival) {
                     self.finish(now, key, Outcome::NotAdmitted, actions);
                     continue;
                 }
@@ -443,6 +443,9 @@ impl Engine {
             self.controls.depart(used.control, slot.into(), cohort.blocks, posted.done);
         }
         let Some(lane) = launch.cohort_out(slot.into(), posted.unwrap_or_default()) else { return };
+        let keeps_to = self.lanes.range(lane);
+        launch.spilled |=
+            keeps_to != SmRange::ALL && keeps_to == launch.range && launch.remaining() > 0;
         self.lanes.leave(lane, key, slot.into());
         if self.lanes.is_free(lane) {
             self.unsettled |= std::mem::take(&mut self.short_of_lanes);

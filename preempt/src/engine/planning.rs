@@ -23,6 +23,14 @@ const WORTH_A_YIELD: u32 = 3;
 /// How far that looks.
 const LOOK_AHEAD: usize = 4;
 
+/// Where a cohort goes.
+enum Place {
+    /// Into a free lane, with the SMs that its blocks may use.
+    Free { keeps_to: SmRange },
+    /// Behind another launch, with what the lane may use.
+    Behind(After),
+}
+
 /// A policy that wants to be asked again at once, again and again, would leave no time for anything else.
 const SHORTEST_WAIT: Duration = Duration::from_micros(10);
 
@@ -124,42 +132,74 @@ impl Engine {
         }
         // Without a free slot or lane the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else { return };
-        let Some(lane) = self.lanes.free(self.ledger.has_taken(range)) else {
+        let has_taken = self.ledger.has_taken(range);
+        let Some(lane) = self.lanes.free(has_taken) else {
             self.short_of_lanes = true;
             return;
         };
-        // The range excludes and does not place. Where there is room for exactly these blocks, one that was told a
-        // range and came to lie outside would be lost.
-        let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
-        let (keeps_to, room) = match launch.crowds(range, sms) && self.ledger.has_others(range) {
-            true if !self.ledger.has_taken(range) => (range, launch.room(sms, true)),
-            _ => (SmRange::ALL, room),
-        };
+        let mut room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
+        // The hardware spreads blocks over all SMs, also those that others have to themselves as far as anybody knows,
+        // and blocks that share an SM may take twenty times as long. A word that grants the launch's SMs alone keeps it
+        // from that, but excludes and does not place: it takes blocks to spare. Where blocks have yet to leave, those
+        // would be gone before there is room; and where this failed, others lie on its SMs.
+        let is_apart = launch.crowds(sms)
+            && launch.is_out()
+            && !(has_taken || launch.spilled)
+            && self.ledger.has_others(range);
+        let mut keeps_to = SmRange::ALL;
+        if is_apart {
+            let spare = self.blocks_outside(key, range, None);
+            if spare > 0 {
+                (keeps_to, room) = (range, room + spare);
+            }
+        }
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let blocks = room.min(launch.remaining() - there);
         self.ledger.cover(range);
-        self.put(key, (slot, lane), blocks, keeps_to, None, actions);
+        self.put(key, (slot, lane), blocks, Place::Free { keeps_to }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
         }
         self.go_on_behind(lane);
     }
 
-    /// Puts a cohort into a lane; into a free one with the SMs that its blocks may use.
+    /// How many blocks of a launch find room outside of a range, beside the cohorts that are at the head of other lanes.
+    fn blocks_outside(&self, key: OpKey, range: SmRange, lane: Option<LaneIndex>) -> u32 {
+        let sms = self.ledger.sms();
+        let mut free = f64::from(sms - ledger::count(range, sms));
+        for (head, op, slot) in self.lanes.heads().filter(|&(head, ..)| Some(head) != lane) {
+            let Some(Op { launch: Some(other), .. }) = self.ops.get(op) else { continue };
+            let Some(cohort) = &other.cohorts[slot] else { continue };
+            // Those to spare have left.
+            let most = match self.lanes.range(head) {
+                SmRange::ALL | SmRange::EMPTY => cohort.blocks,
+                part => other.room(ledger::count(part, sms), false),
+            };
+            free -= f64::from(cohort.blocks.min(most)) / f64::from(other.spec.blocks_per_sm);
+        }
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return 0 };
+        (free.max(0.0) * f64::from(launch.spec.blocks_per_sm)) as u32
+    }
+
+    /// Puts a cohort into a lane.
     fn put(
         &mut self,
         key: OpKey,
         (slot, lane): (usize, LaneIndex),
         blocks: u32,
-        keeps_to: SmRange,
-        after: Option<After>,
+        place: Place,
         actions: &mut Vec<Action>,
     ) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
-        // Blocks behind another launch, or outside of their range, have to leave at once, and would leave those tasks
-        // behind.
-        let hands = if after.is_none() && keeps_to == SmRange::ALL { blocks } else { 0 };
+        let (after, keeps_to, hands) = match place {
+            Place::Free { keeps_to: SmRange::ALL } => (None, SmRange::ALL, blocks),
+            // Blocks behind another launch, or outside of their range, may have to leave at once, and would leave those
+            // tasks behind.
+            Place::Free { keeps_to } => (None, keeps_to, 0),
+            Place::Behind(after) => (Some(after), self.lanes.range(lane), 0),
+        };
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
         launch.cohort_in(slot, lane, blocks);
@@ -249,6 +289,11 @@ impl Engine {
         else {
             return false;
         };
+        // Of the blocks of a lane that keeps to a part of the device some come to lie outside.
+        let keeps_to = self.lanes.range(lane);
+        if keeps_to != SmRange::ALL && !launch.crowds(sms) {
+            return false;
+        }
         // A native launch is in nobody's word, and looks at none: it can only follow another one, which
         // is done when its lane comes to the next.
         if launch.spec.native != native || self.order.lost(uses).is_some() {
@@ -261,12 +306,13 @@ impl Engine {
         let wanted = launch.need(sms).min(room);
         // All of it: the one behind this one may fill more than this one does.
         launch.bequest = range;
-        let room = match launch.crowds(self.lanes.range(lane), sms) {
-            true => launch.room(sms, true),
-            false => launch.room(wanted, range.contains(sms - 1)),
+        let room = launch.room(wanted, range.contains(sms - 1));
+        let left = launch.remaining();
+        let spare = match keeps_to {
+            SmRange::ALL => 0,
+            _ => self.blocks_outside(next, keeps_to, Some(lane)),
         };
-        let blocks = room.min(launch.remaining());
-        self.put(next, (0, lane), blocks, SmRange::ALL, Some(after), actions);
+        self.put(next, (0, lane), (room + spare).min(left), Place::Behind(after), actions);
         true
     }
 
@@ -285,11 +331,13 @@ impl Engine {
         let blocks_per_sm = launch.spec.blocks_per_sm;
         let Some(lane) = launch.lane.filter(|_| !launch.is_out()) else { return };
         let wanted = launch.blocks().div_ceil(blocks_per_sm).min(launch.need(sms));
-        let range = if self.ledger.is_free() && !bequest.is_empty() {
+        let keeps_to = self.lanes.range(lane);
+        let range = if self.ledger.is_free() && !bequest.is_empty() && keeps_to == SmRange::ALL {
             let lo = bequest.lo().min(sms - wanted);
             SmRange::new(lo, lo + wanted)
         } else {
-            ledger::first(bequest, wanted, sms)
+            // Its blocks are nowhere else.
+            ledger::first(intersection(bequest, keeps_to, sms), wanted, sms)
         };
         self.ledger.inherit(LaunchId(key), range);
         launch.set_range(now, range, sms);

@@ -34,7 +34,8 @@ pub(super) trait Turn {
     fn turn(&mut self, mail: Mail<'_, Self::Message>) -> Self::News;
 }
 
-/// The messages of a turn, in the order in which they came. Those that it leaves are the first ones of the next turn.
+/// The messages of a turn, in the order in which they came. It takes all of them: nobody would begin another turn for
+/// those that it left, as one that panics does.
 pub(super) struct Mail<'a, M> {
     taken: &'a mut VecDeque<M>,
     inbox: &'a Mutex<Inbox<M>>,
@@ -211,6 +212,12 @@ mod model {
         type News = ();
 
         fn turn(&mut self, mut mail: Mail<'_, u32>) {
+            for _ in 0..2 {
+                while let Some(message) = mail.next() {
+                    self.0.fetch_add(message, Ordering::Relaxed);
+                }
+                mail.look();
+            }
             while let Some(message) = mail.next() {
                 self.0.fetch_add(message, Ordering::Relaxed);
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use preempt_device::abi::{Post, Posted};
+use preempt_device::abi::{Post, Posted, SmRange};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
@@ -157,8 +157,8 @@ const AT_ONCE: usize = 4;
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;
 
-/// How many messages of a stream are taken in before what they are about starts, if somebody else waits behind them:
-/// that takes as long as it takes to make a launch that should not have been made leave.
+/// How many messages are taken in, at most, before what could run does, and how far it is looked whether they are of
+/// anybody else: as many as take the time in which a launch is made, and made to leave again.
 const FEW: usize = 16;
 
 /// A cohort on the device.
@@ -236,7 +236,8 @@ impl Turn for Core {
         }
         let wake = self.engine.wake();
         // Never less than before: the policy's clock does not go back.
-        let mut now = self.start.elapsed();
+        let begin = self.start.elapsed();
+        let mut now = begin;
         self.take_reports(now);
         let mut ahead = 0;
         loop {
@@ -261,7 +262,7 @@ impl Turn for Core {
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
         if is_busy != was_busy {
-            self.accounts.set_busy(now, is_busy);
+            self.accounts.set_busy(begin, is_busy);
         }
         self.news.became_busy = is_busy && !was_busy;
         self.news.became_idle = was_busy && !is_busy;
@@ -273,11 +274,13 @@ impl Turn for Core {
     }
 }
 
-/// Whether anybody but this stream is among those who have come, up to a few.
-fn others_wait(mail: &mut Mail<'_, Message>, stream: u32) -> bool {
-    let is_other =
-        |message: &Message| !matches!(message, Message::Submit(job) if job.stream == stream);
-    mail.look() && mail.coming().take(FEW).any(is_other)
+impl Mail<'_, Message> {
+    /// Whether the next few messages are all of this stream.
+    fn is_of(&self, stream: u32) -> bool {
+        let is_of =
+            |message: &Message| matches!(message, Message::Submit(job) if job.stream == stream);
+        self.coming().take(FEW).all(is_of)
+    }
 }
 
 impl Core {
@@ -351,7 +354,7 @@ impl Core {
 
     /// Takes in what has come; the time then.
     fn take_in_all(&mut self, mut now: Duration, mail: &mut Mail<'_, Message>) -> Duration {
-        let mut looks = 0;
+        let (mut looks, mut taken) = (0, 0);
         loop {
             let mut stream = None;
             while let Some(message) = mail.next() {
@@ -359,13 +362,20 @@ impl Core {
                 if let Message::Submit(job) = &message {
                     // What is behind something else in its stream cannot run yet, and that other one can.
                     let is_behind = stream.replace(job.stream) == Some(job.stream);
-                    if is_behind && self.engine.is_unsettled(now) && !others_wait(mail, job.stream)
-                    {
-                        self.decide(now);
-                        now = self.start.elapsed();
+                    if is_behind && self.engine.is_unsettled(now) {
+                        if looks < LOOKS_AGAIN && mail.is_of(job.stream) {
+                            looks += 1;
+                            mail.look();
+                        }
+                        // Unless there is somebody else, who may be more urgent.
+                        if taken >= FEW || mail.is_of(job.stream) {
+                            self.decide(now);
+                            (now, taken) = (self.start.elapsed(), 0);
+                        }
                     }
                 }
                 self.take_in(now, message);
+                taken += 1;
             }
             // Whoever comes just now is better off before the decision than behind it.
             if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
@@ -514,8 +524,10 @@ impl Core {
         self.reports = reports;
         // The last one of a chain first: then those before it have ended when their turn comes, and what they had goes to
         // the one behind them as a whole, however few SMs one in between can use.
-        for (Out { order: CohortOrder { op, slot, after, .. }, launched, told, .. }, posted) in
-            out.drain(..).rev()
+        for (
+            Out { order: CohortOrder { op, slot, after, signal, .. }, launched, told, .. },
+            posted,
+        ) in out.drain(..).rev()
         {
             if let Some(InWork {
                 job: Job { work: Work::Launch { grid, spec, preemption, .. }, .. },
@@ -525,7 +537,8 @@ impl Core {
                 if *preemption == Preemption::Auto && after.is_none() && posted.done == spec.tasks {
                     self.estimates.record(grid.kernel, spec.tasks, now.saturating_sub(launched));
                 }
-                if let Some(told) = told {
+                // Blocks to spare may have waited for room.
+                if let Some(told) = told.filter(|_| signal.range() == SmRange::ALL) {
                     self.forecast.yielded(grid.kernel, now.saturating_sub(told));
                 }
             }

@@ -30,6 +30,8 @@ pub(super) struct Forecast {
 pub(super) struct Ended {
     pub stream: u32,
     pub launch: Features<'static>,
+    /// How long it was to take, when it was submitted.
+    pub predicted: Option<Duration>,
     /// How long it took with all the SMs that it can use, as far as was seen.
     pub took: Duration,
     /// Whether its blocks had to wait for others to leave, so that it took less than that.
@@ -100,15 +102,15 @@ impl Forecast {
         if took.is_zero() {
             return;
         }
-        let all: Option<Duration> = chain.iter().map(|ended| self.predict(&ended.launch)).sum();
-        for Ended { launch, waited, .. } in chain {
-            let predicted = self.predict(launch);
+        let all: Option<Duration> = chain.iter().map(|ended| ended.predicted).sum();
+        for Ended { launch, predicted, waited, .. } in chain {
             let share = match (predicted, all.filter(|all| !all.is_zero())) {
                 (Some(predicted), Some(all)) => predicted.div_duration_f64(all),
                 _ => 1.0 / chain.len() as f64,
             };
             let took = took.mul_f64(share);
-            if !(*waited && predicted.is_some_and(|predicted| predicted <= took)) {
+            let is_known = *waited && predicted.is_some_and(|predicted| predicted <= took);
+            if !is_known && !took.is_zero() {
                 self.ask(|predictor| predictor.finished(launch, took));
             }
         }
@@ -239,34 +241,65 @@ mod tests {
         assert_eq!(seen, [20, 20, 10].map(|grid| (Some(Duration::from_secs(grid)), overhead)));
     }
 
+    fn layer(grid: u32) -> Features<'static> {
+        let (module, kernel) = ("kernels", "layer");
+        Features { module, kernel, grid, block: 32, input_bytes: 0, shared_bytes: 0 }
+    }
+
+    /// Launches of a stream, by their grids, that were submitted together and seen to end together.
+    fn learn(forecast: &mut Forecast, grids: &[u32], took: u64) {
+        let mut took = Some(Duration::from_micros(took));
+        let ended = |&grid: &u32| {
+            let (launch, predicted) = (layer(grid), forecast.predict(&layer(grid)));
+            let took = took.take().unwrap_or_default();
+            Ended { stream: 7, launch, predicted, took, waited: false }
+        };
+        let mut ended: Vec<Ended> = grids.iter().map(ended).collect();
+        forecast.learn(&mut ended);
+        assert!(ended.is_empty());
+    }
+
+    fn known(forecast: &mut Forecast, grid: u32) -> u128 {
+        forecast.predict(&layer(grid)).expect("known").as_micros()
+    }
+
     #[test]
     fn launches_that_were_seen_to_end_together_share_the_time() {
-        let us = Duration::from_micros;
-        let launch = |grid| {
-            let (module, kernel) = ("kernels", "layer");
-            Features { module, kernel, grid, block: 32, input_bytes: 0, shared_bytes: 0 }
-        };
-        let ended = |stream, grid, took: u64| Ended {
-            stream,
-            launch: launch(grid),
-            took: us(took),
-            waited: false,
-        };
         let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
-        let known = |forecast: &mut Forecast| [1, 2, 3].map(|grid| forecast.predict(&launch(grid)));
-        let mut all = vec![ended(7, 1, 40), ended(8, 3, 900), ended(7, 2, 0)];
-        forecast.learn(&mut all);
-        assert!(all.is_empty());
-        assert_eq!(known(&mut forecast), [20, 20, 900].map(|time| Some(us(time))), "equal shares");
+        learn(&mut forecast, &[1, 2], 40);
+        assert_eq!([1, 2].map(|grid| known(&mut forecast, grid)), [20, 20], "equal shares");
         // Seen to end one by one, they say more.
         for _ in 0..100 {
-            forecast.learn(&mut vec![ended(7, 1, 10)]);
-            forecast.learn(&mut vec![ended(7, 2, 30)]);
+            learn(&mut forecast, &[1], 10);
+            learn(&mut forecast, &[2], 30);
         }
-        forecast.learn(&mut vec![ended(7, 1, 60), ended(7, 2, 0)]);
-        let [first, second, _] = known(&mut forecast).map(|time| time.expect("known").as_micros());
+        learn(&mut forecast, &[1, 2], 60);
+        let [first, second] = [1, 2].map(|grid| known(&mut forecast, grid));
         assert!((11..20).contains(&first) && (33..60).contains(&second), "{first} {second}");
         assert!(second.abs_diff(3 * first) <= 3, "as they were expected: {first} {second}");
+    }
+
+    #[test]
+    fn long_chains_of_one_kernel_are_predicted_as_well_as_short_ones() {
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
+        for took in [10, 15, 8, 13, 8, 15, 12, 9, 14, 8] {
+            learn(&mut forecast, &[1; 16], 16 * took);
+            assert!((8..=15).contains(&known(&mut forecast, 1)), "{}", known(&mut forecast, 1));
+        }
+    }
+
+    #[test]
+    fn streams_are_told_apart() {
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
+        let ended = |stream, grid, took| Ended {
+            stream,
+            launch: layer(grid),
+            predicted: None,
+            took: Duration::from_micros(took),
+            waited: false,
+        };
+        forecast.learn(&mut vec![ended(1, 1, 40), ended(2, 3, 900), ended(1, 2, 0)]);
+        assert_eq!([1, 2, 3].map(|grid| known(&mut forecast, grid)), [20, 20, 900]);
     }
 
     #[test]

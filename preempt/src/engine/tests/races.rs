@@ -190,11 +190,6 @@ fn a_small_launch_leaves_the_rest_of_the_device_to_others() {
     let owners = world.engine.ledger.owners();
     let count = |op| owners.iter().filter(|owner| **owner == Some(LaunchId(op))).count();
     assert_eq!((count(small), count(other)), (1, 3));
-    let order = |op| world.cohorts.iter().map(|cohort| cohort.order).find(|order| order.op == op);
-    let other = order(other).expect("on the device");
-    let is_its = |sm| owners[sm] == Some(LaunchId(other.op));
-    assert!((0..4).all(|sm| other.signal.range().contains(sm as u32) == is_its(sm)));
-    assert_eq!((other.blocks, other.handed), (4, 0), "those outside of its SMs leave at once");
     world.run_out();
 }
 
@@ -484,4 +479,96 @@ fn one_launch_is_queued_ahead_at_a_time_and_none_by_whoever_submits() {
         launches
     };
     assert_eq!([(); 5].map(|()| launched()), [1, 2, 3, 3, 3]);
+}
+
+/// An engine for 4 SMs of 4 blocks, with a small urgent launch, and a long one that it is told to keep apart from: the
+/// engine, their keys and the long one's cohort. Another long one is behind that in its stream, if `chain`.
+fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
+    let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+    let mut actions = Vec::new();
+    let mut submit = |stream: u32, priority: i32, tasks: u32| {
+        let spec = LaunchSpec {
+            tasks,
+            predicted: None,
+            yield_overhead: Duration::ZERO,
+            dropped: Duration::ZERO,
+            blocks_per_sm: 4,
+            on_last_sm: 4,
+            native: false,
+        };
+        let submission = Submission {
+            stream,
+            name: "model",
+            uses: &[],
+            after: None,
+            urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
+            launch: Some(spec),
+            opaque: None,
+        };
+        let op = engine.submit(Duration::ZERO, submission, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        op
+    };
+    let mut ops = vec![submit(0, 1, 1), submit(1, 0, 100)];
+    if chain {
+        ops.push(submit(1, 0, 100));
+    }
+    let order = launched(&actions, ops[1]).pop().expect("on the device");
+    (engine, ops, order)
+}
+
+/// The cohorts of a launch that go to the device.
+fn launched(actions: &[Action], of: OpKey) -> Vec<CohortOrder> {
+    let order = |action: &Action| match action {
+        Action::Launch(order) if order.op == of => Some(*order),
+        _ => None,
+    };
+    actions.iter().filter_map(order).collect()
+}
+
+#[test]
+fn a_long_launch_beside_another_one_keeps_to_its_sms() {
+    let (engine, ops, order) = beside_a_small_one(false);
+    let owners = engine.owners();
+    assert!((0..4).all(|sm| {
+        order.signal.range().contains(sm) == (owners[sm as usize] == Some(LaunchId(ops[1])))
+    }));
+    // Three SMs full, and what the small one leaves of its own.
+    assert_eq!((order.blocks, order.handed), (15, 0), "those outside leave at once");
+}
+
+#[test]
+fn a_launch_that_finds_others_on_its_sms_goes_anywhere() {
+    let (mut engine, ops, order) = beside_a_small_one(false);
+    let mut actions = Vec::new();
+    let out = |done| Posted { done, amortize: 1 };
+    let (op, slot) = (ops[1], order.slot);
+    engine.handle(Duration::ZERO, Event::CohortOut { op, slot, posted: out(0) }, &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    let again = launched(&actions, op);
+    let [again] = again[..] else { panic!("{again:?}") };
+    assert_eq!((again.signal.range(), again.blocks), (SmRange::ALL, 12));
+}
+
+#[test]
+fn what_is_queued_where_few_sms_may_be_used_gets_the_others_when_its_turn_comes() {
+    let (mut engine, ops, order) = beside_a_small_one(true);
+    let mut actions = Vec::new();
+    engine.go_ahead(Duration::ZERO, &mut actions);
+    let ahead = launched(&actions, ops[2]);
+    assert!(matches!(ahead[..], [CohortOrder { after: Some(_), blocks: 15, .. }]), "{ahead:?}");
+    let mut out = |engine: &mut Engine, op, slot, done| {
+        let posted = Posted { done, amortize: 1 };
+        actions.clear();
+        engine.handle(Duration::ZERO, Event::CohortOut { op, slot, posted }, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        std::mem::take(&mut actions)
+    };
+    let [small, long, next] = ops[..] else { panic!("{ops:?}") };
+    let grown = launched(&out(&mut engine, small, 0, 1), long);
+    let [more] = grown[..] else { panic!("{grown:?}") };
+    assert_eq!((more.signal.range(), more.blocks), (SmRange::ALL, 4));
+    out(&mut engine, long, more.slot, 40);
+    let rest = launched(&out(&mut engine, long, order.slot, 60), next);
+    assert!(matches!(rest[..], [CohortOrder { after: None, blocks: 4, .. }]), "{rest:?}");
 }

@@ -364,22 +364,23 @@ impl World {
                 assert!(at_head, "nothing is in its way");
                 if before.is_none() {
                     let own = |owner: &&Option<LaunchId>| **owner == Some(LaunchId(order.op));
-                    let owners = self.engine.ledger.owners();
+                    let owners = self.engine.ledger.owners().to_vec();
                     let has = owners.iter().filter(own).count() as u32;
                     let less = owners.iter().skip(self.sms as usize - 1).filter(own).count() as u32
                         * (self.blocks_per_sm - self.on_last_sm);
-                    let mut room = has * self.blocks_per_sm - less;
-                    if keeps_to != SmRange::ALL {
-                        let is_in = |sm| keeps_to.contains(sm);
-                        assert!(
-                            has < self.sms
-                                && (0..self.sms).all(|sm| is_in(sm)
-                                    == (owners[sm as usize] == Some(LaunchId(order.op))))
-                        );
-                        room = (self.sms - 1) * self.blocks_per_sm + self.on_last_sm;
-                    }
+                    let room = has * self.blocks_per_sm - less;
                     let ModelOp { tasks, done, .. } = *self.op(order.op);
-                    assert_eq!(order.blocks, room.min(tasks - done), "as many as have room");
+                    if keeps_to == SmRange::ALL {
+                        assert_eq!(order.blocks, room.min(tasks - done), "as many as have room");
+                    } else {
+                        let is_own = |sm: u32| owners[sm as usize] == Some(LaunchId(order.op));
+                        assert!((0..self.sms).all(|sm| keeps_to.contains(sm) == is_own(sm)));
+                        let is_other = |sm: u32| !is_own(sm) && owners[sm as usize].is_some();
+                        assert!((0..self.sms).any(is_other), "there is nobody to keep apart from");
+                        let outside = (self.sms - has) * self.blocks_per_sm;
+                        assert!((room + 1..=room + outside).contains(&order.blocks), "{order:?}");
+                        assert!(order.blocks < tasks - done, "each would do one task alone");
+                    }
                 }
                 if !self.op(order.op).started {
                     self.start(order.op);

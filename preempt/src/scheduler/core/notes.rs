@@ -81,7 +81,8 @@ impl Core {
         self.accounts.finished(now, entry, outcome, took);
         if let Some(took) = took {
             let (stream, launch) = (job.stream, grid.features(spec.tasks));
-            self.ended.push(Ended { stream, launch, took, waited: *waited });
+            let predicted = entry.predicted;
+            self.ended.push(Ended { stream, launch, predicted, took, waited: *waited });
         }
     }
 }
