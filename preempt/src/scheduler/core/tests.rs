@@ -1,5 +1,6 @@
 //! What a turn decides about, and when.
 
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -78,6 +79,76 @@ fn who_comes_during_a_turn_is_decided_about_with_the_others() {
     assert_eq!(asked(&[0, 0]), ["1 tasks", "2 tasks", "plan for 2", "3 tasks"]);
     // unless there is somebody else, who may be more urgent.
     assert_eq!(asked(&[0, 0, 1]), ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"]);
+}
+
+#[test]
+fn nobody_waits_until_all_others_are_taken_in() {
+    let streams: Vec<usize> = (0..40).map(|at| at / 2 % 2).collect();
+    let log = asked(&streams);
+    let first = log.iter().position(|what| what.starts_with("plan")).expect("a plan");
+    assert!((super::FEW..super::FEW + 4).contains(&first), "{log:?}");
+}
+
+/// How many launches of [`gated`] were taken in, how many block-tasks have begun, and the gate that is open.
+static TAKEN_IN: AtomicU32 = AtomicU32::new(0);
+static BEGUN: AtomicU32 = AtomicU32::new(0);
+static GATE: AtomicU32 = AtomicU32::new(0);
+
+#[preemptible(block = 1)]
+fn gated(_x: &[u32], gate: u32) {
+    BEGUN.fetch_add(1, SeqCst);
+    while GATE.load(SeqCst) < gate {
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until the third launch runs.
+fn await_third() {
+    while BEGUN.load(SeqCst) < 3 + 1 + 3 {
+        std::thread::yield_now();
+    }
+}
+
+/// Opens the first gate while nobody looks at the device, until the third launch runs.
+struct Opens;
+
+impl Predictor for Opens {
+    fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+        TAKEN_IN.fetch_add(1, SeqCst);
+        if launch.grid == 100 {
+            GATE.store(1, SeqCst);
+            await_third();
+        }
+        None
+    }
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+#[test]
+fn a_small_launch_in_a_chain_leaves_the_next_one_what_it_cannot_use() {
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu(4, 1).expect("a device"))
+        .predictor(Opens)
+        .build()
+        .expect("a scheduler");
+    let x = scheduler.zeroed::<u32>(1).expect("memory");
+    let (urgent, other) = (scheduler.stream(1), scheduler.stream(0));
+    let chain = [(3, 1), (1, 1), (3, 2)]
+        .map(|(grid, gate)| urgent.launch(gated(&x, gate).grid(grid)).expect("accepted"));
+    while TAKEN_IN.load(SeqCst) < 3 {
+        std::thread::yield_now();
+    }
+    // Nobody looks at the core in the midst of a turn, so all of them are queued on the device by then.
+    scheduler.stats();
+    let rest = other.launch(gated(&x, 0).grid(100)).expect("accepted");
+    await_third();
+    // And until that turn is over.
+    scheduler.stats();
+    GATE.store(2, SeqCst);
+    let [first, second, third] = chain.map(|handle| handle.wait().expect("done"));
+    assert_eq!(first.done, second.done, "seen together");
+    assert_eq!((third.tasks, third.yields), (3, 0));
+    assert_eq!(rest.wait().expect("done").tasks, 100);
 }
 
 #[test]
