@@ -76,9 +76,19 @@ fn date() -> String {
     now.chars().take_while(|letter| *letter != 'T').collect()
 }
 
-/// The command line. Arguments need not be Unicode: files are named by them.
+/// The command line. Arguments need not be Unicode: files are named by them. Where these are on this machine is nobody
+/// else's business.
 fn command() -> String {
-    env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    let args = env::args_os().map(|arg| without_folders(&arg.to_string_lossy()));
+    args.collect::<Vec<_>>().join(" ")
+}
+
+/// An argument; of an absolute path, also behind `--option=`, the last part.
+fn without_folders(arg: &str) -> String {
+    let path = arg.split_once('=').map_or(arg, |(_, path)| path);
+    let option = &arg[..arg.len() - path.len()];
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
+    if path.starts_with('/') { format!("{option}{name}") } else { arg.to_owned() }
 }
 
 /// The least time that a share of `sorted` times does not exceed (nearest rank).
@@ -135,4 +145,16 @@ pub fn table<L: AsRef<[String]>>(lines: &[L], left: usize) -> String {
         table.push('\n');
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_folders;
+
+    #[test]
+    fn a_command_tells_no_folders_of_the_machine() {
+        let told = ["--out", "/a/b/c.json", "--out=/a/c.json", "results/c.json", "./bench", "-n=3"];
+        let told = told.map(without_folders);
+        assert_eq!(told, ["--out", "c.json", "--out=c.json", "results/c.json", "./bench", "-n=3"]);
+    }
 }

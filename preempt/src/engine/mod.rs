@@ -404,7 +404,7 @@ impl Engine {
                 launch.set_range(now, bequest, self.ledger.sms());
                 self.finish(now, key, outcome, actions);
             } else if op.verdict.is_none() {
-                // Behind the one before it.
+                // Some of it may have run, queued behind the one before it.
                 let has_begun = !launch.is_out() || launch.report().tasks > 0;
                 let Some(arrival) = arrival(key, op) else { continue };
                 if !has_begun && !self.admits(now, &arrival) {

@@ -139,7 +139,7 @@ impl Engine {
         };
         let mut room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
         // The hardware spreads blocks over all SMs, also those that others have to themselves as far as anybody knows,
-        // and blocks that share an SM may take twenty times as long. A word that grants the launch's SMs alone keeps it
+        // and blocks that share an SM hold each other up. A word that grants the launch's SMs alone keeps it
         // from that, but excludes and does not place: it takes blocks to spare. Where blocks have yet to leave, those
         // would be gone before there is room; and where this failed, others lie on its SMs.
         let is_apart = launch.crowds(sms)

@@ -103,7 +103,8 @@ pub trait Predictor: Send {
     /// How long a launch took, had it had as many SMs as it can fill all the time: the time that it had SMs, summed
     /// over SMs, by the number of SMs that it can fill. What it waited, before it started or because it had to
     /// yield, is not in it. Not called for launches that failed or were cancelled, nor where that time is not known:
-    /// the host cannot tell it for some of those that followed others of their stream within microseconds.
+    /// the host cannot tell it for some of those that followed others of their stream within microseconds. Where it
+    /// saw the ends of several together, each has a share of their time, in proportion to what was predicted.
     fn finished(&mut self, launch: &Features<'_>, took: Duration);
 }
 

@@ -212,14 +212,10 @@ mod model {
         type News = ();
 
         fn turn(&mut self, mut mail: Mail<'_, u32>) {
-            for _ in 0..2 {
+            while mail.look() {
                 while let Some(message) = mail.next() {
                     self.0.fetch_add(message, Ordering::Relaxed);
                 }
-                mail.look();
-            }
-            while let Some(message) = mail.next() {
-                self.0.fetch_add(message, Ordering::Relaxed);
             }
         }
     }

@@ -157,8 +157,9 @@ const AT_ONCE: usize = 4;
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;
 
-/// How many messages are taken in, at most, before what could run does, and how far it is looked whether they are of
-/// anybody else: as many as take the time in which a launch is made, and made to leave again.
+/// How far a turn looks whether a burst of one stream has somebody else behind it, for whom it does not start the first
+/// launch of the burst; and after how many messages it does so all the same. To take in so many takes as long as to make
+/// a launch, and to make it leave again.
 const FEW: usize = 16;
 
 /// A cohort on the device.

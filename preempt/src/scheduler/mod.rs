@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
 //! | `core/notes` | what it notes for accounts, timeline and predictor |
-//! | `accounts` | what launches came to |
+//! | `accounts` | what launches came to, while it is counted |
+//! | `stats` | the numbers that come of it, for users |
 //! | `trace` | a timeline of who had which SMs |
 //! | `telemetry` | the same for `tracing` and `metrics` |
 //! | `baton` | how one thread at a time runs it, and nothing is left behind |
@@ -56,11 +57,11 @@ mod profile;
 mod room;
 mod scope;
 mod shared;
+mod stats;
 mod stream;
 mod telemetry;
 mod trace;
 
-pub use accounts::{Decisions, Stats, StreamStats, Totals};
 #[cfg(feature = "cust")]
 pub(crate) use errand::Errand;
 pub use event::Event;
@@ -69,6 +70,7 @@ pub use opaque::Opaque;
 pub use scope::Scope;
 pub(crate) use shared::Shared;
 use shared::{Closer, Settings};
+pub use stats::{Decisions, Stats, StreamStats, Totals};
 pub use stream::Stream;
 
 /// Orders the launches and copies of all threads on one device.

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use preempt_device::host::Preemption;
 
-use super::accounts::Stats;
 use super::baton::Baton;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::handle::Completion;
 use super::opaque::{OpaqueThread, Task};
+use super::stats::Stats;
 use super::trace::Trace;
 use super::{contain, lock};
 use crate::device::{Device, Patience, SignalPath};

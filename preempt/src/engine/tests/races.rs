@@ -4,6 +4,31 @@ use super::world::{LANES, World};
 use super::*;
 use crate::policy::Ffs;
 
+/// A launch of so many block-tasks, of which nothing is known, and an SM holds one block.
+fn spec(tasks: u32) -> LaunchSpec {
+    LaunchSpec {
+        tasks,
+        predicted: None,
+        yield_overhead: Duration::ZERO,
+        dropped: Duration::ZERO,
+        blocks_per_sm: 1,
+        on_last_sm: 1,
+        native: false,
+    }
+}
+
+fn submission(stream: u32, priority: i32, spec: LaunchSpec) -> Submission<'static> {
+    Submission {
+        stream,
+        name: "model",
+        uses: &[],
+        after: None,
+        urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
+        launch: Some(spec),
+        opaque: None,
+    }
+}
+
 #[test]
 fn an_urgent_launch_takes_what_it_needs_and_gives_it_back() {
     let mut world = World::new(8, 1, StaticPriority::new());
@@ -310,24 +335,7 @@ fn a_report_tells_when_what_happened() {
     let at = Duration::from_millis;
     let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
-    let spec = LaunchSpec {
-        tasks: 2,
-        predicted: None,
-        yield_overhead: Duration::ZERO,
-        dropped: Duration::ZERO,
-        blocks_per_sm: 1,
-        on_last_sm: 1,
-        native: false,
-    };
-    let submission = Submission {
-        stream: 0,
-        name: "model",
-        uses: &[],
-        after: None,
-        urgency: Urgency::default(),
-        launch: Some(spec),
-        opaque: None,
-    };
+    let submission = submission(0, 0, spec(2));
     let first = engine.submit(at(1), submission, &mut actions);
     engine.settle(at(1), &mut actions);
     let second = engine.submit(at(2), submission, &mut actions);
@@ -363,23 +371,12 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
         let us = Duration::from_micros;
         let mut submit = |stream: u32, priority: i32, tasks: u32| {
             let spec = LaunchSpec {
-                tasks,
                 predicted: Some(us(5)),
                 yield_overhead: us(overhead),
                 dropped: us(dropped),
-                blocks_per_sm: 1,
-                on_last_sm: 1,
-                native: false,
+                ..spec(tasks)
             };
-            let submission = Submission {
-                stream,
-                name: "model",
-                uses: &[],
-                after: None,
-                urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
-                launch: Some(spec),
-                opaque: None,
-            };
+            let submission = submission(stream, priority, spec);
             let op = engine.submit(Duration::ZERO, submission, &mut actions);
             engine.settle(Duration::ZERO, &mut actions);
             op
@@ -451,26 +448,8 @@ fn a_launch_whose_blocks_are_all_there_gets_no_more_of_them() {
 fn one_launch_is_queued_ahead_at_a_time_and_none_by_whoever_submits() {
     let mut engine = Engine::new(1, LANES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
-    let spec = LaunchSpec {
-        tasks: 10,
-        predicted: None,
-        yield_overhead: Duration::ZERO,
-        dropped: Duration::ZERO,
-        blocks_per_sm: 1,
-        on_last_sm: 1,
-        native: false,
-    };
     for _ in 0..3 {
-        let submission = Submission {
-            stream: 0,
-            name: "model",
-            uses: &[],
-            after: None,
-            urgency: Urgency::default(),
-            launch: Some(spec),
-            opaque: None,
-        };
-        engine.submit(Duration::ZERO, submission, &mut actions);
+        engine.submit(Duration::ZERO, submission(0, 0, spec(10)), &mut actions);
         engine.settle(Duration::ZERO, &mut actions);
     }
     let mut launched = || {
@@ -487,24 +466,8 @@ fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
     let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     let mut submit = |stream: u32, priority: i32, tasks: u32| {
-        let spec = LaunchSpec {
-            tasks,
-            predicted: None,
-            yield_overhead: Duration::ZERO,
-            dropped: Duration::ZERO,
-            blocks_per_sm: 4,
-            on_last_sm: 4,
-            native: false,
-        };
-        let submission = Submission {
-            stream,
-            name: "model",
-            uses: &[],
-            after: None,
-            urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
-            launch: Some(spec),
-            opaque: None,
-        };
+        let spec = LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(tasks) };
+        let submission = submission(stream, priority, spec);
         let op = engine.submit(Duration::ZERO, submission, &mut actions);
         engine.settle(Duration::ZERO, &mut actions);
         op

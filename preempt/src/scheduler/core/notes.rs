@@ -6,8 +6,9 @@ use preempt_device::abi::Signal;
 
 use super::{Core, InWork, Job, Work};
 use crate::engine::{LaneIndex, LaunchReport, OpKey, Outcome};
-use crate::scheduler::accounts::{Entry, Stats};
+use crate::scheduler::accounts::Entry;
 use crate::scheduler::forecast::Ended;
+use crate::scheduler::stats::Stats;
 use crate::scheduler::trace::Trace;
 
 impl Core {

@@ -1,0 +1,72 @@
+//! A scheduler on a model device, which knows what ran.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::device::Device;
+use crate::device::model::{Model, Ran, Settings};
+use crate::engine::LaunchReport;
+use crate::error::Error;
+use crate::scheduler::{Handle, Output, Scheduler, SchedulerBuilder};
+
+/// A scheduler's device, and what it has seen.
+pub(super) struct Stage {
+    pub model: Arc<Model>,
+    pub device: Device,
+}
+
+impl Stage {
+    pub fn new(sms: u32) -> Arc<Stage> {
+        Stage::with(Settings { sms, is_polled: false, memory: None })
+    }
+
+    pub fn with(settings: Settings) -> Arc<Stage> {
+        let (device, model) = Model::device(settings);
+        Arc::new(Stage { model, device })
+    }
+
+    pub fn builder(&self) -> SchedulerBuilder {
+        Scheduler::builder().device(self.device.clone()).spin(Duration::from_micros(150))
+    }
+
+    pub fn scheduler(&self) -> Scheduler {
+        self.builder().build().expect("nobody else has the device")
+    }
+
+    /// What became of an operation on the device.
+    pub fn ran<T: Output>(&self, handle: &Handle<T>) -> Ran {
+        let op = handle.completion().op.get();
+        op.map(|&op| self.model.ran(op)).unwrap_or_default()
+    }
+
+    /// Waits for a launch of so many block-tasks. What it says of itself is what the device has seen.
+    pub fn end(&self, handle: &Handle<LaunchReport>, tasks: u32) -> Result<LaunchReport, Error> {
+        let result = handle.wait();
+        assert!(handle.is_done(), "it has a result");
+        let Ran { tasks: ran, .. } = self.ran(handle);
+        assert!(ran.iter().all(|&times| times <= 1), "a block-task ran twice: {ran:?}");
+        let seen = (ran.iter().sum::<u32>(), tasks);
+        match result {
+            Ok(LaunchReport { tasks: done, .. }) => assert_eq!((done, tasks), seen),
+            Err(Error::Cancelled { done, tasks } | Error::SchedulerDropped { done, tasks }) => {
+                assert_eq!((done, tasks), seen)
+            }
+            // Nobody hears what was done.
+            Err(
+                Error::ContextLost { .. } | Error::KernelFailed { .. } | Error::InputLost { .. },
+            ) => {}
+            Err(ref error) => panic!("{error:?}"),
+        }
+        let again = handle.try_wait().map(|result| format!("{result:?}"));
+        assert_eq!(again, Some(format!("{result:?}")), "it ends once");
+        result
+    }
+
+    /// The first launch's last block-task came before the second one's first, if both ran.
+    pub fn check_order(&self, first: &Handle<LaunchReport>, second: &Handle<LaunchReport>) {
+        if let (Some([_, last]), Some([next, _])) = (self.ran(first).steps, self.ran(second).steps)
+        {
+            assert!(last < next, "out of order");
+        }
+    }
+}
