@@ -444,8 +444,8 @@ impl Engine {
         }
         let Some(lane) = launch.cohort_out(slot.into(), posted.unwrap_or_default()) else { return };
         let keeps_to = self.lanes.range(lane);
-        launch.spilled |=
-            keeps_to != SmRange::ALL && keeps_to == launch.range && launch.remaining() > 0;
+        let is_apart = keeps_to != SmRange::ALL && !keeps_to.is_empty();
+        launch.spilled |= is_apart && keeps_to == launch.range && launch.remaining() > 0;
         self.lanes.leave(lane, key, slot.into());
         if self.lanes.is_free(lane) {
             self.unsettled |= std::mem::take(&mut self.short_of_lanes);

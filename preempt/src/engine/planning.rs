@@ -14,7 +14,7 @@ use crate::policy::{Arrival, DeviceView, Fifo, Policy};
 
 /// How many launches are queued behind a running one while others want SMs: each of them has to leave the lane, and to be
 /// launched again, if these are taken away.
-const AHEAD_OF_OTHERS: usize = 4;
+const AHEAD_OF_OTHERS: usize = 8;
 
 /// A launch whose rest takes less than so many times as long as one takes to stop keeps the SMs that the one behind
 /// it in its stream will fill: whoever got them meanwhile would have to leave at once.

@@ -48,7 +48,7 @@ impl<M> Mail<'_, M> {
     }
 
     /// What comes after that, as far as it had come by the last look.
-    pub fn coming(&self) -> impl Iterator<Item = &M> {
+    pub fn coming(&self) -> impl DoubleEndedIterator<Item = &M> {
         self.taken.iter()
     }
 

@@ -152,7 +152,7 @@ const CLAIM_TIME: Duration = Duration::from_nanos(5);
 
 /// How many launches are queued behind others in one turn, each of which takes the driver microseconds: a chain of
 /// short ones is decided about once and not once for each.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;
@@ -242,19 +242,13 @@ impl Turn for Core {
         self.take_reports(now);
         let mut ahead = 0;
         loop {
-            now = self.take_in_all(now, &mut mail);
+            now = self.take_in_all(now, &mut mail, &mut ahead);
             self.decide(now);
             // Those that have ended are looked at in the next turn, if somebody comes back for it.
-            if ahead == AT_ONCE && self.device.inner.backend.is_polled() {
-                break;
-            }
-            self.engine.go_ahead(now, &mut self.actions);
-            if self.actions.is_empty() {
+            if ahead >= AT_ONCE && self.device.inner.backend.is_polled() || !self.go_ahead(now) {
                 break;
             }
             ahead += 1;
-            self.news.happened = true;
-            self.act(now);
             // Whoever came meanwhile has waited for one launch, and waits for no more.
             mail.look();
             now = self.start.elapsed();
@@ -276,11 +270,11 @@ impl Turn for Core {
 }
 
 impl Mail<'_, Message> {
-    /// Whether the next few messages are all of this stream.
+    /// Whether the next few messages are all of this stream, and so is the last one.
     fn is_of(&self, stream: u32) -> bool {
         let is_of =
             |message: &Message| matches!(message, Message::Submit(job) if job.stream == stream);
-        self.coming().take(FEW).all(is_of)
+        self.coming().take(FEW).chain(self.coming().next_back()).all(is_of)
     }
 }
 
@@ -353,8 +347,13 @@ impl Core {
         self.forecast.panic()
     }
 
-    /// Takes in what has come; the time then.
-    fn take_in_all(&mut self, mut now: Duration, mail: &mut Mail<'_, Message>) -> Duration {
+    /// Takes in what has come; the time then. `ahead` counts the launches that were queued behind others.
+    fn take_in_all(
+        &mut self,
+        mut now: Duration,
+        mail: &mut Mail<'_, Message>,
+        ahead: &mut usize,
+    ) -> Duration {
         let (mut looks, mut taken) = (0, 0);
         loop {
             let mut stream = None;
@@ -374,6 +373,14 @@ impl Core {
                             (now, taken) = (self.start.elapsed(), 0);
                         }
                     }
+                    if is_behind && *ahead < AT_ONCE && !self.engine.is_unsettled(now) {
+                        // The rest of the burst can wait longer than the device for the next launch of it.
+                        mail.look();
+                        if mail.is_of(job.stream) && self.go_ahead(now) {
+                            *ahead += 1;
+                            now = self.start.elapsed();
+                        }
+                    }
                 }
                 self.take_in(now, message);
                 taken += 1;
@@ -384,6 +391,17 @@ impl Core {
             }
             looks += 1;
         }
+    }
+
+    /// Queues one launch behind another one; whether there was any to queue.
+    fn go_ahead(&mut self, now: Duration) -> bool {
+        self.engine.go_ahead(now, &mut self.actions);
+        let is_any = !self.actions.is_empty();
+        self.news.happened |= is_any;
+        if is_any {
+            self.act(now);
+        }
+        is_any
     }
 
     /// Asks the policy, if anything has changed, and acts on what it says. What ended was taken in at the same time: so

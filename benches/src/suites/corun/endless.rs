@@ -50,7 +50,7 @@ impl DeviceStage {
         window: Duration,
     ) -> Result<Looped> {
         self.choose(arm.policy())?;
-        self.lever.take_readings();
+        self.lever.start_counting();
         let mut acts: Vec<Act> = loops
             .iter()
             .map(|one| {

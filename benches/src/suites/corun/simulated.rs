@@ -149,6 +149,7 @@ impl Stage for SimulatedStage {
             streams.push((stream, tasks));
         }
         let (policy, lever) = Switch::new(vec![self.policy(arm)]);
+        lever.start_counting();
         let simulation = Simulation::new(Path::of(arm).machine, policy).until(window);
         let results = run(simulation, &workload)?;
         self.count(&results);

@@ -23,6 +23,8 @@ pub struct Lever {
 /// Counts the SM-time of launches by the weight of their streams, which tells these apart.
 #[derive(Debug, Default)]
 struct Meter {
+    /// Whether anybody wants to know: to count takes time from decisions.
+    counts: bool,
     /// Each launch that has not departed, with its stream's weight, and the SMs that it has.
     launches: Vec<(LaunchId, u32, u32)>,
     /// Up to when all is counted.
@@ -51,9 +53,14 @@ impl Lever {
         self.chosen.store(policy, Relaxed);
     }
 
-    /// What was counted since the last call.
+    /// From now on it counts. Only while nothing is in flight.
+    pub fn start_counting(&self) {
+        *self.meter() = Meter { counts: true, ..Meter::default() };
+    }
+
+    /// What was counted since then. From now on it does not count.
     pub fn take_readings(&self) -> Vec<Reading> {
-        std::mem::take(&mut self.meter().readings)
+        std::mem::take(&mut *self.meter()).readings
     }
 
     fn meter(&self) -> MutexGuard<'_, Meter> {
@@ -83,6 +90,11 @@ impl Switch {
     fn policy(&mut self) -> &mut dyn Policy {
         &mut *self.policies[self.lever.chosen.load(Relaxed)]
     }
+
+    /// The meter, if it counts.
+    fn meter(&self) -> Option<MutexGuard<'_, Meter>> {
+        Some(self.lever.meter()).filter(|meter| meter.counts)
+    }
 }
 
 impl Policy for Switch {
@@ -95,7 +107,9 @@ impl Policy for Switch {
     }
 
     fn arrived(&mut self, now: Duration, launch: Arrival) {
-        self.lever.meter().launches.push((launch.id, launch.weight, 0));
+        if let Some(mut meter) = self.meter() {
+            meter.launches.push((launch.id, launch.weight, 0));
+        }
         self.policy().arrived(now, launch);
     }
 
@@ -108,17 +122,17 @@ impl Policy for Switch {
     }
 
     fn departed(&mut self, now: Duration, launch: LaunchId) {
-        let mut meter = self.lever.meter();
-        meter.count(now);
-        meter.launches.retain(|(id, ..)| *id != launch);
-        drop(meter);
+        if let Some(mut meter) = self.meter() {
+            meter.count(now);
+            meter.launches.retain(|(id, ..)| *id != launch);
+        }
         self.policy().departed(now, launch);
     }
 
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.policy().assign(now, device, plan);
         let sms = device.sms();
-        let mut meter = self.lever.meter();
+        let Some(mut meter) = self.meter() else { return };
         meter.count(now);
         for (_, _, has) in &mut meter.launches {
             *has = 0;

@@ -514,6 +514,23 @@ fn a_launch_that_finds_others_on_its_sms_goes_anywhere() {
 }
 
 #[test]
+fn a_launch_that_was_told_to_leave_keeps_to_its_sms_when_it_comes_again() {
+    let (mut engine, ops, order) = beside_a_small_one(false);
+    let mut actions = Vec::new();
+    let urgent = LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(100) };
+    let urgent = engine.submit(Duration::ZERO, submission(2, 2, urgent), &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    for (op, slot, done) in [(ops[0], 0, 0), (ops[1], order.slot, 10), (urgent, 0, 100)] {
+        let posted = Posted { done, amortize: 1 };
+        engine.handle(Duration::ZERO, Event::CohortOut { op, slot, posted }, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+    }
+    let again = launched(&actions, ops[1]);
+    let [again] = again[..] else { panic!("{again:?}") };
+    assert_eq!((again.signal.range(), again.blocks), (order.signal.range(), 15));
+}
+
+#[test]
 fn what_is_queued_where_few_sms_may_be_used_gets_the_others_when_its_turn_comes() {
     let (mut engine, ops, order) = beside_a_small_one(true);
     let mut actions = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use preempt_device::prelude::*;
 
@@ -87,6 +87,57 @@ fn nobody_waits_until_all_others_are_taken_in() {
     let log = asked(&streams);
     let first = log.iter().position(|what| what.starts_with("plan")).expect("a plan");
     assert!((super::FEW..super::FEW + 4).contains(&first), "{log:?}");
+}
+
+/// How many launches of [`counted`] have begun.
+static COUNTED: AtomicU32 = AtomicU32::new(0);
+
+#[preemptible(block = 1)]
+fn counted(_x: &[u32]) {
+    COUNTED.fetch_add(1, SeqCst);
+}
+
+/// Submits two others when the core asks about the first launch, and says whether the second one has begun when it asks
+/// about the third.
+struct Watches(Arc<OnceLock<[(Stream, Call); 2]>>, Arc<OnceLock<bool>>);
+
+impl Predictor for Watches {
+    fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+        match launch.grid {
+            1 => {
+                for (stream, call) in self.0.get().expect("set") {
+                    drop(stream.launch(call.clone()).expect("accepted"));
+                }
+            }
+            3 => {
+                let start = Instant::now();
+                while COUNTED.load(SeqCst) < 1 + 2 && start.elapsed() < Duration::from_secs(10) {
+                    std::thread::yield_now();
+                }
+                let _ = self.1.set(COUNTED.load(SeqCst) == 1 + 2);
+            }
+            _ => {}
+        }
+        None
+    }
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+#[test]
+fn launches_of_a_burst_are_queued_on_the_device_while_the_others_are_taken_in() {
+    let (others, has_begun) = (Arc::<OnceLock<_>>::default(), Arc::<OnceLock<_>>::default());
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu(4, 1).expect("a device"))
+        .predictor(Watches(others.clone(), has_begun.clone()))
+        .build()
+        .expect("a scheduler");
+    let x = scheduler.zeroed::<u32>(1).expect("memory");
+    let stream = scheduler.stream(0);
+    let later = [2, 3].map(|grid| (stream.clone(), counted(&x).grid(grid)));
+    assert!(others.set(later).is_ok());
+    stream.launch(counted(&x).grid(1)).expect("accepted").wait().expect("done");
+    scheduler.synchronize().expect("done");
+    assert_eq!((has_begun.get(), COUNTED.load(SeqCst)), (Some(&true), 1 + 2 + 3));
 }
 
 /// How many launches of [`gated`] were taken in, how many block-tasks have begun, and the gate that is open.
