@@ -87,16 +87,15 @@ fn group(stage: &mut dyn Stage, members: &[usize], samples: u32) -> Result<Group
     let mut arms: Vec<_> = arms.map(|arm| (arm, Turnarounds::default())).collect();
     for round in 0..=samples {
         for (samples, &job) in alone.iter_mut().zip(&jobs) {
-            let played = stage.play_twice(Arm::PlainStreams, &[job])?.warm;
+            let played = stage.play(Arm::PlainStreams, &[job])?;
             samples.extend(played.turnaround.first().copied().filter(|_| round > 0));
         }
         let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
         for (arm, times) in &mut arms {
             let played = match arm {
-                Arm::StreamPriorities => stage.play_twice(*arm, &shortest_first(&jobs, &alone))?,
-                _ => stage.play_twice(*arm, &jobs)?,
+                Arm::StreamPriorities => stage.play(*arm, &shortest_first(&jobs, &alone))?,
+                _ => stage.play(*arm, &jobs)?,
             };
-            let played = played.warm;
             // The first round warms up, and teaches the scheduler how long the launches take.
             if round > 0 {
                 times.push(&played.turnaround, played.makespan);

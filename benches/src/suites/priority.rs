@@ -38,8 +38,6 @@ struct Pair {
     /// The victim, and the urgent program, each alone.
     alone: [Samples; 2],
     arms: Vec<(Arm, Turnarounds, u64)>,
-    /// The urgent program's, in the arm that the summary is about, with cold caches.
-    cold: Samples,
     /// The urgent program's, where preemption is free.
     ceiling: Duration,
 }
@@ -89,23 +87,19 @@ fn pair(stage: &mut dyn Stage, [low, high]: [usize; 2], delay: f64, samples: u32
         .filter(|arm| stage.has(*arm))
         .map(|arm| (arm, Turnarounds::default(), 0))
         .collect();
-    let mut cold = Samples::default();
     for round in 0..=samples {
         for (samples, cast) in alone.iter_mut().zip([low, high]) {
-            let played = stage.play_twice(Arm::PlainStreams, &[Job::now(cast)])?.warm;
+            let played = stage.play(Arm::PlainStreams, &[Job::now(cast)])?;
             samples.extend(played.turnaround.first().copied().filter(|_| round > 0));
         }
         let at = alone[0].p50().mul_f64(delay);
         let jobs = [Job::now(low), Job { cast: high, at, priority: 1 }];
         for (arm, times, yields) in &mut arms {
-            let played = stage.play_twice(*arm, &jobs)?;
+            let played = stage.play(*arm, &jobs)?;
             // The first round warms up, and teaches the scheduler how long the launches take.
             if round > 0 {
-                times.push(&played.warm.turnaround, played.warm.makespan);
-                *yields += played.warm.yields;
-                if *arm == BEST {
-                    cold.extend(played.cold.and_then(|cold| cold.turnaround.get(1).copied()));
-                }
+                times.push(&played.turnaround, played.makespan);
+                *yields += played.yields;
             }
         }
     }
@@ -113,7 +107,7 @@ fn pair(stage: &mut dyn Stage, [low, high]: [usize; 2], delay: f64, samples: u32
     let at = long.mul_f64(delay);
     let free = ceiling(hpf(), &[(Duration::ZERO, long, 0), (at, short, 1)])?;
     let names = [low, high].map(|cast| stage.name(cast));
-    Ok(Pair { names, delay, alone, arms, cold, ceiling: free[1] })
+    Ok(Pair { names, delay, alone, arms, ceiling: free[1] })
 }
 
 impl Pair {
@@ -148,8 +142,6 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
     let ceiling = |pair: &Pair| pair.speedup(Some(pair.ceiling));
     let speedups: Vec<f64> = figure_8().filter_map(speedup).collect();
     let ceilings: Vec<f64> = figure_8().filter_map(ceiling).collect();
-    let cold = |pair: &Pair| pair.speedup((pair.cold.len() > 0).then(|| pair.cold.p50()));
-    let cold = mean(&figure_8().filter_map(cold).collect::<Vec<_>>());
     let mid_run_means = [
         mean(&mid_run().filter_map(speedup).collect::<Vec<_>>()),
         mean(&mid_run().filter_map(ceiling).collect::<Vec<_>>()),
@@ -165,7 +157,6 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
             "mean_ceiling": mean(&ceilings),
             "best_ceiling": ceilings.iter().copied().reduce(f64::max),
             "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
-            "mean_over_ceiling_with_cold_caches": cold.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
             "worst_vs_stream_priority": figure_8().filter_map(by_priority).reduce(f64::min),
             "mean_vs_stream_priority": geometric_mean(figure_8().map(by_priority)),
             "mid_run_over_ceiling": mid_run_means[0].zip(mid_run_means[1]).map(|(ours, best)| ours / best),

@@ -140,6 +140,9 @@ pub(super) struct OnDevice {
     resumed: bool,
 }
 
+/// A long launch takes so many times as long as one takes to stop.
+const LONG: u32 = 5;
+
 impl Launch {
     pub fn new(now: Duration, spec: LaunchSpec) -> Launch {
         Launch {
@@ -192,11 +195,17 @@ impl Launch {
         sms.saturating_mul(blocks_per_sm) - less
     }
 
-    /// Whether there are more block-tasks than the whole device holds blocks: so there can be blocks to spare, which
-    /// leave at once where they come to lie outside of the launch's SMs. (Otherwise each block does one, and none does
-    /// those of the ones that left.)
+    /// Whether there are more block-tasks than the whole device holds blocks. Where there are not, each block does one,
+    /// and none does those of the ones that left.
     pub fn crowds(&self, sms: u32) -> bool {
         !self.spec.native && self.remaining() > self.room(sms, true)
+    }
+
+    /// Whether it pays to keep it apart from others, by blocks to spare that leave at once where they come to lie outside
+    /// of the launch's SMs: if it crowds, or takes so long that a second cohort for what is left matters little.
+    pub fn keeps_apart(&self, sms: u32) -> bool {
+        let is_long = self.spec.predicted.is_some_and(|took| took >= LONG * self.spec.stop());
+        self.crowds(sms) || is_long && !self.spec.native
     }
 
     /// The SMs that the rest can fill.

@@ -141,6 +141,8 @@ pub(crate) struct Engine {
     /// Launches that the policy knows, and how many there ever were.
     known: usize,
     arrivals: u64,
+    /// Those that came since it was asked.
+    newcomers: Vec<OpKey>,
     /// Plans that the policy ever made.
     plans: u64,
     /// When the policy wants to be asked again.
@@ -195,6 +197,7 @@ impl Engine {
             refusal: None,
             known: 0,
             arrivals: 0,
+            newcomers: Vec::new(),
             plans: 0,
             wake: None,
             submissions: 0,
@@ -413,6 +416,7 @@ impl Engine {
                 }
                 self.arrivals += 1;
                 self.known += 1;
+                self.newcomers.push(key);
                 self.unsettled = true;
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
                 launch.arrival = Some(self.arrivals);

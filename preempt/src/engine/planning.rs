@@ -10,7 +10,7 @@ use super::launch::{Launch, State};
 use super::ledger::{self, Ledger, intersection};
 use super::{Action, After, CohortOrder, Engine, LaunchId, Op, OpKey, Phase, Refusal, arrival};
 use crate::error::caught;
-use crate::policy::{Arrival, DeviceView, Fifo, Policy};
+use crate::policy::{Arrival, DeviceView, Fifo, Policy, Priority};
 
 /// How many launches are queued behind a running one while others want SMs: each of them has to leave the lane, and to be
 /// launched again, if these are taken away.
@@ -35,6 +35,16 @@ enum Place {
 const SHORTEST_WAIT: Duration = Duration::from_micros(10);
 
 impl Engine {
+    /// Whether all launches that have SMs, or came since the policy was asked, are in this stream or less urgent.
+    pub fn leads(&self, stream: u32, priority: Priority) -> bool {
+        let owners = self.ledger.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
+        let mut others = owners.map(|owner| owner.0).chain(self.newcomers.iter().copied());
+        others.all(|other| {
+            let other = self.ops.get(other);
+            other.is_none_or(|other| other.stream == stream || other.effective.priority < priority)
+        })
+    }
+
     /// Whether [`settle`](Engine::settle) would ask the policy.
     pub fn is_unsettled(&self, now: Duration) -> bool {
         self.unsettled || self.wake.is_some_and(|wake| wake <= now)
@@ -45,6 +55,7 @@ impl Engine {
         self.unsettled = self.is_unsettled(now);
         let told = actions.len();
         let is_asked = self.unsettled;
+        self.newcomers.clear();
         loop {
             self.advance_opaque(now, actions);
             if !std::mem::take(&mut self.unsettled) {
@@ -137,24 +148,25 @@ impl Engine {
             self.short_of_lanes = true;
             return;
         };
-        let mut room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
+        let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
+        let mut blocks = room.min(launch.remaining() - there);
         // The hardware spreads blocks over all SMs, also those that others have to themselves as far as anybody knows,
         // and blocks that share an SM hold each other up. A word that grants the launch's SMs alone keeps it
         // from that, but excludes and does not place: it takes blocks to spare. Where blocks have yet to leave, those
         // would be gone before there is room; and where this failed, others lie on its SMs.
-        let is_apart = launch.crowds(sms)
+        let is_apart = launch.keeps_apart(sms)
             && launch.is_out()
             && !(has_taken || launch.spilled)
             && self.ledger.has_others(range);
         let mut keeps_to = SmRange::ALL;
         if is_apart {
-            let spare = self.blocks_outside(key, range, None);
+            // As many on each SM as on its own.
+            let (each, most) = (blocks.div_ceil(uncovered), launch.spec.blocks_per_sm);
+            let spare = self.blocks_outside(key, range, None) * each.min(most) / most;
             if spare > 0 {
-                (keeps_to, room) = (range, room + spare);
+                (keeps_to, blocks) = (range, blocks + spare);
             }
         }
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        let blocks = room.min(launch.remaining() - there);
         self.ledger.cover(range);
         self.put(key, (slot, lane), blocks, Place::Free { keeps_to }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
@@ -292,6 +304,11 @@ impl Engine {
         // Of the blocks of a lane that keeps to a part of the device some come to lie outside.
         let keeps_to = self.lanes.range(lane);
         if keeps_to != SmRange::ALL && !launch.crowds(sms) {
+            return false;
+        }
+        // A long launch of few blocks loses more where these lie among the blocks of others than by waiting for its turn.
+        let is_few = launch.keeps_apart(sms) && !launch.crowds(sms);
+        if is_few && keeps_to == SmRange::ALL && self.ledger.has_others(range) {
             return false;
         }
         // A native launch is in nobody's word, and looks at none: it can only follow another one, which

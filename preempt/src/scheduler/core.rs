@@ -367,8 +367,9 @@ impl Core {
                             looks += 1;
                             mail.look();
                         }
-                        // Unless there is somebody else, who may be more urgent.
-                        if taken >= FEW || mail.is_of(job.stream) {
+                        // Unless there is somebody else, who may be more urgent, or less so than all of the burst.
+                        let leads = || self.engine.leads(job.stream, job.urgency.priority);
+                        if taken >= FEW || mail.is_of(job.stream) && leads() {
                             self.decide(now);
                             (now, taken) = (self.start.elapsed(), 0);
                         }

@@ -51,14 +51,6 @@ pub struct Played {
     pub runs: Vec<Run>,
 }
 
-/// What became of the jobs of two plays, one right after the other.
-#[derive(Debug)]
-pub struct Twice {
-    /// Nothing where caches are no matter.
-    pub cold: Option<Played>,
-    pub warm: Played,
-}
-
 /// A job as the scheduler ran it.
 #[derive(Debug)]
 pub struct Run {
@@ -110,17 +102,6 @@ pub trait Stage {
     ///
     /// What the scheduler, the driver or the simulation says; wrong results go to the tally.
     fn play(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played>;
-
-    /// Plays the jobs twice, on a device: first with cold caches, since other arms' code was there before, and then as
-    /// in a program that has no other arm.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`play`](Stage::play).
-    fn play_twice(&mut self, arm: Arm, jobs: &[Job]) -> Result<Twice> {
-        let cold = self.device().is_some().then(|| self.play(arm, jobs)).transpose()?;
-        Ok(Twice { cold, warm: self.play(arm, jobs)? })
-    }
 
     /// Runs programs in loops for so long.
     ///

@@ -2,7 +2,7 @@
 
 use super::world::{LANES, World};
 use super::*;
-use crate::policy::Ffs;
+use crate::policy::{Ffs, Fifo};
 
 /// A launch of so many block-tasks, of which nothing is known, and an SM holds one block.
 fn spec(tasks: u32) -> LaunchSpec {
@@ -498,6 +498,34 @@ fn a_long_launch_beside_another_one_keeps_to_its_sms() {
     }));
     // Three SMs full, and what the small one leaves of its own.
     assert_eq!((order.blocks, order.handed), (15, 0), "those outside leave at once");
+}
+
+#[test]
+fn a_launch_of_few_blocks_beside_another_one_keeps_to_its_sms_if_it_takes_long() {
+    let few = |predicted| LaunchSpec {
+        predicted: Some(Duration::from_micros(predicted)),
+        yield_overhead: Duration::from_micros(20),
+        blocks_per_sm: 4,
+        on_last_sm: 4,
+        ..spec(2)
+    };
+    for (predicted, blocks, ahead) in [(90, 2, 1), (110, 4, 0)] {
+        let mut engine = Engine::new(4, LANES, Box::new(Fifo::new()));
+        let mut actions = Vec::new();
+        let mut submit = |engine: &mut Engine, stream, spec| {
+            engine.submit(Duration::ZERO, submission(stream, 0, spec), &mut actions)
+        };
+        let first = submit(&mut engine, 0, few(predicted));
+        let next = submit(&mut engine, 0, few(predicted));
+        submit(&mut engine, 1, LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(100) });
+        engine.settle(Duration::ZERO, &mut actions);
+        let order = launched(&actions, first).pop().expect("on the device");
+        let keeps_to = order.signal.range();
+        assert_eq!((order.blocks, keeps_to == SmRange::ALL), (blocks, blocks == 2));
+        // Nor is it queued on the device where it would have to go anywhere.
+        engine.go_ahead(Duration::ZERO, &mut actions);
+        assert_eq!(launched(&actions, next).len(), ahead, "{predicted} µs");
+    }
 }
 
 #[test]

@@ -370,16 +370,17 @@ impl World {
                         * (self.blocks_per_sm - self.on_last_sm);
                     let room = has * self.blocks_per_sm - less;
                     let ModelOp { tasks, done, .. } = *self.op(order.op);
+                    let wanted = room.min(tasks - done);
                     if keeps_to == SmRange::ALL {
-                        assert_eq!(order.blocks, room.min(tasks - done), "as many as have room");
+                        assert_eq!(order.blocks, wanted, "as many as have room");
                     } else {
                         let is_own = |sm: u32| owners[sm as usize] == Some(LaunchId(order.op));
                         assert!((0..self.sms).all(|sm| keeps_to.contains(sm) == is_own(sm)));
                         let is_other = |sm: u32| !is_own(sm) && owners[sm as usize].is_some();
                         assert!((0..self.sms).any(is_other), "there is nobody to keep apart from");
                         let outside = (self.sms - has) * self.blocks_per_sm;
-                        assert!((room + 1..=room + outside).contains(&order.blocks), "{order:?}");
-                        assert!(order.blocks < tasks - done, "each would do one task alone");
+                        let spare = order.blocks - wanted;
+                        assert!((1..=outside).contains(&spare), "{order:?}");
                     }
                 }
                 if !self.op(order.op).started {

@@ -52,8 +52,9 @@ impl Predictor for Submits {
     fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
 }
 
-/// What is asked, when launches come during the turn of another one: of these streams, with 2, 3, ... block-tasks.
-fn asked(streams: &[usize]) -> Vec<String> {
+/// What is asked, when launches come during the turn of another one: of these streams, which are as urgent as that one
+/// or more, with 2, 3, ... block-tasks.
+fn asked(streams: &[usize], priority: i32) -> Vec<String> {
     let (log, others) = (Log::default(), Arc::new(OnceLock::new()));
     let scheduler = Scheduler::builder()
         .device(Device::cpu(2, 1).expect("a device"))
@@ -63,7 +64,7 @@ fn asked(streams: &[usize]) -> Vec<String> {
         .expect("a scheduler");
     let x = scheduler.zeroed::<u32>(1).expect("memory");
     let call = |grid: u32| nothing(&x).grid(grid);
-    let of = [scheduler.stream(0), scheduler.stream(0)];
+    let of = [scheduler.stream(priority), scheduler.stream(priority)];
     let later = streams.iter().zip(2..).map(|(&stream, grid)| (of[stream].clone(), call(grid)));
     assert!(others.set(later.collect()).is_ok());
     scheduler.stream(0).launch(call(1)).expect("accepted").wait().expect("done");
@@ -74,17 +75,19 @@ fn asked(streams: &[usize]) -> Vec<String> {
 
 #[test]
 fn who_comes_during_a_turn_is_decided_about_with_the_others() {
-    assert_eq!(asked(&[0]), ["1 tasks", "2 tasks", "plan for 2"]);
+    assert_eq!(asked(&[0], 0), ["1 tasks", "2 tasks", "plan for 2"]);
     // The third one is behind the second one, which need not wait for it,
-    assert_eq!(asked(&[0, 0]), ["1 tasks", "2 tasks", "plan for 2", "3 tasks"]);
-    // unless there is somebody else, who may be more urgent.
-    assert_eq!(asked(&[0, 0, 1]), ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"]);
+    assert_eq!(asked(&[0, 0], 1), ["1 tasks", "2 tasks", "plan for 2", "3 tasks"]);
+    // unless it depends on the third one whether the second one comes before the first one,
+    assert_eq!(asked(&[0, 0], 0), ["1 tasks", "2 tasks", "3 tasks", "plan for 2"]);
+    // or there is somebody else, who may be more urgent.
+    assert_eq!(asked(&[0, 0, 1], 1), ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"]);
 }
 
 #[test]
 fn nobody_waits_until_all_others_are_taken_in() {
     let streams: Vec<usize> = (0..40).map(|at| at / 2 % 2).collect();
-    let log = asked(&streams);
+    let log = asked(&streams, 0);
     let first = log.iter().position(|what| what.starts_with("plan")).expect("a plan");
     assert!((super::FEW..super::FEW + 4).contains(&first), "{log:?}");
 }
