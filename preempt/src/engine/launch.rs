@@ -119,7 +119,8 @@ pub(super) struct Launch {
     pub planned: u64,
     /// Whether a cohort came out of the device.
     pub ran: bool,
-    /// Whether a cohort that was to keep to its SMs left them with work to do: blocks of others lie there.
+    /// Whether a cohort that was to keep to its SMs left them with work to do, which nobody told it: blocks of others
+    /// lie there.
     pub spilled: bool,
     /// Whether there was a cohort that could run at once.
     started: bool,
@@ -136,12 +137,14 @@ pub(super) struct Launch {
 pub(super) struct OnDevice {
     pub lane: LaneIndex,
     pub blocks: u32,
+    /// The SMs that it was to keep to.
+    pub keeps_to: SmRange,
     /// Whether another cohort came before.
     resumed: bool,
 }
 
-/// A long launch takes so many times as long as one takes to stop.
-const LONG: u32 = 5;
+/// A launch that takes longer can wait for the host between two: ten times as long as that takes (H200).
+const LONG: Duration = Duration::from_micros(100);
 
 impl Launch {
     pub fn new(now: Duration, spec: LaunchSpec) -> Launch {
@@ -195,17 +198,15 @@ impl Launch {
         sms.saturating_mul(blocks_per_sm) - less
     }
 
-    /// Whether there are more block-tasks than the whole device holds blocks. Where there are not, each block does one,
-    /// and none does those of the ones that left.
+    /// Whether there are more block-tasks than the whole device holds blocks, so that none has to do just one.
     pub fn crowds(&self, sms: u32) -> bool {
         !self.spec.native && self.remaining() > self.room(sms, true)
     }
 
-    /// Whether it pays to keep it apart from others, by blocks to spare that leave at once where they come to lie outside
-    /// of the launch's SMs: if it crowds, or takes so long that a second cohort for what is left matters little.
-    pub fn keeps_apart(&self, sms: u32) -> bool {
-        let is_long = self.spec.predicted.is_some_and(|took| took >= LONG * self.spec.stop());
-        self.crowds(sms) || is_long && !self.spec.native
+    /// Whether it has a block for each block-task where there is so much room, and takes long.
+    pub fn has_long_few(&self, room: u32) -> bool {
+        let is_long = self.spec.predicted.is_some_and(|took| took >= LONG);
+        !self.spec.native && is_long && self.remaining() <= room
     }
 
     /// The SMs that the rest can fill.
@@ -271,8 +272,8 @@ impl Launch {
     }
 
     /// Enters a cohort.
-    pub fn cohort_in(&mut self, slot: usize, lane: LaneIndex, blocks: u32) {
-        self.cohorts[slot] = Some(OnDevice { lane, blocks, resumed: self.started });
+    pub fn cohort_in(&mut self, slot: usize, lane: LaneIndex, blocks: u32, keeps_to: SmRange) {
+        self.cohorts[slot] = Some(OnDevice { lane, blocks, keeps_to, resumed: self.started });
         self.lane = Some(lane);
     }
 
@@ -284,12 +285,12 @@ impl Launch {
         }
     }
 
-    /// Takes in what the cohort in `slot` did; the lane that it was in, if there was one.
+    /// Takes in what the cohort in `slot` did; what it was, if there was one.
     pub fn cohort_out(
         &mut self,
         slot: usize,
         Posted { done, amortize }: Posted,
-    ) -> Option<LaneIndex> {
+    ) -> Option<OnDevice> {
         let cohort = self.cohorts[slot].take()?;
         // The last block of a cohort may have run nothing.
         let least = u32::from(done > 0 && !self.spec.native);
@@ -297,7 +298,9 @@ impl Launch {
         self.report.tasks += done;
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
-        Some(cohort.lane)
+        let keeps_apart = cohort.keeps_to != SmRange::ALL;
+        self.spilled |= keeps_apart && cohort.keeps_to == self.range && self.remaining() > 0;
+        Some(cohort)
     }
 
     /// What is done is what was reported, now that no block is out.
@@ -345,7 +348,7 @@ mod tests {
         };
         let mut launch = Launch::new(at(0), spec);
         launch.set_range(at(0), SmRange::new(0, SMS), SMS);
-        launch.cohort_in(0, 0, SMS);
+        launch.cohort_in(0, 0, SMS, SmRange::ALL);
         launch
     }
 

@@ -38,8 +38,8 @@ pub(crate) use interface::{
 };
 pub(crate) use lanes::LaneIndex;
 use lanes::Lanes;
-use launch::Launch;
 pub use launch::LaunchReport;
+use launch::{Launch, OnDevice};
 pub(crate) use launch::{LaunchSpec, fills};
 use ledger::Ledger;
 pub(crate) use ledger::count;
@@ -141,7 +141,7 @@ pub(crate) struct Engine {
     /// Launches that the policy knows, and how many there ever were.
     known: usize,
     arrivals: u64,
-    /// Those that came since it was asked.
+    /// Those of them that came since it was asked.
     newcomers: Vec<OpKey>,
     /// Plans that the policy ever made.
     plans: u64,
@@ -446,10 +446,11 @@ impl Engine {
             launch.ran = true;
             self.controls.depart(used.control, slot.into(), cohort.blocks, posted.done);
         }
-        let Some(lane) = launch.cohort_out(slot.into(), posted.unwrap_or_default()) else { return };
-        let keeps_to = self.lanes.range(lane);
-        let is_apart = keeps_to != SmRange::ALL && !keeps_to.is_empty();
-        launch.spilled |= is_apart && keeps_to == launch.range && launch.remaining() > 0;
+        let Some(OnDevice { lane, .. }) =
+            launch.cohort_out(slot.into(), posted.unwrap_or_default())
+        else {
+            return;
+        };
         self.lanes.leave(lane, key, slot.into());
         if self.lanes.is_free(lane) {
             self.unsettled |= std::mem::take(&mut self.short_of_lanes);

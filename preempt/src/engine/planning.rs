@@ -35,7 +35,8 @@ enum Place {
 const SHORTEST_WAIT: Duration = Duration::from_micros(10);
 
 impl Engine {
-    /// Whether all launches that have SMs, or came since the policy was asked, are in this stream or less urgent.
+    /// Whether all launches that have SMs, or came since the policy was asked, are in this stream or less urgent: so
+    /// that no policy that goes by priority puts one of them first, whatever comes behind this one in its stream.
     pub fn leads(&self, stream: u32, priority: Priority) -> bool {
         let owners = self.ledger.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
         let mut others = owners.map(|owner| owner.0).chain(self.newcomers.iter().copied());
@@ -154,15 +155,16 @@ impl Engine {
         // and blocks that share an SM hold each other up. A word that grants the launch's SMs alone keeps it
         // from that, but excludes and does not place: it takes blocks to spare. Where blocks have yet to leave, those
         // would be gone before there is room; and where this failed, others lie on its SMs.
-        let is_apart = launch.keeps_apart(sms)
+        let crowds = launch.crowds(sms);
+        let is_apart = (crowds || launch.has_long_few(room))
             && launch.is_out()
             && !(has_taken || launch.spilled)
             && self.ledger.has_others(range);
         let mut keeps_to = SmRange::ALL;
         if is_apart {
             // As many on each SM as on its own.
-            let (each, most) = (blocks.div_ceil(uncovered), launch.spec.blocks_per_sm);
-            let spare = self.blocks_outside(key, range, None) * each.min(most) / most;
+            let each = if crowds { launch.spec.blocks_per_sm } else { blocks.div_ceil(uncovered) };
+            let spare = (self.sms_outside(range, None) * f64::from(each)) as u32;
             if spare > 0 {
                 (keeps_to, blocks) = (range, blocks + spare);
             }
@@ -175,8 +177,8 @@ impl Engine {
         self.go_on_behind(lane);
     }
 
-    /// How many blocks of a launch find room outside of a range, beside the cohorts that are at the head of other lanes.
-    fn blocks_outside(&self, key: OpKey, range: SmRange, lane: Option<LaneIndex>) -> u32 {
+    /// How many SMs are free outside of a range, beside the cohorts that are at the head of other lanes than this one.
+    fn sms_outside(&self, range: SmRange, lane: Option<LaneIndex>) -> f64 {
         let sms = self.ledger.sms();
         let mut free = f64::from(sms - ledger::count(range, sms));
         for (head, op, slot) in self.lanes.heads().filter(|&(head, ..)| Some(head) != lane) {
@@ -189,8 +191,7 @@ impl Engine {
             };
             free -= f64::from(cohort.blocks.min(most)) / f64::from(other.spec.blocks_per_sm);
         }
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return 0 };
-        (free.max(0.0) * f64::from(launch.spec.blocks_per_sm)) as u32
+        free.max(0.0)
     }
 
     /// Puts a cohort into a lane.
@@ -214,7 +215,7 @@ impl Engine {
         };
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
-        launch.cohort_in(slot, lane, blocks);
+        launch.cohort_in(slot, lane, blocks, keeps_to);
         actions.push(Action::Launch(CohortOrder {
             op: key,
             lane,
@@ -237,6 +238,11 @@ impl Engine {
         if !self.behind.contains(&lane) {
             self.behind.push_back(lane);
         }
+    }
+
+    /// Whether there may be a launch to queue behind another one.
+    pub fn may_go_ahead(&self) -> bool {
+        !self.behind.is_empty()
     }
 
     /// Queues one launch behind another one, if there is any to queue. Each takes the driver microseconds, in which
@@ -307,8 +313,8 @@ impl Engine {
             return false;
         }
         // A long launch of few blocks loses more where these lie among the blocks of others than by waiting for its turn.
-        let is_few = launch.keeps_apart(sms) && !launch.crowds(sms);
-        if is_few && keeps_to == SmRange::ALL && self.ledger.has_others(range) {
+        let has_few = launch.has_long_few(launch.room(ledger::count(range, sms), false));
+        if has_few && keeps_to == SmRange::ALL && self.ledger.has_others(range) {
             return false;
         }
         // A native launch is in nobody's word, and looks at none: it can only follow another one, which
@@ -324,10 +330,10 @@ impl Engine {
         // All of it: the one behind this one may fill more than this one does.
         launch.bequest = range;
         let room = launch.room(wanted, range.contains(sms - 1));
-        let left = launch.remaining();
+        let (left, each) = (launch.remaining(), f64::from(launch.spec.blocks_per_sm));
         let spare = match keeps_to {
             SmRange::ALL => 0,
-            _ => self.blocks_outside(next, keeps_to, Some(lane)),
+            _ => (self.sms_outside(keeps_to, Some(lane)) * each) as u32,
         };
         self.put(next, (0, lane), (room + spare).min(left), Place::Behind(after), actions);
         true

@@ -157,7 +157,7 @@ const AT_ONCE: usize = 8;
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;
 
-/// How far a turn looks whether a burst of one stream has somebody else behind it, for whom it does not start the first
+/// How far a turn looks, beside the last message, whether a burst of one stream has somebody else behind it, for whom it does not start the first
 /// launch of the burst; and after how many messages it does so all the same. To take in so many takes as long as to make
 /// a launch, and to make it leave again.
 const FEW: usize = 16;
@@ -347,7 +347,8 @@ impl Core {
         self.forecast.panic()
     }
 
-    /// Takes in what has come; the time then. `ahead` counts the launches that were queued behind others.
+    /// Takes in what has come; the time then. `ahead` counts the launches that were queued behind others, or might have
+    /// been.
     fn take_in_all(
         &mut self,
         mut now: Duration,
@@ -374,11 +375,12 @@ impl Core {
                             (now, taken) = (self.start.elapsed(), 0);
                         }
                     }
-                    if is_behind && *ahead < AT_ONCE && !self.engine.is_unsettled(now) {
+                    let is_settled = !self.engine.is_unsettled(now);
+                    if is_behind && is_settled && self.engine.may_go_ahead() && *ahead < AT_ONCE {
                         // The rest of the burst can wait longer than the device for the next launch of it.
+                        *ahead += 1;
                         mail.look();
                         if mail.is_of(job.stream) && self.go_ahead(now) {
-                            *ahead += 1;
                             now = self.start.elapsed();
                         }
                     }
@@ -545,7 +547,9 @@ impl Core {
         // The last one of a chain first: then those before it have ended when their turn comes, and what they had goes to
         // the one behind them as a whole, however few SMs one in between can use.
         for (
-            Out { order: CohortOrder { op, slot, after, signal, .. }, launched, told, .. },
+            Out {
+                order: CohortOrder { op, slot, after, signal, workers, .. }, launched, told, ..
+            },
             posted,
         ) in out.drain(..).rev()
         {
@@ -557,8 +561,9 @@ impl Core {
                 if *preemption == Preemption::Auto && after.is_none() && posted.done == spec.tasks {
                     self.estimates.record(grid.kernel, spec.tasks, now.saturating_sub(launched));
                 }
-                // Blocks to spare may have waited for room.
-                if let Some(told) = told.filter(|_| signal.range() == SmRange::ALL) {
+                // Of more blocks than the device holds, those to spare may have waited for room.
+                let is_whole = signal.range() == SmRange::ALL || spec.tasks <= workers;
+                if let Some(told) = told.filter(|_| is_whole) {
                     self.forecast.yielded(grid.kernel, now.saturating_sub(told));
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::world::{LANES, World};
 use super::*;
-use crate::policy::{Ffs, Fifo};
+use crate::policy::{Ffs, Fifo, Priority};
 
 /// A launch of so many block-tasks, of which nothing is known, and an SM holds one block.
 fn spec(tasks: u32) -> LaunchSpec {
@@ -460,6 +460,22 @@ fn one_launch_is_queued_ahead_at_a_time_and_none_by_whoever_submits() {
     assert_eq!([(); 5].map(|()| launched()), [1, 2, 3, 3, 3]);
 }
 
+#[test]
+fn a_stream_leads_if_nobody_who_runs_or_has_just_come_is_as_urgent() {
+    let mut engine = Engine::new(1, LANES, Box::new(Fifo::new()));
+    let mut actions = Vec::new();
+    engine.submit(Duration::ZERO, submission(0, 1, spec(10)), &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    let leads = |engine: &Engine, stream| [0, 1, 2, 3].map(|of| engine.leads(stream, Priority(of)));
+    assert_eq!(leads(&engine, 0), [true; 4], "there is nobody else");
+    assert_eq!(leads(&engine, 1), [false, false, true, true]);
+    engine.submit(Duration::ZERO, submission(1, 2, spec(10)), &mut actions);
+    assert_eq!(leads(&engine, 0), [false, false, false, true]);
+    assert_eq!(leads(&engine, 1), [false, false, true, true]);
+    engine.settle(Duration::ZERO, &mut actions);
+    assert_eq!(leads(&engine, 0), [true; 4], "the policy has not let it run");
+}
+
 /// An engine for 4 SMs of 4 blocks, with a small urgent launch, and a long one that it is told to keep apart from: the
 /// engine, their keys and the long one's cohort. Another long one is behind that in its stream, if `chain`.
 fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
@@ -504,19 +520,18 @@ fn a_long_launch_beside_another_one_keeps_to_its_sms() {
 fn a_launch_of_few_blocks_beside_another_one_keeps_to_its_sms_if_it_takes_long() {
     let few = |predicted| LaunchSpec {
         predicted: Some(Duration::from_micros(predicted)),
-        yield_overhead: Duration::from_micros(20),
         blocks_per_sm: 4,
         on_last_sm: 4,
         ..spec(2)
     };
-    for (predicted, blocks, ahead) in [(90, 2, 1), (110, 4, 0)] {
+    // What the first launch and the one behind it take; blocks of the first one; whether the other one is on the device.
+    for (first, next, blocks, ahead) in [(99, 99, 2, 1), (99, 100, 2, 0), (100, 99, 4, 0)] {
         let mut engine = Engine::new(4, LANES, Box::new(Fifo::new()));
         let mut actions = Vec::new();
         let mut submit = |engine: &mut Engine, stream, spec| {
             engine.submit(Duration::ZERO, submission(stream, 0, spec), &mut actions)
         };
-        let first = submit(&mut engine, 0, few(predicted));
-        let next = submit(&mut engine, 0, few(predicted));
+        let [first, next] = [first, next].map(|took| submit(&mut engine, 0, few(took)));
         submit(&mut engine, 1, LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(100) });
         engine.settle(Duration::ZERO, &mut actions);
         let order = launched(&actions, first).pop().expect("on the device");
@@ -524,7 +539,7 @@ fn a_launch_of_few_blocks_beside_another_one_keeps_to_its_sms_if_it_takes_long()
         assert_eq!((order.blocks, keeps_to == SmRange::ALL), (blocks, blocks == 2));
         // Nor is it queued on the device where it would have to go anywhere.
         engine.go_ahead(Duration::ZERO, &mut actions);
-        assert_eq!(launched(&actions, next).len(), ahead, "{predicted} µs");
+        assert_eq!(launched(&actions, next).len(), ahead);
     }
 }
 

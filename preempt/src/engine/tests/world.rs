@@ -362,7 +362,7 @@ impl World {
             }
             None => {
                 assert!(at_head, "nothing is in its way");
-                if before.is_none() {
+                if before.is_none() || keeps_to != SmRange::ALL {
                     let own = |owner: &&Option<LaunchId>| **owner == Some(LaunchId(order.op));
                     let owners = self.engine.ledger.owners().to_vec();
                     let has = owners.iter().filter(own).count() as u32;
@@ -381,6 +381,8 @@ impl World {
                         let outside = (self.sms - has) * self.blocks_per_sm;
                         let spare = order.blocks - wanted;
                         assert!((1..=outside).contains(&spare), "{order:?}");
+                        let each_does_one = order.blocks >= tasks;
+                        assert!(!each_does_one || room >= tasks - done, "not all have room");
                     }
                 }
                 if !self.op(order.op).started {
@@ -467,7 +469,12 @@ impl World {
                 *self.claims.entry((control, parity)).or_default() += u32::from(!order.native);
                 let cohort = &mut self.cohorts[index];
                 cohort.done += 1;
-                cohort.resident.insert(0, sm);
+                if order.native || order.blocks < tasks {
+                    cohort.resident.insert(0, sm);
+                } else {
+                    // There was a block for each.
+                    self.room[sm as usize] += 1;
+                }
             } else {
                 self.room[sm as usize] += 1;
             }

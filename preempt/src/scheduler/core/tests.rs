@@ -86,10 +86,14 @@ fn who_comes_during_a_turn_is_decided_about_with_the_others() {
 
 #[test]
 fn nobody_waits_until_all_others_are_taken_in() {
-    let streams: Vec<usize> = (0..40).map(|at| at / 2 % 2).collect();
-    let log = asked(&streams, 0);
-    let first = log.iter().position(|what| what.starts_with("plan")).expect("a plan");
-    assert!((super::FEW..super::FEW + 4).contains(&first), "{log:?}");
+    let in_turns: Vec<usize> = (0..40).map(|at| at / 2 % 2).collect();
+    // The one at the end is seen however many come before.
+    let last_of_many: Vec<usize> = (0..40).map(|at| at / 39).collect();
+    for (streams, priority) in [(in_turns, 0), (last_of_many, 1)] {
+        let log = asked(&streams, priority);
+        let first = log.iter().position(|what| what.starts_with("plan")).expect("a plan");
+        assert!((super::FEW..super::FEW + 4).contains(&first), "{log:?}");
+    }
 }
 
 /// How many launches of [`counted`] have begun.
