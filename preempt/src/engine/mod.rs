@@ -16,6 +16,7 @@ use crate::error::caught;
 use crate::policy::{Arrival, Plan, Policy, Urgency};
 use crate::recording::{Recording, Step};
 
+mod cohorts;
 mod controls;
 mod ending;
 mod interface;

@@ -1,5 +1,6 @@
 //! The engine against a model device that does everything in its own time.
 
+mod apart;
 mod policies;
 mod races;
 mod refused;

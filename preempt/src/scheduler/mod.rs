@@ -3,6 +3,8 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
+//! | `core/intake` | what it takes in, and when it decides meanwhile |
+//! | `core/acts` | what it does on the device |
 //! | `core/notes` | what it notes for accounts, timeline and predictor |
 //! | `accounts` | what launches came to, while it is counted |
 //! | `stats` | the numbers that come of it, for users |

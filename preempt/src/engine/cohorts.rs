@@ -1,0 +1,291 @@
+//! Cohorts: which blocks go to the device for the SMs that a launch has, and which are queued there ahead of time.
+
+use std::time::Duration;
+
+use preempt_device::abi::{SmRange, departures};
+
+use super::lanes::LaneIndex;
+use super::ledger::{self, intersection};
+use super::{Action, After, CohortOrder, Engine, LaunchId, Op, OpKey, Phase};
+
+/// How many launches are queued behind a running one while others want SMs: each of them has to leave the lane, and to be
+/// launched again, if these are taken away.
+const AHEAD_OF_OTHERS: usize = 8;
+
+/// Where a cohort goes.
+enum Place {
+    /// Into a free lane, with the SMs that its blocks may use.
+    Free { keeps_to: SmRange },
+    /// Behind another launch, with what the lane may use.
+    Behind(After),
+}
+
+impl Engine {
+    /// Tells the cohorts of a launch which SMs are left to them, and what is queued behind them.
+    pub(super) fn shrink(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+        let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        if launch.spec.native {
+            // Its blocks leave when they are done, whatever they are told.
+            return;
+        }
+        let mut signalled = false;
+        for cohort in launch.cohorts.iter().flatten() {
+            let lane = cohort.lane;
+            let range = intersection(self.lanes.range(lane), launch.range, sms);
+            if range != self.lanes.range(lane) {
+                let signal = self.lanes.signal(lane, range);
+                actions.push(Action::Signal { lane, signal });
+                signalled = true;
+            }
+        }
+        if signalled {
+            launch.count_yield();
+        }
+    }
+
+    /// Launches blocks for the SMs of a launch that have none yet.
+    pub(super) fn cover(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
+        let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        let range = launch.range;
+        let uncovered = self.ledger.uncovered(range);
+        if uncovered == 0 {
+            return;
+        }
+        let there = launch.blocks_that_stay(&self.lanes);
+        if launch.spec.native && !launch.is_out() || there >= launch.remaining() {
+            // All its blocks are out, and find room by themselves.
+            self.ledger.cover(range);
+            return;
+        }
+        // Without a free slot or lane the SMs stay uncovered until a cohort is out.
+        let Some(slot) = launch.free_slot() else { return };
+        let has_taken = self.ledger.has_taken(range);
+        let Some(lane) = self.lanes.free(has_taken) else {
+            self.short_of_lanes = true;
+            return;
+        };
+        let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
+        let mut blocks = room.min(launch.remaining() - there);
+        // The hardware spreads blocks over all SMs, also those that others have to themselves as far as anybody knows,
+        // and blocks that share an SM hold each other up. A word that grants the launch's SMs alone keeps it
+        // from that, but excludes and does not place: it takes blocks to spare. Where blocks have yet to leave, those
+        // would be gone before there is room; and where this failed, others lie on its SMs.
+        let crowds = launch.crowds(sms);
+        let is_apart = (crowds || launch.has_long_few(room))
+            && launch.is_out()
+            && !(has_taken || launch.spilled)
+            && self.ledger.has_others(range);
+        let mut keeps_to = SmRange::ALL;
+        if is_apart {
+            // As many on each SM as on its own.
+            let each = if crowds { launch.spec.blocks_per_sm } else { blocks.div_ceil(uncovered) };
+            let spare = (self.sms_outside(range, None) * f64::from(each)) as u32;
+            if spare > 0 {
+                (keeps_to, blocks) = (range, blocks + spare);
+            }
+        }
+        self.ledger.cover(range);
+        self.put(key, (slot, lane), blocks, Place::Free { keeps_to }, actions);
+        if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
+            launch.start(now);
+        }
+        self.go_on_behind(lane);
+    }
+
+    /// How many SMs are free outside of a range, beside the cohorts that are at the head of other lanes than this one.
+    fn sms_outside(&self, range: SmRange, lane: Option<LaneIndex>) -> f64 {
+        let sms = self.ledger.sms();
+        let mut free = f64::from(sms - ledger::count(range, sms));
+        for (head, op, slot) in self.lanes.heads().filter(|&(head, ..)| Some(head) != lane) {
+            let Some(Op { launch: Some(other), .. }) = self.ops.get(op) else { continue };
+            let Some(cohort) = &other.cohorts[slot] else { continue };
+            // Those to spare have left.
+            let most = match self.lanes.range(head) {
+                SmRange::ALL | SmRange::EMPTY => cohort.blocks,
+                part => other.room(ledger::count(part, sms), false),
+            };
+            free -= f64::from(cohort.blocks.min(most)) / f64::from(other.spec.blocks_per_sm);
+        }
+        free.max(0.0)
+    }
+
+    /// Puts a cohort into a lane.
+    fn put(
+        &mut self,
+        key: OpKey,
+        (slot, lane): (usize, LaneIndex),
+        blocks: u32,
+        place: Place,
+        actions: &mut Vec<Action>,
+    ) {
+        let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        let control = *launch.control.get_or_insert_with(|| self.controls.take());
+        let (after, keeps_to, hands) = match place {
+            Place::Free { keeps_to: SmRange::ALL } => (None, SmRange::ALL, blocks),
+            // Blocks behind another launch, or outside of their range, may have to leave at once, and would leave those
+            // tasks behind.
+            Place::Free { keeps_to } => (None, keeps_to, 0),
+            Place::Behind(after) => (Some(after), self.lanes.range(lane), 0),
+        };
+        let is_first = launch.handed.is_none() && hands > 0;
+        let handed = *launch.handed.get_or_insert(hands);
+        launch.cohort_in(slot, lane, blocks, keeps_to);
+        actions.push(Action::Launch(CohortOrder {
+            op: key,
+            lane,
+            control,
+            slot: slot as u8,
+            ticket: self.controls.ticket(control.control, slot),
+            left: self.controls.left(control.control, slot),
+            signal: self.lanes.enter(lane, key, slot, keeps_to),
+            native: launch.spec.native,
+            blocks,
+            workers: sms.saturating_mul(launch.spec.blocks_per_sm),
+            handed,
+            is_first,
+            after,
+        }));
+    }
+
+    /// Has more launches queued in a lane, when there is time.
+    pub(super) fn go_on_behind(&mut self, lane: LaneIndex) {
+        if !self.behind.contains(&lane) {
+            self.behind.push_back(lane);
+        }
+    }
+
+    /// Whether there may be a launch to queue behind another one.
+    pub fn may_go_ahead(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Queues one launch behind another one, if there is any to queue. Each takes the driver microseconds, in which
+    /// nobody else gets through: so whoever calls this sees first what else there is to do.
+    pub fn go_ahead(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        if self.behind.is_empty() {
+            return;
+        }
+        let told = actions.len();
+        while let Some(lane) = self.behind.pop_front() {
+            if self.queue_ahead(lane, actions) {
+                self.behind.push_back(lane);
+                break;
+            }
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.went_ahead(now, &actions[told..]);
+        }
+    }
+
+    /// Queues a launch behind the last one in a lane, if it waits for nothing but launches that are ahead of it in
+    /// that lane. The device starts it when the one before it is done, or lets it leave if that one has left without
+    /// being done.
+    fn queue_ahead(&mut self, lane: LaneIndex, actions: &mut Vec<Action>) -> bool {
+        let is_enough = self.known > 1 && self.lanes.waiting(lane) >= AHEAD_OF_OTHERS;
+        if is_enough || self.is_draining() {
+            return false;
+        }
+        let sms = self.ledger.sms();
+        let Some((tail, slot)) = self.lanes.tail(lane) else { return false };
+        let Some(Op { launch: Some(last), next: Some(next), phase, verdict: None, .. }) =
+            self.ops.get(tail)
+        else {
+            return false;
+        };
+        let (next, bequest) = match phase {
+            Phase::Blocked => (*next, last.bequest),
+            Phase::Active => (*next, last.range),
+            Phase::Finished => return false,
+        };
+        let range = intersection(bequest, self.lanes.range(lane), sms);
+        let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return false };
+        let native = last.spec.native;
+        let before = self.controls.left(used.control, slot);
+        let after = After {
+            control: used.control,
+            slot: slot as u8,
+            // If it does all that is left to do; what another cohort does at the same time, this
+            // word does not say.
+            left: before.wrapping_add(departures(cohort.blocks, last.remaining())),
+        };
+        // If nobody else wants SMs, it can have more than the one before.
+        let room = if self.known <= 1 { sms } else { ledger::count(range, sms) };
+        let Some(Op {
+            launch: Some(launch),
+            phase: Phase::Blocked,
+            verdict: None,
+            foreign_blockers: 0,
+            uses,
+            ..
+        }) = self.ops.get_mut(next)
+        else {
+            return false;
+        };
+        // Of the blocks of a lane that keeps to a part of the device some come to lie outside.
+        let keeps_to = self.lanes.range(lane);
+        if keeps_to != SmRange::ALL && !launch.crowds(sms) {
+            return false;
+        }
+        // A long launch of few blocks loses more where these lie among the blocks of others than by waiting for its turn.
+        let has_few = launch.has_long_few(launch.room(ledger::count(range, sms), false));
+        if has_few && keeps_to == SmRange::ALL && self.ledger.has_others(range) {
+            return false;
+        }
+        // A native launch is in nobody's word, and looks at none: it can only follow another one, which
+        // is done when its lane comes to the next.
+        if launch.spec.native != native || self.order.lost(uses).is_some() {
+            return false;
+        }
+        // One that was queued before may be done, and not reported.
+        if range.is_empty() || !launch.is_out() || launch.remaining() == 0 {
+            return false;
+        }
+        let wanted = launch.need(sms).min(room);
+        // All of it: the one behind this one may fill more than this one does.
+        launch.bequest = range;
+        let room = launch.room(wanted, range.contains(sms - 1));
+        let (left, each) = (launch.remaining(), f64::from(launch.spec.blocks_per_sm));
+        let spare = match keeps_to {
+            SmRange::ALL => 0,
+            _ => (self.sms_outside(keeps_to, Some(lane)) * each) as u32,
+        };
+        self.put(next, (0, lane), (room + spare).min(left), Place::Behind(after), actions);
+        true
+    }
+
+    /// Lets a launch whose turn has come go on with the SMs of the one before it, if a cohort of it
+    /// was queued behind that one.
+    pub(super) fn take_over(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        bequest: SmRange,
+        actions: &mut Vec<Action>,
+    ) {
+        let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        launch.start(now);
+        let blocks_per_sm = launch.spec.blocks_per_sm;
+        let Some(lane) = launch.lane.filter(|_| !launch.is_out()) else { return };
+        let wanted = launch.blocks().div_ceil(blocks_per_sm).min(launch.need(sms));
+        let keeps_to = self.lanes.range(lane);
+        let range = if self.ledger.is_free() && !bequest.is_empty() && keeps_to == SmRange::ALL {
+            let lo = bequest.lo().min(sms - wanted);
+            SmRange::new(lo, lo + wanted)
+        } else {
+            // Its blocks are nowhere else.
+            ledger::first(intersection(bequest, keeps_to, sms), wanted, sms)
+        };
+        self.ledger.inherit(LaunchId(key), range);
+        launch.set_range(now, range, sms);
+        let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
+        if launch.blocks() > room {
+            self.shrink(key, actions);
+        }
+        self.note(key, now, range, false);
+        self.go_on_behind(lane);
+    }
+}

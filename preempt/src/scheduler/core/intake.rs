@@ -1,0 +1,170 @@
+//! What the core is asked: taken in, and decided about when nobody is left out by that.
+
+use std::time::Duration;
+
+use preempt_device::host::Preemption;
+
+use super::{AT_ONCE, Core, InWork, Job, Message, Target, Work};
+use crate::engine::{Change, Event, LaunchSpec, Submission, Whose};
+use crate::policy::Urgency;
+use crate::scheduler::baton::Mail;
+
+/// How often a turn looks into the inbox again before it decides.
+const LOOKS_AGAIN: usize = 3;
+
+/// How far a turn looks, beside the last message, whether a burst of one stream has somebody else behind it, for whom it does not start the first
+/// launch of the burst; and after how many messages it does so all the same. To take in so many takes as long as to make
+/// a launch, and to make it leave again.
+pub(super) const FEW: usize = 16;
+
+impl Mail<'_, Message> {
+    /// Whether the next few messages are all of this stream, and so is the last one.
+    fn is_of(&self, stream: u32) -> bool {
+        let is_of =
+            |message: &Message| matches!(message, Message::Submit(job) if job.stream == stream);
+        self.coming().take(FEW).chain(self.coming().next_back()).all(is_of)
+    }
+}
+
+impl Core {
+    /// Takes in what has come; the time then. `ahead` counts the launches that were queued behind others, or might have
+    /// been.
+    pub(super) fn take_in_all(
+        &mut self,
+        mut now: Duration,
+        mail: &mut Mail<'_, Message>,
+        ahead: &mut usize,
+    ) -> Duration {
+        let (mut looks, mut taken) = (0, 0);
+        loop {
+            let mut stream = None;
+            while let Some(message) = mail.next() {
+                self.news.happened = true;
+                if let Message::Submit(job) = &message {
+                    // What is behind something else in its stream cannot run yet, and that other one can.
+                    let is_behind = stream.replace(job.stream) == Some(job.stream);
+                    if is_behind && self.engine.is_unsettled(now) {
+                        if looks < LOOKS_AGAIN && mail.is_of(job.stream) {
+                            looks += 1;
+                            mail.look();
+                        }
+                        // Unless there is somebody else, who may be more urgent, or less so than all of the burst.
+                        let leads = || self.engine.leads(job.stream, job.urgency.priority);
+                        if taken >= FEW || mail.is_of(job.stream) && leads() {
+                            self.decide(now);
+                            (now, taken) = (self.start.elapsed(), 0);
+                        }
+                    }
+                    let is_settled = !self.engine.is_unsettled(now);
+                    if is_behind && is_settled && self.engine.may_go_ahead() && *ahead < AT_ONCE {
+                        // The rest of the burst can wait longer than the device for the next launch of it.
+                        *ahead += 1;
+                        mail.look();
+                        if mail.is_of(job.stream) && self.go_ahead(now) {
+                            now = self.start.elapsed();
+                        }
+                    }
+                }
+                self.take_in(now, message);
+                taken += 1;
+            }
+            // Whoever comes just now is better off before the decision than behind it.
+            if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
+                return now;
+            }
+            looks += 1;
+        }
+    }
+
+    fn take_in(&mut self, now: Duration, message: Message) {
+        match message {
+            Message::Submit(job) => self.submit(now, job),
+            Message::Cancel(completion) => {
+                if let Some(&op) = completion.op.get() {
+                    self.engine.handle(now, Event::Cancel { op }, &mut self.actions);
+                }
+            }
+            Message::Change(target, change) => {
+                let of = match target {
+                    Target::Stream(stream) => Some(Whose::Stream(stream)),
+                    Target::Launch(of) => of.op.get().copied().map(Whose::Launch),
+                };
+                let change = match change {
+                    Change::Deadline(due) => {
+                        Change::Deadline(due.map(|due| now.saturating_add(due)))
+                    }
+                    other => other,
+                };
+                if let Some(of) = of {
+                    let event = Event::Change { of, change };
+                    self.engine.handle(now, event, &mut self.actions);
+                }
+            }
+            Message::Close => {
+                self.closed = true;
+                self.engine.handle(now, Event::Close, &mut self.actions);
+                // Who knows when, and nobody has to wait: no memory of ours is in use.
+                for (op, _) in std::mem::take(&mut self.errands) {
+                    self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
+                }
+            }
+        }
+        self.act(now);
+    }
+
+    fn submit(&mut self, now: Duration, job: Job) {
+        let submission = Submission {
+            stream: job.stream,
+            name: job.name,
+            uses: &job.uses,
+            after: match &job.work {
+                // Whoever has an event has submitted it before.
+                Work::Marker { after: Some(after) } => after.op.get().copied(),
+                _ => None,
+            },
+            urgency: match &job.work {
+                Work::Launch { due, .. } => {
+                    Urgency { deadline: due.map(|due| now.saturating_add(due)), ..job.urgency }
+                }
+                _ => job.urgency,
+            },
+            launch: match &job.work {
+                Work::Launch { grid, spec, preemption, .. } => {
+                    let native = match preemption {
+                        Preemption::Software => false,
+                        Preemption::Native => true,
+                        Preemption::Auto => self.estimates.is_short(grid.kernel, spec.tasks),
+                    };
+                    let predicted = self.forecast.predict(&grid.features(spec.tasks));
+                    let dropped =
+                        predicted.filter(|_| grid.kernel.yields).map_or(Duration::ZERO, |took| {
+                            spec.dropped_of(took, self.device.properties().sms)
+                        });
+                    let yield_overhead = self.forecast.stop(grid.kernel) + dropped;
+                    Some(LaunchSpec { native, predicted, yield_overhead, dropped, ..*spec })
+                }
+                _ => None,
+            },
+            opaque: match &job.work {
+                Work::Opaque(job) => Some(job.known),
+                _ => None,
+            },
+        };
+        let entry = submission.launch.map(|LaunchSpec { predicted, .. }| {
+            self.accounts.submitted(
+                now,
+                job.stream,
+                job.name,
+                submission.urgency.priority,
+                predicted,
+            )
+        });
+        let op = self.engine.submit(now, submission, &mut self.actions);
+        // The handle was made for this job, and no other job sets it.
+        let _ = job.completion.op.set(op);
+        self.jobs.insert(
+            op,
+            InWork { job, fault: None, drops: None, is_done: false, waited: false, entry },
+        );
+    }
+}
