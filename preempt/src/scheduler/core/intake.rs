@@ -12,9 +12,9 @@ use crate::scheduler::baton::Mail;
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;
 
-/// How far a turn looks, beside the last message, whether a burst of one stream has somebody else behind it, for whom it does not start the first
-/// launch of the burst; and after how many messages it does so all the same. To take in so many takes as long as to make
-/// a launch, and to make it leave again.
+/// How far a turn looks whether a burst of one stream has somebody else behind it, beside the last message: for them it
+/// does not start the first launch of the burst; and after how many messages it does so all the same. To take in so many
+/// takes as long as to make a launch, and to make it leave again.
 pub(super) const FEW: usize = 16;
 
 impl Mail<'_, Message> {
