@@ -165,7 +165,7 @@ impl Engine {
     /// Queues one launch behind another one, if there is any to queue. Each takes the driver microseconds, in which
     /// nobody else gets through: so whoever calls this sees first what else there is to do.
     pub fn go_ahead(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if self.behind.is_empty() {
+        if !self.may_go_ahead() {
             return;
         }
         let told = actions.len();

@@ -143,7 +143,7 @@ pub(super) struct OnDevice {
     resumed: bool,
 }
 
-/// A launch that takes longer can wait for the host between two: ten times as long as that takes (H200).
+/// A launch is long if it takes ten times as long as the host does from the end of one to the start of the next (H200).
 const LONG: Duration = Duration::from_micros(100);
 
 impl Launch {
@@ -198,7 +198,7 @@ impl Launch {
         sms.saturating_mul(blocks_per_sm) - less
     }
 
-    /// Whether there are more block-tasks than the whole device holds blocks, so that none has to do just one.
+    /// Whether there are more block-tasks than the whole device holds blocks.
     pub fn crowds(&self, sms: u32) -> bool {
         !self.spec.native && self.remaining() > self.room(sms, true)
     }
@@ -285,12 +285,12 @@ impl Launch {
         }
     }
 
-    /// Takes in what the cohort in `slot` did; what it was, if there was one.
+    /// Takes in what the cohort in `slot` did; the lane that it was in, if there was one.
     pub fn cohort_out(
         &mut self,
         slot: usize,
         Posted { done, amortize }: Posted,
-    ) -> Option<OnDevice> {
+    ) -> Option<LaneIndex> {
         let cohort = self.cohorts[slot].take()?;
         // The last block of a cohort may have run nothing.
         let least = u32::from(done > 0 && !self.spec.native);
@@ -298,9 +298,9 @@ impl Launch {
         self.report.tasks += done;
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
-        let keeps_apart = cohort.keeps_to != SmRange::ALL;
-        self.spilled |= keeps_apart && cohort.keeps_to == self.range && self.remaining() > 0;
-        Some(cohort)
+        let is_apart = cohort.keeps_to != SmRange::ALL;
+        self.spilled |= is_apart && cohort.keeps_to == self.range && self.remaining() > 0;
+        Some(cohort.lane)
     }
 
     /// What is done is what was reported, now that no block is out.

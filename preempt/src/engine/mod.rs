@@ -39,8 +39,8 @@ pub(crate) use interface::{
 };
 pub(crate) use lanes::LaneIndex;
 use lanes::Lanes;
+use launch::Launch;
 pub use launch::LaunchReport;
-use launch::{Launch, OnDevice};
 pub(crate) use launch::{LaunchSpec, fills};
 use ledger::Ledger;
 pub(crate) use ledger::count;
@@ -447,11 +447,7 @@ impl Engine {
             launch.ran = true;
             self.controls.depart(used.control, slot.into(), cohort.blocks, posted.done);
         }
-        let Some(OnDevice { lane, .. }) =
-            launch.cohort_out(slot.into(), posted.unwrap_or_default())
-        else {
-            return;
-        };
+        let Some(lane) = launch.cohort_out(slot.into(), posted.unwrap_or_default()) else { return };
         self.lanes.leave(lane, key, slot.into());
         if self.lanes.is_free(lane) {
             self.unsettled |= std::mem::take(&mut self.short_of_lanes);

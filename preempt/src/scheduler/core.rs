@@ -332,12 +332,12 @@ impl Core {
     /// Queues one launch behind another one; whether there was any to queue.
     fn go_ahead(&mut self, now: Duration) -> bool {
         self.engine.go_ahead(now, &mut self.actions);
-        let is_any = !self.actions.is_empty();
-        self.news.happened |= is_any;
-        if is_any {
-            self.act(now);
+        if self.actions.is_empty() {
+            return false;
         }
-        is_any
+        self.news.happened = true;
+        self.act(now);
+        true
     }
 
     /// Asks the policy, if anything has changed, and acts on what it says. What ended was taken in at the same time: so
@@ -402,9 +402,9 @@ impl Core {
                 if *preemption == Preemption::Auto && after.is_none() && posted.done == spec.tasks {
                     self.estimates.record(grid.kernel, spec.tasks, now.saturating_sub(launched));
                 }
-                // Of more blocks than the device holds, those to spare may have waited for room.
-                let is_whole = signal.range() == SmRange::ALL || spec.tasks <= workers;
-                if let Some(told) = told.filter(|_| is_whole) {
+                // Where there are more block-tasks than the device holds blocks, those to spare may have waited for room.
+                let none_waited = signal.range() == SmRange::ALL || spec.tasks <= workers;
+                if let Some(told) = told.filter(|_| none_waited) {
                     self.forecast.yielded(grid.kernel, now.saturating_sub(told));
                 }
             }

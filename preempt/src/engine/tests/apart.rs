@@ -5,14 +5,26 @@ use super::world::LANES;
 use super::*;
 use crate::policy::Fifo;
 
+/// A launch of so many block-tasks, of which an SM holds four blocks.
+fn four(tasks: u32) -> LaunchSpec {
+    LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(tasks) }
+}
+
+/// What comes of it when a cohort is out.
+fn out(engine: &mut Engine, op: OpKey, slot: u8, done: u32) -> Vec<Action> {
+    let (posted, mut actions) = (Posted { done, amortize: 1 }, Vec::new());
+    engine.handle(Duration::ZERO, Event::CohortOut { op, slot, posted }, &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    actions
+}
+
 /// An engine for 4 SMs of 4 blocks, with a small urgent launch, and a long one that it is told to keep apart from: the
 /// engine, their keys and the long one's cohort. Another long one is behind that in its stream, if `chain`.
 fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
     let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     let mut submit = |stream: u32, priority: i32, tasks: u32| {
-        let spec = LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(tasks) };
-        let submission = submission(stream, priority, spec);
+        let submission = submission(stream, priority, four(tasks));
         let op = engine.submit(Duration::ZERO, submission, &mut actions);
         engine.settle(Duration::ZERO, &mut actions);
         op
@@ -47,12 +59,7 @@ fn a_long_launch_beside_another_one_keeps_to_its_sms() {
 
 #[test]
 fn a_launch_of_few_blocks_beside_another_one_keeps_to_its_sms_if_it_takes_long() {
-    let few = |predicted| LaunchSpec {
-        predicted: Some(Duration::from_micros(predicted)),
-        blocks_per_sm: 4,
-        on_last_sm: 4,
-        ..spec(2)
-    };
+    let few = |took| LaunchSpec { predicted: Some(Duration::from_micros(took)), ..four(2) };
     // What the first launch and the one behind it take; blocks of the first one; whether the other one is on the device.
     for (first, next, blocks, ahead) in [(99, 99, 2, 1), (99, 100, 2, 0), (100, 99, 4, 0)] {
         let mut engine = Engine::new(4, LANES, Box::new(Fifo::new()));
@@ -61,7 +68,7 @@ fn a_launch_of_few_blocks_beside_another_one_keeps_to_its_sms_if_it_takes_long()
             engine.submit(Duration::ZERO, submission(stream, 0, spec), &mut actions)
         };
         let [first, next] = [first, next].map(|took| submit(&mut engine, 0, few(took)));
-        submit(&mut engine, 1, LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(100) });
+        submit(&mut engine, 1, four(100));
         engine.settle(Duration::ZERO, &mut actions);
         let order = launched(&actions, first).pop().expect("on the device");
         let keeps_to = order.signal.range();
@@ -75,12 +82,7 @@ fn a_launch_of_few_blocks_beside_another_one_keeps_to_its_sms_if_it_takes_long()
 #[test]
 fn a_launch_that_finds_others_on_its_sms_goes_anywhere() {
     let (mut engine, ops, order) = beside_a_small_one(false);
-    let mut actions = Vec::new();
-    let out = |done| Posted { done, amortize: 1 };
-    let (op, slot) = (ops[1], order.slot);
-    engine.handle(Duration::ZERO, Event::CohortOut { op, slot, posted: out(0) }, &mut actions);
-    engine.settle(Duration::ZERO, &mut actions);
-    let again = launched(&actions, op);
+    let again = launched(&out(&mut engine, ops[1], order.slot, 0), ops[1]);
     let [again] = again[..] else { panic!("{again:?}") };
     assert_eq!((again.signal.range(), again.blocks), (SmRange::ALL, 12));
 }
@@ -89,13 +91,10 @@ fn a_launch_that_finds_others_on_its_sms_goes_anywhere() {
 fn a_launch_that_was_told_to_leave_keeps_to_its_sms_when_it_comes_again() {
     let (mut engine, ops, order) = beside_a_small_one(false);
     let mut actions = Vec::new();
-    let urgent = LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(100) };
-    let urgent = engine.submit(Duration::ZERO, submission(2, 2, urgent), &mut actions);
+    let urgent = engine.submit(Duration::ZERO, submission(2, 2, four(100)), &mut actions);
     engine.settle(Duration::ZERO, &mut actions);
     for (op, slot, done) in [(ops[0], 0, 0), (ops[1], order.slot, 10), (urgent, 0, 100)] {
-        let posted = Posted { done, amortize: 1 };
-        engine.handle(Duration::ZERO, Event::CohortOut { op, slot, posted }, &mut actions);
-        engine.settle(Duration::ZERO, &mut actions);
+        actions.extend(out(&mut engine, op, slot, done));
     }
     let again = launched(&actions, ops[1]);
     let [again] = again[..] else { panic!("{again:?}") };
@@ -109,13 +108,6 @@ fn what_is_queued_where_few_sms_may_be_used_gets_the_others_when_its_turn_comes(
     engine.go_ahead(Duration::ZERO, &mut actions);
     let ahead = launched(&actions, ops[2]);
     assert!(matches!(ahead[..], [CohortOrder { after: Some(_), blocks: 15, .. }]), "{ahead:?}");
-    let mut out = |engine: &mut Engine, op, slot, done| {
-        let posted = Posted { done, amortize: 1 };
-        actions.clear();
-        engine.handle(Duration::ZERO, Event::CohortOut { op, slot, posted }, &mut actions);
-        engine.settle(Duration::ZERO, &mut actions);
-        std::mem::take(&mut actions)
-    };
     let [small, long, next] = ops[..] else { panic!("{ops:?}") };
     let grown = launched(&out(&mut engine, small, 0, 1), long);
     let [more] = grown[..] else { panic!("{grown:?}") };
@@ -129,16 +121,11 @@ fn what_is_queued_where_few_sms_may_be_used_gets_the_others_when_its_turn_comes(
 fn a_small_launch_is_not_queued_where_few_sms_may_be_used() {
     let (mut engine, ops, _) = beside_a_small_one(false);
     let mut actions = Vec::new();
-    let small = LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(16) };
-    let small = engine.submit(Duration::ZERO, submission(1, 0, small), &mut actions);
+    let small = engine.submit(Duration::ZERO, submission(1, 0, four(16)), &mut actions);
     engine.go_ahead(Duration::ZERO, &mut actions);
     assert!(
         launched(&actions, small).is_empty(),
         "each block does one task, and those outside none"
     );
-    let long = ops[1];
-    let posted = Posted { done: 100, amortize: 1 };
-    engine.handle(Duration::ZERO, Event::CohortOut { op: long, slot: 0, posted }, &mut actions);
-    engine.settle(Duration::ZERO, &mut actions);
-    assert_eq!(launched(&actions, small).len(), 1);
+    assert_eq!(launched(&out(&mut engine, ops[1], 0, 100), small).len(), 1);
 }
