@@ -89,7 +89,7 @@ impl Block for CudaBlock {
     #[inline(always)]
     fn ask(&self, lane: &Lane) {
         // SAFETY: both are aligned to 16 bytes or more, and alive until `await_asked`, which the loop ends with.
-        unsafe { target::start_copy(lane, &self.notes().signal) }
+        unsafe { target::start_copy(lane, &self.notes().asked) }
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::abi::{
     COHORT_SLOTS, Claims, Cohort, DROPPED, DropList, Halves, Lane, Post, Posted, departures,
 };
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
-pub use notes::{Note, Notes};
+pub use notes::{Asked, Note, Notes};
 use notes::{claimed, tasks_from};
 
 mod drops;
@@ -49,10 +49,10 @@ pub trait Block {
     /// is written before it is read, and nobody else uses it.
     fn notes(&self) -> &Notes;
 
-    /// Asks for the signal of a lane, on the elected thread: `signal` in [`Notes`] is what it was, after
+    /// Asks for the signal of a lane, on the elected thread: `signal` in [`Asked`] is what it was, after
     /// [`await_asked`](Block::await_asked).
     fn ask(&self, lane: &Lane) {
-        self.notes().signal.set([lane.signal.load(Relaxed), 0]);
+        self.notes().asked.signal.set(lane.signal.load(Relaxed));
     }
 
     /// Waits until what was asked for is there, on the elected thread.
@@ -231,7 +231,7 @@ unsafe fn first<B: Block>(
     // SAFETY: the caller's promise.
     let seen = unsafe { &*cohort.lane }.signal.load(Relaxed);
     let notes = block.notes();
-    notes.signal.set([seen, 0]);
+    notes.asked.signal.set(seen);
     notes.seen.set(seen);
     notes.claimed.set(0);
     notes.batch.set(0);
@@ -401,7 +401,7 @@ fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     // It was asked for when the chunk started, and is there unless that took less than reading memory does.
     block.await_asked();
     let notes = block.notes();
-    let ([signal, _], seen) = (notes.signal.get(), notes.seen.get());
+    let (signal, seen) = (notes.asked.signal.get(), notes.seen.get());
     let most = notes.most.get();
     let Halves { high: rest, low: start } = claimed(notes, cohort, ahead);
     let is_ready = signal == seen && !is_stale(block, cohort);

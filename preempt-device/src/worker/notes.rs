@@ -32,12 +32,21 @@ impl<T> fmt::Debug for Note<T> {
     }
 }
 
+/// The start of a lane, as the block has last seen it. The smallest copy past the L1 cache has 16 bytes; two words, and
+/// not one note with both, since what is volatile and larger than a register goes through local memory.
+#[derive(Debug, Default)]
+#[repr(C, align(16))]
+pub struct Asked {
+    pub(super) signal: Note<u64>,
+    _behind: Note<u64>,
+}
+
 /// What the elected thread of a block remembers while tasks run.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub struct Notes {
-    /// The lane's word, as the block has last seen it, and what is behind it in the lane. Written by [`Block::ask`].
-    pub(crate) signal: Note<[u64; 2]>,
+    /// What [`Block::ask`](super::Block::ask) asks for.
+    pub(crate) asked: Asked,
     /// The last word of the lane that grants the SM.
     pub(super) seen: Note<u64>,
     /// What is claimed and has not run, but for chunks from the list: so many tasks (high half) from the one in the
