@@ -297,14 +297,15 @@ fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
     quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
-        #[allow(non_snake_case, improper_ctypes_definitions, clippy::too_many_arguments)]
+        #[allow(non_snake_case, improper_ctypes_definitions, unexpected_cfgs, clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         #vis unsafe extern "ptx-kernel" fn #ident(
             #cohort: #krate::abi::Cohort,
             #(#entry_params),*
         ) {
             #common
-            #[inline(always)]
+            #[cfg_attr(not(preempt_separate_bodies), inline(always))]
+            #[cfg_attr(preempt_separate_bodies, inline(never))]
             #body
             #[unsafe(no_mangle)]
             unsafe extern "ptx-kernel" fn #plain(#(#entry_params),*) {

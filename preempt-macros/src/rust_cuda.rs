@@ -197,10 +197,11 @@ pub fn device(
         #(#attrs)*
         #(#others)*
         #[doc(hidden)]
-        #[allow(non_snake_case, improper_ctypes_definitions, clippy::too_many_arguments)]
+        #[allow(non_snake_case, improper_ctypes_definitions, unexpected_cfgs, clippy::too_many_arguments)]
         #vis unsafe #abi fn #entry(#cohort: #krate::abi::Cohort, #(#params),*) {
             #common
-            #[inline(always)]
+            #[cfg_attr(not(preempt_separate_bodies), inline(always))]
+            #[cfg_attr(preempt_separate_bodies, inline(never))]
             #body
             #block
             let #task = #call;
@@ -318,10 +319,11 @@ fn native(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
         #[cfg(target_arch = "nvptx64")]
         #[unsafe(no_mangle)]
         #(#attrs)*
-        #[allow(improper_ctypes_definitions)]
+        #[allow(improper_ctypes_definitions, unexpected_cfgs)]
         #vis unsafe extern "ptx-kernel" fn #ident(#(#params),*) {
             #layout
-            #[inline(always)]
+            #[cfg_attr(not(preempt_separate_bodies), inline(always))]
+            #[cfg_attr(preempt_separate_bodies, inline(never))]
             #body
             let #task = #call;
             unsafe { #krate::entry::#plain(#task) }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::toolchain::TESTED;
 use crate::ptx::KernelFault;
 
 /// Why there is no PTX.
@@ -44,23 +45,33 @@ pub enum Error {
         output: String,
     },
 
-    /// No compiler for the device was found.
-    #[error("no device toolchain was found ({}). {}", looked.join("; "), super::toolchain::INSTALL)]
+    /// No compiler for the device was found, or none that works.
+    #[error("no toolchain compiles for a GPU; Rust {TESTED} are known to:\n{}\nrun: {install}", looked.join("\n"))]
     NoToolchain {
         /// Each place that was looked at, and what it lacks.
         looked: Vec<String>,
+        /// The command that installs one.
+        install: &'static str,
     },
 
-    /// `llvm-bitcode-linker` could not be built from the compiler's source.
+    /// The compiler that `PREEMPT_RUSTC` names cannot be used.
     #[error(
-        "cannot build llvm-bitcode-linker from {}; put one into a folder and name it in \
-         PREEMPT_TOOLS, or use a rustup toolchain that has it as a component:\n{output}",
-        source_dir.display()
+        "PREEMPT_RUSTC names {}, which {lack}; name a complete one (Rust {TESTED}), with the folder of its llvm-link, \
+         opt and llc in PREEMPT_TOOLS if they are not in its own, or unset it", rustc.display()
     )]
-    Linker {
-        /// Its source.
-        source_dir: PathBuf,
-        /// What cargo said.
+    NamedToolchain {
+        /// The compiler.
+        rustc: PathBuf,
+        /// What it lacks.
+        lack: String,
+    },
+
+    /// One of LLVM's tools failed.
+    #[error("{} failed:\n{output}", program.display())]
+    Tool {
+        /// The program.
+        program: PathBuf,
+        /// What it said.
         output: String,
     },
 

@@ -23,16 +23,18 @@
 //!
 //! # Toolchains
 //!
-//! The application is built by any stable compiler. For the kernels a compiler is needed that
-//! has the source of its library, and LLVM's tools; the first of these that is complete is used:
+//! The application is built by any stable compiler. For the kernels a compiler of Rust 1.95 or later is needed,
+//! with the source of its library and its LLVM's tools. The first of these that is complete is used:
 //!
-//! 1. what `PREEMPT_RUSTC` (a path of rustc) and `PREEMPT_TOOLS` (folders of
-//!    `llvm-bitcode-linker`, `llvm-link`, `opt` and `llc`) name;
-//! 2. a rustup toolchain: `rustup component add rust-src llvm-tools llvm-bitcode-linker`;
+//! 1. what `PREEMPT_RUSTC` (a path of rustc) names, and only that; `PREEMPT_TOOLS` names folders of `llvm-link`,
+//!    `opt` and `llc`, if they are elsewhere;
+//! 2. the rustup toolchain that builds the application, or else rustup's default, or else any other one, with two
+//!    components: `rustup component add rust-src llvm-tools`;
 //! 3. Debian's: `apt-get install rustc-web cargo-web rust-web-src llvm-22`.
 //!
-//! Where there is none, the build says so in one warning and goes on; the application then has
-//! the CPU device.
+//! Stable, beta and nightly compilers will do. All kernels of this workspace were compiled and run with Rust 1.95 and
+//! 1.99, and compiled with the releases between them. Where there is no toolchain, or none that compiles an empty kernel,
+//! the build says so in a warning and goes on; the application then has the CPU device.
 //!
 //! # Committed PTX
 //!
@@ -47,7 +49,10 @@
 //! not it is fresh, and `PREEMPT_PTX=committed` never compiles.
 
 mod error;
+mod ir;
+mod link;
 mod nested_cargo;
+mod probe;
 mod sources;
 mod toolchain;
 
@@ -58,6 +63,7 @@ use std::path::{Path, PathBuf};
 pub use crate::ptx::{Report, check};
 pub use error::Error;
 use error::io;
+use nested_cargo::Compiled;
 use sources::Crate;
 use toolchain::Toolchain;
 
@@ -121,8 +127,12 @@ impl Kernels {
             Ok(ptx) => Some(ptx),
             Err(Absent::Failed(error)) => return Err(error),
             Err(Absent::Explained(why)) => {
-                let name = &krate.name;
-                println!("cargo:warning=`{name}` runs on the CPU device alone, without PTX: {why}");
+                println!(
+                    "cargo:warning=`{}` runs on the CPU device alone, without PTX:",
+                    krate.name
+                );
+                // Cargo takes a warning for each line.
+                why.lines().for_each(|line| println!("cargo:warning={line}"));
                 None
             }
         };
@@ -145,19 +155,46 @@ impl Kernels {
         if mode == "committed" {
             return Err(Absent::Explained(format!("PREEMPT_PTX=committed, and {stale}")));
         }
-        match Toolchain::find() {
-            Ok(toolchain) => Ok(self.compile_with(krate, &toolchain)?.ptx),
-            Err(error) => Err(Absent::Explained(format!("{stale}, and {error}"))),
+        match self.compile_on_this_machine(krate) {
+            Ok((compiled, _)) => Ok(compiled.ptx),
+            Err(error @ Error::NoToolchain { .. }) => {
+                Err(Absent::Explained(format!("{stale}, and {error}")))
+            }
+            Err(error) => Err(Absent::Failed(error)),
         }
+    }
+
+    /// By the first toolchain that works; its release comes with what it made.
+    fn compile_on_this_machine(&self, krate: &Crate) -> Result<(Compiled, String), Error> {
+        let work = work_folder(krate);
+        let mut looked = Vec::new();
+        for toolchain in Toolchain::all(&mut looked)? {
+            match self.compile_with(krate, &toolchain, &work) {
+                Ok(compiled) => return Ok((compiled, toolchain.release)),
+                // The kernels' fault, unless an empty kernel fares no better.
+                Err(error @ (Error::Compile { .. } | Error::Tool { .. })) => {
+                    let Err(why) = probe::compile(&self.target_cpu, &toolchain, &work) else {
+                        return Err(error);
+                    };
+                    let lack = format!("compiles no empty kernel ({why})");
+                    if toolchain.is_named {
+                        return Err(Error::NamedToolchain { rustc: toolchain.rustc, lack });
+                    }
+                    looked.push(format!("{} {lack}", toolchain.rustc.display()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::NoToolchain { looked, install: toolchain::install() })
     }
 
     fn compile_with(
         &self,
         krate: &Crate,
         toolchain: &Toolchain,
-    ) -> Result<nested_cargo::Compiled, Error> {
-        let compiled =
-            nested_cargo::compile(krate, &self.target_cpu, toolchain, &work_folder(krate))?;
+        work: &Path,
+    ) -> Result<Compiled, Error> {
+        let compiled = nested_cargo::compile(krate, &self.target_cpu, toolchain, work)?;
         let report = check(&compiled.ptx)?;
         if report.target != self.target_cpu {
             return Err(Error::WrongTarget {
@@ -176,8 +213,8 @@ impl Kernels {
     /// As [`build`](Self::build), and [`Error::NoToolchain`].
     pub fn compile(&self) -> Result<String, Error> {
         let krate = Crate::resolve(&self.dir)?;
-        let compiled = self.compile_with(&krate, &Toolchain::find()?)?;
-        let header = krate.header(&compiled.files, &self.fingerprint())?;
+        let (compiled, release) = self.compile_on_this_machine(&krate)?;
+        let header = krate.header(&compiled.files, &self.fingerprint(), &release)?;
         Ok(header + &compiled.ptx)
     }
 

@@ -11,52 +11,89 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::error::{Error, io};
+use super::link;
 use super::sources::{self, Crate, hash};
 use super::toolchain::Toolchain;
 
 /// The target.
 pub(super) const TRIPLE: &str = "nvptx64-nvidia-cuda";
 
-/// Flags for everything that is compiled for the device, `core` included.
-const FLAGS: [&str; 4] = [
+/// Flags for everything that is compiled for the device, `core` included. They come after those of profiles, so a
+/// workspace's profile and its overrides for single packages do not reach the kernels.
+const FLAGS: [&str; 8] = [
+    // LLVM's passes run later, on what `ir` makes of it.
+    "-Cno-prepopulate-passes",
+    "-Copt-level=3",
+    "-Ccodegen-units=1",
+    "-Cdebuginfo=0",
+    "-Coverflow-checks=no",
+    "-Cdebug-assertions=no",
+    // `ir` knows bodies by their names.
+    "-Csymbol-mangling-version=v0",
+    // The host's build shows them; here they would only stand before an error.
+    "-Awarnings",
+];
+
+/// Unstable flags without which the PTX would be wrong or not come out at all.
+const NEEDED: [&str; 1] = [
     // Jump threading copies barriers and shuffles into divergent branches: `if ok {..}
     // sync_threads(); if ok {..}` became two barriers, each for a part of the block.
     "-Zmir-enable-passes=-JumpThreading",
-    // `&mut` is noalias by default, and then loads are forwarded across barriers.
-    "-Zmutable-noalias=no",
+];
+
+/// Unstable flags that are left out where the compiler does not have them.
+const WELCOME: [&str; 2] = [
     // No source paths in the PTX. Nobody reads panic messages there.
     "-Zlocation-detail=none",
     "-Zfmt-debug=none",
 ];
 
-/// The profile, whatever the workspace says.
-const PROFILE: [&str; 6] = [
-    "profile.release.opt-level=3",
+/// The rest of the profile, whatever the workspace says.
+const PROFILE: [&str; 4] = [
     "profile.release.lto='fat'",
-    "profile.release.codegen-units=1",
-    "profile.release.debug=false",
     "profile.release.incremental=false",
     // A panic is a trap: no formatting code, no strings.
     "profile.release.panic='immediate-abort'",
+    "profile.release.strip='none'",
 ];
 
 /// Flags for the kernels crate itself, so that its author need not write them: what the expansion
-/// of `#[preemptible]` uses, and `no_std`.
-const CRATE: [&str; 2] =
-    ["-Zcrate-attr=feature(abi_ptx, stmt_expr_attributes)", "-Zcrate-attr=no_std"];
+/// of `#[preemptible]` uses, and `no_std`; and no linking, since [`link`] does that.
+const CRATE: [&str; 5] = [
+    "-Zcrate-attr=feature(abi_ptx, stmt_expr_attributes)",
+    "-Zcrate-attr=no_std",
+    "-Zno-link",
+    "--cfg=preempt_separate_bodies",
+    "--check-cfg=cfg(preempt_separate_bodies)",
+];
+
+/// The unstable flags that a compiler has to have, as `rustc -Zhelp` names them.
+pub(super) fn needed_flags() -> impl Iterator<Item = &'static str> {
+    NEEDED.iter().chain(&CRATE).filter_map(|flag| name_of(flag))
+}
+
+/// The name of an unstable flag.
+fn name_of(flag: &'static str) -> Option<&'static str> {
+    flag.strip_prefix("-Z")?.split('=').next()
+}
 
 /// What to do about a dependency that wants `std`.
 const NO_STD: &str = "There is no `std` on the GPU. In a dependency of your own, write \
     `#![cfg_attr(target_arch = \"nvptx64\", no_std)]` at the top of lib.rs; from another, take \
     what works without `std` (often `default-features = false`).\n";
 
-/// What decides about the PTX besides the sources: part of their hash.
+/// What to do about code that wants `std`.
+const NO_STD_HERE: &str = "There is no `std` on the GPU: no `println!`, no `vec!`, nothing that allocates. Write results \
+    to a buffer; code for the host goes behind `#[cfg(not(target_arch = \"nvptx64\"))]`.\n";
+
+/// What decides about the PTX besides the sources: part of their hash. Not which compiler: any that is known to work
+/// will do.
 pub(super) fn fingerprint(target_cpu: &str) -> String {
-    [target_cpu, preempt_device::INTRINSICS_LL]
+    let flags = FLAGS.iter().chain(&NEEDED).chain(&WELCOME).chain(&PROFILE).chain(&CRATE);
+    [target_cpu]
         .into_iter()
-        .chain(FLAGS)
-        .chain(PROFILE)
-        .chain(CRATE)
+        .chain(link::fingerprint())
+        .chain(flags.copied())
         .collect::<Vec<_>>()
         .join("\n")
 }
@@ -76,16 +113,20 @@ pub(super) fn compile(
     work: &Path,
 ) -> Result<Compiled, Error> {
     fs::create_dir_all(work).map_err(io("create", work))?;
-    let linker = toolchain.linker(work)?;
-    // Cargo does not look into what it passes to the linker, so the name tells the content.
-    let intrinsics =
-        work.join(format!("intrinsics-{:016x}.ll", hash(preempt_device::INTRINSICS_LL)));
-    write_if_changed(&intrinsics, preempt_device::INTRINSICS_LL)?;
-
-    let mut flags = FLAGS.map(str::to_owned).to_vec();
+    let welcome =
+        WELCOME.iter().filter(|flag| name_of(flag).is_some_and(|name| toolchain.has_flag(name)));
+    let mut flags: Vec<_> =
+        FLAGS.iter().chain(&NEEDED).chain(welcome).map(|flag| (*flag).to_owned()).collect();
     flags.push(format!("-Ctarget-cpu={target_cpu}"));
 
     let target_dir = work.join("target");
+    // Where cargo finds nothing to do, the file is that of the last time, so its name tells all that decides about it.
+    let deciding = [
+        krate.dir.to_string_lossy().into_owned(),
+        toolchain.release.clone(),
+        fingerprint(target_cpu),
+    ];
+    let ir = work.join(format!("{}-{:016x}.ll", krate.name, hash(&deciding.join("\n"))));
     let mut command = Command::new(&toolchain.cargo);
     clean_environment(&mut command);
     command
@@ -96,36 +137,42 @@ pub(super) fn compile(
         .arg(&target_dir)
         .arg("--")
         .args(CRATE)
-        .arg(format!("-Clinker={}", linker.display()))
-        .arg(format!("-Clink-arg={}", intrinsics.display()))
+        .arg(format!("--emit=llvm-ir={}", ir.display()))
         .env("RUSTC", &toolchain.rustc)
         // Unstable flags on a stable compiler.
         .env("RUSTC_BOOTSTRAP", "1")
         // Separated by the unit separator, so that paths with spaces stay whole.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
-        .env("PATH", toolchain.path())
         .current_dir(&krate.dir);
     let output = command
         .output()
         .map_err(|source| Error::Spawn { program: toolchain.cargo.clone(), source })?;
     if !output.status.success() {
-        let mut output = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.contains("can't find crate for `std`") {
-            output.push_str(NO_STD);
-        }
-        return Err(Error::Compile { krate: krate.name.clone(), output });
+        let output = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::Compile { krate: krate.name.clone(), output: explained(&output) });
     }
 
-    let folder = target_dir.join(TRIPLE).join("release");
-    let read = |extension| {
-        let path = folder.join(&krate.name).with_extension(extension);
-        fs::read_to_string(&path).map_err(io("read", path))
-    };
-    let ptx = read("ptx")?;
-    let mut files = sources::dep_info(&read("d")?);
+    let dep_info = target_dir.join(TRIPLE).join("release").join(&krate.name).with_extension("d");
+    let text = fs::read_to_string(&dep_info).map_err(io("read", dep_info))?;
+    let mut files = sources::dep_info(&text);
     // Generated by a build script of the crate itself; the script is a source of its own.
     files.retain(|file| !file.starts_with(&target_dir));
-    Ok(Compiled { ptx, files })
+    Ok(Compiled { ptx: link::ptx(&ir, target_cpu, toolchain)?, files })
+}
+
+/// What the compiler said, and what to do where it misses `std`.
+fn explained(output: &str) -> String {
+    let misses = |what: &str| output.contains(what);
+    let macros = ["println", "print", "eprintln", "eprint", "dbg", "vec", "format"];
+    let misses_macro = macros.iter().any(|name| misses(&format!("cannot find macro `{name}`")));
+    let help = if misses("can't find crate for `std`") {
+        NO_STD
+    } else if misses_macro || misses("crate `std`") || misses("module `std`") {
+        NO_STD_HERE
+    } else {
+        ""
+    };
+    format!("{output}{help}")
 }
 
 /// Takes out of the environment what an outer cargo, clippy or rustup put there. What says how
@@ -157,14 +204,6 @@ fn is_of_the_outer_build(name: &str) -> bool {
         || name.starts_with("RUSTDOC")
         || matches!(name, "RUSTFLAGS" | "RUSTUP_TOOLCHAIN" | "TARGET" | "HOST" | "OUT_DIR");
     belongs && !KEPT.iter().any(|kept| name.starts_with(kept))
-}
-
-/// Leaves the time stamp alone where the content is the same.
-pub(super) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
-    if fs::read_to_string(path).is_ok_and(|present| present == text) {
-        return Ok(());
-    }
-    fs::write(path, text).map_err(io("write", path))
 }
 
 #[cfg(test)]

@@ -180,12 +180,12 @@ impl Crate {
         Some(package.dir.join(within))
     }
 
-    /// The lines to put in front of PTX that was compiled from `files` with `flags`.
-    pub fn header(&self, files: &[PathBuf], flags: &str) -> Result<String, Error> {
+    /// The lines to put in front of PTX that was compiled from `files` with `flags` by this `release` of Rust.
+    pub fn header(&self, files: &[PathBuf], flags: &str, release: &str) -> Result<String, Error> {
         let names = self.name_sources(files)?;
         let hash = self.hash(&names, flags)?;
         let mut header = format!(
-            "{MARKER}{hash:016x}\n// Written by `preempt-ptx`; the hash covers its flags, the \
+            "{MARKER}{hash:016x}\n// Written by `preempt-ptx` with Rust {release}; the hash covers its flags, the \
              dependencies and these files:\n"
         );
         for name in names {
@@ -300,7 +300,8 @@ mod tests {
         let dir = env::temp_dir().join(format!("preempt-sources-{}", std::process::id()));
         let krate = example(&dir);
         let source = dir.join("src/lib.rs");
-        let ptx = krate.header(std::slice::from_ref(&source), "sm_80").unwrap() + ".version 7.0\n";
+        let ptx = krate.header(std::slice::from_ref(&source), "sm_80", "1.99.1").unwrap()
+            + ".version 7.0\n";
         assert!(!ptx.contains(dir.to_str().unwrap()), "no path of this machine");
         assert!(krate.is_fresh(&ptx, "sm_80"));
         assert!(!krate.is_fresh(&ptx, "sm_90"));

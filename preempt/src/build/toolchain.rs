@@ -1,25 +1,21 @@
-//! Finds a compiler that can make PTX: rustc, the source of its own `core`, and the LLVM tools
-//! that its linker calls.
+//! Finds a compiler that can make PTX: rustc, the source of its own `core`, and the tools of its LLVM.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::error::{Error, io};
+use super::error::Error;
 use super::nested_cargo;
-
-/// What to do when there is none.
-pub(super) const INSTALL: &str = "Install one: with rustup, `rustup component add rust-src \
-    llvm-tools llvm-bitcode-linker` (1.95 or newer, no nightly needed); on Debian, `apt-get \
-    install rustc-web cargo-web rust-web-src llvm-22`; or name a compiler in PREEMPT_RUSTC and \
-    the folder of its llvm-bitcode-linker, llvm-link, opt and llc in PREEMPT_TOOLS";
 
 /// The first release whose flags and LLVM are known to work.
 const OLDEST: (u32, u32) = (1, 95);
 
-const LINKER: &str = "llvm-bitcode-linker";
+/// The releases that all kernels of this workspace were compiled and run with.
+pub(super) const TESTED: &str = "1.95 to 1.99";
+
 const LLVM_TOOLS: [&str; 3] = ["llvm-link", "opt", "llc"];
 
 /// A complete device toolchain.
@@ -27,17 +23,13 @@ const LLVM_TOOLS: [&str; 3] = ["llvm-link", "opt", "llc"];
 pub(super) struct Toolchain {
     pub rustc: PathBuf,
     pub cargo: PathBuf,
-    release: String,
-    /// Folders of the LLVM tools, and of the linker if there is one.
+    pub release: String,
+    /// For each of [`LLVM_TOOLS`], where it is.
     tools: Vec<PathBuf>,
-    linker: Linker,
-}
-
-#[derive(Debug, PartialEq)]
-enum Linker {
-    Ready(PathBuf),
-    /// To be built from the compiler's source in this folder.
-    Source(PathBuf),
+    /// The unstable flags that the compiler has, without `-Z`.
+    flags: BTreeSet<String>,
+    /// Whether `PREEMPT_RUSTC` names it.
+    pub is_named: bool,
 }
 
 /// Where to look.
@@ -45,55 +37,76 @@ enum Linker {
 struct Places {
     rustc: Option<PathBuf>,
     tools: Vec<PathBuf>,
-    rustup_toolchains: Option<PathBuf>,
+    /// Rustup's folder, with `settings.toml` and `toolchains`.
+    rustup: Option<PathBuf>,
+    /// The rustup toolchain that the application is built with.
+    active: Option<String>,
     system_rustc: PathBuf,
     /// Holds `llvm-22/bin` and the like.
     llvm: PathBuf,
-    /// Holds `rustc-1.96.0` and the like.
-    sources: PathBuf,
 }
 
 impl Places {
     fn of_this_machine() -> Places {
         let home = || env::home_dir().map(|home| home.join(".rustup"));
+        let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         Places {
-            rustc: env::var_os("PREEMPT_RUSTC").filter(|path| !path.is_empty()).map(PathBuf::from),
-            tools: env::var_os("PREEMPT_TOOLS")
+            rustc: named("PREEMPT_RUSTC").map(PathBuf::from),
+            tools: named("PREEMPT_TOOLS")
                 .map(|path| env::split_paths(&path).collect())
                 .unwrap_or_default(),
-            rustup_toolchains: env::var_os("RUSTUP_HOME")
-                .map(PathBuf::from)
-                .or_else(home)
-                .map(|rustup| rustup.join("toolchains")),
+            rustup: named("RUSTUP_HOME").map(PathBuf::from).or_else(home),
+            active: named("RUSTUP_TOOLCHAIN").and_then(|name| name.into_string().ok()),
             system_rustc: PathBuf::from("/usr/bin/rustc"),
             llvm: PathBuf::from("/usr/lib"),
-            sources: PathBuf::from("/usr/src"),
         }
     }
 
     /// The compilers to try, best first.
     fn compilers(&self) -> Vec<PathBuf> {
-        if let Some(rustc) = &self.rustc {
-            return vec![rustc.clone()];
-        }
-        let folders = self.rustup_toolchains.as_ref().and_then(|folder| fs::read_dir(folder).ok());
-        let mut toolchains: Vec<_> = folders
+        let folder = self.rustup.as_ref().map(|rustup| rustup.join("toolchains"));
+        let entries = folder.as_ref().and_then(|folder| fs::read_dir(folder).ok());
+        let mut toolchains: Vec<_> = entries
             .into_iter()
             .flatten()
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .collect();
-        // A stable compiler before a nightly one: of its unstable flags it is known what they do.
-        toolchains.sort_by_key(|name| {
+        // First what the application is built with, then rustup's default, then stable compilers before nightly ones, of
+        // whose unstable flags it is less known what they do, and newer ones before older ones.
+        let preferred = [self.active.clone(), self.default_toolchain()];
+        toolchains.sort_by_cached_key(|name| {
+            let is_named = |preferred: &Option<String>| {
+                preferred.as_ref().is_some_and(|preferred| is_of(name, preferred))
+            };
             let rank = ["stable", "1.", "beta", "nightly"];
-            let rank = rank.iter().position(|start| name.starts_with(start));
-            (rank.unwrap_or(usize::MAX), name.clone())
+            let kind = rank.iter().position(|start| name.starts_with(start));
+            let version: Vec<u32> =
+                name.split(['.', '-']).map_while(|number| number.parse().ok()).collect();
+            (
+                preferred.iter().position(is_named).unwrap_or(preferred.len()),
+                kind.unwrap_or(rank.len()),
+                Reverse(version),
+                name.clone(),
+            )
         });
-        let rustup = self.rustup_toolchains.iter().flat_map(|folder| {
+        let rustup = folder.iter().flat_map(|folder| {
             let rustc = format!("rustc{}", env::consts::EXE_SUFFIX);
             toolchains.iter().map(move |name| folder.join(name).join("bin").join(&rustc))
         });
         rustup.chain([self.system_rustc.clone()]).filter(|rustc| rustc.exists()).collect()
     }
+
+    fn default_toolchain(&self) -> Option<String> {
+        let settings = fs::read_to_string(self.rustup.as_ref()?.join("settings.toml")).ok()?;
+        let line =
+            settings.lines().find_map(|line| line.trim().strip_prefix("default_toolchain"))?;
+        Some(line.split('"').nth(1)?.to_owned())
+    }
+}
+
+/// Whether a folder of rustup's holds this toolchain, whose name may lack the host.
+fn is_of(folder: &str, toolchain: &str) -> bool {
+    folder.strip_prefix(toolchain).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 /// What a compiler says about itself.
@@ -107,14 +120,7 @@ struct Compiler {
 
 impl Compiler {
     fn ask(rustc: &Path) -> Result<Compiler, String> {
-        let run = |args: &[&str]| {
-            let mut command = Command::new(rustc);
-            nested_cargo::clean_environment(&mut command);
-            let output = command.args(args).output().map_err(|error| error.to_string())?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            if output.status.success() { Ok(text) } else { Err("does not run".to_owned()) }
-        };
-        let version = run(&["-vV"])?;
+        let version = ask(rustc, &["-vV"])?;
         let field = |name: &str| {
             let line = version.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             line.map(str::to_owned).ok_or_else(|| format!("does not tell its {name}"))
@@ -124,7 +130,7 @@ impl Compiler {
             release: field("release")?,
             host: field("host")?,
             llvm_major: llvm_version.split('.').next().unwrap_or_default().to_owned(),
-            sysroot: PathBuf::from(run(&["--print", "sysroot"])?.trim()),
+            sysroot: PathBuf::from(ask(rustc, &["--print", "sysroot"])?.trim()),
         })
     }
 
@@ -134,24 +140,54 @@ impl Compiler {
     }
 }
 
+/// What a compiler answers.
+fn ask(rustc: &Path, args: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(rustc);
+    nested_cargo::clean_environment(&mut command);
+    // Stable compilers tell of their unstable flags only then.
+    let output = command.args(args).env("RUSTC_BOOTSTRAP", "1").output();
+    let output = output.map_err(|error| format!("does not run ({error})"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() { Ok(text) } else { Err("does not run".to_owned()) }
+}
+
+/// The unstable flags in what `rustc -Zhelp` prints: `    -Z   no-link=val -- compile without linking`.
+fn unstable_flags(help: &str) -> BTreeSet<String> {
+    let names = help.lines().filter_map(|line| line.trim_start().strip_prefix("-Z"));
+    names
+        .filter_map(|line| line.split(['=', ' ']).find(|word| !word.is_empty()))
+        .map(str::to_owned)
+        .collect()
+}
+
 impl Toolchain {
-    /// The best toolchain of this machine.
-    pub fn find() -> Result<Toolchain, Error> {
-        Toolchain::find_in(&Places::of_this_machine())
+    /// The complete toolchains of this machine, best first. What the others lack is added to `looked`.
+    ///
+    /// # Errors
+    ///
+    /// If `PREEMPT_RUSTC` names one that is not complete.
+    pub fn all(looked: &mut Vec<String>) -> Result<Vec<Toolchain>, Error> {
+        Toolchain::all_in(&Places::of_this_machine(), looked)
     }
 
-    fn find_in(places: &Places) -> Result<Toolchain, Error> {
-        let mut looked = Vec::new();
-        for rustc in places.compilers() {
+    fn all_in(places: &Places, looked: &mut Vec<String>) -> Result<Vec<Toolchain>, Error> {
+        if let Some(rustc) = &places.rustc {
+            let toolchain = Toolchain::complete(rustc, places);
+            let incomplete = |lack| Error::NamedToolchain { rustc: rustc.clone(), lack };
+            return Ok(vec![toolchain.map_err(incomplete)?]);
+        }
+        let compilers = places.compilers();
+        if compilers.is_empty() {
+            looked.push("neither a rustup toolchain nor /usr/bin/rustc exists".to_owned());
+        }
+        let mut complete = Vec::new();
+        for rustc in compilers {
             match Toolchain::complete(&rustc, places) {
-                Ok(toolchain) => return Ok(toolchain),
+                Ok(toolchain) => complete.push(toolchain),
                 Err(lack) => looked.push(format!("{} {lack}", rustc.display())),
             }
         }
-        if looked.is_empty() {
-            looked.push("neither a rustup toolchain nor /usr/bin/rustc exists".to_owned());
-        }
-        Err(Error::NoToolchain { looked })
+        Ok(complete)
     }
 
     /// Collects the parts that belong to `rustc`, or says which one is missing.
@@ -163,118 +199,67 @@ impl Toolchain {
         }
         let library = sysroot.join("lib/rustlib/src/rust/library/core/Cargo.toml");
         if !library.exists() {
-            return Err("lacks its library source (rust-src)".to_owned());
+            return Err("lacks its library's source (rust-src)".to_owned());
         }
         let cargo = rustc.with_file_name(format!("cargo{}", env::consts::EXE_SUFFIX));
         if !cargo.exists() {
             return Err("has no cargo beside it".to_owned());
         }
 
-        let own = sysroot.join("lib/rustlib").join(host).join("bin");
         let mut folders = places.tools.clone();
-        folders.extend([own.join("self-contained"), own]);
+        folders.push(sysroot.join("lib/rustlib").join(host).join("bin"));
         folders.push(places.llvm.join(format!("llvm-{llvm_major}")).join("bin"));
-        let holder = |tool: &str| {
+        let find = |tool: &str| {
             let file = format!("{tool}{}", env::consts::EXE_SUFFIX);
-            folders.iter().find(|folder| folder.join(&file).exists())
+            let mut places = folders.iter().map(|folder| folder.join(&file));
+            let place = places.find(|path| path.exists());
+            place.ok_or_else(|| format!("lacks LLVM {llvm_major}'s {tool} (llvm-tools)"))
         };
-        let mut tools = Vec::new();
-        for tool in LLVM_TOOLS {
-            match holder(tool) {
-                Some(folder) if tools.contains(folder) => {}
-                Some(folder) => tools.push(folder.clone()),
-                None => return Err(format!("lacks LLVM {llvm_major}'s {tool} (llvm-tools)")),
-            }
+        let tools = LLVM_TOOLS.iter().map(|tool| find(tool)).collect::<Result<_, _>>()?;
+        let flags = unstable_flags(&ask(rustc, &["-Zhelp"])?);
+        if let Some(flag) = nested_cargo::needed_flags().find(|flag| !flags.contains(*flag)) {
+            return Err(format!("has no flag -Z{flag}"));
         }
-        let source = |root: PathBuf| root.join("src/tools").join(LINKER);
-        let linker = match holder(LINKER) {
-            Some(folder) => Linker::Ready(folder.clone()),
-            None => [
-                source(places.sources.join(format!("rustc-{release}"))),
-                source(sysroot.join("lib/rustlib/src/rust")),
-            ]
-            .into_iter()
-            .find(|source| source.join("Cargo.toml").exists())
-            .map(Linker::Source)
-            .ok_or_else(|| format!("lacks {LINKER} and the source of it"))?,
-        };
-        Ok(Toolchain { rustc: rustc.to_owned(), cargo, release: release.clone(), tools, linker })
+        let is_named = places.rustc.is_some();
+        Ok(Toolchain {
+            rustc: rustc.to_owned(),
+            cargo,
+            release: release.clone(),
+            tools,
+            flags,
+            is_named,
+        })
     }
 
-    /// The linker, built first if need be. What is built is kept in `work`.
-    pub fn linker(&self, work: &Path) -> Result<PathBuf, Error> {
-        let name = format!("{LINKER}{}", env::consts::EXE_SUFFIX);
-        match &self.linker {
-            Linker::Ready(folder) => Ok(folder.join(name)),
-            Linker::Source(source) => {
-                let folder = work.join(format!("{LINKER}-{}", self.release));
-                let built = folder.join(&name);
-                if !built.exists() {
-                    self.build_linker(source, &folder, &name)?;
-                }
-                Ok(built)
-            }
-        }
+    /// Where one of LLVM's tools is.
+    pub fn tool(&self, name: &'static str) -> PathBuf {
+        let number = LLVM_TOOLS.iter().position(|tool| *tool == name);
+        number.map_or_else(|| PathBuf::from(name), |number| self.tools[number].clone())
     }
 
-    /// Builds beside the place where the linker goes and renames it there, so that builds that
-    /// run at the same time do not see each other's half-written file.
-    fn build_linker(&self, source: &Path, folder: &Path, name: &str) -> Result<(), Error> {
-        let scratch = folder.join(format!("build-{}", std::process::id()));
-        copy_folder(source, &scratch)?;
-        // In the compiler's repository it is a workspace member; here it stands alone, with the
-        // dependencies that the compiler's release was tested with.
-        let manifest = scratch.join("Cargo.toml");
-        let mut text = fs::read_to_string(&manifest).map_err(io("read", &manifest))?;
-        text.push_str("\n[workspace]\n");
-        fs::write(&manifest, text).map_err(io("write", &manifest))?;
-        let lock = source.join("../../../Cargo.lock");
-        if lock.exists() {
-            fs::copy(&lock, scratch.join("Cargo.lock")).map_err(io("read", &lock))?;
-        }
-
-        let mut command = Command::new(&self.cargo);
-        nested_cargo::clean_environment(&mut command);
-        let output = command
-            .args(["build", "--release", "--color=never"])
-            .arg("--target-dir")
-            .arg(scratch.join("target"))
-            .env("RUSTC", &self.rustc)
-            .current_dir(&scratch)
-            .output()
-            .map_err(|source| Error::Spawn { program: self.cargo.clone(), source })?;
-        if !output.status.success() {
-            let output = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(Error::Linker { source_dir: source.to_owned(), output });
-        }
-        let (from, to) = (scratch.join("target/release").join(name), folder.join(name));
-        fs::rename(&from, &to).map_err(io("rename", from))?;
-        // Only scratch space: the linker is in place.
-        let _ = fs::remove_dir_all(&scratch);
-        Ok(())
-    }
-
-    /// PATH for the compiler: this toolchain's tools first.
-    pub fn path(&self) -> OsString {
-        let inherited = env::var_os("PATH").unwrap_or_default();
-        let folders = self.tools.iter().cloned().chain(env::split_paths(&inherited));
-        // A folder whose name cannot stand in PATH could not have been found through it either.
-        env::join_paths(folders).unwrap_or(inherited)
+    /// Whether the compiler has an unstable flag.
+    pub fn has_flag(&self, name: &str) -> bool {
+        self.flags.contains(name)
     }
 }
 
-fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
-    fs::create_dir_all(to).map_err(io("create", to))?;
-    for entry in fs::read_dir(from).map_err(io("read", from))? {
-        let from = entry.map_err(io("read", from))?.path();
-        let to = to.join(from.file_name().unwrap_or_default());
-        if from.is_dir() {
-            copy_folder(&from, &to)?;
-        } else {
-            fs::copy(&from, &to).map_err(io("copy", &from))?;
+/// The command that installs what is missing.
+pub(super) fn install() -> &'static str {
+    install_on(&Places::of_this_machine())
+}
+
+fn install_on(places: &Places) -> &'static str {
+    let first = places.compilers().into_iter().next();
+    if first.as_ref() == Some(&places.system_rustc) {
+        return "apt-get install rustc-web cargo-web rust-web-src llvm-22";
+    }
+    let compiler = first.and_then(|rustc| Compiler::ask(&rustc).ok());
+    match compiler.is_some_and(|compiler| compiler.is_new_enough()) {
+        true => "rustup component add rust-src llvm-tools",
+        false => {
+            "rustup toolchain install 1.99.1 --profile minimal --component rust-src,llvm-tools"
         }
     }
-    Ok(())
 }
 
 #[cfg(all(test, unix))]
@@ -315,8 +300,10 @@ mod tests {
         fn compiler(&self, sysroot: &str, release: &str) {
             let dir = self.0.join(sysroot);
             let script = format!(
-                "#!/bin/sh\nif [ \"$1\" = -vV ]; then echo 'release: {release}'; echo 'host: h'; \
-                 echo 'LLVM version: 22.1.8'; else echo '{}'; fi\n",
+                "#!/bin/sh\ncase \"$1\" in -vV) echo 'release: {release}'; echo 'host: h'; \
+                 echo 'LLVM version: 22.1.8';; -Zhelp) echo '    -Z  mir-enable-passes=val -- x'; \
+                 echo '    -Z  crate-attr=val -- x'; echo '    -Z  no-link=val -- x';; \
+                 *) echo '{}';; esac\n",
                 dir.display()
             );
             self.file(&format!("{sysroot}/bin/rustc"), &script);
@@ -335,10 +322,10 @@ mod tests {
             Places {
                 rustc: None,
                 tools: Vec::new(),
-                rustup_toolchains: Some(self.0.join("toolchains")),
+                rustup: Some(self.0.clone()),
+                active: None,
                 system_rustc: self.0.join("usr/bin/rustc"),
                 llvm: self.0.join("usr/lib"),
-                sources: self.0.join("usr/src"),
             }
         }
     }
@@ -349,19 +336,39 @@ mod tests {
         }
     }
 
+    fn find(places: &Places) -> Result<Vec<PathBuf>, Error> {
+        let found = Toolchain::all_in(places, &mut Vec::new())?;
+        Ok(found.into_iter().map(|toolchain| toolchain.rustc).collect())
+    }
+
     #[test]
-    fn rustup_components_make_a_toolchain() {
+    fn two_components_make_a_toolchain_and_the_default_comes_first() {
         let machine = Machine::new("rustup");
-        machine.compiler("toolchains/nightly-h", "1.97.0-nightly");
-        machine.compiler("toolchains/stable-h", "1.96.0");
-        machine.library("toolchains/nightly-h");
-        machine.llvm("toolchains/nightly-h/lib/rustlib/h/bin");
-        let linker = "toolchains/nightly-h/lib/rustlib/h/bin/self-contained";
-        machine.file(&format!("{linker}/{LINKER}"), "");
-        // The stable one lacks everything, so the nightly is taken.
-        let found = Toolchain::find_in(&machine.places()).unwrap();
-        assert_eq!(found.rustc, machine.0.join("toolchains/nightly-h/bin/rustc"));
-        assert_eq!(found.linker, Linker::Ready(machine.0.join(linker)));
+        for (name, release) in
+            [("nightly-h", "2.2.0-nightly"), ("1.95.0-h", "1.95.0"), ("stable-h", "1.99.1")]
+        {
+            let sysroot = format!("toolchains/{name}");
+            machine.compiler(&sysroot, release);
+            machine.library(&sysroot);
+            machine.llvm(&format!("{sysroot}/lib/rustlib/h/bin"));
+        }
+        let rustc = |name: &str| machine.0.join(format!("toolchains/{name}/bin/rustc"));
+        let mut places = machine.places();
+        assert_eq!(find(&places).unwrap(), ["stable-h", "1.95.0-h", "nightly-h"].map(rustc));
+        machine.file("settings.toml", "version = \"12\"\ndefault_toolchain = \"nightly\"\n");
+        assert_eq!(find(&places).unwrap(), ["nightly-h", "stable-h", "1.95.0-h"].map(rustc));
+        places.active = Some("1.95.0-h".to_owned());
+        assert_eq!(find(&places).unwrap(), ["1.95.0-h", "nightly-h", "stable-h"].map(rustc));
+    }
+
+    #[test]
+    fn of_toolchains_with_versions_the_newest_comes_first() {
+        let machine = Machine::new("versions");
+        for version in ["1.99.1", "1.100.0", "1.95.0"] {
+            machine.file(&format!("toolchains/{version}-h/bin/rustc"), "");
+        }
+        let rustc = |name: &str| machine.0.join(format!("toolchains/{name}-h/bin/rustc"));
+        assert_eq!(machine.places().compilers(), ["1.100.0", "1.99.1", "1.95.0"].map(rustc));
     }
 
     #[test]
@@ -370,43 +377,71 @@ mod tests {
         machine.compiler("usr", "1.96.0");
         machine.library("usr");
         machine.llvm("usr/lib/llvm-22/bin");
-        let source = format!("usr/src/rustc-1.96.0/src/tools/{LINKER}");
-        machine.file(&format!("{source}/Cargo.toml"), "");
-        let found = Toolchain::find_in(&machine.places()).unwrap();
-        assert_eq!(found.tools, [machine.0.join("usr/lib/llvm-22/bin")]);
-        assert_eq!(found.linker, Linker::Source(machine.0.join(source)));
+        let found = Toolchain::all_in(&machine.places(), &mut Vec::new()).unwrap();
+        assert_eq!(found[0].tool("opt"), machine.0.join("usr/lib/llvm-22/bin/opt"));
+        assert!(found[0].has_flag("no-link") && !found[0].has_flag("mutable-noalias"));
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn what_is_missing_is_named_with_the_command_that_installs_it() {
         let machine = Machine::new("bare");
-        let lack = || Toolchain::find_in(&machine.places()).unwrap_err().to_string();
-        assert!(lack().contains("rustup component add"), "{}", lack());
+        let lack = || {
+            let mut looked = Vec::new();
+            assert!(Toolchain::all_in(&machine.places(), &mut looked).unwrap().is_empty());
+            format!("{}: {}", looked.join("; "), install_on(&machine.places()))
+        };
+        assert!(lack().contains("neither a rustup toolchain"), "{}", lack());
         machine.compiler("usr", "1.63.0");
         assert!(lack().contains("is 1.63.0, older than"), "{}", lack());
         machine.compiler("usr", "1.96.0");
-        assert!(lack().contains("lacks its library source"), "{}", lack());
+        assert!(lack().contains("lacks its library's source"), "{}", lack());
+        assert!(lack().ends_with("apt-get install rustc-web cargo-web rust-web-src llvm-22"));
         machine.library("usr");
         // LLVM of another major version reads no bitcode of this compiler.
         machine.llvm("usr/lib/llvm-19/bin");
         assert!(lack().contains("lacks LLVM 22's llvm-link"), "{}", lack());
-        machine.llvm("usr/lib/llvm-22/bin");
-        assert!(lack().contains("lacks llvm-bitcode-linker"), "{}", lack());
+        machine.compiler("toolchains/stable-h", "1.94.0");
+        assert!(lack().contains("rustup toolchain install 1.99.1"), "{}", lack());
+        machine.compiler("toolchains/stable-h", "1.97.0");
+        assert!(lack().ends_with("rustup component add rust-src llvm-tools"), "{}", lack());
     }
 
     #[test]
-    fn a_named_compiler_is_the_only_one_tried() {
+    fn a_compiler_without_a_flag_that_is_needed_is_not_taken() {
+        let machine = Machine::new("flags");
+        machine.compiler("usr", "1.96.0");
+        let rustc = fs::read_to_string(machine.0.join("usr/bin/rustc")).unwrap();
+        machine.file("usr/bin/rustc", &rustc.replace("no-link=", "no-more="));
+        machine.library("usr");
+        machine.llvm("usr/lib/llvm-22/bin");
+        let mut looked = Vec::new();
+        assert!(Toolchain::all_in(&machine.places(), &mut looked).unwrap().is_empty());
+        assert!(looked[0].ends_with("has no flag -Zno-link"), "{looked:?}");
+    }
+
+    #[test]
+    fn a_named_compiler_is_the_only_one_tried_and_has_to_be_complete() {
         let machine = Machine::new("named");
         machine.compiler("usr", "1.96.0");
+        machine.library("usr");
+        machine.llvm("usr/lib/llvm-22/bin");
         machine.compiler("mine", "1.96.0");
-        machine.library("mine");
         machine.llvm("tools");
-        machine.file(&format!("tools/{LINKER}"), "");
         let mut places = machine.places();
         places.rustc = Some(machine.0.join("mine/bin/rustc"));
         places.tools = vec![machine.0.join("tools")];
-        let found = Toolchain::find_in(&places).unwrap();
-        assert_eq!(found.rustc, machine.0.join("mine/bin/rustc"));
-        assert_eq!(found.linker, Linker::Ready(machine.0.join("tools")));
+        let error = find(&places).unwrap_err().to_string();
+        assert!(error.contains("mine/bin/rustc") && error.contains("rust-src"), "{error}");
+        machine.library("mine");
+        let found = Toolchain::all_in(&places, &mut Vec::new()).unwrap();
+        assert_eq!(found[0].rustc, machine.0.join("mine/bin/rustc"));
+        assert_eq!(found[0].tool("llc"), machine.0.join("tools/llc"));
+    }
+
+    #[test]
+    fn flags_are_read_from_the_help() {
+        let help = "Available options:\n\n    -Z                           no-link=val -- compile\n    \
+                    -Z           crate-attr=val -- inject\n";
+        assert_eq!(unstable_flags(help).into_iter().collect::<Vec<_>>(), ["crate-attr", "no-link"]);
     }
 }

@@ -1,0 +1,72 @@
+//! From LLVM IR to PTX, by the LLVM tools that belong to the compiler.
+//!
+//! The compiler leaves the IR of all crates in one file, and optimises nothing: it would do so with what
+//! [`ir`](super::ir) takes out first. LLVM then runs twice, since the bodies of kernels are optimised before they
+//! become a part of the worker loop.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::error::{Error, io};
+use super::ir;
+use super::nested_cargo;
+use super::toolchain::Toolchain;
+
+/// What LLVM does to bodies and entries apart.
+const APART: &str = "--passes=thinlto-pre-link<O3>";
+/// What it does to entries with their bodies.
+const TOGETHER: &str = "--passes=default<O3>";
+
+/// What decides about the PTX here.
+pub(super) fn fingerprint() -> [&'static str; 5] {
+    let changes = include_str!("ir.rs");
+    [preempt_device::INTRINSICS_LL, changes, include_str!("link.rs"), APART, TOGETHER]
+}
+
+/// Makes PTX for `target_cpu` of the IR in the file `from`; intermediate files are kept beside it.
+pub(super) fn ptx(from: &Path, target_cpu: &str, toolchain: &Toolchain) -> Result<String, Error> {
+    let whole = fs::read_to_string(from).map_err(io("read", from))?;
+    let beside = |extension: &str| from.with_extension(extension);
+    let (own, added) = (beside("own.ll"), beside("added.ll"));
+    write(&own, &ir::prepared(&whole))?;
+    // In the words of this compiler, so that LLVM need not guess.
+    let layout = whole.lines().filter(|line| line.starts_with("target "));
+    let layout: Vec<_> = layout.chain([preempt_device::INTRINSICS_LL]).collect();
+    write(&added, &layout.join("\n"))?;
+
+    let (linked, apart) = (beside("linked.bc"), beside("apart.ll"));
+    let (inlined, optimised, out) = (beside("inlined.ll"), beside("optimised.bc"), beside("ptx"));
+    // What is added belongs to the kernels alone, and what they do not use goes.
+    run(toolchain, "llvm-link", &["--internalize", "--only-needed"], &[&own, &added], &linked)?;
+    run(toolchain, "opt", &["--strip-debug", APART, "-S"], &[&linked], &apart)?;
+    let text = fs::read_to_string(&apart).map_err(io("read", &apart))?;
+    write(&inlined, &ir::with_bodies_inlined(&text))?;
+    run(toolchain, "opt", &[TOGETHER], &[&inlined], &optimised)?;
+    run(toolchain, "llc", &["--mcpu", target_cpu], &[&optimised], &out)?;
+    fs::read_to_string(&out).map_err(io("read", out))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(io("write", path))
+}
+
+/// Runs a tool of LLVM's on files.
+fn run(
+    toolchain: &Toolchain,
+    tool: &'static str,
+    options: &[&str],
+    from: &[&PathBuf],
+    to: &Path,
+) -> Result<(), Error> {
+    let program = toolchain.tool(tool);
+    let mut command = Command::new(&program);
+    nested_cargo::clean_environment(&mut command);
+    let output = command.args(options).args(from).arg("-o").arg(to).output();
+    let output = output.map_err(|source| Error::Spawn { program: program.clone(), source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let output = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::Tool { program, output })
+}

@@ -1,0 +1,58 @@
+//! Whether a toolchain works at all: it compiles an empty kernel.
+
+use std::fs;
+use std::path::Path;
+
+use super::error::io;
+use super::nested_cargo;
+use super::sources::Crate;
+use super::toolchain::Toolchain;
+
+const MANIFEST: &str = "\
+[package]
+name = \"preempt-probe\"
+edition = \"2024\"
+
+[workspace]
+";
+
+const KERNEL: &str = "\
+#[unsafe(no_mangle)]
+pub extern \"ptx-kernel\" fn probe() {}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+";
+
+/// Compiles an empty kernel, in a folder below `work`.
+///
+/// # Errors
+///
+/// Why that fails, in a line.
+pub(super) fn compile(target_cpu: &str, toolchain: &Toolchain, work: &Path) -> Result<(), String> {
+    let krate = write(&work.join("probe")).map_err(|error| error.to_string())?;
+    match nested_cargo::compile(&krate, target_cpu, toolchain, work) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(first_error(&error.to_string())),
+    }
+}
+
+fn write(dir: &Path) -> Result<Crate, super::Error> {
+    let source = dir.join("src");
+    fs::create_dir_all(&source).map_err(io("create", &source))?;
+    for (file, text) in [(dir.join("Cargo.toml"), MANIFEST), (source.join("lib.rs"), KERNEL)] {
+        if !fs::read_to_string(&file).is_ok_and(|present| present == text) {
+            fs::write(&file, text).map_err(io("write", file))?;
+        }
+    }
+    Crate::resolve(dir)
+}
+
+/// The first line that tells what is wrong.
+fn first_error(output: &str) -> String {
+    let mut lines = output.lines().map(str::trim);
+    let line = lines.clone().find(|line| line.starts_with("error"));
+    line.or_else(|| lines.next()).unwrap_or_default().to_owned()
+}
