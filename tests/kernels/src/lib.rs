@@ -10,6 +10,7 @@ mod compute;
 mod counting;
 mod faults;
 mod indices;
+mod memory;
 mod warps;
 mod yielding;
 
@@ -19,6 +20,7 @@ pub use counting::{
 };
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, sm_of_task};
+pub use memory::{Weights, exchanged, weighted, window_sums};
 pub use warps::warp_sums;
 pub use yielding::{rotate_yielding, spin_yielding};
 
