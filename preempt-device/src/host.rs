@@ -10,73 +10,19 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::kernel::KernelArg;
+use extents::Asked;
 
 #[cfg(feature = "cust")]
 mod cust;
+mod extents;
 
 /// For the bodies of kernels on the host, also where the kernels crate has no `std`.
 #[doc(hidden)]
 pub use std::{assert_eq, assert_ne, print, println};
 
+pub use extents::{Dim3, Extent, Extents, Grid, HasGrid, IntoExtents, NoGrid};
+
 pub use crate::target::host_context::{Rendezvous, ThreadContext, WarpShuffle, with_thread};
-
-/// Extents in x, y and z: of a grid in block-tasks, or of a block in threads.
-///
-/// ```
-/// use preempt_device::host::Dim3;
-/// assert_eq!(Dim3::from((8, 4)), Dim3 { x: 8, y: 4, z: 1 });
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Dim3 {
-    /// Extent in x.
-    pub x: u32,
-    /// Extent in y.
-    pub y: u32,
-    /// Extent in z.
-    pub z: u32,
-}
-
-impl Dim3 {
-    /// `x` by `y` by `z`.
-    pub const fn new(x: u32, y: u32, z: u32) -> Dim3 {
-        Dim3 { x, y, z }
-    }
-
-    /// The product of the three extents.
-    pub const fn count(self) -> u128 {
-        self.x as u128 * self.y as u128 * self.z as u128
-    }
-}
-
-impl fmt::Debug for Dim3 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}x{}", self.x, self.y, self.z)
-    }
-}
-
-impl fmt::Display for Dim3 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-impl From<u32> for Dim3 {
-    fn from(x: u32) -> Dim3 {
-        Dim3 { x, y: 1, z: 1 }
-    }
-}
-
-impl From<(u32, u32)> for Dim3 {
-    fn from((x, y): (u32, u32)) -> Dim3 {
-        Dim3 { x, y, z: 1 }
-    }
-}
-
-impl From<(u32, u32, u32)> for Dim3 {
-    fn from((x, y, z): (u32, u32, u32)) -> Dim3 {
-        Dim3 { x, y, z }
-    }
-}
 
 /// A kernel as its expansion describes it: one `static` for each `#[preemptible]` function.
 #[derive(Clone, Copy)]
@@ -292,61 +238,98 @@ impl From<u32> for Amortize {
     }
 }
 
-/// A kernel with its arguments, ready to be launched on a stream.
+/// A kernel with its arguments and its grid, ready to be launched on a stream.
 ///
-/// The launch function of each kernel returns one; nothing runs before a stream launches it.
-/// The grid is one block-task unless [`grid`](BorrowingCall::grid) says otherwise. The memory that its
-/// arguments point to is counted, as that of a `Buffer` is; [`BorrowingCall`] is the general case.
-pub type Call = BorrowingCall<'static>;
+/// The launch function of each kernel returns a `Call<NoGrid>`. [`grid`](BorrowingCall::grid) and
+/// [`threads`](BorrowingCall::threads) make a `Call` of it: without one of them, a launch does not compile.
+/// Nothing runs before a stream launches it. The memory that its arguments point to is counted, as
+/// that of a `Buffer` is; [`BorrowingCall`] is the general case.
+///
+/// ```
+/// use preempt_device::host::Call;
+/// use preempt_device::prelude::*;
+///
+/// #[preemptible(block = 256)]
+/// fn nothing() {}
+///
+/// let call: Call = nothing().threads(1000);
+/// assert_eq!(call.grid_dim().x, 4);
+/// ```
+pub type Call<G = Grid> = BorrowingCall<'static, G>;
 
 /// A [`Call`] whose arguments may point to memory that is borrowed for `'a`.
+///
+/// `G` is [`NoGrid`] until the call says how many block-tasks it has, and [`Grid`] from then on.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until a stream launches it"]
-pub struct BorrowingCall<'a> {
+pub struct BorrowingCall<'a, G = Grid> {
     kernel: &'static Kernel,
     args: Args,
-    grid: Dim3,
-    block: Option<Dim3>,
+    grid: G,
+    block: Option<Extents>,
     amortize: Option<Amortize>,
     preemption: Option<Preemption>,
     borrows: PhantomData<&'a ()>,
 }
 
-impl<'a> BorrowingCall<'a> {
+impl<'a> BorrowingCall<'a, NoGrid> {
     /// A call of `kernel`.
     ///
     /// # Safety
     ///
     /// `args` holds what the kernel's entry takes, in order. What it borrows, it borrows for `'a`.
-    pub unsafe fn new(kernel: &'static Kernel, args: Args) -> BorrowingCall<'a> {
-        let (grid, borrows) = (Dim3::from(1), PhantomData);
+    pub unsafe fn new(kernel: &'static Kernel, args: Args) -> BorrowingCall<'a, NoGrid> {
+        let (grid, borrows) = (NoGrid, PhantomData);
         let (block, amortize, preemption) = (None, None, None);
         BorrowingCall { kernel, args, grid, block, amortize, preemption, borrows }
     }
+}
 
+impl<'a, G> BorrowingCall<'a, G> {
     /// Sets the grid, in block-tasks.
-    pub fn grid(mut self, grid: impl Into<Dim3>) -> BorrowingCall<'a> {
-        self.grid = grid.into();
-        self
+    pub fn grid(self, grid: impl IntoExtents) -> BorrowingCall<'a> {
+        self.with(Grid(Asked::Tasks(grid.into_extents())))
+    }
+
+    /// Sets the grid to as many block-tasks as cover so many threads, in x or in each dimension that is given.
+    ///
+    /// The last block may have more threads than that: the kernel compares its index with the length.
+    /// The block is the launch's; whether [`block`](BorrowingCall::block) comes before or after does not matter.
+    pub fn threads(self, threads: impl IntoExtents) -> BorrowingCall<'a> {
+        self.with(Grid(Asked::Threads(threads.into_extents())))
     }
 
     /// Sets the block, in threads. A kernel whose attribute fixes the block accepts no other.
-    pub fn block(mut self, block: impl Into<Dim3>) -> BorrowingCall<'a> {
-        self.block = Some(block.into());
+    pub fn block(mut self, block: impl IntoExtents) -> BorrowingCall<'a, G> {
+        self.block = Some(block.into_extents());
         self
     }
 
     /// Sets the amortizing factor for this launch: a number, or [`Amortize::Auto`]. Otherwise it is the
     /// attribute's, and that is automatic unless it says something else.
-    pub fn amortize(mut self, amortize: impl Into<Amortize>) -> BorrowingCall<'a> {
+    pub fn amortize(mut self, amortize: impl Into<Amortize>) -> BorrowingCall<'a, G> {
         self.amortize = Some(amortize.into());
         self
     }
 
     /// Sets how this launch shares the device; otherwise it is the scheduler's setting.
-    pub fn preemption(mut self, preemption: Preemption) -> BorrowingCall<'a> {
+    pub fn preemption(mut self, preemption: Preemption) -> BorrowingCall<'a, G> {
         self.preemption = Some(preemption);
         self
+    }
+
+    fn with(self, grid: Grid) -> BorrowingCall<'a> {
+        let BorrowingCall { kernel, args, grid: _, block, amortize, preemption, borrows } = self;
+        BorrowingCall { kernel, args, grid, block, amortize, preemption, borrows }
+    }
+
+    /// The same call, as the type that all calls with a grid have.
+    pub fn with_its_grid(self) -> BorrowingCall<'a>
+    where
+        G: HasGrid,
+    {
+        let grid = self.grid.into();
+        self.with(grid)
     }
 
     /// The kernel.
@@ -364,13 +347,13 @@ impl<'a> BorrowingCall<'a> {
         self.args
     }
 
-    /// The grid, in block-tasks.
-    pub fn grid_dim(&self) -> Dim3 {
-        self.grid
+    /// The block that the caller asked for, [clamped](Extents::clamped).
+    pub fn block_dim(&self) -> Option<Dim3> {
+        self.block.map(Extents::clamped)
     }
 
-    /// The block that the caller asked for.
-    pub fn block_dim(&self) -> Option<Dim3> {
+    /// The block that the caller asked for, whether or not a device has it.
+    pub fn asked_block(&self) -> Option<Extents> {
         self.block
     }
 
@@ -383,5 +366,24 @@ impl<'a> BorrowingCall<'a> {
     /// How the caller wants the launch to share the device.
     pub fn preemption_mode(&self) -> Option<Preemption> {
         self.preemption
+    }
+}
+
+impl BorrowingCall<'_> {
+    /// The grid in block-tasks, [clamped](Extents::clamped); without any where a number of threads was
+    /// asked for and the block is not known.
+    pub fn grid_dim(&self) -> Dim3 {
+        self.asked_grid().map_or(Dim3::new(0, 0, 0), Extents::clamped)
+    }
+
+    /// The grid in block-tasks, whether or not a device has it. `None` where a number of threads was
+    /// asked for and no block has any.
+    pub fn asked_grid(&self) -> Option<Extents> {
+        match self.grid {
+            Grid(Asked::Tasks(grid)) => Some(grid),
+            Grid(Asked::Threads(threads)) => {
+                threads.in_blocks_of(self.kernel.block.or(self.block_dim())?)
+            }
+        }
     }
 }

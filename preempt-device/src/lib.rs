@@ -18,7 +18,7 @@
 //! ```
 //!
 //! On the host, `add` is now a function that takes buffers and returns a
-//! `host::Call`, which a stream of the `preempt` crate launches.
+//! `host::Call`, which a stream of the `preempt` crate launches once it has a grid.
 //!
 //! | module | what is in it |
 //! | --- | --- |

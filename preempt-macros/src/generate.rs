@@ -142,8 +142,8 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> T
     let borrow = Lifetime::new("'__preempt", Span::mixed_site());
     let borrows = params.iter().any(|param| matches!(param.kind, ParamKind::Buffer { .. }));
     let (generics, call) = match borrows {
-        true => (quote!(<#borrow>), quote!(BorrowingCall<#borrow>)),
-        false => (quote!(), quote!(Call)),
+        true => (quote!(<#borrow>), quote!(BorrowingCall<#borrow, #krate::host::NoGrid>)),
+        false => (quote!(), quote!(Call<#krate::host::NoGrid>)),
     };
     let launch_params = params.iter().map(|Param { ident, ty, kind, .. }| match kind {
         ParamKind::Buffer { form, element } if form.writes() => {

@@ -51,8 +51,9 @@ mod yields;
 /// name is its symbol, so it is unique in its kernels crate.
 ///
 /// On the host it is the launch function, of the same name, visibility and attributes. It takes
-/// buffers where the kernel takes slices and pointers, and returns a `host::Call`, which a
-/// stream of the `preempt` crate launches on a GPU or on the CPU device:
+/// buffers where the kernel takes slices and pointers, and returns a `host::Call<NoGrid>`. With `.grid(blocks)`
+/// or `.threads(threads)` that is a `host::Call`, which a stream of the `preempt` crate launches on a GPU or
+/// on the CPU device:
 ///
 /// ```
 /// # mod kernels {

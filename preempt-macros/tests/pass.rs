@@ -183,7 +183,7 @@ fn line(line: Line, mut at: u8, out: *mut f64) {
 #[test]
 fn structs_and_scalars() {
     let mut out = Buffer::new([0.0; 2]);
-    run(line(Line { slope: Slope(0.5), offset: 1.25, steps: [0, 0, 4] }, 6, &mut out));
+    run(line(Line { slope: Slope(0.5), offset: 1.25, steps: [0, 0, 4] }, 6, &mut out).grid(1));
     assert_eq!(out.to_vec(), [6.25; 2]);
 }
 
@@ -248,7 +248,7 @@ fn shared_arrays_are_aligned_and_apart() {
     let mut out = Buffer::new([9; 5]);
     let call = shared(&mut out);
     assert_eq!(call.kernel().shared_bytes, 8 + 48 + 24 + 40);
-    run(call);
+    run(call.grid(1));
     assert_eq!(out.to_vec(), [0, 8, 8 + 48, 8 + 48 + 24, 7]);
 }
 
@@ -341,7 +341,7 @@ fn a_kernel_without_yield_points_drops_nothing() {
     let mut out = Buffer::new([0]);
     let call = only_idempotent(&mut out);
     assert!(!call.kernel().yields);
-    assert_eq!(run_on_a_taken_sm(call), 0);
+    assert_eq!(run_on_a_taken_sm(call.grid(1)), 0);
     assert_eq!(out.to_vec(), [5]);
 }
 
@@ -358,7 +358,7 @@ unsafe fn unchecked(at: u64, out: *mut u32) {
 fn unsafe_kernels() {
     let mut out = Buffer::new([0; 2]);
     // SAFETY: 1 is an index of `out`.
-    run(unsafe { unchecked(1, &mut out) });
+    run(unsafe { unchecked(1, &mut out) }.grid(1));
     assert_eq!(out.to_vec(), [0, 5]);
 }
 
@@ -411,9 +411,9 @@ fn yielding_names(yields: u32, __preempt_yields: *mut u32) {
 #[test]
 fn parameters_may_have_any_name() {
     let (task, mut out) = (Buffer::new([3]), Buffer::new([0]));
-    run(names(1, 2, &task, &mut out, 4, 5));
+    run(names(1, 2, &task, &mut out, 4, 5).grid(1));
     assert_eq!(out.to_vec(), [15]);
-    run(yielding_names(16, &mut out));
+    run(yielding_names(16, &mut out).grid(1));
     assert_eq!(out.to_vec(), [16]);
 }
 
@@ -457,10 +457,10 @@ fill_kernels! {
 #[test]
 fn kernels_made_by_macros() {
     let (one, mut out) = (Buffer::new([1.0]), Buffer::new([0.0]));
-    run(fill_f32(0.5, &one, &mut out));
+    run(fill_f32(0.5, &one, &mut out).grid(1));
     assert_eq!(out.to_vec(), [1.5]);
     let (one, mut out) = (Buffer::new([1]), Buffer::new([0]));
-    run(fill_i64(-3, &one, &mut out));
+    run(fill_i64(-3, &one, &mut out).grid(1));
     assert_eq!(out.to_vec(), [-2]);
 }
 
@@ -469,10 +469,10 @@ fn nothing() {}
 
 #[test]
 fn a_kernel_without_parameters() {
-    run(attributes(1));
+    run(attributes(1).grid(1));
     let call = nothing();
     assert_eq!(call.args().size(), Args::default().size());
-    run(call);
+    run(call.grid(1));
 }
 
 struct Namespace;
@@ -488,6 +488,6 @@ impl Namespace {
 #[test]
 fn a_kernel_as_an_associated_function() {
     let (only, mut out) = (Buffer::new([7]), Buffer::new([0]));
-    run(Namespace::associated(&only, &mut out));
+    run(Namespace::associated(&only, &mut out).grid(1));
     assert_eq!(out.to_vec(), [7]);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use preempt_device::abi::MAX_TASKS;
-use preempt_device::host::Dim3;
+use preempt_device::host::{Dim3, Extents};
 
 use crate::ptx::KernelFault;
 use crate::tune::Tuned;
@@ -16,12 +16,15 @@ use crate::tune::Tuned;
 #[non_exhaustive]
 pub enum Error {
     /// A grid without block-tasks.
-    #[error("kernel `{kernel}`: a grid of {grid} has no block-task; each extent is at least 1")]
+    #[error(
+        "kernel `{kernel}`: a grid of {grid} has no block-task; each extent is at least 1: leave \
+         the launch out where there is nothing to do"
+    )]
     EmptyGrid {
         /// The kernel's name.
         kernel: &'static str,
         /// The grid that was asked for.
-        grid: Dim3,
+        grid: Extents,
     },
     /// A grid beyond the limits of the programming model.
     #[error(
@@ -32,7 +35,7 @@ pub enum Error {
         /// The kernel's name.
         kernel: &'static str,
         /// The grid that was asked for.
-        grid: Dim3,
+        grid: Extents,
     },
     /// Neither the kernel nor the launch says how many threads a block has.
     #[error(
@@ -52,7 +55,7 @@ pub enum Error {
         /// The block in the attribute.
         fixed: Dim3,
         /// The block that was asked for.
-        asked: Dim3,
+        asked: Extents,
     },
     /// A block without threads, or with more than the device can hold.
     #[error(
@@ -63,7 +66,7 @@ pub enum Error {
         /// The kernel's name.
         kernel: &'static str,
         /// The block that was asked for.
-        block: Dim3,
+        block: Extents,
     },
     /// A block of the kernel fills an SM, and the proxy that carries signals needs room beside it.
     #[error(

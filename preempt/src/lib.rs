@@ -30,8 +30,8 @@
 //! let mut large = scheduler.zeroed::<f32>(100_000)?;
 //! let mut small = scheduler.zeroed::<f32>(100)?;
 //!
-//! let long = batch.launch(saxpy(3.0, &x, &y, &mut large).grid(782))?;
-//! urgent.launch(saxpy(4.0, &x, &y, &mut small).grid(1))?.wait()?; // does not wait for `long`
+//! let long = batch.launch(saxpy(3.0, &x, &y, &mut large).threads(100_000))?;
+//! urgent.launch(saxpy(4.0, &x, &y, &mut small).threads(100))?.wait()?; // does not wait for `long`
 //! assert_eq!(urgent.download(&small)?.wait()?, vec![6.0; 100]);
 //!
 //! let report = long.wait()?;
@@ -106,7 +106,7 @@ pub use error::Error;
 pub use module::Module;
 pub use policy::Priority;
 pub use preempt_device;
-pub use preempt_device::host::{Amortize, BorrowingCall, Call, Dim3, Preemption};
+pub use preempt_device::host::{Amortize, BorrowingCall, Call, Dim3, Extents, NoGrid, Preemption};
 pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
 pub use recording::{Difference, Recording, Replay};

@@ -1,7 +1,7 @@
 //! What each test kernel computes, against plain host code: on the CPU device, or on the first GPU with
 //! `PREEMPT_TEST_DEVICE=cuda`.
 
-use preempt::{Call, Device, Scheduler, Stream};
+use preempt::{Call, Device, NoGrid, Scheduler, Stream};
 use preempt_test_kernels::{self as kernels, Affine, Weights};
 use preempt_tests::{KERNELS, Random};
 
@@ -39,6 +39,38 @@ fn vector_add() {
     run(&stream, kernels::vector_add(&on_a, &on_b, &mut out).grid(5));
     let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
     assert!((0..1000).all(|i| found[i] == a[i] + b[i]));
+}
+
+#[test]
+fn as_many_blocks_as_cover_the_threads() {
+    let (scheduler, stream) = stream();
+    let mut counts = scheduler.zeroed(100).expect("memory");
+    let mut writes = scheduler.zeroed(100 * 32).expect("memory");
+    let mut tasks = |shape: fn(Call<NoGrid>) -> Call| {
+        let call = shape(kernels::count_1d(&mut counts, &mut writes));
+        let dim = call.grid_dim();
+        let report = stream.launch(call).expect("accepted").wait().expect("runs");
+        assert_eq!(dim.count(), u128::from(report.tasks));
+        report.tasks
+    };
+    assert_eq!(tasks(|call| call.threads(1).block(32)), 1);
+    assert_eq!(tasks(|call| call.threads(32).block(32)), 1);
+    assert_eq!(tasks(|call| call.threads(33).block(32)), 2);
+    assert_eq!(tasks(|call| call.block(32).threads(33usize)), 2);
+    assert_eq!(tasks(|call| call.block(16).threads(33u32).block(32)), 2);
+    assert_eq!(tasks(|call| call.grid(50).block(8).threads(800)), 100);
+    // In x alone, unless there are more dimensions.
+    assert_eq!(tasks(|call| call.threads(33).block((8, 4))), 5);
+    assert_eq!(tasks(|call| call.threads((33, 5usize)).block((8, 4))), 10);
+    assert_eq!(tasks(|call| call.threads((3, 3, 3)).block((2, 2, 2))), 8);
+    // The block of a kernel that fixes it.
+    let input = scheduler.buffer(&[1; 300]).expect("memory");
+    let mut out = scheduler.buffer(&[0; 300]).expect("memory");
+    let call = kernels::guard_sync_guard(&input, &mut out).threads(out.len());
+    assert_eq!(call.grid_dim().x, 3);
+    run(&stream, call);
+    let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(found, [1; 300]);
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn a_launch_that_fails_is_the_error_and_nothing_is_kept() {
     let path = file("fails");
     let tuner = tuner(&scheduler).cache(&path);
     let mut out = scheduler.zeroed::<u32>(1).expect("memory");
-    let call = kernels::panics(0, &mut out).block(1);
+    let call = kernels::panics(0, &mut out).grid(1).block(1);
     let error = tuner.tune("", || call.clone()).expect_err("the kernel panics");
     assert!(matches!(error, Error::KernelFailed { kernel: "panics", .. }), "{error}");
 

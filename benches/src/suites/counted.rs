@@ -1,7 +1,7 @@
 //! A kernel that counts, launched again and again.
 
 use anyhow::Result;
-use preempt::{Buffer, Call, Handle, LaunchReport, Scheduler, Stream};
+use preempt::{Buffer, Call, Handle, LaunchReport, NoGrid, Scheduler, Stream};
 use preempt_tests::storm::Tally;
 
 /// Counters that each launch of a kernel adds 1 to, one for each block-task.
@@ -21,7 +21,7 @@ impl Counted {
     pub fn launch(
         &mut self,
         stream: &Stream,
-        call: impl FnOnce(&mut Buffer<u32>) -> Call,
+        call: impl FnOnce(&mut Buffer<u32>) -> Call<NoGrid>,
     ) -> Result<Handle<LaunchReport>> {
         let tasks = self.counts.len() as u32;
         self.launches += 1;

@@ -34,7 +34,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     for _ in 0..launches {
         // `wait` returns before the last block has left its SM.
         scheduler.synchronize()?;
-        let call = empty().block(1);
+        let call = empty().grid(1).block(1);
         let start = Instant::now();
         let handle = stream.launch(call)?;
         let submitted = start.elapsed();

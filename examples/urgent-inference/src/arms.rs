@@ -151,7 +151,8 @@ pub fn answer(
     answers: impl WriteArg<'static, Answer>,
 ) -> Call {
     let lanes = workload.lanes;
-    classify(parameters, request.digit, request.number, lanes, answers).block(HIDDEN as u32 * lanes)
+    let call = classify(parameters, request.digit, request.number, lanes, answers);
+    call.grid(1).block(HIDDEN as u32 * lanes)
 }
 
 impl Batch {

@@ -72,7 +72,7 @@ fn the_network_reads_every_digit_as_on_the_host() {
         let lanes = if number % 16 == 0 { MOST_LANES } else { 1 };
         let mut answers = scheduler.buffer(&[nothing]).unwrap();
         let call = classify(&parameters, sample.digit, number, lanes, &mut answers);
-        stream.launch(call.block(HIDDEN as u32 * lanes)).unwrap().wait().unwrap();
+        stream.launch(call.grid(1).block(HIDDEN as u32 * lanes)).unwrap().wait().unwrap();
         let answer = stream.download(&answers).unwrap().wait().unwrap()[0];
         assert_eq!(answer.request, number);
         assert_eq!(answer.class, network.classify(&sample.digit), "digit {number}");

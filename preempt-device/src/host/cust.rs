@@ -3,7 +3,7 @@
 use cust::function::{BlockSize, GridSize};
 use cust::memory::{DeviceBuffer, DeviceCopy};
 
-use super::{BufferArg, Dim3, ReadArg, WriteArg};
+use super::{BufferArg, Extents, IntoExtents, ReadArg, WriteArg};
 use crate::kernel::KernelArg;
 
 fn argument<T: DeviceCopy>(buffer: &DeviceBuffer<T>) -> BufferArg {
@@ -25,14 +25,14 @@ unsafe impl<'a, T: KernelArg + DeviceCopy> WriteArg<'a, T> for &'a mut DeviceBuf
     }
 }
 
-impl From<GridSize> for Dim3 {
-    fn from(GridSize { x, y, z }: GridSize) -> Dim3 {
-        Dim3 { x, y, z }
+impl IntoExtents for GridSize {
+    fn into_extents(self) -> Extents {
+        (self.x, self.y, self.z).into_extents()
     }
 }
 
-impl From<BlockSize> for Dim3 {
-    fn from(BlockSize { x, y, z }: BlockSize) -> Dim3 {
-        Dim3 { x, y, z }
+impl IntoExtents for BlockSize {
+    fn into_extents(self) -> Extents {
+        (self.x, self.y, self.z).into_extents()
     }
 }

@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
     use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
-    use crate::{Buffer, Call, Device, Error, LaunchId, Scheduler, SchedulerBuilder};
+    use crate::{Buffer, Call, Device, Error, LaunchId, NoGrid, Scheduler, SchedulerBuilder};
 
     #[preemptible(block = 32)]
     fn squares(x: &[u32], out: SliceMut<u32>) {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn three_of(
-        kernel: impl Fn(&Buffer<u32>, &mut Buffer<u32>) -> Call,
+        kernel: impl Fn(&Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
         predictor: impl FnOnce(SchedulerBuilder) -> SchedulerBuilder,
     ) -> (Scheduler, Vec<(Option<Duration>, Duration)>) {
         let seen = Seen::default();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use preempt_device::host::BorrowingCall;
+use preempt_device::host::{BorrowingCall, HasGrid};
 
 use super::handle::Handle;
 use super::{Scheduler, Stream, lock};
@@ -66,13 +66,13 @@ impl<'scope> Scope<'scope, '_> {
     /// # Errors
     ///
     /// As for [`Stream::launch`], and [`Error::NotAllocated`].
-    pub fn launch(
+    pub fn launch<G: HasGrid>(
         &'scope self,
         stream: &Stream,
-        call: BorrowingCall<'scope>,
+        call: BorrowingCall<'scope, G>,
     ) -> Result<Handle<LaunchReport>, Error> {
         // SAFETY: the scope waits for it, and what it borrows lives longer than the scope.
-        let handle = unsafe { stream.launch_borrowing(call)? };
+        let handle = unsafe { stream.launch_borrowing(call.with_its_grid())? };
         let mut handles = lock(&self.handles);
         handles.retain(|handle| !handle.is_done());
         handles.push(handle.untyped());

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use preempt_device::abi::MAX_TASKS;
-use preempt_device::host::{Access, Amortize, BorrowingCall, BufferArg, Call, Dim3};
+use preempt_device::host::{
+    Access, Amortize, BorrowingCall, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents,
+};
 use preempt_device::kernel::KernelArg;
 
 use super::core::{Job, Target, Work};
@@ -97,13 +99,38 @@ impl Stream {
 
     /// Launches a kernel.
     ///
+    /// The call says how many block-tasks: `.grid(n)`, or `.threads(n)` for as many as cover `n` threads.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn squares(out: SliceMut<u32>) {}
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let (stream, mut out) = (scheduler.stream(0), scheduler.zeroed::<u32>(1000)?);
+    /// let report = stream.launch(squares(&mut out).threads(1000))?.wait()?;
+    /// assert_eq!(report.tasks, 32);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// Without either it does not compile:
+    ///
+    /// ```compile_fail,E0277
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn squares(out: SliceMut<u32>) {}
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let (stream, mut out) = (scheduler.stream(0), scheduler.zeroed::<u32>(1000)?);
+    /// stream.launch(squares(&mut out))?;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// What is wrong with the grid, the block, the arguments or the kernel's demands; nothing
     /// runs then. [`Error::SchedulerDropped`] if the scheduler is gone.
-    pub fn launch(&self, call: Call) -> Result<Handle<LaunchReport>, Error> {
+    pub fn launch<G: HasGrid>(&self, call: Call<G>) -> Result<Handle<LaunchReport>, Error> {
         // SAFETY: a `Call` borrows nothing.
-        unsafe { self.launch_borrowing(call) }
+        unsafe { self.launch_borrowing(call.with_its_grid()) }
     }
 
     /// # Safety
@@ -115,7 +142,7 @@ impl Stream {
     ) -> Result<Handle<LaunchReport>, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
-        let Shape { tasks, block, blocks_per_sm, on_last_sm } = self.shape(&call)?;
+        let Shape { grid, tasks, block, blocks_per_sm, on_last_sm } = self.shape(&call)?;
         let bytes = call.args().size();
         if bytes > MAX_ARGUMENT_BYTES {
             return Err(Error::ArgumentSize { kernel: name, bytes, limit: MAX_ARGUMENT_BYTES });
@@ -126,7 +153,7 @@ impl Stream {
         }
         let uses = self.buffer_uses(&call)?;
 
-        let Dim3 { x, y, z } = call.grid_dim();
+        let Dim3 { x, y, z } = grid;
         let due = lock(&self.terms).due;
         let work = Work::Launch {
             spec: LaunchSpec {
@@ -151,8 +178,9 @@ impl Stream {
     /// What a call comes to on this device.
     pub(crate) fn shape(&self, call: &BorrowingCall<'_>) -> Result<Shape, Error> {
         let kernel = call.kernel();
-        let tasks = check_grid(kernel.name, call.grid_dim())?;
         let block = check_block(call)?;
+        let asked = call.asked_grid().ok_or(Error::NoBlock { kernel: kernel.name })?;
+        let (grid, tasks) = check_grid(kernel.name, asked)?;
         let Occupancy { blocks_per_sm, on_last_sm } =
             self.shared.device.inner.backend.occupancy(kernel, block)?;
         if blocks_per_sm == 0 {
@@ -160,7 +188,7 @@ impl Stream {
             let limit = self.shared.device.properties().shared_per_block;
             return Err(Error::SharedMemory { kernel, bytes, limit });
         }
-        Ok(Shape { tasks, block, blocks_per_sm, on_last_sm })
+        Ok(Shape { grid, tasks, block, blocks_per_sm, on_last_sm })
     }
 
     /// Copies `data` to a buffer of the same length.
@@ -324,6 +352,8 @@ impl fmt::Debug for Stream {
 /// A launch, measured in what a device has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
+    /// The grid, in block-tasks.
+    pub grid: Dim3,
     /// Block-tasks in the grid.
     pub tasks: u32,
     /// Threads in a block.
@@ -345,29 +375,32 @@ fn place<T>(buffer: &Buffer<T>) -> Place {
     (buffer.memory.address, buffer.len(), buffer.memory.clone())
 }
 
-/// The number of block-tasks in a grid.
-fn check_grid(kernel: &'static str, grid: Dim3) -> Result<u32, Error> {
+/// The grid, and the number of its block-tasks.
+fn check_grid(kernel: &'static str, asked: Extents) -> Result<(Dim3, u32), Error> {
+    let grid = asked.clamped();
     match grid.count() {
-        0 => Err(Error::EmptyGrid { kernel, grid }),
+        0 => Err(Error::EmptyGrid { kernel, grid: asked }),
         tasks if tasks <= u128::from(MAX_TASKS) && grid.y.max(grid.z) <= MAX_GRID_YZ => {
-            Ok(tasks as u32)
+            Ok((grid, tasks as u32))
         }
-        _ => Err(Error::GridTooLarge { kernel, grid }),
+        _ => Err(Error::GridTooLarge { kernel, grid: asked }),
     }
 }
 
 /// The block that a call runs with.
 fn check_block(call: &BorrowingCall<'_>) -> Result<Dim3, Error> {
     let kernel = call.kernel().name;
-    let block = match (call.kernel().block, call.block_dim()) {
-        (Some(fixed), Some(asked)) if fixed != asked => {
+    let asked = match (call.kernel().block, call.asked_block()) {
+        (Some(fixed), Some(asked)) if fixed.into_extents() != asked => {
             return Err(Error::OtherBlock { kernel, fixed, asked });
         }
-        (Some(block), _) | (None, Some(block)) => block,
+        (Some(fixed), _) => fixed.into_extents(),
+        (None, Some(asked)) => asked,
         (None, None) => return Err(Error::NoBlock { kernel }),
     };
+    let block = asked.clamped();
     match (1..=MAX_BLOCK_THREADS).contains(&block.count()) && block.z <= MAX_BLOCK_Z {
         true => Ok(block),
-        false => Err(Error::BadBlock { kernel, block }),
+        false => Err(Error::BadBlock { kernel, block: asked }),
     }
 }

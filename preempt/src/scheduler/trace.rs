@@ -265,7 +265,7 @@ mod tests {
         loop {
             let long = batch.launch(squares(&mut large).grid(4000)).expect("accepted");
             while !long.is_done() {
-                let short = urgent.launch(squares(&mut small)).expect("accepted");
+                let short = urgent.launch(squares(&mut small).grid(1)).expect("accepted");
                 reports.push(short.wait().expect("done"));
             }
             reports.push(long.wait().expect("done"));

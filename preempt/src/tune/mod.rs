@@ -188,7 +188,7 @@ impl<'a> Tuner<'a> {
             let launch = LaunchKey {
                 module: first.kernel().module.into(),
                 kernel: first.kernel().name.into(),
-                grid: first.grid_dim(),
+                grid: shape.grid,
                 block: shape.block,
                 input: input.into(),
                 device: self.scheduler.device().properties().name.clone(),
@@ -321,7 +321,7 @@ mod tests {
             let device = Device::cpu(1, 1).expect("a device");
             let builder = Scheduler::builder().device(device);
             let builder = modules.iter().fold(builder, |builder, module| builder.kernels(*module));
-            Tuner::new(&builder.build().expect("a scheduler")).build(&nothing())
+            Tuner::new(&builder.build().expect("a scheduler")).build(&nothing().grid(1))
         };
         let (own, other) =
             (|ptx| Module::new("preempt", Some(ptx)), Module::new("kernels", Some("b")));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use preempt::{Buffer, Call, Device, Error, Scheduler, Stream};
+use preempt::{Buffer, Call, Device, Error, NoGrid, Scheduler, Stream};
 use preempt_device::host::{Args, BufferArg, Dim3, Kernel, WriteArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -35,7 +35,7 @@ impl Setup {
         self.scheduler.zeroed(1 << 16).expect("memory")
     }
 
-    fn count(&mut self) -> Call {
+    fn count(&mut self) -> Call<NoGrid> {
         kernels::count_1d(&mut self.counts, &mut self.writes)
     }
 
@@ -89,6 +89,73 @@ fn a_grid_is_within_the_limits() {
         assert_error!(setup.refusal(call.clone()), Error::GridTooLarge { .. }, "split the launch");
         assert_error!(setup.refusal(call), Error::GridTooLarge { .. }, "at most 1073741824,");
     }
+    setup.check_unharmed();
+}
+
+#[test]
+fn no_number_of_blocks_or_threads_wraps() {
+    let mut setup = Setup::new();
+    let mut refusal = |shape: fn(Call<NoGrid>) -> Call| {
+        let call = shape(setup.count());
+        setup.refusal(call)
+    };
+    macro_rules! assert_refused {
+        ($shape:expr, $pattern:pat, $hint:literal) => {
+            assert_error!(refusal($shape), $pattern, $hint);
+        };
+    }
+    assert_refused!(|call| call.grid(-1).block(32), Error::EmptyGrid { .. }, "-1x1x1");
+    assert_refused!(|call| call.grid((-1, -1)).block(32), Error::EmptyGrid { .. }, "at least 1");
+    assert_refused!(|call| call.grid(0).block(32), Error::EmptyGrid { .. }, "leave the launch out");
+    assert_refused!(|call| call.threads(0).block(32), Error::EmptyGrid { .. }, "0x1x1");
+    assert_refused!(|call| call.threads(-33).block(32), Error::EmptyGrid { .. }, "-1x1x1");
+    assert_refused!(|call| call.threads(i64::MIN).block(32), Error::EmptyGrid { .. }, "at least 1");
+    // What these are in 32 bits would do.
+    assert_refused!(
+        |call| call.grid((1usize << 32) + 1).block(32),
+        Error::GridTooLarge { .. },
+        "4294967297x1x1 is too large; x and the product are at most 1073741824,"
+    );
+    assert_refused!(
+        |call| call.grid(1usize << 40).block(32),
+        Error::GridTooLarge { .. },
+        "1099511627776x1x1"
+    );
+    assert_refused!(
+        |call| call.grid((1, 1 << 20)).block(32),
+        Error::GridTooLarge { .. },
+        "1x1048576x1 is too large; x and the product are at most 1073741824, y and z at most 65535"
+    );
+    assert_refused!(
+        |call| call.grid((u64::MAX, u64::MAX, u64::MAX)).block(32),
+        Error::GridTooLarge { .. },
+        "18446744073709551615x18446744073709551615x18446744073709551615"
+    );
+    assert_refused!(
+        |call| call.threads(usize::MAX).block(1),
+        Error::GridTooLarge { .. },
+        "18446744073709551615x1x1"
+    );
+    assert_refused!(
+        |call| call.threads(usize::MAX).block(32),
+        Error::GridTooLarge { .. },
+        "576460752303423488x1x1"
+    );
+    assert_refused!(|call| call.grid(7).block(-32), Error::BadBlock { .. }, "-32x1x1 threads");
+    assert_refused!(|call| call.grid(7).block(2048), Error::BadBlock { .. }, "1 to 1024 threads");
+    assert_refused!(
+        |call| call.grid(7).block((1u64 << 32) + 32),
+        Error::BadBlock { .. },
+        "4294967328x1x1 threads"
+    );
+    // Of these the number of block-tasks is not known.
+    assert_refused!(|call| call.threads(7).block(0), Error::BadBlock { .. }, "1 to 1024 threads");
+    assert_refused!(|call| call.threads(7), Error::NoBlock { .. }, ".block(..)");
+    let block = -128;
+    let mut out = setup.scheduler.zeroed(8).expect("memory");
+    let input = setup.scheduler.zeroed(8).expect("memory");
+    let call = kernels::guard_sync_guard(&input, &mut out).threads(8).block(block);
+    assert_error!(setup.refusal(call), Error::OtherBlock { .. }, "128x1x1, not -128x1x1");
     setup.check_unharmed();
 }
 
@@ -167,7 +234,7 @@ fn a_buffer_that_is_written_is_passed_once() {
     written_twice.push_write::<u32>(&mut setup.counts);
     for args in [read_and_written, written_twice] {
         // SAFETY: the kernel takes no arguments.
-        let call = unsafe { Call::new(&BY_HAND, args) };
+        let call = unsafe { Call::new(&BY_HAND, args) }.grid(1);
         assert_error!(
             setup.refusal(call),
             Error::BufferConflict { name: "by_hand" },
@@ -178,7 +245,7 @@ fn a_buffer_that_is_written_is_passed_once() {
     read_twice.push_read::<u32>(&setup.counts);
     read_twice.push_read::<u32>(&setup.counts);
     // SAFETY: as above.
-    let call = unsafe { Call::new(&BY_HAND, read_twice) };
+    let call = unsafe { Call::new(&BY_HAND, read_twice) }.grid(1);
     setup.stream.launch(call).expect("two readers are fine").wait().expect("it runs");
     setup.check_unharmed();
 }

@@ -90,7 +90,7 @@ fn idle(scheduler: &Scheduler, launches: u64, tally: &mut Tally) -> Result<[Row;
     let raw_stream = preempt_raw::Stream::new(Level::Lowest)?;
     let mut counts = scheduler.zeroed::<u32>(1)?;
     let mut raw_counts = Array::zeroed(1)?;
-    let call = count(&mut raw_counts).block(1);
+    let call = count(&mut raw_counts).grid(1).block(1);
     let module = Module::load(ptx()?, &[])?;
     let raw = Launch::plain(module.plain(call.kernel())?, call);
 
@@ -98,7 +98,7 @@ fn idle(scheduler: &Scheduler, launches: u64, tally: &mut Tally) -> Result<[Row;
     for _ in 0..launches {
         // `wait` returns before the last block has left its SM.
         scheduler.synchronize()?;
-        let call = count(&mut counts).block(1);
+        let call = count(&mut counts).grid(1).block(1);
         let start = Instant::now();
         let handle = stream.launch(call)?;
         submit.ours.push(start.elapsed());
