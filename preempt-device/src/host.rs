@@ -146,17 +146,36 @@ impl Args {
 
     /// Appends a buffer's address and length (a slice), reading it during the launch.
     pub fn push_read<'a, T>(&mut self, arg: impl ReadArg<'a, T>) {
-        self.push_buffer::<T>(arg.read_arg(), Access::Read);
+        self.push_slice::<T>(arg.read_arg(), Access::Read);
     }
 
     /// Appends a buffer's address and length (a slice), writing it during the launch.
     pub fn push_write<'a, T>(&mut self, arg: impl WriteArg<'a, T>) {
-        self.push_buffer::<T>(arg.write_arg(), Access::Write);
+        self.push_slice::<T>(arg.write_arg(), Access::Write);
     }
 
-    fn push_buffer<T>(&mut self, buffer: BufferArg, access: Access) {
+    /// Appends a buffer's address (a pointer), reading it during the launch.
+    pub fn push_read_pointer<'a, T>(&mut self, arg: impl ReadArg<'a, T>) {
+        self.push_pointer(arg.read_arg(), Access::Read);
+    }
+
+    /// Appends a buffer's address (a pointer), writing it during the launch.
+    pub fn push_write_pointer<'a, T>(&mut self, arg: impl WriteArg<'a, T>) {
+        self.push_pointer(arg.write_arg(), Access::Write);
+    }
+
+    fn push_slice<T>(&mut self, buffer: BufferArg, access: Access) {
         // A slice without elements still needs an address that is aligned and not null.
-        self.push_value(if buffer.len == 0 { align_of::<T>() as u64 } else { buffer.address });
+        self.push_buffer(buffer, access, align_of::<T>() as u64);
+    }
+
+    fn push_pointer(&mut self, buffer: BufferArg, access: Access) {
+        // As `cudaMalloc` of no bytes gives: kernels test for it.
+        self.push_buffer(buffer, access, 0);
+    }
+
+    fn push_buffer(&mut self, buffer: BufferArg, access: Access, without_elements: u64) {
+        self.push_value(if buffer.len == 0 { without_elements } else { buffer.address });
         self.push_value(buffer.len as u64);
         self.buffers.push((buffer, access));
     }

@@ -155,10 +155,15 @@ fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> T
         ParamKind::Value => quote!(#ident: #ty),
     });
     let pushes = params.iter().map(|Param { ident, ty, kind, .. }| match kind {
-        ParamKind::Buffer { form, element } if form.writes() => {
-            quote!(#args.push_write::<#element>(#ident);)
+        ParamKind::Buffer { form, element } => {
+            let push = match form {
+                Form::Slice => quote!(push_read),
+                Form::SliceMut => quote!(push_write),
+                Form::ConstPtr => quote!(push_read_pointer),
+                Form::MutPtr => quote!(push_write_pointer),
+            };
+            quote!(#args.#push::<#element>(#ident);)
         }
-        ParamKind::Buffer { element, .. } => quote!(#args.push_read::<#element>(#ident);),
         ParamKind::Value => quote_spanned!(at(ty.span())=> #args.push_value(#ident);),
     });
     let mutability = (!params.is_empty()).then(<Token![mut]>::default);

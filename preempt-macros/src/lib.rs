@@ -87,9 +87,9 @@ mod yields;
 /// | the kernel takes | the launch takes | |
 /// | --- | --- | --- |
 /// | `&[T]` | `impl ReadArg<'_, T>` | nobody writes it during the launch |
-/// | `*const T` | `impl ReadArg<'_, T>` | the same, without the length |
+/// | `*const T` | `impl ReadArg<'_, T>` | the same, without the length; null if the buffer is empty |
 /// | `SliceMut<T>` | `impl WriteArg<'_, T>` | written; every thread holds the same one |
-/// | `*mut T` | `impl WriteArg<'_, T>` | the same, without the length |
+/// | `*mut T` | `impl WriteArg<'_, T>` | the same, without the length; null if the buffer is empty |
 /// | any other `T` | `T` | a number, or a struct with `#[derive(KernelArg)]` |
 ///
 /// `T` is `KernelArg` throughout. `&mut` is refused: all threads would hold the same unique

@@ -2,9 +2,11 @@
 //! in `tests/`.
 
 mod gate;
+mod optional;
 pub mod storm;
 
 pub use gate::{Gate, gated};
+pub use optional::check_optional_buffers;
 
 /// The device code of `preempt-test-kernels`.
 pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_test_kernels");

@@ -270,6 +270,12 @@ fn an_urgent_kernel_gets_through_and_the_long_one_goes_on() {
 }
 
 #[test]
+fn a_pointer_to_an_empty_buffer_is_null() {
+    let Some(gpu) = Gpu::new() else { return };
+    preempt_tests::check_optional_buffers(&gpu.scheduler());
+}
+
+#[test]
 fn native_launches_run_once_and_keep_their_order() {
     const TASKS: usize = 24_000;
     let Some(gpu) = Gpu::new() else { return };

@@ -74,6 +74,11 @@ fn as_many_blocks_as_cover_the_threads() {
 }
 
 #[test]
+fn a_pointer_to_an_empty_buffer_is_null() {
+    preempt_tests::check_optional_buffers(&stream().0);
+}
+
+#[test]
 fn tiled_mm() {
     let (scheduler, stream) = stream();
     let mut random = Random(2);

@@ -6,13 +6,14 @@ use preempt::build::{Kernels, check};
 const PTX: &str = include_str!("../kernels/kernels.ptx");
 
 /// The kernels of the crate.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "count_1d",
     "disagree",
     "exchanged",
     "guard_sync_guard",
     "helper_indices",
     "math",
+    "optional",
     "paced_1d",
     "paced_2d",
     "paced_3d",

@@ -40,3 +40,19 @@ pub fn helper_indices(here: SliceMut<u32>, there: SliceMut<u32>, generic: SliceM
         generic.write(at, apply(widened::<u64>));
     }
 }
+
+/// Each thread adds its element of `input`, or 1 if that is null, to its element of `out`, if that is not null;
+/// `seen[thread]` is 1 if there is an input, and 2 more if there is an output. Both have an element for
+/// each thread or none.
+#[preemptible]
+pub fn optional(input: *const u32, out: *mut u32, seen: SliceMut<u32>) {
+    let i = thread::index() as usize;
+    // SAFETY: an element of each that is there belongs to this thread.
+    unsafe {
+        let value = if input.is_null() { 1 } else { input.add(i).read() };
+        if !out.is_null() {
+            *out.add(i) += value;
+        }
+        seen.write(i, u32::from(!input.is_null()) + 2 * u32::from(!out.is_null()));
+    }
+}

@@ -19,7 +19,7 @@ pub use counting::{
     count_1d, paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared,
 };
 pub use faults::{disagree, panics};
-pub use indices::{helper_indices, sm_of_task};
+pub use indices::{helper_indices, optional, sm_of_task};
 pub use memory::{Weights, exchanged, weighted, window_sums};
 pub use warps::warp_sums;
 pub use yielding::{rotate_yielding, spin_yielding};
