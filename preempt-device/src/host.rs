@@ -122,7 +122,7 @@ pub unsafe trait WriteArg<'a, T> {
 /// The arguments of a launch, as the driver takes them: one pointer to a value for each
 /// parameter of the entry.
 ///
-/// A slice is two parameters, pointer and length (`u64` each).
+/// A slice is two parameters, pointer and length (`u64` each), and a pointer is one.
 #[derive(Clone, Default)]
 pub struct Args {
     /// The values; each starts at a multiple of 16 bytes. Padding is copied as it is.
@@ -166,17 +166,14 @@ impl Args {
 
     fn push_slice<T>(&mut self, buffer: BufferArg, access: Access) {
         // A slice without elements still needs an address that is aligned and not null.
-        self.push_buffer(buffer, access, align_of::<T>() as u64);
+        self.push_value(if buffer.len == 0 { align_of::<T>() as u64 } else { buffer.address });
+        self.push_value(buffer.len as u64);
+        self.buffers.push((buffer, access));
     }
 
     fn push_pointer(&mut self, buffer: BufferArg, access: Access) {
         // As `cudaMalloc` of no bytes gives: kernels test for it.
-        self.push_buffer(buffer, access, 0);
-    }
-
-    fn push_buffer(&mut self, buffer: BufferArg, access: Access, without_elements: u64) {
-        self.push_value(if buffer.len == 0 { without_elements } else { buffer.address });
-        self.push_value(buffer.len as u64);
+        self.push_value(if buffer.len == 0 { 0 } else { buffer.address });
         self.buffers.push((buffer, access));
     }
 

@@ -115,7 +115,7 @@ pub fn body(kernel: &Kernel, body: &Block, yields: bool) -> TokenStream {
     quote!(#unsafety fn __preempt_body(#(#params),*) #block)
 }
 
-/// What the body takes, made of a buffer's address and length. The caller puts `unsafe` around.
+/// What the body takes, made of a buffer's address, and its length for slices. The caller puts `unsafe` around.
 fn rebuild(krate: &Path, form: Form, ptr: TokenStream, len: TokenStream) -> TokenStream {
     match form {
         Form::Slice => quote!(::core::slice::from_raw_parts(#ptr, #len)),
@@ -204,10 +204,12 @@ fn cpu_entry(kernel: &Kernel, yields: bool) -> TokenStream {
                     quote_spanned!(at(ty.span())=> #args.get::<#ty>(#first))
                 }
                 ParamKind::Buffer { form, element } => {
-                    let second = position();
                     let ptr = quote!(#args.pointer::<#element>(#first));
-                    let len = quote!(#args.get::<u64>(#second) as usize);
-                    rebuild(krate, *form, ptr, len)
+                    let len = form.has_length().then(|| {
+                        let second = position();
+                        quote!(#args.get::<u64>(#second) as usize)
+                    });
+                    rebuild(krate, *form, ptr, len.into_token_stream())
                 }
             }
         })
@@ -296,7 +298,7 @@ fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
     let (cohort, task) = (local("cohort"), local("task"));
     let plain = plain_symbol(ident);
     let body = body(kernel, &kernel.body, yields);
-    let (entry_params, arguments) = entry_parameters(kernel, Lengths::OfAll);
+    let (entry_params, arguments) = entry_parameters(kernel);
     let (call, preemptible, plain_entry) = entry_calls(&arguments, krate, yields);
     let block = block_declaration(options);
     quote! {
@@ -332,16 +334,9 @@ pub fn block_declaration(Options { block, krate, .. }: &Options) -> Option<Token
     })
 }
 
-/// Which buffers' lengths an entry takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Lengths {
-    OfAll,
-    /// Those that the body sees.
-    OfSlices,
-}
-
-/// The parameters of an entry, and what its body takes, made of them.
-pub fn entry_parameters(kernel: &Kernel, lengths: Lengths) -> (Vec<TokenStream>, Vec<TokenStream>) {
+/// The parameters of an entry, and what its body takes, made of them. They are those that rust-cuda gives
+/// an entry, since a launch passes the same ones to its plain entries.
+pub fn entry_parameters(kernel: &Kernel) -> (Vec<TokenStream>, Vec<TokenStream>) {
     let krate = &kernel.options.krate;
     let (mut entry_params, mut arguments) = (Vec::new(), Vec::new());
     for (number, Param { ident, ty, kind, .. }) in kernel.params.iter().enumerate() {
@@ -350,18 +345,15 @@ pub fn entry_parameters(kernel: &Kernel, lengths: Lengths) -> (Vec<TokenStream>,
             arguments.push(quote!(#ident));
             continue;
         };
-        // Two parameters: a slice as one would arrive as an aggregate, with generic loads.
+        // A slice is two: as one parameter it would arrive as an aggregate, with generic loads.
         let ptr = local(&format!("ptr_{number}"));
         let mutability = if form.writes() { quote!(mut) } else { quote!(const) };
         entry_params.push(quote!(#ptr: *#mutability #element));
-        let len = match form.has_length() {
-            true => local(&format!("len_{number}")).into_token_stream(),
-            false => quote!(_),
-        };
-        if form.has_length() || lengths == Lengths::OfAll {
+        let len = local(&format!("len_{number}"));
+        if form.has_length() {
             entry_params.push(quote!(#len: usize));
         }
-        arguments.push(rebuild(krate, *form, ptr.into_token_stream(), len));
+        arguments.push(rebuild(krate, *form, ptr.into_token_stream(), len.into_token_stream()));
     }
     (entry_params, arguments)
 }

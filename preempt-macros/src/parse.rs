@@ -53,7 +53,7 @@ pub struct Param {
 pub enum ParamKind {
     /// By value.
     Value,
-    /// As a buffer's address and length.
+    /// As a buffer's address, and its length if the body sees that.
     Buffer { form: Form, element: Box<Type> },
 }
 

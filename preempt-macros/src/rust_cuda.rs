@@ -17,7 +17,7 @@ use syn::{
 };
 
 use crate::errors::Errors;
-use crate::generate::{self, Lengths};
+use crate::generate;
 use crate::parse::Kernel;
 use crate::shared;
 use crate::yields::yield_point;
@@ -183,7 +183,7 @@ pub fn device(
     let entry = entry_symbol(ident);
     let (cohort, task) = (generate::local("cohort"), generate::local("task"));
     let body = generate::body(kernel, &kernel.body, yields);
-    let (params, arguments) = generate::entry_parameters(kernel, Lengths::OfAll);
+    let (params, arguments) = generate::entry_parameters(kernel);
     let (call, preemptible, _) = generate::entry_calls(&arguments, krate, yields);
     let block = generate::block_declaration(options);
     let mut plain = item.clone();
@@ -302,7 +302,7 @@ fn native(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
     let arrays = shared::place_arrays(&krate, &mut kernel.body, &mut errors);
     let layout = generate::shared_layout(&kernel, &arrays);
     let body = generate::body(&kernel, &kernel.body, false);
-    let (params, arguments) = generate::entry_parameters(&kernel, Lengths::OfSlices);
+    let (params, arguments) = generate::entry_parameters(&kernel);
     let (call, _, plain) = generate::entry_calls(&arguments, &krate, false);
     let Kernel { attrs, vis, ident, .. } = &kernel;
     let (inputs, host) = (&function.sig.inputs, &kernel.body.stmts);

@@ -1,7 +1,9 @@
 //! Kernels that were written for rust-cuda, on every device that there is, while SMs are taken from
 //! them and given back.
 
-use preempt::{Buffer, Device, Error, Handle, KernelArg, LaunchReport, Scheduler, Stream};
+use preempt::{
+    Buffer, Device, Error, Handle, KernelArg, LaunchReport, Preemption, Scheduler, Stream,
+};
 use preempt_rust_cuda_kernels as kernels;
 use preempt_tests::Random;
 use preempt_tests::storm::Chaos;
@@ -112,16 +114,45 @@ fn a_grid_of_two_dimensions_and_lanes() {
         let (width, height) = (1000u32, 77u32);
         let len = (width * height) as usize;
         let filled = || scheduler.buffer(&vec![u32::MAX; len]).expect("memory");
-        let (mut out, mut lanes) = (filled(), filled());
         let stream = scheduler.stream(0);
-        // SAFETY: an element for each.
-        let call = unsafe { kernels::coordinates(width, height, &mut out, &mut lanes) };
-        let call = call.grid((width.div_ceil(32), height.div_ceil(4))).block((32, 4));
-        wait(scheduler, vec![stream.launch(call).expect("accepted")]);
-        let (out, lanes) = (download(&stream, &out), download(&stream, &lanes));
-        for (i, (out, lane)) in (0..).zip(out.into_iter().zip(lanes)) {
-            let (x, y) = (i % width, i / width);
-            assert_eq!((out, lane), (y * 1000 + x, x % 32));
+        for preemption in [Preemption::Software, Preemption::Native] {
+            let (mut out, mut lanes) = (filled(), filled());
+            // SAFETY: an element for each.
+            let call = unsafe { kernels::coordinates(width, height, &mut out, &mut lanes) };
+            let call = call.threads((width, height)).block((32, 4)).preemption(preemption);
+            wait(scheduler, vec![stream.launch(call).expect("accepted")]);
+            let (out, lanes) = (download(&stream, &out), download(&stream, &lanes));
+            for (i, (out, lane)) in (0..).zip(out.into_iter().zip(lanes)) {
+                let (x, y) = (i % width, i / width);
+                assert_eq!((out, lane), (y * 1000 + x, x % 32));
+            }
+        }
+    });
+}
+
+/// A native launch passes its arguments to the entry that `#[kernel]` makes.
+#[test]
+fn a_launch_passes_what_the_plain_entry_takes() {
+    const PTX: &str = include_str!("../rust-cuda-kernels/kernels.ptx");
+    on_every_device(|scheduler, _| {
+        let floats = scheduler.zeroed::<f32>(1).expect("memory");
+        let mut sum = scheduler.zeroed::<f32>(1).expect("memory");
+        let words = || scheduler.zeroed::<u32>(1).expect("memory");
+        // SAFETY: they are not launched.
+        let calls = unsafe {
+            [
+                kernels::add(&floats, &floats, &mut sum),
+                kernels::block_sums(&words(), &mut words()),
+                kernels::coordinates(1, 1, &mut words(), &mut words()),
+                kernels::by_helper(&mut words()),
+            ]
+        };
+        for call in calls {
+            let plain = call.kernel().plain;
+            let (_, entry) = PTX.split_once(&format!(".entry {plain}(")).expect("an entry");
+            let (parameters, _) = entry.split_once(')').expect("its parameters");
+            let parameters = parameters.matches(".param").count();
+            assert_eq!(call.args().pointers().count(), parameters, "{plain}");
         }
     });
 }
