@@ -139,7 +139,7 @@ fn arrays_by_value_are_read_at_any_index() {
     let on_device = scheduler.buffer(&x).expect("memory");
     let mut out = scheduler.buffer(&vec![POISON; x.len()]).expect("memory");
     let call = kernels::weighted(Weights { by_lane }, by_row, &on_device, &mut out);
-    run(&stream, call.grid(x.len().div_ceil(256) as u32));
+    run(&stream, call.threads(x.len()));
     let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
     for (i, &found) in found.iter().enumerate() {
         assert_eq!(found, x[i] * (by_lane[i % 32] * by_row[i / 256 % 1000]), "element {i}");

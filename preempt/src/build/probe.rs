@@ -50,9 +50,22 @@ fn write(dir: &Path) -> Result<Crate, super::Error> {
     Crate::resolve(dir)
 }
 
-/// The first line that tells what is wrong.
+/// The line that tells best what is wrong.
 fn first_error(output: &str) -> String {
-    let mut lines = output.lines().map(str::trim);
-    let line = lines.clone().find(|line| line.starts_with("error"));
-    line.or_else(|| lines.next()).unwrap_or_default().to_owned()
+    let mut lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line = lines.clone().find(|line| line.contains("error")).or_else(|| lines.next_back());
+    line.unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_was_said_the_error_is_told() {
+        let cargo = "   Compiling core\nerror: failed to download\n\nCaused by:\n  no network\n";
+        assert_eq!(first_error(cargo), "error: failed to download");
+        assert_eq!(first_error("llc failed:\nno such processor\n"), "no such processor");
+        assert_eq!(first_error(""), "");
+    }
 }
