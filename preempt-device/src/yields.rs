@@ -1,5 +1,8 @@
 //! Yield points: where a block-task can be dropped in its middle.
 
+use core::marker::PhantomData;
+use core::ops::Deref;
+
 use crate::abi::{Cohort, Lane, Signal};
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
@@ -154,12 +157,15 @@ impl Yields {
         target::yield_vote(is_taken)
     }
 
-    /// [`vote`](Yields::vote) after the barrier of the body that `wait` is. The vote is one, too, so where there is
-    /// one the other is left out.
+    /// [`vote`](Yields::vote) after a call in the body, of which `is_barrier` says whether it was left out because it
+    /// would have been `sync_threads()`. The vote is a barrier as well, so one is enough for both.
     #[inline(always)]
-    pub fn vote_or_wait(&mut self, wait: impl FnOnce()) -> bool {
+    pub fn vote_after(&mut self, is_barrier: bool) -> bool {
+        if !is_barrier {
+            return self.vote();
+        }
         if self.is_off {
-            wait();
+            target::sync_threads();
         } else {
             // Also where the task is not droppable: with a barrier for either case, the compiler would make two
             // loops of the one that they are in.
@@ -172,6 +178,49 @@ impl Yields {
     #[inline(always)]
     pub fn dropped(&self) -> bool {
         self.dropped
+    }
+}
+
+/// The types of two functions. Each function has a type of its own, whatever path it is named by, so the two are
+/// one function exactly if this is `Functions<F, F>`.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Functions<A, B>(PhantomData<(A, B)>);
+
+/// See [`Functions`].
+#[doc(hidden)]
+#[inline(always)]
+pub const fn functions<A, B>(_: &A, _: &B) -> Functions<A, B> {
+    Functions(PhantomData)
+}
+
+impl<F> Functions<F, F> {
+    /// Whether the two are one function: yes. Where they are not, a call means that of [`Different`].
+    #[inline(always)]
+    pub const fn are_same(&self) -> bool {
+        true
+    }
+}
+
+impl<A, B> Deref for Functions<A, B> {
+    type Target = Different;
+
+    #[inline(always)]
+    fn deref(&self) -> &Different {
+        &Different
+    }
+}
+
+/// Two functions that are not the same.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Different;
+
+impl Different {
+    /// Whether the two are one function: no.
+    #[inline(always)]
+    pub const fn are_same(&self) -> bool {
+        false
     }
 }
 

@@ -151,13 +151,13 @@ struct Placer<'a> {
 }
 
 impl Placer<'_> {
-    /// The expression that replaces `mac`, if it is a yield point; `barrier` is the statement before it, if that
-    /// is one, which it replaces as well.
+    /// The expression that replaces `mac`, if it is a yield point; `call` is the statement before it, if that may be
+    /// a barrier, which it replaces as well.
     fn place(
         &mut self,
         attrs: &[Attribute],
         mac: &Macro,
-        barrier: Option<&ExprCall>,
+        call: Option<&ExprCall>,
     ) -> Option<TokenStream> {
         let span = yield_point(mac)?.span();
         if !mac.tokens.is_empty() {
@@ -174,14 +174,26 @@ impl Placer<'_> {
         }
         self.first.get_or_insert(span);
         let (krate, yields) = (&self.options.krate, generate::yields());
-        let stops = match barrier {
-            Some(barrier) => quote!(vote_or_wait(#yields, || #barrier)),
-            None if self.votes => quote!(vote(#yields)),
-            None => quote!(poll(#yields)),
+        let at = generate::at(span);
+        let stops = match call {
+            Some(call) => {
+                let (function, is_barrier) = (&call.func, generate::local("is_barrier"));
+                // What the name stands for, only its type tells.
+                quote_spanned!(at=> {
+                    let #is_barrier =
+                        #krate::yields::functions(&#function, &#krate::thread::sync_threads).are_same();
+                    if !#is_barrier {
+                        #call;
+                    }
+                    #krate::yields::Yields::vote_after(#yields, #is_barrier)
+                })
+            }
+            None if self.votes => quote_spanned!(at=> #krate::yields::Yields::vote(#yields)),
+            None => quote_spanned!(at=> #krate::yields::Yields::poll(#yields)),
         };
-        Some(quote_spanned! {generate::at(span)=>
+        Some(quote_spanned! {at=>
             #(#attrs)*
-            if #krate::yields::Yields::#stops {
+            if #stops {
                 return;
             }
         })
@@ -194,14 +206,11 @@ impl Placer<'_> {
     }
 }
 
-/// The barrier that a statement is, and nothing else.
-fn barrier(stmt: &Stmt) -> Option<&ExprCall> {
+/// The call that a statement is, if it may be a barrier and is nothing else.
+fn possible_barrier(stmt: &Stmt) -> Option<&ExprCall> {
     let Stmt::Expr(Expr::Call(call), Some(_)) = stmt else { return None };
-    let Expr::Path(path) = &*call.func else { return None };
-    let is_barrier = call.attrs.is_empty()
-        && call.args.is_empty()
-        && path.path.segments.last().is_some_and(|last| last.ident == "sync_threads");
-    is_barrier.then_some(call)
+    let is_function = matches!(&*call.func, Expr::Path(path) if path.attrs.is_empty());
+    (is_function && call.attrs.is_empty() && call.args.is_empty()).then_some(call)
 }
 
 impl VisitMut for Placer<'_> {
@@ -209,11 +218,11 @@ impl VisitMut for Placer<'_> {
         // A barrier and a yield point after it are one barrier.
         let mut at = 1;
         while self.votes && at < block.stmts.len() {
-            if let Some(barrier) = barrier(&block.stmts[at - 1])
+            if let Some(call) = possible_barrier(&block.stmts[at - 1])
                 && let Stmt::Macro(mac) = &block.stmts[at]
                 // An attribute may take the yield point away, and the barrier has to stay.
                 && mac.attrs.is_empty()
-                && let Some(vote) = self.place(&[], &mac.mac, Some(barrier))
+                && let Some(vote) = self.place(&[], &mac.mac, Some(call))
             {
                 block.stmts[at] = Stmt::Expr(Expr::Verbatim(vote), None);
                 block.stmts.remove(at - 1);

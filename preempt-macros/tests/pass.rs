@@ -1,6 +1,8 @@
 //! Kernels of many shapes, expanded and run through their CPU entries.
 
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use preempt_device::abi::{Cohort, Lane, Signal, SmRange};
 use preempt_device::host::{
@@ -91,6 +93,10 @@ fn run_on_a_taken_sm(call: Call) -> u32 {
 }
 
 fn run_yielding(call: Call, yields: Yields) -> u32 {
+    run_waiting(call, yields, no_barriers)
+}
+
+fn run_waiting(call: Call, yields: Yields, wait: fn(Rendezvous) -> u64) -> u32 {
     let mut dropped = 0;
     let kernel = call.kernel();
     let block_dim = kernel.block.or(call.block_dim()).expect("a block");
@@ -105,7 +111,7 @@ fn run_yielding(call: Call, yields: Yields) -> u32 {
                 sm: 0,
                 shared: shared.as_mut_ptr().cast(),
                 yields,
-                wait: no_barriers,
+                wait,
             };
             // SAFETY: the arguments are those of the call, and the thread is set.
             let drops = unsafe { with_thread(&context, || (kernel.cpu)(call.args())) };
@@ -331,6 +337,98 @@ fn a_thread_that_comes_to_no_yield_point_drops_nothing() {
     let mut out = Buffer::new([9; 4]);
     assert_eq!(run_on_a_taken_sm(sometimes(&mut out).grid(2)), 1);
     assert_eq!(out.to_vec(), [0, 9, 2, 3]);
+}
+
+/// What the only thread of a kernel with barriers comes to, `b` for a barrier and `v` for a vote: in the plain
+/// entry, and in the preemptible one while the SM is granted.
+fn waits(call: Call) -> [String; 2] {
+    thread_local!(static WAITS: RefCell<String> = const { RefCell::new(String::new()) });
+    fn wait(rendezvous: Rendezvous) -> u64 {
+        WAITS.with_borrow_mut(|waits| match rendezvous {
+            Rendezvous::Barrier { .. } => waits.push('b'),
+            Rendezvous::YieldVote { .. } => waits.push('v'),
+            other => panic!("{other:?}"),
+        });
+        0
+    }
+    let lane = Lane::default();
+    lane.signal.store(Signal::new(1, SmRange::ALL).to_bits(), Relaxed);
+    // SAFETY: all zeros are a cohort; nothing follows its pointers.
+    let cohort: Cohort = unsafe { std::mem::zeroed() };
+    let cohort = Cohort { lane: &lane, signal: Signal::new(1, SmRange::ALL), ..cohort };
+    // SAFETY: the lane is there until all threads have ended.
+    [Yields::OFF, unsafe { Yields::new(&cohort, true) }].map(|yields| {
+        assert_eq!(run_waiting(call.clone(), yields, wait), 0);
+        WAITS.take()
+    })
+}
+
+mod own {
+    use super::*;
+
+    thread_local!(pub static CALLS: Cell<u32> = const { Cell::new(0) });
+
+    pub fn sync_threads() {
+        CALLS.set(CALLS.get() + 1);
+    }
+
+    pub struct Block;
+
+    impl Block {
+        pub fn sync_threads() {
+            CALLS.set(CALLS.get() + 10);
+        }
+    }
+}
+
+#[test]
+fn a_function_that_has_the_name_of_a_barrier_alone_is_called() {
+    #[preemptible(block = 1, idempotent)]
+    fn kernel(out: SliceMut<u32>) {
+        own::sync_threads();
+        yield_point!();
+        own::Block::sync_threads();
+        yield_point!();
+        {
+            let mut calls = 0;
+            let mut sync_threads = || calls += 100;
+            sync_threads();
+            yield_point!();
+            own::CALLS.set(own::CALLS.get() + calls);
+        }
+        let text = String::new();
+        let sync_threads = || drop(text);
+        sync_threads();
+        yield_point!();
+        // SAFETY: one thread.
+        unsafe { out.write(0, own::CALLS.take()) }
+    }
+
+    let mut out = Buffer::new([0]);
+    assert_eq!(waits(kernel(&mut out)), ["", "vvvv"]);
+    assert_eq!(out.to_vec(), [111]);
+}
+
+#[test]
+fn a_barrier_and_a_yield_point_are_one_barrier_whatever_the_barrier_is_called() {
+    use preempt_device as cuda_std;
+    use preempt_device::thread::sync_threads as wait;
+
+    #[preemptible(block = 1, idempotent)]
+    fn kernel() {
+        thread::sync_threads();
+        yield_point!();
+        cuda_std::thread::sync_threads();
+        yield_point!();
+        wait();
+        yield_point!();
+        let wait = cuda_std::thread::sync_threads;
+        wait();
+        yield_point!();
+        thread::sync_threads();
+    }
+
+    assert_eq!(waits(kernel()), ["bbbbb", "vvvvb"]);
 }
 
 #[preemptible(block = 1, idempotent)]
