@@ -35,11 +35,12 @@ pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
     errors.finish()?;
 
     let ident = &input.ident;
-    let checks =
-        fields.iter().map(|ty| quote_spanned!(at(ty.span())=> __preempt_check::element::<#ty>();));
+    let checks = fields.iter().map(|ty| quote_spanned!(at(ty.span())=> __preempt_field::<#ty>();));
     Ok(quote! {
         const _: () = {
-            use #krate::kernel::check as __preempt_check;
+            // Here and not at the path, so that the bound is the trait that is implemented below: safe code
+            // says what the path is.
+            const fn __preempt_field<T: #krate::kernel::KernelArg>() {}
             #(#checks)*
         };
         #[automatically_derived]

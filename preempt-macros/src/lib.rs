@@ -80,7 +80,7 @@ mod yields;
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless a launch says otherwise; a constant of type `u32`, at least 1. `amortize = auto`, the default, leaves it to the worker loop: it looks at the signal after as many as take 7 µs or less, and claims two or four times as many where blocks would wait for each other's claims |
 /// | `idempotent` | a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed by `yield_point!()` and `yield_in_loops`, and without effect otherwise |
 /// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, closures left out; with barriers, of each loop that is seen to be run by all threads of a block together. Barriers in helper functions are not seen: with those, name one in the body, or leave the option out |
-/// | `crate = path` | where `preempt_device` is, if not at `::preempt_device` |
+/// | `crate = path` | where `preempt_device` is, if not at `::preempt_device`; that crate and no other, since the expansion is `unsafe` code that trusts it |
 ///
 /// # Parameters
 ///
