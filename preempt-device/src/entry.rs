@@ -252,6 +252,16 @@ pub const fn threads(x: u32, y: u32, z: u32) -> u32 {
     x.saturating_mul(y).saturating_mul(z)
 }
 
+/// Ends the kernel if the launch gives its shared arrays fewer than `bytes`. The launch fails, and no array lies
+/// where there is no memory.
+#[inline(always)]
+pub fn require_shared(bytes: u32) {
+    assert!(
+        target::dynamic_shared_bytes() >= bytes,
+        "the `cfg`s of host and device differ about shared arrays"
+    );
+}
+
 /// Says in the PTX that every block of this entry has so many `THREADS`. In the preemptible entry of each
 /// kernel whose attribute fixes the block, so that a loader knows how many registers leave an SM as many
 /// blocks as it holds of the plain entry.

@@ -29,6 +29,12 @@ pub const fn end<T, const N: usize>(used: usize) -> usize {
     offset::<T>(used) + size_of::<T>() * N
 }
 
+/// Whether `start..end` is a place for an array of `N` elements of `T`.
+#[doc(hidden)]
+pub const fn fits<T, const N: usize>(start: usize, end: usize) -> bool {
+    start.is_multiple_of(align_of::<T>()) && end - start == size_of::<T>() * N
+}
+
 /// The size of a kernel's shared memory, as a launch passes it.
 #[doc(hidden)]
 pub const fn total(used: usize) -> u32 {

@@ -22,9 +22,10 @@ pub fn kernel(kernel: &Kernel, arrays: &[SharedArray], yields: bool) -> TokenStr
     let common =
         [Some(shared_layout(kernel, arrays)), bounds(kernel)].into_iter().flatten().collect();
     let host = host(kernel, &common, arrays.len(), yields);
+    let check = shared_check(kernel, arrays);
     let device = match &kernel.rust_cuda {
-        Some(form) => rust_cuda::device(kernel, form, &common, yields),
-        None => device(kernel, &common, yields),
+        Some(form) => rust_cuda::device(kernel, form, &common, check, yields),
+        None => device(kernel, &common, check.as_ref(), yields),
     };
     quote!(#host #device)
 }
@@ -50,7 +51,7 @@ pub fn shared_start(number: usize) -> Ident {
 }
 
 /// Shared memory that the arrays before `number` take.
-fn shared_end(number: usize) -> TokenStream {
+pub fn shared_end(number: usize) -> TokenStream {
     match number.checked_sub(1) {
         None => quote!(0),
         Some(last) => {
@@ -63,15 +64,36 @@ fn shared_end(number: usize) -> TokenStream {
 /// The layout of shared memory: one array after the other.
 pub fn shared_layout(kernel: &Kernel, arrays: &[SharedArray]) -> TokenStream {
     let krate = &kernel.options.krate;
-    let consts = arrays.iter().enumerate().map(|(number, SharedArray { element, len, span })| {
+    let consts = arrays.iter().enumerate().map(|(number, array)| {
+        let SharedArray { element, len, span, conditions } = array;
         let (start, used, end) = (shared_start(number), shared_end(number), shared_end(number + 1));
+        let (there, absent) = if conditions.is_empty() {
+            (None, None)
+        } else {
+            let absent = quote! {
+                #[cfg(not(all(#(#conditions),*)))]
+                const #end: usize = #used;
+            };
+            (Some(quote!(#[cfg(all(#(#conditions),*))])), Some(absent))
+        };
         quote_spanned! {at(*span)=>
+            #there
             const #start: usize = #krate::shared::offset::<#element>(#used);
+            #there
             #[allow(dead_code)]
             const #end: usize = #krate::shared::end::<#element, { #len }>(#used);
+            #absent
         }
     });
     consts.collect()
+}
+
+/// Ends an entry on the device that needs more shared memory than the host has found, where `#[cfg]`s that may
+/// differ between the two decide about arrays.
+pub fn shared_check(kernel: &Kernel, arrays: &[SharedArray]) -> Option<TokenStream> {
+    let (krate, end) = (&kernel.options.krate, shared_end(arrays.len()));
+    let may_differ = arrays.iter().any(|array| !array.conditions.is_empty());
+    may_differ.then(|| quote!(#krate::entry::require_shared(#krate::shared::total(#end));))
 }
 
 /// Asserts what the types of the parameters must be, at those types.
@@ -292,7 +314,12 @@ fn plain_symbol(ident: &Ident) -> Ident {
 /// The preemptible entry, with the body and the plain entry inside.
 ///
 /// It has the kernel's name, so that imports of the kernel resolve on the device too.
-fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
+fn device(
+    kernel: &Kernel,
+    common: &TokenStream,
+    shared_check: Option<&TokenStream>,
+    yields: bool,
+) -> TokenStream {
     let Kernel { options, attrs, vis, ident, .. } = kernel;
     let krate = &options.krate;
     let (cohort, task) = (local("cohort"), local("task"));
@@ -316,10 +343,12 @@ fn device(kernel: &Kernel, common: &TokenStream, yields: bool) -> TokenStream {
             #body
             #[unsafe(no_mangle)]
             unsafe extern "ptx-kernel" fn #plain(#(#entry_params),*) {
+                #shared_check
                 let #task = #call;
                 unsafe { #krate::entry::#plain_entry(#task) }
             }
             #block
+            #shared_check
             let #task = #call;
             unsafe { #krate::entry::#preemptible(&#cohort, #task) }
         }

@@ -101,7 +101,10 @@ mod yields;
 /// `shared_array![T; N]` anywhere in the body, but not in a function inside it or in another
 /// macro's arguments, is a `*mut T` to `N` elements that the threads of a block-task share. Each
 /// has a place of its own, 16-byte alignment at most, and no initial contents. `T` and `N` name
-/// what is visible outside of the kernel.
+/// what is visible outside of the kernel; where the body declares something else of that name, that is an error.
+///
+/// An array under a `#[cfg]` takes space only where it is there. Host and device are compiled apart, with features
+/// of their own: a launch fails on the GPU if an array is there that the host does not know of.
 ///
 /// # Returns and barriers
 ///

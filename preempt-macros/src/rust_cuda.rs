@@ -176,6 +176,7 @@ pub fn device(
     kernel: &Kernel,
     RustCuda { item, attrs, abi }: &RustCuda,
     common: &TokenStream,
+    shared_check: Option<TokenStream>,
     yields: bool,
 ) -> TokenStream {
     let Kernel { options, attrs: others, vis, ident, .. } = kernel;
@@ -204,6 +205,7 @@ pub fn device(
             #[cfg_attr(preempt_separate_bodies, inline(never))]
             #body
             #block
+            #shared_check
             let #task = #call;
             unsafe { #krate::entry::#preemptible(&#cohort, #task) }
         }
@@ -301,6 +303,7 @@ fn native(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
     check_shared_memory(&kernel.body, &mut errors);
     let arrays = shared::place_arrays(&krate, &mut kernel.body, &mut errors);
     let layout = generate::shared_layout(&kernel, &arrays);
+    let shared_check = generate::shared_check(&kernel, &arrays);
     let body = generate::body(&kernel, &kernel.body, false);
     let (params, arguments) = generate::entry_parameters(&kernel);
     let (call, _, plain) = generate::entry_calls(&arguments, &krate, false);
@@ -325,6 +328,7 @@ fn native(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
             #[cfg_attr(not(preempt_separate_bodies), inline(always))]
             #[cfg_attr(preempt_separate_bodies, inline(never))]
             #body
+            #shared_check
             let #task = #call;
             unsafe { #krate::entry::#plain(#task) }
         }

@@ -261,6 +261,54 @@ fn shared_arrays_are_aligned_and_apart() {
     assert_eq!(out.to_vec(), [0, 8, 8 + 48, 8 + 48 + 24, 7]);
 }
 
+/// Arrays that are not there take no space, and their types need not exist.
+#[preemptible(block = 1)]
+fn absent_arrays(out: SliceMut<u64>) {
+    #[cfg(any())]
+    let absent = shared_array![Missing; 1];
+    #[cfg(all())]
+    let there = shared_array![u32; 1];
+    #[cfg(any())]
+    {
+        for _ in 0..2 {
+            let absent = shared_array![Missing; 1];
+        }
+    }
+    #[cfg(all())]
+    {
+        #[cfg_attr(all(), doc = "Also without a `cfg`.", cfg(any()))]
+        shared_array![Missing; 1];
+        #[cfg_attr(any(), cfg(any()))]
+        shared_array![u32; 2];
+    }
+    let also_there = match 3 {
+        #[cfg(any(),)]
+        3 => shared_array![Missing; 1],
+        // Outside of the scope that is not there.
+        _ => shared_array![u32; 4],
+    };
+    // An item of another block.
+    {
+        const TILE: usize = 100;
+        assert_eq!(TILE, 100);
+    }
+    let last = shared_array![u32; TILE];
+    // SAFETY: one thread.
+    unsafe {
+        out.write(0, (also_there as usize - there as usize) as u64);
+        out.write(1, (last as usize - there as usize) as u64);
+    }
+}
+
+#[test]
+fn arrays_that_are_not_there_take_no_space() {
+    let mut out = Buffer::new([9; 2]);
+    let call = absent_arrays(&mut out);
+    assert_eq!(call.kernel().shared_bytes, 4 + 8 + 16 + 12);
+    run(call);
+    assert_eq!(out.to_vec(), [4 + 8, 4 + 8 + 16]);
+}
+
 #[preemptible(block = 4)]
 fn early(n: u32, out: SliceMut<u32>) {
     let i = thread::index_1d();

@@ -121,6 +121,17 @@ pub(crate) fn set_block_idx(block: [u32; 3]) {
     }
 }
 
+/// Bytes of shared memory that the launch gives each block.
+#[inline(always)]
+pub(crate) fn dynamic_shared_bytes() -> u32 {
+    let bytes: u32;
+    // SAFETY: reads a special register.
+    unsafe {
+        asm!("mov.u32 {}, %dynamic_smem_size;", out(reg32) bytes, options(nomem, nostack, preserves_flags));
+    }
+    bytes
+}
+
 /// The thread's lane, as the hardware counts: not seen through by the compiler.
 #[inline(always)]
 pub(crate) fn lane_id() -> u32 {

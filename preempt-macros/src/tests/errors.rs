@@ -83,6 +83,14 @@ kernels! {
 
     shared_array_without_length: "", "fn k() { let a = shared_array![f32]; }" => ["`shared_array![f32; 256]`"];
 
+    shared_array_of_a_constant_inside: "", "fn k() { const N: usize = 3; { let a = shared_array![f32; 2 * N]; } }" => [
+        "declares `N`; move that out of the function",
+    ];
+    shared_array_of_an_import_inside: "", "fn k() { use a::{b::{self}, c as D}; shared_array![b::T; 3]; shared_array![[D; 2]; 3]; }" => [
+        "declares `b`",
+        "declares `D`",
+    ];
+
     return_before_a_barrier: "", "fn k(n: u32) { if n == 0 { return; } thread::sync_threads(); }" => [
         "never reach `sync_threads` below; make the rest of the body conditional",
         "every thread must reach this",

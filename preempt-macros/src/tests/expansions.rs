@@ -51,6 +51,20 @@ snapshots! {
         }
         "#,
     );
+    shared_arrays_under_conditions: expand(
+        "block = 1",
+        r#"
+        fn sometimes() {
+            #[cfg(feature = "log")]
+            let log = shared_array![Entry; 8];
+            #[cfg(a)]
+            if t() {
+                #[cfg_attr(b, cfg(not(c)))]
+                shared_array![f32; 3];
+            }
+        }
+        "#,
+    );
     early_return: expand(
         "",
         r#"
