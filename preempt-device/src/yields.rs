@@ -157,15 +157,12 @@ impl Yields {
         target::yield_vote(is_taken)
     }
 
-    /// [`vote`](Yields::vote) after a call in the body, of which `is_barrier` says whether it was left out because it
-    /// would have been `sync_threads()`. The vote is a barrier as well, so one is enough for both.
+    /// [`vote`](Yields::vote) after the barrier of the body that `wait` is. The vote is one, too, so where there is
+    /// one the other is left out.
     #[inline(always)]
-    pub fn vote_after(&mut self, is_barrier: bool) -> bool {
-        if !is_barrier {
-            return self.vote();
-        }
+    fn vote_or_wait(&mut self, wait: impl FnOnce()) -> bool {
         if self.is_off {
-            target::sync_threads();
+            wait();
         } else {
             // Also where the task is not droppable: with a barrier for either case, the compiler would make two
             // loops of the one that they are in.
@@ -195,10 +192,11 @@ pub const fn functions<A, B>(_: &A, _: &B) -> Functions<A, B> {
 }
 
 impl<F> Functions<F, F> {
-    /// Whether the two are one function: yes. Where they are not, a call means that of [`Different`].
+    /// A yield point behind a call of the first function, where the second one is `sync_threads`: the two are one
+    /// barrier. For other functions, this means that of [`Different`].
     #[inline(always)]
-    pub const fn are_same(&self) -> bool {
-        true
+    pub fn vote_after(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
+        yields.vote_or_wait(call)
     }
 }
 
@@ -217,10 +215,11 @@ impl<A, B> Deref for Functions<A, B> {
 pub struct Different;
 
 impl Different {
-    /// Whether the two are one function: no.
+    /// A yield point behind a call that is no barrier, or not known to be one.
     #[inline(always)]
-    pub const fn are_same(&self) -> bool {
-        false
+    pub fn vote_after(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
+        call();
+        yields.vote()
     }
 }
 

@@ -177,16 +177,12 @@ impl Placer<'_> {
         let at = generate::at(span);
         let stops = match call {
             Some(call) => {
-                let (function, is_barrier) = (&call.func, generate::local("is_barrier"));
+                let function = &call.func;
                 // What the name stands for, only its type tells.
-                quote_spanned!(at=> {
-                    let #is_barrier =
-                        #krate::yields::functions(&#function, &#krate::thread::sync_threads).are_same();
-                    if !#is_barrier {
-                        #call;
-                    }
-                    #krate::yields::Yields::vote_after(#yields, #is_barrier)
-                })
+                quote_spanned! {at=>
+                    #krate::yields::functions(&#function, &#krate::thread::sync_threads)
+                        .vote_after(#yields, || { #call; })
+                }
             }
             None if self.votes => quote_spanned!(at=> #krate::yields::Yields::vote(#yields)),
             None => quote_spanned!(at=> #krate::yields::Yields::poll(#yields)),

@@ -282,7 +282,7 @@ fn absent_arrays(out: SliceMut<u64>) {
         shared_array![u32; 2];
     }
     let also_there = match 3 {
-        #[cfg(any(),)]
+        #[cfg(any())]
         3 => shared_array![Missing; 1],
         // Outside of the scope that is not there.
         _ => shared_array![u32; 4],
