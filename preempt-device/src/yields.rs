@@ -191,6 +191,15 @@ pub const fn functions<A, B>(_: &A, _: &B) -> Functions<A, B> {
     Functions(PhantomData)
 }
 
+impl<A, B> Functions<A, B> {
+    /// Asserts that the two are one function.
+    pub const fn assert_same(&self)
+    where
+        Functions<A, B>: Same,
+    {
+    }
+}
+
 impl<F> Functions<F, F> {
     /// A yield point behind a call of the first function, where the second one is `sync_threads`: the two are one
     /// barrier. For other functions, this means that of [`Different`].
@@ -208,6 +217,18 @@ impl<A, B> Deref for Functions<A, B> {
         &Different
     }
 }
+
+/// Implemented for [`Functions`] that are the same.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "this function goes by the name of one of `preempt_device::thread` or `core`, and is another",
+    label = "another function of that name",
+    note = "in a kernel with barriers, what is known of that function decides whether all threads of a block come to \
+            a yield point together; give the other one another name"
+)]
+pub trait Same {}
+
+impl<F> Same for Functions<F, F> {}
 
 /// Two functions that are not the same.
 #[doc(hidden)]

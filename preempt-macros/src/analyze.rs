@@ -14,14 +14,15 @@ use syn::{
 };
 
 use crate::errors::Errors;
-use crate::uniform::Uniformity;
+use crate::uniform::{Uniformity, kinds};
+
 use crate::yields::yield_point;
 
 /// Refuses each `return` and each yield point that could leave other threads waiting; whether threads
 /// wait for each other at all.
 pub fn check_barriers<'a>(
     body: &Block,
-    params: impl IntoIterator<Item = (&'a Ident, bool)>,
+    params: impl IntoIterator<Item = (&'a Ident, bool, kinds::Kind)>,
     errors: &mut Errors,
 ) -> Option<Uniformity> {
     let mut points = Walk::over(body, &Synchronizing::in_body(body)).points;

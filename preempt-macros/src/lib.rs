@@ -210,7 +210,15 @@ mod yields;
 ///
 /// So whether it is reached may depend on parameters, on what is in slices, on constants, and on
 /// the block's indices and extents, but not on the thread's own, nor on what others write or on what a
-/// function gives that is not known. What cannot be seen to be the same in all threads is refused:
+/// function gives that is not known. That holds for methods and operators of your own types, too:
+///
+/// | of a parameter `p` with `#[derive(KernelArg)]` | |
+/// | --- | --- |
+/// | `0..p.steps`, `p.steps as usize`, `let steps: u32 = p.steps;` | seen to be a number, and the same in all threads |
+/// | `p.len()`, `p + 1`, `i < p.steps` | perhaps code of yours: take the number first, as above |
+///
+/// Constants are taken to be numbers or arrays of them, and methods of numbers, ranges and slices to be those of the
+/// library. What cannot be seen to be the same in all threads is refused:
 ///
 /// ```compile_fail
 /// # use preempt_device::prelude::*;
@@ -304,13 +312,18 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         Err(error) => return error.into_compile_error(),
     };
     let mut errors = Errors::default();
-    let params = kernel.params.iter().map(|param| (&param.ident, param.mutability.is_some()));
+    let params = kernel.params.iter().map(|param| {
+        (&param.ident, param.mutability.is_some(), uniform::kinds::Kind::of_param(param))
+    });
     let uniformity = analyze::check_barriers(&kernel.body, params, &mut errors);
     rust_cuda::check_shared_memory(&kernel.body, &mut errors);
     let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
     let Kernel { options, body, .. } = &mut kernel;
     yields::add_to_loops(options, body, uniformity.as_ref(), &mut errors);
     let yields = yields::place_points(options, body, uniformity.is_some(), &mut errors);
+    if yields && let Some(uniformity) = &uniformity {
+        uniform::functions::assert_known(&options.krate, &uniformity.names, body);
+    }
     // The kernel is there even where its body is refused, so that its callers see no error.
     let mut expansion = generate::kernel(&kernel, &arrays, yields);
     expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));

@@ -143,7 +143,7 @@ impl Placer<'_> {
 }
 
 /// What an attribute asks for, if it is a `#[cfg]`, or may become one.
-fn condition(attr: &Attribute) -> Option<TokenStream> {
+pub fn condition(attr: &Attribute) -> Option<TokenStream> {
     fn of_meta(meta: &Meta) -> Option<TokenStream> {
         let Meta::List(list) = meta else { return None };
         if list.path.is_ident("cfg") {

@@ -4,11 +4,16 @@
 //! it. What cannot be shown is not assumed: a value is *uniform*, the same in all threads, only if it
 //! is made of parameters, literals, constants and the block's own indices by operations that are known,
 //! and a place is uniform only if all branches and loops around it are. Variables are known by name
-//! alone, so those that share one are uniform together or not at all. Types are not known: operators,
-//! and methods that are named like those of numbers, ranges and slices, are taken to be theirs, and names
-//! that the body does not define to be those of constants.
+//! alone, so those that share one are uniform together or not at all. Of types little is known (`kinds`): methods
+//! and operators of what may be a user's type are taken to depend on the thread. Taken for granted is that names
+//! which the body does not define are those of numbers or arrays of them, that fields are the type's own, and that
+//! no trait of the user's gives numbers, ranges and slices a method that the library has for others of them.
 
+pub mod functions;
+pub mod kinds;
 mod values;
+
+use std::collections::HashSet;
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -22,7 +27,8 @@ use syn::{
     Macro, Pat, PatGuard, PointerMutability, Token, Type,
 };
 
-use self::values::{Known, is_pure_method, key};
+use self::kinds::Kind;
+use self::values::{Known, key};
 use crate::yields::yield_point;
 
 /// What was found out about a body.
@@ -33,17 +39,24 @@ pub struct Uniformity {
     /// For each loop, in the order of the text, whether all threads run its body together; `None` for
     /// those in closures and the like.
     pub loops: Vec<Option<bool>>,
+    /// Names of what the body defines.
+    pub names: HashSet<String>,
 }
 
 impl Uniformity {
-    /// Of a body whose parameters have these names and are `mut` or not.
-    pub fn of<'a>(body: &Block, params: impl IntoIterator<Item = (&'a Ident, bool)>) -> Uniformity {
-        let params: Vec<_> = params.into_iter().map(|(name, is_mut)| (key(name), is_mut)).collect();
-        let mut known = Known {
-            variables: params.iter().map(|(name, _)| (name.clone(), true)).collect(),
-            fixed: params.into_iter().filter(|(_, is_mut)| !is_mut).map(|(name, _)| name).collect(),
-            ..Known::default()
-        };
+    /// Of a body whose parameters have these names, are `mut` or not, and are of these kinds.
+    pub fn of<'a>(
+        body: &Block,
+        params: impl IntoIterator<Item = (&'a Ident, bool, Kind)>,
+    ) -> Uniformity {
+        let mut known = Known::default();
+        for (name, is_mut, kind) in params {
+            known.add(name, true);
+            known.add_kind(name, kind);
+            if !is_mut {
+                known.fixed.insert(key(name));
+            }
+        }
         // What is found to differ may make more differ, so often until nothing is found.
         loop {
             let before = known.size();
@@ -51,7 +64,7 @@ impl Uniformity {
             walk.visit_block(body);
             let found = walk.found;
             if known.size() == before {
-                return found;
+                return Uniformity { names: known.variables.into_keys().collect(), ..found };
             }
         }
     }
@@ -106,7 +119,8 @@ impl<'a> Walk<'a> {
         match condition {
             Expr::Let(test) => {
                 let uniform = self.known.is_uniform(&test.expr);
-                self.bind(&test.pat, Some(&test.expr), uniform);
+                let kind = self.known.kind(&test.expr);
+                self.bind(&test.pat, Some(&test.expr), uniform, kind);
                 uniform
             }
             Expr::Binary(ExprBinary { left, op: BinOp::And(_), right, .. }) => {
@@ -117,10 +131,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Makes the names known in a pattern, for parts of `value` if they have one.
-    fn bind(&mut self, pat: &Pat, value: Option<&Expr>, uniform: bool) {
+    /// Makes the names known in a pattern that takes a value of this `kind`, for parts of `value` if they are such.
+    fn bind(&mut self, pat: &Pat, value: Option<&Expr>, uniform: bool, kind: Kind) {
         struct Names<'a> {
             known: &'a mut Known,
+            kinds: Vec<(Ident, Kind)>,
             uniform: bool,
             lends_mutably: bool,
         }
@@ -128,11 +143,16 @@ impl<'a> Walk<'a> {
             fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
                 self.known.add(&pat.ident, self.uniform && pat.by_ref.is_none());
                 self.known.fixed.remove(&key(&pat.ident));
+                let found = self.kinds.iter().find(|(name, _)| *name == pat.ident);
+                let kind = found.map_or(Kind::Unknown, |(_, kind)| kind.clone());
+                self.known.add_kind(&pat.ident, kind);
                 self.lends_mutably |= pat.by_ref.is_some() && pat.mutability.is_some();
                 visit::visit_pat_ident(self, pat);
             }
         }
-        let mut names = Names { known: self.known, uniform, lends_mutably: false };
+        let mut kinds: Vec<(Ident, Kind)> = Vec::new();
+        kinds::parts(pat, kind, &mut |name, kind| kinds.push((name.clone(), kind)));
+        let mut names = Names { known: self.known, kinds, uniform, lends_mutably: false };
         names.visit_pat(pat);
         if let Some(value) = value.filter(|_| names.lends_mutably) {
             self.write(value, false);
@@ -152,7 +172,8 @@ impl<'a> Walk<'a> {
                     return;
                 }
                 Expr::Index(index) => {
-                    uniform &= self.known.is_uniform(&index.index);
+                    let (array, at) = (self.known.kind(&index.expr), self.known.kind(&index.index));
+                    uniform &= array.index(&at).is_some() && self.known.is_uniform(&index.index);
                     place = &index.expr;
                 }
                 Expr::Field(field) => place = &field.base,
@@ -267,14 +288,15 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_local(&mut self, local: &'ast Local) {
         let Some(init) = &local.init else {
             // Whoever gives it a value says more.
-            return self.bind(&local.pat, None, true);
+            return self.bind(&local.pat, None, true, Kind::Unknown);
         };
         self.visit_expr(&init.expr);
         let uniform = self.known.is_uniform(&init.expr) || is_shared_array(&init.expr);
         if let Some((_, otherwise)) = &init.diverge {
             self.with(uniform, init.expr.span(), |walk| walk.visit_expr(otherwise));
         }
-        self.bind(&local.pat, Some(&init.expr), uniform);
+        let kind = self.known.kind(&init.expr);
+        self.bind(&local.pat, Some(&init.expr), uniform, kind);
     }
 
     fn visit_expr_assign(&mut self, expr: &'ast ExprAssign) {
@@ -303,7 +325,9 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         | BinOp::ShlAssign(_)
         | BinOp::ShrAssign(_) = expr.op
         {
-            let uniform = self.known.is_uniform(&expr.right);
+            let is_known =
+                self.known.is_primitive(&expr.left) && self.known.is_primitive(&expr.right);
+            let uniform = is_known && self.known.is_uniform(&expr.right);
             self.write(&expr.left, uniform);
         }
     }
@@ -324,7 +348,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
         visit::visit_expr_method_call(self, call);
-        if !is_pure_method(call) && !self.is_fixed(&call.receiver) {
+        if self.known.method(call).is_none() && !self.is_fixed(&call.receiver) {
             // It may take `&mut self`.
             self.write(&call.receiver, false);
         }
@@ -344,7 +368,8 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         self.visit_expr(&expr.expr);
         let mut uniform = self.known.is_uniform(&expr.expr);
         for arm in &expr.arms {
-            self.bind(&arm.pat, Some(&expr.expr), uniform);
+            let kind = self.known.kind(&expr.expr);
+            self.bind(&arm.pat, Some(&expr.expr), uniform, kind);
             if let Pat::Guard(PatGuard { guard, .. }) = &arm.pat {
                 self.with(uniform, expr.expr.span(), |walk| walk.visit_expr(guard));
                 // Whoever does not pass it goes on to the next arm.
@@ -370,9 +395,10 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 
     fn visit_expr_for_loop(&mut self, expr: &'ast ExprForLoop) {
         self.visit_expr(&expr.expr);
-        let uniform = self.known.is_uniform(&expr.expr);
-        self.bind(&expr.pat, Some(&expr.expr), uniform);
-        self.under(&expr.expr, |walk| {
+        let item = self.known.item(&expr.expr);
+        let uniform = item.is_some();
+        self.bind(&expr.pat, Some(&expr.expr), uniform, item.unwrap_or(Kind::Unknown));
+        self.with(uniform, expr.expr.span(), |walk| {
             walk.in_loop(|walk| walk.visit_block(&expr.body));
         });
     }

@@ -479,6 +479,25 @@ fn a_barrier_and_a_yield_point_are_one_barrier_whatever_the_barrier_is_called() 
     assert_eq!(waits(kernel()), ["bbbbb", "vvvvb"]);
 }
 
+#[test]
+fn functions_of_the_block_may_be_called_under_any_path() {
+    #[preemptible(block = 1, idempotent)]
+    fn kernel() {
+        for _ in 0..preempt_device::thread::block_dim().x {
+            use preempt_device::thread as own;
+            #[cfg(any())]
+            let rounds = missing::grid_dim_x();
+            let rounds = own::grid_dim_x() as usize * core::mem::size_of::<u16>();
+            for _ in 0..rounds {
+                thread::sync_threads();
+                yield_point!();
+            }
+        }
+    }
+
+    assert_eq!(waits(kernel()), ["bb", "vv"]);
+}
+
 #[preemptible(block = 1, idempotent)]
 fn only_idempotent(out: *mut u32) {
     // SAFETY: one thread.

@@ -150,6 +150,8 @@ kernels! {
     yield_in_loops_without_loops: "idempotent, yield_in_loops", "fn k() {}" => ["has no loop"];
     yield_in_loops_that_differ: "idempotent, yield_in_loops",
         "fn k() { while t() { work() } sync_threads(); }" => ["no loop of this kernel is seen"];
+    yield_in_loops_that_a_users_type_counts: "idempotent, yield_in_loops",
+        "fn k(p: Path) { for _ in 0..p.len() { work() } sync_threads(); }" => ["no loop of this kernel is seen"];
     yield_in_loops_of_closures: "idempotent, yield_in_loops",
         "fn k() { let f = |n: u32| { for i in 0..n {} }; f(1) }" => ["has no loop"];
     yield_in_loops_with_a_value: "idempotent, yield_in_loops = true", "fn k() { loop {} }" => [
@@ -167,6 +169,70 @@ kernels! {
         "inside a closure",
         "say so: `#[preemptible(idempotent)]`",
     ];
+}
+
+/// What is said of a yield point under a condition, in a kernel that has `p` of a user's type.
+fn said_of(body: &str) -> Vec<String> {
+    let params = "n: u32, x: &[u32], out: SliceMut<u32>, p: Path";
+    messages(expand("idempotent", &format!("fn k({params}) {{ sync_threads(); {body} }}")))
+}
+
+#[test]
+fn what_code_of_the_users_types_gives_may_differ_between_threads() {
+    for body in [
+        "for _ in 0..p.len() { yield_point!(); }",
+        "for _ in p.iter() { yield_point!(); }",
+        "for _ in p { yield_point!(); }",
+        "for _ in (p.from..p.to).rev() { yield_point!(); }",
+        "for _ in 0..p.points.len() { yield_point!(); }",
+        "let k = p.min(n); while k > 0 { yield_point!(); }",
+        "let q = p; for _ in 0..q.len() { yield_point!(); }",
+        "let q = S { a: n }; for _ in 0..q.len() { yield_point!(); }",
+        "let q; q = p; for _ in 0..q.len() { yield_point!(); }",
+        "let (q, _) = (p, n); for _ in 0..q.len() { yield_point!(); }",
+        "let n = p; for _ in 0..n.len() { yield_point!(); }",
+        "let k: &u32 = &p; for _ in 0..k.pow(2) { yield_point!(); }",
+        "for _ in 0..LINE.len() { yield_point!(); }",
+        "if n.wrapping_lane() > 3 { yield_point!(); }",
+        "if n.len() > 3 { yield_point!(); }",
+        "if p.n > 3 { yield_point!(); }",
+        "if n > p.n { yield_point!(); }",
+        "if !p.flag { yield_point!(); }",
+        "if p + n > 3 { yield_point!(); }",
+        "if n << p > 3 { yield_point!(); }",
+        "if p[0] { yield_point!(); }",
+        "for _ in 0..x[p.n] { yield_point!(); }",
+        "for _ in 0..u32::from(p) { yield_point!(); }",
+        "let mut k = n; k += p; while k > 0 { yield_point!(); }",
+        "let mut q = p; q[0] = n; for _ in 0..q.n { yield_point!(); }",
+        "for q in [p, p] { for _ in 0..q.len() { yield_point!(); } }",
+        "if let Some(q) = Some(p) { for _ in 0..q.len() { yield_point!(); } }",
+    ] {
+        let may_differ = |found: &String| found.contains("this may differ between threads");
+        assert!(said_of(body).iter().any(may_differ), "{body}");
+    }
+}
+
+#[test]
+fn what_numbers_give_does_not_differ_between_threads() {
+    for body in [
+        "for _ in 0..p.steps { yield_point!(); }",
+        "for i in p.from..p.to { if i > 3 { yield_point!(); } }",
+        "let k: u32 = p.n; while k > 0 { yield_point!(); }",
+        "let k = p.n as usize; if k.min(3) > n as usize { yield_point!(); }",
+        "let (a, b): (u32, f32) = p.both; if a > 3 && b > 0.5 { yield_point!(); }",
+        "for (i, &v) in x[..4].iter().enumerate().rev() { if v > 3 && i > 2 { yield_point!(); } }",
+        "if let Some(k) = Some(n.min(3)) { if k.pow(2) > 3 { yield_point!(); } }",
+        "let [a, b] = [n, 3]; if a.max(b) > 3 { yield_point!(); }",
+        "let dim = thread::block_dim(); if dim.x * dim.y > 64 { yield_point!(); }",
+        "if u32::MAX.min(n) > 3 && f32::MAX.abs() > 3.0 { yield_point!(); }",
+        "if (n << 2).wrapping_add(TILE) > 3 || !x.is_empty() { yield_point!(); }",
+        "let k = if n > 3 { N } else { n }; for _ in 0..k.div_ceil(4) { yield_point!(); }",
+        "for _ in 0..out.len() / TABLE[x[0] as usize] { yield_point!(); }",
+        "let mut sums = [0u32; 4]; sums[1] += n; if sums[1] > 3 { yield_point!(); }",
+    ] {
+        assert_eq!(said_of(body), [""; 0], "{body}");
+    }
 }
 
 /// Returns that leave nobody waiting.

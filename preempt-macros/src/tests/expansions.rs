@@ -55,7 +55,7 @@ snapshots! {
         "block = 1",
         r#"
         fn sometimes() {
-            #[cfg(feature = "log")]
+            #[cfg(feature = "log",)]
             let log = shared_array![Entry; 8];
             #[cfg(a)]
             if t() {

@@ -1,9 +1,16 @@
 use super::*;
 
-/// Of the body of a kernel with the parameters `n`, `x`, `out` and `mut own`.
+/// Of the body of a kernel with the parameters `n`, `x`, `out`, `mut own`, and `p` of a user's type.
 fn of(body: &Block) -> Uniformity {
-    let names = ["n", "x", "out", "own"].map(|name| Ident::new(name, Span::call_site()));
-    Uniformity::of(body, names.iter().map(|name| (name, name == "own")))
+    let kinds = [
+        ("n", Kind::Integer),
+        ("x", Kind::Slice(Box::new(Kind::Integer))),
+        ("out", Kind::SliceMut),
+        ("own", Kind::Integer),
+        ("p", Kind::Unknown),
+    ];
+    let params = kinds.map(|(name, kind)| (Ident::new(name, Span::call_site()), kind));
+    Uniformity::of(body, params.iter().map(|(name, kind)| (name, name == "own", kind.clone())))
 }
 
 /// How many yield points of a body may be missed by some threads.

@@ -4,13 +4,20 @@ use std::collections::{HashMap, HashSet};
 
 use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
-use syn::{Block, Expr, ExprMethodCall, Path, Stmt, Type, UnOp};
+use syn::{BinOp, Block, Expr, ExprMethodCall, Member, Path, Stmt, Type, UnOp};
+
+use super::functions::{self, is_vote};
+use super::kinds::Kind;
 
 /// What is known so far; it only gets less.
 #[derive(Default)]
 pub struct Known {
     /// For each variable, whether it is uniform.
     pub variables: HashMap<String, bool>,
+    /// For each variable, what it is.
+    pub kinds: HashMap<String, Kind>,
+    /// How often less was known of one than before.
+    pub widened: usize,
     /// Parameters that no method can change: not `mut`, and of a name that nothing else has.
     pub fixed: HashSet<String>,
     /// Loops and labelled blocks, by number, that some threads may leave, or begin anew, before others,
@@ -25,7 +32,7 @@ impl Known {
     pub fn size(&self) -> usize {
         let differing = self.variables.values().filter(|uniform| !**uniform).count();
         let changing = self.variables.len() - self.fixed.len();
-        differing + changing + self.broken.len() + self.ended.len()
+        differing + changing + self.widened + self.broken.len() + self.ended.len()
     }
 
     pub fn get(&self, name: &Ident) -> Option<bool> {
@@ -37,8 +44,122 @@ impl Known {
         *known &= uniform;
     }
 
+    /// A variable of this name is of this kind.
+    pub fn add_kind(&mut self, name: &Ident, kind: Kind) {
+        let known = self.kinds.entry(key(name)).or_insert_with(|| kind.clone());
+        let both = known.and(&kind);
+        if both != *known {
+            *known = both;
+            self.widened += 1;
+        }
+    }
+
     fn are_uniform<'a>(&self, exprs: impl IntoIterator<Item = &'a Expr>) -> bool {
         exprs.into_iter().all(|expr| self.is_uniform(expr))
+    }
+
+    /// What a value is.
+    pub fn kind(&self, expr: &Expr) -> Kind {
+        match expr {
+            Expr::Lit(literal) => Kind::of_literal(&literal.lit),
+            Expr::Path(path) => match path.path.get_ident() {
+                Some(name) if self.get(name).is_some() => {
+                    self.kinds.get(&key(name)).cloned().unwrap_or(Kind::Unknown)
+                }
+                Some(_) => Kind::Primitive,
+                // `u32::MAX`
+                None => {
+                    let first = path.path.segments.first().map(|first| first.ident.to_string());
+                    Kind::Primitive.or(Kind::of_number(&first.unwrap_or_default()))
+                }
+            },
+            Expr::Paren(inner) => self.kind(&inner.expr),
+            Expr::Group(inner) => self.kind(&inner.expr),
+            Expr::Cast(cast) => Kind::Primitive.or(Kind::of_type(&cast.ty)),
+            Expr::Field(field) => match (self.kind(&field.base), &field.member) {
+                (Kind::Tuple(kinds), Member::Unnamed(number)) => {
+                    kinds.get(number.index as usize).cloned().unwrap_or(Kind::Unknown)
+                }
+                (Kind::Indices, _) => Kind::Integer,
+                (Kind::Primitive, _) => Kind::Primitive,
+                _ => Kind::Unknown,
+            },
+            Expr::Reference(inner) => self.kind(&inner.expr),
+            Expr::Unary(unary) => match self.kind(&unary.expr) {
+                kind if kind.is_primitive() => kind,
+                _ => Kind::Unknown,
+            },
+            Expr::Binary(binary) => match binary.op {
+                BinOp::And(_) | BinOp::Or(_) => Kind::Primitive,
+                op => Kind::of_operation(op, self.kind(&binary.left), self.kind(&binary.right)),
+            },
+            Expr::Index(index) => {
+                self.kind(&index.expr).index(&self.kind(&index.index)).unwrap_or(Kind::Unknown)
+            }
+            Expr::Range(range) => {
+                let bounds = range.start.iter().chain(&range.end).map(|bound| self.kind(bound));
+                match bounds.fold(Kind::Unknown, Kind::or) {
+                    kind if kind.is_primitive() => Kind::Iterator(Box::new(kind)),
+                    _ if range.start.is_none() && range.end.is_none() => {
+                        Kind::Iterator(Box::new(Kind::Unknown))
+                    }
+                    _ => Kind::Unknown,
+                }
+            }
+            Expr::Tuple(tuple) => {
+                Kind::Tuple(tuple.elems.iter().map(|part| self.kind(part)).collect())
+            }
+            Expr::Array(array) => {
+                let kinds = array.elems.iter().map(|element| self.kind(element));
+                Kind::Slice(Box::new(kinds.fold(Kind::Unknown, Kind::or)))
+            }
+            Expr::Repeat(repeat) => Kind::Slice(Box::new(self.kind(&repeat.expr))),
+            Expr::Block(block) => self.kind_of_block(&block.block),
+            Expr::If(choice) => {
+                let otherwise = choice.else_branch.as_ref();
+                self.kind_of_block(&choice.then_branch)
+                    .or(otherwise.map_or(Kind::Unknown, |(_, otherwise)| self.kind(otherwise)))
+            }
+            Expr::Call(call) => match &*call.func {
+                Expr::Path(function) if is_vote(&function.path) => Kind::Integer,
+                Expr::Path(function) => {
+                    let arguments = call.args.iter().map(|argument| self.kind(argument));
+                    uniform_function(&function.path, arguments.collect()).unwrap_or(Kind::Unknown)
+                }
+                _ => Kind::Unknown,
+            },
+            Expr::MethodCall(call) => self.method(call).unwrap_or(Kind::Unknown),
+            _ => Kind::Unknown,
+        }
+    }
+
+    fn kind_of_block(&self, block: &Block) -> Kind {
+        match block.stmts.last() {
+            Some(Stmt::Expr(value, None)) => self.kind(value),
+            _ => Kind::Unknown,
+        }
+    }
+
+    /// What a method gives that changes nothing and depends on nothing else.
+    pub fn method(&self, call: &ExprMethodCall) -> Option<Kind> {
+        self.kind(&call.receiver).method(&call.method.to_string(), call.args.len())
+    }
+
+    /// What `for` gives, if all threads are given the same.
+    pub fn item(&self, iterable: &Expr) -> Option<Kind> {
+        match iterable {
+            Expr::Paren(inner) => self.item(&inner.expr),
+            Expr::Group(inner) => self.item(&inner.expr),
+            // Ranges of a user's type are no iterators.
+            Expr::Range(_) => Some(self.kind(iterable).item().unwrap_or(Kind::Primitive)),
+            _ => self.kind(iterable).item(),
+        }
+        .filter(|_| self.is_uniform(iterable))
+    }
+
+    /// Whether operators on the value are the language's.
+    pub fn is_primitive(&self, expr: &Expr) -> bool {
+        self.kind(expr).is_primitive()
     }
 
     /// Whether a block gives all threads the same value.
@@ -63,11 +184,21 @@ impl Known {
             Expr::Reference(inner) => inner.mutability.is_none() && self.is_uniform(&inner.expr),
             // What a pointer points to, others may write.
             Expr::Unary(unary) => {
-                !matches!(unary.op, UnOp::Deref(_)) && self.is_uniform(&unary.expr)
+                !matches!(unary.op, UnOp::Deref(_))
+                    && self.is_primitive(&unary.expr)
+                    && self.is_uniform(&unary.expr)
             }
-            Expr::Binary(binary) => self.is_uniform(&binary.left) && self.is_uniform(&binary.right),
+            Expr::Binary(binary) => {
+                self.kind(expr).is_primitive()
+                    && self.is_uniform(&binary.left)
+                    && self.is_uniform(&binary.right)
+            }
             // Slices are read by all and written by nobody, and arrays are variables.
-            Expr::Index(index) => self.is_uniform(&index.expr) && self.is_uniform(&index.index),
+            Expr::Index(index) => {
+                self.kind(&index.expr).index(&self.kind(&index.index)).is_some()
+                    && self.is_uniform(&index.expr)
+                    && self.is_uniform(&index.index)
+            }
             Expr::Range(range) => {
                 range.start.iter().chain(&range.end).all(|bound| self.is_uniform(bound))
             }
@@ -88,12 +219,14 @@ impl Known {
             Expr::Call(call) => {
                 let Expr::Path(function) = &*call.func else { return false };
                 let is_own = function.path.get_ident().is_some_and(|name| self.get(name).is_some());
+                let arguments = || call.args.iter().map(|argument| self.kind(argument)).collect();
                 !is_own
                     && (is_vote(&function.path)
-                        || is_uniform_function(&function.path) && self.are_uniform(&call.args))
+                        || uniform_function(&function.path, arguments()).is_some()
+                            && self.are_uniform(&call.args))
             }
             Expr::MethodCall(call) => {
-                is_pure_method(call)
+                self.method(call).is_some()
                     && self.is_uniform(&call.receiver)
                     && self.are_uniform(&call.args)
             }
@@ -107,74 +240,21 @@ pub fn key(name: &Ident) -> String {
     name.unraw().to_string()
 }
 
-/// Functions that give all threads of a block the same, whatever their arguments.
-fn is_vote(path: &Path) -> bool {
-    const VOTES: [&str; 3] = ["sync_threads_and", "sync_threads_count", "sync_threads_or"];
-    path.segments.last().is_some_and(|last| VOTES.iter().any(|vote| last.ident == vote))
-}
-
-/// Functions that give all threads of a block the same, if their arguments are.
-fn is_uniform_function(path: &Path) -> bool {
-    const FUNCTIONS: [&str; 15] = [
-        "Some",
-        "block_dim",
-        "block_dim_x",
-        "block_dim_y",
-        "block_dim_z",
-        "block_idx",
-        "block_idx_x",
-        "block_idx_y",
-        "block_idx_z",
-        "grid_dim",
-        "grid_dim_x",
-        "grid_dim_y",
-        "grid_dim_z",
-        "size_of",
-        "warp_size",
-    ];
-    const NUMBERS: [&str; 14] = [
-        "f32", "f64", "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64",
-        "u128", "usize",
-    ];
+/// What a function gives that gives all threads of a block the same, if its arguments are.
+fn uniform_function(path: &Path, arguments: Vec<Kind>) -> Option<Kind> {
     let names: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
     match &names[..] {
-        [number, name] if NUMBERS.contains(&number.as_str()) => name == "from",
-        [.., name] => FUNCTIONS.contains(&name.as_str()),
-        [] => false,
+        [number, name] if name == "from" => {
+            // From another type it is a user's.
+            let is_known = arguments.iter().all(Kind::is_primitive);
+            Some(Kind::of_number(number)).filter(|kind| is_known && *kind != Kind::Unknown)
+        }
+        [.., name] => match name.as_str() {
+            "Some" => Some(Kind::Tuple(arguments)),
+            "block_dim" | "block_idx" | "grid_dim" => Some(Kind::Indices),
+            "size_of" => Some(Kind::Integer),
+            name => functions::INDICES.contains(&name).then_some(Kind::Integer),
+        },
+        [] => None,
     }
-}
-
-/// Methods of numbers, ranges and slices that change nothing and depend on nothing else.
-pub fn is_pure_method(call: &ExprMethodCall) -> bool {
-    const METHODS: [&str; 24] = [
-        "abs",
-        "abs_diff",
-        "clamp",
-        "clone",
-        "count_ones",
-        "div_ceil",
-        "enumerate",
-        "ilog2",
-        "is_empty",
-        "is_multiple_of",
-        "is_power_of_two",
-        "iter",
-        "leading_zeros",
-        "len",
-        "max",
-        "min",
-        "next_multiple_of",
-        "next_power_of_two",
-        "pow",
-        "rem_euclid",
-        "rev",
-        "skip",
-        "step_by",
-        "trailing_zeros",
-    ];
-    let name = call.method.to_string();
-    METHODS.contains(&name.as_str())
-        // Without a number it is that of `Option`, which leaves nothing behind.
-        || name == "take" && call.args.len() == 1
-        || ["wrapping_", "saturating_"].iter().any(|start| name.starts_with(start))
 }
