@@ -266,7 +266,7 @@ fn shared_arrays_are_aligned_and_apart() {
 fn absent_arrays(out: SliceMut<u64>) {
     #[cfg(any())]
     let absent = shared_array![Missing; 1];
-    #[cfg(all())]
+    #[cfg(not(any()))]
     let there = shared_array![u32; 1];
     #[cfg(any())]
     {
@@ -274,9 +274,9 @@ fn absent_arrays(out: SliceMut<u64>) {
             let absent = shared_array![Missing; 1];
         }
     }
-    #[cfg(all())]
+    #[cfg(not(any()))]
     {
-        #[cfg_attr(all(), doc = "Also without a `cfg`.", cfg(any()))]
+        #[cfg_attr(not(any()), doc = "Also without a `cfg`.", cfg(any()))]
         shared_array![Missing; 1];
         #[cfg_attr(any(), cfg(any()))]
         shared_array![u32; 2];
