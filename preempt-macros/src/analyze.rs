@@ -79,7 +79,7 @@ fn check_yields(uniformity: &Uniformity, errors: &mut Errors) {
             *point,
             "in a body with barriers all threads of a block have to come to a yield point together, and \
              that cannot be seen here; put it where only parameters, constants and block indices decide \
-             whether it is reached",
+             whether it is reached, and take numbers out of types of your own first (`let n: u32 = p.n;`)",
         ));
         errors.add(Error::new(*decides, "this may differ between threads"));
     }

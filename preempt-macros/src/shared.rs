@@ -1,7 +1,7 @@
 //! Arrays in shared memory: each `shared_array!` of a body becomes an address.
 //!
-//! The layout is made of constants outside of the body, for the host needs it. So each array carries the `#[cfg]`s
-//! around it along, and the body asserts that `T` and `N` mean there what they mean outside.
+//! The layout is made of constants outside of the body, because the host needs it. So each array keeps the `#[cfg]`s
+//! around it, and the body asserts that `T` and `N` mean there what they mean outside.
 
 use std::collections::HashSet;
 

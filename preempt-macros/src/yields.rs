@@ -178,7 +178,7 @@ impl Placer<'_> {
         let stops = match call {
             Some(call) => {
                 let function = &call.func;
-                // What the name stands for, only its type tells.
+                // By type: a name may stand for anything.
                 quote_spanned! {at=>
                     #krate::yields::functions(&#function, &#krate::thread::sync_threads)
                         .vote_after(#yields, || { #call; })
