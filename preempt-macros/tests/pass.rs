@@ -305,7 +305,7 @@ fn arrays_that_are_not_there_take_no_space() {
     let mut out = Buffer::new([9; 2]);
     let call = absent_arrays(&mut out);
     assert_eq!(call.kernel().shared_bytes, 4 + 8 + 16 + 12);
-    run(call);
+    run(call.grid(1));
     assert_eq!(out.to_vec(), [4 + 8, 4 + 8 + 16]);
 }
 
@@ -453,7 +453,7 @@ fn a_function_that_has_the_name_of_a_barrier_alone_is_called() {
     }
 
     let mut out = Buffer::new([0]);
-    assert_eq!(waits(kernel(&mut out)), ["", "vvvv"]);
+    assert_eq!(waits(kernel(&mut out).grid(1)), ["", "vvvv"]);
     assert_eq!(out.to_vec(), [111]);
 }
 
@@ -476,7 +476,7 @@ fn a_barrier_and_a_yield_point_are_one_barrier_whatever_the_barrier_is_called() 
         thread::sync_threads();
     }
 
-    assert_eq!(waits(kernel()), ["bbbbb", "vvvvb"]);
+    assert_eq!(waits(kernel().grid(1)), ["bbbbb", "vvvvb"]);
 }
 
 #[test]
@@ -495,7 +495,7 @@ fn functions_of_the_block_may_be_called_under_any_path() {
         }
     }
 
-    assert_eq!(waits(kernel()), ["bb", "vv"]);
+    assert_eq!(waits(kernel().grid(1)), ["bb", "vv"]);
 }
 
 #[preemptible(block = 1, idempotent)]
