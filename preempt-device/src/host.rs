@@ -22,7 +22,9 @@ pub use std::{assert_eq, assert_ne, print, println};
 
 pub use extents::{Dim3, Extent, Extents, Grid, HasGrid, IntoExtents, NoGrid};
 
-pub use crate::target::host_context::{Rendezvous, ThreadContext, WarpShuffle, with_thread};
+pub use crate::target::host_context::{
+    Operation, Rendezvous, ThreadContext, WarpShuffle, with_thread,
+};
 
 /// A kernel as its expansion describes it: one `static` for each `#[preemptible]` function.
 #[derive(Clone, Copy)]

@@ -122,27 +122,32 @@ pub fn sm_id() -> u32 {
 
 /// Waits until every thread of the block has called; what they wrote before is visible after.
 ///
-/// Every thread of the block must call the same one. Threads that disagree hang on the GPU; on
-/// the CPU device the launch fails with an error.
+/// Every thread of the block must call the same one, at the same place in the source. Threads that
+/// disagree hang on the GPU, or pair up with those at another one; on the CPU device the launch fails
+/// with an error that names the places.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads() {
     target::sync_threads()
 }
 
 /// [`sync_threads`], and the number of threads whose `predicate` is not 0.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads_count(predicate: u32) -> u32 {
     target::sync_threads_count(predicate)
 }
 
 /// [`sync_threads`], and 1 if every thread's `predicate` is not 0, else 0.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads_and(predicate: u32) -> u32 {
     target::sync_threads_and(predicate)
 }
 
 /// [`sync_threads`], and 1 if some thread's `predicate` is not 0, else 0.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads_or(predicate: u32) -> u32 {
     target::sync_threads_or(predicate)
 }

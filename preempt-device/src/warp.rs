@@ -1,8 +1,8 @@
 //! Shuffles and votes between the 32 threads of a warp; the names are `cuda_std`'s.
 //!
-//! All of them wait until every thread in `mask` has called the same one, so a thread in
-//! `mask` that returned or that waits elsewhere hangs the warp on the GPU; on the CPU device
-//! the launch fails with an error. Threads past the end of the block do not count.
+//! All of them wait until every thread in `mask` has called the same one, at the same place in the
+//! source, so a thread in `mask` that returned or that waits elsewhere hangs the warp on the GPU; on
+//! the CPU device the launch fails with an error. Threads past the end of the block do not count.
 
 use crate::target;
 
@@ -21,6 +21,7 @@ pub fn lane_id() -> u32 {
 ///
 /// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn sync_warp(mask: u32) {
     target::sync_warp(mask)
 }
@@ -77,6 +78,7 @@ macro_rules! shuffles {
             /// The calling thread is in `mask`, every thread in `mask` calls with the same mask
             /// and width, and the source lane is in `mask`.
             #[inline(always)]
+            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
             pub unsafe fn $name<T: WarpShuffleValue>(
                 mask: u32,
                 value: T,
@@ -85,8 +87,10 @@ macro_rules! shuffles {
             ) -> (T, bool) {
                 let (low, high) = value.split();
                 let (low, inside) = target::$name(mask, low, $lane, width);
-                let high = high.map(|high| target::$name(mask, high, $lane, width).0);
-                (T::join(low, high), inside)
+                // In a closure, this call would be the closure's and not the caller's.
+                let Some(high) = high else { return (T::join(low, None), inside) };
+                let (high, _) = target::$name(mask, high, $lane, width);
+                (T::join(low, Some(high)), inside)
             }
         )*
     };
@@ -108,6 +112,7 @@ shuffles! {
 ///
 /// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
     // SAFETY: the caller's promise.
     unsafe { warp_vote_ballot(mask, !predicate) == 0 }
@@ -119,6 +124,7 @@ pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
 ///
 /// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
     // SAFETY: the caller's promise.
     unsafe { warp_vote_ballot(mask, predicate) != 0 }
@@ -130,6 +136,7 @@ pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
 ///
 /// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
     target::warp_vote_ballot(mask, predicate)
 }

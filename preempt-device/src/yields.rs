@@ -137,6 +137,7 @@ impl Yields {
     /// has more than one: threads that disagree then hang, and cannot meet others at a barrier of the body
     /// or of the worker loop.
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote(&mut self) -> bool {
         // The same for all threads of the block.
         if self.droppable {
@@ -147,6 +148,7 @@ impl Yields {
 
     /// Whether one thread of the block finds that all have to return.
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn look_together(&mut self) -> bool {
         let mut is_taken = false;
         // All that there is to do in one branch: every other warp goes past it.
@@ -160,6 +162,7 @@ impl Yields {
     /// [`vote`](Yields::vote) after the barrier of the body that `wait` is. The vote is one, too, so where there is
     /// one the other is left out.
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn vote_or_wait(&mut self, wait: impl FnOnce()) -> bool {
         if self.is_off {
             wait();
@@ -204,6 +207,7 @@ impl<F> Functions<F, F> {
     /// A yield point behind a call of the first function, where the second one is `sync_threads`: the two are one
     /// barrier. For other functions, this means that of [`Different`].
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote_after(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
         yields.vote_or_wait(call)
     }
@@ -238,6 +242,7 @@ pub struct Different;
 impl Different {
     /// A yield point behind a call that is no barrier, or not known to be one.
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote_after(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
         call();
         yields.vote()

@@ -1,6 +1,7 @@
 //! The emulated GPU thread that is current on a host thread, and the primitives in terms of it.
 
 use std::cell::Cell;
+use std::panic::Location;
 use std::ptr;
 
 use crate::host::Dim3;
@@ -28,10 +29,19 @@ pub struct ThreadContext {
 }
 
 /// Where a thread of an emulated block waits for others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rendezvous {
+    /// What it waits in.
+    pub operation: Operation,
+    /// The call in the kernel's source. Threads that meet come from the same one.
+    pub site: &'static Location<'static>,
+}
+
+/// What a thread waits in.
 ///
 /// The emulator resumes it with the answer described at each variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rendezvous {
+pub enum Operation {
     /// A barrier of the whole block; the answer is the number of threads with a true predicate.
     Barrier {
         /// This thread's predicate.
@@ -100,11 +110,12 @@ fn current() -> ThreadContext {
 
 /// The primitives under the names that the GPU target has too.
 pub(crate) mod primitives {
+    use std::panic::Location;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
     use std::time::{Duration, Instant};
 
-    use super::{Rendezvous, WarpShuffle, current};
+    use super::{Operation, Rendezvous, WarpShuffle, current};
     use crate::yields::Yields;
 
     macro_rules! registers {
@@ -143,36 +154,50 @@ pub(crate) mod primitives {
         current().block_dim.count() as u32
     }
 
+    /// Waits in an operation that the kernel calls where this is called.
+    #[track_caller]
+    fn wait(operation: Operation) -> u64 {
+        (current().wait)(Rendezvous { operation, site: Location::caller() })
+    }
+
+    #[track_caller]
     pub(crate) fn sync_threads() {
-        (current().wait)(Rendezvous::Barrier { predicate: false });
+        wait(Operation::Barrier { predicate: false });
     }
 
+    #[track_caller]
     pub(crate) fn yield_vote(taken: bool) -> bool {
-        (current().wait)(Rendezvous::YieldVote { taken }) != 0
+        wait(Operation::YieldVote { taken }) != 0
     }
 
+    #[track_caller]
     pub(crate) fn sync_threads_count(predicate: u32) -> u32 {
-        (current().wait)(Rendezvous::Barrier { predicate: predicate != 0 }) as u32
+        wait(Operation::Barrier { predicate: predicate != 0 }) as u32
     }
 
+    #[track_caller]
     pub(crate) fn sync_threads_and(predicate: u32) -> u32 {
         u32::from(sync_threads_count(predicate) == threads())
     }
 
+    #[track_caller]
     pub(crate) fn sync_threads_or(predicate: u32) -> u32 {
         u32::from(sync_threads_count(predicate) != 0)
     }
 
+    #[track_caller]
     pub(crate) fn sync_warp(mask: u32) {
         warp_vote_ballot(mask, false);
     }
 
+    #[track_caller]
     pub(crate) fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
-        (current().wait)(Rendezvous::WarpBallot { mask, predicate }) as u32
+        wait(Operation::WarpBallot { mask, predicate }) as u32
     }
 
     /// `source` gets this lane and the first lane of its group, and says which lane is asked
     /// for, if it lies where the instruction allows (PTX ISA, `shfl.sync`).
+    #[track_caller]
     fn shuffle(
         mask: u32,
         value: u32,
@@ -188,27 +213,31 @@ pub(crate) mod primitives {
         let inside = source.is_some();
         let source = source.unwrap_or(lane);
         let shuffle = WarpShuffle { mask, value, source };
-        ((current().wait)(Rendezvous::WarpShuffle(shuffle)) as u32, inside)
+        (wait(Operation::WarpShuffle(shuffle)) as u32, inside)
     }
 
+    #[track_caller]
     pub(crate) fn warp_shuffle_down(mask: u32, value: u32, delta: u32, width: u32) -> (u32, bool) {
         shuffle(mask, value, width, |lane, group| {
             lane.checked_add(delta).filter(|&source| source < group + width)
         })
     }
 
+    #[track_caller]
     pub(crate) fn warp_shuffle_up(mask: u32, value: u32, delta: u32, width: u32) -> (u32, bool) {
         shuffle(mask, value, width, |lane, group| {
             lane.checked_sub(delta).filter(|&source| source >= group)
         })
     }
 
+    #[track_caller]
     pub(crate) fn warp_shuffle_xor(mask: u32, value: u32, xor: u32, width: u32) -> (u32, bool) {
         shuffle(mask, value, width, |lane, group| {
             Some(lane ^ xor).filter(|&source| source < group + width)
         })
     }
 
+    #[track_caller]
     pub(crate) fn warp_shuffle_idx(mask: u32, value: u32, index: u32, width: u32) -> (u32, bool) {
         shuffle(mask, value, width, |_, group| Some(group + index % width))
     }

@@ -62,6 +62,7 @@ macro_rules! assert_error {
     };
 }
 
+mod threads;
 mod users_code;
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) struct NativeGrid {
     blocks: AtomicU32,
 }
 
-// SAFETY: the post is an atomic that all threads share, and is never freed.
+// SAFETY: the post is an atomic that all threads share, and outlives the blocks.
 unsafe impl Send for NativeGrid {}
 // SAFETY: as above.
 unsafe impl Sync for NativeGrid {}
@@ -158,9 +158,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
         let [x, y, z] = run.extents();
         let row = self.index / x;
         let task = Task {
-            kernel: grid.kernel,
-            args: &grid.args,
-            block_dim: grid.block,
+            grid,
             grid_dim: Dim3::new(x, y, z),
             block: Dim3::new(self.index % x, row % y, row / y),
             sm: *sm,
@@ -198,7 +196,7 @@ impl NativeGrid {
         // Acquire and release: the last block takes over what the others wrote, for whoever reads the post.
         if self.blocks.fetch_sub(1, Ordering::AcqRel) == 1 {
             let word = Post::word(ticket, Posted { done: tasks, amortize: 0 });
-            // SAFETY: posts are never freed.
+            // SAFETY: the block's thread holds the device's words while the block runs.
             unsafe { &*post }.0.store(word, Ordering::Release);
         }
     }
@@ -229,7 +227,7 @@ impl Resident {
                 let (sm, number) = (self.sm, self.number);
                 let mut block =
                     CpuBlock { sm, number, start: Instant::now(), notes: Notes::default() };
-                // SAFETY: what a cohort points to is never freed, and this block runs once.
+                // SAFETY: the block's thread holds what a cohort points to while the block runs, which it does once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
             }
             Run::Native(grid) => grid.work(tasks),

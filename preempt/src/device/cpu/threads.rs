@@ -6,14 +6,17 @@
 
 use std::cell::Cell;
 use std::fmt::Write;
-use std::ptr;
+use std::panic::{Location, resume_unwind};
+use std::sync::Arc;
+use std::{mem, ptr};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use preempt_device::abi::Cohort;
-use preempt_device::host::{Args, Dim3, Kernel, Rendezvous, ThreadContext, with_thread};
+use preempt_device::host::{Args, Dim3, Operation, Rendezvous, ThreadContext, with_thread};
 use preempt_device::yields::Yields;
 
+use crate::device::Grid;
 use crate::error::caught;
 
 /// Bytes of each coroutine stack; pages that are not touched take no memory. A GPU gives a thread
@@ -26,11 +29,15 @@ const WARP: usize = 32;
 /// What shared memory holds when a task starts: a value that nobody takes for a result.
 const POISON: u128 = 0xAAAA_AAAA_AAAA_AAAA_AAAA_AAAA_AAAA_AAAA;
 
+/// How often a thread that is given up is unwound, if its kernel catches that and waits again.
+const UNWINDS: u32 = 16;
+
+/// How many places a message names.
+const PLACES: usize = 4;
+
 /// One block-task.
 pub(super) struct Task<'a> {
-    pub kernel: &'static Kernel,
-    pub args: &'a Args,
-    pub block_dim: Dim3,
+    pub grid: &'a Arc<Grid>,
     pub grid_dim: Dim3,
     pub block: Dim3,
     pub sm: u32,
@@ -38,9 +45,10 @@ pub(super) struct Task<'a> {
     pub droppable: Option<&'a Cohort>,
 }
 
-/// What one emulated thread runs: until it waits, or has ended, perhaps by a panic. In the end it
-/// says whether it dropped its task.
-type Thread = Coroutine<u64, Rendezvous, Result<bool, String>, DefaultStack>;
+/// What one emulated thread runs: until it waits, or has ended, perhaps by a panic. It goes on with what
+/// the others made of the rendezvous, or with nothing if it is given up. In the end it says whether it
+/// dropped its task.
+type Thread = Coroutine<Option<u64>, Rendezvous, Result<bool, String>, DefaultStack>;
 
 /// Where an emulated thread is.
 enum Place {
@@ -60,16 +68,29 @@ pub(super) struct Emulator {
 
 thread_local! {
     /// How the emulated thread that runs now is suspended.
-    static YIELDER: Cell<*const Yielder<u64, Rendezvous>> = const { Cell::new(ptr::null()) };
+    static YIELDER: Cell<*const Yielder<Option<u64>, Rendezvous>> =
+        const { Cell::new(ptr::null()) };
+    /// Whether a thread of the task did not wait, because it unwinds.
+    static SKIPPED: Cell<bool> = const { Cell::new(false) };
 }
+
+/// What unwinds a thread that is given up.
+struct GivenUp;
 
 /// Suspends the emulated thread that runs now.
 fn wait(rendezvous: Rendezvous) -> u64 {
+    // A destructor waits while its thread unwinds: the launch fails. It cannot be suspended, because panics are
+    // counted for the host thread: until it goes on, every emulated thread would be taken for an unwinding one.
+    if std::thread::panicking() {
+        SKIPPED.set(true);
+        return 0;
+    }
     let yielder = YIELDER.get();
-    // SAFETY: set by the coroutine that runs now, which owns it, when it started or went on.
+    // SAFETY: set by the coroutine that runs now, which owns it, when it started or went on. Nothing unwinds
+    // out of `suspend`, because suspended coroutines are resumed or forgotten, and never dropped.
     let answer = unsafe { (*yielder).suspend(rendezvous) };
     YIELDER.set(yielder);
-    answer
+    answer.unwrap_or_else(|| resume_unwind(Box::new(GivenUp)))
 }
 
 impl Emulator {
@@ -86,32 +107,58 @@ impl Emulator {
     pub unsafe fn run(&mut self, task: &Task<'_>) -> Result<bool, String> {
         self.dropped = false;
         self.shared.clear();
-        self.shared.resize((task.kernel.shared_bytes as usize).div_ceil(16), POISON);
+        self.shared.resize((task.grid.kernel.shared_bytes as usize).div_ceil(16), POISON);
+        SKIPPED.set(false);
         let result = self.start_all(task).and_then(|()| self.run_to_end(task));
-        // After an error, threads may still wait. Dropping a coroutine unwinds it, and destructors
-        // may ask where they are.
+        let result = result.and_then(|()| match SKIPPED.get() {
+            true => Err("a thread waits for others in a destructor while it unwinds, and catches the panic; \
+                         let it end by the panic, or do not wait there"
+                .into()),
+            false => Ok(()),
+        });
+        self.give_up(task);
+        result.map(|()| self.dropped)
+    }
+
+    /// Unwinds the threads that wait after an error. Destructors may ask where they are.
+    fn give_up(&mut self, task: &Task<'_>) {
+        let mut left = Vec::new();
         for index in 0..self.places.len() {
-            let place = std::mem::replace(&mut self.places[index], Place::Ended);
-            if let Place::Waiting(thread, _) = place {
-                // SAFETY: the thread is unwound to its end.
-                unsafe { with_thread(&self.context(task, index), || drop(thread)) };
+            let place = mem::replace(&mut self.places[index], Place::Ended);
+            let Place::Waiting(mut thread, _) = place else { continue };
+            let context = self.context(task, index);
+            for _ in 0..UNWINDS {
+                // SAFETY: the coroutine ends or is suspended before this returns.
+                let result = unsafe { with_thread(&context, || thread.resume(None)) };
+                if let CoroutineResult::Return(_) = result {
+                    break;
+                }
+            }
+            if thread.done() {
+                self.stacks.push(thread.into_stack());
+            } else {
+                left.push(thread);
             }
         }
         self.places.clear();
-        result.map(|()| self.dropped)
+        if !left.is_empty() {
+            // They catch what unwinds them and wait again, perhaps for ever. So they stay where they are, and
+            // with them all that they may have lent to others: stacks, arguments and shared memory.
+            mem::forget((left, task.grid.clone(), mem::take(&mut self.shared)));
+        }
     }
 
     /// Where thread `index` of a task is.
     fn context(&mut self, task: &Task<'_>, index: usize) -> ThreadContext {
         ThreadContext {
-            thread: position(index, task.block_dim),
+            thread: position(index, task.grid.block),
             block: task.block,
-            block_dim: task.block_dim,
+            block_dim: task.grid.block,
             grid_dim: task.grid_dim,
             sm: task.sm,
             shared: self.shared.as_mut_ptr().cast(),
             yields: task.droppable.map_or(Yields::OFF, |cohort| {
-                // SAFETY: lanes are never freed.
+                // SAFETY: the block's thread holds the device's lanes while the block runs.
                 unsafe { Yields::new(cohort, true) }
             }),
             wait,
@@ -119,16 +166,16 @@ impl Emulator {
     }
 
     fn start_all(&mut self, task: &Task<'_>) -> Result<(), String> {
-        for index in 0..task.block_dim.count() as usize {
+        for index in 0..task.grid.block.count() as usize {
             let stack = match self.stacks.pop() {
                 Some(stack) => stack,
                 None => DefaultStack::new(STACK_BYTES)
                     .map_err(|error| format!("no memory for a thread's stack: {error}"))?,
             };
-            let kernel = task.kernel;
-            let args: *const Args = task.args;
-            // SAFETY: the coroutine is run to its end or dropped before `run` returns, and so
-            // before the arguments go.
+            let kernel = task.grid.kernel;
+            let args: *const Args = &task.grid.args;
+            // SAFETY: the coroutine is run to its end before `run` returns, and so before the arguments go;
+            // or else it is forgotten, and the arguments with it.
             let thread = unsafe {
                 Thread::with_stack_unchecked(stack, move |yielder, _| {
                     YIELDER.set(yielder);
@@ -151,7 +198,7 @@ impl Emulator {
     ) -> Result<Place, String> {
         let context = self.context(task, index);
         // SAFETY: the coroutine ends or is suspended before this returns.
-        match unsafe { with_thread(&context, || thread.resume(answer)) } {
+        match unsafe { with_thread(&context, || thread.resume(Some(answer))) } {
             CoroutineResult::Yield(rendezvous) => Ok(Place::Waiting(thread, rendezvous)),
             CoroutineResult::Return(result) => {
                 self.stacks.push(thread.into_stack());
@@ -174,12 +221,12 @@ impl Emulator {
             if self.places.iter().all(|place| matches!(place, Place::Ended)) {
                 return Ok(());
             }
-            progress |= self.meet(task, |rendezvous| match rendezvous {
-                Rendezvous::Barrier { predicate } => Some(*predicate),
+            progress |= self.meet(task, |operation| match operation {
+                Operation::Barrier { predicate } => Some(*predicate),
                 _ => None,
             })?;
-            progress |= self.meet(task, |rendezvous| match rendezvous {
-                Rendezvous::YieldVote { taken } => Some(*taken),
+            progress |= self.meet(task, |operation| match operation {
+                Operation::YieldVote { taken } => Some(*taken),
                 _ => None,
             })?;
             if !progress {
@@ -188,18 +235,24 @@ impl Emulator {
         }
     }
 
-    /// Lets all threads go on, if all wait where `predicate` gives one, with the number of those that
-    /// are true.
+    /// Lets all threads go on, if all wait at one place where `predicate` gives one, with the number of
+    /// those that are true.
     fn meet(
         &mut self,
         task: &Task<'_>,
-        predicate: impl Fn(&Rendezvous) -> Option<bool>,
+        predicate: impl Fn(&Operation) -> Option<bool>,
     ) -> Result<bool, String> {
         let mut count = 0;
+        let mut first = None;
+        let mut is_one_place = true;
         for place in &self.places {
-            let Place::Waiting(_, rendezvous) = place else { return Ok(false) };
-            let Some(predicate) = predicate(rendezvous) else { return Ok(false) };
+            let Place::Waiting(_, Rendezvous { operation, site }) = place else { return Ok(false) };
+            let Some(predicate) = predicate(operation) else { return Ok(false) };
             count += u64::from(predicate);
+            is_one_place &= is_same(site, first.get_or_insert(*site));
+        }
+        if !is_one_place {
+            return Err(self.disagreement(task));
         }
         for index in 0..self.places.len() {
             self.go_on(task, index, count)?;
@@ -212,7 +265,8 @@ impl Emulator {
         let lanes = WARP.min(self.places.len() - first);
         let mut progress = false;
         for lane in 0..lanes {
-            let Some((mask, votes)) = self.warp_operation(first + lane) else { continue };
+            let Some(operation) = self.warp_operation(first + lane) else { continue };
+            let mask = operation.mask;
             let members = (0..lanes).filter(|lane| mask >> lane & 1 == 1);
             // Lanes that are named but do not exist do not count.
             if mask >> lane & 1 == 0 {
@@ -221,22 +275,29 @@ impl Emulator {
                     first + lane
                 ));
             }
-            let here = |lane: usize| self.warp_operation(first + lane) == Some((mask, votes));
-            if !members.clone().all(here) {
+            let mut are_here = true;
+            for lane in members.clone() {
+                match self.warp_operation(first + lane) {
+                    Some(other) if operation.is_same(&other) => {}
+                    // Each waits for the other one.
+                    Some(other) if other.mask == mask => return Err(self.disagreement(task)),
+                    _ => are_here = false,
+                }
+            }
+            if !are_here {
                 continue;
             }
             let mut answers = [0; WARP];
             let mut ballot = 0;
             for lane in members.clone() {
-                if let Place::Waiting(_, Rendezvous::WarpBallot { predicate, .. }) =
-                    &self.places[first + lane]
+                if let Some(Operation::WarpBallot { predicate, .. }) = self.operation(first + lane)
                 {
                     ballot |= u64::from(*predicate) << lane;
                 }
             }
             for lane in members.clone() {
-                answers[lane] = match &self.places[first + lane] {
-                    Place::Waiting(_, Rendezvous::WarpShuffle(shuffle)) => {
+                answers[lane] = match self.operation(first + lane) {
+                    Some(Operation::WarpShuffle(shuffle)) => {
                         self.offered(first, shuffle.source, mask)?
                     }
                     _ => ballot,
@@ -252,10 +313,8 @@ impl Emulator {
 
     /// What lane `source` offers in a shuffle.
     fn offered(&self, first: usize, source: u32, mask: u32) -> Result<u64, String> {
-        match self.places.get(first + source as usize) {
-            Some(Place::Waiting(_, Rendezvous::WarpShuffle(shuffle)))
-                if source < 32 && mask >> source & 1 == 1 =>
-            {
+        match self.operation(first + source as usize) {
+            Some(Operation::WarpShuffle(shuffle)) if source < 32 && mask >> source & 1 == 1 => {
                 Ok(shuffle.value.into())
             }
             _ => Err(format!(
@@ -265,36 +324,53 @@ impl Emulator {
         }
     }
 
-    /// The mask of the warp operation that a thread waits in, and whether that is a vote.
-    fn warp_operation(&self, index: usize) -> Option<(u32, bool)> {
-        match &self.places[index] {
-            Place::Waiting(_, Rendezvous::WarpBallot { mask, .. }) => Some((*mask, true)),
-            Place::Waiting(_, Rendezvous::WarpShuffle(shuffle)) => Some((shuffle.mask, false)),
-            _ => None,
+    /// What a thread waits in, if it does.
+    fn operation(&self, index: usize) -> Option<&Operation> {
+        match self.places.get(index)? {
+            Place::Waiting(_, rendezvous) => Some(&rendezvous.operation),
+            Place::Ended => None,
+        }
+    }
+
+    /// The warp operation that a thread waits in.
+    fn warp_operation(&self, index: usize) -> Option<WarpOperation> {
+        let Place::Waiting(_, Rendezvous { operation, site }) = &self.places[index] else {
+            return None;
+        };
+        match operation {
+            Operation::WarpBallot { mask, .. } => {
+                Some(WarpOperation { mask: *mask, votes: true, site })
+            }
+            Operation::WarpShuffle(shuffle) => {
+                Some(WarpOperation { mask: shuffle.mask, votes: false, site })
+            }
+            Operation::Barrier { .. } | Operation::YieldVote { .. } => None,
         }
     }
 
     fn go_on(&mut self, task: &Task<'_>, index: usize, answer: u64) -> Result<(), String> {
-        if let Place::Waiting(thread, _) = std::mem::replace(&mut self.places[index], Place::Ended)
-        {
+        if let Place::Waiting(thread, _) = mem::replace(&mut self.places[index], Place::Ended) {
             self.places[index] = self.resume(task, index, thread, answer)?;
         }
         Ok(())
     }
 
-    /// Says who waits for whom.
+    /// Says who waits for whom, and where.
     fn disagreement(&self, task: &Task<'_>) -> String {
         let mut waiting = [0usize; 3];
-        let mut example = None;
+        // The first thread at each place.
+        let mut places: Vec<(usize, &'static Location<'static>)> = Vec::new();
         for (index, place) in self.places.iter().enumerate() {
-            if let Place::Waiting(_, rendezvous) = place {
-                let kind = match rendezvous {
-                    Rendezvous::Barrier { .. } => 0,
-                    Rendezvous::YieldVote { .. } => 1,
-                    Rendezvous::WarpBallot { .. } | Rendezvous::WarpShuffle(_) => 2,
+            if let Place::Waiting(_, Rendezvous { operation, site }) = place {
+                let kind = match operation {
+                    Operation::Barrier { .. } => 0,
+                    Operation::YieldVote { .. } => 1,
+                    Operation::WarpBallot { .. } | Operation::WarpShuffle(_) => 2,
                 };
                 waiting[kind] += 1;
-                example.get_or_insert(index);
+                if places.len() < PLACES && !places.iter().any(|(_, other)| is_same(site, other)) {
+                    places.push((index, site));
+                }
             }
         }
         let [at_barrier, at_yield, in_warp] = waiting;
@@ -304,15 +380,35 @@ impl Emulator {
         if at_yield > 0 {
             let _ = write!(message, "{at_yield} at a yield point, ");
         }
-        let _ = write!(message, "{in_warp} in a warp operation, {ended} have returned");
-        if let Some(index) = example {
-            let Dim3 { x, y, z } = position(index, task.block_dim);
-            let _ = write!(message, "; the first that waits is ({x}, {y}, {z})");
+        let _ = write!(message, "{in_warp} in a warp operation, {ended} have returned; ");
+        for (index, site) in places {
+            let Dim3 { x, y, z } = position(index, task.grid.block);
+            let _ = write!(message, "thread ({x}, {y}, {z}) waits at {site}; ");
         }
-        message += "; every thread has to reach each barrier, and every lane in its mask each warp \
-                    operation (on a GPU this hangs)";
+        message += "every thread has to reach each barrier, and every lane in its mask each warp \
+                    operation, at the same place in the source (on a GPU this hangs or gives wrong results)";
         message
     }
+}
+
+/// A warp operation that a thread waits in.
+#[derive(Clone, Copy)]
+struct WarpOperation {
+    mask: u32,
+    votes: bool,
+    site: &'static Location<'static>,
+}
+
+impl WarpOperation {
+    /// Whether threads in them meet.
+    fn is_same(&self, other: &WarpOperation) -> bool {
+        (self.mask, self.votes) == (other.mask, other.votes) && is_same(self.site, other.site)
+    }
+}
+
+/// Whether that is one place. Most often it is one address, too.
+fn is_same(a: &'static Location<'static>, b: &'static Location<'static>) -> bool {
+    ptr::eq(a, b) || a == b
 }
 
 /// A thread's index from its number: x runs fastest.
