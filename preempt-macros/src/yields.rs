@@ -1,6 +1,6 @@
 //! Yield points: each `yield_point!` of a body becomes a test and a `return`.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
@@ -187,6 +187,7 @@ impl Placer<'_> {
             None if self.votes => quote_spanned!(at=> #krate::yields::Yields::vote(#yields)),
             None => quote_spanned!(at=> #krate::yields::Yields::poll(#yields)),
         };
+        let stops = called_at(span, stops);
         Some(quote_spanned! {at=>
             #(#attrs)*
             if #stops {
@@ -200,6 +201,17 @@ impl Placer<'_> {
         visit(self);
         self.inner_functions -= 1;
     }
+}
+
+/// A call as if it stood in the user's code at `span`. [`Location::caller`](std::panic::Location::caller) says for a
+/// call of the expansion where the attribute is, which is the same for all yield points.
+fn called_at(span: Span, call: TokenStream) -> TokenStream {
+    let at = |mut token: TokenTree| {
+        // Of a group the delimiters only: arguments keep their hygiene.
+        token.set_span(span);
+        token
+    };
+    call.into_iter().map(at).collect()
 }
 
 /// The call that a statement is, if it may be a barrier and is nothing else.
