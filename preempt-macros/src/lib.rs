@@ -168,7 +168,11 @@ mod yields;
 /// | --- | --- |
 /// | `x += 1` on global memory | read one buffer and write another |
 /// | an atomic that counts or appends | each thread's result to its own element, and another kernel that sums them |
-/// | `x = f(x)` in place, after a yield point | all reads, the yield points, and then all writes |
+/// | `x = f(x)` in place | read one buffer and write another; or, in a body with barriers, write `x` only behind the last yield point that the block comes to |
+///
+/// With barriers in the body, a yield point stops all threads of a block or none (below), so behind the last one no
+/// thread runs again. Without barriers each thread stops by itself, and no place is late enough to write in place: a
+/// thread at its end has overwritten `x` when another one drops the block-task, and then reads what it wrote.
 ///
 /// The compiler cannot check this. A wrong promise gives wrong results, as a race does, and only
 /// when the kernel is preempted.

@@ -1,0 +1,263 @@
+//! The table of `#[preemptible]`'s documentation that says what keeps the promise of `idempotent`: each row, while
+//! block-tasks are dropped at random.
+
+use preempt::policy::StaticPriority;
+use preempt::{Buffer, Call, Device, Scheduler, Stream};
+use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
+use preempt_device::prelude::*;
+use preempt_test_kernels as kernels;
+
+const TASKS: u32 = 16;
+const THREADS: u32 = 32;
+
+/// How many block-tasks have to be dropped before it counts that nothing was wrong.
+const DROPS: u32 = 100;
+
+/// Yield points of a thread, and of a block that decides together, which takes longer.
+const ROUNDS: u32 = 300;
+const VOTES: u32 = 20;
+
+/// Notes that a block-task was started, which is no result.
+fn start(starts: SliceMut<u32>) {
+    if thread::thread_idx_x() == 0 {
+        // SAFETY: an element for each block-task.
+        let starts = unsafe { AtomicU32::from_ptr(starts.as_mut_ptr().add(task())) };
+        starts.fetch_add(1, Relaxed);
+    }
+}
+
+fn task() -> usize {
+    thread::block_idx_x() as usize
+}
+
+fn step(x: u32) -> u32 {
+    x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
+}
+
+/// What so many steps make of element `i`, which holds its number.
+fn end(i: u32, steps: u32) -> u32 {
+    (0..steps).fold(i, |x, _| step(x))
+}
+
+#[preemptible(block = THREADS, idempotent)]
+fn adds_in_place(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32>) {
+    start(starts);
+    let i = thread::index_1d() as usize;
+    // SAFETY: each thread has its own element.
+    unsafe { x.write(i, x.read(i) + 1) };
+    for _ in 0..rounds {
+        yield_point!();
+    }
+}
+
+#[preemptible(block = THREADS, idempotent)]
+fn adds_elsewhere(starts: SliceMut<u32>, rounds: u32, x: &[u32], y: SliceMut<u32>) {
+    start(starts);
+    let i = thread::index_1d() as usize;
+    // SAFETY: each thread has its own element.
+    unsafe { y.write(i, x[i] + 1) };
+    for _ in 0..rounds {
+        yield_point!();
+    }
+}
+
+#[preemptible(block = THREADS, idempotent)]
+fn counts(starts: SliceMut<u32>, rounds: u32, total: SliceMut<u32>) {
+    start(starts);
+    // SAFETY: one element, which all threads access atomically.
+    unsafe { AtomicU32::from_ptr(total.as_mut_ptr()) }.fetch_add(1, Relaxed);
+    for _ in 0..rounds {
+        yield_point!();
+    }
+}
+
+#[preemptible(block = THREADS, idempotent)]
+fn notes(starts: SliceMut<u32>, rounds: u32, parts: SliceMut<u32>) {
+    start(starts);
+    // SAFETY: each thread has its own element.
+    unsafe { parts.write(thread::index_1d() as usize, 1) };
+    for _ in 0..rounds {
+        yield_point!();
+    }
+}
+
+#[preemptible(block = 1)]
+fn sums(parts: &[u32], total: SliceMut<u32>) {
+    // SAFETY: one thread.
+    unsafe { total.write(0, parts.iter().sum()) };
+}
+
+#[preemptible(block = THREADS, idempotent)]
+fn changes_in_place(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32>) {
+    start(starts);
+    let i = thread::index_1d() as usize;
+    // SAFETY: each thread has its own element.
+    let mut value = unsafe { x.read(i) };
+    for _ in 0..rounds {
+        yield_point!();
+        value = step(value);
+    }
+    // SAFETY: as above.
+    unsafe { x.write(i, value) };
+}
+
+#[preemptible(block = THREADS, idempotent)]
+fn changes_elsewhere(starts: SliceMut<u32>, rounds: u32, x: &[u32], y: SliceMut<u32>) {
+    start(starts);
+    let i = thread::index_1d() as usize;
+    let mut value = x[i];
+    for _ in 0..rounds {
+        yield_point!();
+        value = step(value);
+    }
+    // SAFETY: each thread has its own element.
+    unsafe { y.write(i, value) };
+}
+
+/// Each element becomes what the steps make of its neighbour's. No thread writes before the block's last yield
+/// point, at which all have read.
+#[preemptible(block = THREADS, idempotent)]
+fn changes_in_place_together(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32>) {
+    start(starts);
+    let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x());
+    let neighbour = i - t as usize + ((t + 1) % THREADS) as usize;
+    // SAFETY: nobody writes the block's elements before the last barrier.
+    let mut value = unsafe { x.read(neighbour) };
+    for _ in 0..rounds {
+        thread::sync_threads();
+        yield_point!();
+        value = step(value);
+    }
+    // SAFETY: each thread has its own element, and all have read.
+    unsafe { x.write(i, value) };
+}
+
+/// The same, but with yield points after the writes.
+#[preemptible(block = THREADS, idempotent)]
+fn changes_in_place_too_soon(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32>) {
+    start(starts);
+    let i = thread::index_1d() as usize;
+    for _ in 0..rounds {
+        thread::sync_threads();
+        yield_point!();
+        // SAFETY: each thread has its own element.
+        unsafe { x.write(i, step(x.read(i))) };
+    }
+}
+
+/// A device whose SMs are all taken from a launch again and again.
+struct Storm {
+    scheduler: Scheduler,
+    stream: Stream,
+    urgent: Stream,
+}
+
+impl Storm {
+    fn new() -> Storm {
+        let device = Device::cpu(2, 1).expect("a device");
+        let builder = Scheduler::builder().device(device).policy(StaticPriority::whole_device());
+        let scheduler = builder.build().expect("a scheduler");
+        let (stream, urgent) = (scheduler.stream(0), scheduler.stream(1));
+        Storm { scheduler, stream, urgent }
+    }
+
+    fn zeroed(&self, len: u32) -> Buffer<u32> {
+        self.scheduler.zeroed(len as usize).expect("memory")
+    }
+
+    /// Elements that hold their numbers.
+    fn numbers(&self) -> Buffer<u32> {
+        self.scheduler.buffer(&(0..TASKS * THREADS).collect::<Vec<_>>()).expect("memory")
+    }
+
+    /// Launches a kernel, and small ones that are more urgent until it is done.
+    fn run(&self, call: Call) {
+        let (mut ticks, mut writes) = (self.zeroed(1), self.zeroed(1));
+        let launch = self.stream.launch(call.grid(TASKS).amortize(1)).expect("accepted");
+        while !launch.is_done() {
+            let call = kernels::count_1d(&mut ticks, &mut writes).grid(1).block(1);
+            self.urgent.launch(call).expect("accepted").wait().expect("it runs");
+        }
+        launch.wait().expect("it runs");
+    }
+
+    fn found(&self, buffer: &Buffer<u32>) -> Vec<u32> {
+        self.stream.download(buffer).and_then(|copy| copy.wait()).expect("copied")
+    }
+}
+
+/// In how many launches something was wrong, of as many as it takes until enough block-tasks were dropped.
+/// `launch` has room for how often each was started, and says what it found and what should be there.
+fn mistakes(launch: impl Fn(&Storm, &mut Buffer<u32>) -> (Vec<u32>, Vec<u32>)) -> u32 {
+    let storm = Storm::new();
+    let (mut dropped, mut mistakes) = (0, 0);
+    while dropped < DROPS {
+        let mut starts = storm.zeroed(TASKS);
+        let (found, expected) = launch(&storm, &mut starts);
+        mistakes += u32::from(found != expected);
+        dropped += storm.found(&starts).iter().map(|starts| starts - 1).sum::<u32>();
+    }
+    mistakes
+}
+
+/// What a kernel leaves in a buffer, and what it should.
+fn in_place(
+    kernel: fn(&mut Buffer<u32>, &mut Buffer<u32>) -> Call,
+    expected: fn(u32) -> u32,
+) -> u32 {
+    mistakes(|storm, starts| {
+        let mut x = storm.numbers();
+        storm.run(kernel(starts, &mut x));
+        (storm.found(&x), (0..TASKS * THREADS).map(expected).collect())
+    })
+}
+
+/// What a kernel makes of one buffer in another one, and what it should.
+fn elsewhere(
+    kernel: fn(&mut Buffer<u32>, &Buffer<u32>, &mut Buffer<u32>) -> Call,
+    expected: fn(u32) -> u32,
+) -> u32 {
+    mistakes(|storm, starts| {
+        let (x, mut y) = (storm.numbers(), storm.zeroed(TASKS * THREADS));
+        storm.run(kernel(starts, &x, &mut y));
+        (storm.found(&y), (0..TASKS * THREADS).map(expected).collect())
+    })
+}
+
+#[test]
+fn additions_go_to_another_buffer() {
+    assert_eq!(elsewhere(|s, x, y| adds_elsewhere(s, ROUNDS, x, y), |i| i + 1), 0);
+    assert!(in_place(|s, x| adds_in_place(s, ROUNDS, x), |i| i + 1) > 0);
+}
+
+#[test]
+fn counts_are_summed_by_another_kernel() {
+    let all = vec![TASKS * THREADS];
+    let wrong = mistakes(|storm, starts| {
+        let (mut parts, mut total) = (storm.zeroed(TASKS * THREADS), storm.zeroed(1));
+        storm.run(notes(starts, ROUNDS, &mut parts));
+        let sum = storm.stream.launch(sums(&parts, &mut total)).expect("accepted");
+        sum.wait().expect("it runs");
+        (storm.found(&total), all.clone())
+    });
+    assert_eq!(wrong, 0);
+    let wrong = mistakes(|storm, starts| {
+        let mut total = storm.zeroed(1);
+        storm.run(counts(starts, ROUNDS, &mut total));
+        (storm.found(&total), all.clone())
+    });
+    assert!(wrong > 0);
+}
+
+#[test]
+fn what_changes_goes_to_another_buffer() {
+    assert_eq!(elsewhere(|s, x, y| changes_elsewhere(s, ROUNDS, x, y), |i| end(i, ROUNDS)), 0);
+    assert!(in_place(|s, x| changes_in_place(s, ROUNDS, x), |i| end(i, ROUNDS)) > 0);
+}
+
+#[test]
+fn where_the_block_decides_together_it_may_be_written_in_place_behind_the_last_yield_point() {
+    let expected = |i: u32| end(i / THREADS * THREADS + (i + 1) % THREADS, VOTES);
+    assert_eq!(in_place(|s, x| changes_in_place_together(s, VOTES, x), expected), 0);
+    assert!(in_place(|s, x| changes_in_place_too_soon(s, VOTES, x), |i| end(i, VOTES)) > 0);
+}
