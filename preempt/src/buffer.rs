@@ -178,7 +178,7 @@ impl Drop for Memory {
             // SAFETY: allocated with this size; operations hold the memory until they are done.
             unsafe { self.backend.free(self.address, self.bytes) }
         }
-        self.allocations.give_back(self.bytes);
+        self.allocations.give_back(self.bytes, Some(self.id));
     }
 }
 

@@ -472,8 +472,10 @@ pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let message = text.unwrap_or("without a message").to_owned();
-        // Dropping what was thrown is code of others, too, and may panic again.
-        std::mem::forget(panic);
+        if text.is_none() {
+            // Dropping what was thrown is code of others, too, and may panic again.
+            std::mem::forget(panic);
+        }
         message
     })
 }

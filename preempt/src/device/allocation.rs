@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
+
 use super::Backend;
+use crate::engine::BufferId;
 use crate::error::Error;
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 
@@ -21,6 +24,9 @@ struct State {
     live: usize,
     /// Buffers that were freed.
     freed: u64,
+    /// Buffers whose contents a scheduler knows to be lost, and those of them that are there no more.
+    lost: FxHashSet<BufferId>,
+    gone: Vec<BufferId>,
     /// Those that wait, by number.
     line: VecDeque<u64>,
     /// The last number that was given out.
@@ -53,11 +59,23 @@ impl Allocations {
         self.state().live += bytes;
     }
 
-    /// A buffer is there no more.
-    pub fn give_back(&self, bytes: usize) {
+    /// The contents of buffers are lost. Those of which that was said before, and that are there no more.
+    pub fn lose(&self, buffers: impl IntoIterator<Item = BufferId>) -> Vec<BufferId> {
+        let mut state = self.state();
+        state.lost.extend(buffers);
+        std::mem::take(&mut state.gone)
+    }
+
+    /// Memory is there no more, and this buffer, if it was one.
+    pub fn give_back(&self, bytes: usize, buffer: Option<BufferId>) {
         let mut state = self.state();
         state.live -= bytes;
         state.freed += 1;
+        if let Some(buffer) = buffer
+            && state.lost.remove(&buffer)
+        {
+            state.gone.push(buffer);
+        }
         drop(state);
         self.changed.notify_all();
     }
@@ -80,7 +98,7 @@ impl Allocations {
             // Before it is there, so that whoever comes now does not think that nobody has any.
             state.live += bytes;
             drop(state);
-            let result = backend.allocate(bytes).inspect_err(|_| self.give_back(bytes));
+            let result = backend.allocate(bytes).inspect_err(|_| self.give_back(bytes, None));
             match result {
                 Err(Error::OutOfMemory { .. }) if !patience.timeout.is_zero() => {}
                 result => return result,

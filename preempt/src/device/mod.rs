@@ -68,8 +68,8 @@ impl Device {
     /// An emulated GPU on host threads, with `sms` SMs that hold `blocks_per_sm` blocks each.
     ///
     /// It runs the same expanded kernels and the same worker loop as a GPU, and finds mistakes
-    /// that a GPU hides: threads that disagree about a barrier, and reads of shared memory that
-    /// nobody wrote. Each resident block is one host thread; more blocks than processors only
+    /// that a GPU hides: threads that disagree about a barrier or meet at different ones, and reads of
+    /// shared memory that no thread wrote. Each resident block is one host thread; more blocks than processors only
     /// share these. A GPU thread has a stack of one mebibyte.
     ///
     /// ```
@@ -288,7 +288,7 @@ pub(crate) enum CopyKind {
     OnDevice,
 }
 
-/// A launch's words in memory that the device keeps as long as it lives.
+/// A launch's words in memory that the device keeps until it is loaded for its next scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControlMemory {
     pub control: *const ControlBlock,
@@ -321,7 +321,7 @@ pub(crate) struct LaneCount {
     pub chains: u32,
 }
 
-/// A list for dropped chunks, in memory that the device keeps as long as it lives.
+/// A list for dropped chunks, in memory that the device keeps until it has it back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drops(pub *const DropList);
 

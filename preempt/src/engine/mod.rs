@@ -273,6 +273,12 @@ impl Engine {
         }
     }
 
+    /// Forgets a buffer that is there no more, and whose contents were lost. This decides nothing, since no
+    /// operation will use it.
+    pub fn forget(&mut self, buffer: BufferId) {
+        self.order.forget(buffer);
+    }
+
     /// The SMs that the cohorts in a lane may use.
     pub fn lane_range(&self, lane: LaneIndex) -> SmRange {
         self.lanes.range(lane)

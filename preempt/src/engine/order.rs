@@ -96,6 +96,11 @@ impl Order {
         }
     }
 
+    /// A buffer is there no more, and no operation will use it.
+    pub fn forget(&mut self, buffer: BufferId) {
+        self.buffers.remove(&buffer);
+    }
+
     /// The failed kernel to which the contents were lost that an operation would use.
     pub fn lost(&self, uses: &[Use]) -> Option<&'static str> {
         uses.iter()

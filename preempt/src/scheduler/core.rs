@@ -212,7 +212,7 @@ pub(super) struct Core {
     retired: bool,
 }
 
-// SAFETY: the posts are atomics that the device keeps as long as it lives, and the core holds it.
+// SAFETY: the posts are atomics that the device keeps until its next scheduler, and the core holds it.
 unsafe impl Send for Core {}
 
 impl Turn for Core {
@@ -360,7 +360,7 @@ impl Core {
         // finds the fault below. The engine has to hear of the fault first.
         let mut out = std::mem::take(&mut self.out);
         self.cohorts.retain(|&cohort| {
-            // SAFETY: the device keeps posts as long as it lives.
+            // SAFETY: the device keeps posts until its next scheduler, for which this core is retired.
             let posted = unsafe { (*cohort.post).read(cohort.order.ticket) };
             out.extend(posted.map(|posted| (cohort, posted)));
             posted.is_none()

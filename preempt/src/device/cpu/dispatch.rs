@@ -104,6 +104,11 @@ impl Dispatch {
         }
     }
 
+    /// Whether every block has left.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.grids.is_empty())
+    }
+
     /// Lets the first grid of a lane have its turn.
     fn start(&mut self, lane: u32) {
         let Some(grid) = self.lanes[lane as usize].grids.front() else { return };

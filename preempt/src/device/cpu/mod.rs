@@ -44,11 +44,6 @@ pub(super) struct CpuDevice {
     shared: Arc<Shared>,
     limits: Properties,
     memory: Memory,
-    /// Their signal words are never freed, so that late blocks cannot miss them.
-    lanes: Vec<&'static Lane>,
-    /// Empty lists. Never freed, as above: one for each launch with yield points that one scheduler
-    /// had in flight at the same time.
-    drops: Mutex<Vec<&'static DropList>>,
     /// To the thread that copies.
     copies: Mutex<Sender<(OpKey, Copy)>>,
 }
@@ -60,6 +55,21 @@ struct Shared {
     slots: Vec<Mutex<Sender<Resident>>>,
     reports: Mutex<Vec<Report>>,
     news: News,
+    words: Words,
+}
+
+/// A control block and its posts.
+type Control = (Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>);
+
+/// What cohorts point to. A block's thread holds [`Shared`] while the block runs, so these words outlive every
+/// block that uses them, whether or not the device is there.
+struct Words {
+    lanes: Box<[Lane]>,
+    /// Those of one scheduler: one for each launch that it had in flight at the same time.
+    controls: Mutex<Vec<Control>>,
+    /// Empty lists. One for each launch with yield points that one scheduler had in flight at the same time is
+    /// here or out.
+    drops: Mutex<Vec<Arc<DropList>>>,
 }
 
 /// Counts what happened, for those who wait for more.
@@ -106,6 +116,11 @@ impl CpuDevice {
             slots,
             reports: Mutex::default(),
             news: News::default(),
+            words: Words {
+                lanes: (0..LANES.normal + LANES.urgent).map(|_| Lane::default()).collect(),
+                controls: Mutex::default(),
+                drops: Mutex::default(),
+            },
         });
         // The threads end when the device drops the senders.
         for (slot, receiver) in receivers.into_iter().enumerate() {
@@ -129,15 +144,24 @@ impl CpuDevice {
                 shared.report(Report::CopyDone(op));
             }
         })?;
-        let lanes = 0..LANES.normal + LANES.urgent;
         Ok(CpuDevice {
             shared,
             limits: properties.clone(),
             memory: Memory::new(memory),
-            lanes: lanes.map(|_| &*Box::leak(Box::default())).collect(),
-            drops: Mutex::default(),
             copies: Mutex::new(copies),
         })
+    }
+
+    /// Waits until the last block has left. All of them have said what they did, and have nothing else to do.
+    fn await_blocks(&self) {
+        loop {
+            // First, so that a block that leaves after the look ends the wait.
+            let mark = self.mark();
+            if lock(&self.shared.dispatch).is_idle() {
+                return;
+            }
+            self.wait(mark, Duration::MAX);
+        }
     }
 }
 
@@ -171,7 +195,9 @@ impl Backend for CpuDevice {
     fn load(&self, _code: &[DeviceCode]) -> Result<(), Error> {
         // The last scheduler is gone, and the next one counts epochs from the start: to it, words of
         // that one would be newer than its own. The kernels' CPU entries come with the calls.
-        for lane in &self.lanes {
+        self.await_blocks();
+        lock(&self.shared.words.controls).clear();
+        for lane in &self.shared.words.lanes {
             lane.signal.store(Signal::default().to_bits(), Ordering::Relaxed);
         }
         Ok(())
@@ -202,30 +228,29 @@ impl Backend for CpuDevice {
     }
 
     fn new_control(&self) -> Result<ControlMemory, Error> {
-        // Never freed, so that late blocks cannot miss it: 320 bytes for each launch that one
-        // scheduler had in flight at the same time.
-        let control: &'static ControlBlock = Box::leak(Box::default());
-        let posts: &'static [Post; COHORT_SLOTS] = Box::leak(Box::default());
-        Ok(ControlMemory { control, posts })
+        let words = (Arc::default(), Arc::default());
+        let memory = ControlMemory { control: Arc::as_ptr(&words.0), posts: Arc::as_ptr(&words.1) };
+        lock(&self.shared.words.controls).push(words);
+        Ok(memory)
     }
 
     fn take_drops(&self) -> Result<Drops, Error> {
-        let empty = lock(&self.drops).pop();
-        Ok(Drops(empty.unwrap_or_else(|| Box::leak(Box::default()))))
+        let empty = lock(&self.shared.words.drops).pop();
+        Ok(Drops(Arc::into_raw(empty.unwrap_or_default())))
     }
 
     fn give_back_drops(&self, drops: Drops, is_empty: bool) {
-        // SAFETY: lists are never freed.
-        let list = unsafe { &*drops.0 };
+        // SAFETY: `take_drops` gave this list out, and it comes back once.
+        let list = unsafe { Arc::from_raw(drops.0) };
         if !is_empty {
             // The lock orders this before the next use.
             list.clear();
         }
-        lock(&self.drops).push(list);
+        lock(&self.shared.words.drops).push(list);
     }
 
     fn launch(&self, op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error> {
-        let cohort = Cohort { lane: self.lanes[lane as usize], ..cohort };
+        let cohort = Cohort { lane: &self.shared.words.lanes[lane as usize], ..cohort };
         let mut dispatch = lock(&self.shared.dispatch);
         dispatch.queue(lane, PendingGrid::new(op, grid.clone(), cohort));
         self.shared.place(&mut dispatch);
@@ -248,7 +273,7 @@ impl Backend for CpuDevice {
 
     fn signal(&self, lane: u32, signal: Signal) {
         // Relaxed: a signal is advice to stop, and nothing else is read on its account.
-        self.lanes[lane as usize].signal.store(signal.to_bits(), Ordering::Relaxed);
+        self.shared.words.lanes[lane as usize].signal.store(signal.to_bits(), Ordering::Relaxed);
     }
 
     unsafe fn copy(&self, op: OpKey, copy: Copy) {
@@ -322,7 +347,7 @@ mod tests {
         let device = CpuDevice::new(device.properties(), None).expect("a device");
         device.signal(3, Signal::new(7, SmRange::EMPTY));
         device.load(&[]).expect("loaded");
-        let word = Signal::from_bits(device.lanes[3].signal.load(Ordering::Relaxed));
+        let word = Signal::from_bits(device.shared.words.lanes[3].signal.load(Ordering::Relaxed));
         assert!(Signal::new(1, SmRange::ALL).is_newer(word));
     }
 }

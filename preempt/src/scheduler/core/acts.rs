@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use preempt_device::abi::{Cohort, Divisor, share_bits};
-use preempt_device::host::Amortize;
+use preempt_device::host::{Access, Amortize};
 
 use super::{Core, InWork, Job, Out, Work};
 use crate::device::{ControlMemory, Drops, Native};
-use crate::engine::{Action, After, CohortOrder, ControlIndex, Event, OpKey, Outcome};
+use crate::engine::{Action, After, BufferId, CohortOrder, ControlIndex, Event, OpKey, Outcome};
 use crate::error::Error;
 
 /// The most block-tasks in such a chunk.
@@ -109,7 +109,7 @@ impl Core {
             return Ok(());
         };
         *waited |= order.lane >= backend.lanes().normal;
-        // SAFETY: the device keeps posts as long as it lives; a slot is below COHORT_SLOTS.
+        // SAFETY: the device keeps posts until its next scheduler; a slot is below COHORT_SLOTS.
         let post = unsafe { &raw const (*memory.posts)[usize::from(order.slot)] };
         if order.native {
             let (extents, tasks, ticket) = (*extents, spec.tasks, order.ticket);
@@ -125,7 +125,7 @@ impl Core {
             None => (ptr::null(), 0),
             Some(After { control, slot, left }) => {
                 let before = self.controls[control as usize].control;
-                // SAFETY: the device keeps control blocks as long as it lives, and a slot is below
+                // SAFETY: the device keeps control blocks until its next scheduler, and a slot is below
                 // COHORT_SLOTS.
                 (unsafe { &raw const (*before).left[usize::from(slot)] }, left)
             }
@@ -178,6 +178,15 @@ impl Core {
     fn finish(&mut self, op: OpKey, outcome: Outcome) {
         let Some(InWork { job, fault, is_done, .. }) = self.jobs.get_mut(op) else { return };
         *is_done = matches!(outcome, Outcome::Done(_));
+        if matches!(outcome, Outcome::Failed | Outcome::InputLost { .. } | Outcome::NotAdmitted) {
+            let written = job.uses.iter().filter(|used| used.access == Access::Write);
+            let own = |buffer: &BufferId| matches!(buffer, BufferId::Own(_));
+            let written = written.map(|used| used.buffer).filter(own);
+            // With each loss what is gone since the last one: so the engine remembers no more than that.
+            for gone in self.device.inner.allocations.lose(written) {
+                self.engine.forget(gone);
+            }
+        }
         let kernel = job.name;
         let tasks = match &job.work {
             Work::Launch { spec, .. } => spec.tasks,

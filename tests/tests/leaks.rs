@@ -1,0 +1,142 @@
+//! What devices, schedulers and failed launches leave behind: nothing.
+#![cfg(target_os = "linux")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use preempt::{Buffer, Device, Error, Scheduler};
+use preempt_device::prelude::*;
+use preempt_test_kernels as kernels;
+
+/// Counts bytes.
+struct Counting;
+
+/// Bytes that are allocated now.
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+// SAFETY: the system's allocator does it all.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as isize, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as isize, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LIVE.fetch_add(size as isize - layout.size() as isize, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as isize, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One test at a time: what is counted is the process's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Threads of devices and schedulers.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it");
+    // A thread may end meanwhile.
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("preempt-")).count()
+}
+
+/// Waits until only so many threads of devices and schedulers are left: they end on their own.
+fn await_threads(left: usize) {
+    while threads() > left {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Bytes that stay for each round of many, after some to warm up, beside so many threads.
+fn bytes_left_by_each(rounds: isize, threads: usize, mut round: impl FnMut()) -> isize {
+    (0..rounds / 20).for_each(|_| round());
+    await_threads(threads);
+    let before = LIVE.load(Relaxed);
+    (0..rounds).for_each(|_| round());
+    await_threads(threads);
+    (LIVE.load(Relaxed) - before) / rounds
+}
+
+/// A few launches at once, with all that a device keeps for each.
+fn use_once(device: &Device) {
+    let scheduler = Scheduler::builder().device(device.clone()).build().expect("a scheduler");
+    let launches: Vec<_> = (0..3)
+        .map(|_| {
+            let zeroed = || scheduler.zeroed::<u32>(64).expect("memory");
+            let (mut starts, mut out) = (zeroed(), zeroed());
+            let call = kernels::spin_yielding(&mut starts, 3, &mut out).grid(2).block(32);
+            scheduler.stream(0).launch(call).expect("accepted")
+        })
+        .collect();
+    for launch in launches {
+        launch.wait().expect("it runs");
+    }
+}
+
+#[test]
+fn devices_leave_nothing() {
+    let _alone = alone();
+    let left = bytes_left_by_each(1000, 0, || use_once(&Device::cpu(2, 1).expect("a device")));
+    assert!(left < 1000, "each device leaves {left} bytes");
+}
+
+#[test]
+fn schedulers_leave_nothing() {
+    let _alone = alone();
+    let device = Device::cpu(2, 1).expect("a device");
+    let left = bytes_left_by_each(5000, 3, || use_once(&device));
+    assert!(left < 50, "each scheduler leaves {left} bytes");
+}
+
+/// Every thread fails in its own way.
+#[preemptible(block = 2)]
+fn fails(panics: u32, out: SliceMut<u32>) {
+    let t = thread::thread_idx_x();
+    if t == panics {
+        panic!("this thread panics, as a test asks: {out:?}");
+    }
+    preempt_test_helpers::sync_if(t == 0);
+}
+
+#[test]
+fn failed_launches_leave_nothing() {
+    let _alone = alone();
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let device = Device::cpu(1, 1).expect("a device");
+    let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
+    let stream = scheduler.stream(0);
+    let mut number = 0;
+    let left = bytes_left_by_each(30_000, 3, || {
+        number += 1;
+        let mut out: Buffer<u32> = scheduler.zeroed(1).expect("memory");
+        let call = fails(number % 3, &mut out).grid(1);
+        let failed = stream.launch(call).expect("accepted").wait();
+        assert!(matches!(failed, Err(Error::KernelFailed { .. })), "{failed:?}");
+        let lost = stream.download(&out).expect("accepted").wait();
+        assert!(matches!(lost, Err(Error::InputLost { .. })), "{lost:?}");
+    });
+    std::panic::set_hook(hook);
+    assert!(left < 20, "each failed launch leaves {left} bytes");
+}
