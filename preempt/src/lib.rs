@@ -100,6 +100,9 @@ mod text;
 pub mod tune;
 
 pub use buffer::Buffer;
+#[cfg(feature = "fault-injection")]
+#[doc(hidden)]
+pub use device::faults;
 pub use device::{Device, Properties, RawStream, SignalPath};
 pub use engine::{LaunchId, LaunchReport};
 pub use error::Error;

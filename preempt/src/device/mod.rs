@@ -23,6 +23,8 @@ mod cuda;
 pub(crate) use allocation::{Allocations, Patience, Sleep};
 #[cfg(all(test, shuttle))]
 pub(crate) use cpu::model;
+#[cfg(feature = "fault-injection")]
+pub use cuda::faults;
 
 /// A device that a scheduler can run on. Clones are the same device.
 #[derive(Clone)]

@@ -4,11 +4,14 @@
 //! lacks one is an error then, where `cudarc` panics. And codes are numbers: a newer driver than
 //! `cudarc` knows may return any, and an `enum` must not hold those.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::mem;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
 
+#[cfg(feature = "fault-injection")]
+use super::faults;
 use crate::error::Error;
 
 pub(super) use sys::{
@@ -35,6 +38,9 @@ const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 /// The oldest driver that has everything: of CUDA 12.0.
 const OLDEST: i32 = 12_000;
 
+/// Finds a function of the driver by its name.
+type Find = fn(&'static str) -> Option<*const c_void>;
+
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
         /// The functions in use, each as the driver's manual describes it.
@@ -49,18 +55,22 @@ macro_rules! functions {
 
         impl Functions {
             /// Looks them up; the name of one that is missing, if one is.
-            ///
-            /// # Safety
-            ///
-            /// The library is there.
-            unsafe fn find() -> Result<Functions, &'static str> {
-                // SAFETY: the caller's promise.
-                let library = unsafe { sys::culib() };
+            fn find(find: Find) -> Result<Functions, &'static str> {
                 Ok(Functions { $($name: {
-                    const NAME: &str = concat!(stringify!($name), "\0");
+                    let found = find(stringify!($name)).ok_or(stringify!($name))?;
                     // SAFETY: the function of this name has this signature.
-                    *unsafe { library.get(NAME.as_bytes()) }.map_err(|_| stringify!($name))?
+                    unsafe {
+                        mem::transmute::<*const c_void, unsafe extern "C" fn($($argument),*) -> Code>(
+                            found,
+                        )
+                    }
                 },)* })
+            }
+
+            /// Each behind one that counts its calls and makes them fail where a test says so.
+            #[cfg(feature = "fault-injection")]
+            fn with_faults(self) -> Functions {
+                Functions { $($name: faults::shim!(self.$name, $name, $($argument),*),)* }
             }
         }
     };
@@ -124,13 +134,36 @@ functions! {
 pub(super) struct Driver {
     pub functions: Functions,
     /// Loads what is loaded lazily; drivers of CUDA 12.4 and later have it.
-    pub load_function: Option<unsafe extern "C" fn(RawFunction) -> Code>,
+    pub load_function: Option<LoadFunction>,
     error_name: Option<Describe>,
     error_text: Option<Describe>,
 }
 
 /// Finds the name or the text for a code.
 type Describe = unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
+
+type LoadFunction = unsafe extern "C" fn(RawFunction) -> Code;
+
+/// Where the functions are.
+fn library() -> Result<Find, Error> {
+    #[cfg(feature = "fault-injection")]
+    if let Some(find) = faults::installed() {
+        return Ok(find);
+    }
+    // First of all, since `cudarc` panics where the library is absent.
+    // SAFETY: loading the driver runs its initialisers, as it does in every program that is linked
+    // with it.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::NoDriver { library: LIBRARY });
+    }
+    Ok(|name| {
+        let name = CString::new(name).ok()?;
+        // SAFETY: the library is there, and stays; any function is a pointer.
+        unsafe { sys::culib().get::<*const c_void>(name.as_bytes_with_nul()) }
+            .ok()
+            .map(|found| *found)
+    })
+}
 
 impl Driver {
     /// The driver, ready to be used.
@@ -140,27 +173,30 @@ impl Driver {
     }
 
     fn start() -> Result<Driver, Error> {
-        // First of all, since `cudarc` panics where the library is absent.
-        // SAFETY: loading the driver runs its initialisers, as it does in every program that is
-        // linked with it.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(Error::NoDriver { library: LIBRARY });
-        }
-        // SAFETY: the library is there.
-        let functions = unsafe { Functions::find() };
-        let functions = functions.map_err(|missing| Error::DriverTooOld {
+        let find = library()?;
+        let functions = Functions::find(find).map_err(|missing| Error::DriverTooOld {
             found: format!("one without `{missing}`").into(),
         })?;
-        // SAFETY: as above.
-        let library = unsafe { sys::culib() };
-        // SAFETY: the functions of these names have these signatures.
-        let driver = unsafe {
-            Driver {
-                functions,
-                load_function: library.get(b"cuFuncLoad\0").ok().map(|function| *function),
-                error_name: library.get(b"cuGetErrorName\0").ok().map(|function| *function),
-                error_text: library.get(b"cuGetErrorString\0").ok().map(|function| *function),
-            }
+        let describe = |name| {
+            // SAFETY: the functions of these names have this signature.
+            find(name).map(|found| unsafe { mem::transmute::<*const c_void, Describe>(found) })
+        };
+        let driver = Driver {
+            functions,
+            load_function: find("cuFuncLoad").map(|found| {
+                // SAFETY: the function of this name has this signature.
+                unsafe { mem::transmute::<*const c_void, LoadFunction>(found) }
+            }),
+            error_name: describe("cuGetErrorName"),
+            error_text: describe("cuGetErrorString"),
+        };
+        #[cfg(feature = "fault-injection")]
+        let driver = Driver {
+            functions: driver.functions.with_faults(),
+            load_function: driver
+                .load_function
+                .map(|load| faults::shim!(load, cuFuncLoad, RawFunction)),
+            ..driver
         };
         // The version first: it can be asked for before `cuInit`, and may be why that fails.
         let version = driver.version().map_err(|error| match error {

@@ -15,6 +15,7 @@
 //! | `proxy` | the second way of signals |
 //! | `watch` | waiting for cohorts |
 //! | `probe` | what is tried out before anything runs |
+//! | `faults` | driver calls that fail on purpose, for tests |
 //!
 //! `README.md` beside this file says which stream carries what, who takes which lock, and what may
 //! never be called while kernels run.
@@ -45,6 +46,8 @@ mod controls;
 mod copies;
 mod driver;
 mod drops;
+#[cfg(feature = "fault-injection")]
+pub mod faults;
 mod foreign;
 mod kernels;
 mod lanes;

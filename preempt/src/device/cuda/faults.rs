@@ -1,0 +1,147 @@
+//! Driver calls that fail on purpose, and a driver that a test brings along. Only with the feature
+//! `fault-injection`, which is for this project's tests.
+//!
+//! A call that is made to fail is not made: that is what an error of the driver means. The one exception is a call
+//! that would have told of a fault before it; the device then works on, where a real one would not.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use super::driver::Code;
+use super::lock;
+
+/// The functions that were called or are to fail, by name.
+static CALLS: Mutex<BTreeMap<&'static str, Calls>> = Mutex::new(BTreeMap::new());
+
+/// A driver in the place of the machine's.
+static INSTALLED: OnceLock<Find> = OnceLock::new();
+
+/// Control blocks that a device has from the start; 0 if a test does not say.
+static CONTROL_BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds a function of a driver by its name.
+pub type Find = fn(&'static str) -> Option<*const c_void>;
+
+#[derive(Default)]
+struct Calls {
+    made: u64,
+    /// Which call fails, with which code.
+    fails: Option<(u64, Code)>,
+    failed: u64,
+}
+
+/// Makes the `nth` call of a function fail with `code`, counted from 1 since the last [`reset`].
+pub fn fail(function: &'static str, nth: u64, code: u32) {
+    lock(&CALLS).entry(function).or_default().fails = Some((nth, code));
+}
+
+/// How often each function was called since the last [`reset`], failures among them.
+pub fn calls() -> Vec<(&'static str, u64)> {
+    lock(&CALLS).iter().map(|(name, calls)| (*name, calls.made)).collect()
+}
+
+/// How many calls were made to fail since the last [`reset`].
+pub fn failures() -> u64 {
+    lock(&CALLS).values().map(|calls| calls.failed).sum()
+}
+
+/// Forgets counts, and what was to fail.
+pub fn reset() {
+    lock(&CALLS).clear();
+}
+
+/// Takes another driver than the machine's, if none is in use yet.
+pub fn install(find: Find) {
+    // The first one stays.
+    let _ = INSTALLED.set(find);
+}
+
+/// Has devices that are opened from now on start with so many control blocks.
+pub fn start_with_control_blocks(count: usize) {
+    // Relaxed: the test opens its device after this.
+    CONTROL_BLOCKS.store(count, Ordering::Relaxed);
+}
+
+pub(super) fn installed() -> Option<Find> {
+    INSTALLED.get().copied()
+}
+
+pub(super) fn control_blocks() -> Option<usize> {
+    Some(CONTROL_BLOCKS.load(Ordering::Relaxed)).filter(|&count| count > 0)
+}
+
+/// Counts a call; the code that it fails with, if it is to fail.
+pub(super) fn count(function: &'static str) -> Option<Code> {
+    let mut calls = lock(&CALLS);
+    let calls = calls.entry(function).or_default();
+    calls.made += 1;
+    let (_, code) = calls.fails.filter(|(nth, _)| *nth == calls.made)?;
+    calls.failed += 1;
+    Some(code)
+}
+
+/// `shim!(real, name, types of the arguments)`: a function that counts a call, and then fails or calls the `real` one.
+macro_rules! shim {
+    ($real:expr, $name:ident, $($argument:ty),* $(,)?) => {
+        $crate::device::cuda::faults::shim!(@ $real, $name, [] [$($argument),*] a b c d e f g h i j k)
+    };
+    (@ $real:expr, $name:ident, [$($names:ident: $types:ty,)*] [] $($left:ident)*) => {{
+        static REAL: std::sync::OnceLock<unsafe extern "C" fn($($types),*) -> Code> =
+            std::sync::OnceLock::new();
+        unsafe extern "C" fn shim($($names: $types),*) -> Code {
+            match ($crate::device::cuda::faults::count(stringify!($name)), REAL.get()) {
+                (Some(code), _) => code,
+                // SAFETY: the caller keeps the promises of the real function.
+                (None, Some(real)) => unsafe { real($($names),*) },
+                // It is set before this is given out.
+                (None, None) => NOT_FOUND,
+            }
+        }
+        // There is one driver for each process.
+        let _ = REAL.set($real);
+        shim as unsafe extern "C" fn($($types),*) -> Code
+    }};
+    (@ $real:expr, $name:ident, [$($done:tt)*] [$next:ty $(, $more:ty)*] $id:ident $($left:ident)*) => {
+        $crate::device::cuda::faults::shim!(@ $real, $name, [$($done)* $id: $next,] [$($more),*] $($left)*)
+    };
+}
+pub(super) use shim;
+
+#[cfg(test)]
+mod tests {
+    use super::super::driver::{NOT_FOUND, SUCCESS};
+    use super::*;
+
+    unsafe extern "C" fn real(factor: u32, value: *mut u32) -> Code {
+        // SAFETY: the test's own pointer.
+        unsafe { *value *= factor };
+        SUCCESS
+    }
+
+    #[test]
+    fn the_nth_call_fails_and_is_not_made() {
+        let shim = shim!(real, cuTest, u32, *mut u32);
+        let mut value = 1;
+        // SAFETY: the pointer is valid.
+        let mut call = || unsafe { shim(2, &raw mut value) };
+        assert_eq!(call(), SUCCESS);
+        fail("cuTest", 3, 701);
+        assert_eq!([call(), call(), call()], [SUCCESS, 701, SUCCESS]);
+        assert_eq!(value, 8);
+        assert!(calls().contains(&("cuTest", 4)), "{:?}", calls());
+        assert_eq!(failures(), 1);
+        reset();
+        fail("cuTest", 1, 2);
+        // SAFETY: the pointer is valid.
+        assert_eq!(unsafe { shim(2, &raw mut value) }, 2);
+        // The one that it was made for stays the real one.
+        unsafe extern "C" fn other(_: u32, _: *mut u32) -> Code {
+            NOT_FOUND
+        }
+        assert_eq!(value, 8);
+        // SAFETY: it takes any pointer.
+        assert_eq!(unsafe { shim!(other, cuOther, u32, *mut u32)(0, &raw mut value) }, NOT_FOUND);
+    }
+}
