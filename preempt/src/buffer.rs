@@ -100,7 +100,7 @@ impl<T: KernelArg> Buffer<T> {
         let buffer = Buffer::zeroed(device, data.len(), patience, poll)?;
         let backend = &buffer.memory.backend;
         // SAFETY: just allocated with this size, and nobody else knows of it.
-        unsafe { backend.fill(buffer.memory.address, data.as_ptr().cast(), size_of_val(data)) };
+        unsafe { backend.fill(buffer.memory.address, data.as_ptr().cast(), size_of_val(data)) }?;
         Ok(buffer)
     }
 }

@@ -450,5 +450,5 @@ pub(crate) trait Backend: Send + Sync {
     /// # Safety
     ///
     /// Both places are valid for `bytes`, and nobody else uses `address`.
-    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize);
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error>;
 }

@@ -327,9 +327,10 @@ impl Backend for CpuDevice {
         unsafe { self.memory.free(address, bytes) }
     }
 
-    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) {
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(data, address as *mut u8, bytes) }
+        unsafe { std::ptr::copy_nonoverlapping(data, address as *mut u8, bytes) };
+        Ok(())
     }
 }
 

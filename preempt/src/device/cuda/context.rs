@@ -154,12 +154,11 @@ impl Context {
         }
     }
 
-    /// For what nobody can be told about, and what the scheduler cannot do without: the context counts
-    /// as lost if it failed.
-    pub fn must(&self, result: Result<(), Error>) {
-        if let Err(error) = result {
-            self.lose(error.to_string());
-        }
+    /// For what the scheduler cannot do without, and what no operation could be told of: a second attempt, and
+    /// then the context counts as lost. An attempt that fails has done nothing, or nothing that the second one
+    /// does not do again.
+    pub fn must<R>(&self, mut attempt: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+        attempt().or_else(|_| attempt()).map_err(|error| self.lose(error.to_string()))
     }
 
     /// Whether everything in `stream` is done. Finds out, too, whether the context is lost.
@@ -258,7 +257,11 @@ impl Drop for Entered<'_> {
         if self.before != self.context.raw && !self.before.is_null() {
             // SAFETY: it was current before. Where it was destroyed since, the driver says so, and
             // nothing else happens.
-            unsafe { (self.context.functions().cuCtxSetCurrent)(self.before) };
+            let go_back = || unsafe { (self.context.functions().cuCtxSetCurrent)(self.before) };
+            // Otherwise the application's next calls would go to the wrong context.
+            if go_back() != SUCCESS {
+                go_back();
+            }
         }
     }
 }

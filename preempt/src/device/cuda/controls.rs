@@ -1,4 +1,4 @@
-//! Control blocks and their posts: many at once, before anything runs, because the driver may wait for
+//! Control blocks and their posts: more than are ever needed, before anything runs, because the driver may wait for
 //! everything when it pins memory.
 
 use std::ptr;
@@ -12,10 +12,13 @@ use super::memory::{Pinned, Pool};
 use crate::device::ControlMemory;
 use crate::error::Error;
 
-/// Control blocks that are allocated together: one for each launch in flight.
-const SLAB: usize = 4096;
+/// Control blocks that are there from the start: one for each launch that has begun and is not over. A stream has 64
+/// launches in flight, so these are for a thousand streams that were all interrupted; they take 4 MiB of the host's
+/// memory and 16 MiB of the device's.
+const FIRST: usize = 65_536;
+/// Control blocks that are added when there are none left.
+const MORE: usize = 4096;
 
-const BYTES: usize = SLAB * size_of::<ControlBlock>();
 const POSTS: usize = size_of::<[Post; COHORT_SLOTS]>();
 
 #[derive(Debug)]
@@ -36,57 +39,97 @@ struct Slabs {
 struct Slab {
     /// The control blocks, on the device.
     address: u64,
+    /// How many there are.
+    count: usize,
     posts: Pinned,
 }
 
 impl Controls {
     /// The context is entered.
     pub fn new(context: &Arc<Context>, pool: &Arc<Pool>) -> Result<Controls, Error> {
-        let first = Slab::new(context, pool)?;
+        #[cfg(feature = "fault-injection")]
+        let count = super::faults::control_blocks().unwrap_or(FIRST);
+        #[cfg(not(feature = "fault-injection"))]
+        let count = FIRST;
+        let first = Slab::new(context, pool, count)?;
         let slabs = Mutex::new(Slabs { slabs: vec![first], used: 0 });
         Ok(Controls { slabs, pool: pool.clone(), context: context.clone() })
     }
 
-    /// A zeroed control block with zeroed posts.
-    pub fn take(&self) -> Result<ControlMemory, Error> {
+    /// A zeroed control block with zeroed posts. If there are no more, `before_waiting` has that end which would not end by
+    /// itself: pinning memory may wait for all that runs.
+    pub fn take(&self, before_waiting: impl FnOnce()) -> Result<ControlMemory, Error> {
         let mut slabs = lock(&self.slabs);
-        let (slab, index) = (slabs.used / SLAB, slabs.used % SLAB);
-        if slab == slabs.slabs.len() {
-            let _entered = self.context.enter()?;
-            slabs.slabs.push(Slab::new(&self.context, &self.pool)?);
-        }
+        let found = slabs.get(slabs.used);
+        let memory = match found {
+            Some(memory) => memory,
+            None => {
+                before_waiting();
+                let _entered = self.context.enter()?;
+                let slab = Slab::new(&self.context, &self.pool, MORE)?;
+                let memory = slab.get(0);
+                slabs.slabs.push(slab);
+                memory
+            }
+        };
         slabs.used += 1;
-        let Slab { address, posts } = &slabs.slabs[slab];
-        let control = *address as usize + index * size_of::<ControlBlock>();
-        Ok(ControlMemory {
-            control: ptr::with_exposed_provenance(control),
-            // The device has them at the same addresses.
-            posts: posts.at(index * POSTS).cast_const().cast(),
-        })
+        Ok(memory)
     }
 
     /// Takes all of them back: the scheduler that had them is gone. The context is entered.
     pub fn reset(&self) -> Result<(), Error> {
         let mut slabs = lock(&self.slabs);
-        slabs.used = 0;
-        for Slab { address, posts } in &slabs.slabs {
-            // SAFETY: allocated with this size, and nobody uses it.
-            let zeroed = self.pool.line().issue(|stream| unsafe {
-                call!(self.context, cuMemsetD8Async(*address, 0, BYTES, stream))
-            })?;
-            // SAFETY: allocated with this size, and nobody uses it.
-            unsafe { posts.at(0).write_bytes(0, posts.bytes()) };
-            self.pool.line().wait(zeroed)?;
+        let mut used = slabs.used;
+        let line = self.pool.line();
+        for Slab { address, count, posts } in &slabs.slabs {
+            let dirty = used.min(*count);
+            used -= dirty;
+            if dirty > 0 {
+                let bytes = dirty * size_of::<ControlBlock>();
+                // SAFETY: within the slab, and no cohort uses it.
+                line.issue(|stream| unsafe {
+                    call!(self.context, cuMemsetD8Async(*address, 0, bytes, stream))
+                })?;
+                // SAFETY: as above.
+                unsafe { posts.at(0).write_bytes(0, dirty * POSTS) };
+            }
         }
+        // Also for what others have put there.
+        line.issue(|_| Ok(())).and_then(|number| line.wait(number))?;
+        // Not before: after an error they are as they were.
+        slabs.used = 0;
         Ok(())
     }
 }
 
+impl Slabs {
+    /// The control block with this number, if there are so many.
+    fn get(&self, mut number: usize) -> Option<ControlMemory> {
+        for slab in &self.slabs {
+            if number < slab.count {
+                return Some(slab.get(number));
+            }
+            number -= slab.count;
+        }
+        None
+    }
+}
+
 impl Slab {
-    fn new(context: &Arc<Context>, pool: &Pool) -> Result<Slab, Error> {
+    fn new(context: &Arc<Context>, pool: &Pool, count: usize) -> Result<Slab, Error> {
         // First, because it may wait for what runs; then nothing is left to fill memory beside.
-        let posts = Pinned::new(context, SLAB * POSTS)?;
-        Ok(Slab { address: pool.allocate(BYTES, true)?, posts })
+        let posts = Pinned::new(context, count * POSTS)?;
+        let address = pool.allocate(count * size_of::<ControlBlock>(), true)?;
+        Ok(Slab { address, count, posts })
+    }
+
+    fn get(&self, index: usize) -> ControlMemory {
+        let control = self.address as usize + index * size_of::<ControlBlock>();
+        ControlMemory {
+            control: ptr::with_exposed_provenance(control),
+            // The device has them at the same addresses.
+            posts: self.posts.at(index * POSTS).cast_const().cast(),
+        }
     }
 }
 
@@ -94,7 +137,7 @@ impl Drop for Controls {
     fn drop(&mut self) {
         for slab in &lock(&self.slabs).slabs {
             // SAFETY: allocated with this size, and the device with all its users is gone.
-            unsafe { self.pool.free(slab.address, BYTES) }
+            unsafe { self.pool.free(slab.address, slab.count * size_of::<ControlBlock>()) }
         }
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use super::context::{Context, call};
-use super::line::Line;
+use super::line::{Line, Stream};
 use super::lock;
 use super::memory::Pinned;
 use super::ring::{Place, Ring};
@@ -150,12 +150,14 @@ impl Copies {
         self.shared.context.wait_until_untouched();
     }
 
+    /// The streams that small copies, and copies on the device, are in.
+    pub fn streams(&self) -> impl Iterator<Item = &Stream> {
+        [&self.up, &self.down, &self.across].into_iter().map(|direction| direction.line.stream())
+    }
+
     /// Finds out whether the context is lost, while copies are under way.
     pub fn check(&self) -> Result<(), Error> {
-        for direction in [&self.up, &self.down, &self.across] {
-            direction.line.stream().is_idle()?;
-        }
-        Ok(())
+        self.streams().try_for_each(|stream| stream.is_idle().map(drop))
     }
 }
 

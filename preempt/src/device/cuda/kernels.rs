@@ -283,13 +283,17 @@ impl Kernels {
             // an SM without blocks.
             let carveout = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             function.set_attribute(context, carveout, CARVEOUT_MAX_SHARED)?;
-            let most = function.occupancy(context, threads, dynamic)?;
-            if most <= blocks {
+            let most = function.occupancy(context, threads, dynamic).and_then(|most| {
+                if most > blocks {
+                    plain.set_attribute(context, carveout, CARVEOUT_MAX_SHARED)?;
+                }
+                Ok(most)
+            });
+            // After an error, too: the next attempt would take what it finds for the default.
+            if !most.as_ref().is_ok_and(|most| *most > blocks) {
                 function.set_attribute(context, carveout, CARVEOUT_DEFAULT)?;
-            } else {
-                plain.set_attribute(context, carveout, CARVEOUT_MAX_SHARED)?;
             }
-            blocks = blocks.max(most);
+            blocks = blocks.max(most?);
         }
         match (blocks, dynamic) {
             (0, 0) => Err(too_many_registers),

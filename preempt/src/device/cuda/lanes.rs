@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use preempt_device::abi::{Lane, Signal};
 
@@ -20,6 +21,9 @@ pub(super) const LANES: LaneCount = LaneCount { normal: 16, urgent: 8, chains: 4
 /// The urgent and the normal lanes that are created first, and have queues of their own with 8 of them. The engine
 /// takes the first free lane, so most programs need no others.
 const FIRST_LANES: (u32, u32) = (3, 4);
+
+/// How long a scheduler that starts waits for the signals of the last one, which take microseconds.
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 const COUNT: usize = (LANES.normal + LANES.urgent) as usize;
 
@@ -70,8 +74,13 @@ impl Lanes {
         Ok(Lanes { streams, words })
     }
 
-    /// Forgets all signals, in the order of `stream`. Nothing is in any lane.
+    /// Forgets all signals, in the order of `stream`. Nothing is in any lane. The context is entered.
     pub fn reset(&self, stream: RawStream) -> Result<(), Error> {
+        // A cohort may be over before its signal is there, and no stream waits for another one.
+        if !self.streams.control.settle(SIGNAL_TIMEOUT)? {
+            let reason = "it does not carry signals out; is something else running on it?".into();
+            return Err(Error::DeviceUnsupported { reason });
+        }
         self.words.zero(stream)
     }
 

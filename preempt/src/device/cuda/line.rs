@@ -23,6 +23,9 @@ const SLEEP: Duration = Duration::from_micros(20);
 /// How often it asks the driver whether the context still works.
 const FAULT_CHECK: Duration = Duration::from_millis(10);
 
+/// How long what is dropped waits for streams to be done. If they are not, nothing is freed.
+pub(super) const LAST_WAIT: Duration = Duration::from_secs(1);
+
 /// The least and the greatest priority of blocks; greater ones go first where both wait for room.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BlockPriority {
@@ -66,6 +69,23 @@ impl Stream {
     /// Whether everything in the stream is done.
     pub fn is_idle(&self) -> Result<bool, Error> {
         self.context.is_idle(self.raw)
+    }
+
+    /// Waits until everything in the stream is done, for a limited time; whether it is. The context is entered.
+    pub fn settle(&self, timeout: Duration) -> Result<bool, Error> {
+        let start = Instant::now();
+        loop {
+            match self.is_idle() {
+                Ok(true) => return Ok(true),
+                // After an error that passes the work is still there.
+                Ok(false) | Err(Error::Driver { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            if start.elapsed() > timeout {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Writes a word after everything before it in the stream.
@@ -132,14 +152,18 @@ impl Line {
         self.word().load(Ordering::Acquire)
     }
 
-    /// Lets `work` put something into the stream; its number. The context is entered.
+    /// Lets `work` put something into the stream; its number. After an error of `work` nothing waits for what it has put
+    /// there. The context is entered.
     pub fn issue(&self, work: impl FnOnce(RawStream) -> Result<(), Error>) -> Result<u64, Error> {
         let mut issued = lock(&self.issued);
         work(self.stream.raw)?;
         let number = *issued + 1;
+        let word = self.words.at(self.offset) as u64;
         // SAFETY: the word is in pinned memory, whose addresses are the same for the device, and
         // which lives as long as the stream.
-        unsafe { self.stream.write(self.words.at(self.offset) as u64, number)? };
+        let write = || unsafe { self.stream.write(word, number) };
+        // The device uses the memory of that work until the number is there: an error would say that it does not.
+        self.stream.context.must(write)?;
         *issued = number;
         Ok(number)
     }
@@ -148,7 +172,7 @@ impl Line {
         &self.stream
     }
 
-    /// Waits for a piece of work. Never longer than the context works.
+    /// Waits for a piece of work. Never longer than the context works, and an error says that it does not.
     pub fn wait(&self, number: u64) -> Result<(), Error> {
         let start = Instant::now();
         let mut checked = start;
@@ -157,7 +181,8 @@ impl Line {
             let now = Instant::now();
             if now - checked > FAULT_CHECK {
                 checked = now;
-                self.stream.is_idle()?;
+                // After an error that passes the device still works on it; `alive` tells of the others.
+                let _ = self.stream.is_idle();
             }
             match now - start < SPIN {
                 true => std::hint::spin_loop(),

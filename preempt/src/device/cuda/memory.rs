@@ -2,14 +2,15 @@
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
 
 use super::ALIGNMENT;
 use super::context::{Context, call};
 use super::driver::{INVALID_VALUE, OUT_OF_MEMORY, RawPool, RawStream};
-use super::line::Line;
+use super::line::{LAST_WAIT, Line};
+use super::lock;
 use super::staged::Staged;
 use crate::error::Error;
 
@@ -114,6 +115,8 @@ pub(super) struct Pool {
     line: Line,
     staged: Staged,
     zeros: Pinned,
+    /// What is to be freed; empty but for what the driver has refused to free, which it is asked again with the next.
+    unfreed: Mutex<Vec<u64>>,
     context: Arc<Context>,
 }
 
@@ -142,7 +145,8 @@ impl Pool {
         let mut raw = ptr::null_mut();
         // SAFETY: the pointers are valid.
         unsafe { call!(context, cuMemPoolCreate(&raw mut raw, &raw const properties))? };
-        let pool = Pool { raw, line, staged, zeros, context: context.clone() };
+        let unfreed = Mutex::default();
+        let pool = Pool { raw, line, staged, zeros, unfreed, context: context.clone() };
         let mut keep = u64::MAX;
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         let value = (&raw mut keep).cast::<c_void>();
@@ -229,19 +233,28 @@ impl Pool {
     /// It came from `allocate` with the same `bytes`, or is another allocation of this context of at
     /// least one byte; it is freed once, and nothing uses it.
     pub unsafe fn free(&self, address: u64, bytes: usize) {
-        if bytes == 0 || !self.context.is_freeable() {
+        if bytes == 0 {
+            return;
+        }
+        lock(&self.unfreed).push(address);
+        self.free_all();
+    }
+
+    fn free_all(&self) {
+        if !self.context.is_freeable() {
             return;
         }
         let Ok(_entered) = self.context.enter() else { return };
         let stream = self.line.stream().raw();
-        // Fails with the context alone, which `check` takes note of.
-        // SAFETY: the caller's promise.
-        let _ = unsafe { call!(self.context, cuMemFreeAsync(address, stream)) };
+        // SAFETY: promised to `free`.
+        let free = |address: u64| unsafe { call!(self.context, cuMemFreeAsync(address, stream)) };
+        lock(&self.unfreed).retain(|&address| free(address).is_err());
     }
 
     /// Gives the system back what was freed, so that it can be had anew in other pieces. Nothing runs: the driver may
     /// wait for what does.
     pub fn trim(&self) -> Result<(), Error> {
+        self.free_all();
         let _entered = self.context.enter()?;
         // What was freed is free when the line has come to it.
         self.line.issue(|_| Ok(())).and_then(|number| self.line.wait(number))?;
@@ -278,6 +291,12 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        self.free_all();
+        let entered = self.context.enter();
+        // After an error the line may still read the zeros.
+        if !matches!(entered.and_then(|_entered| self.line.stream().settle(LAST_WAIT)), Ok(true)) {
+            self.context.abandon();
+        }
         if self.context.is_freeable() && self.context.enter().is_ok() {
             // SAFETY: created once, in `new`. What is still allocated keeps what it needs.
             unsafe { (self.context.functions().cuMemPoolDestroy)(self.raw) };

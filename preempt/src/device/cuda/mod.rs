@@ -24,7 +24,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
@@ -69,7 +69,7 @@ use drops::DropLists;
 use foreign::Foreign;
 use kernels::{Kernels, Launchable};
 use lanes::{LANES, Lanes, Streams};
-use line::{BlockPriority, Line, Stream};
+use line::{BlockPriority, LAST_WAIT, Line, Stream};
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
 use probe::probe;
@@ -284,6 +284,7 @@ impl Backend for CudaDevice {
         self.kernels.load(code)?;
         // The last scheduler is gone, and the next one counts epochs and tickets from the start.
         self.shared.watch.clear();
+        self.proxy.reset()?;
         self.lanes.reset(self.pool.line().stream().raw())?;
         self.controls.reset()
     }
@@ -318,7 +319,8 @@ impl Backend for CudaDevice {
     }
 
     fn new_control(&self) -> Result<ControlMemory, Error> {
-        self.controls.take()
+        // The proxy would be among what the driver may wait for, and end never. Signals go the other way meanwhile.
+        self.controls.take(|| self.proxy.rest())
     }
 
     fn take_drops(&self) -> Result<Drops, Error> {
@@ -399,9 +401,9 @@ impl Backend for CudaDevice {
             }
         })?;
         let word = Post::word(ticket, Posted { done: tasks, amortize: 0 });
-        // SAFETY: the controls keep posts as long as the device lives, at the same address for it. Nobody
-        // would ever learn that the grid is over if the word did not come.
-        context.must(unsafe { stream.write(post as u64, word) });
+        // Without the word nothing would tell that the grid is over. The loss of the context is reported for all.
+        // SAFETY: the controls keep posts as long as the device lives, at the same address for it.
+        let _ = context.must(|| unsafe { stream.write(post as u64, word) });
         // SAFETY: as above.
         unsafe { self.shared.watch.add(lane, post, ticket) };
         Ok(())
@@ -409,9 +411,11 @@ impl Backend for CudaDevice {
 
     fn signal(&self, lane: u32, signal: Signal) {
         let context = self.context();
-        // Whoever waits for the SMs would wait for ever.
         if !self.proxy.signal(lane, signal) {
-            context.must(context.enter().and_then(|_entered| self.lanes.signal(lane, signal)));
+            // Without it the launch that the SMs are for would wait for ever. The loss of the context is reported for
+            // all.
+            let _ = context
+                .must(|| context.enter().and_then(|_entered| self.lanes.signal(lane, signal)));
         }
         self.shared.watch.stir();
     }
@@ -489,10 +493,9 @@ impl Backend for CudaDevice {
         unsafe { self.pool.free(address, bytes) }
     }
 
-    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) {
-        // Whoever uses the memory would find something else in it.
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        self.context().must(unsafe { self.pool.fill(address, data, bytes) });
+        unsafe { self.pool.fill(address, data, bytes) }
     }
 }
 
@@ -502,9 +505,14 @@ impl Drop for CudaDevice {
         let context = self.context();
         // The scheduler waited for what it could. Freeing would wait for the rest.
         let is_idle = context.enter().and_then(|_entered| {
-            let mut lanes = self.lanes.streams().iter();
-            let idle = lanes.try_fold(true, |all, lane| Ok::<_, Error>(all & lane.is_idle()?))?;
-            Ok(idle & !self.opaque.check()?)
+            let lanes = self.lanes.streams().iter().chain([self.lanes.control()]);
+            let mut streams = lanes.chain(self.copies.streams()).chain(self.opaque.streams());
+            // Signals may be on their way, and drop lists be zeroed yet.
+            let start = Instant::now();
+            streams.try_fold(true, |all, stream| {
+                let left = LAST_WAIT.saturating_sub(start.elapsed());
+                Ok::<_, Error>(all & stream.settle(left)?)
+            })
         });
         if !matches!(is_idle, Ok(true)) {
             context.abandon();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::context::Context;
 use super::copies::Shared;
-use super::line::Line;
+use super::line::{Line, Stream};
 use super::lock;
 use crate::device::{OpaqueWork, RawStream, Report};
 use crate::engine::OpKey;
@@ -73,11 +73,13 @@ impl OpaqueStreams {
         let result = work(RawStream::new(stream.line.stream().raw().cast()));
         // It may have made another context current.
         let mut under_way = lock(&stream.under_way);
-        let number = self.context().enter().and_then(|_entered| stream.line.issue(|_| Ok(())));
-        match number {
-            Ok(number) => under_way.push_back(UnderWay { op, number, result }),
-            // Nobody would ever learn when that is over which it has put there.
-            Err(error) => self.context().must(Err(error)),
+        let context = self.context();
+        // Without a number nothing would tell when that is over which it has put there.
+        let number =
+            context.must(|| context.enter().and_then(|_entered| stream.line.issue(|_| Ok(()))));
+        // The loss of the context is reported for all together.
+        if let Ok(number) = number {
+            under_way.push_back(UnderWay { op, number, result });
         }
         drop((under_way, entered));
         self.shared.watch.stir();
@@ -116,12 +118,14 @@ impl OpaqueStreams {
         self.streams.iter().for_each(|stream| lock(&stream.under_way).clear());
     }
 
-    /// Finds out whether the context is lost, while work is under way; whether there is any.
-    pub fn check(&self) -> Result<bool, Error> {
-        let mut busy = false;
-        for stream in self.streams.iter().filter(|stream| stream.len() > 0) {
-            busy |= !stream.line.stream().is_idle()?;
-        }
-        Ok(busy)
+    /// The streams that work is put into.
+    pub fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.streams.iter().map(|stream| stream.line.stream())
+    }
+
+    /// Finds out whether the context is lost, while work is under way.
+    pub fn check(&self) -> Result<(), Error> {
+        let mut busy = self.streams.iter().filter(|stream| stream.len() > 0);
+        busy.try_for_each(|stream| stream.line.stream().is_idle().map(drop))
     }
 }

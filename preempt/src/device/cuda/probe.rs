@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use preempt_device::abi::Signal;
 
@@ -159,23 +159,29 @@ fn judge(words: &[u32]) -> Result<bool, Error> {
 
 /// Waits until a stream is done, for a limited time.
 fn settle(context: &Context, stream: &Stream) -> Result<(), Error> {
-    let start = Instant::now();
-    while !stream.is_idle()? {
-        if start.elapsed() > TIMEOUT {
-            context.abandon();
-            let reason = "it does not run anything; is something else running on it?".into();
-            return Err(Error::DeviceUnsupported { reason });
-        }
-        std::thread::yield_now();
+    if stream.settle(TIMEOUT)? {
+        return Ok(());
     }
-    Ok(())
+    context.abandon();
+    let reason = "it does not run anything; is something else running on it?".into();
+    Err(Error::DeviceUnsupported { reason })
 }
 
 /// Uses each line, and each function of the driver that may be a kernel of its own.
 fn warm_up(context: &Context, pool: &Pool, lines: &Lines) -> Result<(), Error> {
-    const BYTES: usize = 1 << 20;
-    let host = pool.zeros();
     let device = pool.allocate(2 * BYTES, true)?;
+    let result = use_lines(context, pool, lines, device);
+    // SAFETY: allocated above, and each line was waited for.
+    unsafe { pool.free(device, 2 * BYTES) };
+    result
+}
+
+/// Bytes of the longest of the copies that warm up.
+const BYTES: usize = 1 << 20;
+
+/// Copies within two times so many bytes at `device`, and zeroes some.
+fn use_lines(context: &Context, pool: &Pool, lines: &Lines, device: u64) -> Result<(), Error> {
+    let host = pool.zeros();
     let use_line = |line: &super::line::Line, work: &dyn Fn(RawStream) -> Result<(), Error>| {
         line.issue(work)?;
         settle(context, line.stream())
@@ -211,8 +217,6 @@ fn warm_up(context: &Context, pool: &Pool, lines: &Lines) -> Result<(), Error> {
             })?;
         }
     }
-    // SAFETY: allocated above, and everything is done.
-    unsafe { pool.free(device, 2 * BYTES) };
     Ok(())
 }
 

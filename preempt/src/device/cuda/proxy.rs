@@ -150,11 +150,17 @@ impl Proxy {
 
     /// Whether signals go by the proxy from now on. Nothing of ours runs.
     pub fn set_wanted(&self, wanted: bool) {
-        let mut state = lock(&self.state);
-        self.end(&mut state);
-        state.wanted = wanted;
-        // The next scheduler counts epochs from the start.
+        lock(&self.state).wanted = wanted;
+    }
+
+    /// Has no proxy carry a word of the last scheduler any more: the next one counts epochs from the start. The context is
+    /// entered.
+    pub fn reset(&self) -> Result<(), Error> {
+        self.rest();
+        // Relaxed: one that comes late reads old words, or these, and the wait below is for the one that reads now.
         (0..LANE_COUNT).for_each(|lane| self.word(lane).store(0, Ordering::Relaxed));
+        // One that never found its place may stay where it waits: it would carry these.
+        self.stream.settle(PATIENCE).map(drop)
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -251,10 +257,10 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.rest();
-        // It reads the mailbox until it has ended. Beside an error there is nothing to wait for.
-        let start = Instant::now();
-        while matches!(self.stream.is_idle(), Ok(false)) && start.elapsed() < PATIENCE {
-            std::thread::yield_now();
+        // It reads the mailbox until it has ended.
+        let entered = self.context.enter();
+        if !matches!(entered.and_then(|_entered| self.stream.settle(PATIENCE)), Ok(true)) {
+            self.context.abandon();
         }
     }
 }

@@ -43,7 +43,7 @@ impl Staged {
         let buffers = lock(&self.buffers);
         // The last piece that was put into each buffer.
         let mut last = [0; 2];
-        for (piece, start) in (0..bytes).step_by(PIECE).enumerate() {
+        let result = (0..bytes).step_by(PIECE).enumerate().try_for_each(|(piece, start)| {
             let len = PIECE.min(bytes - start);
             let buffer = buffers.at(piece % 2 * PIECE);
             line.wait(last[piece % 2])?;
@@ -57,8 +57,10 @@ impl Staged {
                 // SAFETY: as above, and nobody writes the buffer before the line has passed this.
                 unsafe { call!(self.context, cuMemcpyHtoDAsync_v2(to, buffer, len, stream)) }
             })?;
-        }
-        line.wait(last[0].max(last[1]))
+            Ok(())
+        });
+        // After an error, too: the device still reads the buffers and writes to what the caller may free.
+        line.wait(last[0].max(last[1])).and(result)
     }
 
     /// Copies from the device. The context is entered.
@@ -88,9 +90,8 @@ impl Staged {
         let mut coming = None;
         for piece in 0..=pieces {
             let before = coming.take();
-            if piece < pieces {
-                coming = Some((piece, fetch(piece)?));
-            }
+            let asked = (piece < pieces).then(|| fetch(piece)).transpose();
+            // Also if the next one could not be asked for: the device still reads what the caller may free.
             if let Some((piece, number)) = before {
                 line.wait(number)?;
                 let (from, to) = (buffer(piece), to.wrapping_add(piece * PIECE));
@@ -98,6 +99,7 @@ impl Staged {
                 // SAFETY: the caller's promise; the device has written the buffer.
                 self.context.touching(|| unsafe { from.copy_to_nonoverlapping(to, len) })?;
             }
+            coming = asked?.map(|number| (piece, number));
         }
         Ok(())
     }
