@@ -1,0 +1,198 @@
+//! The test kernels that the fake driver knows, and the blocks that run them.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use preempt_device::abi::{Cohort, Lane};
+use preempt_device::worker::{self, Chunk, Notes};
+
+pub const SMS: u32 = 4;
+/// Blocks that an SM holds.
+pub const SLOTS: u32 = 2;
+
+/// Rounds of `spin_yielding` between two yield points that the fake looks at.
+const ROUNDS: usize = 50_000;
+
+/// A slice that a kernel takes.
+#[derive(Clone, Copy)]
+struct Slice {
+    start: usize,
+    len: usize,
+}
+
+impl Slice {
+    fn range(self) -> Range<usize> {
+        self.start..self.start + 4 * self.len
+    }
+
+    fn at(self, index: usize) -> &'static AtomicU32 {
+        assert!(index < self.len, "{index} of {}", self.len);
+        // SAFETY: the driver has checked the slice, which the launch keeps.
+        unsafe { &*((self.start + 4 * index) as *const AtomicU32) }
+    }
+}
+
+/// A kernel and its arguments.
+#[derive(Clone, Copy)]
+pub enum Entry {
+    Count { nanoseconds: u64, counts: [usize; 2], writes: [usize; 2] },
+    Spin { starts: [usize; 2], rounds: usize, out: [usize; 2] },
+}
+
+impl Entry {
+    /// With `parameter(index, whether it is a word)`.
+    pub fn new(name: &str, parameter: impl Fn(usize, bool) -> usize) -> Option<Entry> {
+        let slice = |at| [parameter(at, true), parameter(at + 1, true)];
+        match name {
+            "count_1d" => Some(Entry::Count { nanoseconds: 0, counts: slice(0), writes: slice(2) }),
+            "paced_1d" => Some(Entry::Count {
+                nanoseconds: parameter(0, true) as u64,
+                counts: slice(1),
+                writes: slice(3),
+            }),
+            "spin_yielding" => {
+                Some(Entry::Spin { starts: slice(0), rounds: parameter(2, false), out: slice(3) })
+            }
+            _ => None,
+        }
+    }
+
+    fn slices(&self) -> [Slice; 2] {
+        let (Entry::Count { counts: a, writes: b, .. } | Entry::Spin { starts: a, out: b, .. }) =
+            self;
+        [a, b].map(|&[start, len]| Slice { start, len })
+    }
+
+    pub fn ranges(&self) -> [Range<usize>; 2] {
+        self.slices().map(Slice::range)
+    }
+
+    /// Runs a block-task; whether it was dropped at a yield point where `is_sent_away`.
+    fn task(&self, task: u32, threads: u32, is_sent_away: impl Fn() -> bool) -> bool {
+        let [first, second] = self.slices();
+        first.at(task as usize).fetch_add(1, Ordering::Relaxed);
+        let numbers = task * threads..(task + 1) * threads;
+        match *self {
+            Entry::Count { nanoseconds, .. } => {
+                if nanoseconds > 0 {
+                    thread::sleep(Duration::from_nanos(nanoseconds));
+                }
+                numbers.for_each(|x| _ = second.at(x as usize).fetch_add(1, Ordering::Relaxed));
+            }
+            Entry::Spin { rounds, .. } => {
+                for _ in (0..rounds).step_by(ROUNDS) {
+                    if is_sent_away() {
+                        return true;
+                    }
+                    thread::sleep(Duration::from_micros(50));
+                }
+                for x in numbers {
+                    let value = crate::spun(x, rounds as u32);
+                    second.at(x as usize).store(value, Ordering::Relaxed);
+                }
+            }
+        }
+        false
+    }
+
+    pub fn run_plain(&self, tasks: u32, threads: u32) {
+        for task in 0..tasks {
+            self.task(task, threads, || false);
+        }
+    }
+
+    /// All blocks of a cohort, one after the other.
+    pub fn run_cohort(&self, cohort: &Cohort, threads: u32) {
+        // Where blocks come to lie is the hardware's business; this goes round.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        for number in 0..cohort.blocks {
+            let sm = NEXT.fetch_add(1, Ordering::Relaxed) % SMS;
+            let mut block = Block { sm, number, start: Instant::now(), notes: Notes::default() };
+            let tasks = Tasks { entry: self, cohort, threads, sm, index: 0 };
+            // SAFETY: the device layer keeps what a cohort points to, and each block runs once.
+            unsafe {
+                match self {
+                    Entry::Count { .. } => {
+                        worker::run(&mut block, cohort, &mut OfKernel::<false>(tasks))
+                    }
+                    Entry::Spin { .. } => {
+                        worker::run(&mut block, cohort, &mut OfKernel::<true>(tasks))
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct Tasks<'a> {
+    entry: &'a Entry,
+    cohort: &'a Cohort,
+    threads: u32,
+    sm: u32,
+    index: u32,
+}
+
+/// `YIELDS`: whether it has yield points.
+struct OfKernel<'a, const YIELDS: bool>(Tasks<'a>);
+
+impl<const YIELDS: bool> worker::Body for OfKernel<'_, YIELDS> {
+    const YIELDS: bool = YIELDS;
+
+    fn seek(&mut self, index: u32) {
+        self.0.index = index;
+    }
+
+    fn index(&self) -> u32 {
+        self.0.index
+    }
+
+    fn run(&mut self, droppable: bool) -> bool {
+        let Tasks { entry, cohort, threads, sm, index } = self.0;
+        // SAFETY: the device layer keeps the lane.
+        let lane: &Lane = unsafe { &*cohort.lane };
+        entry.task(index, threads, || droppable && !lane.grants(cohort.signal, sm))
+    }
+}
+
+/// One thread stands for the whole block.
+struct Block {
+    sm: u32,
+    number: u32,
+    start: Instant,
+    notes: Notes,
+}
+
+impl worker::Block for Block {
+    fn sm(&self) -> u32 {
+        self.sm
+    }
+    fn number(&self) -> u32 {
+        self.number
+    }
+    fn clock(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+    fn await_previous(&self) {}
+    fn release_next(&self) {}
+    fn notes(&self) -> &Notes {
+        &self.notes
+    }
+    fn lead(&mut self, lead: impl FnOnce(&Self)) {
+        lead(self)
+    }
+    fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
+        decide(self)
+    }
+    fn elect_any(&mut self, predicate: bool, decide: impl FnOnce(&Self) -> Chunk) -> (Chunk, bool) {
+        (decide(self), predicate)
+    }
+    fn elect_last(&mut self, last: impl FnOnce(&Self)) {
+        last(self)
+    }
+    fn barrier(&mut self) {}
+    fn any(&mut self, predicate: bool) -> bool {
+        predicate
+    }
+}

@@ -1,0 +1,161 @@
+//! What is allocated on the fake driver, and what uses it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What freed memory of the host is filled with; whatever writes there is found at the end.
+const FREED: u8 = 0xDD;
+/// What memory holds that was just allocated.
+const FRESH: u8 = 0xA5;
+/// Of larger allocations only the ends are filled.
+const FILLED: usize = 4096;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Device,
+    Pinned,
+}
+
+pub struct Memory {
+    pub bytes: usize,
+    kind: Kind,
+    is_live: bool,
+}
+
+/// A queued access that is not over.
+pub struct Access {
+    pub id: u64,
+    stream: usize,
+    range: Range<usize>,
+    writes: bool,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// By address. It is never reused, so that late accesses are found.
+    pub memory: BTreeMap<usize, Memory>,
+    pub accesses: Vec<Access>,
+    last: u64,
+    violations: Vec<String>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    memory: BTreeMap::new(),
+    accesses: Vec::new(),
+    last: 0,
+    violations: Vec::new(),
+});
+
+pub fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What went wrong that a GPU would not tell, since the last call.
+pub fn violations() -> Vec<String> {
+    let mut state = state();
+    let mut found = std::mem::take(&mut state.violations);
+    for (start, memory) in &state.memory {
+        if memory.kind == Kind::Pinned && !memory.is_live {
+            // SAFETY: it stays allocated, and nothing is to write there any more.
+            let bytes = unsafe { std::slice::from_raw_parts(*start as *const u8, memory.bytes) };
+            if bytes.iter().any(|&byte| byte != FREED) {
+                found.push(format!("{} freed bytes of the host were written", memory.bytes));
+            }
+        }
+    }
+    found
+}
+
+/// How many pieces of memory are allocated.
+pub fn live() -> usize {
+    state().memory.values().filter(|memory| memory.is_live).count()
+}
+
+/// The same once no more are than `before`, or a while has passed: what is queued may free some yet.
+pub fn live_after(before: usize) -> usize {
+    let begin = Instant::now();
+    while live() > before && begin.elapsed() < Duration::from_secs(1) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    live()
+}
+
+impl State {
+    pub fn violation(&mut self, what: String) {
+        if self.violations.len() < 20 {
+            self.violations.push(what);
+        }
+    }
+
+    /// What holds all these bytes, if anything does.
+    pub fn holds(&self, range: &Range<usize>) -> Option<Kind> {
+        let (start, memory) = self.memory.range(..=range.start).next_back()?;
+        (memory.is_live && range.end <= start + memory.bytes).then_some(memory.kind)
+    }
+
+    pub fn check(&mut self, range: &Range<usize>, kind: Option<Kind>, what: &str) -> bool {
+        let found = self.holds(range);
+        let is_right = found.is_some() && (kind.is_none() || found == kind);
+        if !is_right {
+            self.violation(format!("{what}: {range:x?} is {found:?}, not {kind:?}"));
+        }
+        is_right
+    }
+
+    /// Queues accesses; those that another stream may make at the same time are a violation.
+    pub fn queue(&mut self, stream: usize, uses: &[(Range<usize>, bool)], what: &str) -> u64 {
+        self.last += 1;
+        let id = self.last;
+        for (range, writes) in uses {
+            let races = self.accesses.iter().any(|other| {
+                let overlap = other.range.start < range.end && range.start < other.range.end;
+                other.stream != stream && overlap && (other.writes || *writes)
+            });
+            if races {
+                self.violation(format!("{what}: another stream is about to use {range:x?}"));
+            }
+            self.accesses.push(Access { id, stream, range: range.clone(), writes: *writes });
+        }
+        id
+    }
+}
+
+pub fn allocate(bytes: usize, kind: Kind) -> usize {
+    // As CUDA aligns them. Zeroed, so that large ones take room only where they are used.
+    let layout = std::alloc::Layout::from_size_align(bytes.max(1), 512).expect("small enough");
+    // SAFETY: the size is not 0.
+    let start = unsafe { std::alloc::alloc_zeroed(layout) };
+    let ends = [0..bytes.min(FILLED), bytes.saturating_sub(FILLED)..bytes];
+    for end in ends {
+        // SAFETY: within the allocation.
+        unsafe { start.add(end.start).write_bytes(FRESH, end.len()) };
+    }
+    state().memory.insert(start as usize, Memory { bytes, kind, is_live: true });
+    start as usize
+}
+
+pub fn release(start: usize, what: &str) {
+    let mut state = state();
+    match state.memory.get_mut(&start) {
+        Some(memory) if memory.is_live => {
+            memory.is_live = false;
+            if memory.kind == Kind::Pinned {
+                // SAFETY: it stays allocated.
+                unsafe { ptr::write_bytes(start as *mut u8, FREED, memory.bytes) };
+            }
+        }
+        _ => state.violation(format!("{what}: {start:x} is not allocated")),
+    }
+}
+
+/// A sum of some of the bytes of allocated memory.
+pub fn sample(start: usize, bytes: usize) -> u64 {
+    let some = (0..bytes).step_by(1 + bytes / 1000);
+    // SAFETY: the caller has looked. The host may write there, where it should not.
+    let byte = |at| u64::from(unsafe { ((start + at) as *const u8).read_volatile() });
+    some.fold(0, |sum, at| sum.rotate_left(5) ^ byte(at))
+}

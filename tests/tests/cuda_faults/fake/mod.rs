@@ -1,0 +1,493 @@
+//! A driver without a GPU: streams are threads, device memory is the host's, and blocks run the real worker loop one
+//! after the other. Enough of the driver for the device layer to run on, and stricter than a GPU: it takes note of
+//! every use of memory that is not there any more, and of accesses by two streams that nothing orders.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use cudarc::driver::sys;
+use preempt::faults;
+use preempt_device::abi::{Cohort, Lane};
+
+mod kernels;
+mod memory;
+
+use kernels::{Entry, SLOTS, SMS};
+use memory::{Kind, State, allocate, release, sample, state};
+pub use memory::{live, live_after, violations};
+
+type Code = u32;
+
+const NOT_FOUND: Code = 500;
+const NOT_READY: Code = 600;
+
+/// Grids that are launched and not over.
+static GRIDS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static CURRENT: Cell<sys::CUcontext> = const { Cell::new(ptr::null_mut()) };
+    static RANDOM: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Waits for all that runs, as a driver does that pins or frees memory.
+fn await_grids() {
+    while GRIDS.load(Ordering::Acquire) > 0 {
+        thread::sleep(Duration::from_micros(50));
+    }
+}
+
+fn random(below: u64) -> u64 {
+    RANDOM.with(|state| {
+        let mut random = preempt_tests::Random(state.get());
+        let bits = random.bits();
+        state.set(random.0);
+        bits % below
+    })
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+struct FakeStream {
+    jobs: Mutex<Option<Sender<Job>>>,
+    queued: AtomicU64,
+    done: &'static AtomicU64,
+}
+
+impl FakeStream {
+    fn start() -> *mut FakeStream {
+        static STREAMS: AtomicU64 = AtomicU64::new(1);
+        let (sender, receiver) = channel::<Job>();
+        let done: &'static AtomicU64 = Box::leak(Box::default());
+        let number = STREAMS.fetch_add(1, Ordering::Relaxed);
+        thread::spawn(move || {
+            RANDOM.set(number);
+            for job in receiver {
+                job();
+                done.fetch_add(1, Ordering::Release);
+            }
+        });
+        let jobs = Mutex::new(Some(sender));
+        Box::into_raw(Box::new(FakeStream { jobs, queued: AtomicU64::new(0), done }))
+    }
+
+    fn put(&self, job: impl FnOnce() + Send + 'static) -> Code {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(jobs) = &*jobs else {
+            state().violation("work for a stream that was destroyed".into());
+            return 400;
+        };
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        jobs.send(Box::new(job)).map_or(999, |()| 0)
+    }
+
+    /// Puts in what uses memory: `(range, what memory it is, whether it is written)`. Every third one is slow.
+    fn put_access(
+        &self,
+        what: &'static str,
+        uses: Vec<(Range<usize>, Option<Kind>, bool)>,
+        access: impl FnOnce(&mut State) + Send + 'static,
+    ) -> Code {
+        let ranges: Vec<_> =
+            uses.iter().map(|(range, _, writes)| (range.clone(), *writes)).collect();
+        let id = state().queue(ptr::from_ref(self).addr(), &ranges, what);
+        let is_before_failure = faults::failures() == 0;
+        self.put(move || {
+            if is_before_failure && faults::failures() > 0 {
+                // After the call that failed, so that what was freed too early is found.
+                thread::sleep(Duration::from_millis(3));
+            }
+            if random(3) == 0 {
+                thread::sleep(Duration::from_micros(50 + random(400)));
+            }
+            let mut state = state();
+            if uses.iter().all(|(range, kind, _)| state.check(range, *kind, what)) {
+                access(&mut state);
+            }
+            state.accesses.retain(|access| access.id != id);
+        })
+    }
+
+    fn copy(
+        &self,
+        what: &'static str,
+        (to, to_kind): (usize, Kind),
+        (from, from_kind): (usize, Kind),
+        bytes: usize,
+    ) -> Code {
+        let uses = vec![
+            (to..to + bytes, Some(to_kind), true),
+            (from..from + bytes, Some(from_kind), false),
+        ];
+        let is_watched = from_kind == Kind::Pinned && state().holds(&uses[1].0).is_some();
+        let queued = is_watched.then(|| sample(from, bytes));
+        self.put_access(what, uses, move |state| {
+            if queued.is_some_and(|queued| queued != sample(from, bytes)) {
+                state.violation(format!("{what}: the host changed what was being copied"));
+            }
+            // SAFETY: both are allocated, and do not overlap.
+            unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        })
+    }
+
+    fn launch(&self, grid: impl FnOnce() + Send + 'static) -> Code {
+        GRIDS.fetch_add(1, Ordering::Relaxed);
+        self.put(|| {
+            grid();
+            GRIDS.fetch_sub(1, Ordering::Release);
+        })
+    }
+}
+
+/// The carrier of signals, as the PTX in `proxy.rs` does it.
+fn proxy(mailbox: usize, lanes: usize, number: u32) {
+    // SAFETY: the mailbox has 33 words, which the check below finds to be there; all uses are atomic.
+    let word = |index: usize| unsafe { &*((mailbox + 8 * index) as *const AtomicU64) };
+    // SAFETY: as above.
+    unsafe { &*((mailbox + 8 * 32) as *const AtomicU32) }.store(number, Ordering::Relaxed);
+    let mut last = [0; 24];
+    loop {
+        if !state().check(&(mailbox..mailbox + 33 * 8), Some(Kind::Pinned), "the proxy's mailbox") {
+            return;
+        }
+        for (lane, last) in last.iter_mut().enumerate() {
+            let new = word(lane).load(Ordering::Relaxed);
+            if new != *last {
+                let at = lanes + lane * size_of::<Lane>();
+                if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's lane") {
+                    // SAFETY: it is there, and used as an atomic.
+                    unsafe { &*(at as *const AtomicU64) }.store(new, Ordering::Relaxed);
+                }
+                *last = new;
+            }
+        }
+        if word(31).load(Ordering::Relaxed) as u32 >= number {
+            return;
+        }
+        thread::sleep(Duration::from_micros(20));
+    }
+}
+
+fn probe(words: usize, sms: u32) {
+    thread::sleep(Duration::from_micros(50));
+    let bytes = 8 + 4 * sms as usize;
+    if state().check(&(words..words + bytes), Some(Kind::Pinned), "the probe's words") {
+        for index in 0..2 + sms as usize {
+            let value = [sms, 0].get(index).copied().unwrap_or(1);
+            // SAFETY: it is there; the host reads it when this is over.
+            unsafe { ((words + 4 * index) as *mut u32).write_volatile(value) };
+        }
+    }
+}
+
+/// # Safety
+///
+/// The pointers are those of a launch of this function.
+unsafe fn launch(
+    function: sys::CUfunction,
+    blocks: [u32; 3],
+    threads: u32,
+    stream: sys::CUstream,
+    parameters: *mut *mut c_void,
+) -> Code {
+    // SAFETY: the caller's promise.
+    let (name, stream) =
+        unsafe { ((*function.cast::<String>()).as_str(), &*stream.cast::<FakeStream>()) };
+    // SAFETY: the entry has a parameter of this type there.
+    let word = |at: usize| unsafe { *(*parameters.add(at)).cast::<usize>() };
+    // SAFETY: as above.
+    let number = |at: usize| unsafe { *(*parameters.add(at)).cast::<u32>() };
+    match name {
+        "preempt_probe" => {
+            let (words, sms) = (word(0), number(1));
+            stream.launch(move || probe(words, sms))
+        }
+        "preempt_proxy" => {
+            let (mailbox, lanes, number) = (word(0), word(1), number(4));
+            stream.launch(move || proxy(mailbox, lanes, number))
+        }
+        _ => {
+            let plain = name.strip_suffix("__plain");
+            // SAFETY: the first parameter of a preemptible entry.
+            let cohort = plain.is_none().then(|| unsafe { *(*parameters).cast::<Cohort>() });
+            let first = usize::from(cohort.is_some());
+            let Some(entry) = Entry::new(plain.unwrap_or(name), |at, is_word| match is_word {
+                true => word(first + at),
+                false => number(first + at) as usize,
+            }) else {
+                state().violation(format!("the fake driver has no kernel `{name}`"));
+                return NOT_FOUND;
+            };
+            let cohort = cohort.map(Together);
+            stream.launch(move || {
+                let ranges = entry.ranges();
+                let is_there =
+                    |range| state().check(&range, Some(Kind::Device), "a kernel's argument");
+                if !ranges.into_iter().all(is_there) {
+                    return;
+                }
+                match cohort {
+                    Some(cohort) => entry.run_cohort(&cohort.get(), threads),
+                    None => entry.run_plain(blocks.iter().product(), threads),
+                }
+            })
+        }
+    }
+}
+
+struct Together(Cohort);
+
+// SAFETY: the pointers are to words that all threads share through atomics.
+unsafe impl Send for Together {}
+
+impl Together {
+    fn get(&self) -> Cohort {
+        self.0
+    }
+}
+
+macro_rules! driver {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(const _: unsafe fn($($type),*) -> sys::CUresult = sys::$name;)*
+
+        /// A function of this driver.
+        pub fn find(name: &'static str) -> Option<*const c_void> {
+            $(
+                #[allow(non_snake_case, unused_variables, unused_unsafe, reason = "the driver's")]
+                unsafe extern "C" fn $name($($argument: $type),*) -> Code {
+                    // SAFETY: the device layer calls each as the driver's manual says.
+                    unsafe { $body }
+                }
+            )*
+            match name {
+                $(stringify!($name) => Some($name as *const c_void),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+driver! {
+    fn cuInit(flags: c_uint) { 0 }
+    fn cuDriverGetVersion(version: *mut c_int) { *version = 12_080; 0 }
+    fn cuDeviceGetCount(count: *mut c_int) { *count = 1; 0 }
+    fn cuDeviceGet(device: *mut sys::CUdevice, ordinal: c_int) { *device = ordinal; 0 }
+    fn cuDeviceGetName(name: *mut c_char, bytes: c_int, device: sys::CUdevice) {
+        ptr::copy_nonoverlapping(c"fake".as_ptr(), name, 5);
+        0
+    }
+    fn cuDeviceGetAttribute(
+        value: *mut c_int, attribute: sys::CUdevice_attribute, device: sys::CUdevice
+    ) {
+        use sys::CUdevice_attribute_enum::*;
+        *value = match attribute {
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 0,
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => SMS as c_int,
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => SLOTS as c_int,
+            CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => 2048,
+            CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR => 65_536,
+            CU_DEVICE_ATTRIBUTE_WARP_SIZE => 32,
+            // Clocks tick in nanoseconds.
+            CU_DEVICE_ATTRIBUTE_CLOCK_RATE => 1_000_000,
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => 228 << 10,
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 227 << 10,
+            _ => 1,
+        };
+        0
+    }
+    fn cuDevicePrimaryCtxRetain(context: *mut sys::CUcontext, device: sys::CUdevice) {
+        *context = ptr::without_provenance_mut(64);
+        0
+    }
+    fn cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice) { 0 }
+    fn cuCtxGetCurrent(context: *mut sys::CUcontext) { *context = CURRENT.get(); 0 }
+    fn cuCtxSetCurrent(context: sys::CUcontext) { CURRENT.set(context); 0 }
+    fn cuCtxGetLimit(value: *mut usize, limit: sys::CUlimit) { *value = 1 << 20; 0 }
+    fn cuCtxSetLimit(limit: sys::CUlimit, value: usize) { 0 }
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        (*least, *greatest) = (0, -5);
+        0
+    }
+    fn cuStreamCreateWithPriority(stream: *mut sys::CUstream, flags: c_uint, priority: c_int) {
+        *stream = FakeStream::start().cast();
+        0
+    }
+    fn cuStreamDestroy_v2(stream: sys::CUstream) {
+        *(*stream.cast::<FakeStream>()).jobs.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        0
+    }
+    fn cuStreamQuery(stream: sys::CUstream) {
+        let stream = &*stream.cast::<FakeStream>();
+        let queued = stream.queued.load(Ordering::Relaxed);
+        if stream.done.load(Ordering::Acquire) < queued { NOT_READY } else { 0 }
+    }
+    fn cuStreamWriteValue64_v2(
+        stream: sys::CUstream, address: sys::CUdeviceptr, value: u64, flags: c_uint
+    ) {
+        let word = address as usize;
+        if state().holds(&(word..word + 8)) == Some(Kind::Device) {
+            // Signals are the only ones. Kernels may be over before they get there.
+            (*stream.cast::<FakeStream>())
+                .put(|| thread::sleep(Duration::from_millis(2 * random(3))));
+        }
+        (*stream.cast::<FakeStream>()).put_access(
+            "a stream's write",
+            vec![(word..word + 8, None, true)],
+            move |_| {
+                // SAFETY: it was looked at, and every user of it takes it as an atomic.
+                unsafe { &*(word as *const AtomicU64) }.store(value, Ordering::Release);
+            },
+        )
+    }
+    fn cuModuleLoadDataEx(
+        module: *mut sys::CUmodule, image: *const c_void, options: c_uint,
+        names: *mut sys::CUjit_option, values: *mut *mut c_void
+    ) {
+        await_grids();
+        *module = Box::into_raw(Box::new(0u64)).cast();
+        0
+    }
+    fn cuModuleUnload(module: sys::CUmodule) { await_grids(); 0 }
+    fn cuModuleGetFunction(
+        function: *mut sys::CUfunction, module: sys::CUmodule, name: *const c_char
+    ) {
+        let name = CStr::from_ptr(name).to_string_lossy().into_owned();
+        *function = Box::into_raw(Box::new(name)).cast();
+        0
+    }
+    fn cuFuncGetAttribute(
+        value: *mut c_int, attribute: sys::CUfunction_attribute, function: sys::CUfunction
+    ) {
+        use sys::CUfunction_attribute_enum::*;
+        *value = match attribute {
+            CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
+            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => 1024,
+            _ => 0,
+        };
+        0
+    }
+    fn cuFuncSetAttribute(
+        function: sys::CUfunction, attribute: sys::CUfunction_attribute, value: c_int
+    ) { 0 }
+    fn cuFuncLoad(function: sys::CUfunction) { 0 }
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: *mut c_int, function: sys::CUfunction, threads: c_int, shared: usize
+    ) {
+        *blocks = SLOTS as c_int;
+        0
+    }
+    fn cuLaunchKernel(
+        function: sys::CUfunction, x: c_uint, y: c_uint, z: c_uint, threads: c_uint,
+        threads_y: c_uint, threads_z: c_uint, shared: c_uint, stream: sys::CUstream,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void
+    ) {
+        launch(function, [x, y, z], threads, stream, parameters)
+    }
+    fn cuLaunchKernelEx(
+        config: *const sys::CUlaunchConfig, function: sys::CUfunction,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void
+    ) {
+        let config = &*config;
+        launch(function, [config.gridDimX, 1, 1], config.blockDimX, config.hStream, parameters)
+    }
+    fn cuMemAlloc_v2(address: *mut sys::CUdeviceptr, bytes: usize) {
+        await_grids();
+        *address = allocate(bytes, Kind::Device) as u64;
+        0
+    }
+    fn cuMemFree_v2(address: sys::CUdeviceptr) {
+        await_grids();
+        release(address as usize, "cuMemFree");
+        0
+    }
+    fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, flags: c_uint) {
+        await_grids();
+        *start = allocate(bytes, Kind::Pinned) as *mut c_void;
+        0
+    }
+    fn cuMemFreeHost(start: *mut c_void) {
+        await_grids();
+        release(start as usize, "cuMemFreeHost");
+        0
+    }
+    fn cuMemGetAddressRange_v2(
+        start: *mut sys::CUdeviceptr, bytes: *mut usize, address: sys::CUdeviceptr
+    ) { NOT_FOUND }
+    fn cuPointerGetAttribute(
+        value: *mut c_void, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr
+    ) { NOT_FOUND }
+    fn cuMemPoolCreate(pool: *mut sys::CUmemoryPool, properties: *const sys::CUmemPoolProps) {
+        *pool = ptr::without_provenance_mut(128);
+        0
+    }
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        (*free, *total) = (1 << 32, 1 << 33);
+        0
+    }
+    fn cuMemPoolSetAttribute(
+        pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void
+    ) { 0 }
+    fn cuMemPoolGetAttribute(
+        pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void
+    ) {
+        *value.cast::<u64>() = 0;
+        0
+    }
+    fn cuMemPoolTrimTo(pool: sys::CUmemoryPool, keep: usize) { 0 }
+    fn cuMemPoolDestroy(pool: sys::CUmemoryPool) { 0 }
+    fn cuMemAllocFromPoolAsync(
+        address: *mut sys::CUdeviceptr, bytes: usize, pool: sys::CUmemoryPool,
+        stream: sys::CUstream
+    ) {
+        *address = allocate(bytes, Kind::Device) as u64;
+        0
+    }
+    fn cuMemFreeAsync(address: sys::CUdeviceptr, stream: sys::CUstream) {
+        let start = address as usize;
+        let bytes = state().memory.get(&start).map_or(1, |memory| memory.bytes);
+        let uses = vec![(start..start + bytes, Some(Kind::Device), true)];
+        let stream = &*stream.cast::<FakeStream>();
+        match stream.put_access("cuMemFreeAsync", uses, |_| ()) {
+            0 => stream.put(move || release(start, "cuMemFreeAsync")),
+            code => code,
+        }
+    }
+    fn cuMemsetD8Async(
+        address: sys::CUdeviceptr, value: u8, bytes: usize, stream: sys::CUstream
+    ) {
+        let start = address as usize;
+        (*stream.cast::<FakeStream>()).put_access(
+            "cuMemsetD8Async",
+            vec![(start..start + bytes, Some(Kind::Device), true)],
+            move |_| {
+                // SAFETY: it was looked at.
+                unsafe { ptr::write_bytes(start as *mut u8, value, bytes) };
+            },
+        )
+    }
+    fn cuMemcpyHtoDAsync_v2(
+        to: sys::CUdeviceptr, from: *const c_void, bytes: usize, stream: sys::CUstream
+    ) {
+        let (to, from) = ((to as usize, Kind::Device), (from as usize, Kind::Pinned));
+        (*stream.cast::<FakeStream>()).copy("cuMemcpyHtoDAsync", to, from, bytes)
+    }
+    fn cuMemcpyDtoHAsync_v2(
+        to: *mut c_void, from: sys::CUdeviceptr, bytes: usize, stream: sys::CUstream
+    ) {
+        let (to, from) = ((to as usize, Kind::Pinned), (from as usize, Kind::Device));
+        (*stream.cast::<FakeStream>()).copy("cuMemcpyDtoHAsync", to, from, bytes)
+    }
+    fn cuMemcpyDtoDAsync_v2(
+        to: sys::CUdeviceptr, from: sys::CUdeviceptr, bytes: usize, stream: sys::CUstream
+    ) {
+        let (to, from) = ((to as usize, Kind::Device), (from as usize, Kind::Device));
+        (*stream.cast::<FakeStream>()).copy("cuMemcpyDtoDAsync", to, from, bytes)
+    }
+}

@@ -1,0 +1,502 @@
+//! Each kind of driver call fails once, at different times, while schedulers work: an error has to come out or the
+//! results be right, and nothing may hang or write to memory that was freed.
+//!
+//! This program starts itself anew to run the cases, since some of them end the context for the whole process. They run
+//! on a driver without a GPU, and on a GPU where there is one. What the environment says:
+//!
+//! | variable | |
+//! | --- | --- |
+//! | `PREEMPT_FAULTS_PER_FUNCTION` | cases for each function in each workload |
+//! | `PREEMPT_FAULTS_SECONDS` | how long cases are begun for; those left over are counted |
+//! | `PREEMPT_FAULTS_TIMEOUT` | seconds after which a case hangs |
+//! | `PREEMPT_FAULTS_SEED` | for the choice and the order of cases |
+//! | `PREEMPT_FAULTS_RUNNER` | a program, with arguments, that runs this one: `compute-sanitizer ..` |
+//! | `PREEMPT_FAULTS_ONLY` | one case, as the summary shows it: `storm cuStreamQuery 3 2` |
+
+use std::collections::{BTreeMap, VecDeque};
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use preempt::{Device, Error, faults};
+use preempt_tests::Random;
+
+mod fake;
+mod workloads;
+
+use workloads::Found;
+
+/// Set where this program runs cases: which driver it takes.
+const CHILD: &str = "PREEMPT_FAULTS_CHILD";
+/// And which cases.
+const CASES: &str = "PREEMPT_FAULTS_CASES";
+
+const FAKE: &str = "fake";
+const GPU: &str = "gpu";
+
+const WORKLOADS: [&str; 3] = ["storm", "large", "schedulers"];
+
+/// Called while the driver is looked for, once in a process, which remembers what came of it.
+const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
+
+/// Called when something is dropped, which frees nothing after an error.
+const FREES: [&str; 4] = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost"];
+
+/// Codes of errors that pass, and of one that does not.
+const INVALID_VALUE: u32 = 1;
+const OUT_OF_MEMORY: u32 = 2;
+const OUT_OF_RESOURCES: u32 = 701;
+const LAUNCH_FAILED: u32 = 719;
+
+/// What a thread of `spin_yielding` comes to: `x -> a x + c`, so many times.
+pub fn spun(x: u32, rounds: u32) -> u32 {
+    let (mut a, mut c) = (1u32, 0u32);
+    for _ in 0..rounds {
+        (a, c) = (a.wrapping_mul(1_664_525), c.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    }
+    a.wrapping_mul(x).wrapping_add(c)
+}
+
+/// The `nth` call of a function fails with `code`; 0: none does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Case {
+    workload: String,
+    function: String,
+    nth: u64,
+    code: u32,
+}
+
+impl Case {
+    fn clean(workload: &str) -> Case {
+        Case { workload: workload.into(), function: "none".into(), nth: 0, code: 0 }
+    }
+
+    fn text(&self) -> String {
+        let Case { workload, function, nth, code } = self;
+        format!("{workload} {function} {nth} {code}")
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Case, String> {
+        let mut words = text.split_whitespace();
+        let mut word = || words.next().ok_or(format!("`{text}` is no case"));
+        let number = |word: &str| word.parse::<u64>().map_err(|error| format!("{word}: {error}"));
+        Ok(Case {
+            workload: word()?.into(),
+            function: word()?.into(),
+            nth: number(word()?)?,
+            code: number(word()?)? as u32,
+        })
+    }
+}
+
+/// How a case ended.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// What is wrong; empty if nothing is.
+    wrong: Vec<String>,
+    is_over: bool,
+    failures: u64,
+    errors: u64,
+    is_lost: bool,
+    calls: BTreeMap<String, u64>,
+}
+
+impl Outcome {
+    /// Of a case in which nothing fails.
+    fn is_right(&self) -> bool {
+        self.is_over && self.errors == 0 && self.wrong.is_empty()
+    }
+}
+
+// The child.
+
+#[test]
+fn child() {
+    let Ok(driver) = env::var(CHILD) else { return };
+    if driver == FAKE {
+        faults::install(fake::find);
+    } else {
+        keep_context();
+    }
+    let cases = env::var(CASES).expect("the parent says which");
+    for case in cases.split(';').map(|case| case.parse::<Case>().expect("the parent's own text")) {
+        println!("CASE {}", case.text());
+        let found = run(&case);
+        for wrong in &found.wrong {
+            println!("WRONG {wrong}");
+        }
+        for message in found.messages.iter().take(3) {
+            println!("SAYS {message}");
+        }
+        println!("END {} {}", found.errors, u32::from(found.is_lost));
+        // The process has no context any more, or no driver.
+        if found.is_lost || ONCE.contains(&&*case.function) {
+            return;
+        }
+    }
+}
+
+/// Keeps the driver from building the context anew for each case.
+fn keep_context() {
+    use cudarc::driver::sys;
+    let mut context = std::ptr::null_mut();
+    // SAFETY: there is a GPU, or the parent would not have started this; the pointer is valid.
+    let _ = unsafe { (sys::cuInit(0), sys::cuDevicePrimaryCtxRetain(&raw mut context, 0)) };
+}
+
+fn run(case: &Case) -> Found {
+    let mut found = Found::default();
+    faults::reset();
+    let before = fake::live();
+    if case.nth > 0 {
+        // For the life of this process, which is short.
+        faults::fail(case.function.clone().leak(), case.nth, case.code);
+    }
+    if case.workload == "controls" {
+        faults::start_with_control_blocks(4);
+    }
+    if let Some(device) = found.take(Device::cuda(0)) {
+        match &*case.workload {
+            "storm" => workloads::storm(&device, 12, &mut found),
+            "large" => workloads::large(&device, &mut found),
+            "schedulers" => workloads::schedulers(&device, &mut found),
+            "controls" => workloads::controls(&device, &mut found),
+            other => panic!("no workload `{other}`"),
+        }
+        if faults::failures() > 0 && !found.is_lost {
+            recover(&device, "the device", &mut found);
+        }
+    }
+    println!("FAILED {}", faults::failures());
+    if case.nth == 0 {
+        for (name, calls) in faults::calls() {
+            println!("CALLS {name} {calls}");
+        }
+    }
+    faults::reset();
+    let is_fake = env::var(CHILD).is_ok_and(|driver| driver == FAKE);
+    if case.code != LAUNCH_FAILED {
+        let is_kept = !found.is_lost;
+        found.expect(is_kept, || "an error that passes has cost the context".into());
+        if is_fake && !FREES.contains(&&*case.function) {
+            let leaked = fake::live_after(before) - before;
+            found.expect(leaked == 0, || format!("{leaked} pieces of memory are not freed"));
+        }
+    }
+    if !found.is_lost && !ONCE.contains(&&*case.function) {
+        match Device::cuda(0) {
+            Ok(device) => recover(&device, "another device", &mut found),
+            Err(error) => found.wrong.push(format!("no device any more: {error}")),
+        }
+    }
+    if is_fake {
+        found.wrong.append(&mut fake::violations());
+    }
+    found
+}
+
+/// After an error that passes, everything works as before.
+fn recover(device: &Device, what: &str, found: &mut Found) {
+    let mut after = Found::default();
+    workloads::storm(device, 3, &mut after);
+    found.wrong.extend(after.messages.iter().map(|error| format!("{what} afterwards: {error}")));
+    found.wrong.append(&mut after.wrong);
+}
+
+// The parent.
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Starts a process for `cases`; how those ended that it came to.
+fn start(driver: &str, cases: &[Case]) -> Vec<Outcome> {
+    let program = env::current_exe().expect("this program");
+    let runner = env::var("PREEMPT_FAULTS_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    let mut command = match words.next() {
+        Some(runner) => {
+            let mut command = Command::new(runner);
+            command.args(words).arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
+    let texts: Vec<_> = cases.iter().map(Case::text).collect();
+    command
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, driver)
+        .env(CASES, texts.join(";"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+    let (sender, lines) = channel();
+    let streams: [Box<dyn std::io::Read + Send>; 2] = [
+        Box::new(child.stdout.take().expect("piped")),
+        Box::new(child.stderr.take().expect("piped")),
+    ];
+    for stream in streams {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                // The parent may have given up.
+                let _ = sender.send(line);
+            }
+        });
+    }
+    drop(sender);
+    let timeout = Duration::from_secs(number("PREEMPT_FAULTS_TIMEOUT", 30));
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut rest = Vec::new();
+    loop {
+        match lines.recv_timeout(timeout) {
+            Ok(line) => take_in(&line, &mut outcomes, &mut rest),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let last = outcomes.last_mut();
+                let hung =
+                    last.filter(|outcome| !outcome.is_over).map(|outcome| &mut outcome.wrong);
+                match hung {
+                    Some(wrong) => wrong.push(format!("HANGS; stacks:\n{}", stacks(child.id()))),
+                    None => outcomes.push(Outcome {
+                        wrong: vec![format!("HANGS between cases\n{}", rest.join("\n"))],
+                        ..Outcome::default()
+                    }),
+                }
+                // It has ended, or it is this program's own.
+                let _ = child.kill();
+                break;
+            }
+        }
+    }
+    let status = child.wait().expect("it was started");
+    let rest = rest.join("\n");
+    let said_why = |outcome: &Outcome| !outcome.wrong.is_empty();
+    if !status.success() && !outcomes.last().is_some_and(said_why) {
+        let wrong = vec![format!("the process ended with {status}:\n{rest}")];
+        match outcomes.last_mut() {
+            Some(outcome) => outcome.wrong.extend(wrong),
+            None => outcomes.push(Outcome { wrong, ..Outcome::default() }),
+        }
+    }
+    outcomes
+}
+
+/// What the threads of a process do, where a debugger is.
+fn stacks(process: u32) -> String {
+    if env::var_os("PREEMPT_FAULTS_STACKS").is_none() {
+        return "set PREEMPT_FAULTS_STACKS to have gdb show them".into();
+    }
+    let process = process.to_string();
+    let mut gdb = Command::new("gdb");
+    let gdb = gdb.args(["-p", &process, "-batch", "-ex", "thread apply all bt 12"]);
+    gdb.output().map_or_else(
+        |error| error.to_string(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+fn take_in(line: &str, outcomes: &mut Vec<Outcome>, rest: &mut Vec<String>) {
+    // The test harness begins its line without an end.
+    let line = line.strip_prefix("test child ... ").unwrap_or(line);
+    let (word, text) = line.split_once(' ').unwrap_or((line, ""));
+    let mut numbers = text.split(' ').map(|word| word.parse::<u64>().unwrap_or(0));
+    match (word, outcomes.last_mut()) {
+        ("CASE", _) => outcomes.push(Outcome::default()),
+        ("WRONG", Some(outcome)) => outcome.wrong.push(text.into()),
+        ("SAYS", Some(_)) => {}
+        ("FAILED", Some(outcome)) => outcome.failures = numbers.next().unwrap_or(0),
+        ("CALLS", Some(outcome)) => {
+            let (name, calls) = text.split_once(' ').unwrap_or((text, ""));
+            outcome.calls.insert(name.into(), calls.parse().unwrap_or(0));
+        }
+        ("END", Some(outcome)) => {
+            outcome.errors = numbers.next().unwrap_or(0);
+            outcome.is_lost = numbers.next() == Some(1);
+            outcome.is_over = true;
+        }
+        _ => rest.push(line.into()),
+    }
+}
+
+/// Cases for what a clean run has called.
+fn plan(
+    workload: &str,
+    calls: &BTreeMap<String, u64>,
+    each: usize,
+    random: &mut Random,
+) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (function, &calls) in calls {
+        let passing = match function.starts_with("cuLaunch") {
+            true => OUT_OF_RESOURCES,
+            false => INVALID_VALUE,
+        };
+        let mut nths = vec![
+            (1, OUT_OF_MEMORY),
+            (1 + random.bits() % calls, passing),
+            (calls.div_ceil(2), LAUNCH_FAILED),
+            (calls, OUT_OF_MEMORY),
+            (2, passing),
+            (calls.div_ceil(2), OUT_OF_MEMORY),
+        ];
+        while nths.len() < each {
+            let code = [OUT_OF_MEMORY, passing, LAUNCH_FAILED][nths.len() % 3];
+            nths.push((1 + random.bits() % calls, code));
+        }
+        nths.truncate(each);
+        nths.retain(|(nth, _)| *nth <= calls);
+        for (nth, code) in nths {
+            let case = Case { workload: workload.into(), function: function.clone(), nth, code };
+            if !cases.contains(&case) {
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}
+
+/// What came of all cases.
+#[derive(Default)]
+struct Tally {
+    ran: usize,
+    /// Cases that ended with errors, with the context lost, with right results, and that came to no such call.
+    errors: usize,
+    lost: usize,
+    right: usize,
+    missed: usize,
+    hung: usize,
+    wrong: Vec<String>,
+}
+
+impl Tally {
+    fn take(&mut self, driver: &str, case: &Case, outcome: &Outcome) {
+        for what in &outcome.wrong {
+            println!("WRONG ({driver}) {}: {what}", case.text());
+            self.wrong.push(format!("{}: {what}", case.text()));
+        }
+        self.ran += 1;
+        self.hung += usize::from(outcome.wrong.iter().any(|wrong| wrong.starts_with("HANGS")));
+        *match (outcome.failures, outcome.is_lost, outcome.errors) {
+            (0, ..) => &mut self.missed,
+            (_, true, _) => &mut self.lost,
+            (_, _, 0) => &mut self.right,
+            _ => &mut self.errors,
+        } += 1;
+    }
+}
+
+/// The cases that there are for a driver.
+fn cases(driver: &str, each: usize, random: &mut Random) -> Vec<Case> {
+    if let Ok(only) = env::var("PREEMPT_FAULTS_ONLY") {
+        return only.split(';').map(|case| case.parse().expect("a case")).collect();
+    }
+    let mut cases = Vec::new();
+    for workload in WORKLOADS {
+        let outcomes = start(driver, &[Case::clean(workload)]);
+        let outcome = outcomes.first().expect("there is one case");
+        assert!(outcome.is_right(), "{workload}: {outcome:#?}");
+        println!("{workload} ({driver}): {:?}", outcome.calls);
+        cases.extend(plan(workload, &outcome.calls, each, random));
+    }
+    cases
+}
+
+fn drive(driver: &str, each: u64, seconds: u64, processes: u64) {
+    let begin = Instant::now();
+    let limit = Duration::from_secs(number("PREEMPT_FAULTS_SECONDS", seconds));
+    let mut random = Random(number("PREEMPT_FAULTS_SEED", 1));
+    let each = number("PREEMPT_FAULTS_PER_FUNCTION", each) as usize;
+    let mut cases = cases(driver, each, &mut random);
+    for last in (1..cases.len()).rev() {
+        cases.swap(last, random.below(last as u32 + 1) as usize);
+    }
+    let all = cases.len();
+    let (cases, tally) = (Mutex::new(VecDeque::from(cases)), Mutex::new(Tally::default()));
+    let take_some = || {
+        let mut cases = cases.lock().expect("no panic");
+        // Where the driver is to fail as it starts, in a process of its own.
+        match cases.iter().position(|case| ONCE.contains(&&*case.function)) {
+            Some(at) => cases.remove(at).into_iter().collect(),
+            None => {
+                let some = cases.len().min(10);
+                cases.drain(..some).collect::<Vec<_>>()
+            }
+        }
+    };
+    let work = || {
+        while begin.elapsed() < limit {
+            let some = take_some();
+            if some.is_empty() {
+                return;
+            }
+            let outcomes = start(driver, &some);
+            assert!(!outcomes.is_empty(), "{some:?}: nothing ran");
+            for (case, outcome) in some.iter().zip(&outcomes) {
+                tally.lock().expect("no panic").take(driver, case, outcome);
+            }
+            // Those behind one that ended the process.
+            let rest = some.into_iter().skip(outcomes.len());
+            cases.lock().expect("no panic").extend(rest);
+        }
+    };
+    thread::scope(|scope| (0..processes).for_each(|_| drop(scope.spawn(work))));
+    let Tally { ran, errors, lost, right, missed, hung, wrong } = tally.into_inner().expect("none");
+    println!(
+        "{driver}: {ran} of {all} cases in {:.0?}: {errors} ended with errors, {lost} with the context lost, {right} with \
+         right results all the same, {missed} came to no such call; hangs: {hung}, wrong: {}",
+        begin.elapsed(),
+        wrong.len()
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn driver_calls_fail_without_a_gpu() {
+    // Mostly they wait.
+    drive(FAKE, 3, 120, 4);
+}
+
+#[test]
+fn driver_calls_fail_on_a_gpu() {
+    match Device::cuda(0) {
+        Ok(device) => drop(device),
+        Err(error @ (Error::NoDriver { .. } | Error::NoGpu { .. })) => {
+            return println!("SKIP: {error}");
+        }
+        Err(error) => panic!("{error}"),
+    }
+    drive(GPU, 4, 300, 1);
+}
+
+/// A signal may be on its way when its scheduler is over: the fake driver takes its time with them.
+#[test]
+fn no_signal_of_a_scheduler_reaches_the_next_one() {
+    let cases = vec![Case::clean("schedulers"); 5];
+    let outcomes = start(FAKE, &cases);
+    let all_right = outcomes.iter().all(Outcome::is_right);
+    assert!(outcomes.len() == cases.len() && all_right, "{outcomes:#?}");
+}
+
+/// The driver may wait for all that runs when it pins memory, and the proxy runs as long as anything is in flight.
+#[test]
+fn more_launches_than_control_blocks_run_beside_the_proxy() {
+    let case = [Case::clean("controls")];
+    let mut drivers = vec![FAKE];
+    if Device::cuda(0).is_ok() {
+        drivers.push(GPU);
+    }
+    for driver in drivers {
+        let outcomes = start(driver, &case);
+        let is_right =
+            |outcome: &Outcome| outcome.is_over && outcome.wrong.is_empty() && outcome.errors == 0;
+        assert!(outcomes.len() == 1 && outcomes.iter().all(is_right), "{driver}: {outcomes:#?}");
+    }
+}

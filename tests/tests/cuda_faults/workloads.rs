@@ -1,0 +1,243 @@
+//! What runs while a driver call fails: each piece of work has to end, with an error or with the right result.
+
+use std::collections::BTreeSet;
+
+use preempt::{
+    Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream,
+};
+use preempt_test_kernels as kernels;
+
+/// What was found out in one case.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub errors: u32,
+    /// What they said.
+    pub messages: BTreeSet<String>,
+    pub is_lost: bool,
+    pub wrong: Vec<String>,
+}
+
+impl Found {
+    /// Takes note of an error.
+    pub fn take<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        result
+            .inspect_err(|error| {
+                self.errors += 1;
+                self.is_lost |= matches!(error, Error::ContextLost { .. });
+                self.messages.insert(error.to_string());
+            })
+            .ok()
+    }
+
+    pub fn expect(&mut self, is_right: bool, what: impl FnOnce() -> String) {
+        if !is_right && self.wrong.len() < 5 {
+            self.wrong.push(what());
+        }
+    }
+}
+
+fn pattern(seed: u32, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|x| (x ^ seed.rotate_left(16)).wrapping_mul(2_654_435_761)).collect()
+}
+
+fn first_difference(found: &[u32], expected: &[u32]) -> Option<String> {
+    let at = found.iter().zip(expected).position(|(a, b)| a != b);
+    let at =
+        at.or_else(|| (found.len() != expected.len()).then_some(found.len().min(expected.len())));
+    at.map(|at| format!("element {at}: {:x?}, not {:x?}", found.get(at), expected.get(at)))
+}
+
+/// A scheduler at work, and memory where nothing may be written any more.
+struct Run<'a> {
+    scheduler: Scheduler,
+    found: &'a mut Found,
+    canaries: Vec<(Buffer<u32>, Vec<u32>)>,
+}
+
+/// A kernel with yield points that fills the device.
+struct Victim {
+    handle: Handle<LaunchReport>,
+    starts: Buffer<u32>,
+    out: Buffer<u32>,
+    rounds: u32,
+}
+
+/// An upload, a copy, a launch and two downloads.
+struct Piece {
+    data: Vec<u32>,
+    tasks: usize,
+    unit: [Handle<()>; 2],
+    launch: Handle<LaunchReport>,
+    back: Handle<Vec<u32>>,
+    counted: Handle<Vec<u32>>,
+    buffers: [Buffer<u32>; 4],
+}
+
+const THREADS: u32 = 64;
+
+impl Run<'_> {
+    fn victim(&mut self, stream: &Stream, rounds: u32) -> Option<Victim> {
+        let tasks = 2 * self.scheduler.device().properties().sms;
+        let threads = tasks * THREADS;
+        let mut starts = self.found.take(self.scheduler.zeroed(tasks as usize))?;
+        let mut out = self.found.take(self.scheduler.zeroed(threads as usize))?;
+        let call = kernels::spin_yielding(&mut starts, rounds, &mut out).grid(tasks).block(THREADS);
+        let handle = self.found.take(stream.launch(call))?;
+        Some(Victim { handle, starts, out, rounds })
+    }
+
+    fn check_victim(&mut self, victim: Option<Victim>, stream: &Stream) {
+        let Some(Victim { handle, starts, out, rounds }) = victim else { return };
+        if self.found.take(handle.wait()).is_some() {
+            let copy = stream.download(&out).and_then(|copy| copy.wait());
+            if let Some(values) = self.found.take(copy) {
+                let expected: Vec<u32> =
+                    (0..values.len() as u32).map(|x| crate::spun(x, rounds)).collect();
+                let difference = first_difference(&values, &expected);
+                self.found.expect(difference.is_none(), || format!("the victim: {difference:?}"));
+            }
+        }
+        drop((starts, out));
+    }
+
+    fn piece(&mut self, stream: &Stream, seed: u32, len: usize) -> Option<Piece> {
+        let data = pattern(seed, len);
+        let tasks = 24 + seed as usize % 40;
+        let lens = [len, len, tasks, tasks * THREADS as usize];
+        let mut buffers = Vec::new();
+        for len in lens {
+            buffers.push(self.found.take(self.scheduler.zeroed(len))?);
+        }
+        let [mut first, mut second, mut counts, mut writes]: [Buffer<u32>; 4] =
+            buffers.try_into().ok()?;
+        let upload = self.found.take(stream.upload(data.clone(), &mut first))?;
+        let copy = self.found.take(stream.copy_buffer(&first, &mut second))?;
+        let preemption =
+            if seed.is_multiple_of(3) { Preemption::Native } else { Preemption::Software };
+        let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks as u32).block(THREADS);
+        let launch = self.found.take(stream.launch(call.preemption(preemption)))?;
+        let back = self.found.take(stream.download(&second))?;
+        let counted = self.found.take(stream.download(&counts))?;
+        let (unit, buffers) = ([upload, copy], [first, second, counts, writes]);
+        Some(Piece { data, tasks, unit, launch, back, counted, buffers })
+    }
+
+    fn check(&mut self, piece: Option<Piece>, seed: u32) {
+        let Some(Piece { data, tasks, unit, launch, back, counted, buffers }) = piece else {
+            return;
+        };
+        let before = self.found.errors;
+        let _ = unit.map(|handle| self.found.take(handle.wait()));
+        if let Some(report) = self.found.take(launch.wait()) {
+            self.found.expect(report.tasks as usize == tasks, || format!("{report:?}"));
+        }
+        for (handle, expected) in [(back, data), (counted, vec![1; tasks])] {
+            if let Some(values) = self.found.take(handle.wait()) {
+                let difference = first_difference(&values, &expected);
+                self.found.expect(difference.is_none(), || format!("piece {seed}: {difference:?}"));
+            }
+        }
+        // What is still under way there would be written into what comes in its place.
+        let lens = buffers.each_ref().map(Buffer::len);
+        drop(buffers);
+        if self.found.errors > before {
+            lens.into_iter().for_each(|len| self.canary(len));
+        }
+    }
+
+    /// Takes memory that was just freed.
+    fn canary(&mut self, len: usize) {
+        let expected = pattern(!0, len);
+        if let Some(buffer) = self.found.take(self.scheduler.buffer(&expected)) {
+            self.canaries.push((buffer, expected));
+        }
+    }
+
+    fn check_canaries(&mut self) {
+        let stream = self.scheduler.stream(0);
+        for (buffer, expected) in std::mem::take(&mut self.canaries) {
+            let copy = stream.download(&buffer).and_then(|copy| copy.wait());
+            if let Some(values) = self.found.take(copy) {
+                let difference = first_difference(&values, &expected);
+                self.found.expect(difference.is_none(), || format!("a canary: {difference:?}"));
+            }
+        }
+    }
+}
+
+fn start<'a>(device: &Device, path: SignalPath, found: &'a mut Found) -> Option<Run<'a>> {
+    let builder = Scheduler::builder().device(device.clone()).signal_path(path);
+    let scheduler = found.take(builder.kernels(preempt_tests::KERNELS).build())?;
+    Some(Run { scheduler, found, canaries: Vec::new() })
+}
+
+/// Launches with small copies, urgent ones among them.
+pub fn storm(device: &Device, pieces: u32, found: &mut Found) {
+    let Some(mut run) = start(device, SignalPath::StreamWrite, found) else { return };
+    let streams = [0, 0, 1].map(|priority| run.scheduler.stream(priority));
+    let victim = run.victim(&streams[0], 200_000);
+    let mut under_way = Vec::new();
+    for seed in 0..pieces {
+        let len = 100 + 900 * seed as usize % 15_000;
+        under_way.push((run.piece(&streams[seed as usize % 3], seed, len), seed));
+    }
+    for (piece, seed) in under_way {
+        run.check(piece, seed);
+    }
+    run.check_victim(victim, &streams[0]);
+    run.check_canaries();
+}
+
+/// Large copies both ways, beside a kernel that fills the device.
+pub fn large(device: &Device, found: &mut Found) {
+    let Some(mut run) = start(device, SignalPath::StreamWrite, found) else { return };
+    let streams = [0, 1, 1].map(|priority| run.scheduler.stream(priority));
+    let victim = run.victim(&streams[0], 1_000_000);
+    let mut under_way = Vec::new();
+    // Pieces of 2 MiB: six of them, one and a bit, three.
+    for (seed, len) in [3_000_000, 600_000, 20_000, 1_500_000].into_iter().enumerate() {
+        let stream = &streams[1 + seed % 2];
+        under_way.push((run.piece(stream, seed as u32, len), seed as u32));
+    }
+    run.canary(1_200_000);
+    for (piece, seed) in under_way {
+        run.check(piece, seed);
+    }
+    run.check_victim(victim, &streams[0]);
+    run.check_canaries();
+}
+
+/// One scheduler after another, each dropped while it has just signalled.
+pub fn schedulers(device: &Device, found: &mut Found) {
+    for round in 0..6 {
+        let path = [SignalPath::StreamWrite, SignalPath::Proxy][round as usize % 2];
+        let Some(mut run) = start(device, path, found) else { continue };
+        let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+        // If a word of the last scheduler got here, blocks would be sent away that nobody takes SMs from.
+        let piece = run.piece(&streams[0], round, 500);
+        run.check(piece, round);
+        let victim = run.victim(&streams[0], 400_000);
+        let piece = run.piece(&streams[1], round + 100, 700);
+        run.check(piece, round + 100);
+        run.check_canaries();
+        // This one may be over before the signal is there that stops it.
+        let last = run.victim(&streams[1], 1);
+        drop((run, streams));
+        for Victim { handle, .. } in [victim, last].into_iter().flatten() {
+            match handle.wait() {
+                Err(Error::SchedulerDropped { .. }) => {}
+                result => drop(found.take(result)),
+            }
+        }
+    }
+}
+
+/// More launches begun at the same time than there are control blocks, beside the resident proxy.
+pub fn controls(device: &Device, found: &mut Found) {
+    let Some(mut run) = start(device, SignalPath::Proxy, found) else { return };
+    let stream = run.scheduler.stream(0);
+    let victims: Vec<_> = (0..12).map(|_| run.victim(&stream, 200_000)).collect();
+    for victim in victims {
+        run.check_victim(victim, &stream);
+    }
+}
