@@ -126,18 +126,29 @@ impl Run<'_> {
         let Some(Piece { data, tasks, unit, launch, back, counted, buffers }) = piece else {
             return;
         };
+        let [first, second, counts, writes] = buffers;
         let before = self.found.errors;
         let _ = unit.map(|handle| self.found.take(handle.wait()));
+        self.compare(back, &data, seed);
+        // At once: what is still under way there would be written into what comes in its place.
+        self.give_back([first, second], before);
+        let before = self.found.errors;
         if let Some(report) = self.found.take(launch.wait()) {
             self.found.expect(report.tasks as usize == tasks, || format!("{report:?}"));
         }
-        for (handle, expected) in [(back, data), (counted, vec![1; tasks])] {
-            if let Some(values) = self.found.take(handle.wait()) {
-                let difference = first_difference(&values, &expected);
-                self.found.expect(difference.is_none(), || format!("piece {seed}: {difference:?}"));
-            }
+        self.compare(counted, &vec![1; tasks], seed);
+        self.give_back([counts, writes], before);
+    }
+
+    fn compare(&mut self, handle: Handle<Vec<u32>>, expected: &[u32], seed: u32) {
+        if let Some(values) = self.found.take(handle.wait()) {
+            let difference = first_difference(&values, expected);
+            self.found.expect(difference.is_none(), || format!("piece {seed}: {difference:?}"));
         }
-        // What is still under way there would be written into what comes in its place.
+    }
+
+    /// Drops buffers; if there were more errors than `before`, takes what was freed.
+    fn give_back(&mut self, buffers: [Buffer<u32>; 2], before: u32) {
         let lens = buffers.each_ref().map(Buffer::len);
         drop(buffers);
         if self.found.errors > before {

@@ -127,6 +127,10 @@ impl FakeStream {
         ];
         let is_watched = from_kind == Kind::Pinned && state().holds(&uses[1].0).is_some();
         let queued = is_watched.then(|| sample(from, bytes));
+        if bytes > 1 << 20 {
+            // Longer than the host takes to copy the next piece: there is always one under way.
+            self.put(|| thread::sleep(Duration::from_millis(2)));
+        }
         self.put_access(what, uses, move |state| {
             if queued.is_some_and(|queued| queued != sample(from, bytes)) {
                 state.violation(format!("{what}: the host changed what was being copied"));
