@@ -140,6 +140,23 @@ impl Run<'_> {
         self.give_back([counts, writes], before);
     }
 
+    /// An upload and a download, and nothing else.
+    fn round_trip(&mut self, stream: &Stream, len: usize) -> Option<()> {
+        let before = self.found.errors;
+        let data = pattern(99, len);
+        let mut buffer = self.found.take(self.scheduler.zeroed(len))?;
+        let upload = self.found.take(stream.upload(data.clone(), &mut buffer))?;
+        if self.found.take(upload.wait()).is_some() {
+            let back = self.found.take(stream.download(&buffer))?;
+            self.compare(back, &data, 99);
+        }
+        drop(buffer);
+        if self.found.errors > before {
+            self.canary(len);
+        }
+        Some(())
+    }
+
     fn compare(&mut self, handle: Handle<Vec<u32>>, expected: &[u32], seed: u32) {
         if let Some(values) = self.found.take(handle.wait()) {
             let difference = first_difference(&values, expected);
@@ -204,6 +221,8 @@ pub fn large(device: &Device, found: &mut Found) {
     let Some(mut run) = start(device, SignalPath::StreamWrite, found) else { return };
     let streams = [0, 1, 1].map(|priority| run.scheduler.stream(priority));
     let victim = run.victim(&streams[0], 1_000_000);
+    // First one alone, whose buffer goes as soon as an error is there.
+    run.round_trip(&streams[1], 1_500_000);
     let mut under_way = Vec::new();
     // Pieces of 2 MiB: six of them, one and a bit, three.
     for (seed, len) in [3_000_000, 600_000, 20_000, 1_500_000].into_iter().enumerate() {
