@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use preempt_device::abi::{Cohort, Lane, Signal, SmRange};
 use preempt_device::host::{
-    Args, BufferArg, Call, Dim3, ReadArg, Rendezvous, ThreadContext, WriteArg, with_thread,
+    Args, BufferArg, Call, Dim3, Operation, ReadArg, Rendezvous, ThreadContext, WriteArg,
+    with_thread,
 };
 use preempt_device::prelude::*;
 use preempt_device::yields::Yields;
@@ -392,9 +393,9 @@ fn a_thread_that_comes_to_no_yield_point_drops_nothing() {
 fn waits(call: Call) -> [String; 2] {
     thread_local!(static WAITS: RefCell<String> = const { RefCell::new(String::new()) });
     fn wait(rendezvous: Rendezvous) -> u64 {
-        WAITS.with_borrow_mut(|waits| match rendezvous {
-            Rendezvous::Barrier { .. } => waits.push('b'),
-            Rendezvous::YieldVote { .. } => waits.push('v'),
+        WAITS.with_borrow_mut(|waits| match rendezvous.operation {
+            Operation::Barrier { .. } => waits.push('b'),
+            Operation::YieldVote { .. } => waits.push('v'),
             other => panic!("{other:?}"),
         });
         0

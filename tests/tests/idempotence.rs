@@ -2,7 +2,7 @@
 //! block-tasks are dropped at random.
 
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, Device, Scheduler, Stream};
+use preempt::{Buffer, Call, Device, NoGrid, Scheduler, Stream};
 use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -171,7 +171,7 @@ impl Storm {
     }
 
     /// Launches a kernel, and small ones that are more urgent until it is done.
-    fn run(&self, call: Call) {
+    fn run(&self, call: Call<NoGrid>) {
         let (mut ticks, mut writes) = (self.zeroed(1), self.zeroed(1));
         let launch = self.stream.launch(call.grid(TASKS).amortize(1)).expect("accepted");
         while !launch.is_done() {
@@ -202,7 +202,7 @@ fn mistakes(launch: impl Fn(&Storm, &mut Buffer<u32>) -> (Vec<u32>, Vec<u32>)) -
 
 /// What a kernel leaves in a buffer, and what it should.
 fn in_place(
-    kernel: fn(&mut Buffer<u32>, &mut Buffer<u32>) -> Call,
+    kernel: fn(&mut Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
     expected: fn(u32) -> u32,
 ) -> u32 {
     mistakes(|storm, starts| {
@@ -214,7 +214,7 @@ fn in_place(
 
 /// What a kernel makes of one buffer in another one, and what it should.
 fn elsewhere(
-    kernel: fn(&mut Buffer<u32>, &Buffer<u32>, &mut Buffer<u32>) -> Call,
+    kernel: fn(&mut Buffer<u32>, &Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
     expected: fn(u32) -> u32,
 ) -> u32 {
     mistakes(|storm, starts| {
@@ -236,7 +236,7 @@ fn counts_are_summed_by_another_kernel() {
     let wrong = mistakes(|storm, starts| {
         let (mut parts, mut total) = (storm.zeroed(TASKS * THREADS), storm.zeroed(1));
         storm.run(notes(starts, ROUNDS, &mut parts));
-        let sum = storm.stream.launch(sums(&parts, &mut total)).expect("accepted");
+        let sum = storm.stream.launch(sums(&parts, &mut total).grid(1)).expect("accepted");
         sum.wait().expect("it runs");
         (storm.found(&total), all.clone())
     });
