@@ -10,12 +10,12 @@ pub struct Weights {
     pub by_lane: [f32; 32],
 }
 
-/// `out[i] = x[i] * by_lane[i % 32] * by_row[i / 256 % 1000]`
+/// `out[i] = x[i] * by_lane[i % 32] * by_row[i / 256 % 800]`
 #[preemptible(block = 256)]
-pub fn weighted(weights: Weights, by_row: [f32; 1000], x: &[f32], out: SliceMut<f32>) {
+pub fn weighted(weights: Weights, by_row: [f32; 800], x: &[f32], out: SliceMut<f32>) {
     let i = thread::index_1d() as usize;
     if i < out.len() {
-        let weight = weights.by_lane[i % 32] * by_row[i / 256 % 1000];
+        let weight = weights.by_lane[i % 32] * by_row[i / 256 % 800];
         // SAFETY: each thread writes its own element.
         unsafe { out.write(i, x[i] * weight) }
     }
