@@ -202,7 +202,7 @@ fn mistakes(launch: impl Fn(&Storm, &mut Buffer<u32>) -> (Vec<u32>, Vec<u32>)) -
 
 /// What a kernel leaves in a buffer, and what it should.
 fn in_place(
-    kernel: fn(&mut Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
+    kernel: impl Fn(&mut Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
     expected: fn(u32) -> u32,
 ) -> u32 {
     mistakes(|storm, starts| {
@@ -214,7 +214,7 @@ fn in_place(
 
 /// What a kernel makes of one buffer in another one, and what it should.
 fn elsewhere(
-    kernel: fn(&mut Buffer<u32>, &Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
+    kernel: impl Fn(&mut Buffer<u32>, &Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
     expected: fn(u32) -> u32,
 ) -> u32 {
     mistakes(|storm, starts| {
