@@ -9,6 +9,29 @@ use crate::yields::{self, Yields};
 
 const _: () = assert!(size_of::<Notes>() <= 8 * size_of::<u64>() && align_of::<Notes>() == 16);
 
+/// Defines the function that holds a kernel's body. Not inlined by the compiler: `preempt::build` has LLVM optimise it on
+/// its own, and inline it then.
+#[cfg(not(feature = "cuda-std"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! kernel_body {
+    ($($function:tt)*) => {
+        #[inline(never)]
+        $($function)*
+    };
+}
+
+/// Defines the function that holds a kernel's body.
+#[cfg(feature = "cuda-std")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! kernel_body {
+    ($($function:tt)*) => {
+        #[inline(always)]
+        $($function)*
+    };
+}
+
 /// A block of a GPU grid.
 #[derive(Debug)]
 pub struct CudaBlock {

@@ -125,6 +125,30 @@ pub fn sm_id() -> u32 {
 /// Every thread of the block must call the same one, at the same place in the source. Threads that
 /// disagree hang on the GPU, or pair up with those at another one; on the CPU device the launch fails
 /// with an error that names the places.
+///
+/// # References and barriers
+///
+/// A `&mut` promises that nothing else writes there while it lives, and a `&` that nothing does at all. So neither may
+/// live across a barrier if another thread writes there in between: the compiler may read before the barrier what is
+/// used after it. To make such a reference takes `unsafe`, and this is part of the promise. Pass the raw pointers on:
+///
+/// ```
+/// use preempt_device::thread;
+///
+/// /// # Safety
+/// ///
+/// /// Both are the block's own shared memory. Each thread has a place of its own, and writes to one other.
+/// unsafe fn exchange(own: *mut u32, other: *mut u32, value: u32) -> u32 {
+///     unsafe {
+///         other.write(value);
+///         thread::sync_threads();
+///         own.read() // with `own: &mut u32` the compiler could read this first
+///     }
+/// }
+/// ```
+///
+/// `preempt::build` takes from the compiler what it would conclude of `&mut` parameters in code for the GPU, so there
+/// they are read again. It leaves `&`, and the CPU device is compiled as the host is.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads() {

@@ -331,16 +331,14 @@ fn device(
     quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
-        #[allow(non_snake_case, improper_ctypes_definitions, unexpected_cfgs, clippy::too_many_arguments)]
+        #[allow(non_snake_case, improper_ctypes_definitions, clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         #vis unsafe extern "ptx-kernel" fn #ident(
             #cohort: #krate::abi::Cohort,
             #(#entry_params),*
         ) {
             #common
-            #[cfg_attr(not(preempt_separate_bodies), inline(always))]
-            #[cfg_attr(preempt_separate_bodies, inline(never))]
-            #body
+            #krate::kernel_body! { #body }
             #[unsafe(no_mangle)]
             unsafe extern "ptx-kernel" fn #plain(#(#entry_params),*) {
                 #shared_check

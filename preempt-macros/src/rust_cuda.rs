@@ -198,12 +198,10 @@ pub fn device(
         #(#attrs)*
         #(#others)*
         #[doc(hidden)]
-        #[allow(non_snake_case, improper_ctypes_definitions, unexpected_cfgs, clippy::too_many_arguments)]
+        #[allow(non_snake_case, improper_ctypes_definitions, clippy::too_many_arguments)]
         #vis unsafe #abi fn #entry(#cohort: #krate::abi::Cohort, #(#params),*) {
             #common
-            #[cfg_attr(not(preempt_separate_bodies), inline(always))]
-            #[cfg_attr(preempt_separate_bodies, inline(never))]
-            #body
+            #krate::kernel_body! { #body }
             #block
             #shared_check
             let #task = #call;
@@ -322,12 +320,10 @@ fn native(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
         #[cfg(target_arch = "nvptx64")]
         #[unsafe(no_mangle)]
         #(#attrs)*
-        #[allow(improper_ctypes_definitions, unexpected_cfgs)]
+        #[allow(improper_ctypes_definitions)]
         #vis unsafe extern "ptx-kernel" fn #ident(#(#params),*) {
             #layout
-            #[cfg_attr(not(preempt_separate_bodies), inline(always))]
-            #[cfg_attr(preempt_separate_bodies, inline(never))]
-            #body
+            #krate::kernel_body! { #body }
             #shared_check
             let #task = #call;
             unsafe { #krate::entry::#plain(#task) }

@@ -59,13 +59,8 @@ const PROFILE: [&str; 4] = [
 
 /// Flags for the kernels crate itself, so that its author need not write them: what the expansion
 /// of `#[preemptible]` uses, and `no_std`; and no linking, since [`link`] does that.
-const CRATE: [&str; 5] = [
-    "-Zcrate-attr=feature(abi_ptx, stmt_expr_attributes)",
-    "-Zcrate-attr=no_std",
-    "-Zno-link",
-    "--cfg=preempt_separate_bodies",
-    "--check-cfg=cfg(preempt_separate_bodies)",
-];
+const CRATE: [&str; 3] =
+    ["-Zcrate-attr=feature(abi_ptx, stmt_expr_attributes)", "-Zcrate-attr=no_std", "-Zno-link"];
 
 /// The unstable flags that a compiler has to have, as `rustc -Zhelp` names them.
 pub(super) fn needed_flags() -> impl Iterator<Item = &'static str> {
