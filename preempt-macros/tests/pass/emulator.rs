@@ -1,0 +1,120 @@
+//! Runs kernels through their CPU entries, thread after thread.
+
+use std::sync::Arc;
+
+use preempt_device::abi::{Cohort, Lane, Signal, SmRange};
+use preempt_device::host::{
+    BufferArg, Call, Dim3, ReadArg, Rendezvous, ThreadContext, WriteArg, with_thread,
+};
+use preempt_device::prelude::*;
+use preempt_device::yields::Yields;
+
+/// A device buffer in host memory.
+pub(crate) struct Buffer<T>(Arc<Memory<T>>);
+
+pub(crate) struct Memory<T> {
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: plain data that no two threads of these tests share.
+unsafe impl<T: Send> Send for Memory<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Memory<T> {}
+
+impl<T> Drop for Memory<T> {
+    fn drop(&mut self) {
+        // SAFETY: `Buffer::new` made it of a boxed slice.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start, self.len)) });
+    }
+}
+
+impl<T: KernelArg> Buffer<T> {
+    pub(crate) fn new(values: impl Into<Vec<T>>) -> Buffer<T> {
+        let values = values.into().into_boxed_slice();
+        let len = values.len();
+        Buffer(Arc::new(Memory { start: Box::into_raw(values).cast(), len }))
+    }
+
+    pub(crate) fn to_vec(&self) -> Vec<T> {
+        // SAFETY: no kernel runs now.
+        unsafe { std::slice::from_raw_parts(self.0.start, self.0.len) }.to_vec()
+    }
+
+    fn arg(&self) -> BufferArg {
+        BufferArg {
+            address: self.0.start.expose_provenance() as u64,
+            len: self.0.len,
+            bytes: self.0.len * size_of::<T>(),
+            owner: Some(self.0.clone()),
+        }
+    }
+}
+
+// SAFETY: the owner is the memory that the address is in.
+unsafe impl<T: KernelArg> ReadArg<'_, T> for &Buffer<T> {
+    fn read_arg(self) -> BufferArg {
+        self.arg()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: KernelArg> WriteArg<'_, T> for &mut Buffer<T> {
+    fn write_arg(self) -> BufferArg {
+        self.arg()
+    }
+}
+
+pub(crate) fn no_barriers(_: Rendezvous) -> u64 {
+    panic!("these kernels have no barriers")
+}
+
+pub(crate) fn indices(dim: Dim3) -> impl Iterator<Item = Dim3> {
+    let plane = move |z| (0..dim.y).flat_map(move |y| (0..dim.x).map(move |x| Dim3 { x, y, z }));
+    (0..dim.z).flat_map(plane)
+}
+
+/// Runs a kernel without barriers, one thread after the other, to its end.
+pub(crate) fn run(call: Call) {
+    assert_eq!(run_yielding(call, Yields::OFF), 0);
+}
+
+/// Runs a kernel without barriers as if its SM had been taken from it; the number of threads that
+/// dropped their task.
+pub(crate) fn run_on_a_taken_sm(call: Call) -> u32 {
+    let lane = Lane::default();
+    // SAFETY: all zeros are a cohort; nothing follows its pointers.
+    let cohort: Cohort = unsafe { std::mem::zeroed() };
+    let cohort = Cohort { lane: &lane, signal: Signal::new(1, SmRange::EMPTY), ..cohort };
+    // SAFETY: the lane is there until all threads have ended.
+    run_yielding(call, unsafe { Yields::new(&cohort, true) })
+}
+
+fn run_yielding(call: Call, yields: Yields) -> u32 {
+    run_waiting(call, yields, no_barriers)
+}
+
+pub(crate) fn run_waiting(call: Call, yields: Yields, wait: fn(Rendezvous) -> u64) -> u32 {
+    let mut dropped = 0;
+    let kernel = call.kernel();
+    let block_dim = kernel.block.or(call.block_dim()).expect("a block");
+    let mut shared = vec![0_u128; kernel.shared_bytes.div_ceil(16) as usize];
+    for block in indices(call.grid_dim()) {
+        for thread in indices(block_dim) {
+            let context = ThreadContext {
+                thread,
+                block,
+                block_dim,
+                grid_dim: call.grid_dim(),
+                sm: 0,
+                shared: shared.as_mut_ptr().cast(),
+                yields,
+                wait,
+            };
+            // SAFETY: the arguments are those of the call, and the thread is set.
+            let drops = unsafe { with_thread(&context, || (kernel.cpu)(call.args())) };
+            dropped += u32::from(drops);
+        }
+    }
+    dropped
+}
