@@ -147,6 +147,18 @@ fn arrays_by_value_are_read_at_any_index() {
 }
 
 #[test]
+fn slices_are_compared() {
+    let (scheduler, stream) = stream();
+    let table = [1, 2, 3, 4, 5, 6, 7, 8];
+    let x: Vec<u32> = (0..1000).flat_map(|i| table.map(|of| of + u32::from(of == i % 9))).collect();
+    let on_device = scheduler.buffer(&x).expect("memory");
+    let mut out = scheduler.buffer(&[u32::MAX; 1000]).expect("memory");
+    run(&stream, kernels::same_as_table(table, &on_device, &mut out).threads(1000));
+    let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+    assert!(found.iter().enumerate().all(|(i, &found)| found == u32::from(i % 9 == 0)));
+}
+
+#[test]
 fn window_sums() {
     let (scheduler, stream) = stream();
     let mut random = Random(5);

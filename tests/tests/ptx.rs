@@ -14,7 +14,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "count_1d",
     "disagree",
     "exchanged",
@@ -30,6 +30,7 @@ const NAMES: [&str; 23] = [
     "paced_shared",
     "panics",
     "rotate_yielding",
+    "same_as_table",
     "sm_of_task",
     "spin_yielding",
     "struct_arg",
@@ -41,7 +42,8 @@ const NAMES: [&str; 23] = [
 ];
 
 /// Those whose attribute fixes the block, and how many threads that is.
-const BLOCKS: [(&str, u32); 9] = [
+const BLOCKS: [(&str, u32); 10] = [
+    ("same_as_table", 256),
     ("exchanged", 128),
     ("guard_sync_guard", 128),
     ("paced_shared", 256),
@@ -130,6 +132,11 @@ fn names_no_path_of_the_machine_that_made_it() {
     for sign in ["/home/", "/root/", "/usr/", "/tmp/", "registry", ".cargo"] {
         assert!(!PTX.contains(sign), "contains `{sign}`");
     }
+}
+
+#[test]
+fn no_function_is_left_to_be_found_elsewhere() {
+    assert!(!PTX.contains(".extern .func"), "no driver links one");
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(super) fn prepared(ir: &str) -> String {
 /// other threads write it. What stays is that of `&`, and of a function's result that its caller makes room for.
 fn without_mutable_noalias(ir: &str) -> String {
     const ATTRIBUTE: &str = "noalias ";
-    const KEPT: [&str; 5] = ["readonly", "readnone", "sret", "writable", "byval"];
+    const KEPT: [&str; 4] = ["readonly", "readnone", "sret", "byval"];
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ' ';
     let mut out = String::with_capacity(ir.len());
     let mut rest = ir;
@@ -24,7 +24,11 @@ fn without_mutable_noalias(ir: &str) -> String {
         let start = before.rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
         let end = after.find(|c| !is_word(c)).unwrap_or(after.len());
         let mut words = before[start..].split(' ').chain(after[..end].split(' '));
-        let is_param = before[start..].trim_start().starts_with("ptr ");
+        // Quotes within a string are written as numbers.
+        let at = ir.len() - after.len();
+        let line = ir[..at].rfind('\n').map_or(0, |at| at + 1);
+        let is_quoted = ir[line..at].matches('"').count() % 2 == 1;
+        let is_param = !is_quoted && before[start..].trim_start().starts_with("ptr ");
         out.push_str(before);
         if !is_param || words.any(|word| KEPT.contains(&word)) {
             out.push_str(ATTRIBUTE);
@@ -183,73 +187,4 @@ fn group_of_body<'a>(line: &str, groups: &[(&'a str, &str)]) -> Option<(usize, &
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn noalias_is_taken_from_mutable_references_alone() {
-        let ir = "\
-define internal i32 @exchange(ptr noalias noundef align 4 dereferenceable(4) %own, ptr noalias nofree noundef \
-readonly align 4 captures(address, read_provenance) dereferenceable(4) %seen) {
-  call void @f(ptr dead_on_unwind noalias noundef writable sret([12 x i8]) align 4 captures(address) %a, ptr noalias %b)
-  %c = load i32, ptr %own, align 4, !noalias !5
-  %d = call noalias ptr @g()
-  call void asm \"ptr noalias \", \"\"()
-";
-        let found = without_mutable_noalias(ir);
-        assert!(found.contains("(ptr noundef align 4 dereferenceable(4) %own, ptr noalias nofree"));
-        assert!(found.contains("writable sret([12 x i8]) align 4 captures(address) %a, ptr %b)"));
-        assert!(found.contains("ptr dead_on_unwind noalias noundef writable"));
-        assert!(found.contains("!noalias !5") && found.contains("noalias ptr @g"));
-    }
-
-    #[test]
-    fn entries_take_arrays_where_they_are() {
-        let ir = "\
-define ptx_kernel void @k([17 x i64] %0, [16 x i32] %1, ptr noundef %2) unnamed_addr #1 {
-  store [17 x i64] %0, ptr %7, align 8
-  store [16 x i32] %1, ptr %6, align 4
-}
-define internal void @f([16 x i32] %1) {
-  store [16 x i32] %1, ptr %6, align 4
-}
-";
-        assert_eq!(17 * 8, size_of::<Cohort>(), "the example's first parameter");
-        let expected = "\
-define ptx_kernel void @k([17 x i64] %0, ptr noalias readonly byval([16 x i32]) align 4 %1, ptr noundef %2) \
-unnamed_addr #1 {
-  store [17 x i64] %0, ptr %7, align 8
-  call void @llvm.memcpy.p0.p0.i64(ptr align 4 %6, ptr align 4 %1, i64 64, i1 false)
-}
-define internal void @f([16 x i32] %1) {
-  store [16 x i32] %1, ptr %6, align 4
-}
-";
-        assert_eq!(params_in_memory(ir), expected);
-    }
-
-    #[test]
-    fn bodies_are_inlined_and_nothing_else_is() {
-        let ir = "\
-define internal fastcc void @_RNvNvC1k1a14___preempt_body(ptr %x) unnamed_addr #6 !guid !113 {
-define internal void @_RNCNvNvC1k1a14___preempt_body0B5_(ptr %x) #6 {
-define internal void @_RNvC1k4cold(ptr %x) #6 {
-  tail call fastcc void @_RNvNvC1k1a14___preempt_body.specialized.1(ptr %x) #17, !noalias !5
-  tail call void @_RNvC1k4cold(ptr %x) #17
-attributes #6 = { noinline nounwind }
-attributes #17 = { noinline }
-";
-        let expected = "\
-define internal fastcc void @_RNvNvC1k1a14___preempt_body(ptr %x) unnamed_addr #90006 !guid !113 {
-define internal void @_RNCNvNvC1k1a14___preempt_body0B5_(ptr %x) #6 {
-define internal void @_RNvC1k4cold(ptr %x) #6 {
-  tail call fastcc void @_RNvNvC1k1a14___preempt_body.specialized.1(ptr %x) #900017, !noalias !5
-  tail call void @_RNvC1k4cold(ptr %x) #17
-attributes #6 = { noinline nounwind }
-attributes #17 = { noinline }
-attributes #90006 = { alwaysinline nounwind }
-attributes #900017 = { alwaysinline }
-";
-        assert_eq!(with_bodies_inlined(ir), expected);
-    }
-}
+mod tests;

@@ -168,11 +168,15 @@ impl Kernels {
     fn compile_on_this_machine(&self, krate: &Crate) -> Result<(Compiled, String), Error> {
         let work = work_folder(krate);
         let mut looked = Vec::new();
-        for toolchain in Toolchain::all(&mut looked)? {
+        let toolchains = Toolchain::all(&mut looked)?;
+        // Whether components are what is missing.
+        let lacks_parts = toolchains.is_empty();
+        for toolchain in toolchains {
             match self.compile_with(krate, &toolchain, &work) {
                 Ok(compiled) => return Ok((compiled, toolchain.release)),
+                Err(error @ Error::SourceOutside { .. }) => return Err(error),
                 // The kernels' fault, unless an empty kernel fares no better.
-                Err(error @ (Error::Compile { .. } | Error::Tool { .. })) => {
+                Err(error) => {
                     let Err(why) = probe::compile(&self.target_cpu, &toolchain, &work) else {
                         return Err(error);
                     };
@@ -182,10 +186,9 @@ impl Kernels {
                     }
                     looked.push(format!("{} {lack}", toolchain.rustc.display()));
                 }
-                Err(error) => return Err(error),
             }
         }
-        Err(Error::NoToolchain { looked, install: toolchain::install() })
+        Err(Error::NoToolchain { looked, install: toolchain::install(lacks_parts) })
     }
 
     fn compile_with(

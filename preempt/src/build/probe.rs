@@ -32,11 +32,13 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 ///
 /// Why that fails, in a line.
 pub(super) fn compile(target_cpu: &str, toolchain: &Toolchain, work: &Path) -> Result<(), String> {
-    let krate = write(&work.join("probe")).map_err(|error| error.to_string())?;
-    match nested_cargo::compile(&krate, target_cpu, toolchain, work) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(first_error(&error.to_string())),
-    }
+    // Of this process alone: others may probe at the same time.
+    let folder = work.join(format!("probe-{}", std::process::id()));
+    let krate = write(&folder).map_err(|error| error.to_string())?;
+    let compiled = nested_cargo::compile(&krate, target_cpu, toolchain, work);
+    // Only scratch space.
+    let _ = fs::remove_dir_all(&folder);
+    compiled.map(drop).map_err(|error| first_error(&error.to_string()))
 }
 
 fn write(dir: &Path) -> Result<Crate, super::Error> {

@@ -13,7 +13,7 @@ use super::nested_cargo;
 /// The first release whose flags and LLVM are known to work.
 const OLDEST: (u32, u32) = (1, 95);
 
-/// The releases that all kernels of this workspace were compiled and run with.
+/// The releases that all kernels of this workspace were compiled with; they ran with those of the first and of the last.
 pub(super) const TESTED: &str = "1.95 to 1.99";
 
 const LLVM_TOOLS: [&str; 3] = ["llvm-link", "opt", "llc"];
@@ -243,12 +243,18 @@ impl Toolchain {
     }
 }
 
-/// The command that installs what is missing.
-pub(super) fn install() -> &'static str {
-    install_on(&Places::of_this_machine())
+/// The command that installs a toolchain that works, or the parts that one lacks.
+pub(super) fn install(lacks_parts: bool) -> &'static str {
+    install_on(&Places::of_this_machine(), lacks_parts)
 }
 
-fn install_on(places: &Places) -> &'static str {
+const INSTALL: &str =
+    "rustup toolchain install 1.99.1 --profile minimal --component rust-src,llvm-tools";
+
+fn install_on(places: &Places, lacks_parts: bool) -> &'static str {
+    if !lacks_parts {
+        return INSTALL;
+    }
     let first = places.compilers().into_iter().next();
     if first.as_ref() == Some(&places.system_rustc) {
         return "apt-get install rustc-web cargo-web rust-web-src llvm-22";
@@ -256,9 +262,7 @@ fn install_on(places: &Places) -> &'static str {
     let compiler = first.and_then(|rustc| Compiler::ask(&rustc).ok());
     match compiler.is_some_and(|compiler| compiler.is_new_enough()) {
         true => "rustup component add rust-src llvm-tools",
-        false => {
-            "rustup toolchain install 1.99.1 --profile minimal --component rust-src,llvm-tools"
-        }
+        false => INSTALL,
     }
 }
 
@@ -388,7 +392,7 @@ mod tests {
         let lack = || {
             let mut looked = Vec::new();
             assert!(Toolchain::all_in(&machine.places(), &mut looked).unwrap().is_empty());
-            format!("{}: {}", looked.join("; "), install_on(&machine.places()))
+            format!("{}: {}", looked.join("; "), install_on(&machine.places(), true))
         };
         assert!(lack().contains("neither a rustup toolchain"), "{}", lack());
         machine.compiler("usr", "1.63.0");

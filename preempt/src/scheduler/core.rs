@@ -252,7 +252,8 @@ impl Turn for Core {
         }
         self.news.became_busy = is_busy && !was_busy;
         self.news.became_idle = was_busy && !is_busy;
-        if self.news.became_idle {
+        // Also where a launch came and was refused in one turn.
+        if !is_busy {
             self.device.inner.backend.rest();
         }
         self.news.is_busy = is_busy;

@@ -20,7 +20,7 @@ pub use counting::{
 };
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, optional, sm_of_task};
-pub use memory::{Weights, exchanged, weighted, window_sums};
+pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};
 pub use warps::warp_sums;
 pub use yielding::{rotate_yielding, spin_yielding};
 

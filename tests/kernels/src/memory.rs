@@ -37,6 +37,16 @@ pub fn window_sums(x: &[f32], out: SliceMut<f32>) {
     }
 }
 
+/// `out[i]` is 1 if `x[8 * i..8 * i + 8]` is the table, else 0: a comparison that the compiler leaves to a function.
+#[preemptible(block = 256)]
+pub fn same_as_table(table: [u32; 8], x: &[u32], out: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    if i < out.len() {
+        // SAFETY: each thread writes its own element.
+        unsafe { out.write(i, u32::from(x[8 * i..8 * i + 8] == table)) }
+    }
+}
+
 /// Writes through a reference, waits until another thread has written there, and reads. Not a helper to imitate: the
 /// reference says that no other thread does.
 fn exchange(own: &mut u32, other: *mut u32, value: u32) -> u32 {

@@ -108,6 +108,8 @@ struct Outcome {
     errors: u64,
     is_lost: bool,
     calls: BTreeMap<String, u64>,
+    /// Those until the device was open.
+    opened: BTreeMap<String, u64>,
 }
 
 impl Outcome {
@@ -123,7 +125,8 @@ impl Outcome {
 fn child() {
     let Ok(driver) = env::var(CHILD) else { return };
     if driver == FAKE {
-        faults::install(fake::find);
+        // SAFETY: each function there has the signature of the one that it stands for.
+        unsafe { faults::install(fake::find) };
     } else {
         keep_context();
     }
@@ -164,7 +167,11 @@ fn run(case: &Case) -> Found {
     if case.workload == "controls" {
         faults::start_with_control_blocks(4);
     }
-    if let Some(device) = found.take(Device::cuda(0)) {
+    let device = found.take(Device::cuda(0));
+    if case.nth == 0 {
+        tell_calls("OPENED");
+    }
+    if let Some(device) = device {
         match &*case.workload {
             "storm" => workloads::storm(&device, 12, &mut found),
             "large" => workloads::large(&device, &mut found),
@@ -178,9 +185,7 @@ fn run(case: &Case) -> Found {
     }
     println!("FAILED {}", faults::failures());
     if case.nth == 0 {
-        for (name, calls) in faults::calls() {
-            println!("CALLS {name} {calls}");
-        }
+        tell_calls("CALLS");
     }
     faults::reset();
     let is_fake = env::var(CHILD).is_ok_and(|driver| driver == FAKE);
@@ -188,7 +193,7 @@ fn run(case: &Case) -> Found {
         let is_kept = !found.is_lost;
         found.expect(is_kept, || "an error that passes has cost the context".into());
         if is_fake && !FREES.contains(&&*case.function) {
-            let leaked = fake::live_after(before) - before;
+            let leaked = fake::live_after(before).saturating_sub(before);
             found.expect(leaked == 0, || format!("{leaked} pieces of memory are not freed"));
         }
     }
@@ -202,6 +207,10 @@ fn run(case: &Case) -> Found {
         found.wrong.append(&mut fake::violations());
     }
     found
+}
+
+fn tell_calls(word: &str) {
+    faults::calls().into_iter().for_each(|(name, calls)| println!("{word} {name} {calls}"));
 }
 
 /// After an error that passes, everything works as before.
@@ -313,9 +322,10 @@ fn take_in(line: &str, outcomes: &mut Vec<Outcome>, rest: &mut Vec<String>) {
         ("WRONG", Some(outcome)) => outcome.wrong.push(text.into()),
         ("SAYS", Some(_)) => {}
         ("FAILED", Some(outcome)) => outcome.failures = numbers.next().unwrap_or(0),
-        ("CALLS", Some(outcome)) => {
+        (word @ ("CALLS" | "OPENED"), Some(outcome)) => {
             let (name, calls) = text.split_once(' ').unwrap_or((text, ""));
-            outcome.calls.insert(name.into(), calls.parse().unwrap_or(0));
+            let of = if word == "CALLS" { &mut outcome.calls } else { &mut outcome.opened };
+            of.insert(name.into(), calls.parse().unwrap_or(0));
         }
         ("END", Some(outcome)) => {
             outcome.errors = numbers.next().unwrap_or(0);
@@ -326,33 +336,34 @@ fn take_in(line: &str, outcomes: &mut Vec<Outcome>, rest: &mut Vec<String>) {
     }
 }
 
-/// Cases for what a clean run has called.
-fn plan(
-    workload: &str,
-    calls: &BTreeMap<String, u64>,
-    each: usize,
-    random: &mut Random,
-) -> Vec<Case> {
+/// Cases for what a clean run has called: `each` for each function behind the opening of the device, which is the same
+/// in all workloads, and two for the opening itself in the first one.
+fn plan(workload: &str, clean: &Outcome, each: usize, random: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (function, &calls) in calls {
+    for (function, &calls) in &clean.calls {
         let passing = match function.starts_with("cuLaunch") {
             true => OUT_OF_RESOURCES,
             false => INVALID_VALUE,
         };
-        let mut nths = vec![
-            (1, OUT_OF_MEMORY),
-            (1 + random.bits() % calls, passing),
-            (calls.div_ceil(2), LAUNCH_FAILED),
-            (calls, OUT_OF_MEMORY),
-            (2, passing),
-            (calls.div_ceil(2), OUT_OF_MEMORY),
-        ];
-        while nths.len() < each {
-            let code = [OUT_OF_MEMORY, passing, LAUNCH_FAILED][nths.len() % 3];
-            nths.push((1 + random.bits() % calls, code));
+        let opened = clean.opened.get(function).copied().unwrap_or(0);
+        let mut nths = Vec::new();
+        if calls > opened {
+            let later = calls - opened;
+            nths.extend([
+                (opened + later.div_ceil(2), passing),
+                (opened + 1, OUT_OF_MEMORY),
+                (opened + 1 + random.bits() % later, LAUNCH_FAILED),
+                (calls, OUT_OF_MEMORY),
+            ]);
+            while nths.len() < each {
+                let code = [OUT_OF_MEMORY, passing][nths.len() % 2];
+                nths.push((opened + 1 + random.bits() % later, code));
+            }
+            nths.truncate(each);
         }
-        nths.truncate(each);
-        nths.retain(|(nth, _)| *nth <= calls);
+        if opened > 0 && workload == WORKLOADS[0] {
+            nths.extend([(1, OUT_OF_MEMORY), (1 + random.bits() % opened, passing)]);
+        }
         for (nth, code) in nths {
             let case = Case { workload: workload.into(), function: function.clone(), nth, code };
             if !cases.contains(&case) {
@@ -404,7 +415,7 @@ fn cases(driver: &str, each: usize, random: &mut Random) -> Vec<Case> {
         let outcome = outcomes.first().expect("there is one case");
         assert!(outcome.is_right(), "{workload}: {outcome:#?}");
         println!("{workload} ({driver}): {:?}", outcome.calls);
-        cases.extend(plan(workload, &outcome.calls, each, random));
+        cases.extend(plan(workload, outcome, each, random));
     }
     cases
 }
@@ -456,12 +467,13 @@ fn drive(driver: &str, each: u64, seconds: u64, processes: u64) {
         wrong.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(ran, all, "the time was up; PREEMPT_FAULTS_SECONDS gives more");
 }
 
 #[test]
 fn driver_calls_fail_without_a_gpu() {
     // Mostly they wait.
-    drive(FAKE, 3, 120, 4);
+    drive(FAKE, 3, 900, 4);
 }
 
 #[test]
@@ -475,7 +487,7 @@ fn driver_calls_fail_on_a_gpu() {
     }
     // Starting takes most of the time.
     let processors = thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    drive(GPU, 4, 300, (processors / 2).clamp(1, 8));
+    drive(GPU, 4, 400, (processors / 2).clamp(1, 8));
 }
 
 /// A signal may be on its way when its scheduler is over: the fake driver takes its time with them.

@@ -158,7 +158,11 @@ impl Context {
     /// then the context counts as lost. An attempt that fails has done nothing, or nothing that the second one
     /// does not do again.
     pub fn must<R>(&self, mut attempt: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
-        attempt().or_else(|_| attempt()).map_err(|error| self.lose(error.to_string()))
+        let result = match attempt() {
+            Err(error) if !matches!(error, Error::ContextLost { .. }) => attempt(),
+            result => result,
+        };
+        result.map_err(|error| self.lose(error.to_string()))
     }
 
     /// Whether everything in `stream` is done. Finds out, too, whether the context is lost.

@@ -53,7 +53,11 @@ pub fn reset() {
 }
 
 /// Takes another driver than the machine's, if none is in use yet.
-pub fn install(find: Find) {
+///
+/// # Safety
+///
+/// What `find` gives for a name is a function with the signature that the driver's manual has for it.
+pub unsafe fn install(find: Find) {
     // The first one stays.
     let _ = INSTALLED.set(find);
 }

@@ -23,6 +23,10 @@ const SLEEP: Duration = Duration::from_micros(20);
 /// How often it asks the driver whether the context still works.
 const FAULT_CHECK: Duration = Duration::from_millis(10);
 
+/// Seconds for which each look at a stream may fail until the context counts as lost. An application that resets the device
+/// waits that long for its error; a driver that has trouble for a shorter time costs nothing.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
 /// How long what is dropped waits for streams to be done. If they are not, nothing is freed.
 pub(super) const LAST_WAIT: Duration = Duration::from_secs(1);
 
@@ -71,18 +75,17 @@ impl Stream {
         self.context.is_idle(self.raw)
     }
 
-    /// Waits until everything in the stream is done, for a limited time; whether it is. The context is entered.
+    /// Waits until everything in the stream is done, for a limited time; whether it is. An error that the driver gives
+    /// until the end of that time is the answer. The context is entered.
     pub fn settle(&self, timeout: Duration) -> Result<bool, Error> {
         let start = Instant::now();
         loop {
-            match self.is_idle() {
-                Ok(true) => return Ok(true),
+            let state = self.is_idle();
+            match state {
+                Ok(true) | Err(Error::ContextLost { .. }) => return state,
                 // After an error that passes the work is still there.
-                Ok(false) | Err(Error::Driver { .. }) => {}
-                Err(error) => return Err(error),
-            }
-            if start.elapsed() > timeout {
-                return Ok(false);
+                _ if start.elapsed() > timeout => return state,
+                _ => {}
             }
             std::thread::yield_now();
         }
@@ -175,14 +178,20 @@ impl Line {
     /// Waits for a piece of work. Never longer than the context works, and an error says that it does not.
     pub fn wait(&self, number: u64) -> Result<(), Error> {
         let start = Instant::now();
-        let mut checked = start;
+        let (mut checked, mut answered) = (start, start);
         while self.done() < number {
             self.stream.context.alive()?;
             let now = Instant::now();
             if now - checked > FAULT_CHECK {
                 checked = now;
-                // After an error that passes the device still works on it; `alive` tells of the others.
-                let _ = self.stream.is_idle();
+                match self.stream.is_idle() {
+                    Ok(_) => answered = now,
+                    // After an error that passes the device still works on it.
+                    Err(error) if now - answered > GIVE_UP => {
+                        return Err(self.stream.context.lose(error.to_string()));
+                    }
+                    Err(_) => {}
+                }
             }
             match now - start < SPIN {
                 true => std::hint::spin_loop(),

@@ -281,10 +281,11 @@ impl Backend for CudaDevice {
     fn load(&self, code: &[DeviceCode]) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
-        self.kernels.load(code)?;
-        // The last scheduler is gone, and the next one counts epochs and tickets from the start.
-        self.shared.watch.clear();
+        // The last scheduler is gone, and the next one counts epochs and tickets from the start. The proxy first: to load
+        // a module the driver waits for what runs.
         self.proxy.reset()?;
+        self.kernels.load(code)?;
+        self.shared.watch.clear();
         self.lanes.reset(self.pool.line().stream().raw())?;
         self.controls.reset()
     }
