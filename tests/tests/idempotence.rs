@@ -13,6 +13,9 @@ const THREADS: u32 = 32;
 /// How many block-tasks have to be dropped before it counts that nothing was wrong.
 const DROPS: u32 = 100;
 
+/// The most launches until so many were dropped: a thousand times as many as it takes.
+const LAUNCHES: u32 = 20_000;
+
 /// Yield points of a thread, and of a block that decides together, which takes longer.
 const ROUNDS: u32 = 300;
 const VOTES: u32 = 20;
@@ -190,8 +193,10 @@ impl Storm {
 /// `launch` has room for how often each was started, and says what it found and what should be there.
 fn mistakes(launch: impl Fn(&Storm, &mut Buffer<u32>) -> (Vec<u32>, Vec<u32>)) -> u32 {
     let storm = Storm::new();
-    let (mut dropped, mut mistakes) = (0, 0);
+    let (mut dropped, mut mistakes, mut launches) = (0, 0, 0);
     while dropped < DROPS {
+        launches += 1;
+        assert!(launches <= LAUNCHES, "{dropped} block-tasks were dropped in {LAUNCHES} launches");
         let mut starts = storm.zeroed(TASKS);
         let (found, expected) = launch(&storm, &mut starts);
         mistakes += u32::from(found != expected);

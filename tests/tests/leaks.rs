@@ -68,13 +68,26 @@ fn await_threads(left: usize) {
     }
 }
 
+/// Bytes of the process that are in memory, the stacks of emulated threads among them, which no allocator counts.
+fn resident() -> isize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<isize>().ok());
+    // The smallest page that there is.
+    pages.expect("the second number is that of resident pages") * 4096
+}
+
+/// Bytes that may come to be resident without a leak: how the allocator and the threads divide memory varies.
+const VARIES: isize = 16 << 20;
+
 /// Bytes that stay for each round of many, after some to warm up, beside so many threads.
 fn bytes_left_by_each(rounds: isize, threads: usize, mut round: impl FnMut()) -> isize {
     (0..rounds / 20).for_each(|_| round());
     await_threads(threads);
-    let before = LIVE.load(Relaxed);
+    let (before, resident_before) = (LIVE.load(Relaxed), resident());
     (0..rounds).for_each(|_| round());
     await_threads(threads);
+    let grown = resident() - resident_before;
+    assert!(grown < VARIES, "{grown} more bytes are resident after {rounds} rounds");
     (LIVE.load(Relaxed) - before) / rounds
 }
 
@@ -105,7 +118,7 @@ fn devices_leave_nothing() {
 fn schedulers_leave_nothing() {
     let _alone = alone();
     let device = Device::cpu(2, 1).expect("a device");
-    let left = bytes_left_by_each(5000, 3, || use_once(&device));
+    let left = bytes_left_by_each(10_000, 3, || use_once(&device));
     assert!(left < 50, "each scheduler leaves {left} bytes");
 }
 
@@ -128,7 +141,7 @@ fn failed_launches_leave_nothing() {
     let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
     let stream = scheduler.stream(0);
     let mut number = 0;
-    let left = bytes_left_by_each(30_000, 3, || {
+    let left = bytes_left_by_each(100_000, 3, || {
         number += 1;
         let mut out: Buffer<u32> = scheduler.zeroed(1).expect("memory");
         let call = fails(number % 3, &mut out).grid(1);
