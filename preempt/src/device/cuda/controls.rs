@@ -64,8 +64,8 @@ impl Controls {
         let memory = match found {
             Some(memory) => memory,
             None => {
-                before_waiting();
                 let _entered = self.context.enter()?;
+                before_waiting();
                 let slab = Slab::new(&self.context, &self.pool, MORE)?;
                 let memory = slab.get(0);
                 slabs.slabs.push(slab);

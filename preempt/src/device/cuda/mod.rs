@@ -321,7 +321,7 @@ impl Backend for CudaDevice {
 
     fn new_control(&self) -> Result<ControlMemory, Error> {
         // The proxy would be among what the driver may wait for, and end never. Signals go the other way meanwhile.
-        self.controls.take(|| self.proxy.rest())
+        self.controls.take(|| self.end_proxy())
     }
 
     fn take_drops(&self) -> Result<Drops, Error> {
@@ -500,6 +500,17 @@ impl Backend for CudaDevice {
     }
 }
 
+impl CudaDevice {
+    /// Has the proxy end while something is in flight, so that signals go by stream writes until it is launched again. The
+    /// context is entered.
+    fn end_proxy(&self) {
+        for (lane, word) in self.proxy.leave() {
+            // The same word twice is one signal. As for any other one, no operation could be told of an error.
+            let _ = self.context().must(|| self.lanes.signal(lane, word));
+        }
+    }
+}
+
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         self.proxy.rest();
@@ -507,8 +518,9 @@ impl Drop for CudaDevice {
         // The scheduler waited for what it could. Freeing would wait for the rest.
         let is_idle = context.enter().and_then(|_entered| {
             let lanes = self.lanes.streams().iter().chain([self.lanes.control()]);
-            let mut streams = lanes.chain(self.copies.streams()).chain(self.opaque.streams());
-            // Signals may be on their way, and drop lists be zeroed yet.
+            let streams = lanes.chain(self.copies.streams()).chain(self.opaque.streams());
+            // Signals may be on their way, and drop lists be zeroed yet. The proxy writes to the lanes' words.
+            let mut streams = streams.chain([self.proxy.stream()]);
             let start = Instant::now();
             streams.try_fold(true, |all, stream| {
                 let left = LAST_WAIT.saturating_sub(start.elapsed());

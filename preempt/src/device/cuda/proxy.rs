@@ -134,14 +134,17 @@ impl Proxy {
             .replace("LANE_BYTES", &size_of::<Lane>().to_string())
             .replace("LANE_COUNT", &LANE_COUNT.to_string());
         let code = Code::load(context, "preempt_proxy", &ptx)?;
+        let function = code.function("preempt_proxy")?;
+        let stream = Stream::new(context, BlockPriority::Greatest)?;
         Ok(Proxy {
             mailbox: Pinned::new(context, WORDS * size_of::<u64>())?,
+            // Last, so that no error frees it before it is zeroed.
             place: Fixed::new(context, size_of::<u32>(), zeroing)?,
             lanes: lanes.word(0).addr() as u64,
             sms,
             blocks: sms * blocks_per_sm,
-            function: code.function("preempt_proxy")?,
-            stream: Stream::new(context, BlockPriority::Greatest)?,
+            function,
+            stream,
             context: context.clone(),
             state: Mutex::default(),
             _code: code,
@@ -245,6 +248,28 @@ impl Proxy {
     /// Has the proxy end: nothing is in flight.
     pub fn rest(&self) {
         self.end(&mut lock(&self.state));
+    }
+
+    /// Has the proxy end while something is in flight, and waits until it has. The words that it was given last: it reads
+    /// them together with the one that ends it, so it may not have carried each. The context is entered.
+    pub fn leave(&self) -> Vec<(u32, Signal)> {
+        let mut state = lock(&self.state);
+        if !state.live {
+            return Vec::new();
+        }
+        self.end(&mut state);
+        // Signals go by stream writes from now on, and a late store of the proxy's would put an older word in their place.
+        // A proxy that has not found its place carries nothing yet.
+        let _ = self.stream.settle(PATIENCE);
+        let words = (0..LANE_COUNT).map(|lane| (lane as u32, self.word(lane)));
+        // Relaxed: written by the thread that signals, under the lock.
+        let words = words.map(|(lane, word)| (lane, word.load(Ordering::Relaxed)));
+        let given = words.filter(|(_, word)| *word != 0);
+        given.map(|(lane, word)| (lane, Signal::from_bits(word))).collect()
+    }
+
+    pub fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     fn end(&self, state: &mut State) {
