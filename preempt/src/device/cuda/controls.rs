@@ -1,5 +1,5 @@
-//! Control blocks and their posts: more than are ever needed, before anything runs, because the driver may wait for
-//! everything when it pins memory.
+//! Control blocks and their posts, allocated before anything runs: the driver may wait for everything when it pins memory.
+//! For more launches at once the proxy has to end first.
 
 use std::ptr;
 use std::sync::{Arc, Mutex};
