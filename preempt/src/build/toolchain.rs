@@ -165,7 +165,7 @@ impl Toolchain {
     ///
     /// # Errors
     ///
-    /// If `PREEMPT_RUSTC` names one that is not complete.
+    /// If `PREEMPT_RUSTC` names a compiler whose toolchain is not complete.
     pub fn all(looked: &mut Vec<String>) -> Result<Vec<Toolchain>, Error> {
         Toolchain::all_in(&Places::of_this_machine(), looked)
     }
