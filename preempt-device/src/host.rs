@@ -231,13 +231,13 @@ impl fmt::Debug for Args {
 pub enum Preemption {
     /// It can be interrupted: its preemptible entry runs, a persistent loop that pulls block-tasks.
     #[default]
-    Software,
+    Preemptible,
     /// It runs through to its end once it has started: its plain entry, an ordinary grid. Launches that are
     /// more urgent go before blocks of it that wait for room, and after those that run. What more urgent work
     /// has to wait for is then as long as this launch: for short kernels.
-    Native,
-    /// `Native` where the whole launch is known to take less time than interrupting it would, by
-    /// earlier launches of the kernel with as many block-tasks; `Software` otherwise.
+    Plain,
+    /// `Plain` where the whole launch is known to take less time than interrupting it would, by
+    /// earlier launches of the kernel with as many block-tasks; `Preemptible` otherwise.
     Auto,
 }
 

@@ -258,7 +258,7 @@ pub enum Error {
         /// What the driver said.
         message: Arc<str>,
     },
-    /// A kernel that would not compute what it does in an ordinary grid.
+    /// A kernel that would not compute what it does in a plain grid.
     #[error("the PTX of `{module}` is refused: {fault}")]
     RefusedKernel {
         /// The kernels crate.

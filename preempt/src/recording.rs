@@ -11,7 +11,7 @@ use preempt_device::host::Access;
 use serde::{Deserialize, Serialize};
 use slotmap::{Key, KeyData};
 
-use crate::device::LaneCount;
+use crate::device::QueueCount;
 use crate::engine::{
     BufferId, Change, Engine, Event, LaunchSpec, OpKey, Opaque, Recorder, Submission, Use, Whose,
 };
@@ -56,7 +56,7 @@ pub struct Recording {
     policy: String,
     sms: u32,
     /// Normal, urgent, and those that can be chains.
-    lanes: (u32, u32, u32),
+    queues: (u32, u32, u32),
     steps: Vec<Step>,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct LaunchRecord {
     pub dropped: u64,
     pub blocks_per_sm: u32,
     pub on_last_sm: u32,
-    pub native: bool,
+    pub plain: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -209,12 +209,17 @@ impl fmt::Display for Difference {
 }
 
 impl Recording {
-    pub(crate) fn new(policy: &str, sms: u32, lanes: LaneCount, recorder: &Recorder) -> Recording {
+    pub(crate) fn new(
+        policy: &str,
+        sms: u32,
+        queues: QueueCount,
+        recorder: &Recorder,
+    ) -> Recording {
         Recording {
             version: VERSION,
             policy: policy.to_owned(),
             sms,
-            lanes: (lanes.normal, lanes.urgent, lanes.chains),
+            queues: (queues.normal, queues.urgent, queues.chains),
             steps: recorder.steps.clone(),
         }
     }
@@ -251,12 +256,12 @@ impl Recording {
         if !(1..=MAX_SMS).contains(&self.sms) {
             return Err(bad(format!("a device of {} SMs", self.sms)));
         }
-        let (normal, urgent, chains) = self.lanes;
+        let (normal, urgent, chains) = self.queues;
         if !(1..=MAX_LANES).contains(&normal) || urgent > MAX_LANES {
-            return Err(bad(format!("a device of {normal} and {urgent} lanes")));
+            return Err(bad(format!("a device of {normal} and {urgent} queues")));
         }
-        let lanes = LaneCount { normal, urgent, chains };
-        let mut engine = Engine::new(self.sms, lanes, Box::new(policy));
+        let queues = QueueCount { normal, urgent, chains };
+        let mut engine = Engine::new(self.sms, queues, Box::new(policy));
         engine.record();
         let mut replay = Replay {
             policy: engine.policy_name().to_owned(),
@@ -526,7 +531,7 @@ impl LaunchRecord {
             dropped,
             blocks_per_sm,
             on_last_sm,
-            native,
+            plain,
         } = *spec;
         LaunchRecord {
             tasks,
@@ -535,7 +540,7 @@ impl LaunchRecord {
             dropped: nanos(dropped),
             blocks_per_sm,
             on_last_sm,
-            native,
+            plain,
         }
     }
 
@@ -548,7 +553,7 @@ impl LaunchRecord {
             dropped: time(self.dropped),
             blocks_per_sm: self.blocks_per_sm,
             on_last_sm: self.on_last_sm,
-            native: self.native,
+            plain: self.plain,
         }
     }
 }

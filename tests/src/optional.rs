@@ -11,7 +11,7 @@ use preempt_test_kernels as kernels;
 pub fn check_optional_buffers(scheduler: &Scheduler) {
     const THREADS: usize = 100;
     let stream = scheduler.stream(0);
-    for preemption in [Preemption::Software, Preemption::Native] {
+    for preemption in [Preemption::Preemptible, Preemption::Plain] {
         for (has_input, has_output) in [(false, false), (false, true), (true, false), (true, true)]
         {
             let len = |is_there: bool| if is_there { THREADS } else { 0 };

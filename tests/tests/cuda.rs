@@ -285,18 +285,18 @@ fn native_launches_run_once_and_keep_their_order() {
     let mut writes = scheduler.zeroed::<u32>(TASKS * 64).expect("memory");
     let mut handles = Vec::new();
     for step in 0..60 {
-        let is_native = step % 3 != 2;
-        let preemption = if is_native { Preemption::Native } else { Preemption::Software };
+        let is_plain = step % 3 != 2;
+        let preemption = if is_plain { Preemption::Plain } else { Preemption::Preemptible };
         let call = kernels::count_1d(&mut counts, &mut writes).grid(TASKS as u32).block(64);
-        handles.push((stream.launch(call.preemption(preemption)).expect("accepted"), is_native));
+        handles.push((stream.launch(call.preemption(preemption)).expect("accepted"), is_plain));
         if step % 5 == 0 {
             tick(&scheduler, &urgent);
         }
     }
-    for (handle, is_native) in handles {
+    for (handle, is_plain) in handles {
         let report = handle.wait().expect("runs");
-        assert_eq!((report.native, report.tasks), (is_native, TASKS as u32));
-        assert_eq!(report.amortize > 0, !is_native);
+        assert_eq!((report.plain, report.tasks), (is_plain, TASKS as u32));
+        assert_eq!(report.amortize > 0, !is_plain);
     }
     let counts = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
     assert!(counts.iter().all(|&count| count == 60));
@@ -312,7 +312,7 @@ fn launches_that_are_known_to_be_short_become_native() {
     let mut launch = |tasks: u32, ticks: u64| {
         let call = kernels::paced_1d(ticks, &mut counts, &mut writes).grid(tasks).block(64);
         let handle = stream.launch(call.preemption(Preemption::Auto)).expect("accepted");
-        handle.wait().expect("runs").native
+        handle.wait().expect("runs").plain
     };
     assert!(!launch(8, 1), "nobody knows yet");
     // Not at once: the first launches may take longer.

@@ -124,7 +124,7 @@ fn passes_the_check_with_every_kernel_preemptible() {
     let report = check(&PTX).expect("the PTX passes");
     assert_eq!(report.target, "sm_80");
     assert_eq!(report.preemptible, NAMES);
-    assert!(report.native.is_empty());
+    assert!(report.plain.is_empty());
 }
 
 #[test]

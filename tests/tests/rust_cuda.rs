@@ -115,7 +115,7 @@ fn a_grid_of_two_dimensions_and_lanes() {
         let len = (width * height) as usize;
         let filled = || scheduler.buffer(&vec![u32::MAX; len]).expect("memory");
         let stream = scheduler.stream(0);
-        for preemption in [Preemption::Software, Preemption::Native] {
+        for preemption in [Preemption::Preemptible, Preemption::Plain] {
             let (mut out, mut lanes) = (filled(), filled());
             // SAFETY: an element for each.
             let call = unsafe { kernels::coordinates(width, height, &mut out, &mut lanes) };

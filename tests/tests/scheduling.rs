@@ -389,7 +389,7 @@ fn a_native_launch_runs_through_whoever_comes() {
     let scheduler = scheduler(2);
     let (gate, open) = (Gate::new(&scheduler), Gate::new(&scheduler));
     let mut log = scheduler.zeroed(64).expect("memory");
-    let call = gated(&gate.0, &mut log, 1).grid(40).preemption(Preemption::Native);
+    let call = gated(&gate.0, &mut log, 1).grid(40).preemption(Preemption::Plain);
     let native = launch(&scheduler.stream(0), call);
     gate.wait_for(2);
     let mut urgent_log = scheduler.zeroed(4).expect("memory");
@@ -399,7 +399,7 @@ fn a_native_launch_runs_through_whoever_comes() {
     gate.open();
     urgent.wait().expect("runs");
     let report = native.wait().expect("runs");
-    assert!(report.native);
+    assert!(report.plain);
     assert_eq!((report.tasks, report.yields, report.resumes, report.amortize), (40, 0, 0, 0));
     let log = scheduler.stream(0).download(&log).and_then(|copy| copy.wait()).expect("copied");
     assert_eq!(log[0], 40, "each block-task once");
@@ -408,7 +408,7 @@ fn a_native_launch_runs_through_whoever_comes() {
 #[test]
 fn native_and_other_launches_of_a_stream_keep_their_order() {
     let device = Device::cpu(2, 2).expect("a device");
-    let builder = Scheduler::builder().device(device).preemption(Preemption::Native);
+    let builder = Scheduler::builder().device(device).preemption(Preemption::Plain);
     let scheduler = builder.build().expect("a scheduler");
     let stream = scheduler.stream(0);
     let mut data = scheduler.zeroed::<u32>(64).expect("memory");
@@ -421,14 +421,14 @@ fn native_and_other_launches_of_a_stream_keep_their_order() {
     let (mut expected, mut handles) = (0u32, Vec::new());
     for step in 0..200 {
         let call = multiply_add(&mut data, 31, step).grid(64);
-        let is_native = step % 7 != 3;
-        let call = if is_native { call } else { call.preemption(Preemption::Software) };
-        handles.push((launch(&stream, call), is_native));
+        let is_plain = step % 7 != 3;
+        let call = if is_plain { call } else { call.preemption(Preemption::Preemptible) };
+        handles.push((launch(&stream, call), is_plain));
         expected = expected.wrapping_mul(31).wrapping_add(step);
     }
-    for (handle, is_native) in handles {
+    for (handle, is_plain) in handles {
         let report = handle.wait().expect("runs");
-        assert_eq!((report.native, report.tasks), (is_native, 64));
+        assert_eq!((report.plain, report.tasks), (is_plain, 64));
     }
     let found = stream.download(&data).and_then(|copy| copy.wait()).expect("copied");
     assert_eq!(found, [expected; 64]);
@@ -442,10 +442,10 @@ fn a_panic_in_a_native_launch_is_its_failure() {
         assert!(thread::block_idx_x() != at, "at this one");
     }
     let stream = scheduler.stream(0);
-    let handle = launch(&stream, fails(7).grid(30).preemption(Preemption::Native));
+    let handle = launch(&stream, fails(7).grid(30).preemption(Preemption::Plain));
     let error = handle.wait().expect_err("it panics");
     assert!(error.to_string().contains("at this one"), "{error}");
-    launch(&stream, fails(100).grid(30).preemption(Preemption::Native)).wait().expect("runs");
+    launch(&stream, fails(100).grid(30).preemption(Preemption::Plain)).wait().expect("runs");
 }
 
 #[test]

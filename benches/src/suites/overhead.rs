@@ -45,8 +45,8 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         let (plain, ours) = Default::default();
         let mut row = Row { program: definition.name, tasks, plain, ours, amortize: 0 };
         for _ in 0..samples {
-            row.plain.push(time(&program, &stream, Preemption::Native)?.0);
-            let (time, amortize) = time(&program, &stream, Preemption::Software)?;
+            row.plain.push(time(&program, &stream, Preemption::Plain)?.0);
+            let (time, amortize) = time(&program, &stream, Preemption::Preemptible)?;
             row.ours.push(time);
             row.amortize = amortize;
         }

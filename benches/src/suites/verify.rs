@@ -40,16 +40,16 @@ struct Mode {
 
 impl Mode {
     const ALL: [Mode; 4] = [
-        Mode { preemption: Preemption::Native, storm: false },
-        Mode { preemption: Preemption::Native, storm: true },
-        Mode { preemption: Preemption::Software, storm: false },
-        Mode { preemption: Preemption::Software, storm: true },
+        Mode { preemption: Preemption::Plain, storm: false },
+        Mode { preemption: Preemption::Plain, storm: true },
+        Mode { preemption: Preemption::Preemptible, storm: false },
+        Mode { preemption: Preemption::Preemptible, storm: true },
     ];
 
     fn name(self) -> &'static str {
         match (self.preemption, self.storm) {
-            (Preemption::Native, false) => "plain",
-            (Preemption::Native, true) => "plain, in a storm",
+            (Preemption::Plain, false) => "plain",
+            (Preemption::Plain, true) => "plain, in a storm",
             (_, false) => "preemptible",
             (_, true) => "preemptible, in a storm",
         }
@@ -255,7 +255,7 @@ fn reduced(
             }
             let is_enough = match mode {
                 Mode { storm: false, .. } => true,
-                Mode { preemption: Preemption::Native, .. } => rounds >= NATIVE_ROUNDS,
+                Mode { preemption: Preemption::Plain, .. } => rounds >= NATIVE_ROUNDS,
                 _ => tally.resumes >= enough,
             };
             if is_enough || tally.mistake.is_some() {

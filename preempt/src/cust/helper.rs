@@ -15,7 +15,7 @@ use cust::stream::Stream;
 
 use super::words;
 use crate::error::{Error, caught};
-use crate::scheduler::{Errand, Shared};
+use crate::scheduler::{ExternalOperation, Shared};
 
 /// How long it sleeps between two looks at events that somebody waits for.
 const LOOK: Duration = Duration::from_micros(20);
@@ -25,19 +25,19 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What there is to do.
 pub(super) enum Task {
-    /// Call `work`; the errand is over when what it put into the stream is done.
-    Run { stream: Arc<Stream>, work: Work, errand: Arc<Errand> },
-    /// The errand is over when the event has happened.
-    Await { event: Arc<Event>, errand: Arc<Errand> },
-    /// The errand is over, with this result.
-    Over { errand: Arc<Errand>, result: Ending },
+    /// Call `work`; the external operation is over when what it put into the stream is done.
+    Run { stream: Arc<Stream>, work: Work, external: Arc<ExternalOperation> },
+    /// The external operation is over when the event has happened.
+    Await { event: Arc<Event>, external: Arc<ExternalOperation> },
+    /// The external operation is over, with this result.
+    Over { external: Arc<ExternalOperation>, result: Ending },
     /// Nobody needs the thread any more.
     Stop,
 }
 
 type Work = Box<dyn FnOnce(&Stream) -> CudaResult<()> + Send>;
 
-/// How an errand ends; if not well, what was said.
+/// How an external operation ends; if not well, what was said.
 type Ending = Result<(), Arc<str>>;
 
 /// Where tasks go.
@@ -46,16 +46,20 @@ pub(super) struct Tasks(Sender<Task>);
 
 impl Tasks {
     pub fn send(&self, task: Task) {
-        // Without the thread, the scheduler is gone, and has ended its errands.
+        // Without the thread, the scheduler is gone, and has ended its external operations.
         if let Err(unsent) = self.0.send(task) {
             // What others gave may panic.
             let _ = caught(|| drop(unsent));
         }
     }
 
-    /// Ends the errand when it is called, on whatever thread.
-    pub fn over(self, errand: Arc<Errand>, result: Ending) -> impl FnOnce() + Send + 'static {
-        move || self.send(Task::Over { errand, result })
+    /// Ends the external operation when it is called, on whatever thread.
+    pub fn over(
+        self,
+        external: Arc<ExternalOperation>,
+        result: Ending,
+    ) -> impl FnOnce() + Send + 'static {
+        move || self.send(Task::Over { external, result })
     }
 }
 
@@ -133,49 +137,49 @@ impl fmt::Debug for Helper {
 struct Thread {
     shared: Weak<Shared>,
     tasks: Tasks,
-    awaited: Vec<(Arc<Event>, Arc<Errand>)>,
+    awaited: Vec<(Arc<Event>, Arc<ExternalOperation>)>,
 }
 
 impl Thread {
     fn take(&mut self, task: Task) {
         match task {
-            Task::Run { stream, work, errand } => {
+            Task::Run { stream, work, external } => {
                 let result: Ending = match caught(|| work(&stream)) {
                     Ok(Ok(())) => Ok(()),
                     Ok(Err(error)) => Err(words(error).into()),
                     Err(panic) => Err(format!("panicked: {panic}").into()),
                 };
                 // What it put into the stream before it failed is waited for, too.
-                let over = self.tasks.clone().over(errand.clone(), result.clone());
+                let over = self.tasks.clone().over(external.clone(), result.clone());
                 if let Err(error) = stream.add_callback(Box::new(over)) {
-                    self.end(&errand, result.and(Err(words(error).into())));
+                    self.end(&external, result.and(Err(words(error).into())));
                 }
             }
-            Task::Await { event, errand } => self.awaited.push((event, errand)),
-            Task::Over { errand, result } => self.end(&errand, result),
+            Task::Await { event, external } => self.awaited.push((event, external)),
+            Task::Over { external, result } => self.end(&external, result),
             Task::Stop => {}
         }
     }
 
     fn look_at_events(&mut self) {
         let mut awaited = std::mem::take(&mut self.awaited);
-        awaited.retain(|(event, errand)| match event.query() {
+        awaited.retain(|(event, external)| match event.query() {
             Ok(EventStatus::NotReady) => true,
             Ok(EventStatus::Ready) => {
-                self.end(errand, Ok(()));
+                self.end(external, Ok(()));
                 false
             }
             Err(error) => {
-                self.end(errand, Err(words(error).into()));
+                self.end(external, Err(words(error).into()));
                 false
             }
         });
         self.awaited = awaited;
     }
 
-    fn end(&self, errand: &Errand, result: Ending) {
-        errand.finish(result);
-        // Not by running the core here: its wakers may wait for other errands.
+    fn end(&self, external: &ExternalOperation, result: Ending) {
+        external.finish(result);
+        // Not by running the core here: its wakers may wait for other external operations.
         if let Some(shared) = self.shared.upgrade() {
             shared.announce();
         }

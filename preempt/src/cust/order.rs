@@ -8,7 +8,7 @@ use cust::event::Event;
 use super::failed;
 use super::helper::{Helper, Task};
 use crate::error::Error;
-use crate::scheduler::{Errand, Handle, Stream};
+use crate::scheduler::{ExternalOperation, Handle, Stream};
 
 impl Stream {
     /// Lets what is submitted to this stream from now on wait for what is in a stream of `cust`'s now (feature `cust`).
@@ -21,10 +21,10 @@ impl Stream {
     /// [`Error::NoCustContext`], [`Error::Driver`] if `cust` refuses, or [`Error::SchedulerDropped`].
     pub fn wait_for_cust(&self, stream: &cust::stream::Stream) -> Result<Handle<()>, Error> {
         let helper = self.helper()?.tasks();
-        let errand = Errand::new(|_| ());
-        let over = helper.over(errand.clone(), Ok(()));
+        let external = ExternalOperation::new(|_| ());
+        let over = helper.over(external.clone(), Ok(()));
         stream.add_callback(Box::new(over)).map_err(|error| failed("add_callback", error))?;
-        self.submit_errand("a wait for a cust stream", errand)
+        self.submit_external("a wait for a cust stream", external)
     }
 
     /// Lets what is submitted to this stream from now on wait for an event of `cust`'s (feature `cust`).
@@ -38,8 +38,9 @@ impl Stream {
     /// [`Error::NoCustContext`] or [`Error::SchedulerDropped`].
     pub fn wait_for_event(&self, event: Arc<Event>) -> Result<Handle<()>, Error> {
         let helper = self.helper()?.tasks();
-        let errand = Errand::new(move |errand| helper.send(Task::Await { event, errand }));
-        self.submit_errand("a wait for a cust event", errand)
+        let external =
+            ExternalOperation::new(move |external| helper.send(Task::Await { event, external }));
+        self.submit_external("a wait for a cust event", external)
     }
 
     /// Runs work of `cust`'s in the order of this stream (feature `cust`): when everything before is done, `work` is called, and
@@ -77,8 +78,10 @@ impl Stream {
     ) -> Result<Handle<()>, Error> {
         let (helper, stream) = (self.helper()?.tasks(), stream.clone());
         let work = Box::new(work);
-        let errand = Errand::new(move |errand| helper.send(Task::Run { stream, work, errand }));
-        self.submit_errand("work of cust", errand)
+        let external = ExternalOperation::new(move |external| {
+            helper.send(Task::Run { stream, work, external })
+        });
+        self.submit_external("work of cust", external)
     }
 
     fn helper(&self) -> Result<&Helper, Error> {

@@ -211,7 +211,7 @@ impl fmt::Debug for Device {
 
 /// What a device has to know of a launch, beside what is in each cohort.
 #[derive(Debug)]
-pub(crate) struct Grid {
+pub(crate) struct KernelLaunch {
     pub kernel: &'static Kernel,
     pub args: Args,
     pub block: Dim3,
@@ -240,9 +240,9 @@ pub enum SignalPath {
     Proxy,
 }
 
-/// A launch as an ordinary grid.
+/// A launch as a plain grid.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Native {
+pub(crate) struct PlainLaunch {
     /// Block-tasks in x, y and z, and in all.
     pub extents: [u32; 3],
     pub tasks: u32,
@@ -312,14 +312,14 @@ pub(crate) enum Report {
     Lost(Arc<str>),
 }
 
-/// How many lanes a device has. The first ones are `normal`; the others are `urgent`: the device
-/// prefers blocks in them to blocks in normal lanes, where both wait for room.
+/// How many queues a device has. The first ones are `normal`; the others are `urgent`: the device
+/// prefers blocks in them to blocks in normal queues, where both wait for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LaneCount {
+pub(crate) struct QueueCount {
     pub normal: u32,
     pub urgent: u32,
-    /// How many lanes can hold more than one cohort at the same time. A GPU has few hardware queues,
-    /// and a lane in which something waits takes one; without one, nothing else gets through.
+    /// How many queues can hold more than one cohort at the same time. A GPU has few hardware queues,
+    /// and a queue in which something waits takes one; without one, nothing else gets through.
     pub chains: u32,
 }
 
@@ -353,9 +353,9 @@ pub(crate) trait Backend: Send + Sync {
     /// Makes kernels known, before anything runs.
     fn load(&self, code: &[DeviceCode]) -> Result<(), Error>;
 
-    /// The lanes that there are. Cohorts in one lane run one after the other, in the order in which
-    /// they were launched; those in different lanes run at the same time, as far as there is room.
-    fn lanes(&self) -> LaneCount;
+    /// The queues that there are. Cohorts in one queue run one after the other, in the order in which
+    /// they were launched; those in different queues run at the same time, as far as there is room.
+    fn queues(&self) -> QueueCount;
 
     /// A time in units of the clock that blocks read.
     fn ticks(&self, time: Duration) -> u32;
@@ -378,22 +378,28 @@ pub(crate) trait Backend: Send + Sync {
     /// Takes a list back that no cohort uses any more, perhaps with chunks on it.
     fn give_back_drops(&self, drops: Drops, is_empty: bool);
 
-    /// Queues a cohort in a lane, without waiting for anything. Fills in what only the device knows:
-    /// [`Cohort::lane`], and [`Cohort::barrier`] where the kernel can do without.
-    fn launch(&self, op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error>;
-
-    /// Queues a launch in a lane as an ordinary grid, without waiting for anything: it runs through, and
-    /// posts then that all its block-tasks are done.
-    fn launch_native(
+    /// Queues a cohort in a queue, without waiting for anything. Fills in what only the device knows:
+    /// [`Cohort::queue`], and [`Cohort::barrier`] where the kernel can do without.
+    fn launch(
         &self,
         op: OpKey,
-        lane: u32,
-        grid: &Arc<Grid>,
-        native: Native,
+        queue: u32,
+        grid: &Arc<KernelLaunch>,
+        cohort: Cohort,
     ) -> Result<(), Error>;
 
-    /// Writes a lane's signal word, without waiting for anything. Words of one lane arrive in order.
-    fn signal(&self, lane: u32, signal: Signal);
+    /// Queues a launch in a queue as a plain grid, without waiting for anything: it runs through, and
+    /// posts then that all its block-tasks are done.
+    fn launch_plain(
+        &self,
+        op: OpKey,
+        queue: u32,
+        grid: &Arc<KernelLaunch>,
+        plain: PlainLaunch,
+    ) -> Result<(), Error>;
+
+    /// Writes a queue's signal word, without waiting for anything. Words of one queue arrive in order.
+    fn signal(&self, queue: u32, signal: Signal);
 
     /// Starts a copy.
     ///

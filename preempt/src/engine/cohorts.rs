@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use preempt_device::abi::{SmRange, departures};
 
-use super::lanes::LaneIndex;
 use super::ledger::{self, intersection};
+use super::queues::QueueIndex;
 use super::{Action, After, CohortOrder, Engine, LaunchId, Op, OpKey, Phase};
 
-/// How many launches are queued behind a running one while others want SMs: each of them has to leave the lane, and to be
+/// How many launches are queued behind a running one while others want SMs: each of them has to leave the queue, and to be
 /// launched again, if these are taken away.
 const AHEAD_OF_OTHERS: usize = 8;
 
 /// Where a cohort goes.
 enum Place {
-    /// Into a free lane, with the SMs that its blocks may use.
+    /// Into a free queue, with the SMs that its blocks may use.
     Free { keeps_to: SmRange },
-    /// Behind another launch, with what the lane may use.
+    /// Behind another launch, with what the queue may use.
     Behind(After),
 }
 
@@ -25,17 +25,17 @@ impl Engine {
     pub(super) fn shrink(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        if launch.spec.native {
+        if launch.spec.plain {
             // Its blocks leave when they are done, whatever they are told.
             return;
         }
         let mut signalled = false;
         for cohort in launch.cohorts.iter().flatten() {
-            let lane = cohort.lane;
-            let range = intersection(self.lanes.range(lane), launch.range, sms);
-            if range != self.lanes.range(lane) {
-                let signal = self.lanes.signal(lane, range);
-                actions.push(Action::Signal { lane, signal });
+            let queue = cohort.queue;
+            let range = intersection(self.queues.range(queue), launch.range, sms);
+            if range != self.queues.range(queue) {
+                let signal = self.queues.signal(queue, range);
+                actions.push(Action::Signal { queue, signal });
                 signalled = true;
             }
         }
@@ -53,17 +53,17 @@ impl Engine {
         if uncovered == 0 {
             return;
         }
-        let there = launch.blocks_that_stay(&self.lanes);
-        if launch.spec.native && !launch.is_out() || there >= launch.remaining() {
+        let there = launch.blocks_that_stay(&self.queues);
+        if launch.spec.plain && !launch.is_out() || there >= launch.remaining() {
             // All its blocks are out, and find room by themselves.
             self.ledger.cover(range);
             return;
         }
-        // Without a free slot or lane the SMs stay uncovered until a cohort is out.
+        // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else { return };
         let has_taken = self.ledger.has_taken(range);
-        let Some(lane) = self.lanes.free(has_taken) else {
-            self.short_of_lanes = true;
+        let Some(queue) = self.queues.free(has_taken) else {
+            self.short_of_queues = true;
             return;
         };
         let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
@@ -87,22 +87,22 @@ impl Engine {
             }
         }
         self.ledger.cover(range);
-        self.put(key, (slot, lane), blocks, Place::Free { keeps_to }, actions);
+        self.put(key, (slot, queue), blocks, Place::Free { keeps_to }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
         }
-        self.go_on_behind(lane);
+        self.go_on_behind(queue);
     }
 
-    /// How many SMs are free outside of a range, beside the cohorts that are at the head of other lanes than this one.
-    fn sms_outside(&self, range: SmRange, lane: Option<LaneIndex>) -> f64 {
+    /// How many SMs are free outside of a range, beside the cohorts that are at the head of other queues than this one.
+    fn sms_outside(&self, range: SmRange, queue: Option<QueueIndex>) -> f64 {
         let sms = self.ledger.sms();
         let mut free = f64::from(sms - ledger::count(range, sms));
-        for (head, op, slot) in self.lanes.heads().filter(|&(head, ..)| Some(head) != lane) {
+        for (head, op, slot) in self.queues.heads().filter(|&(head, ..)| Some(head) != queue) {
             let Some(Op { launch: Some(other), .. }) = self.ops.get(op) else { continue };
             let Some(cohort) = &other.cohorts[slot] else { continue };
             // Those to spare have left.
-            let most = match self.lanes.range(head) {
+            let most = match self.queues.range(head) {
                 SmRange::ALL | SmRange::EMPTY => cohort.blocks,
                 part => other.room(ledger::count(part, sms), false),
             };
@@ -111,11 +111,11 @@ impl Engine {
         free.max(0.0)
     }
 
-    /// Puts a cohort into a lane.
+    /// Puts a cohort into a queue.
     fn put(
         &mut self,
         key: OpKey,
-        (slot, lane): (usize, LaneIndex),
+        (slot, queue): (usize, QueueIndex),
         blocks: u32,
         place: Place,
         actions: &mut Vec<Action>,
@@ -128,20 +128,20 @@ impl Engine {
             // Blocks behind another launch, or outside of their range, may have to leave at once, and would leave those
             // tasks behind.
             Place::Free { keeps_to } => (None, keeps_to, 0),
-            Place::Behind(after) => (Some(after), self.lanes.range(lane), 0),
+            Place::Behind(after) => (Some(after), self.queues.range(queue), 0),
         };
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
-        launch.cohort_in(slot, lane, blocks, keeps_to);
+        launch.cohort_in(slot, queue, blocks, keeps_to);
         actions.push(Action::Launch(CohortOrder {
             op: key,
-            lane,
+            queue,
             control,
             slot: slot as u8,
             ticket: self.controls.ticket(control.control, slot),
             left: self.controls.left(control.control, slot),
-            signal: self.lanes.enter(lane, key, slot, keeps_to),
-            native: launch.spec.native,
+            signal: self.queues.enter(queue, key, slot, keeps_to),
+            plain: launch.spec.plain,
             blocks,
             workers: sms.saturating_mul(launch.spec.blocks_per_sm),
             handed,
@@ -150,10 +150,10 @@ impl Engine {
         }));
     }
 
-    /// Has more launches queued in a lane, when there is time.
-    pub(super) fn go_on_behind(&mut self, lane: LaneIndex) {
-        if !self.behind.contains(&lane) {
-            self.behind.push_back(lane);
+    /// Has more launches queued in a queue, when there is time.
+    pub(super) fn go_on_behind(&mut self, queue: QueueIndex) {
+        if !self.behind.contains(&queue) {
+            self.behind.push_back(queue);
         }
     }
 
@@ -169,9 +169,9 @@ impl Engine {
             return;
         }
         let told = actions.len();
-        while let Some(lane) = self.behind.pop_front() {
-            if self.queue_ahead(lane, actions) {
-                self.behind.push_back(lane);
+        while let Some(queue) = self.behind.pop_front() {
+            if self.queue_ahead(queue, actions) {
+                self.behind.push_back(queue);
                 break;
             }
         }
@@ -180,29 +180,29 @@ impl Engine {
         }
     }
 
-    /// Queues a launch behind the last one in a lane, if it waits for nothing but launches that are ahead of it in
-    /// that lane. The device starts it when the one before it is done, or lets it leave if that one has left without
+    /// Queues a launch behind the last one in a queue, if it waits for nothing but launches that are ahead of it in
+    /// that queue. The device starts it when the one before it is done, or lets it leave if that one has left without
     /// being done.
-    fn queue_ahead(&mut self, lane: LaneIndex, actions: &mut Vec<Action>) -> bool {
-        let is_enough = self.known > 1 && self.lanes.waiting(lane) >= AHEAD_OF_OTHERS;
+    fn queue_ahead(&mut self, queue: QueueIndex, actions: &mut Vec<Action>) -> bool {
+        let is_enough = self.known > 1 && self.queues.waiting(queue) >= AHEAD_OF_OTHERS;
         if is_enough || self.is_draining() {
             return false;
         }
         let sms = self.ledger.sms();
-        let Some((tail, slot)) = self.lanes.tail(lane) else { return false };
+        let Some((tail, slot)) = self.queues.tail(queue) else { return false };
         let Some(Op { launch: Some(last), next: Some(next), phase, verdict: None, .. }) =
             self.ops.get(tail)
         else {
             return false;
         };
-        let (next, bequest) = match phase {
-            Phase::Blocked => (*next, last.bequest),
+        let (next, handover) = match phase {
+            Phase::Blocked => (*next, last.handover),
             Phase::Active => (*next, last.range),
             Phase::Finished => return false,
         };
-        let range = intersection(bequest, self.lanes.range(lane), sms);
+        let range = intersection(handover, self.queues.range(queue), sms);
         let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return false };
-        let native = last.spec.native;
+        let plain = last.spec.plain;
         let before = self.controls.left(used.control, slot);
         let after = After {
             control: used.control,
@@ -224,8 +224,8 @@ impl Engine {
         else {
             return false;
         };
-        // Of the blocks of a lane that keeps to a part of the device some come to lie outside.
-        let keeps_to = self.lanes.range(lane);
+        // Of the blocks of a queue that keeps to a part of the device some come to lie outside.
+        let keeps_to = self.queues.range(queue);
         if keeps_to != SmRange::ALL && !launch.crowds(sms) {
             return false;
         }
@@ -234,9 +234,9 @@ impl Engine {
         if has_few && keeps_to == SmRange::ALL && self.ledger.has_others(range) {
             return false;
         }
-        // A native launch is in nobody's word, and looks at none: it can only follow another one, which
-        // is done when its lane comes to the next.
-        if launch.spec.native != native || self.order.lost(uses).is_some() {
+        // A plain launch is in nobody's word, and looks at none: it can only follow another one, which
+        // is done when its queue comes to the next.
+        if launch.spec.plain != plain || self.order.lost(uses).is_some() {
             return false;
         }
         // One that was queued before may be done, and not reported.
@@ -245,14 +245,14 @@ impl Engine {
         }
         let wanted = launch.need(sms).min(room);
         // All of it: the one behind this one may fill more than this one does.
-        launch.bequest = range;
+        launch.handover = range;
         let room = launch.room(wanted, range.contains(sms - 1));
         let (left, each) = (launch.remaining(), f64::from(launch.spec.blocks_per_sm));
         let spare = match keeps_to {
             SmRange::ALL => 0,
-            _ => (self.sms_outside(keeps_to, Some(lane)) * each) as u32,
+            _ => (self.sms_outside(keeps_to, Some(queue)) * each) as u32,
         };
-        self.put(next, (0, lane), (room + spare).min(left), Place::Behind(after), actions);
+        self.put(next, (0, queue), (room + spare).min(left), Place::Behind(after), actions);
         true
     }
 
@@ -262,30 +262,30 @@ impl Engine {
         &mut self,
         now: Duration,
         key: OpKey,
-        bequest: SmRange,
+        handover: SmRange,
         actions: &mut Vec<Action>,
     ) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         launch.start(now);
         let blocks_per_sm = launch.spec.blocks_per_sm;
-        let Some(lane) = launch.lane.filter(|_| !launch.is_out()) else { return };
+        let Some(queue) = launch.queue.filter(|_| !launch.is_out()) else { return };
         let wanted = launch.blocks().div_ceil(blocks_per_sm).min(launch.need(sms));
-        let keeps_to = self.lanes.range(lane);
-        let range = if self.ledger.is_free() && !bequest.is_empty() && keeps_to == SmRange::ALL {
-            let lo = bequest.lo().min(sms - wanted);
+        let keeps_to = self.queues.range(queue);
+        let range = if self.ledger.is_free() && !handover.is_empty() && keeps_to == SmRange::ALL {
+            let lo = handover.lo().min(sms - wanted);
             SmRange::new(lo, lo + wanted)
         } else {
             // Its blocks are nowhere else.
-            ledger::first(intersection(bequest, keeps_to, sms), wanted, sms)
+            ledger::first(intersection(handover, keeps_to, sms), wanted, sms)
         };
-        self.ledger.inherit(LaunchId(key), range);
+        self.ledger.hand_over(LaunchId(key), range);
         launch.set_range(now, range, sms);
         let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
         if launch.blocks() > room {
             self.shrink(key, actions);
         }
         self.note(key, now, range, false);
-        self.go_on_behind(lane);
+        self.go_on_behind(queue);
     }
 }

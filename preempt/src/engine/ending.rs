@@ -11,7 +11,7 @@ use super::{Action, Engine, LaunchId, Op, OpKey, Outcome, Phase, Verdict};
 impl Engine {
     /// Ends everything, since nobody will report what was on the device.
     pub(super) fn lose_device(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.lanes.clear();
+        self.queues.clear();
         self.lose_opaque();
         for op in self.ops.values_mut() {
             match &mut op.launch {
@@ -75,8 +75,8 @@ impl Engine {
     pub(super) fn flush(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         for cohort in launch.cohorts.iter().flatten() {
-            let signal = self.lanes.signal(cohort.lane, SmRange::EMPTY);
-            actions.push(Action::Signal { lane: cohort.lane, signal });
+            let signal = self.queues.signal(cohort.queue, SmRange::EMPTY);
+            actions.push(Action::Signal { queue: cohort.queue, signal });
         }
     }
 
@@ -117,7 +117,7 @@ impl Engine {
         if let Some(next) = self.ops[key].next
             && let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next)
         {
-            launch.bequest = range;
+            launch.handover = range;
         }
     }
 

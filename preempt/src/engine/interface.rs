@@ -6,10 +6,10 @@ use preempt_device::abi::{Posted, Signal, SmRange};
 
 use super::OpKey;
 use super::controls::{ControlIndex, ControlUse};
-use super::lanes::LaneIndex;
 use super::launch::{LaunchReport, LaunchSpec};
 use super::opaque::Opaque;
 use super::order::Use;
+use super::queues::QueueIndex;
 use crate::policy::{Priority, Urgency};
 
 /// A launch or copy that a stream takes in.
@@ -69,8 +69,8 @@ pub(crate) enum Change {
 pub(crate) enum Action {
     /// Launch a cohort.
     Launch(CohortOrder),
-    /// Write a lane's signal word.
-    Signal { lane: LaneIndex, signal: Signal },
+    /// Write a queue's signal word.
+    Signal { queue: QueueIndex, signal: Signal },
     /// Start a copy, or opaque work.
     Copy { op: OpKey },
     /// Tell whoever waits. Once for each operation.
@@ -83,7 +83,7 @@ pub(crate) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CohortOrder {
     pub op: OpKey,
-    pub lane: LaneIndex,
+    pub queue: QueueIndex,
     pub control: ControlUse,
     pub slot: u8,
     pub ticket: u32,
@@ -91,7 +91,7 @@ pub(crate) struct CohortOrder {
     pub left: u64,
     pub signal: Signal,
     /// Whether it is the launch's whole grid, as an ordinary one.
-    pub native: bool,
+    pub plain: bool,
     pub blocks: u32,
     pub workers: u32,
     /// How many of the launch's first tasks nobody claims, since its first cohort's blocks start with them.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::controls::ControlUse;
-use super::lanes::{LaneIndex, Lanes};
 use super::ledger;
+use super::queues::{DeviceQueues, QueueIndex};
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +22,8 @@ pub(crate) struct LaunchSpec {
     pub blocks_per_sm: u32,
     /// Blocks of the kernel that fit on the last SM: where a block of the device's own may be, too. At least one.
     pub on_last_sm: u32,
-    /// Whether it runs as an ordinary grid: in one cohort, of which no block leaves before the end.
-    pub native: bool,
+    /// Whether it runs as a plain grid: in one cohort, of which no block leaves before the end.
+    pub plain: bool,
 }
 
 impl LaunchSpec {
@@ -63,10 +63,10 @@ pub struct LaunchReport {
     /// How many later cohorts ran block-tasks: each is a resume or a growth in mid-kernel.
     pub resumes: u32,
     /// The amortizing factor: how many block-tasks a block came to claim at once, between two looks at the
-    /// signal, at the end of the launch, as its last block saw it; at most 4095. 0 for a native launch.
+    /// signal, at the end of the launch, as its last block saw it; at most 4095. 0 for a plain launch.
     pub amortize: u32,
-    /// Whether it ran as an ordinary grid, without preemption.
-    pub native: bool,
+    /// Whether it ran as a plain grid, without preemption.
+    pub plain: bool,
     /// How long it had SMs, summed over SMs. Launches that follow each other in a stream within microseconds may
     /// be counted with the first of them.
     pub sm_time: Duration,
@@ -108,11 +108,11 @@ pub(super) struct Launch {
     pub handed: Option<u32>,
     /// For each slot with a cohort on the device: that cohort.
     pub cohorts: [Option<OnDevice>; COHORT_SLOTS],
-    /// The lane of the last cohort.
-    pub lane: Option<LaneIndex>,
+    /// The queue of the last cohort.
+    pub queue: Option<QueueIndex>,
     /// The SMs that the launch before it in the stream left to it, for the cohort that was queued
     /// behind that one.
-    pub bequest: SmRange,
+    pub handover: SmRange,
     /// When the policy was told, as a running number; `None` before and after.
     pub arrival: Option<u64>,
     /// The last plan, as a running number, that granted SMs to the launch.
@@ -135,7 +135,7 @@ pub(super) struct Launch {
 /// A cohort on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnDevice {
-    pub lane: LaneIndex,
+    pub queue: QueueIndex,
     pub blocks: u32,
     /// The SMs that it was to keep to.
     pub keeps_to: SmRange,
@@ -154,8 +154,8 @@ impl Launch {
             control: None,
             handed: None,
             cohorts: [None; COHORT_SLOTS],
-            lane: None,
-            bequest: SmRange::EMPTY,
+            queue: None,
+            handover: SmRange::EMPTY,
             arrival: None,
             planned: 0,
             ran: false,
@@ -164,7 +164,7 @@ impl Launch {
             counted: Duration::ZERO,
             own_time_out: Duration::ZERO,
             tasks_out: 0,
-            report: LaunchReport { native: spec.native, queued: now, ..LaunchReport::default() },
+            report: LaunchReport { plain: spec.plain, queued: now, ..LaunchReport::default() },
         }
     }
 
@@ -200,13 +200,13 @@ impl Launch {
 
     /// Whether there are more block-tasks than the whole device holds blocks.
     pub fn crowds(&self, sms: u32) -> bool {
-        !self.spec.native && self.remaining() > self.room(sms, true)
+        !self.spec.plain && self.remaining() > self.room(sms, true)
     }
 
     /// Whether it has a block for each block-task where there is so much room, and takes long.
     pub fn has_long_few(&self, room: u32) -> bool {
         let is_long = self.spec.predicted.is_some_and(|took| took >= LONG);
-        !self.spec.native && is_long && self.remaining() <= room
+        !self.spec.plain && is_long && self.remaining() <= room
     }
 
     /// The SMs that the rest can fill.
@@ -272,9 +272,9 @@ impl Launch {
     }
 
     /// Enters a cohort.
-    pub fn cohort_in(&mut self, slot: usize, lane: LaneIndex, blocks: u32, keeps_to: SmRange) {
-        self.cohorts[slot] = Some(OnDevice { lane, blocks, keeps_to, resumed: self.started });
-        self.lane = Some(lane);
+    pub fn cohort_in(&mut self, slot: usize, queue: QueueIndex, blocks: u32, keeps_to: SmRange) {
+        self.cohorts[slot] = Some(OnDevice { queue, blocks, keeps_to, resumed: self.started });
+        self.queue = Some(queue);
     }
 
     /// The cohorts that there are can run, even if one was queued behind another launch.
@@ -285,22 +285,22 @@ impl Launch {
         }
     }
 
-    /// Takes in what the cohort in `slot` did; the lane that it was in, if there was one.
+    /// Takes in what the cohort in `slot` did; the queue that it was in, if there was one.
     pub fn cohort_out(
         &mut self,
         slot: usize,
         Posted { done, amortize }: Posted,
-    ) -> Option<LaneIndex> {
+    ) -> Option<QueueIndex> {
         let cohort = self.cohorts[slot].take()?;
         // The last block of a cohort may have run nothing.
-        let least = u32::from(done > 0 && !self.spec.native);
+        let least = u32::from(done > 0 && !self.spec.plain);
         self.report.amortize = self.report.amortize.max(amortize).max(least);
         self.report.tasks += done;
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
         let is_apart = cohort.keeps_to != SmRange::ALL;
         self.spilled |= is_apart && cohort.keeps_to == self.range && self.remaining() > 0;
-        Some(cohort.lane)
+        Some(cohort.queue)
     }
 
     /// What is done is what was reported, now that no block is out.
@@ -310,8 +310,8 @@ impl Launch {
     }
 
     /// Blocks on the device that may be on any SM: they stay while there are block-tasks.
-    pub fn blocks_that_stay(&self, lanes: &Lanes) -> u32 {
-        let stay = |cohort: &&OnDevice| lanes.range(cohort.lane) == SmRange::ALL;
+    pub fn blocks_that_stay(&self, queues: &DeviceQueues) -> u32 {
+        let stay = |cohort: &&OnDevice| queues.range(cohort.queue) == SmRange::ALL;
         self.cohorts.iter().flatten().filter(stay).map(|cohort| cohort.blocks).sum()
     }
 
@@ -344,7 +344,7 @@ mod tests {
             dropped: Duration::ZERO,
             blocks_per_sm: 1,
             on_last_sm: 1,
-            native: false,
+            plain: false,
         };
         let mut launch = Launch::new(at(0), spec);
         launch.set_range(at(0), SmRange::new(0, SMS), SMS);

@@ -116,7 +116,7 @@ impl Ledger {
     }
 
     /// Hands over SMs that nobody has, with blocks for them on the device.
-    pub fn inherit(&mut self, owner: LaunchId, range: SmRange) {
+    pub fn hand_over(&mut self, owner: LaunchId, range: SmRange) {
         for part in parts(range, self.sms()) {
             debug_assert!(
                 self.owners[part.clone()].iter().all(Option::is_none),
@@ -252,7 +252,7 @@ mod tests {
     enum Entry {
         Commit(usize),
         Rest,
-        Inherit(usize),
+        HandOver(usize),
         Release,
         Cover,
         Uncover,
@@ -262,7 +262,7 @@ mod tests {
         prop_oneof![
             4 => (0usize..3).prop_map(Entry::Commit),
             1 => Just(Entry::Rest),
-            1 => (0usize..3).prop_map(Entry::Inherit),
+            1 => (0usize..3).prop_map(Entry::HandOver),
             1 => Just(Entry::Release),
             2 => Just(Entry::Cover),
             1 => Just(Entry::Uncover),
@@ -292,9 +292,9 @@ mod tests {
                         prop_assert_eq!(ledger.plan(range), Ok(()));
                         ledger.commit_rest(&mut note);
                     }
-                    Entry::Inherit(id) => {
+                    Entry::HandOver(id) => {
                         ledger.release(range);
-                        ledger.inherit(ids[id], range);
+                        ledger.hand_over(ids[id], range);
                     }
                     Entry::Release => ledger.release(range),
                     Entry::Cover => ledger.cover(range),
@@ -304,7 +304,7 @@ mod tests {
                     let loser = match entry {
                         Entry::Commit(id) if is_in(at) => sm.pass(Some(ids[id])),
                         Entry::Rest if !is_in(at) => sm.pass(None),
-                        Entry::Inherit(id) if is_in(at) => {
+                        Entry::HandOver(id) if is_in(at) => {
                             *sm = Sm { owner: Some(ids[id]), covered: true, taken: false };
                             None
                         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use preempt_device::abi::{Posted, SmRange};
 use slotmap::{SlotMap, new_key_type};
 
-use crate::device::LaneCount;
+use crate::device::QueueCount;
 use crate::error::caught;
 use crate::policy::{Arrival, Plan, Policy, Urgency};
 use crate::recording::{Recording, Step};
@@ -20,12 +20,12 @@ mod cohorts;
 mod controls;
 mod ending;
 mod interface;
-mod lanes;
 mod launch;
 mod ledger;
 mod opaque;
 mod order;
 mod planning;
+mod queues;
 mod recorder;
 #[cfg(test)]
 mod tests;
@@ -37,8 +37,6 @@ use ending::outcome;
 pub(crate) use interface::{
     Action, After, Change, CohortOrder, Event, Grant, Outcome, Refusal, Submission, Whose,
 };
-pub(crate) use lanes::LaneIndex;
-use lanes::Lanes;
 use launch::Launch;
 pub use launch::LaunchReport;
 pub(crate) use launch::{LaunchSpec, fills};
@@ -48,6 +46,8 @@ pub(crate) use opaque::Opaque;
 use opaque::Pieces;
 pub(crate) use order::{BufferId, Use};
 use order::{End, Order};
+use queues::DeviceQueues;
+pub(crate) use queues::QueueIndex;
 pub(crate) use recorder::Recorder;
 use urgency::arrival;
 
@@ -131,11 +131,11 @@ pub(crate) struct Engine {
     order: Order,
     ledger: Ledger,
     controls: Controls,
-    lanes: Lanes,
-    /// Whether a launch waits for a lane.
-    short_of_lanes: bool,
-    /// Lanes in which more launches could be queued.
-    behind: VecDeque<LaneIndex>,
+    queues: DeviceQueues,
+    /// Whether a launch waits for a queue.
+    short_of_queues: bool,
+    /// DeviceQueues in which more launches could be queued.
+    behind: VecDeque<QueueIndex>,
     policy: Box<dyn Policy>,
     policy_name: String,
     refusal: Option<Refusal>,
@@ -183,15 +183,15 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     /// An engine for a device of `sms` SMs.
-    pub fn new(sms: u32, lanes: LaneCount, policy: Box<dyn Policy>) -> Engine {
+    pub fn new(sms: u32, queues: QueueCount, policy: Box<dyn Policy>) -> Engine {
         let name = caught(|| policy.name().to_owned());
         Engine {
             ops: SlotMap::with_key(),
             order: Order::default(),
             ledger: Ledger::new(sms),
             controls: Controls::default(),
-            lanes: Lanes::new(lanes),
-            short_of_lanes: false,
+            queues: DeviceQueues::new(queues),
+            short_of_queues: false,
             behind: VecDeque::new(),
             policy,
             policy_name: name.unwrap_or_else(|_| "a policy that cannot say its name".into()),
@@ -245,7 +245,7 @@ impl Engine {
             Some(refusal) => &refusal.policy,
             None => &self.policy_name,
         };
-        Some(Recording::new(policy, self.ledger.sms(), self.lanes.count(), recorder))
+        Some(Recording::new(policy, self.ledger.sms(), self.queues.count(), recorder))
     }
 
     /// Takes the last call that was recorded since this was called.
@@ -279,9 +279,9 @@ impl Engine {
         self.order.forget(buffer);
     }
 
-    /// The SMs that the cohorts in a lane may use.
-    pub fn lane_range(&self, lane: LaneIndex) -> SmRange {
-        self.lanes.range(lane)
+    /// The SMs that the cohorts in a queue may use.
+    pub fn queue_range(&self, queue: QueueIndex) -> SmRange {
+        self.queues.range(queue)
     }
 
     /// Takes in a launch or copy.
@@ -337,9 +337,9 @@ impl Engine {
             self.released.push_back(op);
         } else if let Some(before) = before {
             self.ops[before].next = Some(op);
-            let lane = self.ops[before].launch.as_ref().and_then(|launch| launch.lane);
-            if let Some(lane) = lane {
-                self.go_on_behind(lane);
+            let queue = self.ops[before].launch.as_ref().and_then(|launch| launch.queue);
+            if let Some(queue) = queue {
+                self.go_on_behind(queue);
             }
         }
         self.release(now, actions);
@@ -406,12 +406,12 @@ impl Engine {
                 actions.push(Action::Copy { op: key });
                 continue;
             };
-            let bequest = launch.bequest;
+            let handover = launch.handover;
             launch.ready(now);
             if let Some(outcome) = outcome(launch, op.verdict) {
                 // It was queued on the device, and is over. What it was left is for the next one.
                 // For how long it had that, nobody knows.
-                launch.set_range(now, bequest, self.ledger.sms());
+                launch.set_range(now, handover, self.ledger.sms());
                 self.finish(now, key, outcome, actions);
             } else if op.verdict.is_none() {
                 // Some of it may have run, queued behind the one before it.
@@ -427,7 +427,7 @@ impl Engine {
                 self.unsettled = true;
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
                 launch.arrival = Some(self.arrivals);
-                self.take_over(now, key, bequest, actions);
+                self.take_over(now, key, handover, actions);
                 self.ask(now, |policy| policy.arrived(now, arrival));
             }
         }
@@ -447,16 +447,18 @@ impl Engine {
         };
         if let (Some(posted), Some(used), Some(cohort)) =
             (posted, launch.control, &launch.cohorts[usize::from(slot)])
-            && !launch.spec.native
+            && !launch.spec.plain
         {
-            // An ordinary grid uses its post, and nothing else of a control block.
+            // A plain grid uses its post, and nothing else of a control block.
             launch.ran = true;
             self.controls.depart(used.control, slot.into(), cohort.blocks, posted.done);
         }
-        let Some(lane) = launch.cohort_out(slot.into(), posted.unwrap_or_default()) else { return };
-        self.lanes.leave(lane, key, slot.into());
-        if self.lanes.is_free(lane) {
-            self.unsettled |= std::mem::take(&mut self.short_of_lanes);
+        let Some(queue) = launch.cohort_out(slot.into(), posted.unwrap_or_default()) else {
+            return;
+        };
+        self.queues.leave(queue, key, slot.into());
+        if self.queues.is_free(queue) {
+            self.unsettled |= std::mem::take(&mut self.short_of_queues);
         }
         let is_out = launch.is_out();
         if is_out {

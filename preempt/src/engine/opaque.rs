@@ -99,7 +99,7 @@ impl Engine {
                 self.opaque.since = now;
                 self.unsettled = true;
             }
-            if self.opaque.running == 0 && self.lanes.all_free() {
+            if self.opaque.running == 0 && self.queues.all_free() {
                 self.start_opaque(key, actions);
             }
             return;

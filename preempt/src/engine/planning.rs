@@ -184,7 +184,7 @@ impl Engine {
         (self.lost, self.losers) = (lost, losers);
         // Whoever has SMs is in the plan; to look at all that wait would take longer than the rest.
         debug_assert!(
-            self.short_of_lanes
+            self.short_of_queues
                 || self
                     .plan
                     .grants

@@ -56,22 +56,23 @@ fn digest(actions: &[Action]) -> Digest {
     actions.iter().fold(Digest(0xcbf2_9ce4_8422_2325), |digest, action| match *action {
         Action::Launch(CohortOrder {
             op,
-            lane,
+            queue,
             control: ControlUse { control, parity },
             slot,
             ticket,
             left,
             signal,
-            native,
+            plain,
             blocks,
             workers,
             handed,
             is_first,
             after,
         }) => {
-            let digest = digest.with(1u8).with(op.0.as_ffi()).with(lane).with(control).with(parity);
+            let digest =
+                digest.with(1u8).with(op.0.as_ffi()).with(queue).with(control).with(parity);
             let digest = digest.with(slot).with(ticket).with(left).with(signal.to_bits());
-            let digest = digest.with(native).with(blocks).with(workers).with(handed).with(is_first);
+            let digest = digest.with(plain).with(blocks).with(workers).with(handed).with(is_first);
             match after {
                 None => digest.with(0u8),
                 Some(After { control, slot, left }) => {
@@ -79,7 +80,7 @@ fn digest(actions: &[Action]) -> Digest {
                 }
             }
         }
-        Action::Signal { lane, signal } => digest.with(2u8).with(lane).with(signal.to_bits()),
+        Action::Signal { queue, signal } => digest.with(2u8).with(queue).with(signal.to_bits()),
         Action::Copy { op } => digest.with(3u8).with(op.0.as_ffi()),
         Action::Finish { op, outcome } => {
             let digest = digest.with(4u8).with(op.0.as_ffi());

@@ -23,7 +23,7 @@ enum Step {
         priority: i32,
         tasks: u32,
         uses: Vec<(u64, bool)>,
-        native: bool,
+        plain: bool,
     },
     Copy {
         stream: u32,
@@ -62,7 +62,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => (0u32..4, 0i32..3, 1u32..30, uses(), 0..4)
             .prop_map(|(stream, priority, tasks, uses, kind)| {
-                Step::Launch { stream, priority, tasks, uses, native: kind == 0 }
+                Step::Launch { stream, priority, tasks, uses, plain: kind == 0 }
             }),
         1 => (0u32..4, 0i32..3, uses())
             .prop_map(|(stream, priority, uses)| Step::Copy { stream, priority, uses }),
@@ -99,8 +99,8 @@ fn distinct(uses: Vec<(u64, bool)>) -> Vec<Use> {
 fn run(world: &mut World, steps: Vec<Step>) {
     for step in steps {
         match step {
-            Step::Launch { stream, priority, tasks, uses, native } => {
-                world.submit_as(stream, priority, tasks, &distinct(uses), native);
+            Step::Launch { stream, priority, tasks, uses, plain } => {
+                world.submit_as(stream, priority, tasks, &distinct(uses), plain);
             }
             Step::Copy { stream, priority, uses } => {
                 world.submit(stream, priority, 0, &distinct(uses));

@@ -8,7 +8,7 @@ use super::{Functions, Reach, is_of_name, kernels, word_after};
 use super::{blanked, functions};
 
 /// Why the PTX of a kernels crate is refused: a kernel would compute something else than it does in an
-/// ordinary grid, or that cannot be told.
+/// plain grid, or that cannot be told.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelFault {
@@ -75,11 +75,11 @@ pub struct Report {
     /// Kernels with a preemptible and a plain entry.
     pub preemptible: Vec<String>,
     /// Every other entry.
-    pub native: Vec<String>,
+    pub plain: Vec<String>,
 }
 
 /// Refuses PTX whose preemptible kernels would compute something else than they do in an
-/// ordinary grid, whatever compiled it. A scheduler checks the PTX that it is given by itself.
+/// plain grid, whatever compiled it. A scheduler checks the PTX that it is given by itself.
 ///
 /// ```
 /// let ptx = "
@@ -126,11 +126,11 @@ pub(crate) fn check_functions(
     }
     let of_kernel = |name| kernels.iter().any(|k| k.preemptible == name || k.plain == name);
     let entries = functions.iter().filter(|(_, function)| function.is_entry);
-    let native = entries.map(|(&name, _)| name).filter(|name| !of_kernel(*name));
+    let plain = entries.map(|(&name, _)| name).filter(|name| !of_kernel(*name));
     let report = Report {
         target: target.to_owned(),
         preemptible: kernels.iter().map(|kernel| kernel.name.to_owned()).collect(),
-        native: native.map(str::to_owned).collect(),
+        plain: plain.map(str::to_owned).collect(),
     };
     Ok(report)
 }

@@ -127,7 +127,7 @@ fn what_cannot_have_happened_is_refused() {
         dropped: 0,
         blocks_per_sm: 0,
         on_last_sm: 0,
-        native: false,
+        plain: false,
     };
     let submit = Input::Submit {
         stream: 0,
@@ -141,12 +141,12 @@ fn what_cannot_have_happened_is_refused() {
     let steps = [submit, Input::Settle { plans: Vec::new() }];
     let steps = steps.map(|input| Step { now: 0, decided: 0, input }).to_vec();
     let recording =
-        Recording { version: VERSION, policy: "p".into(), sms: 4, lanes: (1, 1, 1), steps };
+        Recording { version: VERSION, policy: "p".into(), sms: 4, queues: (1, 1, 1), steps };
     // An SM without room for a block.
     assert!(recording.replay(Fifo::new()).is_ok_and(|replay| replay.difference.is_some()));
     let nowhere = Recording { sms: 0, ..recording.clone() };
     assert!(matches!(nowhere.replay(Fifo::new()), Err(Error::BadRecording { .. })));
-    let narrow = Recording { lanes: (0, 1, 1), ..recording };
+    let narrow = Recording { queues: (0, 1, 1), ..recording };
     assert!(matches!(narrow.replay(Fifo::new()), Err(Error::BadRecording { .. })));
 }
 

@@ -11,23 +11,23 @@ use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
 use super::accounts::{Accounts, Entry};
-use super::baton::{Mail, Turn};
-use super::errand::Errand;
+use super::combiner::{Mail, Turn};
 use super::estimates::Estimates;
+use super::external::ExternalOperation;
 use super::forecast::{Ended, Forecast};
 use super::handle::Completion;
 use super::lock;
 use super::opaque::OpaqueJob;
-use crate::device::{ControlMemory, Copy, Device, Drops, Grid, Report};
+use crate::device::{ControlMemory, Copy, Device, Drops, KernelLaunch, Report};
 use crate::engine::{Action, Change, CohortOrder, Engine, Event, LaunchSpec, OpKey, Refusal, Use};
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
 use crate::sync::{Condvar, Instant, Mutex};
 
-mod acts;
-mod intake;
-mod notes;
+mod accounting;
+mod batching;
+mod execute;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
@@ -61,7 +61,7 @@ pub(super) struct Job {
 
 pub(super) enum Work {
     Launch {
-        grid: Arc<Grid>,
+        grid: Arc<KernelLaunch>,
         extents: [u32; 3],
         amortize: Amortize,
         preemption: Preemption,
@@ -80,7 +80,7 @@ pub(super) enum Work {
     },
     Opaque(OpaqueJob),
     #[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
-    Errand(Arc<Errand>),
+    ExternalOperation(Arc<ExternalOperation>),
 }
 
 impl Work {
@@ -89,7 +89,7 @@ impl Work {
         match self {
             Work::Launch { .. } | Work::Copy { .. } | Work::Marker { .. } => false,
             Work::Opaque(job) => job.has_work(),
-            Work::Errand(_) => true,
+            Work::ExternalOperation(_) => true,
         }
     }
 }
@@ -101,7 +101,7 @@ impl fmt::Debug for Work {
             Work::Copy { copy, .. } => f.debug_tuple("Copy").field(copy).finish(),
             Work::Marker { .. } => f.write_str("Marker"),
             Work::Opaque(job) => job.fmt(f),
-            Work::Errand(errand) => errand.fmt(f),
+            Work::ExternalOperation(external) => external.fmt(f),
         }
     }
 }
@@ -198,8 +198,8 @@ pub(super) struct Core {
     /// Launches that ended, and that it has not learned from.
     ended: Vec<Ended>,
     accounts: Accounts,
-    /// Errands that were started.
-    errands: Vec<(OpKey, Arc<Errand>)>,
+    /// Externals that were started.
+    externals: Vec<(OpKey, Arc<ExternalOperation>)>,
     /// Why the device is lost, if it is.
     lost: Option<Arc<str>>,
     actions: Vec<Action>,
@@ -270,7 +270,8 @@ impl Core {
         in_flight: Arc<InFlight>,
         record: bool,
     ) -> Core {
-        let mut engine = Engine::new(device.properties().sms, device.inner.backend.lanes(), policy);
+        let mut engine =
+            Engine::new(device.properties().sms, device.inner.backend.queues(), policy);
         if record {
             engine.record();
         }
@@ -287,7 +288,7 @@ impl Core {
             ended: Vec::new(),
             accounts: Accounts::new(device.properties().sms, trace),
             device,
-            errands: Vec::new(),
+            externals: Vec::new(),
             lost: None,
             actions: Vec::new(),
             reports: Vec::new(),
@@ -345,9 +346,9 @@ impl Core {
     /// SMs go from one launch to the next, and for no time belong to nobody.
     fn decide(&mut self, now: Duration) {
         loop {
-            // What goes wrong on the way may give the policy more to decide, and an errand that was started may be
+            // What goes wrong on the way may give the policy more to decide, and an external operation that was started may be
             // over already.
-            self.end_errands(now);
+            self.end_externals(now);
             self.settle(now);
             if self.actions.is_empty() {
                 break;
@@ -380,7 +381,7 @@ impl Core {
                     self.lost.get_or_insert(message);
                     // No post comes any more, and what would be told to the device is told to nobody.
                     self.cohorts.clear();
-                    self.errands.clear();
+                    self.externals.clear();
                     self.engine.handle(now, Event::Lost, &mut self.actions);
                 }
             }
@@ -415,10 +416,10 @@ impl Core {
         self.act(now);
     }
 
-    fn end_errands(&mut self, now: Duration) {
-        let mut errands = std::mem::take(&mut self.errands);
-        errands.retain(|(op, errand)| {
-            let Some(end) = errand.end() else { return true };
+    fn end_externals(&mut self, now: Duration) {
+        let mut externals = std::mem::take(&mut self.externals);
+        externals.retain(|(op, external)| {
+            let Some(end) = external.end() else { return true };
             self.news.happened = true;
             if let Err(message) = end {
                 self.fault(now, *op, message);
@@ -427,6 +428,6 @@ impl Core {
             false
         });
         // None was started meanwhile: that comes of actions.
-        self.errands = errands;
+        self.externals = externals;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use preempt_device::host::{Args, Dim3, Kernel};
 use rustc_hash::FxHashMap;
 
-use crate::device::Grid;
+use crate::device::KernelLaunch;
 use crate::error::caught;
 use crate::predict::{Features, Predictor};
 
@@ -45,7 +45,7 @@ struct Mean {
     mean: f64,
 }
 
-impl Grid {
+impl KernelLaunch {
     /// What is known of a launch of so many block-tasks before it runs.
     pub(super) fn features(&self, tasks: u32) -> Features<'static> {
         features(self.kernel, &self.args, tasks, self.block)

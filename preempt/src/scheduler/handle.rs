@@ -13,7 +13,7 @@ use std::time::Duration;
 use preempt_device::kernel::KernelArg;
 
 use super::core::Target;
-use super::room::Room;
+use super::credits::StreamCredits;
 use super::{Shared, lock};
 use crate::engine::{Change, LaunchReport, OpKey};
 use crate::error::Error;
@@ -115,8 +115,8 @@ impl<T> fmt::Debug for HostMemory<T> {
 /// How an operation ended, once it has.
 #[derive(Debug)]
 pub(super) struct Completion {
-    /// Where the operation has room, until it ends.
-    room: Arc<Room>,
+    /// Where the operation holds a credit until it ends.
+    credits: Arc<StreamCredits>,
     /// What the engine calls the operation, once it has taken it in.
     pub op: OnceLock<OpKey>,
     /// Set with `state`; lets those who wait look without a lock.
@@ -132,10 +132,10 @@ struct State {
 }
 
 impl Completion {
-    /// Of an operation that has entered this room.
-    pub fn new(room: Arc<Room>) -> Completion {
+    /// Of an operation that has entered the credits of its stream.
+    pub fn new(credits: Arc<StreamCredits>) -> Completion {
         Completion {
-            room,
+            credits,
             op: OnceLock::new(),
             done: AtomicBool::new(false),
             state: Mutex::default(),
@@ -152,7 +152,7 @@ impl Completion {
         self.done.store(true, Ordering::Release);
         drop(state);
         self.changed.notify_all();
-        self.room.leave();
+        self.credits.leave();
         waker
     }
 

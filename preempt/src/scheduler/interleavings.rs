@@ -21,7 +21,7 @@ use shuttle::future::block_on;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
-use super::errand::Errand;
+use super::external::ExternalOperation;
 use super::{Opaque, Scheduler, Stream};
 use crate::device::model::Settings;
 use crate::engine::LaunchReport;
@@ -99,11 +99,11 @@ fn what_is_submitted_to_a_polled_device_ends() {
 }
 
 #[test]
-fn native_launches_end_beside_others() {
+fn plain_launches_end_beside_others() {
     explore(|| {
         let stage = Stage::new(2);
         let scheduler = stage.scheduler();
-        join([Preemption::Native, Preemption::Software].map(|preemption| {
+        join([Preemption::Plain, Preemption::Preemptible].map(|preemption| {
             let (stage, stream) = (stage.clone(), scheduler.stream(0));
             thread::spawn(move || {
                 let handles = [2, 3].map(|tasks| {
@@ -500,14 +500,15 @@ fn opaque_work_runs_in_its_turn() {
 }
 
 #[test]
-fn errands_end_when_somebody_says_so() {
+fn external_operations_end_when_they_are_reported() {
     explore(|| {
         let stage = Stage::new(1);
         let scheduler = stage.scheduler();
         let stream = scheduler.stream(0);
         let (begun, begins) = channel();
-        let errand = Errand::new(move |errand| begun.send(errand).expect("the test listens"));
-        let handle = stream.submit_errand("an errand", errand).expect("accepted");
+        let external =
+            ExternalOperation::new(move |external| begun.send(external).expect("the test listens"));
+        let handle = stream.submit_external("an external", external).expect("accepted");
         let shared = stream.shared().clone();
         let ends = thread::spawn(move || {
             begins.recv().expect("it begins").finish(Ok(()));

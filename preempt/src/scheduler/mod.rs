@@ -10,14 +10,14 @@
 //! | `stats` | the numbers that come of it, for users |
 //! | `trace` | a timeline of who had which SMs |
 //! | `telemetry` | the same for `tracing` and `metrics` |
-//! | `baton` | how one thread at a time runs it, and nothing is left behind |
+//! | `combiner` | how one thread at a time runs it, and nothing is left behind |
 //! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
 //! | `stream` | launches and copies, and what is checked before they are taken in |
-//! | `room` | how many operations of a stream can be outstanding |
+//! | `credits` | how many operations of a stream can be outstanding |
 //! | `scope` | launches with borrowed arguments |
 //! | `event` | order between streams |
 //! | `opaque` | code of others that puts work into a stream of the device's own |
-//! | `errand` | work that somebody else does, in the order of a stream |
+//! | `external operation` | work that somebody else does, in the order of a stream |
 //! | `handle` | results |
 //! | `forecast` | what launches are expected to take, and to take to yield |
 //! | `estimates` | whether launches are over before they could be interrupted |
@@ -45,18 +45,18 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 mod accounts;
-mod baton;
+mod combiner;
 mod core;
-mod errand;
+mod credits;
 mod estimates;
 mod event;
+mod external;
 mod forecast;
 mod handle;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod opaque;
 mod profile;
-mod room;
 mod scope;
 mod shared;
 mod stats;
@@ -64,9 +64,9 @@ mod stream;
 mod telemetry;
 mod trace;
 
-#[cfg(feature = "cust")]
-pub(crate) use errand::Errand;
 pub use event::Event;
+#[cfg(feature = "cust")]
+pub(crate) use external::ExternalOperation;
 pub use handle::{Handle, Output};
 pub use opaque::Opaque;
 pub use scope::Scope;

@@ -1,6 +1,6 @@
 //! Who runs the core: whichever thread has something for it, one at a time.
 //!
-//! See `baton` for how no submission is left behind.
+//! See `combiner` for how no submission is left behind.
 //!
 //! While operations are in flight, one poller thread waits for the device. It sleeps otherwise.
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use preempt_device::host::Preemption;
 
-use super::baton::Baton;
+use super::combiner::Combiner;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::handle::Completion;
 use super::opaque::{OpaqueThread, Task};
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub patience: Patience,
     /// Whether the poller attends as long as anything is in flight.
     busy_poll: bool,
-    baton: Baton<Core>,
+    combiner: Combiner<Core>,
     in_flight: Arc<InFlight>,
     /// Whether the device was given back.
     released: Mutex<bool>,
@@ -115,7 +115,7 @@ impl Shared {
         device.inner.backend.set_signal_path(signal_path);
         let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
-            baton: Baton::new(Core::new(
+            combiner: Combiner::new(Core::new(
                 device.clone(),
                 policy,
                 predictor,
@@ -152,7 +152,7 @@ impl Shared {
 
     /// Hands a submission to the core.
     pub(super) fn submit(&self, job: Job) -> Result<(), Error> {
-        if !self.baton.post(Message::Submit(job)) {
+        if !self.combiner.post(Message::Submit(job)) {
             return Err(Error::SchedulerDropped { done: 0, tasks: 0 });
         }
         self.drive();
@@ -162,20 +162,20 @@ impl Shared {
     /// Asks for an operation to be stopped.
     pub(super) fn cancel(&self, completion: Arc<Completion>) {
         // A scheduler that is closed has stopped it already.
-        self.baton.post(Message::Cancel(completion));
+        self.combiner.post(Message::Cancel(completion));
         self.drive();
     }
 
     /// Makes launches more urgent, or less.
     pub(super) fn change(&self, target: Target, change: Change) {
         // Nobody waits for anything in a scheduler that is closed.
-        self.baton.post(Message::Change(target, change));
+        self.combiner.post(Message::Change(target, change));
         self.drive();
     }
 
     /// Runs the core, unless another thread does; then that one takes over what was submitted.
     pub fn drive(&self) {
-        self.baton.drive(|news| self.tell(news));
+        self.combiner.drive(|news| self.tell(news));
     }
 
     /// Has the poller look. Whoever calls this need not be able to run code of others.
@@ -211,7 +211,7 @@ impl Shared {
     /// Waits until nothing is in flight.
     pub fn wait_until_idle(&self) {
         // Not `drive`: what the caller submitted must be in flight before it waits.
-        self.baton.drive_now(|news| self.tell(news));
+        self.combiner.drive_now(|news| self.tell(news));
         let is_busy = || *lock(&self.in_flight.any);
         if self.is_poller() {
             self.poll_while(is_busy);
@@ -222,32 +222,32 @@ impl Shared {
     }
 
     pub fn recording(&self) -> Option<Recording> {
-        self.baton.with_core(|core| core.recording(), |news| self.tell(news))
+        self.combiner.with_core(|core| core.recording(), |news| self.tell(news))
     }
 
     pub fn policy_error(&self) -> Option<Error> {
         let refusal =
-            self.baton.with_core(|core| core.refusal().cloned(), |news| self.tell(news))?;
+            self.combiner.with_core(|core| core.refusal().cloned(), |news| self.tell(news))?;
         let (policy, reason) = (refusal.policy.into(), refusal.reason.into());
         Some(Error::PolicyReplaced { policy, reason })
     }
 
     pub fn predictor_error(&self) -> Option<Error> {
         let message = self
-            .baton
+            .combiner
             .with_core(|core| core.predictor_panic().map(Arc::from), |news| self.tell(news))?;
         Some(Error::PredictorDropped { message })
     }
 
     pub fn stats(&self) -> Stats {
-        self.baton.with_core(|core| core.stats(), |news| self.tell(news))
+        self.combiner.with_core(|core| core.stats(), |news| self.tell(news))
     }
 
     pub(super) fn trace(&self) -> Option<Trace> {
-        self.baton.with_core(|core| core.trace(), |news| self.tell(news))
+        self.combiner.with_core(|core| core.trace(), |news| self.tell(news))
     }
 
-    /// Wakes those who wait; the baton is not held, since they may come back at once.
+    /// Wakes those who wait; the combiner is not held, since they may come back at once.
     fn tell(&self, news: News) {
         if news.became_busy {
             // Even if this is the poller: it may have decided to park before it came here.
@@ -266,7 +266,7 @@ impl Shared {
         if !news.wakers.is_empty() || !of_others.is_empty() {
             // They are code of others, or hold what others may have a destructor for: nobody can rely on
             // this thread meanwhile.
-            if self.is_poller() && self.baton.stop_attending() {
+            if self.is_poller() && self.combiner.stop_attending() {
                 self.drive();
             }
             for waker in news.wakers {
@@ -307,7 +307,7 @@ impl Shared {
         // turn, for another thread's may have looked at the device before the mark.
         let mark = self.device.inner.backend.mark();
         let mut looked = Looked::default();
-        self.baton.drive_now(|news| {
+        self.combiner.drive_now(|news| {
             looked.happened |= news.happened;
             looked.is_busy = news.is_busy;
             self.tell(news);
@@ -332,15 +332,15 @@ impl Shared {
                     checked = now;
                     backend.check();
                 }
-                self.baton.attend();
+                self.combiner.attend();
                 hint::spin_loop();
                 continue;
             }
-            if self.baton.stop_attending() {
+            if self.combiner.stop_attending() {
                 continue;
             }
             // No wakers between this look and the sleep: they may eat what unparks this thread.
-            match self.baton.peek(Core::rest) {
+            match self.combiner.peek(Core::rest) {
                 None => {}
                 Some(Rest::Busy(time)) => backend.wait(mark, time.min(POLL_TIMEOUT)),
                 // Whoever makes the core busy, or closes the scheduler, unparks.
@@ -364,7 +364,7 @@ struct Looked {
 impl Drop for Closer {
     fn drop(&mut self) {
         let shared = &*self.shared;
-        shared.baton.close(Message::Close);
+        shared.combiner.close(Message::Close);
         shared.drive();
         shared.wake_poller();
         let opaque = shared.opaque.get();

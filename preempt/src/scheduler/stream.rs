@@ -11,13 +11,13 @@ use preempt_device::host::{
 use preempt_device::kernel::KernelArg;
 
 use super::core::{Job, Target, Work};
+use super::credits::StreamCredits;
 #[cfg(any(test, feature = "cust"))]
-use super::errand::Errand;
+use super::external::ExternalOperation;
 use super::handle::{Completion, Handle, HostMemory};
-use super::room::Room;
 use super::{Shared, lock};
 use crate::buffer::{Buffer, Memory};
-use crate::device::{Copy, CopyKind, Grid, Occupancy};
+use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy};
 use crate::engine::{BufferId, Change, LaunchReport, LaunchSpec, Use};
 use crate::error::Error;
 use crate::policy::{Priority, Urgency};
@@ -45,7 +45,7 @@ pub struct Stream {
     shared: Arc<Shared>,
     id: u32,
     terms: Arc<Mutex<Terms>>,
-    room: Arc<Room>,
+    credits: Arc<StreamCredits>,
 }
 
 /// What a stream's launches ask of the policy.
@@ -60,7 +60,7 @@ struct Terms {
 impl Stream {
     pub(super) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
         let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
-        Stream { shared, id, terms, room: Arc::default() }
+        Stream { shared, id, terms, credits: Arc::default() }
     }
 
     /// The number that policies and reports know the stream by. No other stream of the scheduler has it.
@@ -164,13 +164,13 @@ impl Stream {
                 dropped: Duration::ZERO,
                 blocks_per_sm,
                 on_last_sm,
-                native: false,
+                plain: false,
             },
             due,
             extents: [x, y, z],
             amortize,
             preemption: call.preemption_mode().unwrap_or(self.shared.preemption),
-            grid: Arc::new(Grid { kernel, args: call.into_args(), block }),
+            grid: Arc::new(KernelLaunch { kernel, args: call.into_args(), block }),
         };
         self.submit(name, uses, work, ())
     }
@@ -243,18 +243,18 @@ impl Stream {
     pub(crate) fn after_all_uses<T>(&self, buffer: &Buffer<T>) -> Result<Handle<()>, Error> {
         // Whoever has it then must not find what a failed kernel left.
         let uses = vec![Use { overwrites: false, ..self.copy_use(buffer, Access::Write)? }];
-        let errand = Errand::new(|errand| errand.finish(Ok(())));
-        self.submit(COPY, uses, Work::Errand(errand), ())
+        let external = ExternalOperation::new(|external| external.finish(Ok(())));
+        self.submit(COPY, uses, Work::ExternalOperation(external), ())
     }
 
     /// Has somebody else do something in the order of the stream.
     #[cfg(any(test, feature = "cust"))]
-    pub(crate) fn submit_errand(
+    pub(crate) fn submit_external(
         &self,
         name: &'static str,
-        errand: Arc<Errand>,
+        external: Arc<ExternalOperation>,
     ) -> Result<Handle<()>, Error> {
-        self.submit(name, Vec::new(), Work::Errand(errand), ())
+        self.submit(name, Vec::new(), Work::ExternalOperation(external), ())
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -290,13 +290,13 @@ impl Stream {
         work: Work,
         keep: O::Keep,
     ) -> Result<Handle<O>, Error> {
-        self.room.enter(&self.shared);
-        let completion = Arc::new(Completion::new(self.room.clone()));
+        self.credits.enter(&self.shared);
+        let completion = Arc::new(Completion::new(self.credits.clone()));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), keep);
         let Terms { priority, weight, .. } = *lock(&self.terms);
         let urgency = Urgency { priority, weight, deadline: None };
         let job = Job { completion, stream: self.id, name, uses, urgency, work };
-        self.shared.submit(job).inspect_err(|_| self.room.leave())?;
+        self.shared.submit(job).inspect_err(|_| self.credits.leave())?;
         Ok(handle)
     }
 

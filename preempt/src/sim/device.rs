@@ -7,7 +7,7 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, Signal, SmRange, departures};
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 
 use super::machine::{Costs, Machine};
-use crate::engine::{CohortOrder, LaneIndex, LaunchId, OpKey};
+use crate::engine::{CohortOrder, LaunchId, OpKey, QueueIndex};
 
 new_key_type! {
     /// A cohort on the device.
@@ -26,7 +26,7 @@ pub(super) enum Happening {
     /// A cohort's blocks have left what is not in this range.
     Leave(CohortKey, u32, u32),
     /// The host sees that a cohort is out.
-    Report { op: OpKey, slot: u8, done: u32, native: bool },
+    Report { op: OpKey, slot: u8, done: u32, plain: bool },
     /// The policy wanted to be asked again.
     Wake,
 }
@@ -126,7 +126,7 @@ struct Cohort {
 }
 
 #[derive(Debug)]
-struct Lane {
+struct DeviceQueue {
     word: SmRange,
     cohorts: VecDeque<CohortKey>,
 }
@@ -137,7 +137,7 @@ pub(super) struct Device {
     costs: Costs,
     pub launches: SecondaryMap<OpKey, Running>,
     cohorts: SlotMap<CohortKey, Cohort>,
-    lanes: Vec<Lane>,
+    queues: Vec<DeviceQueue>,
     /// Of each SM: whose blocks are there.
     occupants: Vec<Option<CohortKey>>,
     /// The words of each control block's slots.
@@ -150,12 +150,12 @@ pub(super) struct Device {
 
 impl Device {
     pub fn new(machine: &Machine) -> Device {
-        let lane = |_| Lane { word: SmRange::ALL, cohorts: VecDeque::new() };
+        let queue = |_| DeviceQueue { word: SmRange::ALL, cohorts: VecDeque::new() };
         Device {
             costs: machine.costs,
             launches: SecondaryMap::new(),
             cohorts: SlotMap::with_key(),
-            lanes: (0..machine.lanes.normal + machine.lanes.urgent).map(lane).collect(),
+            queues: (0..machine.queues.normal + machine.queues.urgent).map(queue).collect(),
             occupants: vec![None; machine.sms as usize],
             left: Vec::new(),
             waiting: Vec::new(),
@@ -171,7 +171,7 @@ impl Device {
             self.left.resize(control + 1, [0; COHORT_SLOTS]);
         }
         let blocks_per_sm = launch.blocks_per_sm;
-        let waiting = match order.native {
+        let waiting = match order.plain {
             // All its blocks wait in the hardware's queue, whatever the engine counts with.
             true => launch.fills.saturating_mul(blocks_per_sm),
             false => order.blocks,
@@ -182,22 +182,22 @@ impl Device {
         let cohort = Cohort { order, sms, waiting, blocks_per_sm, is_ready, launched, work };
         let cohort = self.cohorts.insert(cohort);
         launch.cohorts.push(cohort);
-        let lane = &mut self.lanes[order.lane as usize];
-        lane.word = order.signal.range();
-        lane.cohorts.push_back(cohort);
-        if lane.cohorts.len() == 1 {
+        let queue = &mut self.queues[order.queue as usize];
+        queue.word = order.signal.range();
+        queue.cohorts.push_back(cohort);
+        if queue.cohorts.len() == 1 {
             agenda.enter(launched, Happening::Ready(cohort));
         }
     }
 
-    /// Takes in a word for a lane. Whoever comes to the lane's head later sees it.
-    pub fn signal(&mut self, now: u64, lane: LaneIndex, signal: Signal, agenda: &mut Agenda) {
+    /// Takes in a word for a queue. Whoever comes to the queue's head later sees it.
+    pub fn signal(&mut self, now: u64, queue: QueueIndex, signal: Signal, agenda: &mut Agenda) {
         let range = signal.range();
-        let lane = &mut self.lanes[lane as usize];
-        lane.word = range;
-        let Some(&key) = lane.cohorts.front() else { return };
+        let queue = &mut self.queues[queue as usize];
+        queue.word = range;
+        let Some(&key) = queue.cohorts.front() else { return };
         let Some(cohort) = self.cohorts.get_mut(key) else { return };
-        if !cohort.is_ready || cohort.order.native {
+        if !cohort.is_ready || cohort.order.plain {
             return;
         }
         cohort.trim(range);
@@ -210,8 +210,8 @@ impl Device {
     pub fn ready(&mut self, now: u64, key: CohortKey, agenda: &mut Agenda) {
         self.advance(now, key);
         let Some(cohort) = self.cohorts.get_mut(key) else { return };
-        let CohortOrder { op, lane, native, .. } = cohort.order;
-        let may_work = native
+        let CohortOrder { op, queue, plain, .. } = cohort.order;
+        let may_work = plain
             || cohort.order.after.is_none_or(|after| {
                 self.left[after.control as usize][usize::from(after.slot)] == after.left
             });
@@ -220,8 +220,8 @@ impl Device {
             return self.leave_all(now, key, 0, agenda);
         }
         cohort.is_ready = true;
-        let word = self.lanes[lane as usize].word;
-        if !native {
+        let word = self.queues[queue as usize].word;
+        if !plain {
             // What was handed to it, and taken away again.
             let occupants = &mut self.occupants;
             cohort.sms.retain(|&sm| {
@@ -286,14 +286,14 @@ impl Device {
     /// Gives free SMs to the cohorts that wait for them.
     pub fn place(&mut self, now: u64, owners: &[Option<LaunchId>], agenda: &mut Agenda) {
         let mut waiting = std::mem::take(&mut self.waiting);
-        // First those that the policy meant an SM for; then ordinary grids, whose blocks ask nobody.
+        // First those that the policy meant an SM for; then plain grids, whose blocks ask nobody.
         for only_own in [true, false] {
             waiting.retain(|&key| {
                 let wants = |device: &Device| {
                     let cohort = device.cohorts.get(key).filter(|cohort| cohort.waiting > 0)?;
-                    Some(cohort.order.native)
+                    Some(cohort.order.plain)
                 };
-                if wants(self).is_some_and(|native| only_own || native) {
+                if wants(self).is_some_and(|plain| only_own || plain) {
                     self.place_cohort(now, key, owners, only_own, agenda);
                 }
                 wants(self).is_some()
@@ -312,8 +312,8 @@ impl Device {
         agenda: &mut Agenda,
     ) {
         let Some(cohort) = self.cohorts.get(key) else { return };
-        let CohortOrder { op, lane, native, after, .. } = cohort.order;
-        let word = if native { SmRange::ALL } else { self.lanes[lane as usize].word };
+        let CohortOrder { op, queue, plain, after, .. } = cohort.order;
+        let word = if plain { SmRange::ALL } else { self.queues[queue as usize].word };
         let is_for_it = |sm: usize, owner: Option<LaunchId>| {
             word.contains(sm as u32)
                 && match owner {
@@ -408,10 +408,10 @@ impl Device {
         }
     }
 
-    /// A cohort is out; the next one in its lane gets its turn, and SMs if it may have some.
+    /// A cohort is out; the next one in its queue gets its turn, and SMs if it may have some.
     fn leave_all(&mut self, now: u64, key: CohortKey, done: u32, agenda: &mut Agenda) {
         let Some(mut cohort) = self.cohorts.remove(key) else { return };
-        let CohortOrder { op, lane, slot, control, native, blocks, .. } = cohort.order;
+        let CohortOrder { op, queue, slot, control, plain, blocks, .. } = cohort.order;
         if let Some(launch) = self.launches.get_mut(op) {
             launch.cohorts.retain(|&other| other != key);
             launch.tasks_left -= done;
@@ -419,16 +419,16 @@ impl Device {
         for &sm in &cohort.sms {
             self.occupants[sm as usize] = None;
         }
-        if !native {
+        if !plain {
             let left = &mut self.left[control.control as usize][usize::from(slot)];
             *left = left.wrapping_add(departures(blocks, done));
         }
         let reported = now + nanos(self.costs.report);
-        agenda.enter(reported, Happening::Report { op, slot, done, native });
-        let lane = &mut self.lanes[lane as usize];
-        lane.cohorts.retain(|&other| other != key);
-        let word = lane.word;
-        if let Some(&next) = lane.cohorts.front()
+        agenda.enter(reported, Happening::Report { op, slot, done, plain });
+        let queue = &mut self.queues[queue as usize];
+        queue.cohorts.retain(|&other| other != key);
+        let word = queue.word;
+        if let Some(&next) = queue.cohorts.front()
             && let Some(follower) = self.cohorts.get(next)
         {
             let turn = (now + nanos(self.costs.follow)).max(follower.launched);
@@ -448,9 +448,9 @@ impl Device {
 
 impl Cohort {
     /// The SMs over which the blocks that wait are spread where there is room, as the hardware does it. Those of an
-    /// ordinary grid fill SMs instead: what the device has room for beside them is left to others.
+    /// plain grid fill SMs instead: what the device has room for beside them is left to others.
     fn most_sms(&self) -> usize {
-        match self.order.native {
+        match self.order.plain {
             true => self.waiting.div_ceil(self.blocks_per_sm) as usize,
             false => self.waiting as usize,
         }
@@ -474,8 +474,8 @@ impl Cohort {
 
 impl Happening {
     /// What the engine is told of a cohort that is out.
-    pub fn posted(done: u32, native: bool) -> Posted {
-        Posted { done, amortize: u32::from(done > 0 && !native) }
+    pub fn posted(done: u32, plain: bool) -> Posted {
+        Posted { done, amortize: u32::from(done > 0 && !plain) }
     }
 }
 

@@ -9,7 +9,7 @@ use slotmap::SecondaryMap;
 
 use super::machine::{Machine, refused};
 use super::random::Random;
-use crate::engine::{Action, Engine, Event, LaneIndex, LaunchSpec, OpKey, Submission};
+use crate::engine::{Action, Engine, Event, LaunchSpec, OpKey, QueueIndex, Submission};
 use crate::error::Error;
 use crate::policy::{Policy, Priority, Urgency};
 
@@ -66,7 +66,7 @@ pub struct EngineLoad {
 struct Out {
     op: OpKey,
     slot: u8,
-    lane: LaneIndex,
+    queue: QueueIndex,
 }
 
 impl EngineLoad {
@@ -92,7 +92,7 @@ impl EngineLoad {
                 "launches that can fill {needs:?} SMs; at least one, and each 1 to {sms}"
             )));
         }
-        let engine = Engine::new(machine.sms, machine.lane_count(), policy);
+        let engine = Engine::new(machine.sms, machine.queue_count(), policy);
         let mut load = EngineLoad {
             engine,
             needs: needs.to_vec(),
@@ -154,7 +154,7 @@ impl EngineLoad {
             dropped: Duration::ZERO,
             blocks_per_sm: BLOCKS_PER_SM,
             on_last_sm: BLOCKS_PER_SM,
-            native: false,
+            plain: false,
         };
         let submission = Submission {
             stream,
@@ -170,9 +170,9 @@ impl EngineLoad {
         self.stream_of.insert(op, stream);
     }
 
-    fn out(&mut self, Out { op, slot, lane }: Out) {
+    fn out(&mut self, Out { op, slot, queue }: Out) {
         let Some((left, fill)) = self.left.get_mut(op) else { return };
-        let leaves = self.engine.lane_range(lane).is_empty();
+        let leaves = self.engine.queue_range(queue).is_empty();
         // What is left of one that was interrupted fills as many SMs as before, or nothing is left.
         let done = if leaves && *left >= 2 * *fill { *left / 2 } else { *left };
         *left -= done;
@@ -186,13 +186,13 @@ impl EngineLoad {
         for action in self.actions.drain(..) {
             match action {
                 Action::Launch(order) => {
-                    let (op, slot, lane) = (order.op, order.slot, order.lane);
-                    self.cohorts.push_back(Out { op, slot, lane });
+                    let (op, slot, queue) = (order.op, order.slot, order.queue);
+                    self.cohorts.push_back(Out { op, slot, queue });
                 }
-                Action::Signal { lane, signal } => {
+                Action::Signal { queue, signal } => {
                     self.yields += 1;
                     if signal.range().is_empty() {
-                        let leaves = self.cohorts.iter().position(|cohort| cohort.lane == lane);
+                        let leaves = self.cohorts.iter().position(|cohort| cohort.queue == queue);
                         self.leaving.extend(leaves.and_then(|at| self.cohorts.remove(at)));
                     }
                 }

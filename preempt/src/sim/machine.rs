@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use preempt_device::abi::{MAX_SMS, MAX_TASKS};
 
-use crate::device::LaneCount;
+use crate::device::QueueCount;
 use crate::error::Error;
 
 /// Measured figures, and where they are from.
@@ -19,19 +19,19 @@ pub struct Machine {
     /// Its SMs; at least 1.
     pub sms: u32,
     /// In how many places cohorts can be queued; as on a GPU if nobody says otherwise.
-    pub lanes: Lanes,
+    pub queues: DeviceQueues,
     /// What things cost.
     pub costs: Costs,
 }
 
 /// Places where cohorts can be queued. A cohort is some blocks of a launch that were launched together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lanes {
-    /// Lanes for any cohort; at least 1.
+pub struct DeviceQueues {
+    /// DeviceQueues for any cohort; at least 1.
     pub normal: u32,
-    /// Lanes for cohorts that take SMs from others.
+    /// DeviceQueues for cohorts that take SMs from others.
     pub urgent: u32,
-    /// How many lanes can hold more than one cohort at the same time.
+    /// How many queues can hold more than one cohort at the same time.
     pub chains: u32,
 }
 
@@ -53,9 +53,9 @@ pub struct Costs {
 }
 
 impl Machine {
-    /// A device of `sms` SMs with a GPU's lanes.
+    /// A device of `sms` SMs with a GPU's queues.
     pub fn new(sms: u32, costs: Costs) -> Machine {
-        Machine { sms, lanes: Lanes { normal: 16, urgent: 8, chains: 4 }, costs }
+        Machine { sms, queues: DeviceQueues { normal: 16, urgent: 8, chains: 4 }, costs }
     }
 
     /// An NVIDIA H200: 132 SMs and [measured costs](Costs::h200).
@@ -63,17 +63,17 @@ impl Machine {
         Machine::new(132, Costs::h200())
     }
 
-    pub(super) fn lane_count(&self) -> LaneCount {
-        let Lanes { normal, urgent, chains } = self.lanes;
-        LaneCount { normal, urgent, chains }
+    pub(super) fn queue_count(&self) -> QueueCount {
+        let DeviceQueues { normal, urgent, chains } = self.queues;
+        QueueCount { normal, urgent, chains }
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
         if !(1..=MAX_SMS).contains(&self.sms) {
             return Err(refused(format!("a device has 1 to {MAX_SMS} SMs, not {}", self.sms)));
         }
-        if self.lanes.normal == 0 {
-            return Err(refused("a device has at least one normal lane"));
+        if self.queues.normal == 0 {
+            return Err(refused("a device has at least one normal queue"));
         }
         Ok(())
     }
@@ -175,8 +175,8 @@ pub struct KernelModel {
     pub redo: Duration,
     /// What the policy is told of a launch's duration.
     pub prediction: Prediction,
-    /// Whether launches are ordinary grids, which leave no SM before they are done.
-    pub native: bool,
+    /// Whether launches are plain grids, which leave no SM before they are done.
+    pub plain: bool,
 }
 
 /// What a policy is told of a launch's duration.
@@ -205,7 +205,7 @@ impl KernelModel {
             stop: None,
             redo: Duration::ZERO,
             prediction: Prediction::default(),
-            native: false,
+            plain: false,
         }
     }
 
@@ -254,9 +254,9 @@ impl KernelModel {
         self
     }
 
-    /// With launches that are ordinary grids, or are not.
-    pub fn native(mut self, native: bool) -> KernelModel {
-        self.native = native;
+    /// With launches that are plain grids, or are not.
+    pub fn plain(mut self, plain: bool) -> KernelModel {
+        self.plain = plain;
         self
     }
 

@@ -31,7 +31,7 @@
 //!   out. Blocks that are told to leave work until they are out, [`KernelModel::stop`] later; with yield points, each SM
 //!   then has [`KernelModel::redo`] of its work to do again.
 //! - Blocks come to lie on the SMs that the policy meant them for, spread over all of them; on a GPU some may not at
-//!   first. Those of an ordinary grid fill one SM after the other, and leave the rest to others, which stands for the room
+//!   first. Those of a plain grid fill one SM after the other, and leave the rest to others, which stands for the room
 //!   that a GPU has beside them. A launch with more SMs than it can fill is no faster for it.
 //! - What becomes known at the same time is handled together, then the policy is asked once.
 //!
@@ -58,7 +58,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use load::EngineLoad;
-pub use machine::{Costs, KernelModel, Lanes, Machine, Prediction};
+pub use machine::{Costs, DeviceQueues, KernelModel, Machine, Prediction};
 pub use results::{End, LaunchResult, Results};
 pub use workload::{Arrivals, Sizes, StreamModel, StreamNumber, Workload};
 
@@ -69,7 +69,7 @@ use crate::policy::{Fifo, Policy};
 pub struct Simulation {
     machine: Machine,
     policy: Box<dyn Policy>,
-    native: bool,
+    plain: bool,
     record: bool,
     until: Option<Duration>,
 }
@@ -82,24 +82,24 @@ impl Simulation {
 
     /// The same.
     pub fn boxed(machine: Machine, policy: Box<dyn Policy>) -> Simulation {
-        Simulation { machine, policy, native: false, record: false, until: None }
+        Simulation { machine, policy, plain: false, record: false, until: None }
     }
 
-    /// Without preemption, as streams of a GPU do it: ordinary grids in the order in which they became ready, and what
+    /// Without preemption, as streams of a GPU do it: plain grids in the order in which they became ready, and what
     /// the first one leaves free goes to the next one.
     pub fn submission_order(machine: Machine) -> Simulation {
-        Simulation::new(machine, Fifo::new()).native(true)
+        Simulation::new(machine, Fifo::new()).plain(true)
     }
 
-    /// Without preemption or sharing: ordinary grids in the order in which they became ready, one at a time.
+    /// Without preemption or sharing: plain grids in the order in which they became ready, one at a time.
     pub fn one_at_a_time(machine: Machine) -> Simulation {
-        Simulation::new(machine, reference::OneAtATime::default()).native(true)
+        Simulation::new(machine, reference::OneAtATime::default()).plain(true)
     }
 
-    /// Whether all launches are ordinary grids, which leave no SM before they are done. Single kernels can be, too:
-    /// [`KernelModel::native`].
-    pub fn native(mut self, native: bool) -> Simulation {
-        self.native = native;
+    /// Whether all launches are plain grids, which leave no SM before they are done. Single kernels can be, too:
+    /// [`KernelModel::plain`].
+    pub fn plain(mut self, plain: bool) -> Simulation {
+        self.plain = plain;
         self
     }
 
@@ -129,7 +129,7 @@ impl fmt::Debug for Simulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Simulation")
             .field("machine", &self.machine)
-            .field("native", &self.native)
+            .field("plain", &self.plain)
             .field("until", &self.until)
             .finish_non_exhaustive()
     }

@@ -31,7 +31,7 @@ struct Submitted {
 struct Run<'a> {
     workload: &'a Workload,
     machine: Machine,
-    native: bool,
+    plain: bool,
     engine: Engine,
     device: Device,
     agenda: Agenda,
@@ -43,17 +43,17 @@ struct Run<'a> {
 }
 
 pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results, Error> {
-    let Simulation { machine, policy, native, record, until } = simulation;
+    let Simulation { machine, policy, plain, record, until } = simulation;
     machine.check()?;
     workload.check()?;
-    let mut engine = Engine::new(machine.sms, machine.lane_count(), policy);
+    let mut engine = Engine::new(machine.sms, machine.queue_count(), policy);
     if record {
         engine.record();
     }
     let mut run = Run {
         workload,
         machine,
-        native,
+        plain,
         engine,
         device: Device::new(&machine),
         agenda: Agenda::default(),
@@ -161,8 +161,8 @@ impl Run<'_> {
             Happening::Leave(cohort, lo, hi) => {
                 device.leave(now, cohort, SmRange::new(lo, hi), agenda);
             }
-            Happening::Report { op, slot, done, native } => {
-                let posted = Happening::posted(done, native);
+            Happening::Report { op, slot, done, plain } => {
+                let posted = Happening::posted(done, plain);
                 let event = Event::CohortOut { op, slot, posted };
                 self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
             }
@@ -195,7 +195,7 @@ impl Run<'_> {
             dropped,
             blocks_per_sm: kernel.blocks_per_sm,
             on_last_sm: kernel.blocks_per_sm,
-            native: self.native || kernel.native,
+            plain: self.plain || kernel.plain,
         };
         let StreamNumber(number) = planned.stream;
         let submission = Submission {
@@ -248,8 +248,8 @@ impl Run<'_> {
         for action in actions.drain(..) {
             match action {
                 Action::Launch(order) => self.device.launch(now, order, &mut self.agenda),
-                Action::Signal { lane, signal } => {
-                    self.device.signal(now, lane, signal, &mut self.agenda);
+                Action::Signal { queue, signal } => {
+                    self.device.signal(now, queue, signal, &mut self.agenda);
                 }
                 Action::Finish { op, outcome } => self.finish(now, op, outcome),
                 Action::Retire { op } => {

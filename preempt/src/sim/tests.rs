@@ -147,8 +147,8 @@ fn launches_of_a_stream_follow_one_another_on_the_device() {
     let results = Simulation::new(machine, StaticPriority::new()).run(&workload).unwrap();
     // A few are launched by the host where none was queued in time.
     assert!(results.makespan < 100 * 13 * US + 300 * US, "{:?}", results.makespan);
-    let native = Simulation::submission_order(machine).run(&workload).unwrap();
-    assert!(native.makespan < 100 * 13 * US + 300 * US, "{:?}", native.makespan);
+    let plain = Simulation::submission_order(machine).run(&workload).unwrap();
+    assert!(plain.makespan < 100 * 13 * US + 300 * US, "{:?}", plain.makespan);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn an_urgent_launch_waits_for_an_ordinary_grid() {
     let (batch, urgent) = (workload.stream(0), workload.stream(1));
     workload.launch(batch, &KernelModel::new("batch", 10 * MS, 1000), Duration::ZERO);
     workload.launch(urgent, &KernelModel::new("urgent", MS, 4), MS);
-    let simulation = Simulation::new(free(4), StaticPriority::new()).native(true);
+    let simulation = Simulation::new(free(4), StaticPriority::new()).plain(true);
     assert_eq!(turnarounds(&simulation.run(&workload).unwrap()), [10 * MS, 10 * MS]);
 }
 
@@ -180,11 +180,11 @@ fn an_ordinary_grid_runs_where_there_is_room_whoever_was_meant_to_have_it() {
     let (batch, urgent) = (workload.stream(0), workload.stream(1));
     workload.launch(batch, &KernelModel::new("batch", MS, 1), Duration::ZERO);
     workload.launch(urgent, &KernelModel::new("urgent", MS, 1), 6 * US);
-    // The urgent one comes while the batch is being launched, in the only lane.
-    let lanes = Lanes { normal: 1, urgent: 0, chains: 1 };
+    // The urgent one comes while the batch is being launched, in the only queue.
+    let queues = DeviceQueues { normal: 1, urgent: 0, chains: 1 };
     let costs = Costs { launch: 10 * US, ..Costs::free() };
-    let machine = Machine { lanes, ..Machine::new(1, costs) };
-    let simulation = Simulation::new(machine, StaticPriority::new()).native(true);
+    let machine = Machine { queues, ..Machine::new(1, costs) };
+    let simulation = Simulation::new(machine, StaticPriority::new()).plain(true);
     let results = simulation.run(&workload).unwrap();
     assert_eq!(turnarounds(&results), [MS + 10 * US, 2 * MS + 20 * US - 6 * US]);
 }
@@ -222,7 +222,7 @@ fn one_kernel_can_be_an_ordinary_grid() {
     let streams = [0, 1, 2].map(|priority| workload.stream(priority));
     let kernel = |name| KernelModel::new(name, 4 * MS, 1000);
     workload.launch(streams[0], &kernel("yields"), Duration::ZERO);
-    workload.launch(streams[1], &kernel("does not").native(true), MS);
+    workload.launch(streams[1], &kernel("does not").plain(true), MS);
     workload.launch(streams[2], &kernel("urgent"), 2 * MS);
     let results = Simulation::new(free(4), StaticPriority::new()).run(&workload).unwrap();
     assert_eq!(turnarounds(&results), [12 * MS, 4 * MS, 7 * MS]);
@@ -337,8 +337,8 @@ fn what_cannot_be_simulated_is_refused() {
 fn machines() -> impl Strategy<Value = Machine> {
     (1u32..9, any::<bool>(), 1u32..4, 0u32..3).prop_map(|(sms, is_free, normal, urgent)| {
         let costs = if is_free { Costs::free() } else { Costs::h200() };
-        let lanes = Lanes { normal, urgent, chains: 2 };
-        Machine { lanes, ..Machine::new(sms, costs) }
+        let queues = DeviceQueues { normal, urgent, chains: 2 };
+        Machine { queues, ..Machine::new(sms, costs) }
     })
 }
 
@@ -348,12 +348,12 @@ fn workloads() -> impl Strategy<Value = Workload> {
     (any::<u64>(), prop::collection::vec(job, 1..40)).prop_map(|(seed, jobs)| {
         let mut workload = Workload::new(seed);
         let streams = [0, 1, 2, 1].map(|priority| workload.stream(priority));
-        for (stream, duration, tasks, blocks_per_sm, at, redo, native) in jobs {
+        for (stream, duration, tasks, blocks_per_sm, at, redo, plain) in jobs {
             let kernel = KernelModel::new("k", Duration::from_micros(duration), tasks)
                 .blocks_per_sm(blocks_per_sm)
                 .redo(Duration::from_micros(redo))
                 .variation(0.3)
-                .native(native);
+                .plain(plain);
             workload.launch(streams[stream], &kernel, Duration::from_micros(at));
         }
         workload
@@ -366,10 +366,10 @@ proptest! {
     /// The engine checks that block-tasks add up.
     #[test]
     fn every_launch_comes_to_its_end_at_a_possible_time(
-        machine in machines(), workload in workloads(), native in any::<bool>(), whole in any::<bool>(),
+        machine in machines(), workload in workloads(), plain in any::<bool>(), whole in any::<bool>(),
     ) {
         let policy = || if whole { StaticPriority::whole_device() } else { StaticPriority::new() };
-        let run = || Simulation::new(machine, policy()).native(native).run(&workload).unwrap();
+        let run = || Simulation::new(machine, policy()).plain(plain).run(&workload).unwrap();
         let results = run();
         prop_assert!(results.policy_error.is_none(), "{:?}", results.policy_error);
         let mut last = FxHashMap::default();

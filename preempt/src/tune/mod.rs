@@ -86,7 +86,7 @@ const OVERHEAD: f64 = 0.04;
 const SAMPLES: u32 = 9;
 
 /// The plain kernel and the preemptible one.
-const FORMS: [Preemption; 2] = [Preemption::Native, Preemption::Software];
+const FORMS: [Preemption; 2] = [Preemption::Plain, Preemption::Preemptible];
 
 /// Finds amortizing factors; see the [module](self).
 #[derive(Clone, Debug)]
@@ -244,7 +244,7 @@ impl<'a> Tuner<'a> {
             for form in forms {
                 let took = time(call().preemption(form))?;
                 match form {
-                    Preemption::Native => plain.push(took),
+                    Preemption::Plain => plain.push(took),
                     _ => preemptible.push(took),
                 }
             }
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn both_forms_take_turns_until_a_factor_is_good_enough() {
-        use Preemption::{Native, Software};
+        use Preemption::{Plain, Preemptible};
 
         let device = Device::cpu(2, 1).expect("a device");
         let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
@@ -291,7 +291,7 @@ mod tests {
                     let Amortize::Tasks(factor) = call.amortizing_factor() else { panic!("set") };
                     let form = call.preemption_mode().expect("set");
                     timed.push((form, factor));
-                    let plain = form == Native;
+                    let plain = form == Plain;
                     Ok(Duration::from_micros(if plain { 100 } else { time(factor) }))
                 },
             );
@@ -302,9 +302,9 @@ mod tests {
         assert_eq!((tuned.amortize, tuned.overhead), (4, 0.1));
         let times = (Duration::from_micros(100), Duration::from_micros(110));
         assert_eq!((tuned.plain, tuned.preemptible), times);
-        let mut expected = vec![(Native, 1), (Software, 1)];
+        let mut expected = vec![(Plain, 1), (Preemptible, 1)];
         for factor in [1, 2, 4] {
-            let forms = [Native, Software, Software, Native, Native, Software];
+            let forms = [Plain, Preemptible, Preemptible, Plain, Plain, Preemptible];
             expected.extend(forms.map(|form| (form, factor)));
         }
         assert_eq!(timed, expected);
@@ -312,7 +312,7 @@ mod tests {
         // Two blocks of 16 block-tasks: no more than 8 for each.
         let (tuned, timed) = tune(0.04, |factor| 150 + u64::from(factor.abs_diff(2)));
         assert_eq!((tuned.amortize, tuned.overhead), (2, 0.5));
-        assert_eq!(timed.last(), Some(&(Software, 8)));
+        assert_eq!(timed.last(), Some(&(Preemptible, 8)));
     }
 
     #[test]

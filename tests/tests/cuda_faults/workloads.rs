@@ -113,7 +113,7 @@ impl Run<'_> {
         let upload = self.found.take(stream.upload(data.clone(), &mut first))?;
         let copy = self.found.take(stream.copy_buffer(&first, &mut second))?;
         let preemption =
-            if seed.is_multiple_of(3) { Preemption::Native } else { Preemption::Software };
+            if seed.is_multiple_of(3) { Preemption::Plain } else { Preemption::Preemptible };
         let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks as u32).block(THREADS);
         let launch = self.found.take(stream.launch(call.preemption(preemption)))?;
         let back = self.found.take(stream.download(&second))?;

@@ -261,7 +261,7 @@ struct Act {
 
 impl Act {
     fn new(stream: Stream, cast: &Cast, job: Job, native: bool) -> Act {
-        let mode = if native { Preemption::Native } else { Preemption::Software };
+        let mode = if native { Preemption::Plain } else { Preemption::Preemptible };
         let steps = cast.steps().iter().map(|call| call.clone().preemption(mode));
         Act {
             job,

@@ -175,7 +175,7 @@ struct Act {
 impl Act {
     /// Submits what there is room for, and takes in what is over.
     fn go_on(&mut self, cast: &Cast, native: bool) -> Result<()> {
-        let mode = if native { Preemption::Native } else { Preemption::Software };
+        let mode = if native { Preemption::Plain } else { Preemption::Preemptible };
         // Two runs ahead, so that the stream never waits for whoever submits.
         let most = (2 * cast.steps().len()).clamp(2, DeviceStage::AHEAD);
         while self.handles.len() < most {

@@ -44,7 +44,7 @@ impl Path {
         let mut machine =
             Machine::new(Machine::h200().sms, Costs { launch: follow, ..Costs::free() });
         // Nothing is queued behind what runs.
-        machine.lanes.chains = 0;
+        machine.queues.chains = 0;
         Path { machine, submit: Duration::from_nanos(3_429), latency: empty - follow }
     }
 }
@@ -92,7 +92,7 @@ impl SimulatedStage {
     /// The launches of a job, as the arm has them.
     fn launches(&self, arm: Arm, job: &Job, jobs: &[Job]) -> Vec<KernelModel> {
         let native = arm.is_native(job, jobs);
-        self.casts[job.cast].launches.iter().map(|launch| launch.clone().native(native)).collect()
+        self.casts[job.cast].launches.iter().map(|launch| launch.clone().plain(native)).collect()
     }
 }
 

@@ -23,7 +23,7 @@ const STREAMS: u32 = 20;
 /// What the scheduler says; wrong reports go to the tally.
 pub fn costs(stage: &mut DeviceStage, is_gpu: bool) -> Result<Costs> {
     let stream = stage.scheduler.stream(0);
-    let call = || empty().grid(1).block(1).preemption(Preemption::Software);
+    let call = || empty().grid(1).block(1).preemption(Preemption::Preemptible);
     let (mut launch, mut follow) = (Samples::default(), Samples::default());
     let mut take = |handle: Handle<LaunchReport>| -> Result<LaunchReport> {
         let report = handle.wait()?;

@@ -11,7 +11,7 @@ use preempt_device::worker::{self, Chunk, Notes};
 use super::dispatch::Demand;
 use super::threads::{Emulator, Task};
 use super::{Shared, lock};
-use crate::device::{Grid, Native, Report};
+use crate::device::{KernelLaunch, PlainLaunch, Report};
 use crate::engine::OpKey;
 use crate::error::caught;
 use crate::sync::Instant;
@@ -19,14 +19,14 @@ use crate::sync::Instant;
 /// A block on its way to its SM.
 pub(super) struct Resident {
     pub op: OpKey,
-    pub grid: Arc<Grid>,
+    pub grid: Arc<KernelLaunch>,
     pub run: Run,
     pub failed: Arc<AtomicBool>,
     pub sm: u32,
     /// Its number in the grid.
     pub number: u32,
     pub slot: usize,
-    pub lane: u32,
+    pub queue: u32,
 }
 
 /// What a block does.
@@ -35,15 +35,15 @@ pub(super) enum Run {
     /// The worker loop.
     Cohort(Cohort),
     /// Block-tasks as they come, like the hardware's own blocks one after the other.
-    Native(Arc<NativeGrid>),
+    Plain(Arc<PlainGrid>),
 }
 
 // SAFETY: the pointers are to words that all threads share through atomics.
 unsafe impl Send for Run {}
 
-/// An ordinary grid.
-pub(super) struct NativeGrid {
-    native: Native,
+/// A plain grid.
+pub(super) struct PlainGrid {
+    plain: PlainLaunch,
     /// The next block-task.
     next: AtomicU64,
     /// Blocks that have not left.
@@ -51,20 +51,20 @@ pub(super) struct NativeGrid {
 }
 
 // SAFETY: the post is an atomic that all threads share, and outlives the blocks.
-unsafe impl Send for NativeGrid {}
+unsafe impl Send for PlainGrid {}
 // SAFETY: as above.
-unsafe impl Sync for NativeGrid {}
+unsafe impl Sync for PlainGrid {}
 
 impl Run {
-    pub fn native(native: Native, blocks: u32) -> Run {
+    pub fn plain(plain: PlainLaunch, blocks: u32) -> Run {
         let (next, blocks) = (AtomicU64::new(0), AtomicU32::new(blocks));
-        Run::Native(Arc::new(NativeGrid { native, next, blocks }))
+        Run::Plain(Arc::new(PlainGrid { plain, next, blocks }))
     }
 
     fn extents(&self) -> [u32; 3] {
         match self {
             Run::Cohort(cohort) => cohort.grid,
-            Run::Native(grid) => grid.native.extents,
+            Run::Plain(grid) => grid.plain.extents,
         }
     }
 
@@ -72,7 +72,7 @@ impl Run {
     pub fn cohort(&self) -> Option<&Cohort> {
         match self {
             Run::Cohort(cohort) => Some(cohort),
-            Run::Native(_) => None,
+            Run::Plain(_) => None,
         }
     }
 }
@@ -181,9 +181,9 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
     }
 }
 
-impl NativeGrid {
+impl PlainGrid {
     fn work(&self, body: &mut impl worker::Body) {
-        let Native { tasks, post, ticket, .. } = self.native;
+        let PlainLaunch { tasks, post, ticket, .. } = self.plain;
         loop {
             // Relaxed: it hands out an index and nothing else.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -209,12 +209,12 @@ impl Resident {
             false => self.work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }),
         }
 
-        let Resident { grid, sm, slot, lane, .. } = self;
+        let Resident { grid, sm, slot, queue, .. } = self;
         let demand = Demand::of(grid.kernel, grid.block);
         // The launch's arguments are not needed any more; whoever waits may want them gone.
         drop(grid);
         let mut dispatch = lock(&shared.dispatch);
-        dispatch.free(sm, slot, demand, lane);
+        dispatch.free(sm, slot, demand, queue);
         shared.place(&mut dispatch);
         drop(dispatch);
         shared.news.announce();
@@ -230,7 +230,7 @@ impl Resident {
                 // SAFETY: the block's thread holds what a cohort points to while the block runs, which it does once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
             }
-            Run::Native(grid) => grid.work(tasks),
+            Run::Plain(grid) => grid.work(tasks),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The hardware's block scheduler: pending blocks go to SMs with room, those in urgent lanes first.
+//! The hardware's block scheduler: pending blocks go to SMs with room, those in urgent queues first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use preempt_device::abi::Cohort;
 use preempt_device::host::{Dim3, Kernel};
 
 use super::block::{Resident, Run};
-use crate::device::{Grid, LaneCount, Native, Properties};
+use crate::device::{KernelLaunch, PlainLaunch, Properties, QueueCount};
 use crate::engine::OpKey;
 
 /// What a block takes of its SM.
@@ -28,7 +28,7 @@ impl Demand {
 /// A grid of which not all blocks are placed.
 pub(super) struct PendingGrid {
     op: OpKey,
-    grid: Arc<Grid>,
+    grid: Arc<KernelLaunch>,
     run: Run,
     blocks: u32,
     demand: Demand,
@@ -40,18 +40,23 @@ pub(super) struct PendingGrid {
 
 impl PendingGrid {
     /// The blocks of a cohort.
-    pub fn new(op: OpKey, grid: Arc<Grid>, cohort: Cohort) -> PendingGrid {
+    pub fn new(op: OpKey, grid: Arc<KernelLaunch>, cohort: Cohort) -> PendingGrid {
         PendingGrid::of(op, grid, Run::Cohort(cohort), cohort.blocks)
     }
 
-    /// An ordinary grid. Its blocks take no more room than that of so many at the same time, so more would
+    /// A plain grid. Its blocks take no more room than that of so many at the same time, so more would
     /// only come one after the other.
-    pub fn native(op: OpKey, grid: Arc<Grid>, native: Native, slots: u32) -> PendingGrid {
-        let blocks = native.tasks.min(slots);
-        PendingGrid::of(op, grid, Run::native(native, blocks), blocks)
+    pub fn plain(
+        op: OpKey,
+        grid: Arc<KernelLaunch>,
+        plain: PlainLaunch,
+        slots: u32,
+    ) -> PendingGrid {
+        let blocks = plain.tasks.min(slots);
+        PendingGrid::of(op, grid, Run::plain(plain, blocks), blocks)
     }
 
-    fn of(op: OpKey, grid: Arc<Grid>, run: Run, blocks: u32) -> PendingGrid {
+    fn of(op: OpKey, grid: Arc<KernelLaunch>, run: Run, blocks: u32) -> PendingGrid {
         let demand = Demand::of(grid.kernel, grid.block);
         PendingGrid { op, grid, run, blocks, demand, left: blocks, failed: Arc::default() }
     }
@@ -59,8 +64,8 @@ impl PendingGrid {
 
 /// What is free where, and who waits.
 pub(super) struct Dispatch {
-    lanes: Vec<Lane>,
-    /// The lanes whose first grid has blocks to place: urgent ones first, then in order of launch.
+    queues: Vec<DeviceQueue>,
+    /// The queues whose first grid has blocks to place: urgent ones first, then in order of launch.
     pending: VecDeque<u32>,
     normal: u32,
     sms: Vec<Sm>,
@@ -68,7 +73,7 @@ pub(super) struct Dispatch {
 
 /// Grids that run one after the other.
 #[derive(Default)]
-struct Lane {
+struct DeviceQueue {
     /// The first one runs.
     grids: VecDeque<PendingGrid>,
     /// Its blocks that have not left.
@@ -82,7 +87,7 @@ struct Sm {
 }
 
 impl Dispatch {
-    pub fn new(properties: &Properties, lanes: LaneCount) -> Dispatch {
+    pub fn new(properties: &Properties, queues: QueueCount) -> Dispatch {
         let per_sm = properties.blocks_per_sm as usize;
         let sm = |sm: u32| Sm {
             free_slots: (sm as usize * per_sm..(sm as usize + 1) * per_sm).collect(),
@@ -90,39 +95,39 @@ impl Dispatch {
             shared: properties.shared_per_sm,
         };
         Dispatch {
-            lanes: (0..lanes.normal + lanes.urgent).map(|_| Lane::default()).collect(),
+            queues: (0..queues.normal + queues.urgent).map(|_| DeviceQueue::default()).collect(),
             pending: VecDeque::new(),
-            normal: lanes.normal,
+            normal: queues.normal,
             sms: (0..properties.sms).map(sm).collect(),
         }
     }
 
-    pub fn queue(&mut self, lane: u32, grid: PendingGrid) {
-        self.lanes[lane as usize].grids.push_back(grid);
-        if self.lanes[lane as usize].grids.len() == 1 {
-            self.start(lane);
+    pub fn queue(&mut self, queue: u32, grid: PendingGrid) {
+        self.queues[queue as usize].grids.push_back(grid);
+        if self.queues[queue as usize].grids.len() == 1 {
+            self.start(queue);
         }
     }
 
     /// Whether every block has left.
     pub fn is_idle(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.grids.is_empty())
+        self.queues.iter().all(|queue| queue.grids.is_empty())
     }
 
-    /// Lets the first grid of a lane have its turn.
-    fn start(&mut self, lane: u32) {
-        let Some(grid) = self.lanes[lane as usize].grids.front() else { return };
-        self.lanes[lane as usize].out = grid.blocks;
-        let is_normal = |lane: u32| lane < self.normal;
-        let place = self.pending.partition_point(|&other| is_normal(other) <= is_normal(lane));
-        self.pending.insert(place, lane);
+    /// Lets the first grid of a queue have its turn.
+    fn start(&mut self, queue: u32) {
+        let Some(grid) = self.queues[queue as usize].grids.front() else { return };
+        self.queues[queue as usize].out = grid.blocks;
+        let is_normal = |queue: u32| queue < self.normal;
+        let place = self.pending.partition_point(|&other| is_normal(other) <= is_normal(queue));
+        self.pending.insert(place, queue);
     }
 
     /// Takes room for the next block, if there is any. Blocks spread over the SMs: each goes
     /// where most slots are free.
     pub fn next_block(&mut self) -> Option<(usize, Resident)> {
-        let &lane = self.pending.front()?;
-        let grid = self.lanes[lane as usize].grids.front_mut()?;
+        let &queue = self.pending.front()?;
+        let grid = self.queues[queue as usize].grids.front_mut()?;
         let demand = grid.demand;
         let has_room = |sm: &Sm| {
             !sm.free_slots.is_empty() && sm.threads >= demand.threads && sm.shared >= demand.shared
@@ -146,7 +151,7 @@ impl Dispatch {
             sm: id as u32,
             number: grid.blocks - 1 - grid.left,
             slot,
-            lane,
+            queue,
         };
         if grid.left == 0 {
             self.pending.pop_front();
@@ -154,17 +159,17 @@ impl Dispatch {
         Some((slot, resident))
     }
 
-    /// Gives a block's room back, and lets the next grid of its lane start after the last block.
-    pub fn free(&mut self, sm: u32, slot: usize, demand: Demand, lane: u32) {
+    /// Gives a block's room back, and lets the next grid of its queue start after the last block.
+    pub fn free(&mut self, sm: u32, slot: usize, demand: Demand, queue: u32) {
         let sm = &mut self.sms[sm as usize];
         sm.free_slots.push(slot);
         sm.threads += demand.threads;
         sm.shared += demand.shared;
-        let Lane { grids, out } = &mut self.lanes[lane as usize];
+        let DeviceQueue { grids, out } = &mut self.queues[queue as usize];
         *out -= 1;
         if *out == 0 {
             grids.pop_front();
-            self.start(lane);
+            self.start(queue);
         }
     }
 }

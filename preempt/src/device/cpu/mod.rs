@@ -17,8 +17,8 @@ use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Po
 use preempt_device::host::{Dim3, Kernel};
 
 use super::{
-    Backend, ControlMemory, Copy, Drops, ForeignMemory, Grid, LaneCount, Native, Occupancy,
-    OpaqueWork, Properties, RawStream, Report, SignalPath,
+    Backend, ControlMemory, Copy, Drops, ForeignMemory, KernelLaunch, Occupancy, OpaqueWork,
+    PlainLaunch, Properties, QueueCount, RawStream, Report, SignalPath,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -37,8 +37,8 @@ use block::Resident;
 use dispatch::{Demand, Dispatch, PendingGrid};
 use memory::Memory;
 
-/// A normal lane costs as little as an urgent one.
-const LANES: LaneCount = LaneCount { normal: 16, urgent: 16, chains: 4 };
+/// A normal queue costs as little as an urgent one.
+const LANES: QueueCount = QueueCount { normal: 16, urgent: 16, chains: 4 };
 
 pub(super) struct CpuDevice {
     shared: Arc<Shared>,
@@ -64,7 +64,7 @@ type Control = (Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>);
 /// What cohorts point to. A block's thread holds [`Shared`] while the block runs, so these words outlive every
 /// block that uses them, whether or not the device is there.
 struct Words {
-    lanes: Box<[Lane]>,
+    queues: Box<[Lane]>,
     /// Those of one scheduler: one for each launch that it had in flight at the same time.
     controls: Mutex<Vec<Control>>,
     /// Empty lists. One for each launch with yield points that one scheduler had in flight at the same time is
@@ -117,7 +117,7 @@ impl CpuDevice {
             reports: Mutex::default(),
             news: News::default(),
             words: Words {
-                lanes: (0..LANES.normal + LANES.urgent).map(|_| Lane::default()).collect(),
+                queues: (0..LANES.normal + LANES.urgent).map(|_| Lane::default()).collect(),
                 controls: Mutex::default(),
                 drops: Mutex::default(),
             },
@@ -197,13 +197,13 @@ impl Backend for CpuDevice {
         // that one would be newer than its own. The kernels' CPU entries come with the calls.
         self.await_blocks();
         lock(&self.shared.words.controls).clear();
-        for lane in &self.shared.words.lanes {
-            lane.signal.store(Signal::default().to_bits(), Ordering::Relaxed);
+        for queue in &self.shared.words.queues {
+            queue.signal.store(Signal::default().to_bits(), Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn lanes(&self) -> LaneCount {
+    fn queues(&self) -> QueueCount {
         LANES
     }
 
@@ -249,31 +249,37 @@ impl Backend for CpuDevice {
         lock(&self.shared.words.drops).push(list);
     }
 
-    fn launch(&self, op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error> {
-        let cohort = Cohort { lane: &self.shared.words.lanes[lane as usize], ..cohort };
+    fn launch(
+        &self,
+        op: OpKey,
+        queue: u32,
+        grid: &Arc<KernelLaunch>,
+        cohort: Cohort,
+    ) -> Result<(), Error> {
+        let cohort = Cohort { lane: &self.shared.words.queues[queue as usize], ..cohort };
         let mut dispatch = lock(&self.shared.dispatch);
-        dispatch.queue(lane, PendingGrid::new(op, grid.clone(), cohort));
+        dispatch.queue(queue, PendingGrid::new(op, grid.clone(), cohort));
         self.shared.place(&mut dispatch);
         Ok(())
     }
 
-    fn launch_native(
+    fn launch_plain(
         &self,
         op: OpKey,
-        lane: u32,
-        grid: &Arc<Grid>,
-        native: Native,
+        queue: u32,
+        grid: &Arc<KernelLaunch>,
+        plain: PlainLaunch,
     ) -> Result<(), Error> {
         let slots = self.shared.slots.len() as u32;
         let mut dispatch = lock(&self.shared.dispatch);
-        dispatch.queue(lane, PendingGrid::native(op, grid.clone(), native, slots));
+        dispatch.queue(queue, PendingGrid::plain(op, grid.clone(), plain, slots));
         self.shared.place(&mut dispatch);
         Ok(())
     }
 
-    fn signal(&self, lane: u32, signal: Signal) {
+    fn signal(&self, queue: u32, signal: Signal) {
         // Relaxed: a signal is advice to stop, and nothing else is read on its account.
-        self.shared.words.lanes[lane as usize].signal.store(signal.to_bits(), Ordering::Relaxed);
+        self.shared.words.queues[queue as usize].signal.store(signal.to_bits(), Ordering::Relaxed);
     }
 
     unsafe fn copy(&self, op: OpKey, copy: Copy) {
@@ -348,7 +354,7 @@ mod tests {
         let device = CpuDevice::new(device.properties(), None).expect("a device");
         device.signal(3, Signal::new(7, SmRange::EMPTY));
         device.load(&[]).expect("loaded");
-        let word = Signal::from_bits(device.shared.words.lanes[3].signal.load(Ordering::Relaxed));
+        let word = Signal::from_bits(device.shared.words.queues[3].signal.load(Ordering::Relaxed));
         assert!(Signal::new(1, SmRange::ALL).is_newer(word));
     }
 }

@@ -19,8 +19,8 @@ use super::dispatch::{Demand, Dispatch, PendingGrid};
 use super::memory::Memory;
 use super::{News, lock};
 use crate::device::{
-    Backend, ControlMemory, Copy, Device, Drops, ForeignMemory, Grid, LaneCount, Native, Occupancy,
-    OpaqueWork, Properties, RawStream, Report, SignalPath,
+    Backend, ControlMemory, Copy, Device, Drops, ForeignMemory, KernelLaunch, Occupancy,
+    OpaqueWork, PlainLaunch, Properties, QueueCount, RawStream, Report, SignalPath,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -34,7 +34,7 @@ const FAULTY: &str = "faulty";
 const PATIENT: &str = "patient";
 
 /// Few, so that launches have to wait for them.
-const LANES: LaneCount = LaneCount { normal: 2, urgent: 1, chains: 1 };
+const LANES: QueueCount = QueueCount { normal: 2, urgent: 1, chains: 1 };
 
 /// What a model is like.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ pub(crate) struct Model {
     state: Mutex<State>,
     news: News,
     memory: Memory,
-    lanes: Vec<Arc<Lane>>,
+    queues: Vec<Arc<Lane>>,
 }
 
 struct State {
@@ -104,7 +104,7 @@ impl Model {
             }),
             news: News::default(),
             memory: Memory::new(settings.memory),
-            lanes: (0..LANES.normal + LANES.urgent).map(|_| Arc::default()).collect(),
+            queues: (0..LANES.normal + LANES.urgent).map(|_| Arc::default()).collect(),
         });
         (Device::new(Arc::new(model.clone()), properties), model)
     }
@@ -130,12 +130,12 @@ impl Model {
     }
 
     /// Queues a grid, and starts the blocks that there is room for.
-    fn queue(self: &Arc<Self>, lane: u32, grid: PendingGrid) -> Result<(), Error> {
+    fn queue(self: &Arc<Self>, queue: u32, grid: PendingGrid) -> Result<(), Error> {
         let mut state = lock(&self.state);
         if state.is_lost {
             return Err(Error::ContextLost { message: "as intended".into() });
         }
-        state.dispatch.queue(lane, grid);
+        state.dispatch.queue(queue, grid);
         let blocks = next_blocks(&mut state.dispatch);
         drop(state);
         start(self, blocks);
@@ -184,11 +184,11 @@ fn run(model: &Arc<Model>, block: Resident) {
             false => resume_unwind(panic),
         }
     }
-    let Resident { sm, slot, lane, grid, .. } = block;
+    let Resident { sm, slot, queue, grid, .. } = block;
     let demand = Demand::of(grid.kernel, grid.block);
     drop(grid);
     let mut state = lock(&model.state);
-    state.dispatch.free(sm, slot, demand, lane);
+    state.dispatch.free(sm, slot, demand, queue);
     let blocks = next_blocks(&mut state.dispatch);
     drop(state);
     start(model, blocks);
@@ -215,7 +215,7 @@ impl<const YIELDS: bool> Tasks<'_, YIELDS> {
     /// Whether the block's launch has its SM.
     fn goes_on(&self) -> bool {
         self.block.run.cohort().is_none_or(|cohort| {
-            // SAFETY: the device has its lanes as long as it lives.
+            // SAFETY: the device has its queues as long as it lives.
             unsafe { &*cohort.lane }.grants(cohort.signal, self.block.sm)
         })
     }
@@ -259,13 +259,13 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 
 impl Backend for Arc<Model> {
     fn load(&self, _code: &[DeviceCode]) -> Result<(), Error> {
-        for lane in &self.lanes {
-            lane.signal.store(Signal::default().to_bits(), Ordering::Relaxed);
+        for queue in &self.queues {
+            queue.signal.store(Signal::default().to_bits(), Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn lanes(&self) -> LaneCount {
+    fn queues(&self) -> QueueCount {
         LANES
     }
 
@@ -303,23 +303,29 @@ impl Backend for Arc<Model> {
         lock(&self.state).drops.push(list);
     }
 
-    fn launch(&self, op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error> {
-        let cohort = Cohort { lane: Arc::as_ptr(&self.lanes[lane as usize]), ..cohort };
-        self.queue(lane, PendingGrid::new(op, grid.clone(), cohort))
-    }
-
-    fn launch_native(
+    fn launch(
         &self,
         op: OpKey,
-        lane: u32,
-        grid: &Arc<Grid>,
-        native: Native,
+        queue: u32,
+        grid: &Arc<KernelLaunch>,
+        cohort: Cohort,
     ) -> Result<(), Error> {
-        self.queue(lane, PendingGrid::native(op, grid.clone(), native, self.settings.sms))
+        let cohort = Cohort { lane: Arc::as_ptr(&self.queues[queue as usize]), ..cohort };
+        self.queue(queue, PendingGrid::new(op, grid.clone(), cohort))
     }
 
-    fn signal(&self, lane: u32, signal: Signal) {
-        self.lanes[lane as usize].signal.store(signal.to_bits(), Ordering::Relaxed);
+    fn launch_plain(
+        &self,
+        op: OpKey,
+        queue: u32,
+        grid: &Arc<KernelLaunch>,
+        plain: PlainLaunch,
+    ) -> Result<(), Error> {
+        self.queue(queue, PendingGrid::plain(op, grid.clone(), plain, self.settings.sms))
+    }
+
+    fn signal(&self, queue: u32, signal: Signal) {
+        self.queues[queue as usize].signal.store(signal.to_bits(), Ordering::Relaxed);
     }
 
     unsafe fn copy(&self, op: OpKey, Copy { from, to, bytes, .. }: Copy) {

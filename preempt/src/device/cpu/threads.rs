@@ -16,14 +16,14 @@ use preempt_device::abi::Cohort;
 use preempt_device::host::{Args, Dim3, Operation, Rendezvous, ThreadContext, with_thread};
 use preempt_device::yields::Yields;
 
-use crate::device::Grid;
+use crate::device::KernelLaunch;
 use crate::error::caught;
 
 /// Bytes of each coroutine stack; pages that are not touched take no memory. A GPU gives a thread
 /// at most 512 KiB of local memory, and unoptimised host code needs more than device code.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Lanes of a warp.
+/// DeviceQueues of a warp.
 const WARP: usize = 32;
 
 /// What shared memory holds when a task starts: a value that nobody takes for a result.
@@ -37,7 +37,7 @@ const PLACES: usize = 4;
 
 /// One block-task.
 pub(super) struct Task<'a> {
-    pub grid: &'a Arc<Grid>,
+    pub grid: &'a Arc<KernelLaunch>,
     pub grid_dim: Dim3,
     pub block: Dim3,
     pub sm: u32,
@@ -158,7 +158,7 @@ impl Emulator {
             sm: task.sm,
             shared: self.shared.as_mut_ptr().cast(),
             yields: task.droppable.map_or(Yields::OFF, |cohort| {
-                // SAFETY: the block's thread holds the device's lanes while the block runs.
+                // SAFETY: the block's thread holds the device's queues while the block runs.
                 unsafe { Yields::new(cohort, true) }
             }),
             wait,
@@ -260,24 +260,24 @@ impl Emulator {
         Ok(true)
     }
 
-    /// Resolves the warp operations whose lanes have all come, in the warp of thread `first`.
+    /// Resolves the warp operations whose queues have all come, in the warp of thread `first`.
     fn meet_in_warp(&mut self, task: &Task<'_>, first: usize) -> Result<bool, String> {
-        let lanes = WARP.min(self.places.len() - first);
+        let queues = WARP.min(self.places.len() - first);
         let mut progress = false;
-        for lane in 0..lanes {
-            let Some(operation) = self.warp_operation(first + lane) else { continue };
+        for queue in 0..queues {
+            let Some(operation) = self.warp_operation(first + queue) else { continue };
             let mask = operation.mask;
-            let members = (0..lanes).filter(|lane| mask >> lane & 1 == 1);
-            // Lanes that are named but do not exist do not count.
-            if mask >> lane & 1 == 0 {
+            let members = (0..queues).filter(|queue| mask >> queue & 1 == 1);
+            // DeviceQueues that are named but do not exist do not count.
+            if mask >> queue & 1 == 0 {
                 return Err(format!(
                     "thread {} calls a warp operation whose mask {mask:#010x} leaves it out",
-                    first + lane
+                    first + queue
                 ));
             }
             let mut are_here = true;
-            for lane in members.clone() {
-                match self.warp_operation(first + lane) {
+            for queue in members.clone() {
+                match self.warp_operation(first + queue) {
                     Some(other) if operation.is_same(&other) => {}
                     // Each waits for the other one.
                     Some(other) if other.mask == mask => return Err(self.disagreement(task)),
@@ -289,36 +289,36 @@ impl Emulator {
             }
             let mut answers = [0; WARP];
             let mut ballot = 0;
-            for lane in members.clone() {
-                if let Some(Operation::WarpBallot { predicate, .. }) = self.operation(first + lane)
+            for queue in members.clone() {
+                if let Some(Operation::WarpBallot { predicate, .. }) = self.operation(first + queue)
                 {
-                    ballot |= u64::from(*predicate) << lane;
+                    ballot |= u64::from(*predicate) << queue;
                 }
             }
-            for lane in members.clone() {
-                answers[lane] = match self.operation(first + lane) {
+            for queue in members.clone() {
+                answers[queue] = match self.operation(first + queue) {
                     Some(Operation::WarpShuffle(shuffle)) => {
                         self.offered(first, shuffle.source, mask)?
                     }
                     _ => ballot,
                 };
             }
-            for lane in members {
-                self.go_on(task, first + lane, answers[lane])?;
+            for queue in members {
+                self.go_on(task, first + queue, answers[queue])?;
             }
             progress = true;
         }
         Ok(progress)
     }
 
-    /// What lane `source` offers in a shuffle.
+    /// What queue `source` offers in a shuffle.
     fn offered(&self, first: usize, source: u32, mask: u32) -> Result<u64, String> {
         match self.operation(first + source as usize) {
             Some(Operation::WarpShuffle(shuffle)) if source < 32 && mask >> source & 1 == 1 => {
                 Ok(shuffle.value.into())
             }
             _ => Err(format!(
-                "a warp shuffle reads lane {source}, which is not in its mask {mask:#010x} or does \
+                "a warp shuffle reads queue {source}, which is not in its mask {mask:#010x} or does \
                  not exist"
             )),
         }
@@ -385,7 +385,7 @@ impl Emulator {
             let Dim3 { x, y, z } = position(index, task.grid.block);
             let _ = write!(message, "thread ({x}, {y}, {z}) waits at {site}; ");
         }
-        message += "every thread has to reach each barrier, and every lane in its mask each warp \
+        message += "every thread has to reach each barrier, and every queue in its mask each warp \
                     operation, at the same place in the source (on a GPU this hangs or gives wrong results)";
         message
     }

@@ -461,7 +461,7 @@ mod tests {
             ".target sm_80
              .visible .entry k({parameter}) {{ ret; }}
              .visible .entry k__plain(.param .u64 p) {{ ret; }}
-             .visible .entry native(.param .u64 p) {{ ret; }}
+             .visible .entry plain(.param .u64 p) {{ ret; }}
              .func f() {{ ret; }} .func f__plain() {{ ret; }}"
         )
     }

@@ -7,7 +7,7 @@
 //! | `line` | streams, and streams whose progress the host reads from a word |
 //! | `memory` | pinned memory, and the pool that buffers come from |
 //! | `foreign` | memory that others have allocated |
-//! | `lanes` | the streams that cohorts run in, their signal words |
+//! | `queues` | the streams that cohorts run in, their signal words |
 //! | `controls`, `drops` | control blocks, posts, lists of dropped chunks |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged` | small and large copies |
@@ -33,8 +33,8 @@ use preempt_device::abi::{Cohort, MAX_SMS, Post, Posted, Signal};
 use preempt_device::host::{Args, Dim3, Kernel};
 
 use super::{
-    Backend, ControlMemory, Copy, Device, DeviceInner, Drops, ForeignMemory, Grid, LaneCount,
-    Native, Occupancy, OpaqueWork, Report, SignalPath,
+    Backend, ControlMemory, Copy, Device, DeviceInner, Drops, ForeignMemory, KernelLaunch,
+    Occupancy, OpaqueWork, PlainLaunch, QueueCount, Report, SignalPath,
 };
 use crate::engine::OpKey;
 use crate::error::Error;
@@ -50,12 +50,12 @@ mod drops;
 pub mod faults;
 mod foreign;
 mod kernels;
-mod lanes;
 mod line;
 mod memory;
 mod opaque;
 mod probe;
 mod proxy;
+mod queues;
 mod registers;
 mod ring;
 mod staged;
@@ -68,12 +68,12 @@ use driver::DeviceAttribute;
 use drops::DropLists;
 use foreign::Foreign;
 use kernels::{Kernels, Launchable};
-use lanes::{LANES, Lanes, Streams};
 use line::{BlockPriority, LAST_WAIT, Line, Stream};
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
 use probe::probe;
 use proxy::Proxy;
+use queues::{DeviceQueues, LANES, Streams};
 use watch::Watch;
 
 /// Where allocations of no bytes are, and what the driver aligns others to.
@@ -109,7 +109,7 @@ pub(super) fn open(ordinal: u32) -> Result<Device, Error> {
 }
 
 pub(super) struct CudaDevice {
-    lanes: Lanes,
+    queues: DeviceQueues,
     controls: Controls,
     drops: DropLists,
     copies: Copies,
@@ -149,22 +149,22 @@ impl CudaDevice {
             large_down: line(4)?,
         };
         let pool = Arc::new(Pool::new(&context, line(5)?)?);
-        // Blocks of others wait with those of normal lanes.
+        // Blocks of others wait with those of normal queues.
         let opaque = |index: usize| {
             Line::on(Stream::new(&context, BlockPriority::Least)?, &words, 6 + index)
         };
         let opaque = [opaque(0)?, opaque(1)?];
-        let lanes = Lanes::new(&context, streams, pool.line().stream().raw())?;
+        let queues = DeviceQueues::new(&context, streams, pool.line().stream().raw())?;
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
-        probe(&context, &properties, &lanes, &pool, &lines)?;
+        probe(&context, &properties, &queues, &pool, &lines)?;
 
         let shape = (properties.sms, properties.blocks_per_sm);
-        let proxy = Proxy::new(&context, &lanes, shape, pool.line().stream().raw())?;
-        let watch = Watch::new(lanes.streams().len());
+        let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;
+        let watch = Watch::new(queues.streams().len());
         let shared = Arc::new(Shared::new(&context, watch));
         let device = CudaDevice {
-            lanes,
+            queues,
             proxy,
             controls: Controls::new(&context, &pool)?,
             drops: DropLists::new(&context, &pool, &small_up)?,
@@ -196,8 +196,8 @@ impl CudaDevice {
     /// note of it here.
     fn check_for_faults(&self) {
         let Ok(_entered) = self.context().enter() else { return };
-        for lane in self.shared.watch.busy_lanes() {
-            if self.lanes.stream(lane).is_idle().is_err() {
+        for queue in self.shared.watch.busy_queues() {
+            if self.queues.stream(queue).is_idle().is_err() {
                 return;
             }
         }
@@ -286,11 +286,11 @@ impl Backend for CudaDevice {
         self.proxy.reset()?;
         self.kernels.load(code)?;
         self.shared.watch.clear();
-        self.lanes.reset(self.pool.line().stream().raw())?;
+        self.queues.reset(self.pool.line().stream().raw())?;
         self.controls.reset()
     }
 
-    fn lanes(&self) -> LaneCount {
+    fn queues(&self) -> QueueCount {
         LANES
     }
 
@@ -333,13 +333,19 @@ impl Backend for CudaDevice {
         let _ = self.drops.give_back(drops, is_empty);
     }
 
-    fn launch(&self, _op: OpKey, lane: u32, grid: &Arc<Grid>, cohort: Cohort) -> Result<(), Error> {
+    fn launch(
+        &self,
+        _op: OpKey,
+        queue: u32,
+        grid: &Arc<KernelLaunch>,
+        cohort: Cohort,
+    ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let Launchable { function, cooperates, waits, .. } =
             self.kernels.get(grid.kernel, grid.block)?;
         self.proxy.await_place()?;
-        let cohort = Cohort { lane: self.lanes.word(lane), barrier: cooperates, ..cohort };
+        let cohort = Cohort { lane: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
         let config = CUlaunchConfig {
             gridDimX: cohort.blocks,
@@ -349,9 +355,9 @@ impl Backend for CudaDevice {
             blockDimY: grid.block.y,
             blockDimZ: grid.block.z,
             sharedMemBytes: grid.kernel.shared_bytes,
-            hStream: self.lanes.stream(lane).raw(),
+            hStream: self.queues.stream(queue).raw(),
             attrs: &raw mut attribute,
-            // Where nothing is in the lane, too: the driver takes less time for it.
+            // Where nothing is in the queue, too: the driver takes less time for it.
             numAttrs: u32::from(waits),
         };
         with_parameters(Some(&cohort), &grid.args, |parameters| {
@@ -363,24 +369,24 @@ impl Backend for CudaDevice {
             }
         })?;
         // SAFETY: the controls keep posts as long as the device lives.
-        unsafe { self.shared.watch.add(lane, cohort.post, cohort.ticket) };
+        unsafe { self.shared.watch.add(queue, cohort.post, cohort.ticket) };
         Ok(())
     }
 
-    fn launch_native(
+    fn launch_plain(
         &self,
         _op: OpKey,
-        lane: u32,
-        grid: &Arc<Grid>,
-        native: Native,
+        queue: u32,
+        grid: &Arc<KernelLaunch>,
+        plain: PlainLaunch,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
-        let Launchable { plain, .. } = self.kernels.get(grid.kernel, grid.block)?;
-        let (Native { extents: [x, y, z], tasks, post, ticket }, block) = (native, grid.block);
-        let stream = self.lanes.stream(lane);
+        let Launchable { plain: entry, .. } = self.kernels.get(grid.kernel, grid.block)?;
+        let (PlainLaunch { extents: [x, y, z], tasks, post, ticket }, block) = (plain, grid.block);
+        let stream = self.queues.stream(queue);
         with_parameters(None, &grid.args, |parameters| {
-            let (function, raw, shared) = (plain.0, stream.raw(), grid.kernel.shared_bytes);
+            let (function, raw, shared) = (entry.0, stream.raw(), grid.kernel.shared_bytes);
             // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
             unsafe {
                 call!(
@@ -406,17 +412,17 @@ impl Backend for CudaDevice {
         // SAFETY: the controls keep posts as long as the device lives, at the same address for it.
         let _ = context.must(|| unsafe { stream.write(post as u64, word) });
         // SAFETY: as above.
-        unsafe { self.shared.watch.add(lane, post, ticket) };
+        unsafe { self.shared.watch.add(queue, post, ticket) };
         Ok(())
     }
 
-    fn signal(&self, lane: u32, signal: Signal) {
+    fn signal(&self, queue: u32, signal: Signal) {
         let context = self.context();
-        if !self.proxy.signal(lane, signal) {
+        if !self.proxy.signal(queue, signal) {
             // Without it the launch that the SMs are for would wait for ever. The loss of the context is reported for
             // all.
             let _ = context
-                .must(|| context.enter().and_then(|_entered| self.lanes.signal(lane, signal)));
+                .must(|| context.enter().and_then(|_entered| self.queues.signal(queue, signal)));
         }
         self.shared.watch.stir();
     }
@@ -504,9 +510,9 @@ impl CudaDevice {
     /// Has the proxy end while something is in flight, so that signals go by stream writes until it is launched again. The
     /// context is entered.
     fn end_proxy(&self) {
-        for (lane, word) in self.proxy.leave() {
+        for (queue, word) in self.proxy.leave() {
             // The same word twice is one signal. As for any other one, no operation could be told of an error.
-            let _ = self.context().must(|| self.lanes.signal(lane, word));
+            let _ = self.context().must(|| self.queues.signal(queue, word));
         }
     }
 }
@@ -517,9 +523,9 @@ impl Drop for CudaDevice {
         let context = self.context();
         // The scheduler waited for what it could. Freeing would wait for the rest.
         let is_idle = context.enter().and_then(|_entered| {
-            let lanes = self.lanes.streams().iter().chain([self.lanes.control()]);
-            let streams = lanes.chain(self.copies.streams()).chain(self.opaque.streams());
-            // Signals may be on their way, and drop lists be zeroed yet. The proxy writes to the lanes' words.
+            let queues = self.queues.streams().iter().chain([self.queues.control()]);
+            let streams = queues.chain(self.copies.streams()).chain(self.opaque.streams());
+            // Signals may be on their way, and drop lists be zeroed yet. The proxy writes to the queues' words.
             let mut streams = streams.chain([self.proxy.stream()]);
             let start = Instant::now();
             streams.try_fold(true, |all, stream| {

@@ -12,9 +12,9 @@ use super::code::Code;
 use super::context::{Context, call};
 use super::copies::Lines;
 use super::driver::RawStream;
-use super::lanes::Lanes;
 use super::line::Stream;
 use super::memory::{Pinned, Pool};
+use super::queues::DeviceQueues;
 use crate::device::Properties;
 use crate::error::Error;
 
@@ -73,7 +73,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) fn probe(
     context: &Arc<Context>,
     properties: &Properties,
-    lanes: &Lanes,
+    queues: &DeviceQueues,
     pool: &Pool,
     lines: &Lines,
 ) -> Result<(), Error> {
@@ -111,16 +111,16 @@ pub(super) fn probe(
         settle(context, stream)
     };
 
-    for lane in lanes.streams() {
-        launch(1, lane)?;
+    for queue in queues.streams() {
+        launch(1, queue)?;
     }
-    lanes.signal(0, Signal::default())?;
-    settle(context, lanes.control())?;
+    queues.signal(0, Signal::default())?;
+    settle(context, queues.control())?;
     warm_up(context, pool, lines)?;
 
     let mut seen = Vec::new();
     for _ in 0..TRIES {
-        launch(properties.sms * properties.blocks_per_sm, lanes.stream(0))?;
+        launch(properties.sms * properties.blocks_per_sm, queues.stream(0))?;
         seen = (0..words.bytes() / 4)
             // SAFETY: within the memory, aligned, and no longer written.
             .map(|word| unsafe { words.at(word * 4).cast::<u32>().read_volatile() })

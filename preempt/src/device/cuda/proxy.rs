@@ -16,20 +16,20 @@ use preempt_device::abi::{Lane, Signal};
 use super::code::{Code, Function};
 use super::context::{Context, call};
 use super::driver::RawStream;
-use super::lanes::{LANES, Lanes};
 use super::line::{BlockPriority, Stream};
 use super::lock;
 use super::memory::{Fixed, Pinned};
+use super::queues::{DeviceQueues, LANES};
 use crate::error::Error;
 
-/// One warp: each thread carries the word of one lane; the last one reads which proxy has to end, and says that this
+/// One warp: each thread carries the word of one queue; the last one reads which proxy has to end, and says that this
 /// one is there. A block of many gets the place: the first one on the SM.
 const PTX: &str = "
 .version 7.0
 .target sm_80
 .address_size 64
 .visible .entry preempt_proxy(
-    .param .u64 mailbox, .param .u64 lanes, .param .u64 place, .param .u32 sm, .param .u32 number)
+    .param .u64 mailbox, .param .u64 queues, .param .u64 place, .param .u32 sm, .param .u32 number)
 {
     .reg .pred %p<6>;
     .reg .b32 %r<12>;
@@ -54,7 +54,7 @@ SHARE:
     cvta.to.global.u64 %rd2, %rd2;
     mul.wide.u32 %rd3, %r4, 8;
     add.u64 %rd4, %rd2, %rd3;
-    ld.param.u64 %rd5, [lanes];
+    ld.param.u64 %rd5, [queues];
     cvta.to.global.u64 %rd5, %rd5;
     mul.wide.u32 %rd6, %r4, LANE_BYTES;
     add.u64 %rd7, %rd5, %rd6;
@@ -99,7 +99,7 @@ pub(super) struct Proxy {
     mailbox: Pinned,
     /// The number of the proxy that has the place.
     place: Fixed,
-    lanes: u64,
+    queues: u64,
     sms: u32,
     /// Blocks to launch, so that one comes to lie on the last SM of an idle device.
     blocks: u32,
@@ -126,7 +126,7 @@ impl Proxy {
     /// The context is entered, and nothing runs.
     pub fn new(
         context: &Arc<Context>,
-        lanes: &Lanes,
+        queues: &DeviceQueues,
         (sms, blocks_per_sm): (u32, u32),
         zeroing: RawStream,
     ) -> Result<Proxy, Error> {
@@ -140,7 +140,7 @@ impl Proxy {
             mailbox: Pinned::new(context, WORDS * size_of::<u64>())?,
             // Last, so that no error frees it before it is zeroed.
             place: Fixed::new(context, size_of::<u32>(), zeroing)?,
-            lanes: lanes.word(0).addr() as u64,
+            queues: queues.word(0).addr() as u64,
             sms,
             blocks: sms * blocks_per_sm,
             function,
@@ -161,7 +161,7 @@ impl Proxy {
     pub fn reset(&self) -> Result<(), Error> {
         self.rest();
         // Relaxed: one that comes late reads old words, or these, and the wait below is for the one that reads now.
-        (0..LANE_COUNT).for_each(|lane| self.word(lane).store(0, Ordering::Relaxed));
+        (0..LANE_COUNT).for_each(|queue| self.word(queue).store(0, Ordering::Relaxed));
         // One that never found its place may stay where it waits: it would carry these.
         self.stream.settle(PATIENCE).map(drop)
     }
@@ -193,7 +193,7 @@ impl Proxy {
             return Ok(());
         }
         state.number += 1;
-        let addresses = [self.mailbox.at(0) as u64, self.lanes, self.place.address()];
+        let addresses = [self.mailbox.at(0) as u64, self.queues, self.place.address()];
         let numbers = [self.sms - 1, state.number];
         let of_address = |at: &u64| ptr::from_ref(at).cast_mut().cast::<c_void>();
         let of_number = |at: &u32| ptr::from_ref(at).cast_mut().cast::<c_void>();
@@ -234,14 +234,14 @@ impl Proxy {
         Ok(())
     }
 
-    /// Carries a word to a lane, if it can.
-    pub fn signal(&self, lane: u32, signal: Signal) -> bool {
+    /// Carries a word to a queue, if it can.
+    pub fn signal(&self, queue: u32, signal: Signal) -> bool {
         let state = lock(&self.state);
         if !state.wanted {
             return false;
         }
         // Always, so that what the proxy finds is never older than what blocks were told.
-        self.word(lane as usize).store(signal.to_bits(), Ordering::Relaxed);
+        self.word(queue as usize).store(signal.to_bits(), Ordering::Relaxed);
         state.live && state.there
     }
 
@@ -261,11 +261,11 @@ impl Proxy {
         // Signals go by stream writes from now on, and a late store of the proxy's would put an older word in their place.
         // A proxy that has not found its place carries nothing yet.
         let _ = self.stream.settle(PATIENCE);
-        let words = (0..LANE_COUNT).map(|lane| (lane as u32, self.word(lane)));
+        let words = (0..LANE_COUNT).map(|queue| (queue as u32, self.word(queue)));
         // Relaxed: written by the thread that signals, under the lock.
-        let words = words.map(|(lane, word)| (lane, word.load(Ordering::Relaxed)));
+        let words = words.map(|(queue, word)| (queue, word.load(Ordering::Relaxed)));
         let given = words.filter(|(_, word)| *word != 0);
-        given.map(|(lane, word)| (lane, Signal::from_bits(word))).collect()
+        given.map(|(queue, word)| (queue, Signal::from_bits(word))).collect()
     }
 
     pub fn stream(&self) -> &Stream {

@@ -32,7 +32,7 @@ pub(super) struct Watch {
     arrivals: Mutex<Vec<(u32, Out)>>,
     /// Whether there are any.
     has_arrivals: AtomicBool,
-    /// For each lane, in the order in which they were launched, which is the order in which they end:
+    /// For each queue, in the order in which they were launched, which is the order in which they end:
     /// looking at the first one is enough.
     queues: Mutex<Vec<VecDeque<Out>>>,
 }
@@ -56,14 +56,14 @@ impl Out {
 }
 
 impl Watch {
-    pub fn new(lanes: usize) -> Watch {
+    pub fn new(queues: usize) -> Watch {
         Watch {
             start: Instant::now(),
             active: AtomicU64::new(0),
             news: AtomicU64::new(0),
             arrivals: Mutex::default(),
             has_arrivals: AtomicBool::new(false),
-            queues: Mutex::new(vec![VecDeque::new(); lanes]),
+            queues: Mutex::new(vec![VecDeque::new(); queues]),
         }
     }
 
@@ -72,9 +72,9 @@ impl Watch {
     /// # Safety
     ///
     /// The post lives as long as the watch.
-    pub unsafe fn add(&self, lane: u32, post: *const Post, ticket: u32) {
+    pub unsafe fn add(&self, queue: u32, post: *const Post, ticket: u32) {
         let mut arrivals = lock(&self.arrivals);
-        arrivals.push((lane, Out { post, ticket }));
+        arrivals.push((queue, Out { post, ticket }));
         // Relaxed: whoever sees it takes the lock.
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
@@ -104,8 +104,8 @@ impl Watch {
     fn look(&self, queues: &mut [VecDeque<Out>]) {
         if self.has_arrivals.load(Ordering::Relaxed) {
             let mut arrivals = lock(&self.arrivals);
-            for (lane, out) in arrivals.drain(..) {
-                queues[lane as usize].push_back(out);
+            for (queue, out) in arrivals.drain(..) {
+                queues[queue as usize].push_back(out);
             }
             self.has_arrivals.store(false, Ordering::Relaxed);
         }
@@ -128,12 +128,12 @@ impl Watch {
         queues.iter().any(|queue| !queue.is_empty())
     }
 
-    /// The lanes with cohorts that are out.
-    pub fn busy_lanes(&self) -> Vec<u32> {
+    /// The queues with cohorts that are out.
+    pub fn busy_queues(&self) -> Vec<u32> {
         let mut queues = lock(&self.queues);
         self.look(&mut queues);
         let busy = queues.iter().enumerate().filter(|(_, queue)| !queue.is_empty());
-        busy.map(|(lane, _)| lane as u32).collect()
+        busy.map(|(queue, _)| queue as u32).collect()
     }
 
     /// Forgets all cohorts.
@@ -187,9 +187,9 @@ mod tests {
 
     fn watch(posts: &[Post], cohorts: &[(u32, usize, u32)]) -> Watch {
         let watch = Watch::new(2);
-        for &(lane, index, ticket) in cohorts {
+        for &(queue, index, ticket) in cohorts {
             // SAFETY: the tests keep the posts.
-            unsafe { watch.add(lane, &raw const posts[index], ticket) };
+            unsafe { watch.add(queue, &raw const posts[index], ticket) };
         }
         watch
     }
@@ -199,11 +199,11 @@ mod tests {
         let posts = [Post::default(), Post::default()];
         let watch = watch(&posts, &[(0, 0, 1), (1, 1, 7)]);
         assert!(watch.has_out() && watch.news() == 0);
-        assert_eq!(watch.busy_lanes(), [0, 1]);
+        assert_eq!(watch.busy_queues(), [0, 1]);
         post(&posts[1], 7);
         assert!(watch.has_out() && watch.news() == 1);
         assert!(watch.has_out() && watch.news() == 1);
-        assert_eq!(watch.busy_lanes(), [0]);
+        assert_eq!(watch.busy_queues(), [0]);
         post(&posts[0], 1);
         assert!(!watch.has_out() && watch.news() == 2);
     }

@@ -325,7 +325,7 @@ fn happening() -> impl Strategy<Value = Happening> {
             urgency: Urgency { priority: Priority(priority), weight, deadline: None },
             predicted: predicted.map(micros),
             yield_overhead: micros(overhead),
-            native: kind == 0,
+            plain: kind == 0,
         });
     let change = || {
         prop_oneof![

@@ -1,4 +1,4 @@
-//! Launches, lanes and cohorts: what happens in which order, case by case.
+//! Launches, queues and cohorts: what happens in which order, case by case.
 
 use super::world::{LANES, World};
 use super::*;
@@ -13,7 +13,7 @@ pub(super) fn spec(tasks: u32) -> LaunchSpec {
         dropped: Duration::ZERO,
         blocks_per_sm: 1,
         on_last_sm: 1,
-        native: false,
+        plain: false,
     }
 }
 
@@ -148,8 +148,8 @@ fn a_cancelled_launch_keeps_its_place_in_the_stream() {
 fn launches_of_a_stream_are_queued_behind_one_another() {
     let mut world = World::new(2, 1, StaticPriority::new());
     let ops: Vec<OpKey> = (0..20).map(|_| world.submit(0, 0, 4, &[])).collect();
-    assert_eq!(world.queued_ahead, lanes::QUEUED_AHEAD - 1);
-    assert!(world.cohorts.iter().all(|cohort| cohort.order.lane == 0));
+    assert_eq!(world.queued_ahead, queues::QUEUED_AHEAD - 1);
+    assert!(world.cohorts.iter().all(|cohort| cohort.order.queue == 0));
     world.run_out();
     assert_eq!((world.queued_ahead, world.bounced), (19, 0));
     for op in ops {
@@ -296,7 +296,7 @@ fn a_launch_whose_blocks_came_to_lie_elsewhere_starts_over() {
 }
 
 #[test]
-fn only_so_many_lanes_hold_launches_that_wait() {
+fn waiting_launches_use_a_limited_number_of_queues() {
     let mut world = World::new(3, 1, StaticPriority::new());
     for stream in 0..3 {
         world.submit(stream, 0, 1, &[]);
@@ -307,19 +307,19 @@ fn only_so_many_lanes_hold_launches_that_wait() {
 }
 
 #[test]
-fn a_native_launch_is_told_nothing_and_does_not_grow() {
+fn a_plain_launch_is_told_nothing_and_does_not_grow() {
     let mut world = World::new(4, 1, StaticPriority::new());
-    let native = world.submit_as(0, 0, 100, &[], true);
+    let plain = world.submit_as(0, 0, 100, &[], true);
     world.submit(1, 5, 2, &[]);
     assert!(world.words.values().all(|word| !word.range().is_empty()), "nobody was sent away");
     world.run_out();
-    let Some(Outcome::Done(report)) = world.op(native).finished else { panic!("done") };
+    let Some(Outcome::Done(report)) = world.op(plain).finished else { panic!("done") };
     assert_eq!((report.tasks, report.yields, report.resumes), (100, 0, 0));
-    assert!(report.native);
+    assert!(report.plain);
 }
 
 #[test]
-fn native_launches_queue_behind_one_another_and_behind_no_others() {
+fn plain_launches_queue_behind_one_another_and_behind_no_others() {
     let mut world = World::new(4, 1, StaticPriority::new());
     world.submit_as(0, 0, 10, &[], true);
     world.submit_as(0, 0, 10, &[], true);
@@ -487,7 +487,7 @@ fn nobody_is_asked_whether_to_admit_what_has_begun() {
         let second = engine.submit(Duration::ZERO, late, &mut actions);
         engine.settle(Duration::ZERO, &mut actions);
         engine.go_ahead(Duration::ZERO, &mut actions);
-        // The last one of a lane is reported first.
+        // The last one of a queue is reported first.
         for (op, done) in [(second, done), (first, 10)] {
             let posted = Posted { done, amortize: 1 };
             engine.handle(Duration::ZERO, Event::CohortOut { op, slot: 0, posted }, &mut actions);

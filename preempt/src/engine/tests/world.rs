@@ -13,13 +13,13 @@ mod checks;
 use checks::{Heard, Listening};
 
 /// Few, so that launches have to wait for them.
-pub const LANES: LaneCount = LaneCount { normal: 3, urgent: 2, chains: 2 };
+pub const LANES: QueueCount = QueueCount { normal: 3, urgent: 2, chains: 2 };
 
 /// A cohort on the model device.
 #[derive(Debug)]
 pub struct Cohort {
     pub order: CohortOrder,
-    /// Whether those before it in its lane have left.
+    /// Whether those before it in its queue have left.
     pub at_head: bool,
     pub waiting: u32,
     /// The SM of each resident block.
@@ -66,7 +66,7 @@ pub struct Asks {
     pub urgency: Urgency,
     pub predicted: Option<Duration>,
     pub yield_overhead: Duration,
-    pub native: bool,
+    pub plain: bool,
 }
 
 pub struct World {
@@ -88,8 +88,8 @@ pub struct World {
     /// In order of submission, and where to find each.
     pub ops: Vec<(OpKey, ModelOp)>,
     places: HashMap<OpKey, usize>,
-    /// The last word of each lane.
-    pub words: HashMap<LaneIndex, Signal>,
+    /// The last word of each queue.
+    pub words: HashMap<QueueIndex, Signal>,
     /// Of each control block: who has it, the parity of that use, and the last ticket of each slot.
     pub controls: HashMap<ControlIndex, (OpKey, u8, HashMap<u8, u32>)>,
     /// The word of each slot, and the claims of each parity, in each control block.
@@ -166,10 +166,10 @@ impl World {
         priority: i32,
         tasks: u32,
         uses: &[Use],
-        native: bool,
+        plain: bool,
     ) -> OpKey {
         let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
-        self.submit_asking(stream, tasks, uses, Asks { urgency, native, ..Asks::default() })
+        self.submit_asking(stream, tasks, uses, Asks { urgency, plain, ..Asks::default() })
     }
 
     pub fn submit_asking(&mut self, stream: u32, tasks: u32, uses: &[Use], asks: Asks) -> OpKey {
@@ -178,7 +178,7 @@ impl World {
 
     pub fn ask(&mut self, asked: Asked<'_>) -> OpKey {
         let Asked { stream, tasks, uses, asks, after, opaque } = asked;
-        let Asks { urgency, predicted, yield_overhead, native } = asks;
+        let Asks { urgency, predicted, yield_overhead, plain } = asks;
         let spec = LaunchSpec {
             tasks,
             predicted,
@@ -186,7 +186,7 @@ impl World {
             dropped: Duration::ZERO,
             blocks_per_sm: self.blocks_per_sm,
             on_last_sm: self.on_last_sm,
-            native,
+            plain,
         };
         let launch = (tasks > 0).then_some(spec);
         let name = "model";
@@ -270,14 +270,14 @@ impl World {
         for action in std::mem::take(&mut self.actions) {
             match action {
                 Action::Launch(order) => self.launch(order),
-                Action::Signal { lane, signal } => {
+                Action::Signal { queue, signal } => {
                     assert!(
-                        self.cohorts.iter().any(|cohort| cohort.order.lane == lane),
+                        self.cohorts.iter().any(|cohort| cohort.order.queue == queue),
                         "a signal goes to cohorts on the device"
                     );
-                    let before = self.words.insert(lane, signal);
+                    let before = self.words.insert(queue, signal);
                     assert!(before.is_none_or(|before| signal.is_newer(before)));
-                    for cohort in self.cohorts.iter().filter(|cohort| cohort.order.lane == lane) {
+                    for cohort in self.cohorts.iter().filter(|cohort| cohort.order.queue == queue) {
                         assert!(signal.is_newer(cohort.order.signal), "{cohort:?}");
                     }
                 }
@@ -308,7 +308,7 @@ impl World {
     /// The word that a cohort obeys.
     fn word(&self, cohort: &Cohort) -> Signal {
         let granted = cohort.order.signal;
-        let word = self.words.get(&cohort.order.lane).filter(|word| word.is_newer(granted));
+        let word = self.words.get(&cohort.order.queue).filter(|word| word.is_newer(granted));
         word.copied().unwrap_or(granted)
     }
 
@@ -326,18 +326,18 @@ impl World {
                 assert_eq!(other.op, order.op, "a control block serves one launch at a time");
                 assert_ne!(other.slot, order.slot, "a slot serves one cohort at a time");
             }
-            at_head &= cohort.order.lane != order.lane;
+            at_head &= cohort.order.queue != order.queue;
         }
         let waiting = self.cohorts.iter().filter(|cohort| !cohort.at_head);
-        let mut chains: HashSet<LaneIndex> = waiting.map(|cohort| cohort.order.lane).collect();
-        chains.extend((!at_head).then_some(order.lane));
+        let mut chains: HashSet<QueueIndex> = waiting.map(|cohort| cohort.order.queue).collect();
+        chains.extend((!at_head).then_some(order.queue));
         assert!(chains.len() <= LANES.chains as usize, "more chains than hardware queues");
         let ControlUse { control, parity } = order.control;
         // Nobody has had it; the first parity is 0.
         let fresh = (OpKey::default(), 1, HashMap::new());
         let (owner, last, tickets) = self.controls.entry(control).or_insert(fresh);
         assert_ne!(tickets.insert(order.slot, order.ticket), Some(order.ticket));
-        if !order.native {
+        if !order.plain {
             if *owner == order.op {
                 assert_eq!(*last, parity);
             } else {
@@ -396,7 +396,7 @@ impl World {
 
     /// Whether the launch that a cohort was queued behind is done, as far as the device can tell.
     fn may_work(&self, order: &CohortOrder) -> bool {
-        order.native
+        order.plain
             || order.after.is_none_or(|After { control, slot, left }| {
                 self.left.get(&(control, slot)) == Some(&left)
             })
@@ -460,16 +460,16 @@ impl World {
             cohort.resident.push(sm);
         } else if let Some(sm) = cohort.resident.pop() {
             let ModelOp { claimed, tasks, .. } = *self.op(order.op);
-            if (range.contains(sm) || order.native) && may_work && claimed < tasks {
+            if (range.contains(sm) || order.plain) && may_work && claimed < tasks {
                 if !self.op(order.op).started {
                     self.start(order.op);
                 }
                 self.op(order.op).claimed += 1;
                 let ControlUse { control, parity } = order.control;
-                *self.claims.entry((control, parity)).or_default() += u32::from(!order.native);
+                *self.claims.entry((control, parity)).or_default() += u32::from(!order.plain);
                 let cohort = &mut self.cohorts[index];
                 cohort.done += 1;
-                if order.native || order.blocks < tasks {
+                if order.plain || order.blocks < tasks {
                     cohort.resident.insert(0, sm);
                 } else {
                     // There was a block for each.
@@ -481,20 +481,20 @@ impl World {
         }
         let cohort = &self.cohorts[index];
         if cohort.waiting == 0 && cohort.resident.is_empty() {
-            let Cohort { order: CohortOrder { op, slot, lane, after, .. }, done, .. } =
+            let Cohort { order: CohortOrder { op, slot, queue, after, .. }, done, .. } =
                 self.cohorts.remove(index);
             self.op(op).done += done;
             let ControlUse { control, parity } = order.control;
-            if !order.native {
+            if !order.plain {
                 let left = self.left.entry((control, slot)).or_default();
                 *left = left.wrapping_add(departures(order.blocks, done));
                 self.claims.insert((control, 1 - parity), 0);
             }
             self.bounced += usize::from(after.is_some() && done == 0);
-            if let Some(next) = self.cohorts.iter_mut().find(|other| other.order.lane == lane) {
+            if let Some(next) = self.cohorts.iter_mut().find(|other| other.order.queue == queue) {
                 next.at_head = true;
             }
-            let posted = Posted { done, amortize: u32::from(!order.native) };
+            let posted = Posted { done, amortize: u32::from(!order.plain) };
             self.handle(Event::CohortOut { op, slot, posted });
         }
     }

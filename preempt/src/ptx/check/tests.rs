@@ -21,7 +21,7 @@ fn refusal(functions: &str, preemptible: &str) -> String {
 fn the_plain_entry_may_read_the_hardware_index() {
     let ptx = kernel("", "mov.u32 %r1, %tid.x;\nret;", "mov.u32 %r1, %ctaid.x;\nret;");
     let report = check(&ptx).unwrap();
-    assert_eq!((report.target.as_str(), report.native.len()), ("sm_80", 0));
+    assert_eq!((report.target.as_str(), report.plain.len()), ("sm_80", 0));
     assert_eq!(report.preemptible, ["k"]);
 }
 
@@ -75,7 +75,7 @@ fn kernels_for_rust_cuda_have_the_name_on_the_plain_entry() {
     };
     let report = check(&kernel("", "ret;")).unwrap();
     assert_eq!(
-        (&report.preemptible[..], &report.native[..]),
+        (&report.preemptible[..], &report.plain[..]),
         (&["k".to_owned()][..], &["lone__preemptible".to_owned()][..])
     );
     let helper = ".func _ZN8my_crate6global17h0123456789abcdefE() { mov.u32 %r1, %ctaid.x; ret; }";
@@ -93,9 +93,9 @@ fn kernels_for_rust_cuda_have_the_name_on_the_plain_entry() {
 fn a_function_that_only_others_call_may() {
     let helper = ".func helper() { mov.u32 %r1, %ctaid.x; ret; }";
     assert!(check(&kernel(helper, "ret;", "call helper;")).is_ok());
-    // A native kernel is not ours to judge.
-    let native = ".visible .entry native() { mov.u32 %r1, %ctaid.x; ret; }";
-    assert_eq!(check(&kernel(native, "ret;", "ret;")).unwrap().native, ["native"]);
+    // A plain kernel is not ours to judge.
+    let plain = ".visible .entry plain() { mov.u32 %r1, %ctaid.x; ret; }";
+    assert_eq!(check(&kernel(plain, "ret;", "ret;")).unwrap().plain, ["plain"]);
 }
 
 #[test]

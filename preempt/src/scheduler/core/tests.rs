@@ -92,7 +92,7 @@ fn nobody_waits_until_all_others_are_taken_in() {
     for (streams, priority) in [(in_turns, 0), (last_of_many, 1)] {
         let log = asked(&streams, priority);
         let first = log.iter().position(|what| what.starts_with("plan")).expect("a plan");
-        assert!((super::intake::FEW..super::intake::FEW + 4).contains(&first), "{log:?}");
+        assert!((super::batching::FEW..super::batching::FEW + 4).contains(&first), "{log:?}");
     }
 }
 

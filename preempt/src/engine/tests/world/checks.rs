@@ -70,7 +70,7 @@ impl World {
             let Some(loser) = before.filter(|_| before != now) else { continue };
             if self.op(loser).finished.is_none() {
                 let cohorts = self.cohorts[..on_device].iter();
-                let obeys = |cohort: &&Cohort| cohort.order.op == loser && !cohort.order.native;
+                let obeys = |cohort: &&Cohort| cohort.order.op == loser && !cohort.order.plain;
                 for cohort in cohorts.filter(obeys) {
                     let range = self.word(cohort).range();
                     assert!(!range.contains(sm as u32), "{cohort:?} keeps SM {sm}");

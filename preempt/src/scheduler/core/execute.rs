@@ -8,7 +8,7 @@ use preempt_device::abi::{Cohort, Divisor, share_bits};
 use preempt_device::host::{Access, Amortize};
 
 use super::{Core, InWork, Job, Out, Work};
-use crate::device::{ControlMemory, Drops, Native};
+use crate::device::{ControlMemory, Drops, PlainLaunch};
 use crate::engine::{Action, After, BufferId, CohortOrder, ControlIndex, Event, OpKey, Outcome};
 use crate::error::Error;
 
@@ -42,9 +42,9 @@ impl Core {
                             }
                         }
                     }
-                    Action::Signal { lane, signal } => {
-                        self.tell(now, lane, signal);
-                        self.device.inner.backend.signal(lane, signal);
+                    Action::Signal { queue, signal } => {
+                        self.tell(now, queue, signal);
+                        self.device.inner.backend.signal(queue, signal);
                     }
                     Action::Copy { op } => self.start(now, op),
                     Action::Finish { op, outcome } => {
@@ -75,9 +75,9 @@ impl Core {
                 // SAFETY: the job owns both places until the copy is done.
                 unsafe { self.device.inner.backend.copy(op, *copy) };
             }
-            Some(Work::Errand(errand)) => {
-                errand.start();
-                self.errands.push((op, errand.clone()));
+            Some(Work::ExternalOperation(external)) => {
+                external.start();
+                self.externals.push((op, external.clone()));
             }
             Some(Work::Marker { .. }) => {
                 self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
@@ -108,13 +108,13 @@ impl Core {
         else {
             return Ok(());
         };
-        *waited |= order.lane >= backend.lanes().normal;
+        *waited |= order.queue >= backend.queues().normal;
         // SAFETY: the device keeps posts until its next scheduler; a slot is below COHORT_SLOTS.
         let post = unsafe { &raw const (*memory.posts)[usize::from(order.slot)] };
-        if order.native {
+        if order.plain {
             let (extents, tasks, ticket) = (*extents, spec.tasks, order.ticket);
-            let native = Native { extents, tasks, post, ticket };
-            backend.launch_native(order.op, order.lane, grid, native)?;
+            let plain = PlainLaunch { extents, tasks, post, ticket };
+            backend.launch_plain(order.op, order.queue, grid, plain)?;
             self.cohorts.push(Out { order, post, launched: now, told: None });
             return Ok(());
         }
@@ -163,7 +163,7 @@ impl Core {
             slot: order.slot,
             barrier: true,
         };
-        backend.launch(order.op, order.lane, grid, cohort)?;
+        backend.launch(order.op, order.queue, grid, cohort)?;
         self.cohorts.push(Out { order, post, launched: now, told: None });
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Core {
             _ => 0,
         };
         let is_over = match &job.work {
-            Work::Errand(errand) => errand.end().is_some(),
+            Work::ExternalOperation(external) => external.end().is_some(),
             _ => true,
         };
         let result = match outcome {

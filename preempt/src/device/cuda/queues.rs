@@ -10,16 +10,16 @@ use super::context::Context;
 use super::driver::RawStream;
 use super::line::{BlockPriority, Stream};
 use super::memory::Fixed;
-use crate::device::LaneCount;
+use crate::device::QueueCount;
 use crate::error::Error;
 
 /// The hardware has few queues, and streams that share one wait for each other; the driver uses 8 unless
 /// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Chains leave half of them to single cohorts, signals
 /// and copies.
-pub(super) const LANES: LaneCount = LaneCount { normal: 16, urgent: 8, chains: 4 };
+pub(super) const LANES: QueueCount = QueueCount { normal: 16, urgent: 8, chains: 4 };
 
-/// The urgent and the normal lanes that are created first, and have queues of their own with 8 of them. The engine
-/// takes the first free lane, so most programs need no others.
+/// The urgent and the normal queues that are created first, and have queues of their own with 8 of them. The engine
+/// takes the first free queue, so most programs need no others.
 const FIRST_LANES: (u32, u32) = (3, 4);
 
 /// How long a scheduler that starts waits for the signals of the last one, which take microseconds.
@@ -32,8 +32,8 @@ const COUNT: usize = (LANES.normal + LANES.urgent) as usize;
 pub(super) struct Streams {
     /// Carries signals and nothing else, so that none waits behind something else.
     control: Stream,
-    /// Normal lanes, then urgent ones.
-    lanes: Vec<Stream>,
+    /// Normal queues, then urgent ones.
+    queues: Vec<Stream>,
 }
 
 impl Streams {
@@ -42,9 +42,9 @@ impl Streams {
     pub fn new(context: &Arc<Context>) -> Result<Streams, Error> {
         let control = Stream::new(context, BlockPriority::Greatest)?;
         let (mut urgent, mut normal) = (Vec::new(), Vec::new());
-        let more = |lanes: &mut Vec<Stream>, count: u32, priority| {
-            while lanes.len() < count as usize {
-                lanes.push(Stream::new(context, priority)?);
+        let more = |queues: &mut Vec<Stream>, count: u32, priority| {
+            while queues.len() < count as usize {
+                queues.push(Stream::new(context, priority)?);
             }
             Ok::<_, Error>(())
         };
@@ -53,28 +53,28 @@ impl Streams {
             more(&mut normal, share_normal, BlockPriority::Least)?;
         }
         normal.append(&mut urgent);
-        Ok(Streams { control, lanes: normal })
+        Ok(Streams { control, queues: normal })
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(super) struct DeviceQueues {
     streams: Streams,
     words: Fixed,
 }
 
-impl Lanes {
+impl DeviceQueues {
     /// The context is entered. Ready when what `zeroing` was given is done.
     pub fn new(
         context: &Arc<Context>,
         streams: Streams,
         zeroing: RawStream,
-    ) -> Result<Lanes, Error> {
+    ) -> Result<DeviceQueues, Error> {
         let words = Fixed::new(context, COUNT * size_of::<Lane>(), zeroing)?;
-        Ok(Lanes { streams, words })
+        Ok(DeviceQueues { streams, words })
     }
 
-    /// Forgets all signals, in the order of `stream`. Nothing is in any lane. The context is entered.
+    /// Forgets all signals, in the order of `stream`. Nothing is in any queue. The context is entered.
     pub fn reset(&self, stream: RawStream) -> Result<(), Error> {
         // A cohort may be over before its signal is there, and no stream waits for another one.
         if !self.streams.control.settle(SIGNAL_TIMEOUT)? {
@@ -84,31 +84,31 @@ impl Lanes {
         self.words.zero(stream)
     }
 
-    /// Where a lane's word is on the device.
+    /// Where a queue's word is on the device.
     #[inline]
-    pub fn word(&self, lane: u32) -> *const Lane {
-        debug_assert!((lane as usize) < COUNT);
-        let address = self.words.address() as usize + lane as usize * size_of::<Lane>();
+    pub fn word(&self, queue: u32) -> *const Lane {
+        debug_assert!((queue as usize) < COUNT);
+        let address = self.words.address() as usize + queue as usize * size_of::<Lane>();
         ptr::with_exposed_provenance(address)
     }
 
     #[inline]
-    pub fn stream(&self, lane: u32) -> &Stream {
-        &self.streams.lanes[lane as usize]
+    pub fn stream(&self, queue: u32) -> &Stream {
+        &self.streams.queues[queue as usize]
     }
 
     pub fn streams(&self) -> &[Stream] {
-        &self.streams.lanes
+        &self.streams.queues
     }
 
     pub fn control(&self) -> &Stream {
         &self.streams.control
     }
 
-    /// Writes a lane's word. The context is entered.
+    /// Writes a queue's word. The context is entered.
     #[inline]
-    pub fn signal(&self, lane: u32, signal: Signal) -> Result<(), Error> {
-        let address = self.word(lane).addr() + std::mem::offset_of!(Lane, signal);
+    pub fn signal(&self, queue: u32, signal: Signal) -> Result<(), Error> {
+        let address = self.word(queue).addr() + std::mem::offset_of!(Lane, signal);
         // SAFETY: the words live as long as the streams, and blocks read them as atomics.
         unsafe { self.streams.control.write(address as u64, signal.to_bits()) }
     }

@@ -8,18 +8,23 @@ use super::lock;
 use crate::sync::Mutex;
 
 /// A piece of such work, as it is in the stream.
-pub(crate) struct Errand {
+pub(crate) struct ExternalOperation {
     begin: Mutex<Option<Begin>>,
     end: OnceLock<Result<(), Arc<str>>>,
 }
 
 /// Called by whoever runs the core, so it does not wait for anything and calls no code of others.
-type Begin = Box<dyn FnOnce(Arc<Errand>) + Send>;
+type Begin = Box<dyn FnOnce(Arc<ExternalOperation>) + Send>;
 
 #[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
-impl Errand {
-    pub fn new(begin: impl FnOnce(Arc<Errand>) + Send + 'static) -> Arc<Errand> {
-        Arc::new(Errand { begin: Mutex::new(Some(Box::new(begin))), end: OnceLock::new() })
+impl ExternalOperation {
+    pub fn new(
+        begin: impl FnOnce(Arc<ExternalOperation>) + Send + 'static,
+    ) -> Arc<ExternalOperation> {
+        Arc::new(ExternalOperation {
+            begin: Mutex::new(Some(Box::new(begin))),
+            end: OnceLock::new(),
+        })
     }
 
     /// Everything before it in its stream is done.
@@ -42,9 +47,9 @@ impl Errand {
     }
 }
 
-impl fmt::Debug for Errand {
+impl fmt::Debug for ExternalOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Errand").field("end", &self.end).finish_non_exhaustive()
+        f.debug_struct("ExternalOperation").field("end", &self.end).finish_non_exhaustive()
     }
 }
 
@@ -68,42 +73,44 @@ mod tests {
         (scheduler, stream)
     }
 
-    fn submit(stream: &Stream) -> (Handle<()>, Receiver<Arc<Errand>>) {
+    fn submit(stream: &Stream) -> (Handle<()>, Receiver<Arc<ExternalOperation>>) {
         let (sender, started) = channel();
-        let errand = Errand::new(move |errand| sender.send(errand).expect("the test listens"));
-        (stream.submit_errand("an errand", errand).expect("accepted"), started)
+        let external = ExternalOperation::new(move |external| {
+            sender.send(external).expect("the test listens")
+        });
+        (stream.submit_external("an external", external).expect("accepted"), started)
     }
 
     #[test]
-    fn an_errand_starts_after_what_is_before_and_holds_back_what_is_behind() {
+    fn an_external_operation_starts_after_what_is_before_and_holds_back_what_is_behind() {
         let (scheduler, stream) = stream();
         let mut buffer = scheduler.zeroed::<u32>(1).expect("memory");
         let (first, first_started) = submit(&stream);
         let (second, second_started) = submit(&stream);
         let upload = stream.upload(vec![7], &mut buffer).expect("accepted");
-        let errand = first_started.recv().expect("started");
+        let external = first_started.recv().expect("started");
         assert!(second_started.recv_timeout(WHILE).is_err(), "the first one is not over");
-        errand.finish(Ok(()));
+        external.finish(Ok(()));
         stream.shared().announce();
         first.wait().expect("over");
-        let errand = second_started.recv().expect("started");
+        let external = second_started.recv().expect("started");
         assert!(upload.wait_timeout(WHILE).is_none() && !second.is_done());
-        errand.finish(Ok(()));
-        errand.finish(Err("the first word counts".into()));
+        external.finish(Ok(()));
+        external.finish(Err("the first word counts".into()));
         stream.shared().announce();
         second.wait().expect("over");
         upload.wait().expect("copied");
     }
 
     #[test]
-    fn an_errand_may_be_over_before_it_starts() {
+    fn an_external_operation_may_be_over_before_it_starts() {
         let (_scheduler, stream) = stream();
         let (before, started) = submit(&stream);
-        let errand = Errand::new(|_| ());
-        errand.finish(Ok(()));
-        let over = stream.submit_errand("an errand", errand).expect("accepted");
-        let at_once = Errand::new(|errand| errand.finish(Ok(())));
-        let at_once = stream.submit_errand("an errand", at_once).expect("accepted");
+        let external = ExternalOperation::new(|_| ());
+        external.finish(Ok(()));
+        let over = stream.submit_external("an external", external).expect("accepted");
+        let at_once = ExternalOperation::new(|external| external.finish(Ok(())));
+        let at_once = stream.submit_external("an external", at_once).expect("accepted");
         assert!(!over.is_done() && !at_once.is_done());
         started.recv().expect("started").finish(Ok(()));
         stream.shared().announce();
@@ -121,7 +128,7 @@ mod tests {
         stream.shared().announce();
         let error = handle.wait().expect_err("it failed");
         assert!(
-            matches!(&error, Error::KernelFailed { kernel: "an errand", message } if &**message == "lost the way"),
+            matches!(&error, Error::KernelFailed { kernel: "an external", message } if &**message == "lost the way"),
             "{error:?}"
         );
         let (handle, started) = submit(&stream);
@@ -131,11 +138,11 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_is_dropped_waits_for_no_errand() {
+    fn a_scheduler_that_is_dropped_waits_for_no_external_operation() {
         let (scheduler, stream) = stream();
         let (started, listens) = submit(&stream);
         let (waiting, never) = submit(&stream);
-        let errand = listens.recv().expect("started");
+        let external = listens.recv().expect("started");
         let device = scheduler.device().clone();
         drop(scheduler);
         for handle in [started, waiting] {
@@ -143,14 +150,14 @@ mod tests {
             assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
         }
         assert!(never.recv().is_err(), "it never starts");
-        errand.finish(Ok(()));
+        external.finish(Ok(()));
         stream.shared().announce();
         // The device is free at once.
         drop(Scheduler::builder().device(device).build().expect("a scheduler"));
     }
 
     #[test]
-    fn what_an_errand_holds_may_panic_when_it_is_dropped() {
+    fn what_an_external_operation_holds_may_panic_when_it_is_dropped() {
         struct Panics;
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -160,11 +167,11 @@ mod tests {
         let (_scheduler, stream) = stream();
         let (first, started) = submit(&stream);
         let held = Panics;
-        let errand = Errand::new(move |errand| {
+        let external = ExternalOperation::new(move |external| {
             std::mem::forget(held);
-            errand.finish(Ok(()));
+            external.finish(Ok(()));
         });
-        let cancelled = stream.submit_errand("an errand", errand).expect("accepted");
+        let cancelled = stream.submit_external("an external", external).expect("accepted");
         cancelled.cancel();
         started.recv().expect("started").finish(Ok(()));
         stream.shared().announce();

@@ -1,11 +1,11 @@
 //! One thread at a time runs the core; no message is left behind.
 //!
-//! A thread that has something for the core puts it into the inbox and tries to take the *baton*
+//! A thread that has something for the core puts it into the inbox and tries to take the *combiner*
 //! (the core's lock). If it gets it, it runs the core itself, so that a launch on a free device
-//! takes no detour. If not, the holder finds the message: whoever held the baton, for whatever
-//! reason, looks into the inbox after it has given the baton back. One of the two always sees the
+//! takes no detour. If not, the holder finds the message: whoever held the combiner, for whatever
+//! reason, looks into the inbox after it has given the combiner back. One of the two always sees the
 //! message, since both are mutexes: if the holder's last look came before the message, then it had
-//! given the baton back before the other thread tried to take it.
+//! given the combiner back before the other thread tried to take it.
 //!
 //! While a thread *attends*, it looks into the inbox all the time, and the others leave the core to
 //! it: its caches are warm, and theirs are not. Before it does anything else, it stops attending and
@@ -27,7 +27,7 @@ use crate::sync::{Mutex, MutexGuard};
 /// What takes messages in.
 pub(super) trait Turn {
     type Message;
-    /// What others have to be told, once the baton is back.
+    /// What others have to be told, once the combiner is back.
     type News;
 
     /// Takes in everything that has come.
@@ -63,8 +63,8 @@ impl<M> Mail<'_, M> {
     }
 }
 
-/// The core with its inbox. Every method that takes the baton calls `tell` without it.
-pub(super) struct Baton<C: Turn> {
+/// The core with its inbox. Every method that takes the combiner calls `tell` without it.
+pub(super) struct Combiner<C: Turn> {
     inbox: Mutex<Inbox<C::Message>>,
     core: Mutex<Holder<C>>,
     /// Whether a thread looks into the inbox all the time.
@@ -89,18 +89,18 @@ fn locked<M>(inbox: &Mutex<Inbox<M>>) -> MutexGuard<'_, Inbox<M>> {
     inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<C: Turn> Baton<C> {
-    pub fn new(core: C) -> Baton<C> {
+impl<C: Turn> Combiner<C> {
+    pub fn new(core: C) -> Combiner<C> {
         let inbox = Inbox { messages: VecDeque::new(), closed: false };
         let holder = Holder { core, messages: VecDeque::new() };
-        Baton {
+        Combiner {
             inbox: Mutex::new(inbox),
             core: Mutex::new(holder),
             attended: AtomicBool::new(false),
         }
     }
 
-    /// From now on the calling thread looks all the time, with [`drive_now`](Baton::drive_now).
+    /// From now on the calling thread looks all the time, with [`drive_now`](Combiner::drive_now).
     pub fn attend(&self) {
         if !self.attended.load(Relaxed) {
             self.attended.store(true, Relaxed);
@@ -117,7 +117,7 @@ impl<C: Turn> Baton<C> {
         !self.inbox().messages.is_empty()
     }
 
-    /// Waits for the baton, and looks at the core; `None` if there are messages by then, which the
+    /// Waits for the combiner, and looks at the core; `None` if there are messages by then, which the
     /// caller has to take over. Nothing else happens in between.
     pub fn peek<R>(&self, look: impl FnOnce(&mut C) -> R) -> Option<R> {
         let result = look(&mut self.core().core);
@@ -132,7 +132,7 @@ impl<C: Turn> Baton<C> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message into the inbox, for the next [`drive`](Baton::drive); `false` if the inbox is
+    /// Puts a message into the inbox, for the next [`drive`](Combiner::drive); `false` if the inbox is
     /// closed.
     pub fn post(&self, message: C::Message) -> bool {
         let mut inbox = self.inbox();
@@ -149,7 +149,7 @@ impl<C: Turn> Baton<C> {
         inbox.closed = true;
     }
 
-    /// Runs the core on what is in the inbox, unless another thread attends or has the baton; then
+    /// Runs the core on what is in the inbox, unless another thread attends or has the combiner; then
     /// that one takes over what is there.
     pub fn drive(&self, mut tell: impl FnMut(C::News)) {
         while !self.attended.load(Relaxed) {
@@ -165,28 +165,28 @@ impl<C: Turn> Baton<C> {
         }
     }
 
-    /// Waits for the baton, and runs the core: it looks at everything that happened before the
+    /// Waits for the combiner, and runs the core: it looks at everything that happened before the
     /// call.
     pub fn drive_now(&self, mut tell: impl FnMut(C::News)) {
         tell(self.run(self.core()));
         self.look_again(tell);
     }
 
-    /// Waits for the baton, and looks at the core.
+    /// Waits for the combiner, and looks at the core.
     pub fn with_core<R>(&self, look: impl FnOnce(&mut C) -> R, tell: impl FnMut(C::News)) -> R {
         let result = look(&mut self.core().core);
         self.look_again(tell);
         result
     }
 
-    /// Takes over what came while this thread had the baton.
+    /// Takes over what came while this thread had the combiner.
     fn look_again(&self, tell: impl FnMut(C::News)) {
         if self.has_messages() {
             self.drive(tell);
         }
     }
 
-    /// Runs the core once and gives the baton back.
+    /// Runs the core once and gives the combiner back.
     fn run(&self, mut holder: MutexGuard<'_, Holder<C>>) -> C::News {
         let Holder { core, messages } = &mut *holder;
         let mut mail = Mail { taken: messages, inbox: &self.inbox };
@@ -201,7 +201,7 @@ mod model {
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::thread;
 
-    use super::{Baton, Mail, Turn};
+    use super::{Combiner, Mail, Turn};
 
     /// Adds messages up. An atomic, so that loom lets others go first while the core runs.
     #[derive(Default)]
@@ -220,56 +220,56 @@ mod model {
         }
     }
 
-    /// One thread submits while another one has the baton for a reason of its own.
-    fn nothing_is_left_behind(other: fn(&Baton<Sum>)) {
+    /// One thread submits while another one has the combiner for a reason of its own.
+    fn nothing_is_left_behind(other: fn(&Combiner<Sum>)) {
         loom::model(move || {
-            let baton = Arc::new(Baton::new(Sum::default()));
-            let theirs = baton.clone();
+            let combiner = Arc::new(Combiner::new(Sum::default()));
+            let theirs = combiner.clone();
             let other = thread::spawn(move || other(&theirs));
-            assert!(baton.post(10));
-            baton.drive(|()| ());
+            assert!(combiner.post(10));
+            combiner.drive(|()| ());
             other.join().expect("no panic");
-            let sum = &baton.core().core.0;
+            let sum = &combiner.core().core.0;
             assert_eq!(sum.load(Ordering::Relaxed) % 100, 10);
         });
     }
 
     #[test]
     fn beside_another_submission() {
-        nothing_is_left_behind(|baton| {
-            baton.post(100);
-            baton.drive(|()| ());
+        nothing_is_left_behind(|combiner| {
+            combiner.post(100);
+            combiner.drive(|()| ());
         });
     }
 
     #[test]
     fn beside_the_poller() {
-        nothing_is_left_behind(|baton| baton.drive_now(|()| ()));
+        nothing_is_left_behind(|combiner| combiner.drive_now(|()| ()));
     }
 
     #[test]
     fn beside_one_who_stops_attending() {
-        nothing_is_left_behind(|baton| {
-            baton.attend();
-            baton.drive_now(|()| ());
-            if baton.stop_attending() {
-                baton.drive(|()| ());
+        nothing_is_left_behind(|combiner| {
+            combiner.attend();
+            combiner.drive_now(|()| ());
+            if combiner.stop_attending() {
+                combiner.drive(|()| ());
             }
         });
     }
 
     #[test]
     fn beside_a_look_at_the_core() {
-        nothing_is_left_behind(|baton| {
-            baton.with_core(|sum| sum.0.fetch_add(0, Ordering::Relaxed), |()| ());
+        nothing_is_left_behind(|combiner| {
+            combiner.with_core(|sum| sum.0.fetch_add(0, Ordering::Relaxed), |()| ());
         });
     }
 
     #[test]
     fn beside_a_peek() {
-        nothing_is_left_behind(|baton| {
-            if baton.peek(|sum| sum.0.fetch_add(0, Ordering::Relaxed)).is_none() {
-                baton.drive(|()| ());
+        nothing_is_left_behind(|combiner| {
+            if combiner.peek(|sum| sum.0.fetch_add(0, Ordering::Relaxed)).is_none() {
+                combiner.drive(|()| ());
             }
         });
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use preempt_device::abi::Signal;
 
 use super::{Core, InWork, Job, Work};
-use crate::engine::{LaneIndex, LaunchReport, OpKey, Outcome};
+use crate::engine::{LaunchReport, OpKey, Outcome, QueueIndex};
 use crate::scheduler::accounts::Entry;
 use crate::scheduler::forecast::Ended;
 use crate::scheduler::stats::Stats;
@@ -49,11 +49,11 @@ impl Core {
         }
     }
 
-    /// The cohort that a lane is at has to leave, if none of its SMs is left.
-    pub(super) fn tell(&mut self, now: Duration, lane: LaneIndex, signal: Signal) {
+    /// The cohort that a queue is at has to leave, if none of its SMs is left.
+    pub(super) fn tell(&mut self, now: Duration, queue: QueueIndex, signal: Signal) {
         if signal.range().is_empty()
-            && let Some(out) = self.cohorts.iter_mut().find(|out| out.order.lane == lane)
-            && !out.order.native
+            && let Some(out) = self.cohorts.iter_mut().find(|out| out.order.queue == queue)
+            && !out.order.plain
         {
             out.told.get_or_insert(now);
         }
@@ -71,10 +71,10 @@ impl Core {
             return;
         };
         let took = match outcome {
-            Outcome::Done(LaunchReport { own_time, native, started, done, .. }) => {
-                // Blocks of an ordinary grid are wherever there is room, so its SMs tell its time only if they were
+            Outcome::Done(LaunchReport { own_time, plain, started, done, .. }) => {
+                // Blocks of a plain grid are wherever there is room, so its SMs tell its time only if they were
                 // all that it can use, from its start to its end.
-                let is_whole = !native || own_time >= done.saturating_sub(started);
+                let is_whole = !plain || own_time >= done.saturating_sub(started);
                 is_whole.then_some(own_time)
             }
             _ => None,

@@ -7,7 +7,7 @@ use preempt_device::host::Preemption;
 use super::{AT_ONCE, Core, InWork, Job, Message, Target, Work};
 use crate::engine::{Change, Event, LaunchSpec, Submission, Whose};
 use crate::policy::Urgency;
-use crate::scheduler::baton::Mail;
+use crate::scheduler::combiner::Mail;
 
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;
@@ -104,7 +104,7 @@ impl Core {
                 self.closed = true;
                 self.engine.handle(now, Event::Close, &mut self.actions);
                 // Who knows when, and nobody has to wait: no memory of ours is in use.
-                for (op, _) in std::mem::take(&mut self.errands) {
+                for (op, _) in std::mem::take(&mut self.externals) {
                     self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
                 }
             }
@@ -130,9 +130,9 @@ impl Core {
             },
             launch: match &job.work {
                 Work::Launch { grid, spec, preemption, .. } => {
-                    let native = match preemption {
-                        Preemption::Software => false,
-                        Preemption::Native => true,
+                    let plain = match preemption {
+                        Preemption::Preemptible => false,
+                        Preemption::Plain => true,
                         Preemption::Auto => self.estimates.is_short(grid.kernel, spec.tasks),
                     };
                     let predicted = self.forecast.predict(&grid.features(spec.tasks));
@@ -141,7 +141,7 @@ impl Core {
                             spec.dropped_of(took, self.device.properties().sms)
                         });
                     let yield_overhead = self.forecast.stop(grid.kernel) + dropped;
-                    Some(LaunchSpec { native, predicted, yield_overhead, dropped, ..*spec })
+                    Some(LaunchSpec { plain, predicted, yield_overhead, dropped, ..*spec })
                 }
                 _ => None,
             },

@@ -10,12 +10,12 @@ pub(super) const MAX_OUTSTANDING: usize = if cfg!(shuttle) { 2 } else { 64 };
 
 /// Counts a stream's outstanding operations.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct StreamCredits {
     outstanding: Mutex<usize>,
     freed: Condvar,
 }
 
-impl Room {
+impl StreamCredits {
     /// Takes room for one more operation; waits for it if there is none.
     pub fn enter(&self, shared: &Shared) {
         if self.try_enter() {
