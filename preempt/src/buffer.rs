@@ -10,8 +10,8 @@ use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
 use crate::device::{Allocations, Backend, Device, Patience, Sleep};
-use crate::engine::BufferId;
 use crate::error::Error;
+use crate::vocabulary::BufferId;
 
 /// An array of `T` in device memory.
 ///

@@ -9,7 +9,7 @@ use preempt_device::abi::MAX_TASKS;
 use preempt_device::host::{Dim3, Extents};
 
 use crate::ptx::KernelFault;
-use crate::tune::Tuned;
+use crate::vocabulary::Tuned;
 
 /// Why a call was refused, or what became of an operation that did not succeed.
 #[derive(Clone, Debug, thiserror::Error)]

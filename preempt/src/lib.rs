@@ -94,17 +94,17 @@ mod ptx;
 mod recording;
 mod scheduler;
 pub mod sim;
-mod sm_set;
 mod sync;
 mod text;
 pub mod tune;
+mod vocabulary;
 
 pub use buffer::Buffer;
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use device::faults;
 pub use device::{Device, Properties, RawStream, SignalPath};
-pub use engine::{LaunchId, LaunchReport};
+pub use engine::LaunchReport;
 pub use error::Error;
 pub use module::Module;
 pub use policy::Priority;
@@ -117,3 +117,4 @@ pub use scheduler::{
     Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats, Stream,
     StreamStats, Totals,
 };
+pub use vocabulary::LaunchId;

@@ -18,3 +18,19 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic, mpsc};
 pub(crate) use std::time::Instant;
 #[cfg(not(shuttle))]
 pub(crate) use std::{hint, thread};
+
+use std::sync::PoisonError;
+
+use crate::error::caught;
+
+/// Locks a mutex. Its contents are whole even if it is poisoned, because code of others, which may panic, is only
+/// called through [`contain`] or the engine's own guards.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls code of others; a panic ends there.
+pub(crate) fn contain(callback: impl FnOnce()) {
+    // The panic hook has reported it.
+    let _ = caught(callback);
+}

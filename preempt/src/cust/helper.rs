@@ -102,9 +102,11 @@ impl Helper {
     pub(super) fn tasks(&self) -> Tasks {
         self.tasks.clone()
     }
+}
 
+impl crate::scheduler::Helper for Helper {
     /// Ends the thread; waits for it, unless this is it, or work of others keeps it.
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.tasks.send(Task::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread.filter(|own| own.thread().id() != thread::current().id()) else {

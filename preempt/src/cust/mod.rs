@@ -85,7 +85,6 @@ mod memory;
 mod modules;
 mod order;
 
-pub(crate) use helper::Helper;
 pub use memory::{Lent, lend};
 
 impl Device {

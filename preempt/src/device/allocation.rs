@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustc_hash::FxHashSet;
 
 use super::Backend;
-use crate::engine::BufferId;
 use crate::error::Error;
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
+use crate::vocabulary::BufferId;
 
 /// What the device's memory is used for, and who waits for some.
 #[derive(Debug, Default)]

@@ -11,10 +11,10 @@ use std::time::Duration;
 use preempt_device::abi::{Cohort, ControlBlock, DropList, MAX_SMS, Post, Signal};
 use preempt_device::host::{Args, Dim3, Kernel};
 
-use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::vocabulary::{OpKey, QueueCount};
 
 mod allocation;
 mod cpu;
@@ -310,17 +310,6 @@ pub(crate) enum Report {
     Fault(OpKey, Arc<str>),
     /// The device is lost to this process: nothing that it was given ends, or is reported, any more.
     Lost(Arc<str>),
-}
-
-/// How many queues a device has. The first ones are `normal`; the others are `urgent`: the device
-/// prefers blocks in them to blocks in normal queues, where both wait for room.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct QueueCount {
-    pub normal: u32,
-    pub urgent: u32,
-    /// How many queues can hold more than one cohort at the same time. A GPU has few hardware queues,
-    /// and a queue in which something waits takes one; without one, nothing else gets through.
-    pub chains: u32,
 }
 
 /// A list for dropped chunks, in memory that the device keeps until it has it back.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use preempt_device::abi::{SmRange, departures};
 
 use super::ledger::{self, intersection};
-use super::queues::QueueIndex;
-use super::{Action, After, CohortOrder, Engine, LaunchId, Op, OpKey, Phase};
+use super::{Action, Engine, Op, Phase};
+use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 
 /// How many launches are queued behind a running one while others want SMs: each of them has to leave the queue, and to be
 /// launched again, if these are taken away.

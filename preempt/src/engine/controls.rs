@@ -2,18 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::vocabulary::{ControlIndex, ControlUse};
 use preempt_device::abi::{COHORT_SLOTS, MAX_TICKET, departures};
-
-/// A control block of the device, by number.
-pub(crate) type ControlIndex = u32;
-
-/// A use of a control block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ControlUse {
-    pub control: ControlIndex,
-    /// Which of the control block's two claims the launch has.
-    pub parity: u8,
-}
 
 /// Counters of every control block.
 #[derive(Debug, Default)]

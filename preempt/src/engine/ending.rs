@@ -6,7 +6,8 @@ use preempt_device::abi::SmRange;
 
 use super::launch::Launch;
 use super::order::End;
-use super::{Action, Engine, LaunchId, Op, OpKey, Outcome, Phase, Verdict};
+use super::{Action, Engine, Op, Outcome, Phase, Verdict};
+use crate::vocabulary::{LaunchId, OpKey};
 
 impl Engine {
     /// Ends everything, since nobody will report what was on the device.

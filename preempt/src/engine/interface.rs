@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use preempt_device::abi::{Posted, Signal, SmRange};
 
-use super::OpKey;
-use super::controls::{ControlIndex, ControlUse};
 use super::launch::{LaunchReport, LaunchSpec};
 use super::opaque::Opaque;
 use super::order::Use;
-use super::queues::QueueIndex;
 use crate::policy::{Priority, Urgency};
+use crate::vocabulary::{CohortOrder, OpKey, QueueIndex};
 
 /// A launch or copy that a stream takes in.
 #[derive(Clone, Copy, Debug)]
@@ -77,38 +75,6 @@ pub(crate) enum Action {
     Finish { op: OpKey, outcome: Outcome },
     /// The device does not need the operation's arguments any more. Once, and last.
     Retire { op: OpKey },
-}
-
-/// A cohort to launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CohortOrder {
-    pub op: OpKey,
-    pub queue: QueueIndex,
-    pub control: ControlUse,
-    pub slot: u8,
-    pub ticket: u32,
-    /// What the slot's word is before the cohort.
-    pub left: u64,
-    pub signal: Signal,
-    /// Whether it is the launch's whole grid, as an ordinary one.
-    pub plain: bool,
-    pub blocks: u32,
-    pub workers: u32,
-    /// How many of the launch's first tasks nobody claims, since its first cohort's blocks start with them.
-    pub handed: u32,
-    /// Whether it is that first cohort.
-    pub is_first: bool,
-    /// Set if the launch before in the stream may not have ended.
-    pub after: Option<After>,
-}
-
-/// The cohort that another one was queued behind: until its slot's word is `left`, which says that its
-/// launch is done, the other one does nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct After {
-    pub control: ControlIndex,
-    pub slot: u8,
-    pub left: u64,
 }
 
 /// A launch has other SMs than before.

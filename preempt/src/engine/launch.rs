@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
-use super::controls::ControlUse;
 use super::ledger;
-use super::queues::{DeviceQueues, QueueIndex};
+use super::queues::DeviceQueues;
+use crate::vocabulary::{ControlUse, QueueIndex};
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]

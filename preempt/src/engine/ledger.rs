@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use preempt_device::abi::SmRange;
 
-use super::LaunchId;
-use crate::sm_set::SmSet;
+use crate::vocabulary::{LaunchId, SmSet};
 
 /// For each SM: who has it, and what was done about it.
 #[derive(Debug)]

@@ -9,12 +9,11 @@ use std::fmt;
 use std::time::Duration;
 
 use preempt_device::abi::{Posted, SmRange};
-use slotmap::{SlotMap, new_key_type};
+use slotmap::SlotMap;
 
-use crate::device::QueueCount;
 use crate::error::caught;
 use crate::policy::{Arrival, Plan, Policy, Urgency};
-use crate::recording::{Recording, Step};
+use crate::vocabulary::{BufferId, LaunchId, OpKey, QueueCount, QueueIndex};
 
 mod cohorts;
 mod controls;
@@ -27,16 +26,14 @@ mod order;
 mod planning;
 mod queues;
 mod recorder;
+mod step;
 #[cfg(test)]
 mod tests;
 mod urgency;
 
 use controls::Controls;
-pub(crate) use controls::{ControlIndex, ControlUse};
 use ending::outcome;
-pub(crate) use interface::{
-    Action, After, Change, CohortOrder, Event, Grant, Outcome, Refusal, Submission, Whose,
-};
+pub(crate) use interface::{Action, Change, Event, Grant, Outcome, Refusal, Submission, Whose};
 use launch::Launch;
 pub use launch::LaunchReport;
 pub(crate) use launch::{LaunchSpec, fills};
@@ -44,27 +41,15 @@ use ledger::Ledger;
 pub(crate) use ledger::count;
 pub(crate) use opaque::Opaque;
 use opaque::Pieces;
-pub(crate) use order::{BufferId, Use};
+pub(crate) use order::Use;
 use order::{End, Order};
 use queues::DeviceQueues;
-pub(crate) use queues::QueueIndex;
-pub(crate) use recorder::Recorder;
+pub(crate) use recorder::Recorded;
+use recorder::Recorder;
+pub(crate) use step::{Input, Step};
+#[cfg(test)]
+pub(crate) use step::{LaunchRecord, UrgencyRecord};
 use urgency::arrival;
-
-new_key_type! {
-    /// A launch or a copy.
-    pub(crate) struct OpKey;
-}
-
-/// A launch, as policies know it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LaunchId(pub(crate) OpKey);
-
-impl fmt::Debug for LaunchId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LaunchId({:?})", self.0.0)
-    }
-}
 
 #[derive(Debug)]
 struct Op {
@@ -239,13 +224,11 @@ impl Engine {
     }
 
     /// What was recorded, if anything is.
-    pub fn recording(&self) -> Option<Recording> {
+    pub fn recorded(&self) -> Option<Recorded<'_>> {
         let recorder = self.recorder.as_ref()?;
-        let policy = match &self.refusal {
-            Some(refusal) => &refusal.policy,
-            None => &self.policy_name,
-        };
-        Some(Recording::new(policy, self.ledger.sms(), self.queues.count(), recorder))
+        let policy = self.refusal.as_ref().map_or(&self.policy_name, |refusal| &refusal.policy);
+        let (sms, queues) = (self.ledger.sms(), self.queues.count());
+        Some(Recorded { policy, sms, queues, steps: &recorder.steps })
     }
 
     /// Takes the last call that was recorded since this was called.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use rustc_hash::FxHashSet;
 
 use super::launch::Launch;
-use super::{Action, Engine, Op, OpKey, Outcome, Phase};
+use super::{Action, Engine, Op, Outcome, Phase};
+use crate::vocabulary::OpKey;
 
 /// What is known of opaque work.
 #[derive(Clone, Copy, Debug)]

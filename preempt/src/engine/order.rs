@@ -4,16 +4,7 @@
 use preempt_device::host::Access;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::OpKey;
-
-/// A buffer, by a number that no other buffer has at the same time.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum BufferId {
-    /// By a number that no other buffer of the process ever has.
-    Own(u64),
-    /// Memory that is borrowed, by where its allocation starts. Another one may start there later.
-    Borrowed(u64),
-}
+use crate::vocabulary::{BufferId, OpKey};
 
 /// The use that an operation makes of a buffer.
 #[derive(Clone, Copy, Debug)]

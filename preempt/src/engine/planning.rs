@@ -7,9 +7,10 @@ use slotmap::SlotMap;
 
 use super::launch::{Launch, State};
 use super::ledger::Ledger;
-use super::{Action, Engine, LaunchId, Op, OpKey, Refusal, arrival};
+use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Policy, Priority};
+use crate::vocabulary::{LaunchId, OpKey};
 
 /// A launch whose rest takes less than so many times as long as one takes to stop keeps the SMs that the one behind
 /// it in its stream will fill: whoever got them meanwhile would have to leave at once.

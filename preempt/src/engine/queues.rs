@@ -4,11 +4,7 @@ use std::collections::VecDeque;
 
 use preempt_device::abi::{Signal, SmRange};
 
-use super::OpKey;
-use crate::device::QueueCount;
-
-/// A queue of the device, by number.
-pub(crate) type QueueIndex = u32;
+use crate::vocabulary::{OpKey, QueueCount, QueueIndex};
 
 /// How many cohorts are in a queue at most: the first one runs, and the others wait for the end of the
 /// launch before them. Enough to keep the device busy while the host looks elsewhere, and few enough

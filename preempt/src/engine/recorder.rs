@@ -2,13 +2,25 @@
 
 use std::time::Duration;
 
-use super::{Action, After, CohortOrder, ControlUse, Event, OpKey, Outcome, Submission};
+use slotmap::Key;
+
+use super::{Action, Event, Input, Outcome, Step, Submission};
 use crate::policy::Plan;
-use crate::recording::{Input, Step};
+use crate::vocabulary::{After, CohortOrder, ControlUse, OpKey, QueueCount};
+
+/// What an engine was told and decided, and whose decisions they were.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recorded<'a> {
+    /// The policy that decided first.
+    pub policy: &'a str,
+    pub sms: u32,
+    pub queues: QueueCount,
+    pub steps: &'a [Step],
+}
 
 /// Every call of an engine that can change anything.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Recorder {
+pub(super) struct Recorder {
     pub steps: Vec<Step>,
     /// The plans of the call that is under way.
     plans: Vec<Vec<(u64, u32, u32)>>,
@@ -22,7 +34,7 @@ impl Recorder {
         op: OpKey,
         actions: &[Action],
     ) {
-        let decided = digest(actions).with(op.0.as_ffi()).0;
+        let decided = digest(actions).with(op.data().as_ffi()).0;
         self.step(now, Input::of_submission(submission), decided);
     }
 
@@ -36,7 +48,7 @@ impl Recorder {
 
     pub fn planned(&mut self, plan: &Plan) {
         let grants = plan.grants.iter();
-        let grants = grants.map(|(id, range)| (id.0.0.as_ffi(), range.lo(), range.hi()));
+        let grants = grants.map(|(id, range)| (id.0.data().as_ffi(), range.lo(), range.hi()));
         self.plans.push(grants.collect());
     }
 
@@ -70,7 +82,7 @@ fn digest(actions: &[Action]) -> Digest {
             after,
         }) => {
             let digest =
-                digest.with(1u8).with(op.0.as_ffi()).with(queue).with(control).with(parity);
+                digest.with(1u8).with(op.data().as_ffi()).with(queue).with(control).with(parity);
             let digest = digest.with(slot).with(ticket).with(left).with(signal.to_bits());
             let digest = digest.with(plain).with(blocks).with(workers).with(handed).with(is_first);
             match after {
@@ -81,9 +93,9 @@ fn digest(actions: &[Action]) -> Digest {
             }
         }
         Action::Signal { queue, signal } => digest.with(2u8).with(queue).with(signal.to_bits()),
-        Action::Copy { op } => digest.with(3u8).with(op.0.as_ffi()),
+        Action::Copy { op } => digest.with(3u8).with(op.data().as_ffi()),
         Action::Finish { op, outcome } => {
-            let digest = digest.with(4u8).with(op.0.as_ffi());
+            let digest = digest.with(4u8).with(op.data().as_ffi());
             match outcome {
                 Outcome::Done(report) => {
                     let digest = digest.with(1u8).with(report.tasks).with(report.yields);
@@ -96,7 +108,7 @@ fn digest(actions: &[Action]) -> Digest {
                 Outcome::Closed { done } => digest.with(6u8).with(done),
             }
         }
-        Action::Retire { op } => digest.with(5u8).with(op.0.as_ffi()),
+        Action::Retire { op } => digest.with(5u8).with(op.data().as_ffi()),
     })
 }
 

@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
-use super::{Arrival, Change, Engine, LaunchId, Op, OpKey, Phase, Whose};
+use super::{Arrival, Change, Engine, Op, Phase, Whose};
 use crate::policy::{Priority, Urgency};
+use crate::vocabulary::{LaunchId, OpKey};
 
 /// What one asks for that wants nothing.
 const NOTHING: Urgency = Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// Launches with deadlines, in a tree by deadline (a treap) of which each node knows the work in its part, and how
 /// little time that part leaves. Everything costs about the logarithm of the number of launches.

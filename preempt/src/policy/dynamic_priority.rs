@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::line::Line;
 use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, Policy, Priority};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// How much of its waiting time counts for a launch, and so by how many it can become more urgent (EffiSha section 7):
 /// one for each [`STEP`].

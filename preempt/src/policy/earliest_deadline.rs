@@ -8,7 +8,7 @@ use super::demand::Demand;
 use super::line::Line;
 use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, Policy};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// Earliest deadline first (EDF; Liu and Layland, JACM 1973), with an admission test, and with spatial sharing.
 ///

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::shares::{Shares, Turn};
 use super::{Arrival, DeviceView, Plan, Policy};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// Shares of the device in proportion to the weights of streams, by virtual time (start-time fair queueing: Goyal,
 /// Vin and Cheng, SIGCOMM 1996; Linux's CFS is one of the kind).

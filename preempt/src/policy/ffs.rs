@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::shares::{Shares, Turn};
 use super::{Arrival, DeviceView, Plan, Policy};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// Fairness first, under an overhead constraint (FFS; FLEP section 5.2.2), with spatial sharing.
 ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::line::Line;
 use super::placement::Placement;
 use super::{Arrival, DeviceView, Plan, Policy};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// First come, first served, whatever the priorities; what the first launch leaves free goes to the next one.
 ///

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::remaining::ByRemaining;
 use super::{Arrival, DeviceView, Plan, Policy};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// Highest priority first, with minimal performance degradation (HPF; FLEP section 5.2.1), with spatial sharing.
 ///

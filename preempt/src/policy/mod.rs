@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub use preempt_device::abi::SmRange;
 
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 mod demand;
 mod dynamic_priority;

@@ -7,8 +7,7 @@ use preempt_device::abi::SmRange;
 
 use super::line::Line;
 use super::{DeviceView, Plan};
-use crate::engine::LaunchId;
-use crate::sm_set::SmSet;
+use crate::vocabulary::{LaunchId, SmSet};
 
 /// Places launches on SMs in a given order, such that as few as possible have to move.
 #[derive(Debug, Default)]

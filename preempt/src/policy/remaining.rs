@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::line::Line;
 use super::placement::{Placement, runs};
 use super::{DeviceView, Plan, Priority};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// The line of [`Hpf`](super::Hpf) and [`ShortestRemaining`](super::ShortestRemaining).
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::line::Line;
 use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, SmRange};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// The turns of [`Ffs`](super::Ffs) and [`FairShare`](super::FairShare).
 ///

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::remaining::ByRemaining;
 use super::{Arrival, DeviceView, Plan, Policy, Priority};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// The launch of which the least is left first, whatever the priorities: the rule that [`Hpf`](super::Hpf) has for
 /// launches of equal priority (FLEP section 5.2.1), for all of them.

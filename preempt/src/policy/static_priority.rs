@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::line::Line;
 use super::placement::Placement;
 use super::{Arrival, DeviceView, Plan, Policy, Priority};
-use crate::engine::LaunchId;
+use crate::vocabulary::LaunchId;
 
 /// Static priorities (EffiSha section 7), with spatial sharing (FLEP section 5.2).
 ///

@@ -7,6 +7,7 @@ use std::{fs, hint, thread};
 use preempt_device::prelude::*;
 
 use super::*;
+use crate::engine::{LaunchRecord, UrgencyRecord};
 use crate::policy::{Fifo, StaticPriority};
 use crate::sim::{Costs, KernelModel, Machine, Simulation, Workload};
 use crate::{Device, Scheduler};

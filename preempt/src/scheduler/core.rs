@@ -16,14 +16,14 @@ use super::estimates::Estimates;
 use super::external::ExternalOperation;
 use super::forecast::{Ended, Forecast};
 use super::handle::Completion;
-use super::lock;
 use super::opaque::OpaqueJob;
 use crate::device::{ControlMemory, Copy, Device, Drops, KernelLaunch, Report};
-use crate::engine::{Action, Change, CohortOrder, Engine, Event, LaunchSpec, OpKey, Refusal, Use};
+use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
-use crate::sync::{Condvar, Instant, Mutex};
+use crate::sync::{Condvar, Instant, Mutex, lock};
+use crate::vocabulary::{CohortOrder, OpKey};
 
 mod accounting;
 mod batching;
@@ -318,7 +318,7 @@ impl Core {
 
     /// What happened until now, if it is recorded.
     pub fn recording(&self) -> Option<Recording> {
-        self.engine.recording()
+        Recording::of(&self.engine)
     }
 
     /// Why the policy was replaced, if it was.

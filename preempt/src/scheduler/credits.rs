@@ -2,8 +2,8 @@
 
 use std::sync::PoisonError;
 
-use super::{Shared, lock};
-use crate::sync::{Condvar, Instant, Mutex, hint};
+use super::Shared;
+use crate::sync::{Condvar, Instant, Mutex, hint, lock};
 
 /// The most operations of one stream that are submitted and not over.
 pub(super) const MAX_OUTSTANDING: usize = if cfg!(shuttle) { 2 } else { 64 };

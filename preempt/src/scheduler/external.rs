@@ -4,8 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use super::lock;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, lock};
 
 /// A piece of such work, as it is in the stream.
 pub(crate) struct ExternalOperation {

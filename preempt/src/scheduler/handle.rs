@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use preempt_device::kernel::KernelArg;
 
+use super::Shared;
 use super::core::Target;
 use super::credits::StreamCredits;
-use super::{Shared, lock};
-use crate::engine::{Change, LaunchReport, OpKey};
+use crate::engine::{Change, LaunchReport};
 use crate::error::Error;
 use crate::policy::Priority;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Instant, Mutex, hint};
+use crate::sync::{Condvar, Instant, Mutex, hint, lock};
+use crate::vocabulary::OpKey;
 
 /// A launch or copy that was submitted.
 ///

@@ -26,7 +26,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(doc)]
@@ -36,13 +36,12 @@ use preempt_device::kernel::KernelArg;
 
 use crate::buffer::Buffer;
 use crate::device::{Device, Patience, SignalPath, Sleep};
-use crate::error::{Error, caught};
+use crate::error::Error;
 use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
 use crate::predict::{Online, Predictor};
 use crate::recording::Recording;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 
 mod accounts;
 mod combiner;
@@ -70,6 +69,8 @@ pub(crate) use external::ExternalOperation;
 pub use handle::{Handle, Output};
 pub use opaque::Opaque;
 pub use scope::Scope;
+#[cfg(feature = "cust")]
+pub(crate) use shared::Helper;
 pub(crate) use shared::Shared;
 use shared::{Closer, Settings};
 pub use stats::{Decisions, Stats, StreamStats, Totals};
@@ -406,15 +407,3 @@ impl fmt::Debug for SchedulerBuilder {
 
 /// The most requests for memory that wait, unless the builder says otherwise.
 const MAX_WAITING: usize = 64;
-
-/// Locks a mutex that nobody leaves with broken contents: code of others that may panic is only
-/// called through [`contain`] or the engine's own guards.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Calls code of others; a panic ends there.
-fn contain(callback: impl FnOnce()) {
-    // The panic hook has reported it.
-    let _ = caught(callback);
-}

@@ -11,14 +11,14 @@ use preempt_device::kernel::KernelArg;
 use super::core::Work;
 use super::handle::Handle;
 use super::stream::Stream;
-use super::{contain, lock};
 use crate::buffer::Buffer;
 use crate::device::{Device, OpaqueWork, RawStream};
-use crate::engine::{self, OpKey, Use};
+use crate::engine::{self, Use};
 use crate::error::{Error, caught};
-use crate::sync::Mutex;
 use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::sync::thread::{self, JoinHandle, ThreadId};
+use crate::sync::{Mutex, contain, lock};
+use crate::vocabulary::OpKey;
 
 /// What a piece of [opaque work](Stream::opaque) is called, and which buffers it uses.
 #[must_use = "it does nothing until it is given to `Stream::opaque`"]

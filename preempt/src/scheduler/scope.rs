@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use preempt_device::host::{BorrowingCall, HasGrid};
 
 use super::handle::Handle;
-use super::{Scheduler, Stream, lock};
+use super::{Scheduler, Stream};
 use crate::engine::LaunchReport;
 use crate::error::Error;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, lock};
 
 /// Launches that end before what they borrow does; see [`Scheduler::scope`].
 pub struct Scope<'scope, 'env: 'scope> {

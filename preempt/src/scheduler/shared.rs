@@ -4,6 +4,8 @@
 //!
 //! While operations are in flight, one poller thread waits for the device. It sleeps otherwise.
 
+#[cfg(feature = "cust")]
+use std::any::Any;
 use std::fmt;
 #[cfg(feature = "cust")]
 use std::sync::Weak;
@@ -18,7 +20,6 @@ use super::handle::Completion;
 use super::opaque::{OpaqueThread, Task};
 use super::stats::Stats;
 use super::trace::Trace;
-use super::{contain, lock};
 use crate::device::{Device, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::Error;
@@ -28,7 +29,7 @@ use crate::predict::Predictor;
 use crate::recording::Recording;
 use crate::sync::mpsc::Sender;
 use crate::sync::thread::{self, JoinHandle, Thread};
-use crate::sync::{Condvar, Instant, Mutex, hint};
+use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock};
 
 /// How long the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
@@ -42,6 +43,13 @@ const FAULT_CHECK: Duration = Duration::from_millis(10);
 
 /// How long dropping a scheduler waits for running kernels to stop.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A thread of a layer above, which ends [external operations](super::ExternalOperation). The scheduler stops it when
+/// it is closed.
+#[cfg(feature = "cust")]
+pub(crate) trait Helper: Any + Send + Sync {
+    fn stop(&self);
+}
 
 pub(crate) struct Shared {
     pub device: Device,
@@ -61,7 +69,7 @@ pub(crate) struct Shared {
     opaque: OnceLock<OpaqueThread>,
     /// Calls `cust`, from the first time that somebody needs it.
     #[cfg(feature = "cust")]
-    helper: OnceLock<crate::cust::Helper>,
+    helper: OnceLock<Box<dyn Helper>>,
     poller: OnceLock<Thread>,
     /// For whoever closes the scheduler.
     join: Mutex<Option<JoinHandle<()>>>,
@@ -195,17 +203,17 @@ impl Shared {
 
     /// The thread that calls `cust`, which `start` starts.
     #[cfg(feature = "cust")]
-    pub fn helper(
+    pub fn helper<H: Helper>(
         self: &Arc<Self>,
-        start: impl FnOnce(Weak<Shared>) -> Result<crate::cust::Helper, Error>,
-    ) -> Result<&crate::cust::Helper, Error> {
-        if let Some(helper) = self.helper.get() {
-            return Ok(helper);
+        start: impl FnOnce(Weak<Shared>) -> Result<H, Error>,
+    ) -> Result<&H, Error> {
+        if self.helper.get().is_none() {
+            // If another thread was faster, this one ends.
+            let _ = self.helper.set(Box::new(start(Arc::downgrade(self))?));
         }
-        let helper = start(Arc::downgrade(self))?;
-        // If another thread was faster, this one ends.
-        let _ = self.helper.set(helper);
-        self.helper.get().ok_or(Error::SchedulerDropped { done: 0, tasks: 0 })
+        let helper = self.helper.get().map(|helper| &**helper as &dyn Any);
+        let helper = helper.and_then(|helper| helper.downcast_ref());
+        helper.ok_or(Error::SchedulerDropped { done: 0, tasks: 0 })
     }
 
     /// Waits until nothing is in flight.

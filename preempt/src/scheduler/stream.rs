@@ -10,18 +10,19 @@ use preempt_device::host::{
 };
 use preempt_device::kernel::KernelArg;
 
+use super::Shared;
 use super::core::{Job, Target, Work};
 use super::credits::StreamCredits;
 #[cfg(any(test, feature = "cust"))]
 use super::external::ExternalOperation;
 use super::handle::{Completion, Handle, HostMemory};
-use super::{Shared, lock};
 use crate::buffer::{Buffer, Memory};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy};
-use crate::engine::{BufferId, Change, LaunchReport, LaunchSpec, Use};
+use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::Error;
 use crate::policy::{Priority, Urgency};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, lock};
+use crate::vocabulary::BufferId;
 
 /// The most threads in a block, and in its z extent (CUDA C++ programming guide, compute
 /// capabilities).

@@ -11,7 +11,7 @@ use super::trace::Moment;
 pub(super) fn submitted(entry: &Entry) {
     tell(entry, Moment::Queued);
     #[cfg(feature = "metrics")]
-    super::contain(|| metrics::counter!("preempt_launches_submitted_total").increment(1));
+    crate::sync::contain(|| metrics::counter!("preempt_launches_submitted_total").increment(1));
 }
 
 /// It has SMs for the first time.
@@ -23,7 +23,7 @@ pub(super) fn started(entry: &Entry) {
 pub(super) fn yielded(entry: &Entry) {
     tell(entry, Moment::Yields);
     #[cfg(feature = "metrics")]
-    super::contain(|| {
+    crate::sync::contain(|| {
         metrics::counter!("preempt_yields_total", "kernel" => entry.name).increment(1);
     });
 }
@@ -32,7 +32,7 @@ pub(super) fn yielded(entry: &Entry) {
 pub(super) fn finished(entry: &Entry, moment: Moment, turnaround: Duration) {
     tell(entry, moment);
     #[cfg(feature = "metrics")]
-    super::contain(|| {
+    crate::sync::contain(|| {
         let labels = [("kernel", entry.name), ("outcome", moment.name())];
         metrics::counter!("preempt_launches_total", &labels).increment(1);
         if moment == Moment::Done {
@@ -47,7 +47,7 @@ pub(super) fn finished(entry: &Entry, moment: Moment, turnaround: Duration) {
 /// An event with what is known of the launch.
 fn tell(entry: &Entry, moment: Moment) {
     #[cfg(feature = "tracing")]
-    super::contain(|| {
+    crate::sync::contain(|| {
         tracing::debug!(
             target: "preempt",
             launch = entry.launch,

@@ -7,7 +7,7 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, Signal, SmRange, departures};
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 
 use super::machine::{Costs, Machine};
-use crate::engine::{CohortOrder, LaunchId, OpKey, QueueIndex};
+use crate::vocabulary::{CohortOrder, LaunchId, OpKey, QueueIndex};
 
 new_key_type! {
     /// A cohort on the device.

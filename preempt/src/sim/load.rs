@@ -9,9 +9,10 @@ use slotmap::SecondaryMap;
 
 use super::machine::{Machine, refused};
 use super::random::Random;
-use crate::engine::{Action, Engine, Event, LaunchSpec, OpKey, QueueIndex, Submission};
+use crate::engine::{Action, Engine, Event, LaunchSpec, Submission};
 use crate::error::Error;
 use crate::policy::{Policy, Priority, Urgency};
+use crate::vocabulary::{OpKey, QueueIndex};
 
 /// Blocks of the load's kernels that an SM holds.
 const BLOCKS_PER_SM: u32 = 8;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use preempt_device::abi::{MAX_SMS, MAX_TASKS};
 
-use crate::device::QueueCount;
 use crate::error::Error;
+use crate::vocabulary::QueueCount;
 
 /// Measured figures, and where they are from.
 const H200: &str = include_str!("h200.txt");

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::engine::LaunchId;
 use crate::policy::{Arrival, DeviceView, Plan, Policy, SmRange};
+use crate::vocabulary::LaunchId;
 
 /// In the order in which they became ready, each launch with the whole device to itself until it is done.
 #[derive(Debug, Default)]

@@ -11,8 +11,10 @@ use super::machine::{KernelModel, LONGEST, Machine, Prediction, refused};
 use super::random::Random;
 use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, StreamNumber, Workload};
-use crate::engine::{Action, Engine, Event, LaunchSpec, OpKey, Outcome, Submission};
+use crate::engine::{Action, Engine, Event, LaunchSpec, Outcome, Submission};
 use crate::error::Error;
+use crate::recording::Recording;
+use crate::vocabulary::OpKey;
 
 /// A policy needs about ten events for a launch; one that needs so many moves launches to and fro, and lets none run.
 const EVENTS_PER_LAUNCH: u64 = 100_000;
@@ -78,7 +80,7 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
         policy_error,
         makespan,
         events: run.events,
-        recording: run.engine.recording(),
+        recording: Recording::of(&run.engine),
         launches: run.launches,
     })
 }

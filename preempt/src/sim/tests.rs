@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::*;
-use crate::engine::LaunchId;
 use crate::policy::{Arrival, DeviceView, Plan, SmRange, StaticPriority};
+use crate::vocabulary::LaunchId;
 
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);

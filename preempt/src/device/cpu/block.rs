@@ -12,9 +12,9 @@ use super::dispatch::Demand;
 use super::threads::{Emulator, Task};
 use super::{Shared, lock};
 use crate::device::{KernelLaunch, PlainLaunch, Report};
-use crate::engine::OpKey;
 use crate::error::caught;
 use crate::sync::Instant;
+use crate::vocabulary::OpKey;
 
 /// A block on its way to its SM.
 pub(super) struct Resident {

@@ -8,8 +8,8 @@ use preempt_device::abi::Cohort;
 use preempt_device::host::{Dim3, Kernel};
 
 use super::block::{Resident, Run};
-use crate::device::{KernelLaunch, PlainLaunch, Properties, QueueCount};
-use crate::engine::OpKey;
+use crate::device::{KernelLaunch, PlainLaunch, Properties};
+use crate::vocabulary::{OpKey, QueueCount};
 
 /// What a block takes of its SM.
 #[derive(Clone, Copy, Debug)]

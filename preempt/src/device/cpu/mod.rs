@@ -18,13 +18,13 @@ use preempt_device::host::{Dim3, Kernel};
 
 use super::{
     Backend, ControlMemory, Copy, Drops, ForeignMemory, KernelLaunch, Occupancy, OpaqueWork,
-    PlainLaunch, Properties, QueueCount, RawStream, Report, SignalPath,
+    PlainLaunch, Properties, RawStream, Report, SignalPath,
 };
-use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::vocabulary::{OpKey, QueueCount};
 
 mod block;
 mod dispatch;

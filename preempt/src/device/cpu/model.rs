@@ -20,12 +20,12 @@ use super::memory::Memory;
 use super::{News, lock};
 use crate::device::{
     Backend, ControlMemory, Copy, Device, Drops, ForeignMemory, KernelLaunch, Occupancy,
-    OpaqueWork, PlainLaunch, Properties, QueueCount, RawStream, Report, SignalPath,
+    OpaqueWork, PlainLaunch, Properties, RawStream, Report, SignalPath,
 };
-use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::sync::{Mutex, thread};
+use crate::vocabulary::{OpKey, QueueCount};
 
 /// The name of a kernel that goes wrong.
 const FAULTY: &str = "faulty";

@@ -20,8 +20,8 @@ use super::ring::{Place, Ring};
 use super::staged::Staged;
 use super::watch::Watch;
 use crate::device::{Copy, CopyKind, Report};
-use crate::engine::OpKey;
 use crate::error::Error;
+use crate::vocabulary::OpKey;
 
 /// A copy of at most so many bytes is small: the scheduler copies it in less than 10 µs.
 const SMALL: usize = 64 << 10;

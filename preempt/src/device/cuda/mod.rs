@@ -34,11 +34,11 @@ use preempt_device::host::{Args, Dim3, Kernel};
 
 use super::{
     Backend, ControlMemory, Copy, Device, DeviceInner, Drops, ForeignMemory, KernelLaunch,
-    Occupancy, OpaqueWork, PlainLaunch, QueueCount, Report, SignalPath,
+    Occupancy, OpaqueWork, PlainLaunch, Report, SignalPath,
 };
-use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
+use crate::vocabulary::{OpKey, QueueCount};
 
 mod code;
 mod context;

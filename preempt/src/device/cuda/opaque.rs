@@ -9,8 +9,8 @@ use super::copies::Shared;
 use super::line::{Line, Stream};
 use super::lock;
 use crate::device::{OpaqueWork, RawStream, Report};
-use crate::engine::OpKey;
 use crate::error::{Error, caught};
+use crate::vocabulary::OpKey;
 
 /// So many pieces of work can be on the GPU at the same time. Each takes one of its few hardware queues while it
 /// waits for room.

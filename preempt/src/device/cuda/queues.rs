@@ -10,8 +10,8 @@ use super::context::Context;
 use super::driver::RawStream;
 use super::line::{BlockPriority, Stream};
 use super::memory::Fixed;
-use crate::device::QueueCount;
 use crate::error::Error;
+use crate::vocabulary::QueueCount;
 
 /// The hardware has few queues, and streams that share one wait for each other; the driver uses 8 unless
 /// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Chains leave half of them to single cohorts, signals

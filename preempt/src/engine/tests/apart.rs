@@ -4,6 +4,7 @@ use super::races::{spec, submission};
 use super::world::LANES;
 use super::*;
 use crate::policy::Fifo;
+use crate::vocabulary::CohortOrder;
 
 /// A launch of so many block-tasks, of which an SM holds four blocks.
 fn four(tasks: u32) -> LaunchSpec {

@@ -10,6 +10,7 @@ use crate::policy::{Priority, Urgency};
 
 mod checks;
 
+use crate::vocabulary::{After, CohortOrder, ControlIndex, ControlUse};
 use checks::{Heard, Listening};
 
 /// Few, so that launches have to wait for them.

@@ -5,11 +5,12 @@ use std::time::Duration;
 use preempt_device::abi::Signal;
 
 use super::{Core, InWork, Job, Work};
-use crate::engine::{LaunchReport, OpKey, Outcome, QueueIndex};
+use crate::engine::{LaunchReport, Outcome};
 use crate::scheduler::accounts::Entry;
 use crate::scheduler::forecast::Ended;
 use crate::scheduler::stats::Stats;
 use crate::scheduler::trace::Trace;
+use crate::vocabulary::{OpKey, QueueIndex};
 
 impl Core {
     /// What was done since it was built.

@@ -9,8 +9,9 @@ use preempt_device::host::{Access, Amortize};
 
 use super::{Core, InWork, Job, Out, Work};
 use crate::device::{ControlMemory, Drops, PlainLaunch};
-use crate::engine::{Action, After, BufferId, CohortOrder, ControlIndex, Event, OpKey, Outcome};
+use crate::engine::{Action, Event, Outcome};
 use crate::error::Error;
+use crate::vocabulary::{After, BufferId, CohortOrder, ControlIndex, OpKey};
 
 /// The most block-tasks in such a chunk.
 const MAX_CHUNK: u32 = 1024;

@@ -1,0 +1,334 @@
+//! Calls of an engine as data: what a recording keeps of them, and how they are made again.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use preempt_device::abi::Posted;
+use preempt_device::host::Access;
+use serde::{Deserialize, Serialize};
+use slotmap::{Key, KeyData};
+
+use super::{Change, Engine, Event, LaunchSpec, Opaque, Submission, Use, Whose};
+use crate::policy::{Priority, Urgency};
+use crate::vocabulary::{BufferId, OpKey};
+
+/// A call of the engine.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Step {
+    /// In nanoseconds.
+    pub now: u64,
+    /// A number for the actions that came of it.
+    pub decided: u64,
+    pub input: Input,
+}
+
+/// What the engine was told. Operations are keys as numbers: told the same, it gives out the same keys.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum Input {
+    Submit {
+        stream: u32,
+        name: String,
+        uses: Vec<UseRecord>,
+        after: Option<u64>,
+        urgency: UrgencyRecord,
+        launch: Option<LaunchRecord>,
+        opaque: Option<OpaqueRecord>,
+    },
+    CohortOut {
+        op: u64,
+        slot: u8,
+        done: u32,
+        amortize: u32,
+    },
+    Refused {
+        op: u64,
+        slot: u8,
+    },
+    CopyDone {
+        op: u64,
+    },
+    Fault {
+        op: u64,
+    },
+    Cancel {
+        op: u64,
+    },
+    Change {
+        of: WhoseRecord,
+        change: ChangeRecord,
+    },
+    Close,
+    Lost,
+    /// There was time to queue a launch ahead.
+    GoAhead,
+    /// The policy was asked, and answered this: launches with ranges of SMs. Empty if it was refused.
+    Settle {
+        plans: Vec<Vec<(u64, u32, u32)>>,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct UseRecord {
+    buffer: u64,
+    borrowed: bool,
+    write: bool,
+    overwrites: bool,
+}
+
+/// The deadline is in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct UrgencyRecord {
+    pub priority: i32,
+    pub weight: u32,
+    pub deadline: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct OpaqueRecord {
+    pub name: String,
+    pub variant: u64,
+    pub exclusive: bool,
+}
+
+/// Times are in nanoseconds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct LaunchRecord {
+    pub tasks: u32,
+    pub predicted: Option<u64>,
+    pub yield_overhead: u64,
+    pub dropped: u64,
+    pub blocks_per_sm: u32,
+    pub on_last_sm: u32,
+    pub plain: bool,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum WhoseRecord {
+    Launch(u64),
+    Stream(u32),
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum ChangeRecord {
+    Priority(i32),
+    Weight(u32),
+    Deadline(Option<u64>),
+}
+
+impl Step {
+    /// Tells the engine, which records it, the same again; what it recorded. `None` if there was nothing to decide
+    /// where the policy was asked.
+    pub fn again(&self, engine: &mut Engine) -> Option<Step> {
+        let mut actions = Vec::new();
+        let now = Duration::from_nanos(self.now);
+        match &self.input {
+            Input::Submit { stream, name, uses, after, urgency, launch, opaque } => {
+                let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
+                let submission = Submission {
+                    stream: *stream,
+                    name: interned(name),
+                    uses: &uses,
+                    after: after.map(op),
+                    urgency: urgency.to_urgency(),
+                    launch: launch.as_ref().map(LaunchRecord::to_spec),
+                    opaque: opaque.as_ref().map(OpaqueRecord::to_opaque),
+                };
+                engine.submit(now, submission, &mut actions);
+            }
+            Input::GoAhead => engine.go_ahead(now, &mut actions),
+            Input::Settle { .. } => engine.settle(now, &mut actions),
+            input => engine.handle(now, input.event()?, &mut actions),
+        }
+        engine.last_step()
+    }
+}
+
+/// A name that lives as long as the process, which names of kernels do. There are few.
+fn interned(name: &str) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    match names.get(name) {
+        Some(name) => name,
+        None => {
+            let name = String::leak(name.to_owned());
+            names.insert(name);
+            name
+        }
+    }
+}
+
+fn op(key: u64) -> OpKey {
+    KeyData::from_ffi(key).into()
+}
+
+fn nanos(time: Duration) -> u64 {
+    time.as_nanos().min(u128::from(u64::MAX)) as u64
+}
+
+impl Input {
+    pub fn of_submission(submission: Submission<'_>) -> Input {
+        let Submission { stream, name, uses, after, urgency, launch, opaque } = submission;
+        Input::Submit {
+            stream,
+            name: name.to_owned(),
+            uses: uses.iter().map(UseRecord::of).collect(),
+            after: after.map(|op| op.data().as_ffi()),
+            urgency: UrgencyRecord::of(urgency),
+            launch: launch.as_ref().map(LaunchRecord::of),
+            opaque: opaque.map(OpaqueRecord::of),
+        }
+    }
+
+    pub fn of_event(event: Event) -> Input {
+        let number = |op: OpKey| op.data().as_ffi();
+        match event {
+            Event::CohortOut { op, slot, posted: Posted { done, amortize } } => {
+                Input::CohortOut { op: number(op), slot, done, amortize }
+            }
+            Event::Refused { op, slot } => Input::Refused { op: number(op), slot },
+            Event::CopyDone { op } => Input::CopyDone { op: number(op) },
+            Event::Fault { op } => Input::Fault { op: number(op) },
+            Event::Cancel { op } => Input::Cancel { op: number(op) },
+            Event::Change { of, change } => Input::Change {
+                of: match of {
+                    Whose::Launch(op) => WhoseRecord::Launch(number(op)),
+                    Whose::Stream(stream) => WhoseRecord::Stream(stream),
+                },
+                change: match change {
+                    Change::Priority(Priority(priority)) => ChangeRecord::Priority(priority),
+                    Change::Weight(weight) => ChangeRecord::Weight(weight),
+                    Change::Deadline(deadline) => ChangeRecord::Deadline(deadline.map(nanos)),
+                },
+            },
+            Event::Close => Input::Close,
+            Event::Lost => Input::Lost,
+        }
+    }
+
+    /// `None` for what is no event.
+    fn event(&self) -> Option<Event> {
+        Some(match *self {
+            Input::Submit { .. } | Input::Settle { .. } | Input::GoAhead => return None,
+            Input::CohortOut { op: key, slot, done, amortize } => {
+                Event::CohortOut { op: op(key), slot, posted: Posted { done, amortize } }
+            }
+            Input::Refused { op: key, slot } => Event::Refused { op: op(key), slot },
+            Input::CopyDone { op: key } => Event::CopyDone { op: op(key) },
+            Input::Fault { op: key } => Event::Fault { op: op(key) },
+            Input::Cancel { op: key } => Event::Cancel { op: op(key) },
+            Input::Change { ref of, ref change } => Event::Change {
+                of: match *of {
+                    WhoseRecord::Launch(key) => Whose::Launch(op(key)),
+                    WhoseRecord::Stream(stream) => Whose::Stream(stream),
+                },
+                change: match *change {
+                    ChangeRecord::Priority(priority) => Change::Priority(Priority(priority)),
+                    ChangeRecord::Weight(weight) => Change::Weight(weight),
+                    ChangeRecord::Deadline(deadline) => {
+                        Change::Deadline(deadline.map(Duration::from_nanos))
+                    }
+                },
+            },
+            Input::Close => Event::Close,
+            Input::Lost => Event::Lost,
+        })
+    }
+
+    pub fn plans(&self) -> &[Vec<(u64, u32, u32)>] {
+        match self {
+            Input::Settle { plans } => plans,
+            _ => &[],
+        }
+    }
+}
+
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Input::Submit { stream, name, .. } => {
+                write!(f, "`{name}` submitted to stream {stream}")
+            }
+            Input::CohortOut { op, done, .. } => write!(f, "a cohort of {op} out with {done} done"),
+            Input::Settle { .. } => f.write_str("the policy asked"),
+            input => write!(f, "{input:?}"),
+        }
+    }
+}
+
+impl UseRecord {
+    fn of(used: &Use) -> UseRecord {
+        let Use { buffer, access, overwrites } = *used;
+        let (buffer, borrowed) = match buffer {
+            BufferId::Own(number) => (number, false),
+            BufferId::Borrowed(address) => (address, true),
+        };
+        UseRecord { buffer, borrowed, write: access == Access::Write, overwrites }
+    }
+
+    fn to_use(&self) -> Use {
+        let UseRecord { buffer, borrowed, write, overwrites } = *self;
+        let buffer = if borrowed { BufferId::Borrowed(buffer) } else { BufferId::Own(buffer) };
+        Use { buffer, access: if write { Access::Write } else { Access::Read }, overwrites }
+    }
+}
+
+impl UrgencyRecord {
+    fn of(Urgency { priority: Priority(priority), weight, deadline }: Urgency) -> UrgencyRecord {
+        UrgencyRecord { priority, weight, deadline: deadline.map(nanos) }
+    }
+
+    fn to_urgency(self) -> Urgency {
+        let UrgencyRecord { priority, weight, deadline } = self;
+        let deadline = deadline.map(Duration::from_nanos);
+        Urgency { priority: Priority(priority), weight, deadline }
+    }
+}
+
+impl OpaqueRecord {
+    fn of(Opaque { name, variant, exclusive }: Opaque) -> OpaqueRecord {
+        OpaqueRecord { name: name.to_owned(), variant, exclusive }
+    }
+
+    fn to_opaque(&self) -> Opaque {
+        let OpaqueRecord { name, variant, exclusive } = self;
+        Opaque { name: interned(name), variant: *variant, exclusive: *exclusive }
+    }
+}
+
+impl LaunchRecord {
+    fn of(spec: &LaunchSpec) -> LaunchRecord {
+        let LaunchSpec {
+            tasks,
+            predicted,
+            yield_overhead,
+            dropped,
+            blocks_per_sm,
+            on_last_sm,
+            plain,
+        } = *spec;
+        LaunchRecord {
+            tasks,
+            predicted: predicted.map(nanos),
+            yield_overhead: nanos(yield_overhead),
+            dropped: nanos(dropped),
+            blocks_per_sm,
+            on_last_sm,
+            plain,
+        }
+    }
+
+    fn to_spec(&self) -> LaunchSpec {
+        let time = Duration::from_nanos;
+        LaunchSpec {
+            tasks: self.tasks,
+            predicted: self.predicted.map(time),
+            yield_overhead: time(self.yield_overhead),
+            dropped: time(self.dropped),
+            blocks_per_sm: self.blocks_per_sm,
+            on_last_sm: self.on_last_sm,
+            plain: self.plain,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What the engine asks of a device for one cohort, by numbers alone.
+
+use preempt_device::abi::Signal;
+
+use super::{OpKey, QueueIndex};
+
+/// A control block of the device, by number.
+pub(crate) type ControlIndex = u32;
+
+/// A use of a control block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ControlUse {
+    pub control: ControlIndex,
+    /// Which of the control block's two claims the launch has.
+    pub parity: u8,
+}
+
+/// A cohort to launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CohortOrder {
+    pub op: OpKey,
+    pub queue: QueueIndex,
+    pub control: ControlUse,
+    pub slot: u8,
+    pub ticket: u32,
+    /// The slot's word before the cohort starts.
+    pub left: u64,
+    pub signal: Signal,
+    /// Whether it is the launch's whole grid, as a plain one.
+    pub plain: bool,
+    pub blocks: u32,
+    pub workers: u32,
+    /// How many of the launch's first tasks are never claimed, because the first cohort's blocks start with them.
+    pub handed: u32,
+    /// Whether it is that first cohort.
+    pub is_first: bool,
+    /// Set if the launch before in the stream may not have ended.
+    pub after: Option<After>,
+}
+
+/// The cohort that another one was queued behind. Until its slot's word is `left`, which says that its launch is
+/// done, the other one does nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct After {
+    pub control: ControlIndex,
+    pub slot: u8,
+    pub left: u64,
+}

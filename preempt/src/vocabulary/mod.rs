@@ -1,0 +1,15 @@
+//! The ground floor: ids and plain values that several layers speak of. Nothing here decides anything, and nothing
+//! here uses another module of the crate.
+
+mod cohort;
+mod ids;
+mod queues;
+mod sm_set;
+mod tuned;
+
+pub(crate) use cohort::{After, CohortOrder, ControlIndex, ControlUse};
+pub use ids::LaunchId;
+pub(crate) use ids::{BufferId, OpKey};
+pub(crate) use queues::{QueueCount, QueueIndex};
+pub(crate) use sm_set::SmSet;
+pub use tuned::Tuned;
