@@ -10,7 +10,7 @@ use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
 use crate::device::{Allocations, Backend, Device, Patience, Sleep};
-use crate::error::Error;
+use crate::error::{Error, MemoryError};
 use crate::vocabulary::BufferId;
 
 /// An array of `T` in device memory.
@@ -83,7 +83,7 @@ impl<T: KernelArg> Buffer<T> {
     ) -> Result<Buffer<T>, Error> {
         const { assert!(align_of::<T>() <= 256, "device memory is aligned to 256 bytes") };
         let bytes = len.checked_mul(size_of::<T>());
-        let bytes = bytes.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
+        let bytes = bytes.ok_or(Error::Memory(MemoryError::OutOfMemory { bytes: usize::MAX }))?;
         let inner = &device.inner;
         let address = inner.allocations.allocate(&*inner.backend, bytes, patience, poll)?;
         let memory = Memory::new(device, address, bytes);

@@ -54,7 +54,7 @@
 //! | [`predict`] | how long launches take, for policies that look ahead |
 //! | [`Scheduler::stats`], [`Scheduler::write_trace`], [`LaunchReport`] | what launches came to, as numbers and as a timeline |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
-//! | [`Error`] | what went wrong and what to do |
+//! | [`Error`], [`mod@error`] | what went wrong and what to do; one enum for each area |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
 //! | [`preempt_device`] | what kernels are written with |
 //! | [`migration`] | for applications on rust-cuda |
@@ -84,7 +84,7 @@ pub mod build;
 pub mod cust;
 mod device;
 mod engine;
-mod error;
+pub mod error;
 #[doc = include_str!("migration.md")]
 pub mod migration {}
 mod module;

@@ -9,7 +9,7 @@ use preempt_device::abi::MAX_SMS;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, Input, Recorded, Step};
-use crate::error::{Error, caught};
+use crate::error::{Error, RecordingError, caught};
 use crate::policy::Policy;
 use crate::vocabulary::QueueCount;
 
@@ -139,7 +139,7 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// [`Error::BadRecording`] if what was recorded cannot have happened: the file was changed, or comes from
+    /// [`RecordingError::Invalid`] if what was recorded cannot have happened: the file was changed, or comes from
     /// another version of this library.
     pub fn replay(&self, policy: impl Policy + 'static) -> Result<Replay, Error> {
         if !(1..=MAX_SMS).contains(&self.sms) {
@@ -182,7 +182,7 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// [`Error::RecordingFile`].
+    /// [`RecordingError::File`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let text = serde_json::to_vec(self).map_err(|error| bad(error.to_string()))?;
         std::fs::write(&path, text).map_err(|error| file_error(path.as_ref(), error))
@@ -192,7 +192,7 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// [`Error::RecordingFile`] if the file cannot be read; [`Error::BadRecording`] if it is no recording of this
+    /// [`RecordingError::File`] if the file cannot be read; [`RecordingError::Invalid`] if it is no recording of this
     /// version.
     pub fn load(path: impl AsRef<Path>) -> Result<Recording, Error> {
         let text = std::fs::read(&path).map_err(|error| file_error(path.as_ref(), error))?;
@@ -224,9 +224,9 @@ mod tests;
 const MAX_LANES: u32 = 1024;
 
 fn bad(reason: impl Into<String>) -> Error {
-    Error::BadRecording { reason: reason.into() }
+    Error::Recording(RecordingError::Invalid { reason: reason.into() })
 }
 
 fn file_error(path: &Path, source: std::io::Error) -> Error {
-    Error::RecordingFile { path: path.to_owned(), source: Arc::new(source) }
+    Error::Recording(RecordingError::File { path: path.to_owned(), source: Arc::new(source) })
 }

@@ -9,6 +9,7 @@ use preempt_device::abi::SmRange;
 use preempt_test_kernels as kernels;
 
 use crate::Random;
+use preempt::error::LaunchError;
 
 /// Deals the SMs anew at every occasion: a random range for each launch, none for some. The
 /// newest launch always gets something, so that the storm goes on.
@@ -491,7 +492,7 @@ pub fn cancellations(
                 tally.report(&report);
                 report.tasks
             }
-            Err(Error::Cancelled { done, tasks: total }) if total == tasks => {
+            Err(Error::Launch(LaunchError::Cancelled { done, tasks: total })) if total == tasks => {
                 tally.kernels += 1;
                 tally.block_tasks += u64::from(done);
                 tally.cancelled += 1;

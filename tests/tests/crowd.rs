@@ -4,6 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use preempt::error::LaunchError;
 use preempt::policy::DynamicPriority;
 use preempt::{Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
@@ -71,7 +72,7 @@ fn submit(scheduler: &Scheduler, number: u32, launches: u32) -> Ends {
                         ends.done += 1;
                         ends.tasks += report.tasks;
                     }
-                    Err(Error::Cancelled { done, .. }) => {
+                    Err(Error::Launch(LaunchError::Cancelled { done, .. })) => {
                         ends.cancelled += 1;
                         ends.tasks += done;
                     }

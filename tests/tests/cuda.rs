@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
+use preempt::error::{CodeError, DeviceError, LaunchError, MemoryError};
 use preempt::policy::StaticPriority;
 use preempt::{
     Buffer, Device, Error, Handle, LaunchReport, Opaque, Preemption, Scheduler, SignalPath, Stream,
@@ -25,7 +26,10 @@ impl Gpu {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         match Device::cuda(0) {
             Ok(device) => Some(Gpu { device, _alone: alone }),
-            Err(error @ (Error::NoDriver { .. } | Error::NoGpu { .. })) => {
+            Err(
+                error @ (Error::Device(DeviceError::NoDriver { .. })
+                | Error::Device(DeviceError::NoGpu { .. })),
+            ) => {
                 println!("SKIP: {error}");
                 None
             }
@@ -90,7 +94,7 @@ const ROUNDS: u32 = 2_000_000;
 #[test]
 fn without_a_driver_the_error_says_what_was_looked_for() {
     match Device::cuda(0) {
-        Err(error @ Error::NoDriver { .. }) => {
+        Err(error @ Error::Device(DeviceError::NoDriver { .. })) => {
             assert!(error.to_string().contains("libcuda"), "{error}");
             assert!(error.to_string().contains("Device::cpu"), "{error}");
         }
@@ -102,7 +106,10 @@ fn without_a_driver_the_error_says_what_was_looked_for() {
 fn an_ordinal_out_of_range_is_an_error_that_tells_the_range() {
     let Some(_gpu) = Gpu::new() else { return };
     let error = Device::cuda(10_000).expect_err("no machine has that many");
-    assert!(matches!(error, Error::NoGpu { ordinal: 10_000, .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::Device(DeviceError::NoGpu { ordinal: 10_000, .. })),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -124,7 +131,7 @@ fn no_module_is_loaded_while_kernels_run() {
     let long = Long::launch(&scheduler, &batch, ROUNDS);
     let again = Device::cuda(0).expect("the same device");
     let second = Scheduler::builder().device(again).kernels(preempt_tests::KERNELS).build();
-    assert!(matches!(second, Err(Error::DeviceTaken)), "{second:?}");
+    assert!(matches!(second, Err(Error::Device(DeviceError::Taken))), "{second:?}");
     assert!(!long.handle.is_done(), "the kernel runs on");
     tick(&scheduler, &urgent);
     long.check(&batch);
@@ -156,7 +163,10 @@ fn opaque_work_runs_in_the_order_of_a_stream() {
     }
     let fails = stream.opaque(Opaque::new("fails"), |_| Err("no luck".into()));
     let error = fails.expect("accepted").wait().expect_err("it failed");
-    assert!(matches!(error, Error::KernelFailed { kernel: "fails", .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::Launch(LaunchError::KernelFailed { kernel: "fails", .. })),
+        "{error:?}"
+    );
 }
 
 /// The first launch of a kernel that is loaded lazily waits for every kernel that runs. Here one runs that yields, and
@@ -327,7 +337,10 @@ fn memory_has_an_end() {
     let stream = scheduler.stream(0);
     let long = Long::launch(&scheduler, &stream, ROUNDS);
     let error = scheduler.zeroed::<u8>(1 << 45).expect_err("32 TiB");
-    assert!(matches!(error, Error::OutOfMemory { bytes } if bytes == 1 << 45), "{error:?}");
+    assert!(
+        matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes }) if bytes == 1 << 45),
+        "{error:?}"
+    );
     // Beside the kernel that runs, memory can be had and given back.
     for _ in 0..10 {
         drop(scheduler.buffer(&vec![1u8; 1 << 20]).expect("memory"));
@@ -363,7 +376,10 @@ fn a_kernel_without_device_code_is_an_error_and_harms_nobody() {
         (scheduler.zeroed(1).expect("memory"), scheduler.zeroed(32).expect("memory"));
     let call = kernels::count_1d(&mut counts, &mut writes).grid(1).block(32);
     let error = scheduler.stream(0).launch(call).expect_err("no module");
-    assert!(matches!(error, Error::NoDeviceCode { kernel: "count_1d", .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::Code(CodeError::Missing { kernel: "count_1d", .. })),
+        "{error:?}"
+    );
     assert!(error.to_string().contains(".kernels("), "{error}");
     drop(scheduler);
     let scheduler = gpu.scheduler();
@@ -406,7 +422,9 @@ fn a_scheduler_that_is_dropped_stops_what_runs() {
     drop((stream, scheduler));
     match handle.wait() {
         Ok(report) => assert_eq!(report.tasks, 10_000_000),
-        Err(Error::SchedulerDropped { done, tasks: 10_000_000 }) => assert!(done < 10_000_000),
+        Err(Error::Launch(LaunchError::SchedulerDropped { done, tasks: 10_000_000 })) => {
+            assert!(done < 10_000_000)
+        }
         Err(other) => panic!("{other}"),
     }
     let scheduler = gpu.scheduler();
@@ -443,7 +461,7 @@ fn trap() {
     let panics = batch.launch(kernels::panics(0, &mut out).grid(1).block(32)).expect("accepted");
     let behind = Long::launch(&scheduler, &batch, 1000);
     let start = Instant::now();
-    let lost = |error: &Error| matches!(error, Error::ContextLost { .. });
+    let lost = |error: &Error| matches!(error, Error::Device(DeviceError::ContextLost { .. }));
     for handle in [&panics, &before.handle, &behind.handle] {
         let error = handle.wait().expect_err("the context is lost");
         assert!(lost(&error), "{error:?}");

@@ -10,6 +10,7 @@ use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::module::Module;
 use cust::stream::{Stream as CustStream, StreamFlags};
 use preempt::cust::{Lent, lend};
+use preempt::error::{ArgumentError, CodeError, DeviceError, LaunchError};
 use preempt::{
     Device, Error, Handle, KernelFault, LaunchReport, Scheduler, SchedulerBuilder, Stream,
 };
@@ -225,7 +226,7 @@ fn memory_that_is_not_there_is_refused() {
             scheduler.scope(|scope| scope.launch(&stream, add!(&a, &bad, &mut c)).map(drop));
         let error = error.expect_err("refused");
         assert!(
-            matches!(error, Error::NotAllocated { name: "add", bytes, .. } if bytes == 4 * N),
+            matches!(error, Error::Argument(ArgumentError::NotAllocated { name: "add", bytes, .. }) if bytes == 4 * N),
             "{error:?}"
         );
     }
@@ -233,7 +234,10 @@ fn memory_that_is_not_there_is_refused() {
     let (same, mut other) = unsafe { (Lent::slice(*a.as_slice()), Lent::slice(a.index(1..))) };
     let error =
         scheduler.scope(|scope| scope.launch(&stream, add!(&same, &same, &mut other)).map(drop));
-    assert!(matches!(error, Err(Error::BufferConflict { name: "add" })), "{error:?}");
+    assert!(
+        matches!(error, Err(Error::Argument(ArgumentError::BufferConflict { name: "add" }))),
+        "{error:?}"
+    );
     scheduler.scope(|scope| scope.launch(&stream, add!(&a, &own, &mut c)).map(drop)).expect("good");
     assert!(all(&host(&c), 1.0));
 }
@@ -346,7 +350,8 @@ fn work_that_fails_or_panics_is_told_and_the_stream_goes_on() {
     for (handle, words) in [(failed, "not found"), (panicked, "as intended")] {
         let error = handle.wait().expect_err("it went wrong");
         assert!(
-            matches!(&error, Error::KernelFailed { .. }) && error.to_string().contains(words),
+            matches!(&error, Error::Launch(LaunchError::KernelFailed { .. }))
+                && error.to_string().contains(words),
             "{error}"
         );
     }
@@ -394,10 +399,10 @@ fn modules_that_the_application_loaded_are_launched_and_checked() {
     // SAFETY: as above.
     let error = unsafe { gpu.builder().cust_module("kernels", module, bad) }.build();
     let error = error.expect_err("refused");
-    let Error::RefusedKernel {
+    let Error::Code(CodeError::Refused {
         module: "kernels",
         fault: KernelFault::HardwareIndex { function, .. },
-    } = &error
+    }) = &error
     else {
         panic!("{error}");
     };
@@ -447,14 +452,14 @@ fn the_last_scheduler_may_be_dropped_in_work_of_others() {
     };
     let handle = stream.run_cust(&theirs, drops).expect("accepted");
     let error = handle.wait().expect_err("nobody waits for it");
-    assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
+    assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
     let refused = stream.run_cust(&theirs, |_| Ok(())).map(drop).expect_err("it is gone");
-    assert!(matches!(refused, Error::SchedulerDropped { .. }), "{refused:?}");
+    assert!(matches!(refused, Error::Launch(LaunchError::SchedulerDropped { .. })), "{refused:?}");
     // The device is free, if not at once: the poller has to notice.
     let device = Device::from_cust(&gpu.context).expect("a device");
     let next = loop {
         match Scheduler::builder().device(device.clone()).build() {
-            Err(Error::DeviceTaken) => std::thread::yield_now(),
+            Err(Error::Device(DeviceError::Taken)) => std::thread::yield_now(),
             built => break built,
         }
     };

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use preempt::error::LaunchError;
 use preempt::{Buffer, Device, Error, Scheduler};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -146,9 +147,12 @@ fn failed_launches_leave_nothing() {
         let mut out: Buffer<u32> = scheduler.zeroed(1).expect("memory");
         let call = fails(number % 3, &mut out).grid(1);
         let failed = stream.launch(call).expect("accepted").wait();
-        assert!(matches!(failed, Err(Error::KernelFailed { .. })), "{failed:?}");
+        assert!(
+            matches!(failed, Err(Error::Launch(LaunchError::KernelFailed { .. }))),
+            "{failed:?}"
+        );
         let lost = stream.download(&out).expect("accepted").wait();
-        assert!(matches!(lost, Err(Error::InputLost { .. })), "{lost:?}");
+        assert!(matches!(lost, Err(Error::Launch(LaunchError::InputLost { .. }))), "{lost:?}");
     });
     std::panic::set_hook(hook);
     assert!(left < 20, "each failed launch leaves {left} bytes");

@@ -8,6 +8,7 @@ use std::task::{Context, Wake};
 use std::thread;
 use std::time::Duration;
 
+use preempt::error::{DeviceError, MemoryError};
 use preempt::{Buffer, Device, Error, Scheduler};
 use preempt_tests::{Gate, gated};
 
@@ -31,7 +32,7 @@ fn a_request_waits_until_another_thread_drops_a_buffer() {
     let scheduler = scheduler();
     let held = scheduler.buffer(&[7u8; 600]).expect("memory");
     let error = scheduler.zeroed::<u8>(500).expect_err("there is not enough");
-    assert!(matches!(error, Error::OutOfMemory { bytes: 500 }), "{error:?}");
+    assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes: 500 })), "{error:?}");
     thread::scope(|scope| {
         let (sender, receiver) = channel();
         let scheduler = &scheduler;
@@ -82,7 +83,10 @@ fn a_request_that_waits_too_long_says_so_and_lets_the_next_one_through() {
         }
         scope.spawn(move || sender.send(scheduler.zeroed_within::<u8>(400, LONG).map(drop)));
         let error = large.join().expect("no panic").expect_err("nobody drops anything");
-        assert!(matches!(error, Error::AllocationTimeout { bytes: 500, .. }), "{error:?}");
+        assert!(
+            matches!(error, Error::Memory(MemoryError::Timeout { bytes: 500, .. })),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("500 bytes"), "{error}");
         receiver.recv().expect("no panic").expect("it fits");
     });
@@ -124,7 +128,7 @@ fn only_so_many_requests_wait() {
         let wait = || loop {
             match scheduler.zeroed_within::<u8>(10, LONG).map(drop) {
                 // The request below may be in the line.
-                Err(Error::AllocationQueueFull { .. }) => thread::yield_now(),
+                Err(Error::Memory(MemoryError::QueueFull { .. })) => thread::yield_now(),
                 other => break other,
             }
         };
@@ -132,11 +136,14 @@ fn only_so_many_requests_wait() {
         // This one is soon over where there is still room in the line.
         let error = loop {
             match scheduler.zeroed_within::<u8>(10, Duration::from_millis(1)).map(drop) {
-                Err(Error::AllocationTimeout { .. }) => {}
+                Err(Error::Memory(MemoryError::Timeout { .. })) => {}
                 other => break other.expect_err("the device is full"),
             }
         };
-        assert!(matches!(error, Error::AllocationQueueFull { bytes: 10, waiting: 2 }), "{error:?}");
+        assert!(
+            matches!(error, Error::Memory(MemoryError::QueueFull { bytes: 10, waiting: 2 })),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("allocation_queue"), "{error}");
         drop(held);
         for thread in waiting {
@@ -150,14 +157,14 @@ fn what_nobody_can_free_is_not_waited_for() {
     let scheduler = scheduler();
     let _held = bytes(&scheduler, 10);
     let error = scheduler.zeroed_within::<u8>(1001, LONG).expect_err("more than there is");
-    assert!(matches!(error, Error::OutOfMemory { bytes: 1001 }), "{error:?}");
+    assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes: 1001 })), "{error:?}");
     let error = scheduler.zeroed_within::<u64>(usize::MAX / 2, LONG).expect_err("too many");
-    assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
+    assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { .. })), "{error:?}");
     // Without a limit, and without buffers that somebody could drop.
     let device = Device::cpu(1, 1).expect("a device");
     let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
     let error = scheduler.zeroed_within::<u8>(1 << 60, LONG).expect_err("more than there is");
-    assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
+    assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { .. })), "{error:?}");
     assert!(scheduler.zeroed_within::<u8>(0, Duration::ZERO).is_ok());
 }
 
@@ -176,7 +183,10 @@ fn other_clones_of_the_scheduler_can_be_dropped_while_one_waits() {
     assert!(receiver.recv_timeout(WHILE).is_err());
     let device = scheduler.device().clone();
     drop(scheduler);
-    assert!(matches!(Scheduler::builder().device(device).build(), Err(Error::DeviceTaken)));
+    assert!(matches!(
+        Scheduler::builder().device(device).build(),
+        Err(Error::Device(DeviceError::Taken))
+    ));
     drop(held);
     let buffer = receiver.recv().expect("no panic").expect("memory");
     thread.join().expect("no panic");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use preempt::error::LaunchError;
 use preempt::policy::{
     DynamicPriority, EarliestDeadline, FairShare, Ffs, Fifo, Hpf, Policy, ShortestRemaining,
     StaticPriority,
@@ -113,7 +114,10 @@ fn a_deadline_that_is_past_is_refused() {
     late.set_deadline(Some(Duration::ZERO));
     let refused = launch(&late, gated(&gate.0, &mut late_log, 2).grid(1));
     let error = refused.wait().expect_err("there is no time");
-    assert!(matches!(error, Error::NotAdmitted { kernel: "gated", .. }), "{error}");
+    assert!(
+        matches!(error, Error::Launch(LaunchError::NotAdmitted { kernel: "gated", .. })),
+        "{error}"
+    );
     assert!(error.to_string().contains("earliest deadline"), "{error}");
     // The running one is past its deadline, too, from now on.
     running.set_deadline(Some(Duration::ZERO));

@@ -1,6 +1,7 @@
 //! Kernels that were written for rust-cuda, on every device that there is, while SMs are taken from
 //! them and given back.
 
+use preempt::error::DeviceError;
 use preempt::{
     Buffer, Device, Error, Handle, KernelArg, LaunchReport, Preemption, Scheduler, Stream,
 };
@@ -34,7 +35,10 @@ fn on_every_device(test: impl Fn(&Scheduler, Size)) {
     };
     match Device::cuda(0) {
         Ok(gpu) => run(gpu, size),
-        Err(error @ (Error::NoDriver { .. } | Error::NoGpu { .. })) => println!("SKIP: {error}"),
+        Err(
+            error @ (Error::Device(DeviceError::NoDriver { .. })
+            | Error::Device(DeviceError::NoGpu { .. })),
+        ) => println!("SKIP: {error}"),
         Err(error) => panic!("{error}"),
     }
 }

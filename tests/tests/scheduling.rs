@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::Duration;
 
+use preempt::error::LaunchError;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy, StaticPriority};
 use preempt::{
     Amortize, Buffer, Call, Device, Error, Handle, LaunchId, LaunchReport, Preemption, Priority,
@@ -124,7 +125,10 @@ fn cancelled_before_it_starts_means_that_nothing_ran() {
     let last = launch(&waiting, gated(&gate.0, &mut log, 3).grid(3));
     queued.cancel();
     let error = queued.wait().expect_err("cancelled");
-    assert!(matches!(error, Error::Cancelled { done: 0, tasks: 3 }), "{error}");
+    assert!(
+        matches!(error, Error::Launch(LaunchError::Cancelled { done: 0, tasks: 3 })),
+        "{error}"
+    );
     assert!(!running.is_done());
     gate.open();
     last.wait().expect("runs");
@@ -146,7 +150,9 @@ fn cancelled_on_its_way_it_stops_at_the_next_yield() {
     handle.cancel();
     gate.open();
     let error = handle.wait().expect_err("cancelled");
-    let Error::Cancelled { done, tasks: 50 } = error else { panic!("{error}") };
+    let Error::Launch(LaunchError::Cancelled { done, tasks: 50 }) = error else {
+        panic!("{error}")
+    };
     assert_eq!(done, 2, "the block-tasks that ran");
     let log = stream.download(&log).and_then(|copy| copy.wait()).expect("copied");
     assert_eq!(log[0], done);

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use preempt::error::{ArgumentError, LaunchError};
 use preempt::{
     Buffer, Call, Device, Error, Event, Handle, LaunchReport, Opaque, Output, Scheduler, Stream,
 };
@@ -99,12 +100,12 @@ fn an_event_of_a_scheduler_that_is_gone_never_happens() {
     std::thread::scope(|scope| {
         scope.spawn(|| drop(scheduler));
         let error = event.synchronize().expect_err("nobody is there");
-        assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
+        assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
         assert!(!event.is_done());
         gate.open();
     });
     let error = stream.record().map(drop).expect_err("nobody is there");
-    assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
+    assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
 }
 
 /// A launch that has several block-tasks to go when its gate is opened, and an endless one of a higher priority.
@@ -122,7 +123,7 @@ fn inversion(scheduler: &Scheduler, through: impl FnOnce(&Stream, &Stream, &mut 
     assert!(!medium.is_done());
     medium.cancel();
     let error = medium.wait().expect_err("cancelled");
-    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+    assert!(matches!(error, Error::Launch(LaunchError::Cancelled { .. })), "{error:?}");
 }
 
 #[test]
@@ -213,13 +214,18 @@ fn what_goes_wrong_in_opaque_work_is_its_error_and_what_it_wrote_is_lost() {
     let fails = stream.opaque(Opaque::new("fails"), |_| Err("no luck".into())).expect("accepted");
     let reads = stream.download(&data).expect("accepted");
     let said = |handle: Handle<()>| match handle.wait() {
-        Err(Error::KernelFailed { kernel, message }) => (kernel, message.to_string()),
+        Err(Error::Launch(LaunchError::KernelFailed { kernel, message })) => {
+            (kernel, message.to_string())
+        }
         other => panic!("{other:?}"),
     };
     assert_eq!(said(panics), ("panics", "panicked: as intended".into()));
     assert_eq!(said(fails), ("fails", "no luck".into()));
     let error = reads.wait().expect_err("lost");
-    assert!(matches!(error, Error::InputLost { kernel: "panics" }), "{error:?}");
+    assert!(
+        matches!(error, Error::Launch(LaunchError::InputLost { kernel: "panics" })),
+        "{error:?}"
+    );
     stream.opaque(Opaque::new("goes on"), |_| Ok(())).and_then(|work| work.wait()).expect("runs");
 }
 
@@ -294,7 +300,10 @@ fn opaque_work_that_is_cancelled_before_it_starts_is_not_called() {
     let work = work.expect("accepted");
     work.cancel();
     let error = work.wait().expect_err("cancelled");
-    assert!(matches!(error, Error::Cancelled { done: 0, tasks: 0 }), "{error:?}");
+    assert!(
+        matches!(error, Error::Launch(LaunchError::Cancelled { done: 0, tasks: 0 })),
+        "{error:?}"
+    );
     gate.open();
     running.wait().expect("runs");
     assert!(calls.recv().is_err(), "it is dropped");
@@ -323,13 +332,13 @@ fn dropping_the_scheduler_waits_for_opaque_work_that_runs_and_drops_what_waits()
     std::thread::scope(|scope| {
         scope.spawn(|| drop(scheduler));
         let error = waits.wait().expect_err("it did not start");
-        assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
+        assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
         assert!(!runs.is_done());
         go.send(()).expect("it listens");
     });
     runs.wait().expect("it was completed");
     let late = stream.opaque(Opaque::new("late"), |_| Ok(())).expect_err("nobody is there");
-    assert!(matches!(late, Error::SchedulerDropped { .. }), "{late:?}");
+    assert!(matches!(late, Error::Launch(LaunchError::SchedulerDropped { .. })), "{late:?}");
 }
 
 #[test]
@@ -359,7 +368,10 @@ fn opaque_work_with_a_buffer_of_another_device_is_refused() {
     let buffer = other.zeroed::<u32>(1).expect("memory");
     let opaque = Opaque::new("opaque").reads(&buffer);
     let error = one.stream(0).opaque(opaque, |_| Ok(())).expect_err("not its own");
-    assert!(matches!(error, Error::ForeignBuffer { name: "opaque" }), "{error:?}");
+    assert!(
+        matches!(error, Error::Argument(ArgumentError::ForeignBuffer { name: "opaque" })),
+        "{error:?}"
+    );
 }
 
 /// Adds 1 to each element.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use preempt::error::{ConfigurationError, LaunchError, TuningError};
 use preempt::tune::Tuner;
 use preempt::{Buffer, Call, Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
@@ -124,11 +125,14 @@ fn a_launch_that_fails_is_the_error_and_nothing_is_kept() {
     let mut out = scheduler.zeroed::<u32>(1).expect("memory");
     let call = kernels::panics(0, &mut out).grid(1).block(1);
     let error = tuner.tune("", || call.clone()).expect_err("the kernel panics");
-    assert!(matches!(error, Error::KernelFailed { kernel: "panics", .. }), "{error}");
+    assert!(
+        matches!(error, Error::Launch(LaunchError::KernelFailed { kernel: "panics", .. })),
+        "{error}"
+    );
 
     let counting = Counting::new(&scheduler);
     let error = tuner.tune("", || counting.call.clone().grid(0)).expect_err("it is refused");
-    assert!(matches!(error, Error::EmptyGrid { .. }), "{error}");
+    assert!(matches!(error, Error::Configuration(ConfigurationError::EmptyGrid { .. })), "{error}");
     assert!(!path.exists());
 }
 
@@ -139,7 +143,7 @@ fn a_file_that_cannot_be_written_costs_nobody_the_result() {
     let path = file("no-folder").join("tuned.tsv");
     let tuner = tuner(&scheduler).overhead(f64::INFINITY).cache(&path);
     match tuner.tune("", || counting.call.clone()).expect_err("there is no folder") {
-        error @ Error::TuningNotKept { tuned, .. } => {
+        error @ Error::Tuning(TuningError::NotKept { tuned, .. }) => {
             assert_eq!((tuned.amortize, tuned.cached), (1, false));
             assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         }
@@ -156,7 +160,7 @@ fn a_file_of_something_else_is_an_error_before_anything_runs() {
     fs::write(&path, "my notes\n").expect("written");
     let error = tuner(&scheduler).cache(&path).tune("", || counting.call.clone());
     let error = error.expect_err("it is none of ours");
-    assert!(matches!(error, Error::TuningNotRead { .. }), "{error}");
+    assert!(matches!(error, Error::Tuning(TuningError::NotRead { .. })), "{error}");
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
     assert_eq!(counting.runs(&scheduler), 0);
     assert_eq!(fs::read_to_string(&path).expect("a file"), "my notes\n");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use preempt::error::LaunchError;
 use preempt::{Buffer, Device, Error, Handle, LaunchReport, Scheduler};
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
@@ -80,7 +81,7 @@ fn a_cancelled_block_task_stops_at_its_yield_point_and_leaves_nothing_to_the_nex
         gate.wait_for(1);
         handle.cancel();
         match in_time(&handle) {
-            Err(Error::Cancelled { done: 0, tasks: 4 }) => {}
+            Err(Error::Launch(LaunchError::Cancelled { done: 0, tasks: 4 })) => {}
             other => panic!("{other:?} in round {round}"),
         }
         assert_eq!(download(&scheduler, &ends), [0; 4]);

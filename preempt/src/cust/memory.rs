@@ -9,7 +9,7 @@ use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
 use crate::buffer::Buffer;
-use crate::error::Error;
+use crate::error::{ArgumentError, Error};
 use crate::scheduler::{Scheduler, Stream};
 
 /// Lends a buffer to the launches of a [`scope`](Scheduler::scope).
@@ -111,8 +111,9 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAllocated`] if it lies in another context or on another device, or
-    /// [`Error::ContextLost`]. The buffer is left as it is then, and not freed.
+    /// [`ArgumentError::NotAllocated`] if it lies in another context or on another device, or
+    /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost). The buffer is left as it is then, and
+    /// not freed.
     pub fn adopt<T: KernelArg + DeviceCopy>(
         &self,
         buffer: DeviceBuffer<T>,
@@ -123,7 +124,11 @@ impl Scheduler {
         let bytes = len * size_of::<T>();
         let device = &self.device().inner;
         if bytes > 0 && device.allocation(address, bytes)? != Some(address) {
-            return Err(Error::NotAllocated { name: ADOPTION, address, bytes });
+            return Err(Error::Argument(ArgumentError::NotAllocated {
+                name: ADOPTION,
+                address,
+                bytes,
+            }));
         }
         device.await_unseen()?;
         if let Some(foreign) = device.backend.foreign() {
@@ -149,8 +154,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignBuffer`], [`Error::InputLost`], [`Error::SchedulerDropped`], or
-    /// [`Error::ContextLost`]; the buffer is dropped then.
+    /// [`ArgumentError::ForeignBuffer`], [`LaunchError::InputLost`](crate::error::LaunchError::InputLost),
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped), or
+    /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost); the buffer is dropped then.
     pub fn to_cust<T: KernelArg + DeviceCopy>(
         &self,
         buffer: Buffer<T>,

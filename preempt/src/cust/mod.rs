@@ -78,7 +78,7 @@ use cust::context::{Context, CurrentContext as Current};
 use cust::error::{CudaError, CudaResult};
 
 use crate::device::Device;
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 mod helper;
 mod memory;
@@ -107,7 +107,7 @@ impl Device {
 
     /// The context that the application has shown.
     fn cust_context(&self) -> Result<&Arc<Context>, Error> {
-        self.inner.cust.get().ok_or(Error::NoCustContext)
+        self.inner.cust.get().ok_or(Error::Device(DeviceError::NoCustContext))
     }
 }
 
@@ -129,7 +129,10 @@ fn retain(context: &Context) -> CudaResult<(u32, Arc<Context>)> {
 
 /// What `cust` said when something was tried.
 fn failed(what: &str, error: CudaError) -> Error {
-    Error::Driver { code: error as u32, message: format!("{what}: {}", words(error)).into() }
+    Error::Device(DeviceError::Driver {
+        code: error as u32,
+        message: format!("{what}: {}", words(error)).into(),
+    })
 }
 
 /// The error in words. `cust` asks the driver for them, and says that it cannot print the error where

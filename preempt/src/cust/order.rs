@@ -18,7 +18,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::NoCustContext`], [`Error::Driver`] if `cust` refuses, or [`Error::SchedulerDropped`].
+    /// [`DeviceError::NoCustContext`](crate::error::DeviceError::NoCustContext),
+    /// [`DeviceError::Driver`](crate::error::DeviceError::Driver) if `cust` refuses, or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn wait_for_cust(&self, stream: &cust::stream::Stream) -> Result<Handle<()>, Error> {
         let helper = self.helper()?.tasks();
         let external = ExternalOperation::new(|_| ());
@@ -35,7 +37,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::NoCustContext`] or [`Error::SchedulerDropped`].
+    /// [`DeviceError::NoCustContext`](crate::error::DeviceError::NoCustContext) or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn wait_for_event(&self, event: Arc<Event>) -> Result<Handle<()>, Error> {
         let helper = self.helper()?.tasks();
         let external =
@@ -69,8 +72,10 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::NoCustContext`] or [`Error::SchedulerDropped`]. The handle gives
-    /// [`Error::KernelFailed`] with what `work` returned, or with its panic.
+    /// [`DeviceError::NoCustContext`](crate::error::DeviceError::NoCustContext) or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped). The handle gives
+    /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) with what `work` returned, or with its
+    /// panic.
     pub fn run_cust(
         &self,
         stream: &Arc<cust::stream::Stream>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustc_hash::FxHashSet;
 
 use super::Backend;
-use crate::error::Error;
+use crate::error::{Error, MemoryError};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use crate::vocabulary::BufferId;
 
@@ -100,16 +100,17 @@ impl Allocations {
             drop(state);
             let result = backend.allocate(bytes).inspect_err(|_| self.give_back(bytes, None));
             match result {
-                Err(Error::OutOfMemory { .. }) if !patience.timeout.is_zero() => {}
+                Err(Error::Memory(MemoryError::OutOfMemory { .. }))
+                    if !patience.timeout.is_zero() => {}
                 result => return result,
             }
             state = self.state();
         } else if patience.timeout.is_zero() {
             // Small requests would keep a large one waiting for ever.
-            return Err(Error::OutOfMemory { bytes });
+            return Err(Error::Memory(MemoryError::OutOfMemory { bytes }));
         }
         if state.line.len() >= patience.most {
-            return Err(Error::AllocationQueueFull { bytes, waiting: state.line.len() });
+            return Err(Error::Memory(MemoryError::QueueFull { bytes, waiting: state.line.len() }));
         }
         state.arrivals += 1;
         let number = state.arrivals;
@@ -152,7 +153,7 @@ impl Place<'_> {
     ) -> Result<u64, Error> {
         let live = self.allocations.state().live;
         if backend.memory_within_reach(live).is_some_and(|most| bytes > most) {
-            return Err(Error::OutOfMemory { bytes });
+            return Err(Error::Memory(MemoryError::OutOfMemory { bytes }));
         }
         let start = Instant::now();
         let deadline = start.checked_add(timeout);
@@ -169,7 +170,9 @@ impl Place<'_> {
                     // Not `give_back`, which would end the wait below.
                     Err(error) => {
                         self.allocations.state().live -= bytes;
-                        if live == 0 || !matches!(error, Error::OutOfMemory { .. }) {
+                        if live == 0
+                            || !matches!(error, Error::Memory(MemoryError::OutOfMemory { .. }))
+                        {
                             return Err(error);
                         }
                     }
@@ -177,7 +180,7 @@ impl Place<'_> {
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
-                return Err(Error::AllocationTimeout { bytes, waited: start.elapsed() });
+                return Err(Error::Memory(MemoryError::Timeout { bytes, waited: start.elapsed() }));
             }
             let again = (is_first && backend.is_polled()).then(|| now + LOOK_AGAIN);
             let until = [deadline, again].into_iter().flatten().min();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use preempt_device::abi::{Cohort, ControlBlock, DropList, MAX_SMS, Post, Signal};
 use preempt_device::host::{Args, Dim3, Kernel};
 
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::vocabulary::{OpKey, QueueCount};
@@ -82,7 +82,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::BadDevice`] for 0 or too many SMs or blocks; [`Error::Thread`] if the operating
+    /// [`DeviceError::BadDevice`] for 0 or too many SMs or blocks; [`Error::Thread`] if the operating
     /// system gives no more threads.
     pub fn cpu(sms: u32, blocks_per_sm: u32) -> Result<Device, Error> {
         Device::cpu_with(sms, blocks_per_sm, None)
@@ -99,7 +99,11 @@ impl Device {
 
     fn cpu_with(sms: u32, blocks_per_sm: u32, memory: Option<usize>) -> Result<Device, Error> {
         if !(1..=MAX_SMS).contains(&sms) || !(1..=32).contains(&blocks_per_sm) {
-            return Err(Error::BadDevice { sms, blocks_per_sm, max_sms: MAX_SMS });
+            return Err(Error::Device(DeviceError::BadDevice {
+                sms,
+                blocks_per_sm,
+                max_sms: MAX_SMS,
+            }));
         }
         let properties = Properties {
             name: format!("CPU device, SMs: {sms}, blocks per SM: {blocks_per_sm}"),
@@ -141,10 +145,10 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::NoDriver`], [`Error::DriverTooOld`] or [`Error::DriverStart`] if it is the driver;
-    /// [`Error::NoGpu`] if there are fewer GPUs; [`Error::DeviceUnsupported`] for a GPU of before
-    /// 2020, or a part of one whose SMs are numbered with gaps; [`Error::ContextLost`] after a fault
-    /// on this GPU in this process; [`Error::Driver`] for what the driver refuses besides.
+    /// [`DeviceError::NoDriver`], [`DeviceError::DriverTooOld`] or [`DeviceError::DriverStart`] if it is the driver;
+    /// [`DeviceError::NoGpu`] if there are fewer GPUs; [`DeviceError::Unsupported`] for a GPU of before
+    /// 2020, or a part of one whose SMs are numbered with gaps; [`DeviceError::ContextLost`] after a fault
+    /// on this GPU in this process; [`DeviceError::Driver`] for what the driver refuses besides.
     pub fn cuda(ordinal: u32) -> Result<Device, Error> {
         cuda::open(ordinal)
     }
@@ -176,7 +180,7 @@ impl Device {
     // Acquire, with the release in `give_back`: what the last scheduler did to the device is done.
     pub(crate) fn take(&self) -> Result<(), Error> {
         match self.inner.taken.swap(true, Ordering::Acquire) {
-            true => Err(Error::DeviceTaken),
+            true => Err(Error::Device(DeviceError::Taken)),
             false => Ok(()),
         }
     }

@@ -91,7 +91,7 @@ pub trait Policy: Send {
     fn name(&self) -> &str;
 
     /// Whether a launch that is ready is to run at all. One that is not fails with
-    /// [`Error::NotAdmitted`](crate::Error::NotAdmitted); the policy hears no more of it.
+    /// [`LaunchError::NotAdmitted`](crate::error::LaunchError::NotAdmitted); the policy hears no more of it.
     fn admits(&mut self, _now: Duration, _launch: &Arrival, _device: &dyn DeviceView) -> bool {
         true
     }

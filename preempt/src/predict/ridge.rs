@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use super::model::{Form, Model, Point, vector};
 use super::{ByKernel, Features, Predictor, Run};
-use crate::error::Error;
+use crate::error::{Error, PredictionError};
 use crate::text::{escape, replace, unescape};
 
 /// How every version's file starts.
@@ -59,7 +59,7 @@ impl Ridge {
     ///
     /// # Errors
     ///
-    /// [`Error::PredictorNotKept`]; the file is as it was then.
+    /// [`PredictionError::NotKept`]; the file is as it was then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
         let models = self.models.iter();
@@ -72,7 +72,7 @@ impl Ridge {
         let text: String = text.flat_map(|line| [line, "\n"]).collect();
         replace(path, &text).map_err(|source| {
             let (path, source) = (path.to_owned(), Arc::new(source));
-            Error::PredictorNotKept { path, source }
+            Error::Prediction(PredictionError::NotKept { path, source })
         })
     }
 
@@ -80,12 +80,12 @@ impl Ridge {
     ///
     /// # Errors
     ///
-    /// [`Error::PredictorNotRead`]; also if anything in the file is not as it was written.
+    /// [`PredictionError::NotRead`]; also if anything in the file is not as it was written.
     pub fn load(path: impl AsRef<Path>) -> Result<Ridge, Error> {
         let path = path.as_ref();
         fs::read_to_string(path).and_then(|text| parse(&text)).map_err(|source| {
             let (path, source) = (path.to_owned(), Arc::new(source));
-            Error::PredictorNotRead { path, source }
+            Error::Prediction(PredictionError::NotRead { path, source })
         })
     }
 }
@@ -337,7 +337,10 @@ mod tests {
         for (text, what) in broken {
             fs::write(&file.0, &text).expect("written");
             let error = Ridge::load(&file.0).expect_err(&text);
-            assert!(matches!(error, Error::PredictorNotRead { .. }), "{error:?}");
+            assert!(
+                matches!(error, Error::Prediction(PredictionError::NotRead { .. })),
+                "{error:?}"
+            );
             assert!(error.to_string().contains(what), "{error} for {text}");
         }
         fs::write(&file.0, b"preempt-ridge 1\n\xff\n").expect("written");
@@ -346,6 +349,6 @@ mod tests {
             Ridge::load(std::env::temp_dir().join("preempt/is/not/there")).expect_err("no file");
         assert!(error.to_string().contains("preempt/is/not/there"), "{error}");
         let error = Ridge::default().save(std::env::temp_dir()).expect_err("a folder");
-        assert!(matches!(error, Error::PredictorNotKept { .. }), "{error:?}");
+        assert!(matches!(error, Error::Prediction(PredictionError::NotKept { .. })), "{error:?}");
     }
 }

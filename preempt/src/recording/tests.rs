@@ -8,6 +8,7 @@ use preempt_device::prelude::*;
 
 use super::*;
 use crate::engine::{LaunchRecord, UrgencyRecord};
+use crate::error::RecordingError;
 use crate::policy::{Fifo, StaticPriority};
 use crate::sim::{Costs, KernelModel, Machine, Simulation, Workload};
 use crate::{Device, Scheduler};
@@ -106,13 +107,16 @@ fn a_recording_comes_back_from_its_file() {
     assert!(replay.is_identical() && replay.plans > 20, "{replay:?}");
 
     fs::write(&path, "{}").expect("written");
-    assert!(matches!(Recording::load(&path), Err(Error::BadRecording { .. })));
+    assert!(matches!(
+        Recording::load(&path),
+        Err(Error::Recording(RecordingError::Invalid { .. }))
+    ));
     let later = Recording { version: VERSION + 1, ..loaded };
     later.save(&path).expect("saved");
     let error = Recording::load(&path).expect_err("a version from the future");
     assert!(error.to_string().contains("version 2"), "{error}");
     fs::remove_file(&path).expect("removed");
-    assert!(matches!(Recording::load(&path), Err(Error::RecordingFile { .. })));
+    assert!(matches!(Recording::load(&path), Err(Error::Recording(RecordingError::File { .. }))));
     // Nothing is recorded by those who did not ask for it.
     let machine = Machine::new(4, Costs::free());
     let results = Simulation::new(machine, StaticPriority::new()).run(&workload).expect("results");
@@ -146,9 +150,15 @@ fn what_cannot_have_happened_is_refused() {
     // An SM without room for a block.
     assert!(recording.replay(Fifo::new()).is_ok_and(|replay| replay.difference.is_some()));
     let nowhere = Recording { sms: 0, ..recording.clone() };
-    assert!(matches!(nowhere.replay(Fifo::new()), Err(Error::BadRecording { .. })));
+    assert!(matches!(
+        nowhere.replay(Fifo::new()),
+        Err(Error::Recording(RecordingError::Invalid { .. }))
+    ));
     let narrow = Recording { queues: (0, 1, 1), ..recording };
-    assert!(matches!(narrow.replay(Fifo::new()), Err(Error::BadRecording { .. })));
+    assert!(matches!(
+        narrow.replay(Fifo::new()),
+        Err(Error::Recording(RecordingError::Invalid { .. }))
+    ));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::core::Work;
 use super::handle::Handle;
 use super::stream::Stream;
-use crate::error::Error;
+use crate::error::{ArgumentError, Error};
 
 /// What the host and other streams wait for: that everything is done which was in a stream when the event was
 /// recorded there.
@@ -30,7 +30,8 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// [`Error::SchedulerDropped`] or [`Error::ContextLost`] if it never will.
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped) or
+    /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost) if it never will.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.handle.wait()
     }
@@ -63,7 +64,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::SchedulerDropped`].
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn record(&self) -> Result<Event, Error> {
         let handle = self.submit(RECORD, Vec::new(), Work::Marker { after: None }, ())?;
         Ok(Event { handle: Arc::new(handle) })
@@ -77,10 +78,11 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignEvent`] if the event is another scheduler's, or [`Error::SchedulerDropped`].
+    /// [`ArgumentError::ForeignEvent`] if the event is another scheduler's, or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         if !event.handle.is_of(self.shared()) {
-            return Err(Error::ForeignEvent);
+            return Err(Error::Argument(ArgumentError::ForeignEvent));
         }
         let after = Some(event.handle.completion().clone());
         // It says no more than the handles of what comes after.
@@ -92,7 +94,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::SchedulerDropped`] or [`Error::ContextLost`].
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped) or
+    /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost).
     pub fn synchronize(&self) -> Result<(), Error> {
         self.submit::<()>(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, ())?.wait()
     }
@@ -100,7 +103,7 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use crate::error::Error;
+    use crate::error::{ArgumentError, Error};
     use crate::scheduler::Scheduler;
 
     #[test]
@@ -112,7 +115,7 @@ mod tests {
         let (one, other) = (scheduler(), scheduler());
         let event = one.stream(0).record().expect("recorded");
         let error = other.stream(0).wait(&event).expect_err("not its own");
-        assert!(matches!(error, Error::ForeignEvent), "{error:?}");
+        assert!(matches!(error, Error::Argument(ArgumentError::ForeignEvent)), "{error:?}");
         assert!(error.to_string().contains("synchronize"), "{error}");
         event.synchronize().expect("nothing is before it");
         assert!(event.clone().is_done());

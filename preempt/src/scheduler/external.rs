@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
     use crate::device::Device;
-    use crate::error::Error;
+    use crate::error::{Error, LaunchError};
     use crate::scheduler::{Handle, Scheduler, Stream};
 
     /// Long enough for what is not held back to be done.
@@ -127,7 +127,7 @@ mod tests {
         stream.shared().announce();
         let error = handle.wait().expect_err("it failed");
         assert!(
-            matches!(&error, Error::KernelFailed { kernel: "an external", message } if &**message == "lost the way"),
+            matches!(&error, Error::Launch(LaunchError::KernelFailed { kernel: "an external", message }) if &**message == "lost the way"),
             "{error:?}"
         );
         let (handle, started) = submit(&stream);
@@ -146,7 +146,10 @@ mod tests {
         drop(scheduler);
         for handle in [started, waiting] {
             let error = handle.wait().expect_err("nobody waits for it");
-            assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
+            assert!(
+                matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })),
+                "{error:?}"
+            );
         }
         assert!(never.recv().is_err(), "it never starts");
         external.finish(Ok(()));
@@ -189,7 +192,7 @@ mod tests {
         let (second, second_started) = submit(&stream);
         second.cancel();
         let error = second.wait().expect_err("cancelled");
-        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        assert!(matches!(error, Error::Launch(LaunchError::Cancelled { .. })), "{error:?}");
         first_started.recv().expect("started").finish(Ok(()));
         stream.shared().announce();
         first.wait().expect("over");

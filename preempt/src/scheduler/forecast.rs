@@ -155,6 +155,7 @@ mod tests {
     use preempt_device::prelude::*;
 
     use super::*;
+    use crate::error::SchedulerError;
     use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
     use crate::{Buffer, Call, Device, Error, LaunchId, NoGrid, Scheduler, SchedulerBuilder};
 
@@ -366,7 +367,7 @@ mod tests {
         assert!(told.lock().expect("no panic").is_empty());
         let error = scheduler.synchronize().expect_err("it says so");
         assert!(
-            matches!(&error, Error::PredictorDropped { message } if &**message == "as intended"),
+            matches!(&error, Error::Scheduler(SchedulerError::PredictorDropped { message }) if &**message == "as intended"),
             "{error:?}"
         );
         assert!(scheduler.predictor_error().is_some());

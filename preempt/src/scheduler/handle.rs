@@ -16,7 +16,7 @@ use super::Shared;
 use super::core::Target;
 use super::credits::StreamCredits;
 use crate::engine::{Change, LaunchReport};
-use crate::error::Error;
+use crate::error::{Error, LaunchError};
 use crate::policy::Priority;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Instant, Mutex, hint, lock};
@@ -25,7 +25,7 @@ use crate::vocabulary::OpKey;
 /// A launch or copy that was submitted.
 ///
 /// Dropping the handle does not stop the operation: it runs as if it were waited for. If it fails,
-/// what uses its buffers later fails with [`Error::InputLost`], so waiting for the last operation
+/// what uses its buffers later fails with [`LaunchError::InputLost`], so waiting for the last operation
 /// of a chain is enough. A handle can be waited for on any thread, by any number of calls, and as a
 /// [`Future`] on any executor.
 #[must_use = "errors are reported through the handle"]
@@ -216,12 +216,15 @@ impl<T: Output> Handle<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Cancelled`], [`Error::KernelFailed`], [`Error::InputLost`] or
-    /// [`Error::SchedulerDropped`].
+    /// [`LaunchError::Cancelled`], [`LaunchError::KernelFailed`], [`LaunchError::InputLost`] or
+    /// [`LaunchError::SchedulerDropped`].
     pub fn wait(&self) -> Result<T, Error> {
         let result = self.spin(None).or_else(|| self.sleep(None));
         // Without a deadline `park` returns with a result only.
-        self.output(result.unwrap_or(Err(Error::SchedulerDropped { done: 0, tasks: 0 })))
+        self.output(
+            result
+                .unwrap_or(Err(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 0 }))),
+        )
     }
 
     /// Waits until the operation is done, at most for `timeout`; `None` if it is not done then.
@@ -255,7 +258,7 @@ impl<T: Output> Handle<T> {
     /// Says that the result is not wanted any more.
     ///
     /// What waits is dropped; a kernel that runs stops at its next yield. The handle then gives
-    /// [`Error::Cancelled`] with the number of block-tasks that are done, unless the operation was
+    /// [`LaunchError::Cancelled`] with the number of block-tasks that are done, unless the operation was
     /// complete before. What it wrote until then stays in its buffers, and what comes after it goes
     /// on with that. A copy that has started is completed, and so is opaque work.
     pub fn cancel(&self) {

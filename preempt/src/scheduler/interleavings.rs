@@ -25,7 +25,7 @@ use super::external::ExternalOperation;
 use super::{Opaque, Scheduler, Stream};
 use crate::device::model::Settings;
 use crate::engine::LaunchReport;
-use crate::error::Error;
+use crate::error::{DeviceError, Error, LaunchError, MemoryError};
 use crate::policy::Ffs;
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
@@ -198,7 +198,10 @@ fn a_cancelled_launch_says_what_it_did() {
         stage.end(&last, 1).expect("nobody cancels it");
         for (handle, tasks) in [(&first, 3), (&second, 2)] {
             let result = stage.end(handle, tasks);
-            assert!(matches!(result, Ok(_) | Err(Error::Cancelled { .. })), "{result:?}");
+            assert!(
+                matches!(result, Ok(_) | Err(Error::Launch(LaunchError::Cancelled { .. }))),
+                "{result:?}"
+            );
         }
         stage.check_order(&first, &second);
         stage.check_order(&second, &last);
@@ -274,12 +277,15 @@ fn submit_until_the_end(stage: Arc<Stage>, stream: Stream) -> JoinHandle<()> {
         loop {
             let handle = match stream.launch(yielding().grid(3)) {
                 Ok(handle) => handle,
-                Err(Error::SchedulerDropped { .. }) => return,
+                Err(Error::Launch(LaunchError::SchedulerDropped { .. })) => return,
                 Err(error) => panic!("{error:?}"),
             };
             match stage.end(&handle, 3) {
                 Ok(_) => {}
-                Err(Error::SchedulerDropped { .. } | Error::ContextLost { .. }) => return,
+                Err(
+                    Error::Launch(LaunchError::SchedulerDropped { .. })
+                    | Error::Device(DeviceError::ContextLost { .. }),
+                ) => return,
                 Err(error) => panic!("{error:?}"),
             }
         }
@@ -316,7 +322,10 @@ fn lose(is_polled: bool) {
         let upload = copies.upload(vec![1, 2, 3, 4], &mut buffer).expect("accepted");
         match copies.download(&buffer).expect("accepted").wait() {
             Ok(data) => assert_eq!(data, [1, 2, 3, 4]),
-            Err(error) => assert!(matches!(error, Error::ContextLost { .. }), "{error:?}"),
+            Err(error) => assert!(
+                matches!(error, Error::Device(DeviceError::ContextLost { .. })),
+                "{error:?}"
+            ),
         }
         let _ = upload.wait();
     });
@@ -381,7 +390,9 @@ fn whoever_waits_for_memory_gets_it_from_another_thread() {
                 let data = scheduler.stream(1).download(&buffer).expect("accepted").wait();
                 assert_eq!(data.expect("copied"), [7; LEN]);
             }
-            Err(error) => assert!(matches!(error, Error::AllocationTimeout { .. }), "{error:?}"),
+            Err(error) => {
+                assert!(matches!(error, Error::Memory(MemoryError::Timeout { .. })), "{error:?}")
+            }
         }
         join([frees, waits]);
         // Soon: an operation is reported before it lets go of its buffers.
@@ -422,9 +433,12 @@ fn a_fault_is_told_to_those_behind() {
         let failed = one.launch(faulty(&mut buffer).grid(3)).expect("accepted");
         let behind = one.launch(writes(&mut buffer).grid(2)).expect("accepted");
         let result = stage.end(&behind, 2);
-        assert!(matches!(result, Err(Error::InputLost { .. })), "{result:?}");
+        assert!(matches!(result, Err(Error::Launch(LaunchError::InputLost { .. }))), "{result:?}");
         let result = stage.end(&failed, 3);
-        assert!(matches!(result, Err(Error::KernelFailed { .. })), "{result:?}");
+        assert!(
+            matches!(result, Err(Error::Launch(LaunchError::KernelFailed { .. }))),
+            "{result:?}"
+        );
         one.upload(vec![7], &mut buffer).expect("accepted").wait().expect("copied");
         let data = one.download(&buffer).expect("accepted").wait();
         assert_eq!(data.expect("it was overwritten"), [7]);
@@ -490,7 +504,10 @@ fn opaque_work_runs_in_its_turn() {
                         assert!(before.is_done());
                         assert_eq!(stage.ran(&opaque).tasks, [1]);
                     }
-                    Err(error) => assert!(matches!(error, Error::SchedulerDropped { .. })),
+                    Err(error) => assert!(matches!(
+                        error,
+                        Error::Launch(LaunchError::SchedulerDropped { .. })
+                    )),
                 }
                 let _ = stage.end(&before, 2);
             })

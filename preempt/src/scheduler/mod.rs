@@ -36,7 +36,7 @@ use preempt_device::kernel::KernelArg;
 
 use crate::buffer::Buffer;
 use crate::device::{Device, Patience, SignalPath, Sleep};
-use crate::error::Error;
+use crate::error::{Error, SchedulerError};
 use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
 use crate::predict::{Online, Predictor};
@@ -78,11 +78,11 @@ pub use stream::Stream;
 
 /// Orders the launches and copies of all threads on one device.
 ///
-/// Clones are the same scheduler. When the last one is dropped, what has not started is
-/// dropped, running kernels stop at their next yield, and handles give
-/// [`Error::SchedulerDropped`]; call [`synchronize`](Scheduler::synchronize) before to let
-/// everything finish. Dropping waits for the block-tasks that run, but at most ten seconds; after
-/// that the device stays taken until they have ended.
+/// Clones are the same scheduler. When the last one is dropped, what has not started is dropped, running kernels stop
+/// at their next yield, and handles give
+/// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped); call
+/// [`synchronize`](Scheduler::synchronize) before to let everything finish. Dropping waits for the block-tasks that
+/// run, but at most ten seconds; after that the device stays taken until they have ended.
 ///
 /// ```
 /// use preempt::{Device, Priority, Scheduler};
@@ -138,7 +138,7 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], at once unless the builder was told to
+    /// [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory), at once unless the builder was told to
     /// [wait](SchedulerBuilder::allocation_timeout); then as for [`zeroed_within`](Scheduler::zeroed_within).
     pub fn zeroed<T: KernelArg>(&self, len: usize) -> Result<Buffer<T>, Error> {
         self.zeroed_within(len, self.shared().patience.timeout)
@@ -156,7 +156,9 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::AllocationTimeout`], or [`Error::AllocationQueueFull`].
+    /// [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory),
+    /// [`MemoryError::Timeout`](crate::error::MemoryError::Timeout), or
+    /// [`MemoryError::QueueFull`](crate::error::MemoryError::QueueFull).
     pub fn zeroed_within<T: KernelArg>(
         &self,
         len: usize,
@@ -207,8 +209,8 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Error::PolicyReplaced`] if the policy answered nonsense at any time, or else
-    /// [`Error::PredictorDropped`] if the predictor panicked. What went wrong
+    /// [`SchedulerError::PolicyReplaced`] if the policy answered nonsense at any time, or else
+    /// [`SchedulerError::PredictorDropped`] if the predictor panicked. What went wrong
     /// with single operations is reported through their handles.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.shared().wait_until_idle();
@@ -245,12 +247,12 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Error::NoTrace`] if none is kept; [`Error::TraceNotWritten`].
+    /// [`SchedulerError::NoTrace`] if none is kept; [`SchedulerError::TraceNotWritten`].
     pub fn write_trace(&self, path: impl AsRef<Path>) -> Result<u64, Error> {
-        let trace = self.shared().trace().ok_or(Error::NoTrace)?;
+        let trace = self.shared().trace().ok_or(Error::Scheduler(SchedulerError::NoTrace))?;
         std::fs::write(path.as_ref(), trace.json()).map_err(|source| {
             let (path, source) = (path.as_ref().to_owned(), Arc::new(source));
-            Error::TraceNotWritten { path, source }
+            Error::Scheduler(SchedulerError::TraceNotWritten { path, source })
         })?;
         Ok(trace.dropped())
     }
@@ -342,7 +344,7 @@ impl SchedulerBuilder {
     }
 
     /// How many requests can wait for memory at the same time; 64 by default. One more fails at once with
-    /// [`Error::AllocationQueueFull`].
+    /// [`MemoryError::QueueFull`](crate::error::MemoryError::QueueFull).
     pub fn allocation_queue(mut self, most: usize) -> SchedulerBuilder {
         self.settings.patience.most = most;
         self
@@ -377,8 +379,8 @@ impl SchedulerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceTaken`] if the device has a scheduler; [`Error::Thread`] if the operating
-    /// system gives no thread.
+    /// [`DeviceError::Taken`](crate::error::DeviceError::Taken) if the device has a scheduler; [`Error::Thread`] if
+    /// the operating system gives no thread.
     pub fn build(self) -> Result<Scheduler, Error> {
         let device = match self.device {
             Some(device) => device,

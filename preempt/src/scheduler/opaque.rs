@@ -14,7 +14,7 @@ use super::stream::Stream;
 use crate::buffer::Buffer;
 use crate::device::{Device, OpaqueWork, RawStream};
 use crate::engine::{self, Use};
-use crate::error::{Error, caught};
+use crate::error::{ArgumentError, Error, caught};
 use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::sync::thread::{self, JoinHandle, ThreadId};
 use crate::sync::{Mutex, contain, lock};
@@ -41,7 +41,7 @@ impl Opaque {
     }
 
     /// It writes this buffer, and nobody else uses it meanwhile. If the work fails, what it wrote is lost, as for
-    /// a kernel ([`Error::InputLost`]).
+    /// a kernel ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)).
     pub fn writes<T: KernelArg>(self, buffer: &mut Buffer<T>) -> Opaque {
         self.uses(buffer, Access::Write)
     }
@@ -114,9 +114,10 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignBuffer`], [`Error::Thread`], or [`Error::SchedulerDropped`]. The handle gives
-    /// [`Error::KernelFailed`] with what `work` returned, or with its panic; what it had put into the stream until
-    /// then is waited for all the same.
+    /// [`ArgumentError::ForeignBuffer`], [`Error::Thread`], or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped). The handle gives
+    /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) with what `work` returned, or with its
+    /// panic; what it had put into the stream until then is waited for all the same.
     pub fn opaque(
         &self,
         opaque: Opaque,
@@ -126,7 +127,7 @@ impl Stream {
         let name = known.name;
         let device = self.shared().device.inner.id;
         if uses.iter().any(|&(owner, _)| owner != device) {
-            return Err(Error::ForeignBuffer { name });
+            return Err(Error::Argument(ArgumentError::ForeignBuffer { name }));
         }
         let uses = uses.into_iter().map(|(_, used)| used).collect();
         let work: OpaqueWork = Box::new(move |stream| {

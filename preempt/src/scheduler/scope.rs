@@ -23,9 +23,9 @@ pub struct Scope<'scope, 'env: 'scope> {
 impl Scheduler {
     /// Calls `body`, which can launch kernels on memory that it borrows, and waits for all of them.
     ///
-    /// A launch that fails leaves what it writes in an unknown state. Of borrowed memory the scheduler does
-    /// not remember that, as it does of its own ([`Error::InputLost`]): wait for each launch whose result
-    /// is used.
+    /// A launch that fails leaves what it writes in an unknown state. Of borrowed memory the scheduler does not
+    /// remember that, as it does of its own ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)): wait
+    /// for each launch whose result is used.
     ///
     /// Buffers of this scheduler need no scope, since they are counted. Others' do, such as `cust`'s
     /// `&DeviceBuffer` (feature `cust`): dropping a [`Handle`] does not stop a launch, so nothing but
@@ -65,7 +65,7 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// # Errors
     ///
-    /// As for [`Stream::launch`], and [`Error::NotAllocated`].
+    /// As for [`Stream::launch`], and [`ArgumentError::NotAllocated`](crate::error::ArgumentError::NotAllocated).
     pub fn launch<G: HasGrid>(
         &'scope self,
         stream: &Stream,

@@ -22,7 +22,7 @@ use super::stats::Stats;
 use super::trace::Trace;
 use crate::device::{Device, Patience, SignalPath};
 use crate::engine::Change;
-use crate::error::Error;
+use crate::error::{Error, LaunchError, SchedulerError};
 use crate::module::DeviceCode;
 use crate::policy::Policy;
 use crate::predict::Predictor;
@@ -161,7 +161,7 @@ impl Shared {
     /// Hands a submission to the core.
     pub(super) fn submit(&self, job: Job) -> Result<(), Error> {
         if !self.combiner.post(Message::Submit(job)) {
-            return Err(Error::SchedulerDropped { done: 0, tasks: 0 });
+            return Err(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 0 }));
         }
         self.drive();
         Ok(())
@@ -197,7 +197,7 @@ impl Shared {
             // If another thread was faster, this one ends.
             let _ = self.opaque.set(OpaqueThread::start(self.device.clone())?);
         }
-        let none = Error::SchedulerDropped { done: 0, tasks: 0 };
+        let none = Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 0 });
         self.opaque.get().map(OpaqueThread::sender).ok_or(none)
     }
 
@@ -213,7 +213,7 @@ impl Shared {
         }
         let helper = self.helper.get().map(|helper| &**helper as &dyn Any);
         let helper = helper.and_then(|helper| helper.downcast_ref());
-        helper.ok_or(Error::SchedulerDropped { done: 0, tasks: 0 })
+        helper.ok_or(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 0 }))
     }
 
     /// Waits until nothing is in flight.
@@ -237,14 +237,14 @@ impl Shared {
         let refusal =
             self.combiner.with_core(|core| core.refusal().cloned(), |news| self.tell(news))?;
         let (policy, reason) = (refusal.policy.into(), refusal.reason.into());
-        Some(Error::PolicyReplaced { policy, reason })
+        Some(Error::Scheduler(SchedulerError::PolicyReplaced { policy, reason }))
     }
 
     pub fn predictor_error(&self) -> Option<Error> {
         let message = self
             .combiner
             .with_core(|core| core.predictor_panic().map(Arc::from), |news| self.tell(news))?;
-        Some(Error::PredictorDropped { message })
+        Some(Error::Scheduler(SchedulerError::PredictorDropped { message }))
     }
 
     pub fn stats(&self) -> Stats {

@@ -19,7 +19,7 @@ use super::handle::{Completion, Handle, HostMemory};
 use crate::buffer::{Buffer, Memory};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
-use crate::error::Error;
+use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
 use crate::sync::{Mutex, lock};
 use crate::vocabulary::BufferId;
@@ -127,8 +127,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What is wrong with the grid, the block, the arguments or the kernel's demands; nothing
-    /// runs then. [`Error::SchedulerDropped`] if the scheduler is gone.
+    /// What is wrong with the grid, the block, the arguments or the kernel's demands; nothing runs then.
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped) if the scheduler is gone.
     pub fn launch<G: HasGrid>(&self, call: Call<G>) -> Result<Handle<LaunchReport>, Error> {
         // SAFETY: a `Call` borrows nothing.
         unsafe { self.launch_borrowing(call.with_its_grid()) }
@@ -146,11 +146,15 @@ impl Stream {
         let Shape { grid, tasks, block, blocks_per_sm, on_last_sm } = self.shape(&call)?;
         let bytes = call.args().size();
         if bytes > MAX_ARGUMENT_BYTES {
-            return Err(Error::ArgumentSize { kernel: name, bytes, limit: MAX_ARGUMENT_BYTES });
+            return Err(Error::Configuration(ConfigurationError::ArgumentSize {
+                kernel: name,
+                bytes,
+                limit: MAX_ARGUMENT_BYTES,
+            }));
         }
         let amortize = call.amortizing_factor();
         if amortize == Amortize::Tasks(0) {
-            return Err(Error::NoAmortizing { kernel: name });
+            return Err(Error::Configuration(ConfigurationError::NoAmortizing { kernel: name }));
         }
         let uses = self.buffer_uses(&call)?;
 
@@ -180,14 +184,20 @@ impl Stream {
     pub(crate) fn shape(&self, call: &BorrowingCall<'_>) -> Result<Shape, Error> {
         let kernel = call.kernel();
         let block = check_block(call)?;
-        let asked = call.asked_grid().ok_or(Error::NoBlock { kernel: kernel.name })?;
+        let asked = call
+            .asked_grid()
+            .ok_or(Error::Configuration(ConfigurationError::NoBlock { kernel: kernel.name }))?;
         let (grid, tasks) = check_grid(kernel.name, asked)?;
         let Occupancy { blocks_per_sm, on_last_sm } =
             self.shared.device.inner.backend.occupancy(kernel, block)?;
         if blocks_per_sm == 0 {
             let (kernel, bytes) = (kernel.name, kernel.shared_bytes);
             let limit = self.shared.device.properties().shared_per_block;
-            return Err(Error::SharedMemory { kernel, bytes, limit });
+            return Err(Error::Configuration(ConfigurationError::SharedMemory {
+                kernel,
+                bytes,
+                limit,
+            }));
         }
         Ok(Shape { grid, tasks, block, blocks_per_sm, on_last_sm })
     }
@@ -196,7 +206,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::ForeignBuffer`], or [`Error::SchedulerDropped`].
+    /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn upload<T: KernelArg>(
         &self,
         data: Vec<T>,
@@ -217,7 +228,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignBuffer`] or [`Error::SchedulerDropped`].
+    /// [`ArgumentError::ForeignBuffer`] or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn download<T: KernelArg>(&self, from: &Buffer<T>) -> Result<Handle<Vec<T>>, Error> {
         let uses = vec![self.copy_use(from, Access::Read)?];
         let memory = Arc::new(HostMemory::<T>::new(from.len()));
@@ -229,7 +241,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::ForeignBuffer`], or [`Error::SchedulerDropped`].
+    /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn copy_buffer<T: KernelArg>(
         &self,
         from: &Buffer<T>,
@@ -264,7 +277,7 @@ impl Stream {
 
     fn copy_use<T>(&self, buffer: &Buffer<T>, access: Access) -> Result<Use, Error> {
         if buffer.memory.device != self.shared.device.inner.id {
-            return Err(Error::ForeignBuffer { name: COPY });
+            return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
         Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
     }
@@ -278,7 +291,10 @@ impl Stream {
         keep: O::Keep,
     ) -> Result<Handle<O>, Error> {
         if from_len != to_len {
-            return Err(Error::LengthMismatch { from: from_len, to: to_len });
+            return Err(Error::Argument(ArgumentError::LengthMismatch {
+                from: from_len,
+                to: to_len,
+            }));
         }
         let copy = Copy { kind, from, to, bytes: from_len * size_of::<T>() };
         self.submit(COPY, uses, Work::Copy { copy, _owners: [from_owner, to_owner] }, keep)
@@ -312,7 +328,7 @@ impl Stream {
                     && (other.access == Access::Write || *access == Access::Write)
             };
             if uses.iter().find(conflicts).is_some() {
-                return Err(Error::BufferConflict { name });
+                return Err(Error::Argument(ArgumentError::BufferConflict { name }));
             }
             uses.push(Use { buffer, access: *access, overwrites: false });
         }
@@ -333,12 +349,12 @@ impl Stream {
         match &argument.owner {
             Some(owner) => match owner.downcast_ref::<Memory>() {
                 Some(memory) if memory.device == device.id => Ok(Some(memory.id)),
-                _ => Err(Error::ForeignBuffer { name }),
+                _ => Err(Error::Argument(ArgumentError::ForeignBuffer { name })),
             },
             None if bytes == 0 => Ok(None),
             None => match device.allocation(address, bytes)? {
                 Some(start) => Ok(Some(BufferId::Borrowed(start))),
-                None => Err(Error::NotAllocated { name, address, bytes }),
+                None => Err(Error::Argument(ArgumentError::NotAllocated { name, address, bytes })),
             },
         }
     }
@@ -380,11 +396,11 @@ fn place<T>(buffer: &Buffer<T>) -> Place {
 fn check_grid(kernel: &'static str, asked: Extents) -> Result<(Dim3, u32), Error> {
     let grid = asked.clamped();
     match grid.count() {
-        0 => Err(Error::EmptyGrid { kernel, grid: asked }),
+        0 => Err(Error::Configuration(ConfigurationError::EmptyGrid { kernel, grid: asked })),
         tasks if tasks <= u128::from(MAX_TASKS) && grid.y.max(grid.z) <= MAX_GRID_YZ => {
             Ok((grid, tasks as u32))
         }
-        _ => Err(Error::GridTooLarge { kernel, grid: asked }),
+        _ => Err(Error::Configuration(ConfigurationError::GridTooLarge { kernel, grid: asked })),
     }
 }
 
@@ -393,15 +409,19 @@ fn check_block(call: &BorrowingCall<'_>) -> Result<Dim3, Error> {
     let kernel = call.kernel().name;
     let asked = match (call.kernel().block, call.asked_block()) {
         (Some(fixed), Some(asked)) if fixed.into_extents() != asked => {
-            return Err(Error::OtherBlock { kernel, fixed, asked });
+            return Err(Error::Configuration(ConfigurationError::OtherBlock {
+                kernel,
+                fixed,
+                asked,
+            }));
         }
         (Some(fixed), _) => fixed.into_extents(),
         (None, Some(asked)) => asked,
-        (None, None) => return Err(Error::NoBlock { kernel }),
+        (None, None) => return Err(Error::Configuration(ConfigurationError::NoBlock { kernel })),
     };
     let block = asked.clamped();
     match (1..=MAX_BLOCK_THREADS).contains(&block.count()) && block.z <= MAX_BLOCK_Z {
         true => Ok(block),
-        false => Err(Error::BadBlock { kernel, block: asked }),
+        false => Err(Error::Configuration(ConfigurationError::BadBlock { kernel, block: asked })),
     }
 }

@@ -213,6 +213,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Grant;
+    use crate::error::SchedulerError;
     use crate::policy::StaticPriority;
     use crate::scheduler::accounts::Accounts;
     use crate::{Device, Error, LaunchReport, Priority, Scheduler};
@@ -389,9 +390,15 @@ mod tests {
         let device = Device::cpu(1, 1).expect("a device");
         let without = Scheduler::builder().device(device).build().expect("a scheduler");
         let file = File::new("none");
-        assert!(matches!(without.write_trace(&file.0), Err(Error::NoTrace)));
+        assert!(matches!(
+            without.write_trace(&file.0),
+            Err(Error::Scheduler(SchedulerError::NoTrace))
+        ));
         assert!(!file.0.exists());
         let error = scheduler(1).write_trace(std::env::temp_dir()).expect_err("a folder");
-        assert!(matches!(error, Error::TraceNotWritten { .. }), "{error:?}");
+        assert!(
+            matches!(error, Error::Scheduler(SchedulerError::TraceNotWritten { .. })),
+            "{error:?}"
+        );
     }
 }

@@ -75,7 +75,8 @@ impl EngineLoad {
     ///
     /// # Errors
     ///
-    /// [`Error::BadSimulation`] if the machine cannot be, or there is to be no launch.
+    /// [`SimulationError::GivenUp`](crate::error::SimulationError::GivenUp) if the machine cannot be, or there is to
+    /// be no launch.
     pub fn new(
         machine: Machine,
         policy: Box<dyn Policy>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use preempt_device::abi::{MAX_SMS, MAX_TASKS};
 
-use crate::error::Error;
+use crate::error::{Error, SimulationError};
 use crate::vocabulary::QueueCount;
 
 /// Measured figures, and where they are from.
@@ -289,7 +289,7 @@ const MAX_BLOCKS: u32 = 1024;
 pub(super) const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn refused(reason: impl Into<String>) -> Error {
-    Error::BadSimulation { reason: reason.into() }
+    Error::Simulation(SimulationError::GivenUp { reason: reason.into() })
 }
 
 /// A number in a text.

@@ -119,7 +119,8 @@ impl Simulation {
     ///
     /// # Errors
     ///
-    /// [`Error::BadSimulation`] if the machine or a kernel cannot be, or if the policy lets no launch come to its end.
+    /// [`SimulationError::GivenUp`](crate::error::SimulationError::GivenUp) if the machine or a kernel cannot be, or
+    /// if the policy lets no launch come to its end.
     pub fn run(self, workload: &Workload) -> Result<Results, Error> {
         run::run(workload, self)
     }

@@ -12,7 +12,7 @@ use super::random::Random;
 use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, StreamNumber, Workload};
 use crate::engine::{Action, Engine, Event, LaunchSpec, Outcome, Submission};
-use crate::error::Error;
+use crate::error::{Error, SchedulerError};
 use crate::recording::Recording;
 use crate::vocabulary::OpKey;
 
@@ -72,7 +72,7 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
     let policy = run.engine.policy_name().to_owned();
     let policy_error = run.engine.refusal().map(|refusal| {
         let (policy, reason) = (refusal.policy.as_str().into(), refusal.reason.as_str().into());
-        Error::PolicyReplaced { policy, reason }
+        Error::Scheduler(SchedulerError::PolicyReplaced { policy, reason })
     });
     let makespan = run.launches.iter().map(|launch| launch.done).max().unwrap_or_default();
     Ok(Results {

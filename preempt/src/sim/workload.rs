@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::machine::{KernelModel, LONGEST, number, refused};
 use super::random::Random;
-use crate::error::Error;
+use crate::error::{Error, SimulationError};
 use crate::policy::{Priority, Urgency};
 
 /// Streams, and the launches that are submitted to them in virtual time. It is the same for every policy: no random
@@ -136,7 +136,7 @@ impl Workload {
     ///
     /// # Errors
     ///
-    /// [`Error::BadSimulation`] if no time passes between two arrivals, or the sizes have no distribution.
+    /// [`SimulationError::GivenUp`] if no time passes between two arrivals, or the sizes have no distribution.
     pub fn arrive(
         &mut self,
         stream: StreamNumber,
@@ -202,7 +202,7 @@ impl Workload {
     ///
     /// # Errors
     ///
-    /// [`Error::BadSimulation`], with the line, if one cannot be read.
+    /// [`SimulationError::GivenUp`], with the line, if one cannot be read.
     pub fn from_trace(text: &str) -> Result<Workload, Error> {
         let mut workload = Workload::new(0);
         let mut streams = FxHashMap::default();
@@ -210,7 +210,7 @@ impl Workload {
             let line = line.split('#').next().unwrap_or_default();
             if !line.trim().is_empty() {
                 workload.trace_line(line, &mut streams).map_err(|error| match error {
-                    Error::BadSimulation { reason } => {
+                    Error::Simulation(SimulationError::GivenUp { reason }) => {
                         refused(format!("line {} of the trace: {reason}", index + 1))
                     }
                     other => other,

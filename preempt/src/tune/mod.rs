@@ -71,7 +71,7 @@ use std::time::{Duration, Instant};
 
 use preempt_device::host::{Call, Preemption};
 
-use crate::error::Error;
+use crate::error::{Error, TuningError};
 use crate::scheduler::{Scheduler, Stream};
 pub use crate::vocabulary::Tuned;
 
@@ -137,9 +137,10 @@ impl<'a> Tuner<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Stream::launch`], and what becomes of one of the launches ([`Error::KernelFailed`] and so on);
-    /// nothing is kept then. [`Error::TuningNotRead`] before anything is launched, and
-    /// [`Error::TuningNotKept`], which has the result, if there is something wrong with the file.
+    /// Those of [`Stream::launch`], and what becomes of one of the launches
+    /// ([`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) and so on); nothing is kept then.
+    /// [`TuningError::NotRead`] before anything is launched, and [`TuningError::NotKept`], which has the result, if
+    /// there is something wrong with the file.
     pub fn tune(&self, input: &str, call: impl FnMut() -> Call) -> Result<Tuned, Error> {
         let stream = self.scheduler.stream(0);
         self.tune_by(&stream, input, call, |call| {
@@ -174,7 +175,7 @@ impl<'a> Tuner<'a> {
         if let Some((path, key)) = &key {
             let found = cache::find(path, key).map_err(|source| {
                 let (path, source) = (PathBuf::clone(path), Arc::new(source));
-                Error::TuningNotRead { path, source }
+                Error::Tuning(TuningError::NotRead { path, source })
             })?;
             if let Some(tuned) = found {
                 return Ok(tuned);
@@ -195,7 +196,7 @@ impl<'a> Tuner<'a> {
         if let Some((path, key)) = key {
             cache::keep(path, key, tuned).map_err(|source| {
                 let (path, source) = (path.clone(), Arc::new(source));
-                Error::TuningNotKept { path, tuned, source }
+                Error::Tuning(TuningError::NotKept { path, tuned, source })
             })?;
         }
         Ok(tuned)

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use preempt::error::{ArgumentError, ConfigurationError, DeviceError, LaunchError, MemoryError};
 use preempt::{Buffer, Call, Device, Error, NoGrid, Scheduler, Stream};
 use preempt_device::host::{Args, BufferArg, Dim3, Kernel, WriteArg};
 use preempt_device::prelude::*;
@@ -70,7 +71,11 @@ fn a_grid_has_block_tasks() {
     let mut setup = Setup::new();
     for grid in [Dim3::from(0), Dim3::from((4, 0)), Dim3::from((4, 4, 0))] {
         let call = setup.count().grid(grid).block(32);
-        assert_error!(setup.refusal(call), Error::EmptyGrid { .. }, "at least 1");
+        assert_error!(
+            setup.refusal(call),
+            Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+            "at least 1"
+        );
     }
     setup.check_unharmed();
 }
@@ -87,8 +92,16 @@ fn a_grid_is_within_the_limits() {
         Dim3::new(u32::MAX, u32::MAX, u32::MAX),
     ] {
         let call = setup.count().grid(grid).block(32);
-        assert_error!(setup.refusal(call.clone()), Error::GridTooLarge { .. }, "split the launch");
-        assert_error!(setup.refusal(call), Error::GridTooLarge { .. }, "at most 1073741824,");
+        assert_error!(
+            setup.refusal(call.clone()),
+            Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+            "split the launch"
+        );
+        assert_error!(
+            setup.refusal(call),
+            Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+            "at most 1073741824,"
+        );
     }
     setup.check_unharmed();
 }
@@ -105,58 +118,102 @@ fn no_number_of_blocks_or_threads_wraps() {
             assert_error!(refusal($shape), $pattern, $hint);
         };
     }
-    assert_refused!(|call| call.grid(-1).block(32), Error::EmptyGrid { .. }, "-1x1x1");
-    assert_refused!(|call| call.grid((-1, -1)).block(32), Error::EmptyGrid { .. }, "at least 1");
-    assert_refused!(|call| call.grid(0).block(32), Error::EmptyGrid { .. }, "leave the launch out");
-    assert_refused!(|call| call.threads(0).block(32), Error::EmptyGrid { .. }, "0x1x1");
-    assert_refused!(|call| call.threads(-33).block(32), Error::EmptyGrid { .. }, "-1x1x1");
-    assert_refused!(|call| call.threads(i64::MIN).block(32), Error::EmptyGrid { .. }, "at least 1");
+    assert_refused!(
+        |call| call.grid(-1).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "-1x1x1"
+    );
+    assert_refused!(
+        |call| call.grid((-1, -1)).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "at least 1"
+    );
+    assert_refused!(
+        |call| call.grid(0).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "leave the launch out"
+    );
+    assert_refused!(
+        |call| call.threads(0).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "0x1x1"
+    );
+    assert_refused!(
+        |call| call.threads(-33).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "-1x1x1"
+    );
+    assert_refused!(
+        |call| call.threads(i64::MIN).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "at least 1"
+    );
     // What these are in 32 bits would do.
     assert_refused!(
         |call| call.grid((1usize << 32) + 1).block(32),
-        Error::GridTooLarge { .. },
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
         "4294967297x1x1 is too large; x and the product are at most 1073741824,"
     );
     assert_refused!(
         |call| call.grid(1usize << 40).block(32),
-        Error::GridTooLarge { .. },
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
         "1099511627776x1x1"
     );
     assert_refused!(
         |call| call.grid((1, 1 << 20)).block(32),
-        Error::GridTooLarge { .. },
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
         "1x1048576x1 is too large; x and the product are at most 1073741824, y and z at most 65535"
     );
     assert_refused!(
         |call| call.grid((u64::MAX, u64::MAX, u64::MAX)).block(32),
-        Error::GridTooLarge { .. },
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
         "18446744073709551615x18446744073709551615x18446744073709551615"
     );
     assert_refused!(
         |call| call.threads(usize::MAX).block(1),
-        Error::GridTooLarge { .. },
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
         "18446744073709551615x1x1"
     );
     assert_refused!(
         |call| call.threads(usize::MAX).block(32),
-        Error::GridTooLarge { .. },
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
         "576460752303423488x1x1"
     );
-    assert_refused!(|call| call.grid(7).block(-32), Error::BadBlock { .. }, "-32x1x1 threads");
-    assert_refused!(|call| call.grid(7).block(2048), Error::BadBlock { .. }, "1 to 1024 threads");
+    assert_refused!(
+        |call| call.grid(7).block(-32),
+        Error::Configuration(ConfigurationError::BadBlock { .. }),
+        "-32x1x1 threads"
+    );
+    assert_refused!(
+        |call| call.grid(7).block(2048),
+        Error::Configuration(ConfigurationError::BadBlock { .. }),
+        "1 to 1024 threads"
+    );
     assert_refused!(
         |call| call.grid(7).block((1u64 << 32) + 32),
-        Error::BadBlock { .. },
+        Error::Configuration(ConfigurationError::BadBlock { .. }),
         "4294967328x1x1 threads"
     );
     // Of these the number of block-tasks is not known.
-    assert_refused!(|call| call.threads(7).block(0), Error::BadBlock { .. }, "1 to 1024 threads");
-    assert_refused!(|call| call.threads(7), Error::NoBlock { .. }, ".block(..)");
+    assert_refused!(
+        |call| call.threads(7).block(0),
+        Error::Configuration(ConfigurationError::BadBlock { .. }),
+        "1 to 1024 threads"
+    );
+    assert_refused!(
+        |call| call.threads(7),
+        Error::Configuration(ConfigurationError::NoBlock { .. }),
+        ".block(..)"
+    );
     let block = -128;
     let mut out = setup.scheduler.zeroed(8).expect("memory");
     let input = setup.scheduler.zeroed(8).expect("memory");
     let call = kernels::guard_sync_guard(&input, &mut out).threads(8).block(block);
-    assert_error!(setup.refusal(call), Error::OtherBlock { .. }, "128x1x1, not -128x1x1");
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::OtherBlock { .. }),
+        "128x1x1, not -128x1x1"
+    );
     setup.check_unharmed();
 }
 
@@ -165,14 +222,26 @@ fn a_block_is_within_the_limits() {
     let mut setup = Setup::new();
     for block in [Dim3::from(0), Dim3::from(1025), Dim3::from((32, 33)), Dim3::from((1, 1, 65))] {
         let call = setup.count().grid(7).block(block);
-        assert_error!(setup.refusal(call), Error::BadBlock { .. }, "1 to 1024 threads");
+        assert_error!(
+            setup.refusal(call),
+            Error::Configuration(ConfigurationError::BadBlock { .. }),
+            "1 to 1024 threads"
+        );
     }
     let call = setup.count().grid(7);
-    assert_error!(setup.refusal(call), Error::NoBlock { .. }, ".block(..)");
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::NoBlock { .. }),
+        ".block(..)"
+    );
     let mut out = setup.scheduler.zeroed(8).expect("memory");
     let input = setup.scheduler.zeroed(8).expect("memory");
     let call = kernels::guard_sync_guard(&input, &mut out).grid(1).block(64);
-    assert_error!(setup.refusal(call), Error::OtherBlock { .. }, "128x1x1");
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::OtherBlock { .. }),
+        "128x1x1"
+    );
     setup.check_unharmed();
 }
 
@@ -188,7 +257,11 @@ fn greedy(out: SliceMut<u32>) {
 fn shared_memory_is_within_what_the_device_has() {
     let mut setup = Setup::new();
     let call = greedy(&mut setup.counts).grid(1);
-    assert_error!(setup.refusal(call), Error::SharedMemory { bytes: 400_000, .. }, "smaller");
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::SharedMemory { bytes: 400_000, .. }),
+        "smaller"
+    );
     setup.check_unharmed();
 }
 
@@ -198,7 +271,11 @@ fn arguments_fit_a_launch() {
     fn wide(_values: [u32; 2000]) {}
 
     let setup = Setup::new();
-    assert_error!(setup.refusal(wide([0; 2000]).grid(1)), Error::ArgumentSize { .. }, "buffer");
+    assert_error!(
+        setup.refusal(wide([0; 2000]).grid(1)),
+        Error::Configuration(ConfigurationError::ArgumentSize { .. }),
+        "buffer"
+    );
     setup.check_unharmed();
 }
 
@@ -206,7 +283,11 @@ fn arguments_fit_a_launch() {
 fn an_amortizing_factor_is_at_least_one() {
     let mut setup = Setup::new();
     let call = setup.count().grid(7).block(32).amortize(0);
-    assert_error!(setup.refusal(call), Error::NoAmortizing { .. }, "at least 1");
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::NoAmortizing { .. }),
+        "at least 1"
+    );
     setup.check_unharmed();
 }
 
@@ -238,7 +319,7 @@ fn a_buffer_that_is_written_is_passed_once() {
         let call = unsafe { Call::new(&BY_HAND, args) }.grid(1);
         assert_error!(
             setup.refusal(call),
-            Error::BufferConflict { name: "by_hand" },
+            Error::Argument(ArgumentError::BufferConflict { name: "by_hand" }),
             "pass a copy"
         );
     }
@@ -259,9 +340,9 @@ fn a_buffer_belongs_to_its_device() {
     let hint = "allocate it through this scheduler";
     assert!(setup.refusal(call).to_string().contains(hint));
     let download = setup.stream.download(&other.counts).expect_err("refused");
-    assert_error!(download, Error::ForeignBuffer { .. }, "another device");
+    assert_error!(download, Error::Argument(ArgumentError::ForeignBuffer { .. }), "another device");
     let upload = setup.stream.upload(vec![0; 1 << 16], &mut other.counts).expect_err("refused");
-    assert_error!(upload, Error::ForeignBuffer { .. }, "another device");
+    assert_error!(upload, Error::Argument(ArgumentError::ForeignBuffer { .. }), "another device");
     setup.check_unharmed();
     other.check_unharmed();
 }
@@ -270,10 +351,18 @@ fn a_buffer_belongs_to_its_device() {
 fn both_sides_of_a_copy_have_one_length() {
     let mut setup = Setup::new();
     let upload = setup.stream.upload(vec![1; 7], &mut setup.counts).expect_err("refused");
-    assert_error!(upload, Error::LengthMismatch { from: 7, to: 65_536 }, "same length");
+    assert_error!(
+        upload,
+        Error::Argument(ArgumentError::LengthMismatch { from: 7, to: 65_536 }),
+        "same length"
+    );
     let small = setup.scheduler.zeroed::<u32>(3).expect("memory");
     let copy = setup.stream.copy_buffer(&small, &mut setup.counts).expect_err("refused");
-    assert_error!(copy, Error::LengthMismatch { from: 3, to: 65_536 }, "same length");
+    assert_error!(
+        copy,
+        Error::Argument(ArgumentError::LengthMismatch { from: 3, to: 65_536 }),
+        "same length"
+    );
     setup.check_unharmed();
 }
 
@@ -281,9 +370,9 @@ fn both_sides_of_a_copy_have_one_length() {
 fn memory_has_an_end() {
     let setup = Setup::new();
     let error = setup.scheduler.zeroed::<u64>(usize::MAX / 16).expect_err("too much");
-    assert_error!(error, Error::OutOfMemory { .. }, "smaller");
+    assert_error!(error, Error::Memory(MemoryError::OutOfMemory { .. }), "smaller");
     let error = setup.scheduler.zeroed::<u64>(usize::MAX).expect_err("too much");
-    assert_error!(error, Error::OutOfMemory { .. }, "smaller");
+    assert_error!(error, Error::Memory(MemoryError::OutOfMemory { .. }), "smaller");
     setup.check_unharmed();
 }
 
@@ -291,7 +380,7 @@ fn memory_has_an_end() {
 fn a_device_has_sms_and_blocks() {
     for (sms, blocks) in [(0, 1), (1, 0), (1 << 14, 1), (1, 33)] {
         let error = Device::cpu(sms, blocks).expect_err("no such device");
-        assert_error!(error, Error::BadDevice { .. }, "1 to 16383 SMs");
+        assert_error!(error, Error::Device(DeviceError::BadDevice { .. }), "1 to 16383 SMs");
     }
 }
 
@@ -300,7 +389,11 @@ fn threads_that_disagree_about_a_barrier_are_an_error() {
     let mut setup = Setup::new();
     let call = kernels::disagree(&mut setup.counts, &mut setup.writes).grid(20).block(64);
     let error = setup.failure(call);
-    assert_error!(&error, Error::KernelFailed { kernel: "disagree", .. }, "disagree");
+    assert_error!(
+        &error,
+        Error::Launch(LaunchError::KernelFailed { kernel: "disagree", .. }),
+        "disagree"
+    );
     let hint = "32 wait at a barrier, 0 in a warp operation, 32 have returned";
     assert!(error.to_string().contains(hint), "{error}");
     setup.recover();
@@ -324,7 +417,11 @@ fn lanes_that_disagree_about_a_shuffle_are_an_error() {
     let mut setup = Setup::new();
     let call = lonely(&mut setup.counts).grid(1);
     let error = setup.failure(call);
-    assert_error!(&error, Error::KernelFailed { .. }, "31 in a warp operation, 1 have returned");
+    assert_error!(
+        &error,
+        Error::Launch(LaunchError::KernelFailed { .. }),
+        "31 in a warp operation, 1 have returned"
+    );
     setup.recover();
 }
 
@@ -357,7 +454,7 @@ fn a_panic_can_carry_anything() {
     let mut setup = Setup::new();
     let call = throws(&mut setup.counts).grid(3);
     let error = setup.failure(call);
-    assert_error!(error, Error::KernelFailed { .. }, "without a message");
+    assert_error!(error, Error::Launch(LaunchError::KernelFailed { .. }), "without a message");
     setup.recover();
 }
 
@@ -389,7 +486,7 @@ fn threads_that_are_given_up_run_their_destructors_as_threads() {
     let mut setup = Setup::new();
     let call = guarded(&mut setup.counts).grid(1);
     let error = setup.failure(call);
-    assert_error!(error, Error::KernelFailed { .. }, "63 wait at a barrier");
+    assert_error!(error, Error::Launch(LaunchError::KernelFailed { .. }), "63 wait at a barrier");
     setup.recover();
 }
 
@@ -406,7 +503,7 @@ fn the_width_of_a_shuffle_is_a_power_of_two() {
     let mut setup = Setup::new();
     let call = wide(&mut setup.counts).grid(1);
     let error = setup.failure(call);
-    assert_error!(error, Error::KernelFailed { .. }, "1, 2, 4, 8, 16 or 32");
+    assert_error!(error, Error::Launch(LaunchError::KernelFailed { .. }), "1, 2, 4, 8, 16 or 32");
     setup.recover();
 }
 
@@ -419,10 +516,18 @@ impl Setup {
     /// After a failure: what the kernel wrote is lost until it is uploaded anew.
     fn recover(mut self) {
         let lost = self.stream.download(&self.counts).expect("accepted").wait();
-        assert_error!(lost.expect_err("lost"), Error::InputLost { .. }, "upload the buffer anew");
+        assert_error!(
+            lost.expect_err("lost"),
+            Error::Launch(LaunchError::InputLost { .. }),
+            "upload the buffer anew"
+        );
         let call = self.count().grid(7).block(32);
         let lost = self.stream.launch(call).expect("accepted").wait();
-        assert_error!(lost.expect_err("lost"), Error::InputLost { .. }, "failed earlier");
+        assert_error!(
+            lost.expect_err("lost"),
+            Error::Launch(LaunchError::InputLost { .. }),
+            "failed earlier"
+        );
         // The second kernel would have written both.
         for buffer in [&mut self.counts, &mut self.writes] {
             let upload = self.stream.upload(vec![0; 1 << 16], buffer).expect("accepted");
@@ -437,11 +542,19 @@ fn a_device_has_one_scheduler() {
     let device = Device::cpu(1, 1).expect("a device");
     let first = Scheduler::builder().device(device.clone()).build().expect("the first");
     let second = Scheduler::builder().device(device.clone()).build();
-    assert_error!(second.expect_err("refused"), Error::DeviceTaken, "clone that one");
+    assert_error!(
+        second.expect_err("refused"),
+        Error::Device(DeviceError::Taken),
+        "clone that one"
+    );
     let clone = first.clone();
     drop(first);
     let third = Scheduler::builder().device(device.clone()).build();
-    assert_error!(third.expect_err("the clone is alive"), Error::DeviceTaken, "drop it first");
+    assert_error!(
+        third.expect_err("the clone is alive"),
+        Error::Device(DeviceError::Taken),
+        "drop it first"
+    );
     drop(clone);
     Scheduler::builder().device(device).build().expect("the device is free again");
 }
@@ -460,11 +573,19 @@ fn handles_outlive_a_scheduler_that_is_dropped_while_kernels_run() {
     drop(scheduler);
 
     let error = running.wait().expect_err("stopped");
-    assert_error!(&error, Error::SchedulerDropped { tasks: 1024, .. }, "`synchronize`");
-    let Error::SchedulerDropped { done, .. } = error else { unreachable!() };
+    assert_error!(
+        &error,
+        Error::Launch(LaunchError::SchedulerDropped { tasks: 1024, .. }),
+        "`synchronize`"
+    );
+    let Error::Launch(LaunchError::SchedulerDropped { done, .. }) = error else { unreachable!() };
     assert!(done < 1024, "it was stopped on its way");
     let error = waiting.wait().expect_err("dropped");
-    assert_error!(error, Error::SchedulerDropped { done: 0, tasks: 7 }, "dropped");
+    assert_error!(
+        error,
+        Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 7 }),
+        "dropped"
+    );
     assert!(copy.wait().is_err());
     // Again, and in every other way.
     assert!(running.wait().is_err() && running.is_done());
@@ -473,11 +594,11 @@ fn handles_outlive_a_scheduler_that_is_dropped_while_kernels_run() {
     running.cancel();
     let mut future = Box::pin(running);
     let poll = Future::poll(future.as_mut(), &mut Context::from_waker(Waker::noop()));
-    assert!(matches!(poll, Poll::Ready(Err(Error::SchedulerDropped { .. }))));
+    assert!(matches!(poll, Poll::Ready(Err(Error::Launch(LaunchError::SchedulerDropped { .. })))));
 
     let call = kernels::count_1d(&mut counts, &mut writes).grid(7).block(32);
     let error = stream.launch(call).expect_err("too late");
-    assert_error!(error, Error::SchedulerDropped { .. }, "keep it");
+    assert_error!(error, Error::Launch(LaunchError::SchedulerDropped { .. }), "keep it");
     // The device is free, and what the stopped kernel did is there.
     let scheduler = Scheduler::builder().device(device).build().expect("the device is free");
     let counts = scheduler.stream(0).download(&counts).expect("accepted").wait().expect("copied");
@@ -523,7 +644,7 @@ fn borrowed_memory_that_is_not_the_devices_is_refused() {
     let error = error.expect_err("the launch is refused");
     assert_error!(
         error,
-        Error::NotAllocated { name: "count_1d", bytes: 28, .. },
+        Error::Argument(ArgumentError::NotAllocated { name: "count_1d", bytes: 28, .. }),
         "a `Buffer` as itself"
     );
     // Memory without bytes is nowhere.

@@ -8,6 +8,7 @@ use preempt_device::prelude::*;
 use preempt_test_helpers::sync_if;
 
 use super::Setup;
+use preempt::error::LaunchError;
 
 /// Waits for the other threads of its block when it is dropped.
 struct WaitsInTheEnd;
@@ -29,7 +30,7 @@ impl Setup {
     /// Why a launch failed; the next one works.
     fn message(self, call: Call) -> String {
         let error = self.failure(call);
-        assert!(matches!(error, Error::KernelFailed { .. }), "{error:?}");
+        assert!(matches!(error, Error::Launch(LaunchError::KernelFailed { .. })), "{error:?}");
         self.check_unharmed();
         error.to_string()
     }

@@ -11,6 +11,7 @@ use preempt_device::abi::SmRange;
 use preempt_tests::{Gate, gated};
 
 use super::Setup;
+use preempt::error::SchedulerError;
 
 /// Gives one wrong answer, in different ways.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -126,7 +127,11 @@ fn a_policy_that_answers_nonsense_is_replaced_and_named() {
         let counts = setup.stream.download(&setup.counts).expect("accepted").wait();
         assert_eq!(counts.expect("copied")[..50], [4; 50]);
         let error = setup.scheduler.synchronize().expect_err("the policy was replaced");
-        assert_error!(&error, Error::PolicyReplaced { .. }, "policy `wrong`");
+        assert_error!(
+            &error,
+            Error::Scheduler(SchedulerError::PolicyReplaced { .. }),
+            "policy `wrong`"
+        );
         assert!(error.to_string().contains(reason), "{how:?}: {error}");
     }
 }

@@ -29,6 +29,7 @@ use preempt_tests::Random;
 mod fake;
 mod workloads;
 
+use preempt::error::DeviceError;
 use workloads::Found;
 
 /// Set where this program runs cases: which driver it takes.
@@ -480,7 +481,10 @@ fn driver_calls_fail_without_a_gpu() {
 fn driver_calls_fail_on_a_gpu() {
     match Device::cuda(0) {
         Ok(device) => drop(device),
-        Err(error @ (Error::NoDriver { .. } | Error::NoGpu { .. })) => {
+        Err(
+            error @ (Error::Device(DeviceError::NoDriver { .. })
+            | Error::Device(DeviceError::NoGpu { .. })),
+        ) => {
             return println!("SKIP: {error}");
         }
         Err(error) => panic!("{error}"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use preempt::error::{DeviceError, LaunchError};
 use preempt::{
     Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream,
 };
@@ -23,7 +24,7 @@ impl Found {
         result
             .inspect_err(|error| {
                 self.errors += 1;
-                self.is_lost |= matches!(error, Error::ContextLost { .. });
+                self.is_lost |= matches!(error, Error::Device(DeviceError::ContextLost { .. }));
                 self.messages.insert(error.to_string());
             })
             .ok()
@@ -255,7 +256,7 @@ pub fn schedulers(device: &Device, found: &mut Found) {
         drop((run, streams));
         for Victim { handle, .. } in [victim, last].into_iter().flatten() {
             match handle.wait() {
-                Err(Error::SchedulerDropped { .. }) => {}
+                Err(Error::Launch(LaunchError::SchedulerDropped { .. })) => {}
                 result => drop(found.take(result)),
             }
         }

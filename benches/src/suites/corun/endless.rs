@@ -11,6 +11,7 @@ use super::Cast;
 use super::device::{DeviceStage, LIMIT};
 use super::stage::{Arm, FIFO, Job};
 use super::switch::Reading;
+use preempt::error::LaunchError;
 
 /// A program that is run again as soon as it has ended.
 #[derive(Clone, Copy, Debug)]
@@ -207,7 +208,9 @@ impl Act {
                 self.tasks += u64::from(report.tasks);
                 self.yields += u64::from(report.yields);
             }
-            Err(Error::Cancelled { done, .. }) => self.tasks += u64::from(done),
+            Err(Error::Launch(LaunchError::Cancelled { done, .. })) => {
+                self.tasks += u64::from(done)
+            }
             Err(error) => return Err(error.into()),
         }
         Ok(())

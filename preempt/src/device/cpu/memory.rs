@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use super::lock;
-use crate::error::Error;
+use crate::error::{Error, MemoryError};
 use crate::sync::Mutex;
 
 /// Device memory starts at multiples of this, as the CUDA driver's does.
@@ -25,16 +25,16 @@ impl Memory {
         if bytes == 0 {
             return Ok(ALIGNMENT as u64);
         }
-        let layout =
-            Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| Error::OutOfMemory { bytes })?;
+        let layout = Layout::from_size_align(bytes, ALIGNMENT)
+            .map_err(|_| Error::Memory(MemoryError::OutOfMemory { bytes }))?;
         let mut used = lock(&self.used);
         if self.limit.is_some_and(|limit| bytes > limit - *used) {
-            return Err(Error::OutOfMemory { bytes });
+            return Err(Error::Memory(MemoryError::OutOfMemory { bytes }));
         }
         // SAFETY: the size is not 0.
         let address = unsafe { alloc_zeroed(layout) };
         match address.is_null() {
-            true => Err(Error::OutOfMemory { bytes }),
+            true => Err(Error::Memory(MemoryError::OutOfMemory { bytes })),
             false => {
                 *used += bytes;
                 Ok(address as u64)

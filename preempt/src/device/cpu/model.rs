@@ -22,7 +22,7 @@ use crate::device::{
     Backend, ControlMemory, Copy, Device, Drops, ForeignMemory, KernelLaunch, Occupancy,
     OpaqueWork, PlainLaunch, Properties, RawStream, Report, SignalPath,
 };
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
 use crate::sync::{Mutex, thread};
 use crate::vocabulary::{OpKey, QueueCount};
@@ -133,7 +133,7 @@ impl Model {
     fn queue(self: &Arc<Self>, queue: u32, grid: PendingGrid) -> Result<(), Error> {
         let mut state = lock(&self.state);
         if state.is_lost {
-            return Err(Error::ContextLost { message: "as intended".into() });
+            return Err(Error::Device(DeviceError::ContextLost { message: "as intended".into() }));
         }
         state.dispatch.queue(queue, grid);
         let blocks = next_blocks(&mut state.dispatch);

@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUjit_option;
 
 use super::context::{Context, call};
 use super::driver::{FunctionAttribute, RawFunction, RawModule};
-use crate::error::Error;
+use crate::error::{CodeError, DeviceError, Error};
 
 /// Bytes for what the driver's compiler says about code that it refuses.
 const LOG_BYTES: usize = 8192;
@@ -38,8 +38,9 @@ impl Code {
     /// Compiles and loads `ptx`; `name` is what errors call it. The context is entered, and nothing of
     /// ours runs: loading may wait for everything.
     pub fn load(context: &Arc<Context>, name: &str, ptx: &str) -> Result<Code, Error> {
-        let refused =
-            |message: String| Error::DeviceCode { module: name.into(), message: message.into() };
+        let refused = |message: String| {
+            Error::Code(CodeError::NotLoaded { module: name.into(), message: message.into() })
+        };
         let text = CString::new(ptx).map_err(|_| refused("it has a zero byte".into()))?;
         let mut log = vec![0u8; LOG_BYTES];
         let mut options = [
@@ -65,7 +66,7 @@ impl Code {
         };
         match result {
             Ok(()) => Ok(Code { raw, context: context.clone() }),
-            Err(Error::Driver { message, .. }) => {
+            Err(Error::Device(DeviceError::Driver { message, .. })) => {
                 let log = log.split(|byte| *byte == 0).next().unwrap_or_default();
                 let log = String::from_utf8_lossy(log);
                 Err(refused(format!("{message}; {}", log.trim()).trim_end_matches("; ").to_owned()))
@@ -77,7 +78,9 @@ impl Code {
     /// The entry of this name, with everything that the driver would load when it is launched first.
     /// Beside a kernel that stays on the device, that would wait for ever.
     pub fn function(&self, name: &str) -> Result<Function, Error> {
-        let missing = |_| Error::DeviceCode { module: name.into(), message: "a bad name".into() };
+        let missing = |_| {
+            Error::Code(CodeError::NotLoaded { module: name.into(), message: "a bad name".into() })
+        };
         let text = CString::new(name).map_err(missing)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the pointers are valid, and the name ends with a zero.

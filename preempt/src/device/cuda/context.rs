@@ -11,7 +11,7 @@ use super::driver::{
     format_version, is_recoverable,
 };
 use crate::device::Properties;
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 /// Calls a driver function in a context: `call!(context, cuFunction(arguments))`. The caller puts
 /// `unsafe` around it and says why it may.
@@ -56,8 +56,8 @@ impl Context {
     /// Retains the primary context of the `ordinal`th GPU.
     pub fn new(ordinal: u32) -> Result<Context, Error> {
         let driver = Driver::get().map_err(|error| match error {
-            Error::DriverStart { code: NO_DEVICE, message } => {
-                Error::NoGpu { ordinal, found: message }
+            Error::Device(DeviceError::DriverStart { code: NO_DEVICE, message }) => {
+                Error::Device(DeviceError::NoGpu { ordinal, found: message })
             }
             error => error,
         })?;
@@ -68,7 +68,7 @@ impl Context {
         let devices = devices.unsigned_abs();
         if ordinal >= devices {
             let found = format!("the driver shows {devices}, counted from 0").into();
-            return Err(Error::NoGpu { ordinal, found });
+            return Err(Error::Device(DeviceError::NoGpu { ordinal, found }));
         }
         // SAFETY: the pointer is valid.
         let code = unsafe { (driver.functions.cuDeviceGet)(&raw mut device, ordinal as c_int) };
@@ -122,7 +122,9 @@ impl Context {
     pub fn alive(&self) -> Result<(), Error> {
         match self.lost.get() {
             None => Ok(()),
-            Some(message) => Err(Error::ContextLost { message: message.clone() }),
+            Some(message) => {
+                Err(Error::Device(DeviceError::ContextLost { message: message.clone() }))
+            }
         }
     }
 
@@ -133,7 +135,9 @@ impl Context {
 
     /// From now on nothing is given to the device any more.
     pub fn lose(&self, message: String) -> Error {
-        Error::ContextLost { message: self.lost.get_or_init(|| message.into()).clone() }
+        Error::Device(DeviceError::ContextLost {
+            message: self.lost.get_or_init(|| message.into()).clone(),
+        })
     }
 
     /// What a call's code means.
@@ -148,7 +152,10 @@ impl Context {
     #[cold]
     fn failed(&self, call: &'static str, code: Code) -> Error {
         match is_recoverable(code) {
-            true => Error::Driver { code, message: self.driver.describe(call, code).into() },
+            true => Error::Device(DeviceError::Driver {
+                code,
+                message: self.driver.describe(call, code).into(),
+            }),
             // The first one counts: others follow from it.
             false => self.lose(self.driver.describe(call, code)),
         }
@@ -159,7 +166,9 @@ impl Context {
     /// does not do again.
     pub fn must<R>(&self, mut attempt: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         let result = match attempt() {
-            Err(error) if !matches!(error, Error::ContextLost { .. }) => attempt(),
+            Err(error) if !matches!(error, Error::Device(DeviceError::ContextLost { .. })) => {
+                attempt()
+            }
             result => result,
         };
         result.map_err(|error| self.lose(error.to_string()))

@@ -20,7 +20,7 @@ use super::ring::{Place, Ring};
 use super::staged::Staged;
 use super::watch::Watch;
 use crate::device::{Copy, CopyKind, Report};
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 use crate::vocabulary::OpKey;
 
 /// A copy of at most so many bytes is small: the scheduler copies it in less than 10 µs.
@@ -49,7 +49,7 @@ impl Shared {
     pub fn end(&self, op: OpKey, result: Result<(), Error>) {
         let fault = match result {
             Ok(()) => None,
-            Err(Error::ContextLost { .. }) => return,
+            Err(Error::Device(DeviceError::ContextLost { .. })) => return,
             Err(error) => Some(Report::Fault(op, error.to_string().into())),
         };
         let mut reports = lock(&self.reports);

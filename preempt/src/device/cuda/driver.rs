@@ -12,7 +12,7 @@ use cudarc::driver::sys;
 
 #[cfg(feature = "fault-injection")]
 use super::faults;
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 pub(super) use sys::{
     CUcontext as RawContext, CUdevice_attribute as DeviceAttribute, CUdeviceptr as Address,
@@ -154,7 +154,7 @@ fn library() -> Result<Find, Error> {
     // SAFETY: loading the driver runs its initialisers, as it does in every program that is linked
     // with it.
     if !unsafe { sys::is_culib_present() } {
-        return Err(Error::NoDriver { library: LIBRARY });
+        return Err(Error::Device(DeviceError::NoDriver { library: LIBRARY }));
     }
     Ok(|name| {
         let name = CString::new(name).ok()?;
@@ -174,8 +174,10 @@ impl Driver {
 
     fn start() -> Result<Driver, Error> {
         let find = library()?;
-        let functions = Functions::find(find).map_err(|missing| Error::DriverTooOld {
-            found: format!("one without `{missing}`").into(),
+        let functions = Functions::find(find).map_err(|missing| {
+            Error::Device(DeviceError::DriverTooOld {
+                found: format!("one without `{missing}`").into(),
+            })
         })?;
         let describe = |name| {
             // SAFETY: the functions of these names have this signature.
@@ -200,25 +202,28 @@ impl Driver {
         };
         // The version first: it can be asked for before `cuInit`, and may be why that fails.
         let version = driver.version().map_err(|error| match error {
-            Error::Driver { code: STUB_LIBRARY, .. } => Error::DriverStart {
+            Error::Device(DeviceError::Driver { code: STUB_LIBRARY, .. }) => Error::Device(DeviceError::DriverStart {
                 code: STUB_LIBRARY,
                 message: format!(
                     "the `{LIBRARY}` that was found is only there to link with; take its folder out \
                      of `LD_LIBRARY_PATH`"
                 )
                 .into(),
-            },
+            }),
             error => error,
         })?;
         if version < OLDEST {
-            return Err(Error::DriverTooOld { found: format_version(version).into() });
+            return Err(Error::Device(DeviceError::DriverTooOld {
+                found: format_version(version).into(),
+            }));
         }
         // SAFETY: takes no pointers.
         match unsafe { (driver.functions.cuInit)(0) } {
             SUCCESS => Ok(driver),
-            code => {
-                Err(Error::DriverStart { code, message: driver.describe("cuInit", code).into() })
-            }
+            code => Err(Error::Device(DeviceError::DriverStart {
+                code,
+                message: driver.describe("cuInit", code).into(),
+            })),
         }
     }
 
@@ -235,8 +240,10 @@ impl Driver {
         let message = || self.describe(call, code).into();
         match code {
             SUCCESS => Ok(()),
-            code if is_recoverable(code) => Err(Error::Driver { code, message: message() }),
-            _ => Err(Error::ContextLost { message: message() }),
+            code if is_recoverable(code) => {
+                Err(Error::Device(DeviceError::Driver { code, message: message() }))
+            }
+            _ => Err(Error::Device(DeviceError::ContextLost { message: message() })),
         }
     }
 
@@ -323,7 +330,7 @@ mod tests {
     #[test]
     fn a_machine_without_a_driver_gets_an_error_that_can_be_printed() {
         match Driver::get() {
-            Err(error @ Error::NoDriver { .. }) => {
+            Err(error @ Error::Device(DeviceError::NoDriver { .. })) => {
                 let message = format!("{error} {error:?}");
                 assert!(message.contains(LIBRARY) && message.contains("Device::cpu"), "{message}");
             }

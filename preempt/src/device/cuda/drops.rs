@@ -12,7 +12,7 @@ use super::line::Line;
 use super::lock;
 use super::memory::Pool;
 use crate::device::Drops;
-use crate::error::Error;
+use crate::error::{Error, MemoryError};
 
 const BYTES: usize = size_of::<DropList>();
 
@@ -79,7 +79,7 @@ impl DropLists {
         }
         match lists.empty.pop() {
             Some(list) => Ok(Drops(ptr::with_exposed_provenance(list as usize))),
-            None => Err(Error::OutOfMemory { bytes: BYTES }),
+            None => Err(Error::Memory(MemoryError::OutOfMemory { bytes: BYTES })),
         }
     }
 

@@ -13,7 +13,7 @@ use super::context::{Context, call};
 use super::driver::{INVALID_VALUE, NOT_FOUND, RawContext, RawPool, RawStream};
 use super::lock;
 use crate::device::ForeignMemory;
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 /// The stream of calls that name none (`CU_STREAM_LEGACY`).
 const LEGACY_STREAM: usize = 1;
@@ -75,7 +75,9 @@ impl ForeignMemory for Foreign {
         };
         match range {
             Ok(()) => {}
-            Err(Error::Driver { code: INVALID_VALUE | NOT_FOUND, .. }) => return Ok(None),
+            Err(Error::Device(DeviceError::Driver { code: INVALID_VALUE | NOT_FOUND, .. })) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         }
         // SAFETY: these attributes have these types.

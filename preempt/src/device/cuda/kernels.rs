@@ -14,7 +14,7 @@ use super::context::{Context, call};
 use super::driver::{DeviceAttribute, FunctionAttribute};
 use super::lock;
 use super::registers::Sm;
-use crate::error::Error;
+use crate::error::{CodeError, ConfigurationError, DeviceError, Error};
 use crate::module::{DeviceCode, LoadedModule, Module};
 use crate::ptx::{
     self, EARLY_CAPABILITY, Functions, blanked, block_threads, bound_registers, check_functions,
@@ -237,7 +237,7 @@ impl Kernels {
                 },
             };
         }
-        Err(Error::NoDeviceCode { kernel: kernel.name, module: name, what_to_do })
+        Err(Error::Code(CodeError::Missing { kernel: kernel.name, module: name, what_to_do }))
     }
 
     /// Blocks on an SM that holds the proxy, of which otherwise `blocks` fit there.
@@ -261,8 +261,12 @@ impl Kernels {
     ) -> Result<u32, Error> {
         use FunctionAttribute::*;
         let Entry { function, plain, registers, threads_per_block, static_shared, .. } = entry;
-        let too_many_registers =
-            Error::Registers { kernel: kernel.name, registers, block, threads: threads_per_block };
+        let too_many_registers = Error::Configuration(ConfigurationError::Registers {
+            kernel: kernel.name,
+            registers,
+            block,
+            threads: threads_per_block,
+        });
         if threads > threads_per_block {
             return Err(too_many_registers);
         }
@@ -327,7 +331,7 @@ impl Loaded {
                     touched = touch(&functions, |name| bound.function(name))?;
                     code = bound;
                 }
-                Err(error @ Error::ContextLost { .. }) => return Err(error),
+                Err(error @ Error::Device(DeviceError::ContextLost { .. })) => return Err(error),
                 // It runs without the bound, if on fewer blocks.
                 Err(_) => {}
             }
@@ -416,7 +420,7 @@ fn preemptible<'a>(
     functions: &Functions<'a>,
 ) -> Result<Vec<ptx::Kernel<'a>>, Error> {
     if let Err(fault) = check_functions(text, functions) {
-        return Err(Error::RefusedKernel { module, fault });
+        return Err(Error::Code(CodeError::Refused { module, fault }));
     }
     let kernels = ptx::kernels(functions);
     let is_fresh = |kernel: &ptx::Kernel<'_>| {
@@ -425,7 +429,7 @@ fn preemptible<'a>(
     };
     match kernels.iter().all(is_fresh) {
         true => Ok(kernels),
-        false => Err(Error::StaleDeviceCode { module }),
+        false => Err(Error::Code(CodeError::Stale { module })),
     }
 }
 
@@ -510,7 +514,10 @@ mod tests {
         for parameter in ["", ".param .u64 p", ".param .align 8 .b8 k_param_0[64]"] {
             let text = blanked(&ptx(parameter));
             let error = preemptible("kernels", &text, &functions(&text)).expect_err("it is not");
-            assert!(matches!(error, Error::StaleDeviceCode { module: "kernels" }), "{error}");
+            assert!(
+                matches!(error, Error::Code(CodeError::Stale { module: "kernels" })),
+                "{error}"
+            );
         }
     }
 }

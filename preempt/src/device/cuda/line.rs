@@ -9,7 +9,7 @@ use super::context::{Context, call};
 use super::driver::RawStream;
 use super::lock;
 use super::memory::Pinned;
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 /// Streams wait for no other stream, nor make one wait (`CU_STREAM_NON_BLOCKING`).
 const NON_BLOCKING: u32 = 1;
@@ -82,7 +82,7 @@ impl Stream {
         loop {
             let state = self.is_idle();
             match state {
-                Ok(true) | Err(Error::ContextLost { .. }) => return state,
+                Ok(true) | Err(Error::Device(DeviceError::ContextLost { .. })) => return state,
                 // After an error that passes the work is still there.
                 _ if start.elapsed() > timeout => return state,
                 _ => {}

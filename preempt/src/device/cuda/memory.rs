@@ -12,7 +12,7 @@ use super::driver::{INVALID_VALUE, OUT_OF_MEMORY, RawPool, RawStream};
 use super::line::{LAST_WAIT, Line};
 use super::lock;
 use super::staged::Staged;
-use crate::error::Error;
+use crate::error::{DeviceError, Error, MemoryError};
 
 /// Pinned memory is good in every context and has an address on the device
 /// (`CU_MEMHOSTALLOC_PORTABLE`, `CU_MEMHOSTALLOC_DEVICEMAP`).
@@ -41,7 +41,7 @@ impl Pinned {
         // SAFETY: the pointer is valid.
         unsafe { call!(context, cuMemHostAlloc(&raw mut start, bytes, PORTABLE_AND_MAPPED))? };
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
-            return Err(Error::OutOfMemory { bytes });
+            return Err(Error::Memory(MemoryError::OutOfMemory { bytes }));
         };
         // SAFETY: just allocated with this size.
         unsafe { start.write_bytes(0, bytes) };
@@ -182,9 +182,9 @@ impl Pool {
         match number.and_then(|number| self.line.wait(number)) {
             Ok(()) => Ok(address),
             // More than there are addresses is an invalid value.
-            Err(Error::Driver { code: OUT_OF_MEMORY | INVALID_VALUE, .. }) if address == 0 => {
-                Err(Error::OutOfMemory { bytes })
-            }
+            Err(Error::Device(DeviceError::Driver {
+                code: OUT_OF_MEMORY | INVALID_VALUE, ..
+            })) if address == 0 => Err(Error::Memory(MemoryError::OutOfMemory { bytes })),
             Err(error) => {
                 if address != 0 {
                     // SAFETY: allocated above, and nobody knows of it.

@@ -36,7 +36,7 @@ use super::{
     Backend, ControlMemory, Copy, Device, DeviceInner, Drops, ForeignMemory, KernelLaunch,
     Occupancy, OpaqueWork, PlainLaunch, Report, SignalPath,
 };
-use crate::error::Error;
+use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
 use crate::module::DeviceCode;
 use crate::vocabulary::{OpKey, QueueCount};
 
@@ -132,7 +132,7 @@ impl CudaDevice {
         let properties = context.properties()?;
         if properties.sms > MAX_SMS {
             let reason = format!("it has {} SMs, and a signal can name {MAX_SMS}", properties.sms);
-            return Err(Error::DeviceUnsupported { reason: reason.into() });
+            return Err(Error::Device(DeviceError::Unsupported { reason: reason.into() }));
         }
         let kilohertz = context.attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
 
@@ -217,7 +217,7 @@ fn check_requirements(context: &Context) -> Result<(), Error> {
         let reason = format!(
             "it has compute capability {major}.{minor}; {LEAST_CAPABILITY}.0 or more is needed"
         );
-        return Err(Error::DeviceUnsupported { reason: reason.into() });
+        return Err(Error::Device(DeviceError::Unsupported { reason: reason.into() }));
     }
     for (attribute, what) in [
         (
@@ -239,7 +239,7 @@ fn check_requirements(context: &Context) -> Result<(), Error> {
     ] {
         if context.attribute(attribute)? == 0 {
             let reason = format!("it, or its driver, lacks {what}");
-            return Err(Error::DeviceUnsupported { reason: reason.into() });
+            return Err(Error::Device(DeviceError::Unsupported { reason: reason.into() }));
         }
     }
     Ok(())
@@ -314,7 +314,9 @@ impl Backend for CudaDevice {
             return Ok(Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm });
         }
         match (blocks_per_sm, beside_proxy) {
-            (1.., 0) => Err(Error::NoRoomForProxy { kernel: kernel.name }),
+            (1.., 0) => Err(Error::Configuration(ConfigurationError::NoRoomForProxy {
+                kernel: kernel.name,
+            })),
             _ => Ok(Occupancy { blocks_per_sm, on_last_sm: beside_proxy }),
         }
     }
@@ -484,7 +486,7 @@ impl Backend for CudaDevice {
         let something_runs =
             self.shared.watch.has_out() || self.proxy.is_live() || self.opaque.has_under_way();
         let address = match self.pool.allocate(bytes, something_runs) {
-            Err(Error::OutOfMemory { .. }) if !something_runs => {
+            Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !something_runs => {
                 // What was freed may be in pieces that are too small.
                 self.pool.trim()?;
                 self.pool.allocate(bytes, something_runs)?
@@ -551,8 +553,12 @@ mod tests {
         let error = open(u32::MAX).expect_err("nobody has so many GPUs");
         let message = format!("{error} {error:?}");
         match error {
-            Error::NoDriver { library } => assert!(message.contains(library), "{message}"),
-            Error::NoGpu { .. } => assert!(message.contains("4294967295"), "{message}"),
+            Error::Device(DeviceError::NoDriver { library }) => {
+                assert!(message.contains(library), "{message}")
+            }
+            Error::Device(DeviceError::NoGpu { .. }) => {
+                assert!(message.contains("4294967295"), "{message}")
+            }
             _ => assert!(!message.is_empty()),
         }
     }

@@ -16,7 +16,7 @@ use super::line::Stream;
 use super::memory::{Pinned, Pool};
 use super::queues::DeviceQueues;
 use crate::device::Properties;
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 /// Writes down the number of SM ids, one SM id that is too large, and which of the others there are.
 ///
@@ -129,14 +129,14 @@ pub(super) fn probe(
             return Ok(());
         }
     }
-    Err(Error::DeviceUnsupported {
+    Err(Error::Device(DeviceError::Unsupported {
         reason: format!(
             "{} of its {} SMs did not run anything in {TRIES} trials; is something else running on it?",
             seen.iter().skip(FIRST_SM).filter(|word| **word == 0).count(),
             properties.sms
         )
         .into(),
-    })
+    }))
 }
 
 /// Whether the words of the probe say that SMs are numbered from 0 without gaps; `false` if they do
@@ -144,14 +144,14 @@ pub(super) fn probe(
 fn judge(words: &[u32]) -> Result<bool, Error> {
     let [ids, beyond, seen @ ..] = words else { return Ok(false) };
     if *beyond != 0 {
-        return Err(Error::DeviceUnsupported {
+        return Err(Error::Device(DeviceError::Unsupported {
             reason: format!(
                 "it has {} SMs, and one of them has the number {beyond}; grants are ranges of \
                  numbers and need them without gaps (is this a part of a GPU?)",
                 seen.len()
             )
             .into(),
-        });
+        }));
     }
     // As many ids as SMs, or every id seen.
     Ok(*ids as usize == seen.len() || seen.iter().all(|seen| *seen != 0))
@@ -164,7 +164,7 @@ fn settle(context: &Context, stream: &Stream) -> Result<(), Error> {
     }
     context.abandon();
     let reason = "it does not run anything; is something else running on it?".into();
-    Err(Error::DeviceUnsupported { reason })
+    Err(Error::Device(DeviceError::Unsupported { reason }))
 }
 
 /// Uses each line, and each function of the driver that may be a kernel of its own.

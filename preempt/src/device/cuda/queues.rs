@@ -10,7 +10,7 @@ use super::context::Context;
 use super::driver::RawStream;
 use super::line::{BlockPriority, Stream};
 use super::memory::Fixed;
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 use crate::vocabulary::QueueCount;
 
 /// The hardware has few queues, and streams that share one wait for each other; the driver uses 8 unless
@@ -79,7 +79,7 @@ impl DeviceQueues {
         // A cohort may be over before its signal is there, and no stream waits for another one.
         if !self.streams.control.settle(SIGNAL_TIMEOUT)? {
             let reason = "it does not carry signals out; is something else running on it?".into();
-            return Err(Error::DeviceUnsupported { reason });
+            return Err(Error::Device(DeviceError::Unsupported { reason }));
         }
         self.words.zero(stream)
     }

@@ -10,7 +10,7 @@ use preempt_device::host::{Access, Amortize};
 use super::{Core, InWork, Job, Out, Work};
 use crate::device::{ControlMemory, Drops, PlainLaunch};
 use crate::engine::{Action, Event, Outcome};
-use crate::error::Error;
+use crate::error::{DeviceError, Error, LaunchError};
 use crate::vocabulary::{After, BufferId, CohortOrder, ControlIndex, OpKey};
 
 /// The most block-tasks in such a chunk.
@@ -34,7 +34,7 @@ impl Core {
                     Action::Launch(order) => {
                         match self.launch(now, order) {
                             // The device will report that, and then this launch ends with all others.
-                            Ok(()) | Err(Error::ContextLost { .. }) => {}
+                            Ok(()) | Err(Error::Device(DeviceError::ContextLost { .. })) => {}
                             Err(error) => {
                                 let CohortOrder { op, slot, .. } = order;
                                 self.fault(now, op, error.to_string().into());
@@ -198,22 +198,28 @@ impl Core {
             _ => true,
         };
         let result = match outcome {
-            Outcome::Done(_) if !is_over => Err(Error::SchedulerDropped { done: 0, tasks }),
+            Outcome::Done(_) if !is_over => {
+                Err(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks }))
+            }
             Outcome::Done(report) => Ok(report),
             Outcome::NotAdmitted => {
                 let policy = self.engine.policy_name().into();
-                Err(Error::NotAdmitted { kernel, policy })
+                Err(Error::Launch(LaunchError::NotAdmitted { kernel, policy }))
             }
-            Outcome::Cancelled { done } => Err(Error::Cancelled { done, tasks }),
-            Outcome::Closed { done } => Err(Error::SchedulerDropped { done, tasks }),
-            Outcome::InputLost { kernel } => Err(Error::InputLost { kernel }),
+            Outcome::Cancelled { done } => {
+                Err(Error::Launch(LaunchError::Cancelled { done, tasks }))
+            }
+            Outcome::Closed { done } => {
+                Err(Error::Launch(LaunchError::SchedulerDropped { done, tasks }))
+            }
+            Outcome::InputLost { kernel } => Err(Error::Launch(LaunchError::InputLost { kernel })),
             Outcome::Failed if self.lost.is_some() => {
                 let message = self.lost.clone().unwrap_or_default();
-                Err(Error::ContextLost { message })
+                Err(Error::Device(DeviceError::ContextLost { message }))
             }
             Outcome::Failed => {
                 let message = fault.take().unwrap_or_else(|| "for an unknown reason".into());
-                Err(Error::KernelFailed { kernel, message })
+                Err(Error::Launch(LaunchError::KernelFailed { kernel, message }))
             }
         };
         // At once: those who spin need not wait until others have got what they waited for.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::device::Device;
 use crate::device::model::{Model, Ran, Settings};
 use crate::engine::LaunchReport;
-use crate::error::Error;
+use crate::error::{DeviceError, Error, LaunchError};
 use crate::scheduler::{Handle, Output, Scheduler, SchedulerBuilder};
 
 /// A scheduler's device, and what it has seen.
@@ -48,12 +48,17 @@ impl Stage {
         let seen = (ran.iter().sum::<u32>(), tasks);
         match result {
             Ok(LaunchReport { tasks: done, .. }) => assert_eq!((done, tasks), seen),
-            Err(Error::Cancelled { done, tasks } | Error::SchedulerDropped { done, tasks }) => {
+            Err(
+                Error::Launch(LaunchError::Cancelled { done, tasks })
+                | Error::Launch(LaunchError::SchedulerDropped { done, tasks }),
+            ) => {
                 assert_eq!((done, tasks), seen)
             }
             // Nobody hears what was done.
             Err(
-                Error::ContextLost { .. } | Error::KernelFailed { .. } | Error::InputLost { .. },
+                Error::Device(DeviceError::ContextLost { .. })
+                | Error::Launch(LaunchError::KernelFailed { .. })
+                | Error::Launch(LaunchError::InputLost { .. }),
             ) => {}
             Err(ref error) => panic!("{error:?}"),
         }

@@ -1,0 +1,47 @@
+/// A buffer, an event or memory that cannot be used as it was passed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArgumentError {
+    /// One buffer is written and passed a second time.
+    #[error(
+        "`{name}` is passed a buffer that it writes more than once; a kernel may assume that \
+         nothing else touches what it writes: pass a copy, or one `SliceMut` for both uses"
+    )]
+    BufferConflict {
+        /// The kernel's name, or what the copy is called.
+        name: &'static str,
+    },
+    /// A buffer that lives on another device.
+    #[error("`{name}` is passed a buffer of another device; allocate it through this scheduler")]
+    ForeignBuffer {
+        /// The kernel's name, or what the copy is called.
+        name: &'static str,
+    },
+    /// An event of another scheduler.
+    #[error(
+        "the event was recorded in a stream of another scheduler, which orders only its own streams; have the host \
+         wait for it with `Event::synchronize`"
+    )]
+    ForeignEvent,
+    /// Memory that was passed by its address and does not lie in one allocation.
+    #[error(
+        "`{name}` is passed {bytes} bytes at {address:#x}, which do not lie in one allocation of this \
+         device's context; pass what was allocated there and is not freed yet, and a `Buffer` as itself"
+    )]
+    NotAllocated {
+        /// The kernel's name, or what was to be done.
+        name: &'static str,
+        /// Where the memory starts.
+        address: u64,
+        /// How many bytes were passed.
+        bytes: usize,
+    },
+    /// A copy between places of different lengths.
+    #[error("a copy of {from} elements into {to}; both sides have the same length")]
+    LengthMismatch {
+        /// Elements in the source.
+        from: usize,
+        /// Elements in the target.
+        to: usize,
+    },
+}

@@ -1,0 +1,116 @@
+use preempt_device::abi::MAX_TASKS;
+use preempt_device::host::{Dim3, Extents};
+
+/// A launch configuration that the kernel or the device does not allow: grid, block, arguments, shared memory.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigurationError {
+    /// A grid without block-tasks.
+    #[error(
+        "kernel `{kernel}`: a grid of {grid} has no block-task; each extent is at least 1: leave \
+         the launch out where there is nothing to do"
+    )]
+    EmptyGrid {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The grid that was asked for.
+        grid: Extents,
+    },
+    /// A grid beyond the limits of the programming model.
+    #[error(
+        "kernel `{kernel}`: a grid of {grid} is too large; x and the product are at most \
+         {MAX_TASKS}, y and z at most 65535; split the launch"
+    )]
+    GridTooLarge {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The grid that was asked for.
+        grid: Extents,
+    },
+    /// Neither the kernel nor the launch says how many threads a block has.
+    #[error(
+        "kernel `{kernel}` has no block size; write `#[preemptible(block = ..)]` or call `.block(..)`"
+    )]
+    NoBlock {
+        /// The kernel's name.
+        kernel: &'static str,
+    },
+    /// A launch asks for another block than the kernel was written for.
+    #[error(
+        "kernel `{kernel}` is written for blocks of {fixed}, not {asked}; leave out `.block(..)`"
+    )]
+    OtherBlock {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The block in the attribute.
+        fixed: Dim3,
+        /// The block that was asked for.
+        asked: Extents,
+    },
+    /// A block without threads, or with more than the device can hold.
+    #[error(
+        "kernel `{kernel}`: a block of {block} threads; a block has 1 to 1024 threads, at most 64 \
+         of them in z"
+    )]
+    BadBlock {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The block that was asked for.
+        block: Extents,
+    },
+    /// A block of the kernel fills an SM, and the proxy that carries signals needs room beside it.
+    #[error(
+        "kernel `{kernel}` leaves no room on an SM for the proxy that carries signals; use \
+         `SignalPath::StreamWrite`, or smaller blocks or fewer registers"
+    )]
+    NoRoomForProxy {
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// More shared memory than a block can have.
+    #[error(
+        "kernel `{kernel}` takes {bytes} bytes of shared memory; a block of this device has at \
+         most {limit}; make its `shared_array!`s smaller"
+    )]
+    SharedMemory {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What its arrays take.
+        bytes: u32,
+        /// What a block can have.
+        limit: u32,
+    },
+    /// More argument bytes than a launch can carry.
+    #[error(
+        "kernel `{kernel}`: {bytes} bytes of arguments; at most {limit}; pass a buffer instead"
+    )]
+    ArgumentSize {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What the arguments take.
+        bytes: usize,
+        /// What a launch can carry.
+        limit: usize,
+    },
+    /// An amortizing factor of 0.
+    #[error("kernel `{kernel}`: an amortizing factor is at least 1")]
+    NoAmortizing {
+        /// The kernel's name.
+        kernel: &'static str,
+    },
+    /// A block with more threads than the SM has registers for.
+    #[error(
+        "kernel `{kernel}` takes {registers} registers in each thread; a block of this device has at \
+         most {threads} threads with so many, and {block} are more: use a smaller block"
+    )]
+    Registers {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What each thread takes.
+        registers: u32,
+        /// The block that was asked for.
+        block: Dim3,
+        /// Threads that a block can have.
+        threads: u32,
+    },
+}
