@@ -111,7 +111,7 @@ fn cpu_entry(kernel: &Kernel, yields: bool) -> TokenStream {
         quote! {
             let mut #yields = #krate::yields::Yields::of_thread();
             unsafe { __preempt_body(&mut #yields, #(#arguments),*) }
-            #yields.dropped()
+            #yields.requeued()
         }
     } else {
         quote! {
