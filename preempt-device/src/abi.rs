@@ -14,12 +14,12 @@ pub const COHORT_SLOTS: usize = 8;
 
 /// The most block-tasks that one launch can have, 2³⁰.
 ///
-/// [`Claims::next`] grows beyond that by half at most, and stays below [`DROPPED`]; a dropped chunk's word
+/// [`Claims::next`] grows beyond that by half at most, and stays below [`REQUEUED`]; a requeued chunk's word
 /// ([`Chunk`](crate::worker::Chunk)) relies on it, too.
 pub const MAX_TASKS: u32 = 1 << 30;
 
-/// The bit of [`Claims::next`] that says that a dropped task is, or was, on the list: whoever claims looks there.
-pub const DROPPED: u32 = 1 << 31;
+/// The bit of [`Claims::next`] that says that a requeued task is, or was, on the list: whoever claims looks there.
+pub const REQUEUED: u32 = 1 << 31;
 
 /// The largest SM count that a signal word can address.
 pub const MAX_SMS: u32 = (1 << SM_BITS) - 1;
@@ -27,12 +27,12 @@ pub const MAX_SMS: u32 = (1 << SM_BITS) - 1;
 const SM_BITS: u32 = 14;
 const SM_MASK: u64 = (1 << SM_BITS) - 1;
 
-/// How many chunks can be on a [`DropList`] at the same time: two for each block of a device of 132 SMs, if
-/// each SM holds 32, and [`DROP_MARGIN`].
-pub const DROP_CAPACITY: usize = if cfg!(loom) { 4 } else { 32_768 };
+/// How many chunks can be on a [`RequeueList`] at the same time: two for each block of a device of 132 SMs, if
+/// each SM holds 32, and [`REQUEUE_MARGIN`].
+pub const REQUEUE_CAPACITY: usize = if cfg!(loom) { 4 } else { 32_768 };
 
-/// Places of a [`DropList`] that are left free for blocks that have found it not full at the same time.
-pub const DROP_MARGIN: u32 = if cfg!(loom) { 2 } else { 16_384 };
+/// Places of a [`RequeueList`] that are left free for blocks that have found it not full at the same time.
+pub const REQUEUE_MARGIN: u32 = if cfg!(loom) { 2 } else { 16_384 };
 
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
 ///
@@ -93,11 +93,11 @@ impl core::fmt::Debug for SmRange {
     }
 }
 
-/// The signal word: which SMs the cohorts of a lane may use, and the epoch in which that was said.
+/// The signal word: which SMs the cohorts of a queue may use, and the epoch in which that was said.
 ///
 /// The epoch is in the high bits and grows with each word, modulo 2³⁶. A block takes the
 /// [newer](Signal::is_newer) one of the word in its launch parameter and the word in memory, and
-/// cannot be misled by what was written for an earlier cohort of the lane.
+/// cannot be misled by what was written for an earlier cohort of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Signal(u64);
@@ -119,7 +119,7 @@ impl Signal {
         Signal(bits)
     }
 
-    /// When the word was written, in words of this lane, modulo 2³⁶.
+    /// When the word was written, in words of this queue, modulo 2³⁶.
     pub const fn epoch(self) -> u64 {
         self.0 >> (2 * SM_BITS)
     }
@@ -166,13 +166,13 @@ impl Halves {
 /// A queue of the device that runs cohorts one after the other (a CUDA stream): its signal word.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub struct Lane {
-    /// The [`Signal`]. Written by the host, read by each block of the lane's cohorts before each
+pub struct DeviceQueue {
+    /// The [`Signal`]. Written by the host, read by each block of the queue's cohorts before each
     /// chunk.
     pub signal: AtomicU64,
 }
 
-impl Lane {
+impl DeviceQueue {
     /// Whether a block on `sm`, of a cohort that was launched with `granted`, may go on.
     ///
     /// Relaxed: a signal is advice to stop, and nothing else is read on its account.
@@ -183,7 +183,7 @@ impl Lane {
 }
 
 impl Signal {
-    /// Whether a block on `sm`, of a cohort that was launched with this word, may go on when its lane's word is
+    /// Whether a block on `sm`, of a cohort that was launched with this word, may go on when its queue's word is
     /// `in_memory`.
     #[inline(always)]
     pub const fn grants_with(self, in_memory: u64, sm: u32) -> bool {
@@ -198,7 +198,7 @@ impl Signal {
 #[repr(C, align(64))]
 pub struct Claims {
     /// The next task that nobody has claimed, counted from [`Cohort::handed`]. It grows beyond the last one, but only by
-    /// what blocks claim that started before that was claimed, so it does not go round. The highest bit is [`DROPPED`].
+    /// what blocks claim that started before that was claimed, so it does not go round. The highest bit is [`REQUEUED`].
     pub next: AtomicU32,
 }
 
@@ -226,7 +226,7 @@ pub const fn departures(blocks: u32, tasks: u32) -> u64 {
 /// An entry that is not zero is there to be taken. `put` and `taken` count for ever and wrap around the array.
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub struct DropList {
+pub struct RequeueList {
     /// Chunks that are there, and that nobody has a right to: whoever takes one from here has a right to one.
     /// Below 0, modulo 2³², while some find out that there is none.
     pub available: AtomicU32,
@@ -235,12 +235,12 @@ pub struct DropList {
     /// Places that were ever given to those who take.
     pub taken: AtomicU32,
     /// [`Chunk`](crate::worker::Chunk)s in their packed form.
-    pub entries: [AtomicU64; DROP_CAPACITY],
+    pub entries: [AtomicU64; REQUEUE_CAPACITY],
 }
 
-impl Default for DropList {
-    fn default() -> DropList {
-        DropList {
+impl Default for RequeueList {
+    fn default() -> RequeueList {
+        RequeueList {
             available: AtomicU32::default(),
             put: AtomicU32::default(),
             taken: AtomicU32::default(),
@@ -249,7 +249,7 @@ impl Default for DropList {
     }
 }
 
-impl DropList {
+impl RequeueList {
     /// Empties a list that nobody uses.
     pub fn clear(&self) {
         for word in [&self.available, &self.put, &self.taken] {
@@ -323,13 +323,13 @@ pub struct Cohort {
     /// The launch's own [`ControlBlock::claims`], one of the two in turn for the launches that use the control
     /// block.
     pub claims: *const Claims,
-    /// The lane that the cohort was put into, in device memory.
-    pub lane: *const Lane,
+    /// The queue that the cohort was put into, in device memory.
+    pub queue: *const DeviceQueue,
     /// The cohort's post, in host-mapped memory.
     pub post: *const Post,
     /// Where chunks go that blocks give back, in device memory.
-    pub drops: *const DropList,
-    /// The lane's signal when the cohort was launched; older words in memory are ignored.
+    pub requeue_list: *const RequeueList,
+    /// The queue's signal when the cohort was launched; older words in memory are ignored.
     pub signal: Signal,
     /// The [`ControlBlock::left`] word of a cohort of the launch before this one in its stream, if that
     /// launch was unfinished when this cohort was queued behind that one; null otherwise.
@@ -420,10 +420,10 @@ impl Divisor {
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<Signal>() == 8);
-    assert!(size_of::<Lane>() == 128);
+    assert!(size_of::<DeviceQueue>() == 128);
     assert!(size_of::<Claims>() == 64);
     assert!(size_of::<ControlBlock>() == 256);
-    assert!(size_of::<DropList>() == 128 + 8 * DROP_CAPACITY);
+    assert!(size_of::<RequeueList>() == 128 + 8 * REQUEUE_CAPACITY);
     assert!(size_of::<Post>() == 8);
     assert!(size_of::<Cohort>() == 136);
 };

@@ -1,13 +1,14 @@
 //! What the two device entries of a kernel run. Public for expansions, and for entries with other loops
 //! ([`with_loop`]), to compare with.
 
-use crate::abi::{Cohort, Lane};
+use crate::abi::{Cohort, DeviceQueue};
 use crate::target;
 use crate::thread::UVec3;
-use crate::worker::{self, Block, Body, Chunk, Notes};
+use crate::worker::{self, Block, BlockNotes, Body, Chunk};
 use crate::yields::{self, Yields};
 
-const _: () = assert!(size_of::<Notes>() <= 8 * size_of::<u64>() && align_of::<Notes>() == 16);
+const _: () =
+    assert!(size_of::<BlockNotes>() <= 8 * size_of::<u64>() && align_of::<BlockNotes>() == 16);
 
 /// Defines the function that holds a kernel's body. Not inlined by the compiler: `preempt::build` has LLVM optimise it on
 /// its own, and inline it then.
@@ -104,15 +105,15 @@ impl Block for CudaBlock {
     }
 
     #[inline(always)]
-    fn notes(&self) -> &Notes {
+    fn notes(&self) -> &BlockNotes {
         // SAFETY: after the two words of the slot there is room for them, which nobody else uses.
         unsafe { &*target::loop_slot().wrapping_add(2).cast() }
     }
 
     #[inline(always)]
-    fn ask(&self, lane: &Lane) {
+    fn ask(&self, queue: &DeviceQueue) {
         // SAFETY: both are aligned to 16 bytes or more, and alive until `await_asked`, which the loop ends with.
-        unsafe { target::start_copy(lane, &self.notes().asked) }
+        unsafe { target::start_copy(queue, &self.notes().asked) }
     }
 
     #[inline(always)]
@@ -196,12 +197,12 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
     }
 
     #[inline(always)]
-    fn run(&mut self, droppable: bool) -> bool {
+    fn run(&mut self, requeueable: bool) -> bool {
         target::set_block_idx(position(self.cohort, self.index));
-        // SAFETY: lanes are alive as long as any block of theirs.
-        let mut yields = unsafe { Yields::new(self.cohort, droppable) };
+        // SAFETY: queues are alive as long as any block of theirs.
+        let mut yields = unsafe { Yields::new(self.cohort, requeueable) };
         (self.task)(&mut yields);
-        yields.dropped()
+        yields.requeued()
     }
 }
 
@@ -300,9 +301,9 @@ fn enter(cohort: &Cohort) -> Cohort {
     Cohort {
         control: target::global(cohort.control),
         claims: target::global(cohort.claims),
-        lane: target::global(cohort.lane),
+        queue: target::global(cohort.queue),
         post: target::global(cohort.post),
-        drops: target::global(cohort.drops),
+        requeue_list: target::global(cohort.requeue_list),
         after: target::global(cohort.after),
         ..*cohort
     }

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::kernel::KernelArg;
-use extents::Asked;
+use extents::GridRequest;
 
 #[cfg(feature = "cust")]
 mod cust;
@@ -46,7 +46,7 @@ pub struct Kernel {
     /// Whether the body has yield points.
     pub yields: bool,
     /// Runs the body for the one emulated thread that is current on this host thread; whether the
-    /// thread dropped its task at a yield point.
+    /// thread requeued its task at a yield point.
     ///
     /// # Safety
     ///
@@ -306,7 +306,7 @@ impl<'a> BorrowingCall<'a, NoGrid> {
 impl<'a, G> BorrowingCall<'a, G> {
     /// Sets the grid, in block-tasks.
     pub fn grid(self, grid: impl IntoExtents) -> BorrowingCall<'a> {
-        self.with(Grid(Asked::Tasks(grid.into_extents())))
+        self.with(Grid(GridRequest::Tasks(grid.into_extents())))
     }
 
     /// Sets the grid to as many block-tasks as cover so many threads, in x or in each dimension that is given.
@@ -314,7 +314,7 @@ impl<'a, G> BorrowingCall<'a, G> {
     /// The last block may have more threads than that: the kernel compares its index with the length.
     /// The block is the launch's; whether [`block`](BorrowingCall::block) comes before or after does not matter.
     pub fn threads(self, threads: impl IntoExtents) -> BorrowingCall<'a> {
-        self.with(Grid(Asked::Threads(threads.into_extents())))
+        self.with(Grid(GridRequest::Threads(threads.into_extents())))
     }
 
     /// Sets the block, in threads. A kernel whose attribute fixes the block accepts no other.
@@ -398,8 +398,8 @@ impl BorrowingCall<'_> {
     /// asked for and no block has any.
     pub fn asked_grid(&self) -> Option<Extents> {
         match self.grid {
-            Grid(Asked::Tasks(grid)) => Some(grid),
-            Grid(Asked::Threads(threads)) => {
+            Grid(GridRequest::Tasks(grid)) => Some(grid),
+            Grid(GridRequest::Threads(threads)) => {
                 threads.in_blocks_of(self.kernel.block.or(self.block_dim())?)
             }
         }

@@ -1,9 +1,9 @@
-//! Yield points: where a block-task can be dropped in its middle.
+//! Yield points: where a block-task can be requeued in its middle.
 
 use core::marker::PhantomData;
 use core::ops::Deref;
 
-use crate::abi::{Cohort, Lane, Signal};
+use crate::abi::{Cohort, DeviceQueue, Signal};
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
 
@@ -26,15 +26,15 @@ macro_rules! yield_point {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Yields {
-    lane: *const Lane,
+    queue: *const DeviceQueue,
     granted: Signal,
-    /// Whether the task may be dropped.
-    droppable: bool,
-    /// Whether this thread has dropped it.
-    dropped: bool,
-    /// Whether nobody drops tasks in this entry, which the compiler sees.
+    /// Whether the task may be requeued.
+    requeueable: bool,
+    /// Whether this thread has requeued it.
+    requeued: bool,
+    /// Whether nobody requeues tasks in this entry, which the compiler sees.
     is_off: bool,
-    /// The lane's word, if this thread looks for its block: asked for at one yield point and looked at at the next one,
+    /// The queue's word, if this thread looks for its block: asked for at one yield point and looked at at the next one,
     /// since it takes as long as hundreds of instructions to come.
     asked: u64,
     /// Whether it was asked for at the last yield point, in bodies without barriers.
@@ -43,27 +43,35 @@ pub struct Yields {
 }
 
 impl Yields {
-    /// For tasks that nobody drops.
+    /// For tasks that nobody requeues.
     pub const OFF: Yields = Yields {
-        lane: core::ptr::null(),
+        queue: core::ptr::null(),
         granted: Signal::from_bits(0),
-        droppable: false,
-        dropped: false,
+        requeueable: false,
+        requeued: false,
         is_off: true,
         asked: 0,
         is_asked: false,
     };
 
-    /// For a task of `cohort`, which has to run to its end unless it is `droppable`.
+    /// For a task of `cohort`, which has to run to its end unless it is `requeueable`.
     ///
     /// # Safety
     ///
-    /// The cohort's lane is alive until the block is over, for all that it asks of the result or of copies of it.
+    /// The cohort's queue is alive until the block is over, for all that it asks of the result or of copies of it.
     #[inline(always)]
-    pub unsafe fn new(cohort: &Cohort, droppable: bool) -> Yields {
-        let (lane, granted) = (cohort.lane, cohort.signal);
+    pub unsafe fn new(cohort: &Cohort, requeueable: bool) -> Yields {
+        let (queue, granted) = (cohort.queue, cohort.signal);
         let asked = granted.to_bits();
-        Yields { lane, granted, droppable, dropped: false, is_off: false, asked, is_asked: false }
+        Yields {
+            queue,
+            granted,
+            requeueable,
+            requeued: false,
+            is_off: false,
+            asked,
+            is_asked: false,
+        }
     }
 
     /// As the device gave them to the emulated thread that is current.
@@ -75,10 +83,10 @@ impl Yields {
     /// A yield point: whether the thread has to return now.
     #[inline(always)]
     pub fn poll(&mut self) -> bool {
-        if self.droppable {
-            self.dropped = self.look();
+        if self.requeueable {
+            self.requeued = self.look();
         }
-        self.dropped
+        self.requeued
     }
 
     /// On the CPU device, looking costs no more than a clock would.
@@ -117,11 +125,11 @@ impl Yields {
         last.is_end()
     }
 
-    /// Reads the lane's word. Nobody waits for it here.
+    /// Reads the queue's word. Nobody waits for it here.
     #[inline(always)]
     fn ask(&mut self) {
-        // SAFETY: the promise of `new`, since only its result is droppable, and others do not ask.
-        self.asked = unsafe { &*self.lane }.signal.load(Relaxed);
+        // SAFETY: the promise of `new`, since only its result is requeueable, and others do not ask.
+        self.asked = unsafe { &*self.queue }.signal.load(Relaxed);
     }
 
     /// Whether what was asked for takes the SM.
@@ -140,10 +148,10 @@ impl Yields {
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote(&mut self) -> bool {
         // The same for all threads of the block.
-        if self.droppable {
-            self.dropped = self.look_together();
+        if self.requeueable {
+            self.requeued = self.look_together();
         }
-        self.dropped
+        self.requeued
     }
 
     /// Whether one thread of the block finds that all have to return.
@@ -152,7 +160,7 @@ impl Yields {
     fn look_together(&mut self) -> bool {
         let mut is_taken = false;
         // All that there is to do in one branch: every other warp goes past it.
-        if target::is_first_thread() && self.droppable {
+        if target::is_first_thread() && self.requeueable {
             is_taken = self.is_taken();
             self.ask();
         }
@@ -167,17 +175,17 @@ impl Yields {
         if self.is_off {
             wait();
         } else {
-            // Also where the task is not droppable: with a barrier for either case, the compiler would make two
+            // Also where the task is not requeueable: with a barrier for either case, the compiler would make two
             // loops of the one that they are in.
-            self.dropped = self.look_together();
+            self.requeued = self.look_together();
         }
-        self.dropped
+        self.requeued
     }
 
-    /// Whether the thread dropped its task.
+    /// Whether the thread requeued its task.
     #[inline(always)]
-    pub fn dropped(&self) -> bool {
-        self.dropped
+    pub fn requeued(&self) -> bool {
+        self.requeued
     }
 }
 
@@ -266,7 +274,7 @@ use watch::Watch;
 mod watch {
     use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 
-    /// A block looks once in so many cycles, about 2 µs. All blocks of a lane look at the same word; if they did at
+    /// A block looks once in so many cycles, about 2 µs. All blocks of a queue look at the same word; if they did at
     /// each yield point, they would queue for it.
     pub const PERIOD: u32 = 1 << 12;
 
@@ -389,12 +397,13 @@ mod tests {
 
     #[test]
     fn only_a_droppable_task_on_a_taken_sm_is_dropped() {
-        let lane = Lane::default();
-        lane.signal.store(Signal::new(2, SmRange::new(1, 4)).to_bits(), Relaxed);
-        let drops = |droppable: bool, epoch: u64, sm: u32| {
+        let queue = DeviceQueue::default();
+        queue.signal.store(Signal::new(2, SmRange::new(1, 4)).to_bits(), Relaxed);
+        let requeues = |requeueable: bool, epoch: u64, sm: u32| {
             // SAFETY: all zeros are a cohort; nothing follows its pointers.
             let cohort: Cohort = unsafe { std::mem::zeroed() };
-            let cohort = Cohort { lane: &lane, signal: Signal::new(epoch, SmRange::ALL), ..cohort };
+            let cohort =
+                Cohort { queue: &queue, signal: Signal::new(epoch, SmRange::ALL), ..cohort };
             let context = ThreadContext {
                 thread: Dim3::from(0),
                 block: Dim3::from(0),
@@ -402,22 +411,22 @@ mod tests {
                 grid_dim: Dim3::from(1),
                 sm,
                 shared: std::ptr::null_mut(),
-                // SAFETY: the lane is there until the end of this test.
-                yields: unsafe { Yields::new(&cohort, droppable) },
+                // SAFETY: the queue is there until the end of this test.
+                yields: unsafe { Yields::new(&cohort, requeueable) },
                 wait: |_| unreachable!(),
             };
             let body = || {
                 let mut yields = Yields::of_thread();
-                assert!(!yields.dropped());
-                assert_eq!(yields.poll(), yields.dropped());
-                yields.dropped()
+                assert!(!yields.requeued());
+                assert_eq!(yields.poll(), yields.requeued());
+                yields.requeued()
             };
             // SAFETY: the body ends before the context goes.
             unsafe { with_thread(&context, body) }
         };
-        assert!(drops(true, 1, 0));
-        assert!(!drops(true, 1, 1), "the SM is granted");
-        assert!(!drops(true, 3, 0), "the word is older than the cohort");
-        assert!(!drops(false, 1, 0), "the task has to run to its end");
+        assert!(requeues(true, 1, 0));
+        assert!(!requeues(true, 1, 1), "the SM is granted");
+        assert!(!requeues(true, 3, 0), "the word is older than the cohort");
+        assert!(!requeues(false, 1, 0), "the task has to run to its end");
     }
 }

@@ -6,7 +6,7 @@ use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Path, Result, Token, parse_quote};
 
 use crate::errors::Errors;
-use crate::generate::at;
+use crate::names::at;
 
 /// `unsafe impl KernelArg`, and an assertion for each field, at its type.
 pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {

@@ -2,33 +2,37 @@
 //!
 //! Use them through `preempt_device`, which exports both and which their expansions refer to.
 //!
-//! | stage | module |
+//! | module | what is in it |
 //! | --- | --- |
-//! | options and signature become a model, or errors | `parse` |
-//! | the body's `return`s and yield points are held against its barriers | `analyze` |
-//! | which threads come where, for yield points in bodies with barriers | `uniform` |
-//! | its `shared_array!`s get their places | `shared` |
-//! | its loops get yield points if the options ask for that, and its `yield_point!`s become tests or votes | `yields` |
-//! | the functions for host and device come out | `generate` |
-//! | `#[kernel]`, of rust-cuda or ours | `rust_cuda` |
-//! | `#[derive(KernelArg)]` | `derive` |
+//! | `errors`, `names`, `conditions`, `primitives` | the vocabulary of all stages |
+//! | `parse` | options and signature become a model, or errors |
+//! | `analyze` | whether all threads reach each barrier and yield point of the body |
+//! | `rewrite` | shared arrays get addresses, and yield points become tests or votes |
+//! | `generate` | the functions for host and device come out |
+//! | `derive`, `kernel_attribute` | `#[derive(KernelArg)]`, and the `#[kernel]` that replaces rust-cuda's |
+//!
+//! A module uses those in rows above its own. The test `layers` in the workspace's `tests` keeps it so.
 
+use analyze::barriers;
+use analyze::uniform::kinds::Kind;
 use errors::Errors;
 use parse::Kernel;
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
+use rewrite::{assertions, shared, yields};
 
 mod analyze;
+mod conditions;
 mod derive;
 mod errors;
 mod generate;
+mod kernel_attribute;
+mod names;
 mod parse;
-mod rust_cuda;
-mod shared;
+mod primitives;
+mod rewrite;
 #[cfg(test)]
 mod tests;
-mod uniform;
-mod yields;
 
 /// Makes a kernel preemptible: a function that says what one thread of one block does.
 ///
@@ -269,7 +273,7 @@ pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
 /// is not at `::preempt_device`. `#[preemptible]` knows it by its name, under any path.
 #[proc_macro_attribute]
 pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
-    rust_cuda::kernel(options.into(), item.into()).into()
+    kernel_attribute::kernel(options.into(), item.into()).into()
 }
 
 /// Stands in for `#[gpu_only]` of rust-cuda's `cuda_std`: leaves the function as it is, since kernels
@@ -316,17 +320,18 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         Err(error) => return error.into_compile_error(),
     };
     let mut errors = Errors::default();
-    let params = kernel.params.iter().map(|param| {
-        (&param.ident, param.mutability.is_some(), uniform::kinds::Kind::of_param(param))
-    });
-    let uniformity = analyze::check_barriers(&kernel.body, params, &mut errors);
-    rust_cuda::check_shared_memory(&kernel.body, &mut errors);
+    let params = kernel
+        .params
+        .iter()
+        .map(|param| (&param.ident, param.mutability.is_some(), Kind::of_param(param)));
+    let uniformity = barriers::check_barriers(&kernel.body, params, &mut errors);
+    analyze::rust_cuda::check_shared_memory(&kernel.body, &mut errors);
     let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
     let Kernel { options, body, .. } = &mut kernel;
     yields::add_to_loops(options, body, uniformity.as_ref(), &mut errors);
     let yields = yields::place_points(options, body, uniformity.is_some(), &mut errors);
     if yields && let Some(uniformity) = &uniformity {
-        uniform::functions::assert_known(&options.krate, &uniformity.names, body);
+        assertions::assert_known(&options.krate, &uniformity.names, body);
     }
     // The kernel is there even where its body is refused, so that its callers see no error.
     let mut expansion = generate::kernel(&kernel, &arrays, yields);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use preempt_device::abi::{
-    COHORT_SLOTS, Claims, Cohort, ControlBlock, Divisor, DropList, Lane, Post, Posted, Signal,
-    SmRange, share_bits,
+    COHORT_SLOTS, Claims, Cohort, ControlBlock, DeviceQueue, Divisor, Post, Posted, RequeueList,
+    Signal, SmRange, share_bits,
 };
 use preempt_device::host::{Amortize, Call};
 
@@ -31,7 +31,7 @@ pub struct Control {
 const LANE: u64 = 0;
 const CONTROL: u64 = 256;
 const DROPS: u64 = 512;
-const WORDS: usize = (DROPS as usize + size_of::<DropList>()) / size_of::<u64>();
+const WORDS: usize = (DROPS as usize + size_of::<RequeueList>()) / size_of::<u64>();
 
 /// How long a chunk takes at most, as in preempt.
 const PACE: Duration = Duration::from_micros(7);
@@ -77,9 +77,9 @@ impl Control {
         Ok(Cohort {
             control: (memory + CONTROL) as *const ControlBlock,
             claims: (memory + CONTROL) as *const Claims,
-            lane: (memory + LANE) as *const Lane,
+            queue: (memory + LANE) as *const DeviceQueue,
             post: self.post.address() as *const Post,
-            drops: (memory + DROPS) as *const DropList,
+            requeue_list: (memory + DROPS) as *const RequeueList,
             signal: self.next_signal(SmRange::ALL),
             after: std::ptr::null(),
             after_word: 0,
@@ -112,7 +112,7 @@ impl Control {
     /// Where the cohort of the baselines' loops finds its flag, in memory of the host; 0 lets it go on. The
     /// slot says which loop it is.
     pub fn with_flag(cohort: Cohort, slot: u8, amortize: u32, flag: &Pinned<u64>) -> Cohort {
-        Cohort { lane: flag.address() as *const Lane, slot, amortize, ..cohort }
+        Cohort { queue: flag.address() as *const DeviceQueue, slot, amortize, ..cohort }
     }
 
     /// The last `left` word of the control block, where a baseline leaves the longest time of a block-task.

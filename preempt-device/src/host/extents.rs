@@ -174,11 +174,11 @@ impl IntoExtents for Dim3 {
 
 /// How many block-tasks a call has: the mark of a [`Call`](super::Call) that can be launched.
 #[derive(Clone, Copy, Debug)]
-pub struct Grid(pub(super) Asked);
+pub struct Grid(pub(super) GridRequest);
 
 /// In which unit a grid was given.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asked {
+pub(super) enum GridRequest {
     Tasks(Extents),
     Threads(Extents),
 }

@@ -5,18 +5,19 @@
 //! file.
 
 use crate::abi::{
-    COHORT_SLOTS, Claims, Cohort, DROPPED, DropList, Halves, Lane, Post, Posted, departures,
+    COHORT_SLOTS, Claims, Cohort, DeviceQueue, Halves, Post, Posted, REQUEUED, RequeueList,
+    departures,
 };
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
-pub use notes::{Asked, Note, Notes};
-use notes::{claimed, tasks_from};
+pub use block_notes::{BlockNotes, Note, SignalCopy};
+use block_notes::{claimed, tasks_from};
 
-mod drops;
+mod block_notes;
 #[cfg(all(test, loom))]
 mod model;
-mod notes;
 #[cfg(test)]
 mod one_thread;
+mod requeue;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -31,11 +32,11 @@ pub trait Block {
     /// A clock that only grows; [`Cohort::pace`] says how much of it a chunk may take.
     fn clock(&self) -> u64;
 
-    /// Waits until the grid before this one in its lane is over, where the device starts the next one
+    /// Waits until the grid before this one in its queue is over, where the device starts the next one
     /// early. On one thread, before it looks at what that grid left.
     fn await_previous(&self);
 
-    /// Lets the grid after this one in its lane start, where the device starts grids early: this block
+    /// Lets the grid after this one in its queue start, where the device starts grids early: this block
     /// runs no more tasks. On every thread.
     fn release_next(&self);
 
@@ -47,12 +48,12 @@ pub trait Block {
 
     /// Where the elected thread keeps what it would otherwise need registers for, that all threads would have. It
     /// is written before it is read, and nobody else uses it.
-    fn notes(&self) -> &Notes;
+    fn notes(&self) -> &BlockNotes;
 
-    /// Asks for the signal of a lane, on the elected thread: `signal` in [`Asked`] is what it was, after
+    /// Asks for the signal of a queue, on the elected thread: `signal` in [`SignalCopy`] is what it was, after
     /// [`await_asked`](Block::await_asked).
-    fn ask(&self, lane: &Lane) {
-        self.notes().asked.signal.set(lane.signal.load(Relaxed));
+    fn ask(&self, queue: &DeviceQueue) {
+        self.notes().asked.signal.set(queue.signal.load(Relaxed));
     }
 
     /// Waits until what was asked for is there, on the elected thread.
@@ -81,7 +82,7 @@ pub trait Block {
 
 /// The kernel's body.
 pub trait Body {
-    /// Whether the body has yield points: whether it can be dropped.
+    /// Whether the body has yield points: whether it can be requeued.
     const YIELDS: bool;
 
     /// Goes to a block-task.
@@ -90,9 +91,9 @@ pub trait Body {
     /// The block-task that it is at.
     fn index(&self) -> u32;
 
-    /// Runs this thread's part of the block-task that it is at; whether the thread dropped it,
-    /// which it may only if the task is `droppable`.
-    fn run(&mut self, droppable: bool) -> bool;
+    /// Runs this thread's part of the block-task that it is at; whether the thread requeued it,
+    /// which it may only if the task is `requeueable`.
+    fn run(&mut self, requeueable: bool) -> bool;
 }
 
 /// Consecutive tasks that one block claimed; none when `len` is 0.
@@ -102,55 +103,55 @@ pub struct Chunk {
     pub start: u32,
     /// How many tasks.
     pub len: u32,
-    /// How often the first of them was dropped; none of the others was.
-    pub drops: u32,
+    /// How often the first of them was requeued; none of the others was.
+    pub requeues: u32,
 }
 
 impl Chunk {
     /// Nothing claimed: the block leaves.
-    pub const NONE: Chunk = Chunk { start: 0, len: 0, drops: 0 };
+    pub const NONE: Chunk = Chunk { start: 0, len: 0, requeues: 0 };
 
-    /// In one word: `start` in the low half, `len` in 30 bits of the other one, `drops` in 2. Zero is `NONE`.
+    /// In one word: `start` in the low half, `len` in 30 bits of the other one, `requeues` in 2. Zero is `NONE`.
     #[inline(always)]
     pub const fn pack(self) -> u64 {
-        Halves { high: self.drops << 30 | self.len, low: self.start }.pack()
+        Halves { high: self.requeues << 30 | self.len, low: self.start }.pack()
     }
 
     /// The chunk in a word from [`pack`](Chunk::pack).
     #[inline(always)]
     pub const fn unpack(word: u64) -> Chunk {
         let Halves { high, low } = Halves::unpack(word);
-        Chunk { start: low, len: high & ((1 << 30) - 1), drops: high >> 30 }
+        Chunk { start: low, len: high & ((1 << 30) - 1), requeues: high >> 30 }
     }
 }
 
-/// A task that was dropped this often runs to its end.
-const MAX_DROPS: u32 = 2;
+/// A task that was requeued this often runs to its end.
+const MAX_REQUEUES: u32 = 2;
 
-/// No task, and without [`DROPPED`].
-const NOTHING_LEFT: u32 = !DROPPED;
+/// No task, and without [`REQUEUED`].
+const NOTHING_LEFT: u32 = !REQUEUED;
 
 /// Takes chunks of block-tasks and runs `body` on each, until the grid is used up or the signal
 /// excludes this block's SM. Then leaves.
 ///
 /// What lives while `body` runs costs registers in every thread of the kernel, so that is little: the rest is read
-/// from the parameter again, or noted by the elected thread ([`Notes`]).
+/// from the parameter again, or noted by the elected thread ([`BlockNotes`]).
 ///
 /// Every thread of the block calls this.
 ///
 /// # Safety
 ///
 /// `cohort` describes a launch whose control block, post, drop list and, unless null, `after` are alive until the
-/// post is written, and its lane until this block is over; of its `blocks` blocks this is one that has not run before.
+/// post is written, and its queue until this block is over; of its `blocks` blocks this is one that has not run before.
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
     // SAFETY: the caller promises that they are alive until this block has left.
-    let (claims, list) = unsafe { (&*cohort.claims, &*cohort.drops) };
+    let (claims, list) = unsafe { (&*cohort.claims, &*cohort.requeue_list) };
     // There is a block for each task, so none is claimed ahead. If a block was sent away before it took one, a
     // later cohort will.
     let is_alone = cohort.blocks >= cohort.tasks;
     // Where the last claim of the elected thread starts, counted as [`Claims::next`] is. It is not waited for, and
-    // there when tasks end. If it is no task, there is nothing to claim any more, or [`DROPPED`] is set.
+    // there when tasks end. If it is no task, there is nothing to claim any more, or [`REQUEUED`] is set.
     let mut ahead = if is_alone { NOTHING_LEFT } else { 0 };
     // SAFETY: the caller's promise.
     let mut chunk =
@@ -162,30 +163,30 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 look_ahead::<B, T>(block, claims, cohort, chunk, &mut ahead)
             });
         }
-        let (mut left, mut drops) = (chunk.len, chunk.drops);
+        let (mut left, mut requeues) = (chunk.len, chunk.requeues);
         body.seek(chunk.start);
         // The test is in the middle so that the first round is like every other: with one at
         // the top, the compiler peels that round off and the kernel's body is there twice.
         chunk = loop {
-            let dropped = body.run(drops < MAX_DROPS);
+            let requeued = body.run(requeues < MAX_REQUEUES);
             let is_last = left == 1;
-            let (then, dropped) = if is_last {
+            let (then, requeued) = if is_last {
                 let ready = |block: &B| ready(block, cohort, ahead);
                 if T::YIELDS {
-                    block.elect_any(dropped, ready)
+                    block.elect_any(requeued, ready)
                 } else {
                     (block.elect(ready), false)
                 }
             } else {
-                (Chunk::NONE, T::YIELDS && block.any(dropped))
+                (Chunk::NONE, T::YIELDS && block.any(requeued))
             };
-            if T::YIELDS && dropped {
-                let rest = Chunk { start: body.index(), len: left, drops };
+            if T::YIELDS && requeued {
+                let rest = Chunk { start: body.index(), len: left, requeues };
                 if give_back(block, claims, list, cohort, ahead, rest) {
                     break Chunk::NONE;
                 }
                 // No room on the list, so the task runs again here and now.
-                drops = MAX_DROPS;
+                requeues = MAX_REQUEUES;
                 continue;
             }
             if is_last {
@@ -198,7 +199,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 });
             }
             left -= 1;
-            drops = 0;
+            requeues = 0;
             body.seek(body.index() + 1);
             if cohort.barrier {
                 // The next task may use the shared memory that slower threads still read.
@@ -223,13 +224,13 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
 unsafe fn first<B: Block>(
     block: &B,
     claims: &Claims,
-    list: &DropList,
+    list: &RequeueList,
     cohort: &Cohort,
     is_alone: bool,
     ahead: &mut u32,
 ) -> Chunk {
     // SAFETY: the caller's promise.
-    let seen = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    let seen = unsafe { &*cohort.queue }.signal.load(Relaxed);
     let notes = block.notes();
     notes.asked.signal.set(seen);
     notes.seen.set(seen);
@@ -243,10 +244,10 @@ unsafe fn first<B: Block>(
     let chunk = if cohort.is_first {
         block.await_previous();
         let number = block.number();
-        let own = Chunk { start: number, len: u32::from(number < cohort.handed), drops: 0 };
+        let own = Chunk { start: number, len: u32::from(number < cohort.handed), requeues: 0 };
         let goes_on = own.len == 0 || cohort.signal.grants_with(seen, block.sm());
         // Nobody else has its task. Without room on the list, it runs here and now.
-        if goes_on || !drops::put(list, own, Chunk::NONE) { own } else { Chunk::NONE }
+        if goes_on || !requeue::put(list, own, Chunk::NONE) { own } else { Chunk::NONE }
     } else {
         // SAFETY: the caller's promise.
         unsafe { first_claimed(block, claims, list, cohort, seen, ahead) }
@@ -269,20 +270,20 @@ unsafe fn first<B: Block>(
 unsafe fn first_claimed<B: Block>(
     block: &B,
     claims: &Claims,
-    list: &DropList,
+    list: &RequeueList,
     cohort: &Cohort,
     seen: u64,
     ahead: &mut u32,
 ) -> Chunk {
     // Ahead of the branches, here and below, so that the loads are under way at the same time. Nobody touches this
     // count before the grid before is over.
-    let claimed = claims.next.load(Relaxed) & !DROPPED;
+    let claimed = claims.next.load(Relaxed) & !REQUEUED;
     block.await_previous();
     let available = list.available.load(Relaxed);
     let after_word = if cohort.after.is_null() {
         cohort.after_word
     } else {
-        // No acquire: the launch before was done by the grid before this one in the lane, and by grids
+        // No acquire: the launch before was done by the grid before this one in the queue, and by grids
         // that the host knew to be out when it launched this one.
         // SAFETY: the caller's promise, as it is not null.
         unsafe { &*cohort.after }.load(Relaxed)
@@ -293,7 +294,7 @@ unsafe fn first_claimed<B: Block>(
     // If there is more than one chunk for each block, it all comes before fresh tasks: a block that has to leave gives
     // back two, and takes one when it starts, so that the list would fill up in a storm of stops.
     block.notes().list_first.set(u32::from(available as i32 > cohort.blocks as i32));
-    let chunk = drops::take(list, available);
+    let chunk = requeue::take(list, available);
     let remaining = tasks_from(cohort, claimed, u32::MAX);
     if remaining == 0 {
         // Or else each block that starts would claim in vain, and the count would go round at last.
@@ -311,15 +312,15 @@ unsafe fn first_claimed<B: Block>(
 /// Claims `size` tasks, and waits for them.
 #[inline(always)]
 fn claim(claims: &Claims, cohort: &Cohort, size: u32) -> Chunk {
-    let start = claims.next.fetch_add(size, Relaxed) & !DROPPED;
-    Chunk { start: cohort.handed + start, len: tasks_from(cohort, start, size), drops: 0 }
+    let start = claims.next.fetch_add(size, Relaxed) & !REQUEUED;
+    Chunk { start: cohort.handed + start, len: tasks_from(cohort, start, size), requeues: 0 }
 }
 
 /// As long as tasks take less than so many times the time between two looks, the next ones are started on account
 /// of what the block saw when these were: to look at the end of each would hold the block up.
 const STALE_LOOKS: u32 = 3;
 
-/// Where tasks can be dropped, nothing is claimed ahead of a task if the last one took longer than so many quarters of
+/// Where tasks can be requeued, nothing is claimed ahead of a task if the last one took longer than so many quarters of
 /// the time between two looks.
 const LONG_LOOKS: u32 = 6;
 
@@ -352,7 +353,7 @@ unsafe fn look_ahead<B: Block, T: Body>(
     ahead: &mut u32,
 ) {
     // SAFETY: the caller's promise.
-    block.ask(unsafe { &*cohort.lane });
+    block.ask(unsafe { &*cohort.queue });
     let notes = block.notes();
     let Halves { high: before, low: len } = Halves::unpack(notes.batch.get());
     let Halves { high: rest, low: start } = Halves::unpack(notes.claimed.get());
@@ -395,7 +396,7 @@ unsafe fn look_ahead<B: Block, T: Body>(
 }
 
 /// The chunk after the one that ends now, if that is claimed, the signal is the one that the block has seen, the claim
-/// says of no dropped task, and the chunk did not take long; or else [`next`] has to find one.
+/// says of no requeued task, and the chunk did not take long; or else [`next`] has to find one.
 #[inline(always)]
 fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     // It was asked for when the chunk started, and is there unless that took less than reading memory does.
@@ -405,7 +406,7 @@ fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     let most = notes.most.get();
     let Halves { high: rest, low: start } = claimed(notes, cohort, ahead);
     let is_ready = signal == seen && !is_stale(block, cohort);
-    Chunk { start, len: if is_ready { rest.min(most) } else { 0 }, drops: 0 }
+    Chunk { start, len: if is_ready { rest.min(most) } else { 0 }, requeues: 0 }
 }
 
 /// Whether the chunk that ends now took so long that what the block saw when it started counts for nothing.
@@ -426,26 +427,26 @@ fn is_stale<B: Block>(block: &B, cohort: &Cohort) -> bool {
 unsafe fn next<B: Block, T: Body>(
     block: &B,
     claims: &Claims,
-    list: &DropList,
+    list: &RequeueList,
     cohort: &Cohort,
     ahead: &mut u32,
 ) -> Chunk {
     let notes = block.notes();
-    let was_dropped = T::YIELDS && *ahead & DROPPED > 0;
-    *ahead &= !DROPPED;
+    let was_requeued = T::YIELDS && *ahead & REQUEUED > 0;
+    *ahead &= !REQUEUED;
     let Halves { high: len, low: start } = claimed(notes, cohort, *ahead);
     // SAFETY: the caller's promise.
-    let signal = unsafe { &*cohort.lane }.signal.load(Relaxed);
+    let signal = unsafe { &*cohort.queue }.signal.load(Relaxed);
     let goes_on = cohort.signal.grants_with(signal, block.sm());
     if goes_on {
         notes.seen.set(signal);
     }
-    // What was dropped comes before what is claimed: it was dropped for an SM that may be taken again and again, where
+    // What was requeued comes before what is claimed: it was requeued for an SM that may be taken again and again, where
     // it would never come to its end, or would come to it while somebody waits.
     if goes_on && (T::YIELDS || len == 0) {
-        let chunk = drops::take(list, list.available.load(Relaxed));
-        if was_dropped {
-            drops::withdraw(claims, list);
+        let chunk = requeue::take(list, list.available.load(Relaxed));
+        if was_requeued {
+            requeue::withdraw(claims, list);
         }
         if chunk.len > 0 {
             notes.is_listed.set(1);
@@ -460,21 +461,21 @@ unsafe fn next<B: Block, T: Body>(
         return claim(claims, cohort, 1);
     }
     let most = len.min(notes.most.get());
-    // Or else, with a dropped task, which brings all blocks here, each would put something on the list, which would
+    // Or else, with a requeued task, which brings all blocks here, each would put something on the list, which would
     // never be empty, so that they would come here for ever.
     if !goes_on || is_stale(block, cohort) {
         let kept = if goes_on { most } else { 0 };
-        let given = Chunk { start: start + kept, len: len - kept, drops: 0 };
-        if given.len > 0 && drops::put(list, given, Chunk::NONE) {
+        let given = Chunk { start: start + kept, len: len - kept, requeues: 0 };
+        if given.len > 0 && requeue::put(list, given, Chunk::NONE) {
             notes.claimed.set(Halves { high: kept, low: start }.pack());
-            return Chunk { start, len: kept, drops: 0 };
+            return Chunk { start, len: kept, requeues: 0 };
         }
     }
     // Without room on the list, it all runs here, too.
-    Chunk { start, len: most, drops: 0 }
+    Chunk { start, len: most, requeues: 0 }
 }
 
-/// Puts `rest`, of which the first task was dropped once more, and all that the block has claimed on the list; `false`
+/// Puts `rest`, of which the first task was requeued once more, and all that the block has claimed on the list; `false`
 /// if that is full.
 ///
 /// Every thread of the block calls this, after all have ended the task.
@@ -482,19 +483,19 @@ unsafe fn next<B: Block, T: Body>(
 fn give_back<B: Block>(
     block: &mut B,
     claims: &Claims,
-    list: &DropList,
+    list: &RequeueList,
     cohort: &Cohort,
     ahead: u32,
     rest: Chunk,
 ) -> bool {
-    let dropped = Chunk { drops: rest.drops + 1, ..rest };
+    let requeued = Chunk { requeues: rest.requeues + 1, ..rest };
     let given = block.elect(|block| {
         let notes = block.notes();
-        let Halves { high: len, low: start } = claimed(notes, cohort, ahead & !DROPPED);
-        if !drops::put(list, dropped, Chunk { start, len, drops: 0 }) {
+        let Halves { high: len, low: start } = claimed(notes, cohort, ahead & !REQUEUED);
+        if !requeue::put(list, requeued, Chunk { start, len, requeues: 0 }) {
             return Chunk::NONE;
         }
-        drops::announce(claims);
+        requeue::announce(claims);
         notes.done.set(notes.done.get() - rest.len);
         Chunk { len: 1, ..Chunk::NONE }
     });
@@ -517,7 +518,7 @@ fn chunk_size(remaining: u32, share_bits: u32, least: u32, most: u32) -> u32 {
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn leave(notes: &Notes, cohort: &Cohort) {
+unsafe fn leave(notes: &BlockNotes, cohort: &Cohort) {
     // SAFETY: the caller's promise.
     let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
     let done = notes.done.get();

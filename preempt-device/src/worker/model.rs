@@ -8,12 +8,12 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::drops;
 use super::one_thread::{OneThread, Tasks};
+use super::requeue;
 use super::{Chunk, run};
 use crate::abi::{
-    Cohort, ControlBlock, Divisor, DropList, Lane, Post, Posted, Signal, SmRange, departures,
-    share_bits,
+    Cohort, ControlBlock, DeviceQueue, Divisor, Post, Posted, RequeueList, Signal, SmRange,
+    departures, share_bits,
 };
 use crate::atomic_shim::Ordering::Relaxed;
 
@@ -43,12 +43,12 @@ impl Memory {
     }
 }
 
-/// The words of one launch, and two lanes with a post each.
+/// The words of one launch, and two queues with a post each.
 struct Launch {
     control: ControlBlock,
-    lanes: [Lane; 2],
+    queues: [DeviceQueue; 2],
     posts: [Post; 2],
-    drops: DropList,
+    requeue_list: RequeueList,
     /// The tasks that the blocks of the cohort with ticket 1 start with.
     handed: u32,
     memory: Memory,
@@ -57,7 +57,7 @@ struct Launch {
 /// What differs between cohorts here.
 #[derive(Clone, Copy)]
 struct Spec {
-    lane: usize,
+    queue: usize,
     parity: usize,
     ticket: u32,
     epoch: u64,
@@ -66,7 +66,7 @@ struct Spec {
     left: u64,
 }
 
-const FIRST: Spec = Spec { lane: 0, parity: 0, ticket: 1, epoch: 1, blocks: 1, left: 0 };
+const FIRST: Spec = Spec { queue: 0, parity: 0, ticket: 1, epoch: 1, blocks: 1, left: 0 };
 
 impl Launch {
     /// A launch with this many tasks, all of which are claimed.
@@ -79,21 +79,21 @@ impl Launch {
         Arc::new(Launch {
             handed,
             control: ControlBlock::default(),
-            lanes: Default::default(),
+            queues: Default::default(),
             posts: Default::default(),
-            drops: DropList::default(),
+            requeue_list: RequeueList::default(),
             memory: Memory::new(tasks),
         })
     }
 
-    fn cohort(&self, Spec { lane, parity, ticket, epoch, blocks, left }: Spec) -> Cohort {
+    fn cohort(&self, Spec { queue, parity, ticket, epoch, blocks, left }: Spec) -> Cohort {
         let tasks = self.memory.0.len() as u32;
         Cohort {
             control: &self.control,
             claims: &self.control.claims[parity],
-            lane: &self.lanes[lane],
-            post: &self.posts[lane],
-            drops: &self.drops,
+            queue: &self.queues[queue],
+            post: &self.posts[queue],
+            requeue_list: &self.requeue_list,
             signal: Signal::new(epoch, SmRange::ALL),
             after: std::ptr::null(),
             after_word: 0,
@@ -110,12 +110,12 @@ impl Launch {
             crowd: 0,
             handed: self.handed,
             is_first: self.handed > 0 && ticket == 1,
-            slot: lane as u8,
+            slot: queue as u8,
             barrier: false,
         }
     }
 
-    /// Runs a block of a cohort whose tasks cannot be dropped.
+    /// Runs a block of a cohort whose tasks cannot be requeued.
     fn run_block(&self, sm: u32, cohort: &Cohort, task: impl Fn(u32)) {
         let task = |index, _| {
             task(index);
@@ -138,14 +138,14 @@ impl Launch {
         }
     }
 
-    fn signal(&self, lane: usize, epoch: u64, range: SmRange) {
-        self.lanes[lane].signal.store(Signal::new(epoch, range).to_bits(), Relaxed);
+    fn signal(&self, queue: usize, epoch: u64, range: SmRange) {
+        self.queues[queue].signal.store(Signal::new(epoch, range).to_bits(), Relaxed);
     }
 
     /// Polls a post, as the host does. Nothing else orders the host after the blocks.
-    fn wait(&self, lane: usize, ticket: u32) -> u32 {
+    fn wait(&self, queue: usize, ticket: u32) -> u32 {
         loop {
-            if let Some(Posted { done, .. }) = self.posts[lane].read(ticket) {
+            if let Some(Posted { done, .. }) = self.posts[queue].read(ticket) {
                 return done;
             }
             thread::yield_now();
@@ -231,7 +231,7 @@ fn two_cohorts_at_once() {
     model(3, || {
         let launch = Launch::handing(1, 2);
         Launch::start(&launch, FIRST, 1);
-        Launch::start(&launch, Spec { lane: 1, ticket: 2, epoch: 2, ..FIRST }, 1);
+        Launch::start(&launch, Spec { queue: 1, ticket: 2, epoch: 2, ..FIRST }, 1);
         let done = launch.wait(0, 1) + launch.wait(1, 2);
         assert_eq!(done, 2);
         launch.memory.expect_all(1);
@@ -255,7 +255,7 @@ fn reuse_of_the_control_block() {
     });
 }
 
-/// A launch is queued behind another one in lane 0, which has a second cohort in lane 1. It does
+/// A launch is queued behind another one in queue 0, which has a second cohort in queue 1. It does
 /// nothing, or sees what all tasks of that one wrote.
 #[test]
 fn a_launch_behind_another_one_does_nothing_or_sees_all_of_it() {
@@ -281,7 +281,7 @@ fn a_launch_behind_another_one_does_nothing_or_sees_all_of_it() {
             });
             next();
         });
-        Launch::start(&first, Spec { lane: 1, ticket: 2, blocks: 2, ..FIRST }, 1);
+        Launch::start(&first, Spec { queue: 1, ticket: 2, blocks: 2, ..FIRST }, 1);
 
         // The host looks at the second launch alone, until that says that it did nothing.
         let done = second.wait(0, 1);
@@ -297,16 +297,16 @@ fn a_launch_behind_another_one_does_nothing_or_sees_all_of_it() {
 }
 
 impl Launch {
-    /// Starts a block of a cohort whose tasks leave 11 in their cells, and can be dropped before they
+    /// Starts a block of a cohort whose tasks leave 11 in their cells, and can be requeued before they
     /// add the 1. `starts` counts how often any of them was started.
     fn start_yielding(this: &Arc<Self>, sm: u32, spec: Spec, starts: &std::sync::Arc<AtomicU32>) {
         let (launch, starts) = (this.clone(), starts.clone());
         thread::spawn(move || {
             let cohort = launch.cohort(spec);
-            let task = |task, droppable: bool| {
+            let task = |task, requeueable: bool| {
                 starts.fetch_add(1, Relaxed);
                 launch.memory.update(task, |cell| *cell = 10);
-                if droppable && !launch.lanes[spec.lane].grants(cohort.signal, sm) {
+                if requeueable && !launch.queues[spec.queue].grants(cohort.signal, sm) {
                     return true;
                 }
                 launch.memory.update(task, |cell| *cell += 1);
@@ -318,7 +318,7 @@ impl Launch {
     }
 }
 
-/// A task is dropped in its middle, and runs again on the other block or in a later cohort.
+/// A task is requeued in its middle, and runs again on the other block or in a later cohort.
 #[test]
 fn a_dropped_task_runs_again_as_if_for_the_first_time() {
     Outcomes::<3>::new().of_model(3, |happened| {
@@ -344,14 +344,14 @@ fn a_dropped_task_runs_again_as_if_for_the_first_time() {
     });
 }
 
-/// A dropped task goes to a cohort in another lane, which runs at the same time.
+/// A requeued task goes to a cohort in another queue, which runs at the same time.
 #[test]
 fn a_dropped_task_goes_to_another_cohort() {
     Outcomes::<2>::new().of_model(2, |happened| {
         let launch = Launch::new(2);
         let starts = std::sync::Arc::new(AtomicU32::new(0));
         Launch::start_yielding(&launch, 0, FIRST, &starts);
-        Launch::start_yielding(&launch, 1, Spec { lane: 1, ticket: 2, ..FIRST }, &starts);
+        Launch::start_yielding(&launch, 1, Spec { queue: 1, ticket: 2, ..FIRST }, &starts);
         launch.signal(0, 2, SmRange::EMPTY);
         let first = launch.wait(0, 1);
         let mut done = first + launch.wait(1, 2);
@@ -370,16 +370,16 @@ fn a_dropped_task_goes_to_another_cohort() {
 /// the next lap, while a third puts one more.
 #[test]
 fn the_list_goes_round_while_others_take() {
-    fn put(list: &DropList, start: u32) -> bool {
-        drops::put(list, Chunk { start, len: 1, drops: 1 }, Chunk::NONE)
+    fn put(list: &RequeueList, start: u32) -> bool {
+        requeue::put(list, Chunk { start, len: 1, requeues: 1 }, Chunk::NONE)
     }
     /// Takes a chunk and adds 1 to its cell, so many times; the number of chunks.
-    fn take_some(list: &DropList, memory: &Memory, times: u32) -> u32 {
+    fn take_some(list: &RequeueList, memory: &Memory, times: u32) -> u32 {
         let mut taken = 0;
         for _ in 0..times {
-            let chunk = drops::take(list, list.available.load(Relaxed));
+            let chunk = requeue::take(list, list.available.load(Relaxed));
             if chunk.len > 0 {
-                assert_eq!((chunk.len, chunk.drops), (1, 1));
+                assert_eq!((chunk.len, chunk.requeues), (1, 1));
                 memory.update(chunk.start, |cell| *cell += 1);
                 taken += 1;
             }
@@ -387,7 +387,7 @@ fn the_list_goes_round_while_others_take() {
         taken
     }
     Outcomes::<2>::new().of_model(3, |happened| {
-        let list = Arc::new((DropList::default(), Memory::new(3)));
+        let list = Arc::new((RequeueList::default(), Memory::new(3)));
         assert!(put(&list.0, 0) && put(&list.0, 1) && !put(&list.0, 2), "there is room for two");
         let takers = [1, 2].map(|times| {
             let list = list.clone();

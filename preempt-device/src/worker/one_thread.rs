@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use super::{Block, Body, Chunk, Notes};
+use super::{Block, BlockNotes, Body, Chunk};
 
 /// A block of one thread on a given SM.
 pub struct OneThread {
@@ -10,7 +10,7 @@ pub struct OneThread {
     /// What the clock says, and how much of it goes by from one look at it to the next.
     clock: Cell<u64>,
     step: u64,
-    notes: Notes,
+    notes: BlockNotes,
 }
 
 impl OneThread {
@@ -20,7 +20,7 @@ impl OneThread {
     }
 
     pub fn ticking(sm: u32, step: u64) -> OneThread {
-        OneThread { sm, clock: Cell::new(0), step, notes: Notes::default() }
+        OneThread { sm, clock: Cell::new(0), step, notes: BlockNotes::default() }
     }
 }
 
@@ -38,7 +38,7 @@ impl Block for OneThread {
     }
     fn await_previous(&self) {}
     fn release_next(&self) {}
-    fn notes(&self) -> &Notes {
+    fn notes(&self) -> &BlockNotes {
         &self.notes
     }
 
@@ -62,7 +62,7 @@ impl Block for OneThread {
     }
 }
 
-/// The task that it is at, and `task(index, droppable)`: whether it dropped.
+/// The task that it is at, and `task(index, requeueable)`: whether it requeued.
 pub struct Tasks<F, const YIELDS: bool>(pub u32, pub F);
 
 impl<F: FnMut(u32, bool) -> bool, const YIELDS: bool> Body for Tasks<F, YIELDS> {
@@ -73,7 +73,7 @@ impl<F: FnMut(u32, bool) -> bool, const YIELDS: bool> Body for Tasks<F, YIELDS> 
     fn index(&self) -> u32 {
         self.0
     }
-    fn run(&mut self, droppable: bool) -> bool {
-        (self.1)(self.0, droppable)
+    fn run(&mut self, requeueable: bool) -> bool {
+        (self.1)(self.0, requeueable)
     }
 }

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use super::one_thread::{OneThread, Tasks};
-use super::{Chunk, drops, run};
+use super::{Chunk, requeue, run};
 use crate::abi::{
-    Cohort, ControlBlock, DROPPED, Divisor, DropList, Lane, Post, Signal, SmRange, departures,
-    share_bits,
+    Cohort, ControlBlock, DeviceQueue, Divisor, Post, REQUEUED, RequeueList, Signal, SmRange,
+    departures, share_bits,
 };
 
 /// A body without yield points.
@@ -19,7 +19,7 @@ fn plain(mut task: impl FnMut(u32)) -> Tasks<impl FnMut(u32, bool) -> bool, fals
     Tasks(0, run)
 }
 
-/// A body with yield points; `task(index, droppable)`: whether it dropped.
+/// A body with yield points; `task(index, requeueable)`: whether it requeued.
 fn yielding<F: FnMut(u32, bool) -> bool>(task: F) -> Tasks<F, true> {
     Tasks(0, task)
 }
@@ -27,9 +27,9 @@ fn yielding<F: FnMut(u32, bool) -> bool>(task: F) -> Tasks<F, true> {
 #[derive(Default)]
 struct Launch {
     control: ControlBlock,
-    lane: Lane,
+    queue: DeviceQueue,
     post: Post,
-    drops: Box<DropList>,
+    requeue_list: Box<RequeueList>,
 }
 
 impl Launch {
@@ -37,9 +37,9 @@ impl Launch {
         Cohort {
             control: &self.control,
             claims: &self.control.claims[generation as usize % 2],
-            lane: &self.lane,
+            queue: &self.queue,
             post: &self.post,
-            drops: &*self.drops,
+            requeue_list: &*self.requeue_list,
             signal: Signal::new(epoch, SmRange::ALL),
             after: std::ptr::null(),
             after_word: 0,
@@ -63,7 +63,7 @@ impl Launch {
 
     fn signal(&self, epoch: u64, range: SmRange) {
         let word = Signal::new(epoch, range).to_bits();
-        self.lane.signal.store(word, Ordering::Relaxed);
+        self.queue.signal.store(word, Ordering::Relaxed);
     }
 }
 
@@ -176,7 +176,7 @@ fn a_block_whose_task_took_long_keeps_one_of_the_others_that_it_has_claimed() {
     let mut runs = Vec::new();
     // SAFETY: as above.
     unsafe { run(&mut OneThread::ticking(0, 40), &cohort, &mut plain(|task| runs.push(task))) };
-    assert!(launch.drops.put.load(Ordering::Relaxed) > 1, "nothing was given back");
+    assert!(launch.requeue_list.put.load(Ordering::Relaxed) > 1, "nothing was given back");
     runs.sort_unstable();
     assert_eq!(runs, (0..100).collect::<Vec<_>>());
 }
@@ -189,17 +189,17 @@ fn a_block_that_hears_of_a_dropped_task_keeps_what_it_has_claimed() {
     let mut runs = Vec::new();
     let body = |task, _| {
         // Another block was faster, and took it.
-        drops::announce(claims);
+        requeue::announce(claims);
         runs.push(task);
         false
     };
     // SAFETY: as above.
     unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut yielding(body)) };
     assert_eq!(runs, (0..200).collect::<Vec<_>>());
-    assert_eq!(launch.drops.put.load(Ordering::Relaxed), 0);
+    assert_eq!(launch.requeue_list.put.load(Ordering::Relaxed), 0);
 }
 
-/// Three blocks, stops that some tasks are dropped for, the next cohort resumes; then the control block
+/// Three blocks, stops that some tasks are requeued for, the next cohort resumes; then the control block
 /// is used again.
 #[test]
 fn a_storm_of_stops_loses_and_repeats_nothing() {
@@ -207,7 +207,7 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
     const BLOCKS: u32 = 3;
     let launch = Launch::default();
     let (mut epoch, mut ticket, mut stops_in_mid_kernel) = (0, 0, 0);
-    let dropped = AtomicU32::new(0);
+    let requeued = AtomicU32::new(0);
     for generation in 1..=20 {
         let counts: Vec<AtomicU32> = (0..TASKS).map(|_| AtomicU32::new(0)).collect();
         let (mut done, mut is_first_cohort) = (0, true);
@@ -220,7 +220,8 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
             let started = AtomicU32::new(0);
             thread::scope(|scope| {
                 for sm in 0..BLOCKS {
-                    let (launch, counts, started, dropped) = (&launch, &counts, &started, &dropped);
+                    let (launch, counts, started, requeued) =
+                        (&launch, &counts, &started, &requeued);
                     // The raw pointers in a cohort are shared on purpose.
                     let cohort = SendCohort(cohort);
                     scope.spawn(move || {
@@ -230,16 +231,16 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
                             run(
                                 &mut OneThread::on(sm),
                                 &cohort,
-                                &mut yielding(|task, droppable| {
+                                &mut yielding(|task, requeueable| {
                                     started.fetch_add(1, Ordering::Relaxed);
                                     thread::yield_now();
-                                    let drops = droppable
+                                    let requeues = requeueable
                                         && task % 3 == 0
-                                        && !launch.lane.grants(cohort.signal, sm);
-                                    dropped.fetch_add(u32::from(drops), Ordering::Relaxed);
-                                    let done = u32::from(!drops);
+                                        && !launch.queue.grants(cohort.signal, sm);
+                                    requeued.fetch_add(u32::from(requeues), Ordering::Relaxed);
+                                    let done = u32::from(!requeues);
                                     counts[task as usize].fetch_add(done, Ordering::Relaxed);
-                                    drops
+                                    requeues
                                 }),
                             );
                         }
@@ -262,8 +263,8 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
         assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
     }
     assert!(stops_in_mid_kernel > 20, "only {stops_in_mid_kernel} stops met a running kernel");
-    let dropped = dropped.into_inner();
-    assert!(dropped > 20, "only {dropped} tasks were dropped");
+    let requeued = requeued.into_inner();
+    assert!(requeued > 20, "only {requeued} tasks were requeued");
 }
 
 #[test]
@@ -273,13 +274,13 @@ fn a_task_is_dropped_twice_at_most_and_the_rest_of_its_chunk_goes_with_it() {
     while runs.len() < 12 {
         ticket += 1;
         let cohort = launch.cohort(10, 1, ticket, u64::from(2 * ticket), 1);
-        let body = |task, droppable| {
-            let drops = droppable && task == 1;
-            if drops {
+        let body = |task, requeueable| {
+            let requeues = requeueable && task == 1;
+            if requeues {
                 launch.signal(u64::from(2 * ticket) + 1, SmRange::EMPTY);
             }
-            runs.push((task, droppable));
-            drops
+            runs.push((task, requeueable));
+            requeues
         };
         // SAFETY: as above.
         unsafe { run(&mut OneThread::on(0), &cohort, &mut yielding(body)) };
@@ -310,14 +311,14 @@ fn a_block_that_has_to_leave_gives_back_what_it_claimed_ahead() {
     }
     assert!(done[0] < 10 && done.iter().sum::<u32>() == 10, "{done:?}");
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    assert_eq!(launch.drops.taken.load(Ordering::Relaxed), 1, "it was on the list");
+    assert_eq!(launch.requeue_list.taken.load(Ordering::Relaxed), 1, "it was on the list");
 }
 
 #[test]
 fn a_block_that_finds_no_room_for_what_it_claimed_ahead_runs_it() {
     let launch = Launch::default();
-    let full = crate::abi::DROP_CAPACITY as u32 - crate::abi::DROP_MARGIN;
-    launch.drops.put.store(full, Ordering::Relaxed);
+    let full = crate::abi::REQUEUE_CAPACITY as u32 - crate::abi::REQUEUE_MARGIN;
+    launch.requeue_list.put.store(full, Ordering::Relaxed);
     launch.signal(2, SmRange::EMPTY);
     let mut runs = Vec::new();
     let body = |task| {
@@ -338,9 +339,9 @@ fn a_block_takes_what_another_one_dropped_before_fresh_tasks() {
         let mut runs = Vec::new();
         let body = |task, _| {
             if task == 3 {
-                let dropped = Chunk { start: 70, len: 1, drops: 1 };
-                assert!(drops::put(&launch.drops, dropped, Chunk::NONE));
-                claims.fetch_or(DROPPED, Ordering::Relaxed);
+                let requeued = Chunk { start: 70, len: 1, requeues: 1 };
+                assert!(requeue::put(&launch.requeue_list, requeued, Chunk::NONE));
+                claims.fetch_or(REQUEUED, Ordering::Relaxed);
             }
             runs.push(task);
             false
@@ -352,42 +353,42 @@ fn a_block_takes_what_another_one_dropped_before_fresh_tasks() {
         assert!(at <= 6, "{runs:?}");
         runs.remove(at);
         assert_eq!(runs, (0..20).collect::<Vec<_>>());
-        assert_eq!(claims.load(Ordering::Relaxed) & DROPPED, 0, "nothing is on the list");
+        assert_eq!(claims.load(Ordering::Relaxed) & REQUEUED, 0, "nothing is on the list");
     }
 }
 
 #[test]
 fn a_block_that_drops_tells_those_that_claim() {
     let launch = Launch::default();
-    let body = |_, droppable| {
+    let body = |_, requeueable| {
         launch.signal(2, SmRange::EMPTY);
-        droppable
+        requeueable
     };
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(0), &launch.cohort(10, 1, 1, 1, 1), &mut yielding(body)) };
     assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(0));
-    assert!(launch.control.claims[1].next.load(Ordering::Relaxed) & DROPPED > 0);
+    assert!(launch.control.claims[1].next.load(Ordering::Relaxed) & REQUEUED > 0);
 }
 
-/// A claim that says that something was dropped is a claim: when its block drops its own task, when it has to leave,
+/// A claim that says that something was requeued is a claim: when its block requeues its own task, when it has to leave,
 /// and when it starts.
 #[test]
 fn what_a_claim_says_of_dropped_tasks_takes_no_task_away() {
-    for (drops, leaves) in [(false, false), (false, true), (true, true)] {
+    for (requeues, leaves) in [(false, false), (false, true), (true, true)] {
         let launch = Launch::default();
         let mut runs = Vec::new();
         for ticket in 1..=8 {
             let epoch = u64::from(2 * ticket);
-            let body = |task, droppable| {
-                launch.control.claims[1].next.fetch_or(DROPPED, Ordering::Relaxed);
+            let body = |task, requeueable| {
+                launch.control.claims[1].next.fetch_or(REQUEUED, Ordering::Relaxed);
                 if leaves && task % 4 == 2 {
                     launch.signal(epoch + 1, SmRange::EMPTY);
                 }
-                let dropped = drops && droppable && task % 4 == 2;
-                if !dropped {
+                let requeued = requeues && requeueable && task % 4 == 2;
+                if !requeued {
                     runs.push(task);
                 }
-                dropped
+                requeued
             };
             let cohort =
                 Cohort { amortize: 1, pace: 1000, ..launch.cohort(10, 1, ticket, epoch, 1) };
@@ -395,7 +396,7 @@ fn what_a_claim_says_of_dropped_tasks_takes_no_task_away() {
             unsafe { run(&mut OneThread::on(0), &cohort, &mut yielding(body)) };
         }
         runs.sort_unstable();
-        assert_eq!(runs, (0..10).collect::<Vec<_>>(), "drops: {drops}, leaves: {leaves}");
+        assert_eq!(runs, (0..10).collect::<Vec<_>>(), "requeues: {requeues}, leaves: {leaves}");
     }
 }
 
@@ -425,7 +426,11 @@ fn nothing_is_claimed_by_a_block_that_starts_when_all_is() {
     claims.store(10, Ordering::Relaxed);
     for ticket in 1..=3 {
         for start in [2, 5] {
-            assert!(drops::put(&launch.drops, Chunk { start, len: 1, drops: 0 }, Chunk::NONE));
+            assert!(requeue::put(
+                &launch.requeue_list,
+                Chunk { start, len: 1, requeues: 0 },
+                Chunk::NONE
+            ));
         }
         let cohort = launch.cohort(10, 1, ticket, u64::from(ticket), 1);
         let mut runs = Vec::new();
@@ -444,18 +449,18 @@ fn a_storm_of_stops_does_not_fill_the_list() {
     for ticket in 1..=200 {
         let epoch = u64::from(2 * ticket);
         let mut runs = 0;
-        let body = |_, droppable| {
+        let body = |_, requeueable| {
             runs += 1;
             if runs == 2 {
                 launch.signal(epoch + 1, SmRange::EMPTY);
             }
-            droppable && runs == 2
+            requeueable && runs == 2
         };
         let cohort = Cohort { amortize: 1, ..launch.cohort(10_000, 1, ticket, epoch, 1) };
         // SAFETY: as above.
         unsafe { run(&mut OneThread::on(0), &cohort, &mut yielding(body)) };
-        let [put, taken] =
-            [&launch.drops.put, &launch.drops.taken].map(|word| word.load(Ordering::Relaxed));
+        let [put, taken] = [&launch.requeue_list.put, &launch.requeue_list.taken]
+            .map(|word| word.load(Ordering::Relaxed));
         most = most.max(put - taken);
         done += launch.post.read(ticket).map_or(0, |posted| posted.done);
     }
@@ -466,12 +471,12 @@ fn a_storm_of_stops_does_not_fill_the_list() {
 #[test]
 fn a_task_that_finds_no_room_on_the_list_runs_to_its_end() {
     let launch = Launch::default();
-    let full = crate::abi::DROP_CAPACITY as u32 - crate::abi::DROP_MARGIN;
-    launch.drops.put.store(full, Ordering::Relaxed);
+    let full = crate::abi::REQUEUE_CAPACITY as u32 - crate::abi::REQUEUE_MARGIN;
+    launch.requeue_list.put.store(full, Ordering::Relaxed);
     let mut runs = Vec::new();
-    let body = |task, droppable| {
-        runs.push((task, droppable));
-        droppable && task == 0
+    let body = |task, requeueable| {
+        runs.push((task, requeueable));
+        requeueable && task == 0
     };
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(0), &launch.cohort(2, 1, 1, 1, 1), &mut yielding(body)) };

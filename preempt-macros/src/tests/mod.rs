@@ -30,7 +30,7 @@ fn expand(options: &str, item: &str) -> TokenStream {
 
 /// The expansion of `#[kernel(options)] item`.
 fn expand_kernel(options: &str, item: &str) -> TokenStream {
-    crate::rust_cuda::kernel(options.parse().unwrap(), item.parse().unwrap())
+    crate::kernel_attribute::kernel(options.parse().unwrap(), item.parse().unwrap())
 }
 
 /// The expansion of `#[derive(KernelArg)] item`.

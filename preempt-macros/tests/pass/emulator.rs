@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use preempt_device::abi::{Cohort, Lane, Signal, SmRange};
+use preempt_device::abi::{Cohort, DeviceQueue, Signal, SmRange};
 use preempt_device::host::{
     BufferArg, Call, Dim3, ReadArg, Rendezvous, ThreadContext, WriteArg, with_thread,
 };
@@ -82,10 +82,10 @@ pub(crate) fn run(call: Call) {
 /// Runs a kernel without barriers as if its SM had been taken from it; the number of threads that
 /// dropped their task.
 pub(crate) fn run_on_a_taken_sm(call: Call) -> u32 {
-    let lane = Lane::default();
+    let queue = DeviceQueue::default();
     // SAFETY: all zeros are a cohort; nothing follows its pointers.
     let cohort: Cohort = unsafe { std::mem::zeroed() };
-    let cohort = Cohort { lane: &lane, signal: Signal::new(1, SmRange::EMPTY), ..cohort };
+    let cohort = Cohort { queue: &queue, signal: Signal::new(1, SmRange::EMPTY), ..cohort };
     // SAFETY: the lane is there until all threads have ended.
     run_yielding(call, unsafe { Yields::new(&cohort, true) })
 }

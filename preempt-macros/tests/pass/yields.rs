@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::Relaxed;
 
-use preempt_device::abi::{Cohort, Lane, Signal, SmRange};
+use preempt_device::abi::{Cohort, DeviceQueue, Signal, SmRange};
 use preempt_device::host::{Call, Operation, Rendezvous};
 use preempt_device::prelude::*;
 use preempt_device::yields::Yields;
@@ -83,11 +83,11 @@ fn waits(call: Call) -> [String; 2] {
         });
         0
     }
-    let lane = Lane::default();
-    lane.signal.store(Signal::new(1, SmRange::ALL).to_bits(), Relaxed);
+    let queue = DeviceQueue::default();
+    queue.signal.store(Signal::new(1, SmRange::ALL).to_bits(), Relaxed);
     // SAFETY: all zeros are a cohort; nothing follows its pointers.
     let cohort: Cohort = unsafe { std::mem::zeroed() };
-    let cohort = Cohort { lane: &lane, signal: Signal::new(1, SmRange::ALL), ..cohort };
+    let cohort = Cohort { queue: &queue, signal: Signal::new(1, SmRange::ALL), ..cohort };
     // SAFETY: the lane is there until all threads have ended.
     [Yields::OFF, unsafe { Yields::new(&cohort, true) }].map(|yields| {
         assert_eq!(run_waiting(call.clone(), yields, wait), 0);

@@ -54,6 +54,7 @@ mod link;
 mod nested_cargo;
 mod probe;
 mod sources;
+mod tokens;
 mod toolchain;
 
 use std::env;

@@ -1,8 +1,8 @@
 //! What a kernels crate is made of, and a hash of it.
 //!
-//! A committed PTX says in its first lines which files it was compiled from and what they
-//! hashed to. So whether it is fresh can be told without a device toolchain, and a change to a
-//! file that the device never sees (tests, host modules) does not make it stale.
+//! A committed PTX says in its first lines which files it was compiled from, and a hash of them. So it is
+//! known to be fresh without a device toolchain. Only the tokens of those files are hashed: neither a comment, nor
+//! a line break, nor a file that the device never sees (tests, host modules) makes PTX stale.
 
 use std::env;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::error::{Error, io};
-use super::nested_cargo;
+use super::{nested_cargo, tokens};
 use crate::ptx::KernelFault;
 
 /// The marker of the first line of a PTX file that `preempt-ptx` wrote.
@@ -168,8 +168,11 @@ impl Crate {
                 self.locate(name).ok_or(KernelFault::NotPtx { what: "it names no source" })?;
             let text = fs::read(&path).map_err(io("read", &path))?;
             hash.part(name);
-            // A checkout with other line endings is the same source.
-            hash.part(&String::from_utf8_lossy(&text).replace("\r\n", "\n"));
+            // A checkout with other line endings is the same source, also in its strings.
+            let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
+            let tokens = tokens::of_source(&path, &text);
+            hash.number(tokens.len() as u64);
+            tokens.iter().for_each(|token| hash.part(token));
         }
         Ok(hash.0)
     }
@@ -224,7 +227,16 @@ impl Fnv {
 
     fn part(&mut self, part: &str) {
         // The length keeps "a", "bc" and "ab", "c" apart.
-        for byte in (part.len() as u64).to_le_bytes().into_iter().chain(part.bytes()) {
+        self.number(part.len() as u64);
+        self.bytes(part.as_bytes());
+    }
+
+    fn number(&mut self, number: u64) {
+        self.bytes(&number.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
     }
@@ -296,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn ptx_is_fresh_until_source_or_flags_change_and_not_for_line_endings() {
+    fn ptx_is_fresh_until_tokens_or_flags_change() {
         let dir = env::temp_dir().join(format!("preempt-sources-{}", std::process::id()));
         let krate = example(&dir);
         let source = dir.join("src/lib.rs");
@@ -307,8 +319,11 @@ mod tests {
         assert!(!krate.is_fresh(&ptx, "sm_90"));
         assert!(!krate.is_fresh(".version 7.0\n", "sm_80"), "no header");
 
-        fs::write(&source, "fn one() {}\r\nfn two() {}\r\n").unwrap();
-        assert!(krate.is_fresh(&ptx, "sm_80"));
+        for same in ["fn one() {}\r\nfn two() {}\r\n", "/// Doc.\nfn one() {} fn two() {\n} // end"]
+        {
+            fs::write(&source, same).unwrap();
+            assert!(krate.is_fresh(&ptx, "sm_80"), "{same}");
+        }
         fs::write(&source, "fn one() {}\nfn three() {}\n").unwrap();
         assert!(!krate.is_fresh(&ptx, "sm_80"));
         fs::remove_file(&source).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use preempt_device::abi::{Cohort, ControlBlock, DropList, MAX_SMS, Post, Signal};
+use preempt_device::abi::{Cohort, ControlBlock, MAX_SMS, Post, RequeueList, Signal};
 use preempt_device::host::{Args, Dim3, Kernel};
 
 use crate::error::{DeviceError, Error};
@@ -318,7 +318,7 @@ pub(crate) enum Report {
 
 /// A list for dropped chunks, in memory that the device keeps until it has it back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Drops(pub *const DropList);
+pub(crate) struct Drops(pub *const RequeueList);
 
 // SAFETY: the memory is shared between threads through atomics only.
 unsafe impl Send for Drops {}

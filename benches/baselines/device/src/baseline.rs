@@ -15,7 +15,7 @@ pub const FLEP: u8 = 0;
 /// clock, goes to the last [`ControlBlock::left`](preempt_device::abi::ControlBlock::left).
 pub const LONGEST: u8 = 1;
 
-const ONE: Chunk = Chunk { start: 0, len: 1, drops: 0 };
+const ONE: Chunk = Chunk { start: 0, len: 1, requeues: 0 };
 
 /// Runs block-tasks as the cohort's slot says.
 ///
@@ -34,7 +34,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         if left == 0 && cohort.slot == FLEP {
             let goes_on = block.elect(|_| {
                 // SAFETY: the caller's promise.
-                let flag = unsafe { &(*cohort.lane).signal };
+                let flag = unsafe { &(*cohort.queue).signal };
                 if flag.load(Relaxed) == 0 { ONE } else { Chunk::NONE }
             });
             if goes_on.len == 0 {
@@ -68,8 +68,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
 mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
-    use preempt_device::abi::{ControlBlock, Lane, Signal};
-    use preempt_device::worker::Notes;
+    use preempt_device::abi::{ControlBlock, DeviceQueue, Signal};
+    use preempt_device::worker::BlockNotes;
 
     use super::*;
 
@@ -89,7 +89,7 @@ mod tests {
         }
         fn await_previous(&self) {}
         fn release_next(&self) {}
-        fn notes(&self) -> &Notes {
+        fn notes(&self) -> &BlockNotes {
             unreachable!("only preempt's loop has any")
         }
 
@@ -133,15 +133,15 @@ mod tests {
         }
     }
 
-    fn tasks(slot: u8, control: &ControlBlock, lane: &Lane, stop_at: u32) -> Vec<u32> {
+    fn tasks(slot: u8, control: &ControlBlock, queue: &DeviceQueue, stop_at: u32) -> Vec<u32> {
         // SAFETY: all zeros are a cohort.
         let cohort: Cohort = unsafe { std::mem::zeroed() };
-        let cohort = Cohort { control, lane, slot, tasks: 10, amortize: 4, ..cohort };
+        let cohort = Cohort { control, queue, slot, tasks: 10, amortize: 4, ..cohort };
         let mut ran = Vec::new();
         let body = |task| {
             ran.push(task);
             if task == stop_at {
-                lane.signal.store(Signal::new(1, Default::default()).to_bits(), Relaxed);
+                queue.signal.store(Signal::new(1, Default::default()).to_bits(), Relaxed);
             }
         };
         // SAFETY: everything outlives the call.
@@ -151,17 +151,17 @@ mod tests {
 
     #[test]
     fn flep_looks_once_in_so_many_tasks() {
-        let (control, lane) = (ControlBlock::default(), Lane::default());
-        assert_eq!(tasks(FLEP, &control, &lane, 5), (0..8).collect::<Vec<_>>());
-        assert_eq!(tasks(FLEP, &control, &lane, 5), [], "it was told to stop");
-        lane.signal.store(0, Relaxed);
-        assert_eq!(tasks(FLEP, &control, &lane, 99), [8, 9]);
+        let (control, queue) = (ControlBlock::default(), DeviceQueue::default());
+        assert_eq!(tasks(FLEP, &control, &queue, 5), (0..8).collect::<Vec<_>>());
+        assert_eq!(tasks(FLEP, &control, &queue, 5), [], "it was told to stop");
+        queue.signal.store(0, Relaxed);
+        assert_eq!(tasks(FLEP, &control, &queue, 99), [8, 9]);
     }
 
     #[test]
     fn the_longest_task_is_kept() {
-        let (control, lane) = (ControlBlock::default(), Lane::default());
-        assert_eq!(tasks(LONGEST, &control, &lane, 0).len(), 10);
+        let (control, queue) = (ControlBlock::default(), DeviceQueue::default());
+        assert_eq!(tasks(LONGEST, &control, &queue, 0).len(), 10);
         assert_eq!(control.left[COHORT_SLOTS - 1].load(Relaxed), 1);
     }
 }

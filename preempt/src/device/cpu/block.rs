@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use preempt_device::abi::{Cohort, Post, Posted};
 use preempt_device::host::Dim3;
-use preempt_device::worker::{self, Chunk, Notes};
+use preempt_device::worker::{self, BlockNotes, Chunk};
 
 use super::dispatch::Demand;
 use super::threads::{Emulator, Task};
@@ -82,7 +82,7 @@ struct CpuBlock {
     sm: u32,
     number: u32,
     start: Instant,
-    notes: Notes,
+    notes: BlockNotes,
 }
 
 impl worker::Block for CpuBlock {
@@ -102,7 +102,7 @@ impl worker::Block for CpuBlock {
 
     fn release_next(&self) {}
 
-    fn notes(&self) -> &Notes {
+    fn notes(&self) -> &BlockNotes {
         &self.notes
     }
 
@@ -148,7 +148,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
         self.index
     }
 
-    fn run(&mut self, droppable: bool) -> bool {
+    fn run(&mut self, requeueable: bool) -> bool {
         let Resident { op, grid, run, failed, sm, .. } = self.resident;
         // A launch that went wrong has no result; the rest only has to be counted.
         // Relaxed, as below: a block that sees it late does work for nothing.
@@ -162,7 +162,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
             grid_dim: Dim3::new(x, y, z),
             block: Dim3::new(self.index % x, row % y, row / y),
             sm: *sm,
-            droppable: run.cohort().filter(|_| droppable),
+            droppable: run.cohort().filter(|_| requeueable),
         };
         // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
         // block goes on: a launch whose blocks do not leave never ends.
@@ -226,7 +226,7 @@ impl Resident {
             Run::Cohort(cohort) => {
                 let (sm, number) = (self.sm, self.number);
                 let mut block =
-                    CpuBlock { sm, number, start: Instant::now(), notes: Notes::default() };
+                    CpuBlock { sm, number, start: Instant::now(), notes: BlockNotes::default() };
                 // SAFETY: the block's thread holds what a cohort points to while the block runs, which it does once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
             }

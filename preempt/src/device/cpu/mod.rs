@@ -13,7 +13,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Signal};
+use preempt_device::abi::{
+    COHORT_SLOTS, Cohort, ControlBlock, DeviceQueue, Post, RequeueList, Signal,
+};
 use preempt_device::host::{Dim3, Kernel};
 
 use super::{
@@ -64,12 +66,12 @@ type Control = (Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>);
 /// What cohorts point to. A block's thread holds [`Shared`] while the block runs, so these words outlive every
 /// block that uses them, whether or not the device is there.
 struct Words {
-    queues: Box<[Lane]>,
+    queues: Box<[DeviceQueue]>,
     /// Those of one scheduler: one for each launch that it had in flight at the same time.
     controls: Mutex<Vec<Control>>,
     /// Empty lists. One for each launch with yield points that one scheduler had in flight at the same time is
     /// here or out.
-    drops: Mutex<Vec<Arc<DropList>>>,
+    drops: Mutex<Vec<Arc<RequeueList>>>,
 }
 
 /// Counts what happened, for those who wait for more.
@@ -117,7 +119,7 @@ impl CpuDevice {
             reports: Mutex::default(),
             news: News::default(),
             words: Words {
-                queues: (0..LANES.normal + LANES.urgent).map(|_| Lane::default()).collect(),
+                queues: (0..LANES.normal + LANES.urgent).map(|_| DeviceQueue::default()).collect(),
                 controls: Mutex::default(),
                 drops: Mutex::default(),
             },
@@ -256,7 +258,7 @@ impl Backend for CpuDevice {
         grid: &Arc<KernelLaunch>,
         cohort: Cohort,
     ) -> Result<(), Error> {
-        let cohort = Cohort { lane: &self.shared.words.queues[queue as usize], ..cohort };
+        let cohort = Cohort { queue: &self.shared.words.queues[queue as usize], ..cohort };
         let mut dispatch = lock(&self.shared.dispatch);
         dispatch.queue(queue, PendingGrid::new(op, grid.clone(), cohort));
         self.shared.place(&mut dispatch);

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use preempt_device::abi::{COHORT_SLOTS, Cohort, ControlBlock, DropList, Lane, Post, Signal};
+use preempt_device::abi::{
+    COHORT_SLOTS, Cohort, ControlBlock, DeviceQueue, Post, RequeueList, Signal,
+};
 use preempt_device::host::{Dim3, Kernel};
 use preempt_device::worker;
 
@@ -60,7 +62,7 @@ pub(crate) struct Model {
     state: Mutex<State>,
     news: News,
     memory: Memory,
-    queues: Vec<Arc<Lane>>,
+    queues: Vec<Arc<DeviceQueue>>,
 }
 
 struct State {
@@ -70,14 +72,14 @@ struct State {
     steps: u64,
     is_lost: bool,
     controls: Vec<(Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>)>,
-    drops: Vec<&'static DropList>,
+    drops: Vec<&'static RequeueList>,
 }
 
 /// What a block that is lost with the device ends with.
 struct Lost;
 
 /// Empty lists. Never freed, since they are large: one execution after the other uses them.
-static DROP_LISTS: std::sync::Mutex<Vec<&'static DropList>> = std::sync::Mutex::new(Vec::new());
+static DROP_LISTS: std::sync::Mutex<Vec<&'static RequeueList>> = std::sync::Mutex::new(Vec::new());
 
 impl Model {
     /// A device, and the model behind it.
@@ -216,7 +218,7 @@ impl<const YIELDS: bool> Tasks<'_, YIELDS> {
     fn goes_on(&self) -> bool {
         self.block.run.cohort().is_none_or(|cohort| {
             // SAFETY: the device has its queues as long as it lives.
-            unsafe { &*cohort.lane }.grants(cohort.signal, self.block.sm)
+            unsafe { &*cohort.queue }.grants(cohort.signal, self.block.sm)
         })
     }
 }
@@ -310,7 +312,7 @@ impl Backend for Arc<Model> {
         grid: &Arc<KernelLaunch>,
         cohort: Cohort,
     ) -> Result<(), Error> {
-        let cohort = Cohort { lane: Arc::as_ptr(&self.queues[queue as usize]), ..cohort };
+        let cohort = Cohort { queue: Arc::as_ptr(&self.queues[queue as usize]), ..cohort };
         self.queue(queue, PendingGrid::new(op, grid.clone(), cohort))
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use preempt_device::abi::DropList;
+use preempt_device::abi::RequeueList;
 
 use super::context::Context;
 use super::line::Line;
@@ -14,7 +14,7 @@ use super::memory::Pool;
 use crate::device::Drops;
 use crate::error::{Error, MemoryError};
 
-const BYTES: usize = size_of::<DropList>();
+const BYTES: usize = size_of::<RequeueList>();
 
 /// Lists that are there from the start: one for each launch that has blocks on the device.
 const FIRST: usize = 256;

@@ -347,7 +347,7 @@ impl Backend for CudaDevice {
         let Launchable { function, cooperates, waits, .. } =
             self.kernels.get(grid.kernel, grid.block)?;
         self.proxy.await_place()?;
-        let cohort = Cohort { lane: self.queues.word(queue), barrier: cooperates, ..cohort };
+        let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
         let config = CUlaunchConfig {
             gridDimX: cohort.blocks,
@@ -582,9 +582,9 @@ mod tests {
     const COHORT: Cohort = Cohort {
         control: ptr::null(),
         claims: ptr::null(),
-        lane: ptr::null(),
+        queue: ptr::null(),
         post: ptr::null(),
-        drops: ptr::null(),
+        requeue_list: ptr::null(),
         signal: Signal::from_bits(0),
         after: ptr::null(),
         after_word: 0,

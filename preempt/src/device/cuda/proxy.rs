@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Lane, Signal};
+use preempt_device::abi::{DeviceQueue, Signal};
 
 use super::code::{Code, Function};
 use super::context::{Context, call};
@@ -131,7 +131,7 @@ impl Proxy {
         zeroing: RawStream,
     ) -> Result<Proxy, Error> {
         let ptx = PTX
-            .replace("LANE_BYTES", &size_of::<Lane>().to_string())
+            .replace("LANE_BYTES", &size_of::<DeviceQueue>().to_string())
             .replace("LANE_COUNT", &LANE_COUNT.to_string());
         let code = Code::load(context, "preempt_proxy", &ptx)?;
         let function = code.function("preempt_proxy")?;

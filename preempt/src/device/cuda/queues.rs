@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::abi::{Lane, Signal};
+use preempt_device::abi::{DeviceQueue, Signal};
 
 use super::context::Context;
 use super::driver::RawStream;
@@ -70,7 +70,7 @@ impl DeviceQueues {
         streams: Streams,
         zeroing: RawStream,
     ) -> Result<DeviceQueues, Error> {
-        let words = Fixed::new(context, COUNT * size_of::<Lane>(), zeroing)?;
+        let words = Fixed::new(context, COUNT * size_of::<DeviceQueue>(), zeroing)?;
         Ok(DeviceQueues { streams, words })
     }
 
@@ -86,9 +86,9 @@ impl DeviceQueues {
 
     /// Where a queue's word is on the device.
     #[inline]
-    pub fn word(&self, queue: u32) -> *const Lane {
+    pub fn word(&self, queue: u32) -> *const DeviceQueue {
         debug_assert!((queue as usize) < COUNT);
-        let address = self.words.address() as usize + queue as usize * size_of::<Lane>();
+        let address = self.words.address() as usize + queue as usize * size_of::<DeviceQueue>();
         ptr::with_exposed_provenance(address)
     }
 
@@ -108,7 +108,7 @@ impl DeviceQueues {
     /// Writes a queue's word. The context is entered.
     #[inline]
     pub fn signal(&self, queue: u32, signal: Signal) -> Result<(), Error> {
-        let address = self.word(queue).addr() + std::mem::offset_of!(Lane, signal);
+        let address = self.word(queue).addr() + std::mem::offset_of!(DeviceQueue, signal);
         // SAFETY: the words live as long as the streams, and blocks read them as atomics.
         unsafe { self.streams.control.write(address as u64, signal.to_bits()) }
     }

@@ -142,9 +142,9 @@ impl Core {
                 &raw const (*memory.control).claims[usize::from(order.control.parity)]
             },
             // The device knows.
-            lane: ptr::null(),
+            queue: ptr::null(),
             post,
-            drops: drops.map_or(ptr::null(), |Drops(list)| list),
+            requeue_list: drops.map_or(ptr::null(), |Drops(list)| list),
             signal: order.signal,
             after,
             after_word,

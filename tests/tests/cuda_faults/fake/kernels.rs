@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Lane};
-use preempt_device::worker::{self, Chunk, Notes};
+use preempt_device::abi::{Cohort, DeviceQueue};
+use preempt_device::worker::{self, BlockNotes, Chunk};
 
 pub const SMS: u32 = 4;
 /// Blocks that an SM holds.
@@ -109,7 +109,8 @@ impl Entry {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         for number in 0..cohort.blocks {
             let sm = NEXT.fetch_add(1, Ordering::Relaxed) % SMS;
-            let mut block = Block { sm, number, start: Instant::now(), notes: Notes::default() };
+            let mut block =
+                Block { sm, number, start: Instant::now(), notes: BlockNotes::default() };
             let tasks = Tasks { entry: self, cohort, threads, sm, index: 0 };
             // SAFETY: the device layer keeps what a cohort points to, and each block runs once.
             unsafe {
@@ -148,11 +149,11 @@ impl<const YIELDS: bool> worker::Body for OfKernel<'_, YIELDS> {
         self.0.index
     }
 
-    fn run(&mut self, droppable: bool) -> bool {
+    fn run(&mut self, requeueable: bool) -> bool {
         let Tasks { entry, cohort, threads, sm, index } = self.0;
         // SAFETY: the device layer keeps the lane.
-        let lane: &Lane = unsafe { &*cohort.lane };
-        entry.task(index, threads, || droppable && !lane.grants(cohort.signal, sm))
+        let lane: &DeviceQueue = unsafe { &*cohort.queue };
+        entry.task(index, threads, || requeueable && !lane.grants(cohort.signal, sm))
     }
 }
 
@@ -161,7 +162,7 @@ struct Block {
     sm: u32,
     number: u32,
     start: Instant,
-    notes: Notes,
+    notes: BlockNotes,
 }
 
 impl worker::Block for Block {
@@ -176,7 +177,7 @@ impl worker::Block for Block {
     }
     fn await_previous(&self) {}
     fn release_next(&self) {}
-    fn notes(&self) -> &Notes {
+    fn notes(&self) -> &BlockNotes {
         &self.notes
     }
     fn lead(&mut self, lead: impl FnOnce(&Self)) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys;
 use preempt::faults;
-use preempt_device::abi::{Cohort, Lane};
+use preempt_device::abi::{Cohort, DeviceQueue};
 
 mod kernels;
 mod memory;
@@ -163,7 +163,7 @@ fn proxy(mailbox: usize, lanes: usize, number: u32) {
         for (lane, last) in last.iter_mut().enumerate() {
             let new = word(lane).load(Ordering::Relaxed);
             if new != *last {
-                let at = lanes + lane * size_of::<Lane>();
+                let at = lanes + lane * size_of::<DeviceQueue>();
                 if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's lane") {
                     // SAFETY: it is there, and used as an atomic.
                     unsafe { &*(at as *const AtomicU64) }.store(new, Ordering::Relaxed);

@@ -32,11 +32,11 @@ impl<T> fmt::Debug for Note<T> {
     }
 }
 
-/// The start of a lane, as the block has last seen it. The smallest copy past the L1 cache has 16 bytes; two words, and
+/// The start of a queue, as the block has last seen it. The smallest copy past the L1 cache has 16 bytes; two words, and
 /// not one note with both, since what is volatile and larger than a register goes through local memory.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
-pub struct Asked {
+pub struct SignalCopy {
     pub(super) signal: Note<u64>,
     _behind: Note<u64>,
 }
@@ -44,10 +44,10 @@ pub struct Asked {
 /// What the elected thread of a block remembers while tasks run.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
-pub struct Notes {
+pub struct BlockNotes {
     /// What [`Block::ask`](super::Block::ask) asks for.
-    pub(crate) asked: Asked,
-    /// The last word of the lane that grants the SM.
+    pub(crate) asked: SignalCopy,
+    /// The last word of the queue that grants the SM.
     pub(super) seen: Note<u64>,
     /// What is claimed and has not run, but for chunks from the list: so many tasks (high half) from the one in the
     /// low half on. While a chunk of it runs, what is behind that one.
@@ -67,9 +67,9 @@ pub struct Notes {
 }
 
 /// What is claimed and does not run, as the claim that was under way has ended. Nothing, for now, if `ahead` has
-/// [`DROPPED`]: it is without that when everything counts.
+/// [`REQUEUED`]: it is without that when everything counts.
 #[inline(always)]
-pub(super) fn claimed(notes: &Notes, cohort: &Cohort, ahead: u32) -> Halves {
+pub(super) fn claimed(notes: &BlockNotes, cohort: &Cohort, ahead: u32) -> Halves {
     let claimed = Halves::unpack(notes.claimed.get());
     if claimed.high > 0 {
         return claimed;
@@ -83,7 +83,7 @@ pub(super) fn claimed(notes: &Notes, cohort: &Cohort, ahead: u32) -> Halves {
     claimed
 }
 
-/// How many there are of `size` claimed tasks from `start` on; none if that has [`DROPPED`].
+/// How many there are of `size` claimed tasks from `start` on; none if that has [`REQUEUED`].
 #[inline(always)]
 pub(super) fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
     (cohort.tasks - cohort.handed).saturating_sub(start).min(size)

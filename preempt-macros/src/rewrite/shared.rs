@@ -9,17 +9,13 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::visit_mut::{self, VisitMut};
-use syn::{
-    Arm, Attribute, Block, Error, Expr, FieldValue, Item, Macro, Meta, Path, Stmt, Token, Type,
-    UseTree,
-};
+use syn::{Attribute, Block, Error, Expr, Item, Macro, Path, Stmt, Token, Type, UseTree};
 
+use crate::conditions::{self, ConditionalRewrite, condition};
 use crate::errors::Errors;
-use crate::generate;
+use crate::names::{at, is_named, shared_end, shared_start};
 
 const SHADOWED: &str = "`T` and `N` of this `shared_array![T; N]` are something else outside of the kernel, where they are \
     looked up; move what the body declares of them out of the function";
@@ -35,30 +31,31 @@ pub struct SharedArray {
 
 /// Replaces each `shared_array!` in the body by its address.
 pub fn place_arrays(krate: &Path, body: &mut Block, errors: &mut Errors) -> Vec<SharedArray> {
-    let mut placer =
-        Placer { krate, arrays: Vec::new(), conditions: Vec::new(), declared: Vec::new(), errors };
-    placer.visit_block_mut(body);
+    let mut placer = ArrayPlacer { krate, arrays: Vec::new(), declared: Vec::new(), errors };
+    conditions::rewrite(body, &mut placer);
     placer.arrays
 }
 
-struct Placer<'a> {
+struct ArrayPlacer<'a> {
     krate: &'a Path,
     arrays: Vec<SharedArray>,
-    /// What the `#[cfg]`s around ask for.
-    conditions: Vec<TokenStream>,
     /// Names of the items of each block around.
     declared: Vec<HashSet<Ident>>,
     errors: &'a mut Errors,
 }
 
-impl Placer<'_> {
+impl ArrayPlacer<'_> {
     /// The expression that replaces `mac`, if it is a `shared_array!`.
-    fn place(&mut self, attrs: &[Attribute], mac: &Macro) -> Option<TokenStream> {
-        if mac.path.segments.last()?.ident != "shared_array" {
+    fn place(
+        &mut self,
+        attrs: &[Attribute],
+        mac: &Macro,
+        around: &[TokenStream],
+    ) -> Option<TokenStream> {
+        if !is_named(mac, "shared_array") {
             return None;
         }
-        self.conditions.extend(attrs.iter().filter_map(condition));
-        let conditions = self.conditions.clone();
+        let conditions = around.iter().cloned().chain(attrs.iter().filter_map(condition)).collect();
         let parse = |input: ParseStream<'_>| {
             let element = input.parse()?;
             input.parse::<Token![;]>()?;
@@ -84,8 +81,8 @@ impl Placer<'_> {
         }
         let (krate, SharedArray { element, len, .. }) = (self.krate, &array);
         let number = self.arrays.len();
-        let (start, end) = (generate::shared_start(number), generate::shared_end(number + 1));
-        let address = quote_spanned! {generate::at(mac.span())=>
+        let (start, end) = (shared_start(number), shared_end(number + 1));
+        let address = quote_spanned! {at(mac.span())=>
             #(#attrs)*
             #krate::shared::at::<#element>({
                 const _: () = ::core::assert!(
@@ -133,34 +130,6 @@ impl Placer<'_> {
             |name: &Ident| self.declared.iter().any(|block| block.contains(&name.unraw()));
         names.0.into_iter().find(is_declared)
     }
-
-    /// Visits what may have attributes of its own.
-    fn within(&mut self, visit: impl FnOnce(&mut Self)) {
-        let around = self.conditions.len();
-        visit(self);
-        self.conditions.truncate(around);
-    }
-}
-
-/// What an attribute asks for, if it is a `#[cfg]`, or may become one.
-pub fn condition(attr: &Attribute) -> Option<TokenStream> {
-    fn of_meta(meta: &Meta) -> Option<TokenStream> {
-        let Meta::List(list) = meta else { return None };
-        if list.path.is_ident("cfg") {
-            let mut tokens: Vec<_> = list.tokens.clone().into_iter().collect();
-            tokens.pop_if(|last| matches!(last, TokenTree::Punct(comma) if comma.as_char() == ','));
-            return Some(tokens.into_iter().collect());
-        }
-        if !list.path.is_ident("cfg_attr") {
-            return None;
-        }
-        let parse = Punctuated::<Meta, Token![,]>::parse_terminated;
-        let mut metas = parse.parse2(list.tokens.clone()).ok()?.into_iter();
-        let predicate = metas.next()?;
-        let conditions: Vec<_> = metas.filter_map(|meta| of_meta(&meta)).collect();
-        (!conditions.is_empty()).then(|| quote!(any(not(#predicate), all(#(#conditions),*))))
-    }
-    of_meta(&attr.meta)
 }
 
 /// The names that the items of a block have.
@@ -206,47 +175,28 @@ fn declared(block: &Block) -> HashSet<Ident> {
     names
 }
 
-impl VisitMut for Placer<'_> {
-    fn visit_attributes_mut(&mut self, attrs: &mut Vec<Attribute>) {
-        self.conditions.extend(attrs.iter().filter_map(condition));
+impl ConditionalRewrite for ArrayPlacer<'_> {
+    fn enter_block(&mut self, block: &Block, _: &[TokenStream]) {
+        self.declared.push(declared(block));
     }
 
-    fn visit_block_mut(&mut self, block: &mut Block) {
-        self.declared.push(declared(block));
-        visit_mut::visit_block_mut(self, block);
+    fn leave_block(&mut self, _: &mut Block) {
         self.declared.pop();
     }
 
-    fn visit_expr_mut(&mut self, expr: &mut Expr) {
-        self.within(|placer| {
-            if let Expr::Macro(mac) = expr
-                && let Some(address) = placer.place(&mac.attrs, &mac.mac)
-            {
-                *expr = Expr::Verbatim(address);
-            }
-            visit_mut::visit_expr_mut(placer, expr);
-        });
+    fn enter_expr(&mut self, expr: &mut Expr, conditions: &[TokenStream]) {
+        if let Expr::Macro(mac) = expr
+            && let Some(address) = self.place(&mac.attrs, &mac.mac, conditions)
+        {
+            *expr = Expr::Verbatim(address);
+        }
     }
 
-    fn visit_stmt_mut(&mut self, stmt: &mut Stmt) {
-        self.within(|placer| {
-            if let Stmt::Macro(mac) = stmt
-                && let Some(address) = placer.place(&mac.attrs, &mac.mac)
-            {
-                *stmt = Stmt::Expr(Expr::Verbatim(address), mac.semi_token);
-            }
-            visit_mut::visit_stmt_mut(placer, stmt);
-        });
+    fn enter_stmt(&mut self, stmt: &mut Stmt, conditions: &[TokenStream]) {
+        if let Stmt::Macro(mac) = stmt
+            && let Some(address) = self.place(&mac.attrs, &mac.mac, conditions)
+        {
+            *stmt = Stmt::Expr(Expr::Verbatim(address), mac.semi_token);
+        }
     }
-
-    fn visit_arm_mut(&mut self, arm: &mut Arm) {
-        self.within(|placer| visit_mut::visit_arm_mut(placer, arm));
-    }
-
-    fn visit_field_value_mut(&mut self, field: &mut FieldValue) {
-        self.within(|placer| visit_mut::visit_field_value_mut(placer, field));
-    }
-
-    /// The kernel's shared memory is not that of a function inside it.
-    fn visit_item_mut(&mut self, _: &mut Item) {}
 }

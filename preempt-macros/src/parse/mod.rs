@@ -12,7 +12,9 @@ use syn::{
 };
 
 use crate::errors::{Errors, both};
-use crate::rust_cuda::{self, RustCuda};
+use rust_cuda::RustCuda;
+
+pub mod rust_cuda;
 
 /// A function that `#[preemptible]` accepts.
 pub struct Kernel {

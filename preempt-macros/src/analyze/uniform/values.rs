@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use proc_macro2::{Ident, Span};
-use syn::ext::IdentExt;
 use syn::{BinOp, Block, Expr, ExprMethodCall, Member, Path, Stmt, Type, UnOp};
 
-use super::functions::{self, is_vote};
 use super::kinds::Kind;
+use crate::names::text_of;
+use crate::primitives::{Primitive, PrimitiveResult};
 
 /// What is known so far; it only gets less.
 #[derive(Default)]
@@ -36,17 +36,17 @@ impl Known {
     }
 
     pub fn get(&self, name: &Ident) -> Option<bool> {
-        self.variables.get(&key(name)).copied()
+        self.variables.get(&text_of(name)).copied()
     }
 
     pub fn add(&mut self, name: &Ident, uniform: bool) {
-        let known = self.variables.entry(key(name)).or_insert(true);
+        let known = self.variables.entry(text_of(name)).or_insert(true);
         *known &= uniform;
     }
 
     /// A variable of this name is of this kind.
     pub fn add_kind(&mut self, name: &Ident, kind: Kind) {
-        let known = self.kinds.entry(key(name)).or_insert_with(|| kind.clone());
+        let known = self.kinds.entry(text_of(name)).or_insert_with(|| kind.clone());
         let both = known.and(&kind);
         if both != *known {
             *known = both;
@@ -64,7 +64,7 @@ impl Known {
             Expr::Lit(literal) => Kind::of_literal(&literal.lit),
             Expr::Path(path) => match path.path.get_ident() {
                 Some(name) if self.get(name).is_some() => {
-                    self.kinds.get(&key(name)).cloned().unwrap_or(Kind::Unknown)
+                    self.kinds.get(&text_of(name)).cloned().unwrap_or(Kind::Unknown)
                 }
                 Some(_) => Kind::Primitive,
                 // `u32::MAX`
@@ -121,7 +121,6 @@ impl Known {
                     .or(otherwise.map_or(Kind::Unknown, |(_, otherwise)| self.kind(otherwise)))
             }
             Expr::Call(call) => match &*call.func {
-                Expr::Path(function) if is_vote(&function.path) => Kind::Integer,
                 Expr::Path(function) => {
                     let arguments = call.args.iter().map(|argument| self.kind(argument));
                     uniform_function(&function.path, arguments.collect()).unwrap_or(Kind::Unknown)
@@ -235,11 +234,6 @@ impl Known {
     }
 }
 
-/// A name, however it is written.
-pub fn key(name: &Ident) -> String {
-    name.unraw().to_string()
-}
-
 /// What a function gives that gives all threads of a block the same, if its arguments are.
 fn uniform_function(path: &Path, arguments: Vec<Kind>) -> Option<Kind> {
     let names: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
@@ -251,10 +245,19 @@ fn uniform_function(path: &Path, arguments: Vec<Kind>) -> Option<Kind> {
         }
         [.., name] => match name.as_str() {
             "Some" => Some(Kind::Tuple(arguments)),
-            "block_dim" | "block_idx" | "grid_dim" => Some(Kind::Indices),
             "size_of" => Some(Kind::Integer),
-            name => functions::INDICES.contains(&name).then_some(Kind::Integer),
+            name => match Primitive::named(name)?.result {
+                PrimitiveResult::Number | PrimitiveResult::Vote => Some(Kind::Integer),
+                PrimitiveResult::Indices => Some(Kind::Indices),
+                PrimitiveResult::PerThread => None,
+            },
         },
         [] => None,
     }
+}
+
+/// Whether a path names a vote: all threads of a block get the same, whatever its arguments.
+fn is_vote(path: &Path) -> bool {
+    let primitive = path.segments.last().and_then(|last| Primitive::named(&last.ident.to_string()));
+    primitive.is_some_and(|primitive| primitive.result == PrimitiveResult::Vote)
 }

@@ -9,7 +9,6 @@
 //! which the body does not define are those of numbers or arrays of them, that fields are the type's own, and that
 //! no trait of the user's gives numbers, ranges and slices a method that the library has for others of them.
 
-pub mod functions;
 pub mod kinds;
 mod values;
 
@@ -28,8 +27,8 @@ use syn::{
 };
 
 use self::kinds::Kind;
-use self::values::{Known, key};
-use crate::yields::yield_point;
+use self::values::Known;
+use crate::names::{is_named, text_of, yield_point};
 
 /// What was found out about a body.
 #[derive(Default)]
@@ -54,7 +53,7 @@ impl Uniformity {
             known.add(name, true);
             known.add_kind(name, kind);
             if !is_mut {
-                known.fixed.insert(key(name));
+                known.fixed.insert(text_of(name));
             }
         }
         // What is found to differ may make more differ, so often until nothing is found.
@@ -142,7 +141,7 @@ impl<'a> Walk<'a> {
         impl<'ast> Visit<'ast> for Names<'_> {
             fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
                 self.known.add(&pat.ident, self.uniform && pat.by_ref.is_none());
-                self.known.fixed.remove(&key(&pat.ident));
+                self.known.fixed.remove(&text_of(&pat.ident));
                 let found = self.kinds.iter().find(|(name, _)| *name == pat.ident);
                 let kind = found.map_or(Kind::Unknown, |(_, kind)| kind.clone());
                 self.known.add_kind(&pat.ident, kind);
@@ -189,7 +188,7 @@ impl<'a> Walk<'a> {
     fn is_fixed(&self, place: &Expr) -> bool {
         match place {
             Expr::Path(path) => {
-                path.path.get_ident().is_some_and(|name| self.known.fixed.contains(&key(name)))
+                path.path.get_ident().is_some_and(|name| self.known.fixed.contains(&text_of(name)))
             }
             Expr::Index(index) => self.is_fixed(&index.expr),
             Expr::Field(field) => self.is_fixed(&field.base),
@@ -276,7 +275,7 @@ impl<'a> Walk<'a> {
                 TokenTree::Group(group) => self.visit_tokens(group.stream()),
                 TokenTree::Ident(name) => {
                     self.known.add(&name, false);
-                    self.known.fixed.remove(&key(&name));
+                    self.known.fixed.remove(&text_of(&name));
                 }
                 _ => {}
             }
@@ -504,10 +503,6 @@ fn checked(mac: &Macro) -> Option<Punctuated<Expr, Token![,]>> {
     ];
     let is_known = MACROS.iter().any(|name| is_named(mac, name));
     is_known.then(|| mac.parse_body_with(Punctuated::parse_terminated).ok()).flatten()
-}
-
-fn is_named(mac: &Macro, name: &str) -> bool {
-    mac.path.segments.last().is_some_and(|last| last.ident == name)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Yield points: each `yield_point!` of a body becomes a test and a `return`.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
@@ -8,15 +8,10 @@ use syn::{
     ExprConst, ExprForLoop, ExprLoop, ExprWhile, Item, Macro, Pat, Stmt, Type, parse_quote_spanned,
 };
 
+use crate::analyze::uniform::Uniformity;
 use crate::errors::Errors;
-use crate::generate;
+use crate::names::{at, yield_point, yields_variable};
 use crate::parse::Options;
-use crate::uniform::Uniformity;
-
-/// The name at the end of the path of `mac`, if that is a yield point.
-pub fn yield_point(mac: &Macro) -> Option<&Ident> {
-    Some(&mac.path.segments.last()?.ident).filter(|name| *name == "yield_point")
-}
 
 /// Puts a yield point at the start of each loop of the body, or, where threads wait for each other, of
 /// each loop that all of them run together, if the options ask for that.
@@ -47,7 +42,7 @@ pub fn add_to_loops(
 /// Replaces each `yield_point!` in the body, by a vote of the block if its threads wait for each other;
 /// whether there are any.
 pub fn place_points(options: &Options, body: &mut Block, votes: bool, errors: &mut Errors) -> bool {
-    let mut placer = Placer { options, votes, first: None, inner_functions: 0, errors };
+    let mut placer = PointPlacer { options, votes, first: None, inner_functions: 0, errors };
     placer.visit_block_mut(body);
     let first = placer.first;
     if let Some(span) = first
@@ -139,7 +134,7 @@ impl VisitMut for Adder<'_> {
     }
 }
 
-struct Placer<'a> {
+struct PointPlacer<'a> {
     options: &'a Options,
     /// Whether the block decides together.
     votes: bool,
@@ -150,7 +145,7 @@ struct Placer<'a> {
     errors: &'a mut Errors,
 }
 
-impl Placer<'_> {
+impl PointPlacer<'_> {
     /// The expression that replaces `mac`, if it is a yield point; `call` is the statement before it, if that may be
     /// a barrier, which it replaces as well.
     fn place(
@@ -173,8 +168,8 @@ impl Placer<'_> {
             return Some(quote!({}));
         }
         self.first.get_or_insert(span);
-        let (krate, yields) = (&self.options.krate, generate::yields());
-        let at = generate::at(span);
+        let (krate, yields) = (&self.options.krate, yields_variable());
+        let at = at(span);
         let stops = match call {
             Some(call) => {
                 let function = &call.func;
@@ -221,7 +216,7 @@ fn possible_barrier(stmt: &Stmt) -> Option<&ExprCall> {
     (is_function && call.attrs.is_empty() && call.args.is_empty()).then_some(call)
 }
 
-impl VisitMut for Placer<'_> {
+impl VisitMut for PointPlacer<'_> {
     fn visit_block_mut(&mut self, block: &mut Block) {
         // A barrier and a yield point after it are one barrier.
         let mut at = 1;

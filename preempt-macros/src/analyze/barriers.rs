@@ -13,10 +13,11 @@ use syn::{
     ExprReturn, ExprWhile, Item, ItemFn, Local, Macro, Pat, UseRename,
 };
 
+use super::uniform::Uniformity;
+use super::uniform::kinds;
 use crate::errors::Errors;
-use crate::uniform::{Uniformity, kinds};
-
-use crate::yields::yield_point;
+use crate::names::yield_point;
+use crate::primitives::Primitive;
 
 /// Refuses each `return` and each yield point that could leave other threads waiting; whether threads
 /// wait for each other at all.
@@ -125,18 +126,8 @@ struct Synchronizing {
 
 impl Synchronizing {
     fn contains(&self, ident: &Ident) -> bool {
-        const BARRIERS: [&str; 6] = [
-            "sync_threads",
-            "sync_threads_count",
-            "sync_threads_and",
-            "sync_threads_or",
-            "sync_warp",
-            "_syncthreads",
-        ];
         let name = ident.to_string();
-        BARRIERS.contains(&name.as_str())
-            || name.starts_with("warp_shuffle_")
-            || name.starts_with("warp_vote_")
+        Primitive::named(&name).is_some_and(|primitive| primitive.synchronizes)
             || self.local.contains(&name)
     }
 

@@ -1,0 +1,43 @@
+//! Shared memory that only rust-cuda's code generator knows.
+
+use proc_macro2::Ident;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Block, ExprPath, ItemStatic};
+
+use crate::errors::Errors;
+
+/// Refuses what is shared memory to rust-cuda's code generator alone.
+pub fn check_shared_memory(body: &Block, errors: &mut Errors) {
+    struct Finder<'a>(&'a mut Errors);
+    impl<'ast> Visit<'ast> for Finder<'_> {
+        fn visit_item_static(&mut self, item: &'ast ItemStatic) {
+            let is_place = |attr: &&Attribute| {
+                attr.path().segments.last().is_some_and(|last| last.ident == "address_space")
+                    && attr.parse_args::<Ident>().is_ok_and(|space| space == "shared")
+            };
+            if let Some(attr) = item.attrs.iter().find(is_place) {
+                self.0.push(
+                    attr,
+                    "this is shared memory to rust-cuda's code generator alone, and one variable \
+                     for all block-tasks on the CPU device and to the stock compiler; write \
+                     `let name = shared_array![T; N];`, a pointer to `N` elements",
+                );
+            }
+        }
+
+        fn visit_expr_path(&mut self, expr: &'ast ExprPath) {
+            if let Some(last) = expr.path.segments.last()
+                && last.ident == "dynamic_shared_mem"
+            {
+                self.0.push(
+                    expr,
+                    "a launch gives a preemptible kernel the shared memory that its \
+                     `shared_array!`s take, and no other; write `shared_array![T; N]`, with the \
+                     largest `N` that a launch needs",
+                );
+            }
+            visit::visit_expr_path(self, expr);
+        }
+    }
+    Finder(errors).visit_block(body);
+}

@@ -1,0 +1,50 @@
+//! The device entries of a kernel: a preemptible and a plain one.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use super::parts;
+use crate::names::{local, plain_symbol};
+use crate::parse::Kernel;
+
+/// The preemptible entry, with the body and the plain entry inside.
+///
+/// It has the kernel's name, so that imports of the kernel resolve on the device too.
+pub fn device(
+    kernel: &Kernel,
+    common: &TokenStream,
+    shared_check: Option<&TokenStream>,
+    yields: bool,
+) -> TokenStream {
+    let Kernel { options, attrs, vis, ident, .. } = kernel;
+    let krate = &options.krate;
+    let (cohort, task) = (local("cohort"), local("task"));
+    let plain = plain_symbol(ident);
+    let body = parts::body(kernel, &kernel.body, yields);
+    let (entry_params, arguments) = parts::entry_parameters(kernel);
+    let (call, preemptible, plain_entry) = parts::entry_calls(&arguments, krate, yields);
+    let block = parts::block_declaration(options);
+    quote! {
+        #[cfg(target_arch = "nvptx64")]
+        #(#attrs)*
+        #[allow(non_snake_case, improper_ctypes_definitions, clippy::too_many_arguments)]
+        #[unsafe(no_mangle)]
+        #vis unsafe extern "ptx-kernel" fn #ident(
+            #cohort: #krate::abi::Cohort,
+            #(#entry_params),*
+        ) {
+            #common
+            #krate::kernel_body! { #body }
+            #[unsafe(no_mangle)]
+            unsafe extern "ptx-kernel" fn #plain(#(#entry_params),*) {
+                #shared_check
+                let #task = #call;
+                unsafe { #krate::entry::#plain_entry(#task) }
+            }
+            #block
+            #shared_check
+            let #task = #call;
+            unsafe { #krate::entry::#preemptible(&#cohort, #task) }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! From a [`Kernel`] to the functions that host and device see.
+//!
+//! Both are one function under the kernel's name, with everything else as items inside it, so
+//! that the user's attributes, and `#[cfg]` among them, apply to all of it.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use crate::parse::Kernel;
+use crate::rewrite::shared::SharedArray;
+
+mod device;
+mod host;
+pub mod parts;
+mod rust_cuda;
+
+/// The expansion of `kernel`, whose body refers to `arrays` in shared memory, and to what its yield
+/// points look at if it `yields`.
+pub fn kernel(kernel: &Kernel, arrays: &[SharedArray], yields: bool) -> TokenStream {
+    let common = [Some(parts::shared_layout(kernel, arrays)), parts::bounds(kernel)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let host = host::host(kernel, &common, arrays.len(), yields);
+    let check = parts::shared_check(kernel, arrays);
+    let device = match &kernel.rust_cuda {
+        Some(form) => rust_cuda::device(kernel, form, &common, check, yields),
+        None => device::device(kernel, &common, check.as_ref(), yields),
+    };
+    quote!(#host #device)
+}

@@ -1,0 +1,112 @@
+//! Our `#[kernel]`, which takes the place of rust-cuda's where the stock compiler compiles the kernels.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::parse::{ParseStream, Parser};
+use syn::{Attribute, ItemFn, Meta, Path, Token, parse_quote};
+
+use crate::analyze;
+use crate::errors::Errors;
+use crate::generate::parts;
+use crate::names::{PREEMPTIBLE, local};
+use crate::parse::Kernel;
+use crate::rewrite::shared;
+
+/// Our `#[kernel]`: an entry by the stock compiler, with the parameters that rust-cuda gives it.
+pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
+    let function = match syn::parse2::<ItemFn>(item.clone()) {
+        Ok(function) => function,
+        Err(error) => return error.into_compile_error(),
+    };
+    if let Some(above) = below_preemptible(&options, &function) {
+        return above;
+    }
+    if function.sig.ident.to_string().ends_with(PREEMPTIBLE) {
+        // One that `device` above has written.
+        let ItemFn { attrs, vis, mut sig, block, .. } = function;
+        sig.abi = Some(parse_quote!(extern "ptx-kernel"));
+        return quote!(#[unsafe(no_mangle)] #(#attrs)* #vis #sig #block);
+    }
+    plain(crate_of(options), &item, function)
+}
+
+/// What `crate = path` says among the options, or else where `preempt_device` is.
+fn crate_of(options: TokenStream) -> Path {
+    let parse = |input: ParseStream<'_>| {
+        while !input.is_empty() {
+            if input.parse::<Option<Token![crate]>>()?.is_some() {
+                input.parse::<Token![=]>()?;
+                let path = input.call(Path::parse_mod_style)?;
+                input.parse::<TokenStream>()?;
+                return Ok(path);
+            }
+            input.parse::<proc_macro2::TokenTree>()?;
+        }
+        Err(input.error("no `crate = path`"))
+    };
+    parse.parse2(options).unwrap_or_else(|_| parse_quote!(::preempt_device))
+}
+
+/// With the two attributes in the other order, if `#[preemptible]` is below.
+fn below_preemptible(options: &TokenStream, function: &ItemFn) -> Option<TokenStream> {
+    let is_preemptible = |attr: &Attribute| {
+        attr.path().segments.last().is_some_and(|last| last.ident == "preemptible")
+    };
+    let mut function = function.clone();
+    let at = function.attrs.iter().position(is_preemptible)?;
+    let preemptible = function.attrs.remove(at);
+    let tokens = match &preemptible.meta {
+        Meta::List(list) => list.tokens.clone(),
+        _ => TokenStream::new(),
+    };
+    let krate = crate_of(tokens);
+    Some(quote!(#preemptible #[#krate::kernel(crate = #krate, #options)] #function))
+}
+
+/// A kernel that is not preemptible.
+fn plain(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
+    let mut kernel = match Kernel::parse(TokenStream::new(), item.clone()) {
+        Ok(kernel) => kernel,
+        Err(error) => return error.into_compile_error(),
+    };
+    let mut errors = Errors::default();
+    if kernel.unsafety.is_none() {
+        errors.push(
+            function.sig.fn_token,
+            "a `#[kernel]` is `unsafe`: whoever launches it vouches for its arguments",
+        );
+    }
+    kernel.options.krate = krate.clone();
+    analyze::rust_cuda::check_shared_memory(&kernel.body, &mut errors);
+    let arrays = shared::place_arrays(&krate, &mut kernel.body, &mut errors);
+    let layout = parts::shared_layout(&kernel, &arrays);
+    let shared_check = parts::shared_check(&kernel, &arrays);
+    let body = parts::body(&kernel, &kernel.body, false);
+    let (params, arguments) = parts::entry_parameters(&kernel);
+    let (call, _, plain_entry) = parts::entry_calls(&arguments, &krate, false);
+    let Kernel { attrs, vis, ident, .. } = &kernel;
+    let (inputs, host) = (&function.sig.inputs, &kernel.body.stmts);
+    let task = local("task");
+    let errors = errors.finish().err().map(syn::Error::into_compile_error);
+    quote! {
+        #[cfg(not(target_arch = "nvptx64"))]
+        #(#attrs)*
+        #[allow(dead_code)]
+        #vis unsafe fn #ident(#inputs) {
+            #layout
+            #(#host)*
+        }
+        #[cfg(target_arch = "nvptx64")]
+        #[unsafe(no_mangle)]
+        #(#attrs)*
+        #[allow(improper_ctypes_definitions)]
+        #vis unsafe extern "ptx-kernel" fn #ident(#(#params),*) {
+            #layout
+            #krate::kernel_body! { #body }
+            #shared_check
+            let #task = #call;
+            unsafe { #krate::entry::#plain_entry(#task) }
+        }
+        #errors
+    }
+}
