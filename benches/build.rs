@@ -1,7 +1,7 @@
-//! Embeds the kernels' PTX.
+//! Embeds the kernels' PTX, which is not committed.
 
 fn main() -> Result<(), preempt::build::Error> {
-    for kernels in ["kernels", "suite", "baselines"] {
+    for kernels in ["microkernels", "workloads/kernels", "workloads/flep"] {
         preempt::build::Kernels::new(kernels).committed("kernels.ptx").build()?;
     }
     Ok(())

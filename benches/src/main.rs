@@ -2,14 +2,14 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `suites` | what is measured, one file each |
+//! | `experiments` | what is measured, one file each |
 //! | `samples` | percentiles of measured times |
 //! | `args`, `progress` | command line, progress bar |
 
 mod args;
+mod experiments;
 mod progress;
 mod samples;
-mod suites;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,14 +20,14 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use preempt::Device;
-use preempt_plot::papers;
-use preempt_programs::{ALL, Definition};
-use preempt_raw::Gpu;
-use preempt_record::{Record, hardware, table};
+use preempt_driver::Gpu;
+use preempt_report::papers;
+use preempt_report::{Record, hardware, table};
+use preempt_workloads::{ALL, Definition};
 
 use crate::args::{Args, DeviceKind, Suite};
-use crate::suites::corun::Launches;
-use crate::suites::{Bench, Outcome};
+use crate::experiments::corun::Launches;
+use crate::experiments::{Bench, Outcome};
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     // Before anything runs, so that nobody waits for results that cannot be drawn or written.
     if args.svg.is_some() {
-        preempt_plot::ensure_picture(args.suite.name())?;
+        preempt_report::ensure_picture(args.suite.name())?;
     }
     let programs = programs(&args.program)?;
     let (device, gpu) = device(args)?;
@@ -67,7 +67,7 @@ fn run(args: &Args) -> Result<()> {
         write(out, &(serde_json::to_string_pretty(&record)? + "\n"))?;
     }
     if let Some(svg) = svg {
-        write(svg, &preempt_plot::picture(&record)?.svg()?)?;
+        write(svg, &preempt_report::picture(&record)?.svg()?)?;
     }
     match mistake {
         Some(mistake) => bail!("the results are wrong: {mistake}"),
@@ -118,7 +118,7 @@ fn how_it_was_simulated(args: &Args) -> Result<String> {
 /// The programs of these names, each once, or all.
 fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
     let find = |name: &String| {
-        preempt_programs::find(name).with_context(|| {
+        preempt_workloads::find(name).with_context(|| {
             let all: Vec<_> = ALL.iter().map(|definition| definition.name).collect();
             format!("there is no program {name}; there are {}", all.join(", "))
         })

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use preempt::policy::DynamicPriority;
 use preempt::{Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
-use preempt_tests::Random;
+use preempt_test_kit::Random;
 
 /// Counts the bytes that are in use.
 struct Counting;
