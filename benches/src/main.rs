@@ -27,7 +27,7 @@ use preempt_workloads::{ALL, Definition};
 
 use crate::args::{Args, DeviceKind, Suite};
 use crate::experiments::corun::Launches;
-use crate::experiments::{Bench, Outcome};
+use crate::experiments::{BASELINES, Bench, KERNELS, Outcome, PROGRAMS};
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -91,7 +91,11 @@ fn device(args: &Args) -> Result<(Option<Device>, Option<Gpu>)> {
             Ok((Some(Device::cpu(sms, blocks_per_sm)?), None))
         }
         // In this order: preempt has settings to make before the driver starts.
-        DeviceKind::Cuda => Ok((Some(Device::cuda(0)?), Some(Gpu::open(0)?))),
+        DeviceKind::Cuda => {
+            let gpu = (Some(Device::cuda(0)?), Some(Gpu::open(0)?));
+            ensure_device_code()?;
+            Ok(gpu)
+        }
         DeviceKind::Sim => {
             let is_simulated = |suite: &&Suite| suite.is_simulated();
             let all: Vec<_> = Suite::value_variants().iter().filter(is_simulated).collect();
@@ -104,6 +108,19 @@ fn device(args: &Args) -> Result<(Option<Device>, Option<Gpu>)> {
             Ok((None, None))
         }
     }
+}
+
+/// Fails if this binary has no PTX for the kernels.
+fn ensure_device_code() -> Result<()> {
+    for module in [KERNELS, PROGRAMS, BASELINES, preempt_test_kit::KERNELS] {
+        ensure!(
+            module.ptx().is_some(),
+            "this program was built without device code of `{}`, so it runs on the CPU device alone: build it where \
+             `rustup component add rust-src llvm-tools` was run, and see the warnings of the build",
+            module.name()
+        );
+    }
+    Ok(())
 }
 
 /// A sentence for those who read simulated results.
