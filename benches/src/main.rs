@@ -18,16 +18,16 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use preempt::Device;
 use preempt_driver::Gpu;
 use preempt_report::papers;
 use preempt_report::{Record, hardware, table};
 use preempt_workloads::{ALL, Definition};
 
-use crate::args::{Args, DeviceKind, Suite};
+use crate::args::{Args, DeviceKind};
 use crate::experiments::corun::Launches;
-use crate::experiments::{BASELINES, Bench, KERNELS, Outcome, PROGRAMS};
+use crate::experiments::{BASELINES, Bench, Experiment, KERNELS, Outcome, PROGRAMS};
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -97,9 +97,8 @@ fn device(args: &Args) -> Result<(Option<Device>, Option<Gpu>)> {
             Ok(gpu)
         }
         DeviceKind::Sim => {
-            let is_simulated = |suite: &&Suite| suite.is_simulated();
-            let all: Vec<_> = Suite::value_variants().iter().filter(is_simulated).collect();
-            let all: Vec<_> = all.into_iter().map(|suite| suite.name()).collect();
+            let simulated = experiments::ALL.into_iter().filter(|suite| suite.is_simulated());
+            let all: Vec<_> = simulated.map(Experiment::name).collect();
             let (suite, all) = (args.suite.name(), all.join(", "));
             ensure!(
                 args.suite.is_simulated(),

@@ -8,9 +8,9 @@ use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Job, Stage, Turnarounds, antt, ceiling, stp};
+use super::corun::{Arm, Job, Testbed, Turnarounds, antt, ceiling, stp};
 use super::priority::hpf;
-use super::{Bench, FLEP, Outcome, line, with_tally};
+use super::{Bench, Experiment, FLEP, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
 
@@ -25,7 +25,7 @@ const SAMPLES: u32 = 10;
 const QUICK_SAMPLES: u32 = 1;
 const QUICK_TRIPLES: usize = 2;
 
-/// `Hpf` among the stage's policies.
+/// `Hpf` among the testbed's policies.
 const HPF: usize = 1;
 
 const ARMS: [Arm; 4] =
@@ -40,13 +40,35 @@ struct Group {
     ceiling: Vec<Duration>,
 }
 
+/// The experiment `antt`.
+#[derive(Debug)]
+pub struct Antt;
+
+impl Experiment for Antt {
+    fn name(&self) -> &'static str {
+        "antt"
+    }
+
+    fn about(&self) -> &'static str {
+        "Two and three programs of equal priority."
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Measures all pairs and triples.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let longs = bench.programs_among(&FLEP)?;
-    let mut stage = bench.stage(vec![Box::new(hpf)])?;
+    let mut testbed = bench.testbed(vec![Box::new(hpf)])?;
     let [long, short] = bench.sizes();
     let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
-    stage.enter_flep(short)?;
+    testbed.add_flep(short)?;
     // A long one, and two others that are short; all different.
     let number =
         |name: &str| FLEP.iter().position(|&other| other == name).expect("it is one of them");
@@ -64,7 +86,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let progress = Progress::new("long programs", longs.len() as u64);
     for definition in longs {
         // One at a time: they take gigabytes.
-        let first = stage.enter(definition, long)?;
+        let first = testbed.add(definition, long)?;
         let index = number(definition.name);
         let pairs = (0..FLEP.len())
             .filter(|&other| SHORT.contains(&FLEP[other]) && other != index)
@@ -72,38 +94,38 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         let triples =
             drawn.iter().filter(|[a, ..]| *a == index).map(|&[_, b, c]| vec![first, b, c]);
         for members in pairs.chain(triples) {
-            groups.push(group(&mut *stage, &members, samples)?);
+            groups.push(group(&mut *testbed, &members, samples)?);
         }
-        stage.leave();
+        testbed.remove_last();
         progress.step();
     }
-    Ok(outcome(&groups, stage.close()?))
+    Ok(outcome(&groups, testbed.close()?))
 }
 
-fn group(stage: &mut dyn Stage, members: &[usize], samples: u32) -> Result<Group> {
+fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<Group> {
     let jobs: Vec<Job> = members.iter().copied().map(Job::now).collect();
     let mut alone = vec![Samples::default(); members.len()];
-    let arms = ARMS.into_iter().filter(|arm| stage.has(*arm));
+    let arms = ARMS.into_iter().filter(|arm| testbed.has(*arm));
     let mut arms: Vec<_> = arms.map(|arm| (arm, Turnarounds::default())).collect();
     for round in 0..=samples {
         for (samples, &job) in alone.iter_mut().zip(&jobs) {
-            let played = stage.play(Arm::PlainStreams, &[job])?;
-            samples.extend(played.turnaround.first().copied().filter(|_| round > 0));
+            let completed = testbed.run_jobs(Arm::PlainStreams, &[job])?;
+            samples.extend(completed.turnaround.first().copied().filter(|_| round > 0));
         }
         let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
         for (arm, times) in &mut arms {
-            let played = match arm {
-                Arm::StreamPriorities => stage.play(*arm, &shortest_first(&jobs, &alone))?,
-                _ => stage.play(*arm, &jobs)?,
+            let completed = match arm {
+                Arm::StreamPriorities => testbed.run_jobs(*arm, &shortest_first(&jobs, &alone))?,
+                _ => testbed.run_jobs(*arm, &jobs)?,
             };
             // The first round warms up, and teaches the scheduler how long the launches take.
             if round > 0 {
-                times.push(&played.turnaround, played.makespan);
+                times.push(&completed.turnaround, completed.makespan);
             }
         }
     }
     let jobs: Vec<_> = alone.iter().map(|time| (Duration::ZERO, time.p50(), 0)).collect();
-    let names = members.iter().map(|&cast| stage.name(cast)).collect();
+    let names = members.iter().map(|&program| testbed.name(program)).collect();
     Ok(Group { names, alone, arms, ceiling: ceiling(hpf(), &jobs)? })
 }
 

@@ -10,7 +10,7 @@ use preempt::sim::{EngineLoad, Machine};
 use preempt_report::{digits, microseconds};
 use serde_json::json;
 
-use super::{Bench, Outcome, line};
+use super::{Bench, Experiment, Outcome, line};
 use crate::progress::Progress;
 use crate::samples::{Samples, Summary, show};
 
@@ -70,8 +70,26 @@ struct Measured {
     decision: Summary,
 }
 
+/// The experiment `engine`.
+#[derive(Debug)]
+pub struct Engine;
+
+impl Experiment for Engine {
+    fn name(&self) -> &'static str {
+        "engine"
+    }
+
+    fn about(&self) -> &'static str {
+        "What the engine and a policy take for a decision, without any device."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Measures decisions.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let (batches, samples) = bench.amount(QUICK, FULL);
     let headings = ["policy", "launches", "waiting", "events/s", "allocations", "yields"];
     let times = ["event p50", "event p99", "decision p50", "decision p99"];

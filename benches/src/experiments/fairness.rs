@@ -8,8 +8,8 @@ use preempt_report::{digits, microseconds};
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Endless, NewPolicy, Stage};
-use super::{Bench, FLEP, LONG, Outcome, line, with_tally};
+use super::corun::{Arm, Endless, NewPolicy, Testbed};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{mean, show, show_percent};
 
@@ -42,55 +42,77 @@ struct Row {
     yields: u64,
 }
 
+/// The experiment `fairness`.
+#[derive(Debug)]
+pub struct Fairness;
+
+impl Experiment for Fairness {
+    fn name(&self) -> &'static str {
+        "fairness"
+    }
+
+    fn about(&self) -> &'static str {
+        "Shares of programs in endless loops."
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Measures all pairs.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let longs = bench.programs_among(&LONG)?;
     let ffs = |most| Box::new(Ffs::with_max_overhead(most).whole_device()) as Box<dyn Policy>;
     let policies = OVERHEADS.map(|most| Box::new(move || ffs(most)) as NewPolicy);
-    let mut stage = bench.stage(policies.into())?;
+    let mut testbed = bench.testbed(policies.into())?;
     let [long, short] = bench.sizes();
     let window = bench.amount(QUICK_WINDOW, WINDOW);
     let overheads = bench.amount(&OVERHEADS[..1], &OVERHEADS);
-    stage.enter_flep(short)?;
+    testbed.add_flep(short)?;
     let mut rows = Vec::new();
     let progress = Progress::new("pairs", (longs.len() * (FLEP.len() - 1)) as u64);
     for definition in longs {
         // One at a time: they take gigabytes.
-        let last = stage.enter(definition, long)?;
+        let last = testbed.add(definition, long)?;
         for other in 0..last {
-            if stage.name(other) != definition.name {
-                pair(&mut *stage, [other, last], window, overheads, &mut rows)?;
+            if testbed.name(other) != definition.name {
+                pair(&mut *testbed, [other, last], window, overheads, &mut rows)?;
                 progress.step();
             }
         }
-        stage.leave();
+        testbed.remove_last();
     }
-    Ok(outcome(&rows, window, stage.close()?))
+    Ok(outcome(&rows, window, testbed.close()?))
 }
 
 fn pair(
-    stage: &mut dyn Stage,
+    testbed: &mut dyn Testbed,
     members: [usize; 2],
     window: Duration,
     overheads: &[f64],
     rows: &mut Vec<Row>,
 ) -> Result<()> {
-    let names = members.map(|cast| stage.name(cast));
-    let one = |cast, weight| Endless { cast, weight, priority: weight as i32 };
+    let names = members.map(|program| testbed.name(program));
+    let one = |program, weight| Endless { program, weight, priority: weight as i32 };
     let both = [one(members[0], WEIGHTS[0]), one(members[1], WEIGHTS[1])];
     // Of the same scheduler, so that what is lost is lost to sharing.
     let mut alone = [0.0; 2];
     for (alone, member) in alone.iter_mut().zip(both) {
-        *alone = stage.endless(Arm::Ours(1), &[member], window)?.runs[0];
+        *alone = testbed.endless(Arm::Ours(1), &[member], window)?.runs[0];
     }
     let ours = overheads.iter().enumerate();
     let ours = ours.map(|(policy, &most)| (Arm::Ours(1 + policy), Some(most)));
     let others = [Arm::PlainStreams, Arm::StreamPriorities].map(|arm| (arm, None));
     for (arm, max_overhead) in others.into_iter().chain(ours) {
-        if !stage.has(arm) {
+        if !testbed.has(arm) {
             continue;
         }
-        let found = stage.endless(arm, &both, window)?;
+        let found = testbed.endless(arm, &both, window)?;
         let work = [0, 1].map(|member| found.runs[member] / alone[member]);
         let sum = Some(work[0] + work[1]).filter(|sum| sum.is_finite());
         rows.push(Row {
@@ -104,9 +126,9 @@ fn pair(
             yields: found.yields,
         });
     }
-    for cast in members {
+    for program in members {
         // What was cancelled left pieces; a whole run says that nothing else is wrong.
-        stage.verify(cast)?;
+        testbed.verify(program)?;
     }
     Ok(())
 }

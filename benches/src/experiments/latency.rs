@@ -14,7 +14,7 @@ use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
 use super::counted::Counted;
-use super::{Bench, Outcome, line, random_time};
+use super::{Bench, Experiment, Outcome, line, random_time};
 use crate::progress::Progress;
 use crate::samples::{Samples, ratio, show, show_ratio};
 
@@ -68,8 +68,29 @@ struct Case {
     yields: u64,
 }
 
+/// The experiment `latency`.
+#[derive(Debug)]
+pub struct Latency;
+
+impl Experiment for Latency {
+    fn name(&self) -> &'static str {
+        "latency"
+    }
+
+    fn about(&self) -> &'static str {
+        "From an urgent launch to its end: alone, behind a batch kernel, and with preemption."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        match bench.gpu {
+            Some(gpu) => super::cuda::latency::run(bench, gpu),
+            None => run(bench),
+        }
+    }
+}
+
 /// Measures all cases.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let scheduler = bench.scheduler(StaticPriority::new())?;
     let mut random = Random(bench.seed);
     let mut tally = Tally::default();

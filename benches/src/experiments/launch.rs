@@ -10,7 +10,7 @@ use preempt_test_kit::storm::Tally;
 use serde_json::json;
 
 use super::counted::Counted;
-use super::{Bench, Outcome, line};
+use super::{Bench, Experiment, Outcome, line};
 use crate::progress::Progress;
 use crate::samples::{Samples, show};
 
@@ -22,8 +22,29 @@ const FULL: (u64, u64) = (20_000, 50);
 /// The same with `--quick`.
 const QUICK: (u64, u64) = (200, 2);
 
+/// The experiment `launch`.
+#[derive(Debug)]
+pub struct Launch;
+
+impl Experiment for Launch {
+    fn name(&self) -> &'static str {
+        "launch"
+    }
+
+    fn about(&self) -> &'static str {
+        "What a launch costs on an idle device, and in a long stream of launches."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        match bench.gpu {
+            Some(gpu) => super::cuda::launch::run(bench, gpu),
+            None => run(bench),
+        }
+    }
+}
+
 /// Measures launches.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let (launches, streams) = bench.amount(QUICK, FULL);
     let scheduler = bench.scheduler(StaticPriority::new())?;
     let stream = scheduler.stream(0);

@@ -11,8 +11,8 @@ use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, DeviceStage, Job, NewPolicy, Stage, Turnarounds, antt, ceiling, stp};
-use super::{Bench, Outcome, line, with_tally};
+use super::corun::{Arm, DeviceTestbed, Job, NewPolicy, Testbed, Turnarounds, antt, ceiling, stp};
+use super::{Bench, Experiment, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
 
@@ -51,7 +51,7 @@ const PRIORITIES: usize = 9;
 /// How long anything here may take before it counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The policies' numbers on the stage.
+/// The policies' numbers on the testbed.
 const STATIC: usize = 1;
 const DYNAMIC: usize = 2;
 
@@ -80,18 +80,40 @@ fn policies() -> [NewPolicy; 2] {
     [Box::new(|| Box::new(StaticPriority::new())), Box::new(|| Box::new(DynamicPriority::new()))]
 }
 
+/// The experiment `mix`.
+#[derive(Debug)]
+pub struct Mix;
+
+impl Experiment for Mix {
+    fn name(&self) -> &'static str {
+        "mix"
+    }
+
+    fn about(&self) -> &'static str {
+        "Eleven programs at intervals, with three settings of priorities."
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Measures all settings.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let names = PROGRAMS.map(|(name, _)| name);
     let definitions = bench.programs_among(&names)?;
     ensure!(definitions.len() > 1, "`--program` names less than two of {}", names.join(", "));
-    let mut stage = bench.stage(policies().into())?;
+    let mut testbed = bench.testbed(policies().into())?;
     let [size, _] = bench.sizes();
     let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
     let mut members: Vec<Member> = Vec::new();
     for member in PROGRAMS {
         if let Some(definition) = definitions.iter().find(|one| one.name == member.0) {
-            stage.enter(definition, size)?;
+            testbed.add(definition, size)?;
             members.push(member);
         }
     }
@@ -99,27 +121,27 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let progress = Progress::new("rounds", u64::from(samples) + 1 + WAITS.len() as u64);
     let mut alone = vec![Samples::default(); count];
     let mut settings: Vec<_> =
-        SETTINGS.into_iter().map(|name| Setting::new(name, &*stage)).collect();
+        SETTINGS.into_iter().map(|name| Setting::new(name, &*testbed)).collect();
     for round in 0..=samples {
-        for (cast, samples) in alone.iter_mut().enumerate() {
-            let played = stage.play(Arm::PlainStreams, &[Job::now(cast)])?;
-            samples.extend(played.turnaround.first().copied());
+        for (program, samples) in alone.iter_mut().enumerate() {
+            let completed = testbed.run_jobs(Arm::PlainStreams, &[Job::now(program)])?;
+            samples.extend(completed.turnaround.first().copied());
         }
         let mean = alone.iter().map(Samples::p50).sum::<Duration>() / alone.len() as u32;
         let interval = mean.mul_f64(INTERVAL);
         for (index, setting) in settings.iter_mut().enumerate() {
             let jobs: Vec<Job> = (0..count)
-                .map(|cast| Job {
-                    cast,
-                    at: interval * cast as u32,
-                    priority: members[cast].1[index],
+                .map(|program| Job {
+                    program,
+                    at: interval * program as u32,
+                    priority: members[program].1[index],
                 })
                 .collect();
             for (_, arm, times) in &mut setting.arms {
-                let played = stage.play(*arm, &jobs)?;
+                let completed = testbed.run_jobs(*arm, &jobs)?;
                 // The first round warms up.
                 if round > 0 {
-                    times.push(&played.turnaround, played.makespan);
+                    times.push(&completed.turnaround, completed.makespan);
                 }
             }
         }
@@ -129,24 +151,24 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let interval = alone.iter().sum::<Duration>().mul_f64(INTERVAL / alone.len() as f64);
     for (index, setting) in settings.iter_mut().enumerate() {
         let jobs: Vec<_> = (0..count)
-            .map(|cast| (interval * cast as u32, alone[cast], members[cast].1[index]))
+            .map(|program| (interval * program as u32, alone[program], members[program].1[index]))
             .collect();
         let [of_static, of_dynamic] = policies();
         setting.ceilings = [ceiling(of_static(), &jobs)?, ceiling(of_dynamic(), &jobs)?];
     }
     let mut evictions = Vec::new();
     // Not in virtual time: there, no stream changes its priority.
-    if let Some(stage) = stage.device() {
+    if let Some(testbed) = testbed.device() {
         let launches = bench.amount(QUICK_LAUNCHES, LAUNCHES);
         let waits = bench.amount(&WAITS[..1], &WAITS);
-        stage.choose(STATIC)?;
+        testbed.choose(STATIC)?;
         for wait in waits.iter().copied().map(Duration::from_millis) {
             let mut random = Random(bench.seed);
-            evictions.push(evict(stage, wait, launches, &mut random)?);
+            evictions.push(evict(testbed, wait, launches, &mut random)?);
             progress.step();
         }
     }
-    Ok(outcome(&members, &settings, &alone, &evictions, stage.close()?))
+    Ok(outcome(&members, &settings, &alone, &evictions, testbed.close()?))
 }
 
 /// A program that is run again some time after it has ended.
@@ -162,16 +184,16 @@ struct Loop {
 
 /// Runs each program again and again, until so many runs are over in all.
 fn evict(
-    stage: &DeviceStage,
+    testbed: &DeviceTestbed,
     wait: Duration,
     launches: u32,
     random: &mut Random,
 ) -> Result<Evictions> {
-    let mut loops: Vec<Loop> = stage
-        .casts()
+    let mut loops: Vec<Loop> = testbed
+        .programs()
         .iter()
         .map(|_| Loop {
-            stream: stage.scheduler.stream(0),
+            stream: testbed.scheduler.stream(0),
             priority: 0,
             handles: VecDeque::new(),
             submitted: 0,
@@ -184,27 +206,27 @@ fn evict(
     let start = Instant::now();
     while ended < launches {
         ensure!(start.elapsed() < LIMIT, "{ended} of {launches} runs ended within {LIMIT:?}");
-        for (act, cast) in loops.iter_mut().zip(stage.casts()) {
-            if !act.is_running && begun < launches && start.elapsed() >= act.next {
-                act.priority = random.below(PRIORITIES as u32) as usize;
-                act.stream.set_priority(act.priority as i32 + 1);
-                (act.is_running, act.submitted) = (true, 0);
+        for (one, program) in loops.iter_mut().zip(testbed.programs()) {
+            if !one.is_running && begun < launches && start.elapsed() >= one.next {
+                one.priority = random.below(PRIORITIES as u32) as usize;
+                one.stream.set_priority(one.priority as i32 + 1);
+                (one.is_running, one.submitted) = (true, 0);
                 begun += 1;
             }
-            while act.is_running && act.handles.len() < DeviceStage::AHEAD {
-                let Some(call) = cast.steps().get(act.submitted) else { break };
-                act.handles.push_back(act.stream.launch(call.clone())?);
-                act.submitted += 1;
+            while one.is_running && one.handles.len() < DeviceTestbed::AHEAD {
+                let Some(call) = program.steps().get(one.submitted) else { break };
+                one.handles.push_back(one.stream.launch(call.clone())?);
+                one.submitted += 1;
             }
-            while let Some(handle) = act.handles.front()
+            while let Some(handle) = one.handles.front()
                 && let Some(report) = handle.try_wait()
             {
-                yields[act.priority] += u64::from(report?.yields);
-                act.handles.pop_front();
+                yields[one.priority] += u64::from(report?.yields);
+                one.handles.pop_front();
             }
-            if act.is_running && act.handles.is_empty() {
-                act.is_running = false;
-                act.next = start.elapsed() + wait;
+            if one.is_running && one.handles.is_empty() {
+                one.is_running = false;
+                one.next = start.elapsed() + wait;
                 ended += 1;
             }
         }
@@ -214,8 +236,8 @@ fn evict(
 }
 
 impl Setting {
-    fn new(name: &'static str, stage: &dyn Stage) -> Setting {
-        let arms = ARMS.into_iter().filter(|(_, arm)| stage.has(*arm));
+    fn new(name: &'static str, testbed: &dyn Testbed) -> Setting {
+        let arms = ARMS.into_iter().filter(|(_, arm)| testbed.has(*arm));
         let arms = arms.map(|(name, arm)| (name, arm, Turnarounds::default())).collect();
         Setting { name, arms, ceilings: Default::default() }
     }

@@ -1,5 +1,6 @@
-//! The suites, one file each; those in `cuda` compare with raw driver calls.
+//! The experiments, one file each; those in `cuda` compare with plain driver calls.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,8 +11,6 @@ use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
 use preempt_workloads::{Definition, Size};
 use serde_json::{Value, json};
-
-use crate::args::Suite;
 
 mod antt;
 pub mod corun;
@@ -46,7 +45,7 @@ const FLEP: [&str; 8] = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA"];
 /// Those of them that run on the large input, while another one runs on the small one.
 const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
 
-/// What every suite is given.
+/// What every experiment is given.
 #[derive(Debug)]
 pub struct Bench {
     /// The device, which no scheduler has; `None` if one is simulated.
@@ -61,7 +60,7 @@ pub struct Bench {
     pub seed: u64,
 }
 
-/// What every suite gives.
+/// What every experiment returns.
 #[derive(Debug)]
 pub struct Outcome {
     /// What is measured, in a sentence or two.
@@ -78,80 +77,52 @@ pub struct Outcome {
     pub mistake: Option<String>,
 }
 
-impl Suite {
-    /// The suite's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Suite::Storm => "storm",
-            Suite::Latency => "latency",
-            Suite::Launch => "launch",
-            Suite::Overhead => "overhead",
-            Suite::Verify => "verify",
-            Suite::Spatial => "spatial",
-            Suite::Prediction => "prediction",
-            Suite::Engine => "engine",
-            Suite::Priority => "priority",
-            Suite::Antt => "antt",
-            Suite::Fairness => "fairness",
-            Suite::Mix => "mix",
-            Suite::Sim => "sim",
-        }
+/// What `preempt-bench NAME` measures. A new experiment is a file with an implementation of this, and a line in
+/// [`ALL`].
+pub trait Experiment: Debug + Sync {
+    /// The name on the command line and in the results.
+    fn name(&self) -> &'static str;
+
+    /// A sentence for `--help`.
+    fn about(&self) -> &'static str;
+
+    /// Whether the experiment can run in virtual time.
+    fn is_simulated(&self) -> bool {
+        false
     }
 
-    /// Whether it can run in virtual time.
-    pub fn is_simulated(self) -> bool {
-        matches!(self, Suite::Priority | Suite::Antt | Suite::Fairness | Suite::Mix)
-    }
-
-    /// SMs and blocks per SM of the CPU device, unless asked for otherwise, on a machine with
-    /// this many processors.
-    pub fn shape(self, processors: u32) -> (u32, u32) {
-        match self {
-            // More SMs than processors, so that there are many ways to deal them.
-            Suite::Storm | Suite::Verify => (5, 2),
-            // At least two, so that an urgent kernel can have one while the batch keeps the other;
-            // otherwise a processor less than there are, for the threads that launch.
-            Suite::Latency
-            | Suite::Launch
-            | Suite::Overhead
-            | Suite::Prediction
-            | Suite::Engine
-            | Suite::Priority
-            | Suite::Antt
-            | Suite::Fairness
-            | Suite::Mix
-            | Suite::Sim => (processors.saturating_sub(1).clamp(2, 8), 1),
-            // So many that one, two and all of them are different.
-            Suite::Spatial => (processors.saturating_sub(1).clamp(4, 8), 1),
-        }
+    /// SMs of the CPU device and blocks that each SM holds, unless the command line says otherwise, on a machine with
+    /// this number of processors.
+    fn shape(&self, processors: u32) -> (u32, u32) {
+        // At least two SMs, so that an urgent kernel can have one while a batch kernel keeps the other. Otherwise one
+        // processor is left to the threads that launch.
+        (processors.saturating_sub(1).clamp(2, 8), 1)
     }
 
     /// Measures.
     ///
     /// # Errors
     ///
-    /// What the scheduler says. Wrong results are in the outcome.
-    pub fn run(self, bench: &Bench) -> Result<Outcome> {
-        match (self, bench.gpu) {
-            (Suite::Storm, _) => storm::run(bench),
-            (Suite::Verify, _) => verify::run(bench),
-            (Suite::Latency, None) => latency::run(bench),
-            (Suite::Latency, Some(gpu)) => cuda::latency::run(bench, gpu),
-            (Suite::Launch, None) => launch::run(bench),
-            (Suite::Launch, Some(gpu)) => cuda::launch::run(bench, gpu),
-            (Suite::Spatial, _) => spatial::run(bench),
-            (Suite::Prediction, _) => prediction::run(bench),
-            (Suite::Engine, _) => engine::run(bench),
-            (Suite::Priority, _) => priority::run(bench),
-            (Suite::Antt, _) => antt::run(bench),
-            (Suite::Fairness, _) => fairness::run(bench),
-            (Suite::Mix, _) => mix::run(bench),
-            (Suite::Sim, _) => sim::run(bench),
-            (Suite::Overhead, Some(gpu)) => cuda::overhead::run(bench, gpu),
-            (Suite::Overhead, None) => overhead::run(bench),
-        }
-    }
+    /// Errors of the scheduler and the driver. Wrong results of kernels are in the outcome.
+    fn run(&self, bench: &Bench) -> Result<Outcome>;
 }
+
+/// All experiments, in the order of `--help`.
+pub const ALL: [&dyn Experiment; 13] = [
+    &storm::Storm,
+    &latency::Latency,
+    &launch::Launch,
+    &verify::Verify,
+    &overhead::Overhead,
+    &spatial::Spatial,
+    &prediction::Prediction,
+    &engine::Engine,
+    &priority::Priority,
+    &antt::Antt,
+    &fairness::Fairness,
+    &mix::Mix,
+    &sim::Sim,
+];
 
 impl Bench {
     /// Those of the programs to run that have one of these names.

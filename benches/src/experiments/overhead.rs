@@ -10,7 +10,7 @@ use preempt_report::microseconds;
 use preempt_workloads::{Program, Size};
 use serde_json::{Value, json};
 
-use super::{Bench, Outcome, line};
+use super::{Bench, Experiment, Outcome, line};
 use crate::progress::Progress;
 use crate::samples::{Samples, geometric_mean, ratio, show};
 
@@ -29,8 +29,29 @@ struct Row {
     amortize: u32,
 }
 
+/// The experiment `overhead`.
+#[derive(Debug)]
+pub struct Overhead;
+
+impl Experiment for Overhead {
+    fn name(&self) -> &'static str {
+        "overhead"
+    }
+
+    fn about(&self) -> &'static str {
+        "What being preemptible costs a kernel that is not preempted."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        match bench.gpu {
+            Some(gpu) => super::cuda::overhead::run(bench, gpu),
+            None => run(bench),
+        }
+    }
+}
+
 /// Measures every program.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
     let samples = bench.amount(QUICK, SAMPLES);
     let stream = scheduler.stream(0);

@@ -12,7 +12,7 @@ use preempt_test_kit::Random;
 use preempt_workloads::{Between, SCALABLE, Scalable, Size};
 use serde_json::{Value, json};
 
-use super::{Bench, Outcome, line};
+use super::{Bench, Experiment, Outcome, line};
 use crate::progress::Progress;
 use crate::samples::{mean, show, show_percent};
 
@@ -43,8 +43,26 @@ struct Errors {
     most: f64,
 }
 
+/// The experiment `prediction`.
+#[derive(Debug)]
+pub struct Prediction;
+
+impl Experiment for Prediction {
+    fn name(&self) -> &'static str {
+        "prediction"
+    }
+
+    fn about(&self) -> &'static str {
+        "How far predicted durations are from true ones."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Measures every program whose size can vary.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let names: Vec<_> = SCALABLE.iter().map(|program| program.name).collect();
     let asked = bench.programs_among(&names)?;
     let is_asked_for = |program: &&Scalable| asked.iter().any(|one| one.name == program.name);

@@ -8,8 +8,8 @@ use preempt_report::{digits, microseconds};
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Job, Stage, Turnarounds, ceiling};
-use super::{Bench, FLEP, LONG, Outcome, line, with_tally};
+use super::corun::{Arm, Job, Testbed, Turnarounds, ceiling};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{
     Samples, geometric_mean, mean, ratio, show, show_number, show_ratio, show_time,
@@ -23,7 +23,7 @@ const QUICK_SAMPLES: u32 = 1;
 /// 28 pairs (figure 8), at once.
 const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
 
-/// `Hpf` among the stage's policies.
+/// `Hpf` among the testbed's policies.
 const HPF: usize = 1;
 
 /// What the summary is about: nobody preempts what is most urgent, so that need not be preemptible.
@@ -42,31 +42,53 @@ struct Pair {
     ceiling: Duration,
 }
 
+/// The experiment `priority`.
+#[derive(Debug)]
+pub struct Priority;
+
+impl Experiment for Priority {
+    fn name(&self) -> &'static str {
+        "priority"
+    }
+
+    fn about(&self) -> &'static str {
+        "Short urgent programs beside long ones."
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Measures all pairs.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let victims = bench.programs_among(&LONG)?;
-    let mut stage = bench.stage(vec![Box::new(hpf)])?;
+    let mut testbed = bench.testbed(vec![Box::new(hpf)])?;
     let [long, short] = bench.sizes();
     let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
-    stage.enter_flep(short)?;
+    testbed.add_flep(short)?;
     let mut pairs = Vec::new();
     let progress = Progress::new("pairs", (victims.len() * (FLEP.len() - 1)) as u64);
     for victim in victims {
         // One at a time: they take gigabytes.
-        let low = stage.enter(victim, long)?;
+        let low = testbed.add(victim, long)?;
         for high in 0..low {
-            let name = stage.name(high);
+            let name = testbed.name(high);
             if name == victim.name {
                 continue;
             }
             for &delay in delays(victim.name, name) {
-                pairs.push(pair(&mut *stage, [low, high], delay, samples)?);
+                pairs.push(pair(&mut *testbed, [low, high], delay, samples)?);
             }
             progress.step();
         }
-        stage.leave();
+        testbed.remove_last();
     }
-    Ok(outcome(&pairs, stage.close()?))
+    Ok(outcome(&pairs, testbed.close()?))
 }
 
 /// The policy, here and in `antt`.
@@ -80,33 +102,38 @@ pub(super) fn delays(victim: &str, urgent: &str) -> &'static [f64] {
     if urgent == swept { &DELAYS } else { &DELAYS[..1] }
 }
 
-fn pair(stage: &mut dyn Stage, [low, high]: [usize; 2], delay: f64, samples: u32) -> Result<Pair> {
+fn pair(
+    testbed: &mut dyn Testbed,
+    [low, high]: [usize; 2],
+    delay: f64,
+    samples: u32,
+) -> Result<Pair> {
     let mut alone = [Samples::default(), Samples::default()];
     let mut arms: Vec<_> = ARMS
         .into_iter()
-        .filter(|arm| stage.has(*arm))
+        .filter(|arm| testbed.has(*arm))
         .map(|arm| (arm, Turnarounds::default(), 0))
         .collect();
     for round in 0..=samples {
-        for (samples, cast) in alone.iter_mut().zip([low, high]) {
-            let played = stage.play(Arm::PlainStreams, &[Job::now(cast)])?;
-            samples.extend(played.turnaround.first().copied().filter(|_| round > 0));
+        for (samples, program) in alone.iter_mut().zip([low, high]) {
+            let completed = testbed.run_jobs(Arm::PlainStreams, &[Job::now(program)])?;
+            samples.extend(completed.turnaround.first().copied().filter(|_| round > 0));
         }
         let at = alone[0].p50().mul_f64(delay);
-        let jobs = [Job::now(low), Job { cast: high, at, priority: 1 }];
+        let jobs = [Job::now(low), Job { program: high, at, priority: 1 }];
         for (arm, times, yields) in &mut arms {
-            let played = stage.play(*arm, &jobs)?;
+            let completed = testbed.run_jobs(*arm, &jobs)?;
             // The first round warms up, and teaches the scheduler how long the launches take.
             if round > 0 {
-                times.push(&played.turnaround, played.makespan);
-                *yields += played.yields;
+                times.push(&completed.turnaround, completed.makespan);
+                *yields += completed.yields;
             }
         }
     }
     let [long, short] = [alone[0].p50(), alone[1].p50()];
     let at = long.mul_f64(delay);
     let free = ceiling(hpf(), &[(Duration::ZERO, long, 0), (at, short, 1)])?;
-    let names = [low, high].map(|cast| stage.name(cast));
+    let names = [low, high].map(|program| testbed.name(program));
     Ok(Pair { names, delay, alone, arms, ceiling: free[1] })
 }
 

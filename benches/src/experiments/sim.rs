@@ -9,11 +9,11 @@ use preempt::sim::{Costs, Machine};
 use preempt_report::{digits, microseconds};
 use serde_json::{Value, json};
 
-use super::corun::{Arm, DeviceStage, Job, Played, Simulated, Stage, row, simulate};
-use super::{Bench, FLEP, LONG, Outcome, antt, line, priority, with_tally};
+use super::corun::{Arm, Completed, DeviceTestbed, Job, Simulated, Testbed, row, simulate};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, antt, line, priority, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, show, show_percent};
-use model::program;
+use model::launch_models;
 use watch::{Note, Notes, Watch};
 
 mod model;
@@ -23,7 +23,7 @@ mod watch;
 const SAMPLES: u32 = 7;
 const QUICK_SAMPLES: u32 = 2;
 
-/// Whatever is played, the stage has one policy.
+/// Whatever is completed, the testbed has one policy.
 const OURS: Arm = Arm::Ours(0);
 
 /// Two programs that run at the same time.
@@ -50,37 +50,55 @@ struct Pair {
     free: Simulated,
 }
 
+/// The experiment `sim`.
+#[derive(Debug)]
+pub struct Sim;
+
+impl Experiment for Sim {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn about(&self) -> &'static str {
+        "Pairs of programs, as they were decided, decided again and simulated."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Measures, simulates, and replays.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let longs = bench.programs_among(&FLEP)?;
     let (policy, notes) = Watch::new(Hpf::by_stream());
-    let mut stage = DeviceStage::recording(bench, policy)?;
-    let costs = model::costs(&mut stage, bench.gpu.is_some())?;
+    let mut testbed = DeviceTestbed::recording(bench, policy)?;
+    let costs = model::costs(&mut testbed, bench.gpu.is_some())?;
     let [long, short] = bench.sizes();
     let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
-    stage.enter_flep(short)?;
+    testbed.add_flep(short)?;
     let mut pairs = Vec::new();
     let progress = Progress::new("long programs", longs.len() as u64);
     for definition in longs {
         // One at a time: they take gigabytes.
-        let first = stage.enter(definition, long)?;
-        for case in cases(&stage, first, bench.quick) {
-            pairs.push(pair(&mut stage, &notes, case, samples, costs)?);
+        let first = testbed.add(definition, long)?;
+        for case in cases(&testbed, first, bench.quick) {
+            pairs.push(pair(&mut testbed, &notes, case, samples, costs)?);
         }
-        stage.leave();
+        testbed.remove_last();
         progress.step();
     }
     drop(progress);
-    let programs = programs(bench, &mut stage, &notes, samples, costs)?;
-    stage.scheduler.synchronize()?;
-    outcome(&pairs, programs, stage, costs)
+    let programs = programs(bench, &mut testbed, &notes, samples, costs)?;
+    testbed.scheduler.synchronize()?;
+    outcome(&pairs, programs, testbed, costs)
 }
 
 /// The pairs of `priority` and of `antt` in which `first` is the long program.
-fn cases(stage: &DeviceStage, first: usize, quick: bool) -> Vec<Case> {
-    let long = stage.casts()[first].name;
+fn cases(testbed: &DeviceTestbed, first: usize, quick: bool) -> Vec<Case> {
+    let long = testbed.programs()[first].name;
     let mut cases = Vec::new();
-    for (other, short) in stage.casts()[..first].iter().enumerate() {
+    for (other, short) in testbed.programs()[..first].iter().enumerate() {
         if short.name == long {
             continue;
         }
@@ -109,40 +127,41 @@ type Program = (Vec<String>, Value);
 /// Measures the launches of all programs, long and short, for those who simulate them without a device.
 fn programs(
     bench: &Bench,
-    stage: &mut DeviceStage,
+    testbed: &mut DeviceTestbed,
     notes: &Notes,
     samples: u32,
     costs: Costs,
 ) -> Result<Vec<Program>> {
-    let sms = stage.scheduler.device().properties().sms;
+    let sms = testbed.scheduler.device().properties().sms;
     let mut sizes = bench.sizes().to_vec();
     sizes.dedup();
     let mut rows = Vec::new();
     let progress = Progress::new("programs alone", bench.programs.len() as u64);
     for definition in &bench.programs {
         for &size in &sizes {
-            let cast = stage.enter(definition, size)?;
+            let program = testbed.add(definition, size)?;
             let (mut runs, mut seen) = (Vec::new(), Vec::new());
             for round in 0..=samples {
                 notes.take();
-                let played = stage.play(OURS, &[Job::now(cast)])?;
+                let completed = testbed.run_jobs(OURS, &[Job::now(program)])?;
                 // The first round warms up.
                 if round > 0 {
                     let is_its =
-                        |note: &Note| played.runs.iter().any(|run| run.stream == note.stream);
+                        |note: &Note| completed.runs.iter().any(|run| run.stream == note.stream);
                     seen.extend(notes.take().into_iter().filter(is_its));
-                    runs.extend(only(played));
+                    runs.extend(only(completed));
                 }
             }
             runs.sort_by_key(|run| run.turnaround);
             if let Some(Alone { turnaround, reports }) = median(&runs) {
-                let launches = program(stage.casts()[cast].steps(), reports, &seen, &costs, sms);
+                let launches =
+                    launch_models(testbed.programs()[program].steps(), reports, &seen, &costs, sms);
                 let count = format!("{} launches", launches.len());
                 let mut cells = line([definition.name, "-", "alone", &count, &show(*turnaround)]);
                 cells.resize(HEADINGS.len(), "-".to_owned());
                 rows.push((cells, row(definition.name, size, *turnaround, &launches)));
             }
-            stage.leave();
+            testbed.remove_last();
         }
         progress.step();
     }
@@ -150,7 +169,7 @@ fn programs(
 }
 
 fn pair(
-    stage: &mut DeviceStage,
+    testbed: &mut DeviceTestbed,
     notes: &Notes,
     case: Case,
     samples: u32,
@@ -162,68 +181,74 @@ fn pair(
     let mut apart = Samples::default();
     let (mut yields, mut seen) = (0, [Vec::new(), Vec::new()]);
     for round in 0..=samples {
-        for (alone, cast) in alone.iter_mut().zip(members) {
+        for (alone, program) in alone.iter_mut().zip(members) {
             // The first round warms up, and teaches the scheduler how long the launches take.
             if round == 1 {
                 alone.clear();
             }
-            alone.extend(only(stage.play(OURS, &[Job::now(cast)])?));
+            alone.extend(only(testbed.run_jobs(OURS, &[Job::now(program)])?));
             alone.sort_by_key(|run| run.turnaround);
         }
         let at = median(&alone[0]).map_or(Duration::ZERO, |run| run.turnaround.mul_f64(delay));
         let jobs = [0, 1].map(|member| Job {
-            cast: members[member],
+            program: members[member],
             at: if member == 0 { Duration::ZERO } else { at },
             priority: priorities[member],
         });
         notes.take();
-        let played = stage.play(OURS, &jobs)?;
+        let completed = testbed.run_jobs(OURS, &jobs)?;
         if round == 0 {
             continue;
         }
-        measured.iter_mut().zip(&played.turnaround).for_each(|(all, &time)| all.push(time));
-        yields += played.yields;
-        let queued = |run: usize| Some(played.runs.get(run)?.reports.first()?.queued);
+        measured.iter_mut().zip(&completed.turnaround).for_each(|(all, &time)| all.push(time));
+        yields += completed.yields;
+        let queued = |run: usize| Some(completed.runs.get(run)?.reports.first()?.queued);
         apart.extend(queued(1).zip(queued(0)).map(|(second, first)| second.saturating_sub(first)));
         let notes: Vec<Note> = notes.take();
-        for (seen, run) in seen.iter_mut().zip(&played.runs) {
+        for (seen, run) in seen.iter_mut().zip(&completed.runs) {
             seen.extend(notes.iter().filter(|note| note.stream == run.stream).copied());
         }
     }
-    let sms = stage.scheduler.device().properties().sms;
+    let sms = testbed.scheduler.device().properties().sms;
     let [first, second] = [0, 1].map(|member| {
         let reports = median(&alone[member]).map_or(&[][..], |run| &run.reports);
-        program(stage.casts()[members[member]].steps(), reports, &seen[member], &costs, sms)
+        launch_models(
+            testbed.programs()[members[member]].steps(),
+            reports,
+            &seen[member],
+            &costs,
+            sms,
+        )
     });
-    let play = |costs: Costs| {
+    let simulate_with = |costs: Costs| {
         let programs = [
             (&first[..], Duration::ZERO, priorities[0]),
             (&second[..], apart.p50(), priorities[1]),
         ];
         simulate(Machine::new(sms, costs), Box::new(Hpf::by_stream()), &programs)
     };
-    let play_alone = |models: &[_]| {
+    let simulate_alone = |models: &[_]| {
         let machine = Machine::new(sms, costs);
         let programs = [(models, Duration::ZERO, 0)];
         let found = simulate(machine, Box::new(Hpf::by_stream()), &programs)?;
         Ok::<_, anyhow::Error>(found.turnaround[0])
     };
     Ok(Pair {
-        names: members.map(|cast| stage.casts()[cast].name),
+        names: members.map(|program| testbed.programs()[program].name),
         case,
         alone: [0, 1]
             .map(|member| median(&alone[member]).map_or(Duration::ZERO, |run| run.turnaround)),
         measured,
         yields,
-        simulated: play(costs)?,
-        simulated_alone: [play_alone(&first)?, play_alone(&second)?],
-        free: play(Costs::free())?,
+        simulated: simulate_with(costs)?,
+        simulated_alone: [simulate_alone(&first)?, simulate_alone(&second)?],
+        free: simulate_with(Costs::free())?,
     })
 }
 
 /// The run of the only job.
-fn only(played: Played) -> Option<Alone> {
-    let (turnaround, run) = played.turnaround.into_iter().zip(played.runs).next()?;
+fn only(completed: Completed) -> Option<Alone> {
+    let (turnaround, run) = completed.turnaround.into_iter().zip(completed.runs).next()?;
     Some(Alone { turnaround, reports: run.reports })
 }
 
@@ -272,15 +297,15 @@ const HEADINGS: [&str; 11] = [
 fn outcome(
     pairs: &[Pair],
     programs: Vec<Program>,
-    mut stage: DeviceStage,
+    mut testbed: DeviceTestbed,
     costs: Costs,
 ) -> Result<Outcome> {
-    let recording = stage.scheduler.recording();
+    let recording = testbed.scheduler.recording();
     let replay = recording.map(|recording| recording.replay(Hpf::by_stream())).transpose()?;
     let replay = replay.ok_or_else(|| anyhow::anyhow!("nothing was recorded"))?;
     if let Some(difference) = &replay.difference {
         let found = || format!("the replay decided otherwise: {difference}");
-        stage.tally.mistake.get_or_insert_with(found);
+        testbed.tally.mistake.get_or_insert_with(found);
     }
     let errors: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.simulated)).collect();
     let free: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.free)).collect();
@@ -303,7 +328,7 @@ fn outcome(
             "report_us": microseconds(costs.report),
             "decision_us": microseconds(costs.decision),
         }),
-        &stage.tally,
+        &testbed.tally,
     );
     let mut table = vec![line(HEADINGS)];
     let mut rows: Vec<Value> = Vec::new();
@@ -361,6 +386,6 @@ fn outcome(
         text_columns: 3,
         rows,
         summary,
-        mistake: stage.tally.mistake,
+        mistake: testbed.tally.mistake,
     })
 }

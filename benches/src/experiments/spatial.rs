@@ -12,14 +12,14 @@ use preempt_test_kit::storm::Tally;
 use preempt_workloads::{Definition, Size};
 use serde_json::{Value, json};
 
-use super::{Bench, FLEP, LONG, Outcome, line, with_tally};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show};
 
 mod policy;
 mod subject;
 
-use policy::{ALL, Dial, Spatial};
+use policy::{ALL, SmFactor, SmSharing};
 use subject::Subject;
 
 /// Of which a single block-task is urgent, too.
@@ -99,10 +99,33 @@ struct Pair {
     arms: [Times; ARMS.len()],
 }
 
+/// The experiment `spatial`.
+#[derive(Debug)]
+pub struct Spatial;
+
+impl Experiment for Spatial {
+    fn name(&self) -> &'static str {
+        "spatial"
+    }
+
+    fn about(&self) -> &'static str {
+        "What yielding just enough SMs, twice as many, or all of them costs a victim."
+    }
+
+    /// Enough SMs that one, two and all of them are different numbers.
+    fn shape(&self, processors: u32) -> (u32, u32) {
+        (processors.saturating_sub(1).clamp(4, 8), 1)
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Measures all pairs.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let victims = bench.programs_among(&LONG)?;
-    let (policy, dial) = Spatial::new();
+    let (policy, factor) = SmSharing::new();
     let scheduler = bench.spinning_scheduler(policy, SPIN)?;
     let [size, _] = bench.sizes();
     let seed = bench.seed as u32;
@@ -120,7 +143,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
 
     let mut session = Session {
         scheduler: &scheduler,
-        dial,
+        factor,
         low: scheduler.stream(0),
         high: scheduler.stream(1),
         random: Random(bench.seed),
@@ -141,7 +164,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
             let one_task = urgent.call.grid_dim().count() == 1;
             if *name != definition.name || one_task {
                 let times = session.pair(&mut victim, urgent, alone, samples)?;
-                let sms = session.dial.needed();
+                let sms = session.factor.needed();
                 let (victim, urgent) = (definition.name, urgent.name.clone());
                 pairs.push(Pair { victim, urgent, one_task, sms, arms: times });
             }
@@ -156,7 +179,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
 /// What all pairs share.
 struct Session<'a> {
     scheduler: &'a Scheduler,
-    dial: Arc<Dial>,
+    factor: Arc<SmFactor>,
     low: Stream,
     high: Stream,
     random: Random,
@@ -228,7 +251,7 @@ impl Session<'_> {
         urgent.as_deref().map_or(Ok(()), Subject::poison)?;
         // Also says if the policy was refused.
         self.scheduler.synchronize()?;
-        self.dial.turn(arm.factor());
+        self.factor.set(arm.factor());
 
         let calls = [&victim, &urgent].map(|who| who.as_ref().map(|who| who.call.clone()));
         let [victim_call, urgent_call] = calls;

@@ -8,7 +8,7 @@ use preempt::policy::StaticPriority;
 use preempt_test_kit::storm::{self, Chaos, Kind, Load, Strength, Tally};
 use serde_json::{Value, json};
 
-use super::{Bench, Outcome, exclusion, line};
+use super::{Bench, Experiment, Outcome, exclusion, line};
 use crate::progress::Progress;
 use crate::samples::show;
 
@@ -43,8 +43,31 @@ struct Row {
     time: Duration,
 }
 
+/// The experiment `storm`.
+#[derive(Debug)]
+pub struct Storm;
+
+impl Experiment for Storm {
+    fn name(&self) -> &'static str {
+        "storm"
+    }
+
+    fn about(&self) -> &'static str {
+        "Every block-task exactly once, under random yields, resumes, growth and cancellation."
+    }
+
+    /// More SMs than processors, so that SMs can be dealt in many ways.
+    fn shape(&self, _: u32) -> (u32, u32) {
+        (5, 2)
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Runs all storms.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let sms = bench.device.as_ref().map_or(0, |device| device.properties().sms);
     ensure!(sms > 1, "a storm takes SMs away, and leaves some: it needs two at least, not {sms}");
     let (load, cancelled_load, full) = match bench.gpu {

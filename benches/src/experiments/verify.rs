@@ -13,7 +13,7 @@ use preempt_test_kit::storm::Tally;
 use preempt_workloads::{Definition, Program, Size, Values};
 use serde_json::{Value, json};
 
-use super::{Bench, Outcome, line, random_time};
+use super::{Bench, Experiment, Outcome, line, random_time};
 use crate::progress::Progress;
 use crate::samples::show;
 
@@ -66,8 +66,31 @@ struct Row {
     took: Duration,
 }
 
+/// The experiment `verify`.
+#[derive(Debug)]
+pub struct Verify;
+
+impl Experiment for Verify {
+    fn name(&self) -> &'static str {
+        "verify"
+    }
+
+    fn about(&self) -> &'static str {
+        "Every program of the papers, plain and preemptible, with and without yields, against its reference."
+    }
+
+    /// More SMs than processors, so that SMs can be dealt in many ways.
+    fn shape(&self, _: u32) -> (u32, u32) {
+        (5, 2)
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
 /// Runs every program in every mode.
-pub fn run(bench: &Bench) -> Result<Outcome> {
+fn run(bench: &Bench) -> Result<Outcome> {
     let scheduler = bench.spinning_scheduler(Narrow::default(), SPIN)?;
     let enough = match (bench.quick, bench.gpu) {
         // There it takes a second or two.

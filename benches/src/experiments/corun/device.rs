@@ -11,9 +11,9 @@ use preempt_test_kit::storm::Tally;
 use preempt_workloads::{Definition, Size};
 
 use super::endless::{Endless, Looped};
-use super::stage::{Arm, FIFO, Job, Played, Run, Stage};
-use super::switch::{Lever, Switch};
-use super::{Cast, NewPolicy};
+use super::switch::{PolicySelector, SelectedPolicy};
+use super::testbed::{Arm, Completed, FIFO, Job, Run, Testbed};
+use super::{NewPolicy, PreparedProgram};
 use crate::experiments::Bench;
 
 /// How long anything here may take before it counts as hung.
@@ -23,12 +23,12 @@ pub(super) const LIMIT: Duration = Duration::from_secs(30);
 const SPIN: Duration = Duration::from_millis(100);
 
 /// A device with a scheduler that has many policies, and programs.
-pub struct DeviceStage {
+pub struct DeviceTestbed {
     /// The scheduler.
     pub scheduler: Scheduler,
-    pub(super) casts: Vec<Cast>,
+    pub(super) programs: Vec<PreparedProgram>,
     seed: u32,
-    pub(super) lever: Lever,
+    pub(super) selector: PolicySelector,
     pub(super) gpu: Option<Gpu>,
     /// Raw streams, by level and by job.
     pub(super) raw_streams: Vec<Vec<preempt_driver::Stream>>,
@@ -36,7 +36,7 @@ pub struct DeviceStage {
     pub tally: Tally,
 }
 
-impl DeviceStage {
+impl DeviceTestbed {
     /// How many launches of a job are submitted and not over, at most; a stream takes 64.
     pub const AHEAD: usize = 48;
 
@@ -45,11 +45,12 @@ impl DeviceStage {
     /// # Errors
     ///
     /// What the scheduler says.
-    pub fn new(bench: &Bench, policies: &[NewPolicy]) -> Result<DeviceStage> {
+    pub fn new(bench: &Bench, policies: &[NewPolicy]) -> Result<DeviceTestbed> {
         let fifo: Box<dyn Policy> = Box::new(Fifo::new());
         let policies = policies.iter().map(|new| new());
-        let (switch, lever) = Switch::new(std::iter::once(fifo).chain(policies).collect());
-        Ok(DeviceStage::of(bench, bench.spinning_scheduler(switch, SPIN)?, lever))
+        let (switch, selector) =
+            SelectedPolicy::new(std::iter::once(fifo).chain(policies).collect());
+        Ok(DeviceTestbed::of(bench, bench.spinning_scheduler(switch, SPIN)?, selector))
     }
 
     /// Takes the device, and records what this policy decides, which it does in every `Arm::Ours`.
@@ -57,17 +58,21 @@ impl DeviceStage {
     /// # Errors
     ///
     /// What the scheduler says.
-    pub fn recording(bench: &Bench, policy: impl Policy + 'static) -> Result<DeviceStage> {
-        // A lever of nothing.
-        Ok(DeviceStage::of(bench, bench.recording_scheduler(policy, SPIN)?, Lever::default()))
+    pub fn recording(bench: &Bench, policy: impl Policy + 'static) -> Result<DeviceTestbed> {
+        // A selector of nothing.
+        Ok(DeviceTestbed::of(
+            bench,
+            bench.recording_scheduler(policy, SPIN)?,
+            PolicySelector::default(),
+        ))
     }
 
-    fn of(bench: &Bench, scheduler: Scheduler, lever: Lever) -> DeviceStage {
-        DeviceStage {
+    fn of(bench: &Bench, scheduler: Scheduler, selector: PolicySelector) -> DeviceTestbed {
+        DeviceTestbed {
             scheduler,
-            casts: Vec::new(),
+            programs: Vec::new(),
             seed: bench.seed as u32,
-            lever,
+            selector,
             gpu: bench.gpu,
             raw_streams: Vec::new(),
             tally: Tally::default(),
@@ -75,18 +80,18 @@ impl DeviceStage {
     }
 
     /// The programs, each at its number.
-    pub fn casts(&self) -> &[Cast] {
-        &self.casts
+    pub fn programs(&self) -> &[PreparedProgram] {
+        &self.programs
     }
 
-    /// Has the policy of this number decide from now on, until something is played.
+    /// Has the policy of this number decide from now on, until something is completed.
     ///
     /// # Errors
     ///
     /// If a policy was refused.
     pub fn choose(&self, policy: usize) -> Result<()> {
         self.scheduler.synchronize()?;
-        self.lever.pull(policy);
+        self.selector.select(policy);
         Ok(())
     }
 
@@ -96,39 +101,47 @@ impl DeviceStage {
         Ok(self.gpu.is_some() && matches!(arm, Arm::PlainStreams | Arm::StreamPriorities))
     }
 
-    fn play_scheduled(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played> {
-        self.lever.pull(arm.policy());
-        let act = |job: &Job| {
+    fn run_scheduled(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
+        self.selector.select(arm.policy());
+        let submission = |job: &Job| {
             let stream = self.scheduler.stream(Priority(job.priority));
-            Act::new(stream, &self.casts[job.cast], *job, arm.is_native(job, jobs))
+            Submission::new(stream, &self.programs[job.program], *job, arm.is_native(job, jobs))
         };
-        let mut acts: Vec<Act> = jobs.iter().map(act).collect();
+        let mut submissions: Vec<Submission> = jobs.iter().map(submission).collect();
         let start = Instant::now();
-        while acts.iter().any(|act| act.ended.is_none()) {
+        while submissions.iter().any(|submission| submission.ended.is_none()) {
             ensure!(start.elapsed() < LIMIT, "a job has not ended within {LIMIT:?}");
-            for act in &mut acts {
-                if act.ended.is_none() && start.elapsed() >= act.job.at {
-                    act.go_on(start)?;
+            for submission in &mut submissions {
+                if submission.ended.is_none() && start.elapsed() >= submission.job.at {
+                    submission.go_on(start)?;
                 }
             }
             std::hint::spin_loop();
         }
         self.scheduler.synchronize()?;
-        self.lever.pull(FIFO);
-        for act in &acts {
-            let cast = &self.casts[act.job.cast];
-            for (report, call) in act.reports.iter().zip(cast.steps()) {
+        self.selector.select(FIFO);
+        for submission in &submissions {
+            let program = &self.programs[submission.job.program];
+            for (report, call) in submission.reports.iter().zip(program.steps()) {
                 self.tally.report(report);
                 let tasks = call.grid_dim().count() as u32;
-                self.tally.count(cast.name, &[report.tasks], &[tasks]);
+                self.tally.count(program.name, &[report.tasks], &[tasks]);
             }
         }
-        let yields = acts.iter().flat_map(|act| &act.reports).map(|report| report.yields);
+        let yields = submissions
+            .iter()
+            .flat_map(|submission| &submission.reports)
+            .map(|report| report.yields);
         let yields = yields.map(u64::from).sum();
-        let times = acts.iter().map(|act| (act.started, act.ended.unwrap_or_default()));
+        let times = submissions
+            .iter()
+            .map(|submission| (submission.started, submission.ended.unwrap_or_default()));
         let times = times.collect();
-        let run = |act: Act| Run { stream: act.stream.id(), reports: act.reports };
-        Ok(Played::new(times, yields, acts.into_iter().map(run).collect()))
+        let run = |submission: Submission| Run {
+            stream: submission.stream.id(),
+            reports: submission.reports,
+        };
+        Ok(Completed::new(times, yields, submissions.into_iter().map(run).collect()))
     }
 
     /// The level of the raw stream of each job.
@@ -139,7 +152,7 @@ impl DeviceStage {
         }
     }
 
-    fn play_raw(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played> {
+    fn run_raw(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
         let levels = self.levels(arm, jobs);
         self.open_streams(jobs.len())?;
         let mut times: Vec<(Option<Duration>, Option<Duration>)> = vec![(None, None); jobs.len()];
@@ -151,8 +164,8 @@ impl DeviceStage {
                 match times {
                     (None, _) if start.elapsed() >= job.at => {
                         times.0 = Some(start.elapsed());
-                        for launch in self.casts[job.cast].raw_steps() {
-                            // SAFETY: the cast owns its buffers, and nobody else uses them now.
+                        for launch in self.programs[job.program].raw_steps() {
+                            // SAFETY: the program owns its buffers, and nobody else uses them now.
                             unsafe { launch.on(stream)? };
                         }
                     }
@@ -163,7 +176,7 @@ impl DeviceStage {
             std::hint::spin_loop();
         }
         let times = times.into_iter().map(|(a, b)| (a.unwrap_or_default(), b.unwrap_or_default()));
-        Ok(Played::new(times.collect(), 0, Vec::new()))
+        Ok(Completed::new(times.collect(), 0, Vec::new()))
     }
 
     /// Sees that there is a raw stream of each level for each of so many jobs.
@@ -178,38 +191,38 @@ impl DeviceStage {
     }
 }
 
-impl Stage for DeviceStage {
+impl Testbed for DeviceTestbed {
     fn has(&self, arm: Arm) -> bool {
         arm != Arm::StreamPriorities || self.gpu.is_some()
     }
 
-    fn enter(&mut self, definition: &Definition, size: Size) -> Result<usize> {
-        self.casts.push(Cast::new(&self.scheduler, definition, size, self.seed)?);
-        Ok(self.casts.len() - 1)
+    fn add(&mut self, definition: &Definition, size: Size) -> Result<usize> {
+        self.programs.push(PreparedProgram::new(&self.scheduler, definition, size, self.seed)?);
+        Ok(self.programs.len() - 1)
     }
 
-    fn leave(&mut self) {
-        self.casts.pop();
+    fn remove_last(&mut self) {
+        self.programs.pop();
     }
 
-    fn name(&self, cast: usize) -> &'static str {
-        self.casts[cast].name
+    fn name(&self, program: usize) -> &'static str {
+        self.programs[program].name
     }
 
-    fn play(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played> {
+    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
         for job in jobs {
-            self.casts[job.cast].poison()?;
+            self.programs[job.program].poison()?;
         }
         // Also says if a policy was refused.
         self.scheduler.synchronize()?;
-        let played = match self.is_raw(arm)? {
-            true => self.play_raw(arm, jobs)?,
-            false => self.play_scheduled(arm, jobs)?,
+        let completed = match self.is_raw(arm)? {
+            true => self.run_raw(arm, jobs)?,
+            false => self.run_scheduled(arm, jobs)?,
         };
         for job in jobs {
-            self.casts[job.cast].check(arm.name(), &mut self.tally)?;
+            self.programs[job.program].check(arm.name(), &mut self.tally)?;
         }
-        Ok(played)
+        Ok(completed)
     }
 
     fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped> {
@@ -221,7 +234,7 @@ impl Stage for DeviceStage {
         }
     }
 
-    fn device(&self) -> Option<&DeviceStage> {
+    fn device(&self) -> Option<&DeviceTestbed> {
         Some(self)
     }
 
@@ -245,8 +258,8 @@ fn ranks(jobs: &[Job]) -> Vec<usize> {
     jobs.iter().map(|job| level(rank(job))).collect()
 }
 
-/// A job on the stage of the scheduler.
-struct Act {
+/// A job on the testbed of the scheduler.
+struct Submission {
     job: Job,
     stream: Stream,
     /// Launches to come.
@@ -259,11 +272,11 @@ struct Act {
     ended: Option<Duration>,
 }
 
-impl Act {
-    fn new(stream: Stream, cast: &Cast, job: Job, native: bool) -> Act {
+impl Submission {
+    fn new(stream: Stream, program: &PreparedProgram, job: Job, native: bool) -> Submission {
         let mode = if native { Preemption::Native } else { Preemption::Software };
-        let steps = cast.steps().iter().map(|call| call.clone().preemption(mode));
-        Act {
+        let steps = program.steps().iter().map(|call| call.clone().preemption(mode));
+        Submission {
             job,
             stream,
             steps: steps.collect(),
@@ -280,7 +293,7 @@ impl Act {
         if !std::mem::replace(&mut self.is_started, true) {
             self.started = start.elapsed();
         }
-        while self.handles.len() < DeviceStage::AHEAD
+        while self.handles.len() < DeviceTestbed::AHEAD
             && let Some(call) = self.steps.pop_front()
         {
             self.handles.push_back(self.stream.launch(call)?);
@@ -304,7 +317,7 @@ mod tests {
 
     #[test]
     fn hardware_priorities_keep_the_order() {
-        let job = |priority| Job { cast: 0, at: Duration::ZERO, priority };
+        let job = |priority| Job { program: 0, at: Duration::ZERO, priority };
         assert_eq!(ranks(&[job(3), job(3)]), [0, 0]);
         assert_eq!(ranks(&[job(0), job(9)]), [0, 5]);
         assert_eq!(ranks(&[0, 1, 2, 3, 4, 5].map(job)), [0, 1, 2, 3, 4, 5]);

@@ -7,16 +7,16 @@ use anyhow::{Result, ensure};
 use preempt::policy::Priority;
 use preempt::{Error, Handle, LaunchReport, Preemption, Stream};
 
-use super::Cast;
-use super::device::{DeviceStage, LIMIT};
-use super::stage::{Arm, FIFO, Job};
+use super::PreparedProgram;
+use super::device::{DeviceTestbed, LIMIT};
 use super::switch::Reading;
+use super::testbed::{Arm, FIFO, Job};
 
 /// A program that is run again as soon as it has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Endless {
-    /// Which one: its number on the stage.
-    pub cast: usize,
+    /// Which one: its number on the testbed.
+    pub program: usize,
     /// Of its stream; less than four.
     pub weight: u32,
     /// Of its stream, for arms that know priorities.
@@ -37,11 +37,11 @@ pub struct Looped {
 
 impl Endless {
     pub(super) fn job(&self) -> Job {
-        Job { priority: self.priority, ..Job::now(self.cast) }
+        Job { priority: self.priority, ..Job::now(self.program) }
     }
 }
 
-impl DeviceStage {
+impl DeviceTestbed {
     pub(super) fn endless_scheduled(
         &mut self,
         arm: Arm,
@@ -50,33 +50,35 @@ impl DeviceStage {
         window: Duration,
     ) -> Result<Looped> {
         self.choose(arm.policy())?;
-        self.lever.start_counting();
-        let mut acts: Vec<Act> = loops
+        self.selector.start_counting();
+        let mut running_loops: Vec<Loop> = loops
             .iter()
             .map(|one| {
                 let stream = self.scheduler.stream(Priority(one.priority));
                 stream.set_weight(one.weight);
-                Act { stream, handles: VecDeque::new(), next: 0, tasks: 0, yields: 0 }
+                Loop { stream, handles: VecDeque::new(), next: 0, tasks: 0, yields: 0 }
             })
             .collect();
         let start = Instant::now();
         while start.elapsed() < window {
-            for (act, job) in acts.iter_mut().zip(jobs) {
-                act.go_on(&self.casts[job.cast], arm.is_native(job, jobs))?;
+            for (running_loop, job) in running_loops.iter_mut().zip(jobs) {
+                running_loop.go_on(&self.programs[job.program], arm.is_native(job, jobs))?;
             }
             std::hint::spin_loop();
         }
-        let readings = self.lever.take_readings();
-        for act in &mut acts {
-            act.end()?;
+        let readings = self.selector.take_readings();
+        for running_loop in &mut running_loops {
+            running_loop.end()?;
         }
         self.scheduler.synchronize()?;
-        self.lever.pull(FIFO);
-        let runs = acts.iter().zip(loops);
-        let runs = runs.map(|(act, one)| act.tasks as f64 / self.casts[one.cast].tasks() as f64);
+        self.selector.select(FIFO);
+        let runs = running_loops.iter().zip(loops);
+        let runs = runs.map(|(running_loop, one)| {
+            running_loop.tasks as f64 / self.programs[one.program].tasks() as f64
+        });
         Ok(Looped {
             runs: runs.collect(),
-            yields: acts.iter().map(|act| act.yields).sum(),
+            yields: running_loops.iter().map(|running_loop| running_loop.yields).sum(),
             weights: loops.iter().map(|one| one.weight).collect(),
             readings,
         })
@@ -109,8 +111,8 @@ impl DeviceStage {
                     }
                 }
                 if start.elapsed() < window {
-                    for launch in self.casts[job.cast].raw_steps() {
-                        // SAFETY: the cast owns its buffers, and nobody else uses them now.
+                    for launch in self.programs[job.program].raw_steps() {
+                        // SAFETY: the program owns its buffers, and nobody else uses them now.
                         unsafe { launch.on(stream)? };
                     }
                     running[index] = true;
@@ -161,8 +163,8 @@ impl Looped {
     }
 }
 
-/// A loop on the scheduler's stage.
-struct Act {
+/// A loop on the scheduler's testbed.
+struct Loop {
     stream: Stream,
     handles: VecDeque<Handle<LaunchReport>>,
     /// The step to submit next.
@@ -172,16 +174,16 @@ struct Act {
     yields: u64,
 }
 
-impl Act {
+impl Loop {
     /// Submits what there is room for, and takes in what is over.
-    fn go_on(&mut self, cast: &Cast, native: bool) -> Result<()> {
+    fn go_on(&mut self, program: &PreparedProgram, native: bool) -> Result<()> {
         let mode = if native { Preemption::Native } else { Preemption::Software };
         // Two runs ahead, so that the stream never waits for whoever submits.
-        let most = (2 * cast.steps().len()).clamp(2, DeviceStage::AHEAD);
+        let most = (2 * program.steps().len()).clamp(2, DeviceTestbed::AHEAD);
         while self.handles.len() < most {
-            let call = cast.steps()[self.next].clone();
+            let call = program.steps()[self.next].clone();
             self.handles.push_back(self.stream.launch(call.preemption(mode))?);
-            self.next = (self.next + 1) % cast.steps().len();
+            self.next = (self.next + 1) % program.steps().len();
         }
         while let Some(handle) = self.handles.front()
             && let Some(report) = handle.try_wait()

@@ -2,9 +2,9 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `stage` | jobs and arms, and what they are played on |
-//! | `device` | a device that they are played on: by a policy, as ordinary grids, or on raw streams |
-//! | `cast` | a program there that can be run again and again, each time with its result checked |
+//! | `testbed` | jobs and arms, and what they run on |
+//! | `device` | jobs on a device: by a policy, as ordinary grids, or on raw streams |
+//! | `prepared` | a program there that can be run again and again, each time with its result checked |
 //! | `endless` | programs in endless loops, in the same ways |
 //! | `switch` | one scheduler, many policies, and how long whose launches had SMs |
 //! | `simulated` | the same in virtual time, without any device |
@@ -12,26 +12,26 @@
 //! | `ceiling` | jobs in virtual time, where preemption is free |
 //! | `metrics` | turnaround, ANTT and STP |
 
-mod cast;
 mod ceiling;
 mod device;
 mod endless;
 mod launches;
 mod metrics;
+mod prepared;
 mod simulated;
-mod stage;
 mod switch;
+mod testbed;
 
 use anyhow::Result;
 
-pub use cast::Cast;
 pub use ceiling::ceiling;
-pub use device::DeviceStage;
+pub use device::DeviceTestbed;
 pub use endless::Endless;
 pub use launches::{Launches, row};
 pub use metrics::{Turnarounds, antt, stp};
+pub use prepared::PreparedProgram;
 pub use simulated::{Simulated, simulate};
-pub use stage::{Arm, Job, NewPolicy, Played, Stage};
+pub use testbed::{Arm, Completed, Job, NewPolicy, Testbed};
 
 use super::Bench;
 
@@ -41,10 +41,10 @@ impl Bench {
     /// # Errors
     ///
     /// What the scheduler says, or that nothing can be read of the programs.
-    pub fn stage(&self, policies: Vec<NewPolicy>) -> Result<Box<dyn Stage>> {
+    pub fn testbed(&self, policies: Vec<NewPolicy>) -> Result<Box<dyn Testbed>> {
         Ok(match self.device {
-            Some(_) => Box::new(DeviceStage::new(self, &policies)?),
-            None => Box::new(simulated::SimulatedStage::new(policies)?),
+            Some(_) => Box::new(DeviceTestbed::new(self, &policies)?),
+            None => Box::new(simulated::SimulatedTestbed::new(policies)?),
         })
     }
 }

@@ -12,8 +12,8 @@ use preempt_workloads::{Definition, Size};
 
 use super::endless::{Endless, Looped};
 use super::launches::Launches;
-use super::stage::{Arm, FIFO, Job, NewPolicy, Played, Stage};
-use super::switch::Switch;
+use super::switch::SelectedPolicy;
+use super::testbed::{Arm, Completed, FIFO, Job, NewPolicy, Testbed};
 
 /// How launches get to an H200. One thread submits all programs, one after the other.
 struct Path {
@@ -50,27 +50,27 @@ impl Path {
 }
 
 /// A model of an H200, with measured costs and programs.
-pub struct SimulatedStage {
+pub struct SimulatedTestbed {
     known: Launches,
     policies: Vec<NewPolicy>,
-    casts: Vec<Cast>,
+    models: Vec<ProgramModel>,
     tally: Tally,
 }
 
-struct Cast {
+struct ProgramModel {
     name: &'static str,
     launches: Vec<KernelModel>,
 }
 
-impl SimulatedStage {
+impl SimulatedTestbed {
     /// Policy number 0 stands for submission order; `policies` follow, from number 1 on.
     ///
     /// # Errors
     ///
     /// If nothing can be read of the programs.
-    pub fn new(policies: Vec<NewPolicy>) -> Result<SimulatedStage> {
+    pub fn new(policies: Vec<NewPolicy>) -> Result<SimulatedTestbed> {
         let (known, tally) = (Launches::h200()?, Tally::default());
-        Ok(SimulatedStage { known, policies, casts: Vec::new(), tally })
+        Ok(SimulatedTestbed { known, policies, models: Vec::new(), tally })
     }
 
     /// A new one each time: nothing that was played before is known to it.
@@ -92,30 +92,34 @@ impl SimulatedStage {
     /// The launches of a job, as the arm has them.
     fn launches(&self, arm: Arm, job: &Job, jobs: &[Job]) -> Vec<KernelModel> {
         let native = arm.is_native(job, jobs);
-        self.casts[job.cast].launches.iter().map(|launch| launch.clone().native(native)).collect()
+        self.models[job.program]
+            .launches
+            .iter()
+            .map(|launch| launch.clone().native(native))
+            .collect()
     }
 }
 
-impl Stage for SimulatedStage {
+impl Testbed for SimulatedTestbed {
     fn has(&self, arm: Arm) -> bool {
         arm != Arm::StreamPriorities
     }
 
-    fn enter(&mut self, definition: &Definition, size: Size) -> Result<usize> {
+    fn add(&mut self, definition: &Definition, size: Size) -> Result<usize> {
         let launches = self.known.of(definition.name, size)?;
-        self.casts.push(Cast { name: definition.name, launches });
-        Ok(self.casts.len() - 1)
+        self.models.push(ProgramModel { name: definition.name, launches });
+        Ok(self.models.len() - 1)
     }
 
-    fn leave(&mut self) {
-        self.casts.pop();
+    fn remove_last(&mut self) {
+        self.models.pop();
     }
 
-    fn name(&self, cast: usize) -> &'static str {
-        self.casts[cast].name
+    fn name(&self, program: usize) -> &'static str {
+        self.models[program].name
     }
 
-    fn play(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played> {
+    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
         ensure!(self.has(arm), "the simulated device has no streams with priorities");
         let Path { machine, submit, latency } = Path::of(arm);
         let mut free = Duration::ZERO;
@@ -130,7 +134,7 @@ impl Stage for SimulatedStage {
         self.count(&found.results);
         let times = programs.iter().zip(&found.turnaround);
         let times = times.map(|(&(_, at, _), &time)| (at, at + time + latency));
-        Ok(Played::new(times.collect(), found.yields, Vec::new()))
+        Ok(Completed::new(times.collect(), found.yields, Vec::new()))
     }
 
     fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped> {
@@ -148,8 +152,8 @@ impl Stage for SimulatedStage {
             let tasks: u64 = launches.iter().map(|launch| u64::from(launch.tasks)).sum();
             streams.push((stream, tasks));
         }
-        let (policy, lever) = Switch::new(vec![self.policy(arm)]);
-        lever.start_counting();
+        let (policy, selector) = SelectedPolicy::new(vec![self.policy(arm)]);
+        selector.start_counting();
         let simulation = Simulation::new(Path::of(arm).machine, policy).until(window);
         let results = run(simulation, &workload)?;
         self.count(&results);
@@ -161,7 +165,7 @@ impl Stage for SimulatedStage {
             runs: runs.collect(),
             yields: yields(&results),
             weights: loops.iter().map(|one| one.weight).collect(),
-            readings: lever.take_readings(),
+            readings: selector.take_readings(),
         })
     }
 

@@ -8,14 +8,14 @@ use preempt::LaunchId;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy};
 
 /// Hands everything to one of several policies.
-pub struct Switch {
+pub struct SelectedPolicy {
     policies: Vec<Box<dyn Policy>>,
-    lever: Lever,
+    selector: PolicySelector,
 }
 
 /// Says which policy it is, and reads what it granted.
 #[derive(Clone, Debug, Default)]
-pub struct Lever {
+pub struct PolicySelector {
     chosen: Arc<AtomicUsize>,
     meter: Arc<Mutex<Meter>>,
 }
@@ -46,10 +46,10 @@ pub struct Reading {
 /// Weights from 0 to this one, less one, are counted.
 const WEIGHTS: usize = 4;
 
-impl Lever {
+impl PolicySelector {
     /// From now on it is this policy. Only while nothing is in flight: no policy knows launches of another one.
     // Relaxed: the scheduler's locks order it with the launches before and after.
-    pub fn pull(&self, policy: usize) {
+    pub fn select(&self, policy: usize) {
         self.chosen.store(policy, Relaxed);
     }
 
@@ -80,26 +80,26 @@ impl Meter {
     }
 }
 
-impl Switch {
+impl SelectedPolicy {
     /// Starts with the first one.
-    pub fn new(policies: Vec<Box<dyn Policy>>) -> (Switch, Lever) {
-        let lever = Lever::default();
-        (Switch { policies, lever: lever.clone() }, lever)
+    pub fn new(policies: Vec<Box<dyn Policy>>) -> (SelectedPolicy, PolicySelector) {
+        let selector = PolicySelector::default();
+        (SelectedPolicy { policies, selector: selector.clone() }, selector)
     }
 
     fn policy(&mut self) -> &mut dyn Policy {
-        &mut *self.policies[self.lever.chosen.load(Relaxed)]
+        &mut *self.policies[self.selector.chosen.load(Relaxed)]
     }
 
     /// The meter, if it counts.
     fn meter(&self) -> Option<MutexGuard<'_, Meter>> {
-        Some(self.lever.meter()).filter(|meter| meter.counts)
+        Some(self.selector.meter()).filter(|meter| meter.counts)
     }
 }
 
-impl Policy for Switch {
+impl Policy for SelectedPolicy {
     fn name(&self) -> &str {
-        self.policies[self.lever.chosen.load(Relaxed)].name()
+        self.policies[self.selector.chosen.load(Relaxed)].name()
     }
 
     fn admits(&mut self, now: Duration, launch: &Arrival, device: &dyn DeviceView) -> bool {
@@ -148,6 +148,6 @@ impl Policy for Switch {
     }
 
     fn wake(&self) -> Option<Duration> {
-        self.policies[self.lever.chosen.load(Relaxed)].wake()
+        self.policies[self.selector.chosen.load(Relaxed)].wake()
     }
 }

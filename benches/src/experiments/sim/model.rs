@@ -8,7 +8,7 @@ use preempt::{Call, Handle, LaunchReport, Preemption};
 use preempt_microkernels::empty;
 
 use super::watch::Note;
-use crate::experiments::corun::DeviceStage;
+use crate::experiments::corun::DeviceTestbed;
 use crate::samples::Samples;
 
 /// Launches of an empty kernel on an idle device, and streams of it.
@@ -21,31 +21,31 @@ const STREAMS: u32 = 20;
 /// # Errors
 ///
 /// What the scheduler says; wrong reports go to the tally.
-pub fn costs(stage: &mut DeviceStage, is_gpu: bool) -> Result<Costs> {
-    let stream = stage.scheduler.stream(0);
+pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
+    let stream = testbed.scheduler.stream(0);
     let call = || empty().grid(1).block(1).preemption(Preemption::Software);
     let (mut launch, mut follow) = (Samples::default(), Samples::default());
     let mut take = |handle: Handle<LaunchReport>| -> Result<LaunchReport> {
         let report = handle.wait()?;
-        stage.tally.report(&report);
-        stage.tally.count("an empty kernel's report", &[report.tasks], &[1]);
+        testbed.tally.report(&report);
+        testbed.tally.count("an empty kernel's report", &[report.tasks], &[1]);
         Ok(report)
     };
     for _ in 0..LAUNCHES {
-        stage.scheduler.synchronize()?;
+        testbed.scheduler.synchronize()?;
         let report = take(stream.launch(call())?)?;
         launch.push(report.done.saturating_sub(report.started));
     }
     for _ in 0..STREAMS {
-        stage.scheduler.synchronize()?;
-        let handles = (0..DeviceStage::AHEAD).map(|_| stream.launch(call()));
+        testbed.scheduler.synchronize()?;
+        let handles = (0..DeviceTestbed::AHEAD).map(|_| stream.launch(call()));
         let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let reports = handles.into_iter().map(&mut take).collect::<Result<Vec<_>>>()?;
         if let [first, .., last] = &reports[..] {
             follow.push(last.done.saturating_sub(first.done) / (reports.len() as u32 - 1));
         }
     }
-    let decision = stage.scheduler.stats().decisions.mean;
+    let decision = testbed.scheduler.stats().decisions.mean;
     // From here it cannot be told from `launch`. On the CPU device it is a store to memory.
     let report = if is_gpu { Costs::h200().report } else { Duration::ZERO };
     Ok(Costs {
@@ -62,7 +62,7 @@ pub fn costs(stage: &mut DeviceStage, is_gpu: bool) -> Result<Costs> {
 ///
 /// The first launch contains what launching costs, each further one what it costs to follow the one before it in the
 /// stream; both are taken off. `notes` are of launches of its stream, as far as there are any.
-pub fn program(
+pub fn launch_models(
     steps: &[Call],
     alone: &[LaunchReport],
     notes: &[Note],
@@ -115,7 +115,7 @@ mod tests {
         let steps = [empty().grid(1000).block(1), empty().grid(6).block(1)];
         let alone = [report(1000, 5 * US, 115 * US), report(6, 115 * US, 168 * US)];
         let note = Note { stream: 0, tasks: 6, need: 2, stop: 22 * US, dropped: US };
-        let models = program(&steps, &alone, &[note], &costs(), 132);
+        let models = launch_models(&steps, &alone, &[note], &costs(), 132);
         let durations: Vec<_> = models.iter().map(|model| model.duration).collect();
         assert_eq!(durations, [100 * US, 50 * US]);
         assert_eq!(models[0].stop, None);

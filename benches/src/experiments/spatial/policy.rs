@@ -12,18 +12,18 @@ use preempt::policy::{Arrival, DeviceView, Plan, Policy, Priority, SmRange};
 /// The factor that gives an urgent launch all SMs.
 pub const ALL: u32 = u32::MAX;
 
-/// What whoever measures and the policy tell each other. Nothing is ordered by it: both sides use it
-/// while no urgent launch is in flight, or around calls of the scheduler, which locks.
+/// The factor of the policy, and the SMs that it found an urgent launch to need. The atomics order nothing: both sides
+/// use them while no urgent launch is in flight, or around calls of the scheduler, which locks.
 #[derive(Debug)]
-pub struct Dial {
+pub struct SmFactor {
     factor: AtomicU32,
     needed: AtomicU32,
 }
 
-impl Dial {
+impl SmFactor {
     /// How many times the SMs that it needs an urgent launch gets from now on: 1 or more, or [`ALL`].
     /// Nothing urgent may be in flight.
-    pub fn turn(&self, factor: u32) {
+    pub fn set(&self, factor: u32) {
         self.factor.store(factor, Relaxed);
     }
 
@@ -37,20 +37,20 @@ impl Dial {
 /// after them wait.
 ///
 /// A launch of a priority above 0 is urgent, and has as many SMs as it could fill when it arrived,
-/// times the factor of the [`Dial`]. What is not urgent has all SMs that are left, also if it could not
+/// times the factor of the [`SmFactor`]. What is not urgent has all SMs that are left, also if it could not
 /// fill them: it is the same in all arms.
 #[derive(Debug)]
-pub struct Spatial(Line<LaunchId>);
+pub struct SmSharing(Queue<LaunchId>);
 
-impl Spatial {
+impl SmSharing {
     /// The policy, and what sets its factor, which is 1.
-    pub fn new() -> (Spatial, Arc<Dial>) {
-        let dial = Arc::new(Dial { factor: AtomicU32::new(1), needed: AtomicU32::new(0) });
-        (Spatial(Line::new(dial.clone())), dial)
+    pub fn new() -> (SmSharing, Arc<SmFactor>) {
+        let sm_factor = Arc::new(SmFactor { factor: AtomicU32::new(1), needed: AtomicU32::new(0) });
+        (SmSharing(Queue::new(sm_factor.clone())), sm_factor)
     }
 }
 
-impl Policy for Spatial {
+impl Policy for SmSharing {
     fn name(&self) -> &str {
         "spatial"
     }
@@ -73,13 +73,13 @@ impl Policy for Spatial {
 
 /// The launches, the most urgent one first. Generic, because tests cannot make a [`LaunchId`].
 #[derive(Debug)]
-struct Line<Id> {
-    dial: Arc<Dial>,
+struct Queue<Id> {
+    sm_factor: Arc<SmFactor>,
     waiting: BTreeMap<(Reverse<Priority>, u64), Waiting<Id>>,
     arrivals: u64,
 }
 
-/// A launch in the line.
+/// A launch in the queue.
 #[derive(Debug)]
 struct Waiting<Id> {
     id: Id,
@@ -88,9 +88,9 @@ struct Waiting<Id> {
     need: Option<u32>,
 }
 
-impl<Id: Copy + PartialEq> Line<Id> {
-    fn new(dial: Arc<Dial>) -> Line<Id> {
-        Line { dial, waiting: BTreeMap::new(), arrivals: 0 }
+impl<Id: Copy + PartialEq> Queue<Id> {
+    fn new(sm_factor: Arc<SmFactor>) -> Queue<Id> {
+        Queue { sm_factor, waiting: BTreeMap::new(), arrivals: 0 }
     }
 
     fn arrived(&mut self, id: Id, priority: Priority) {
@@ -99,24 +99,24 @@ impl<Id: Copy + PartialEq> Line<Id> {
     }
 
     fn departed(&mut self, id: Id) {
-        // The line is two or three launches long here.
+        // The queue is two or three launches long here.
         self.waiting.retain(|_, waiting| waiting.id != id);
     }
 
     /// Who has which of `sms` SMs, with `need` for the SMs that a launch can fill.
     fn grants(&mut self, sms: u32, need: impl Fn(Id) -> u32) -> [Option<(Id, SmRange)>; 2] {
-        let mut line = self.waiting.iter_mut();
-        let Some(((Reverse(priority), _), first)) = line.next() else { return [None; 2] };
+        let mut queue = self.waiting.iter_mut();
+        let Some(((Reverse(priority), _), first)) = queue.next() else { return [None; 2] };
         let mut end = sms;
         if *priority > Priority(0) {
             let need = *first.need.get_or_insert_with(|| {
                 let need = need(first.id);
-                self.dial.needed.store(need, Relaxed);
+                self.sm_factor.needed.store(need, Relaxed);
                 need
             });
-            end = need.saturating_mul(self.dial.factor.load(Relaxed)).clamp(1, sms);
+            end = need.saturating_mul(self.sm_factor.factor.load(Relaxed)).clamp(1, sms);
         }
-        let rest = line.next().filter(|_| end < sms);
+        let rest = queue.next().filter(|_| end < sms);
         [
             Some((first.id, SmRange::new(0, end))),
             rest.map(|(_, next)| (next.id, SmRange::new(end, sms))),
@@ -132,50 +132,58 @@ mod tests {
 
     /// The SMs of a victim and of an urgent launch that needs `need`, with this factor.
     fn shares(factor: u32, need: u32) -> [Option<(&'static str, SmRange)>; 2] {
-        let (Spatial(Line { dial, .. }), _) = Spatial::new();
-        let mut line = Line::new(dial.clone());
-        dial.turn(factor);
-        line.arrived("victim", Priority(0));
+        let (SmSharing(Queue { sm_factor, .. }), _) = SmSharing::new();
+        let mut queue = Queue::new(sm_factor.clone());
+        sm_factor.set(factor);
+        queue.arrived("victim", Priority(0));
         let whole = SmRange::new(0, SMS);
         assert_eq!(
-            line.grants(SMS, |_| 3),
+            queue.grants(SMS, |_| 3),
             [Some(("victim", whole)), None],
             "also if it needs less"
         );
-        line.arrived("urgent", Priority(1));
-        let grants = line.grants(SMS, |_| need);
-        assert_eq!(dial.needed(), need);
-        assert_eq!(line.grants(SMS, |_| 1), grants, "although less is left to do");
-        line.departed("urgent");
-        assert_eq!(line.grants(SMS, |_| 3), [Some(("victim", whole)), None]);
-        line.departed("victim");
-        assert_eq!(line.grants(SMS, |_| 3), [None; 2]);
+        queue.arrived("urgent", Priority(1));
+        let grants = queue.grants(SMS, |_| need);
+        assert_eq!(sm_factor.needed(), need);
+        assert_eq!(queue.grants(SMS, |_| 1), grants, "although less is left to do");
+        queue.departed("urgent");
+        assert_eq!(queue.grants(SMS, |_| 3), [Some(("victim", whole)), None]);
+        queue.departed("victim");
+        assert_eq!(queue.grants(SMS, |_| 3), [None; 2]);
         grants
     }
 
     #[test]
     fn the_urgent_launch_has_what_it_needs_times_the_factor() {
-        let split = |at: u32| {
-            let victim = (at < SMS).then(|| ("victim", SmRange::new(at, SMS)));
-            [Some(("urgent", SmRange::new(0, at))), victim]
-        };
-        assert_eq!(shares(1, 1), split(1));
-        assert_eq!(shares(2, 1), split(2));
-        assert_eq!(shares(ALL, 1), split(SMS));
-        assert_eq!(shares(1, 3), split(3));
-        assert_eq!(shares(2, 3), split(6));
-        assert_eq!(shares(2, 5), split(SMS));
-        assert_eq!(shares(ALL, SMS), split(SMS));
+        /// `end` is the first SM that the urgent launch does not have.
+        struct Case {
+            factor: u32,
+            need: u32,
+            end: u32,
+        }
+        for Case { factor, need, end } in [
+            Case { factor: 1, need: 1, end: 1 },
+            Case { factor: 2, need: 1, end: 2 },
+            Case { factor: ALL, need: 1, end: SMS },
+            Case { factor: 1, need: 3, end: 3 },
+            Case { factor: 2, need: 3, end: 6 },
+            Case { factor: 2, need: 5, end: SMS },
+            Case { factor: ALL, need: SMS, end: SMS },
+        ] {
+            let victim = (end < SMS).then(|| ("victim", SmRange::new(end, SMS)));
+            let expected = [Some(("urgent", SmRange::new(0, end))), victim];
+            assert_eq!(shares(factor, need), expected, "{factor} times {need}");
+        }
     }
 
     #[test]
     fn a_launch_that_comes_later_waits() {
-        let (Spatial(Line { dial, .. }), _) = Spatial::new();
-        let mut line = Line::new(dial);
-        line.arrived("first", Priority(0));
-        line.arrived("second", Priority(0));
-        assert_eq!(line.grants(SMS, |_| 1), [Some(("first", SmRange::new(0, SMS))), None]);
-        line.arrived("urgent", Priority(1));
-        assert_eq!(line.grants(SMS, |_| 1)[1], Some(("first", SmRange::new(1, SMS))));
+        let (SmSharing(Queue { sm_factor, .. }), _) = SmSharing::new();
+        let mut queue = Queue::new(sm_factor);
+        queue.arrived("first", Priority(0));
+        queue.arrived("second", Priority(0));
+        assert_eq!(queue.grants(SMS, |_| 1), [Some(("first", SmRange::new(0, SMS))), None]);
+        queue.arrived("urgent", Priority(1));
+        assert_eq!(queue.grants(SMS, |_| 1)[1], Some(("first", SmRange::new(1, SMS))));
     }
 }

@@ -8,15 +8,15 @@ use preempt::policy::Policy;
 use preempt_test_kit::storm::Tally;
 use preempt_workloads::{Definition, Size};
 
-use super::DeviceStage;
+use super::DeviceTestbed;
 use super::endless::{Endless, Looped};
 use crate::experiments::FLEP;
 
 /// A program that somebody wants to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Which one: its number on the stage.
-    pub cast: usize,
+    /// Which one: its number on the testbed.
+    pub program: usize,
     /// When it is submitted, from the start of the play on.
     pub at: Duration,
     /// Of its stream.
@@ -40,7 +40,7 @@ pub enum Arm {
 
 /// What became of the jobs of a play.
 #[derive(Debug)]
-pub struct Played {
+pub struct Completed {
     /// From submission to the end, for each.
     pub turnaround: Vec<Duration>,
     /// From the first submission to the last end.
@@ -67,7 +67,7 @@ pub(super) const FIFO: usize = 0;
 pub type NewPolicy = Box<dyn Fn() -> Box<dyn Policy>>;
 
 /// A device or a model of one, with programs that are played there again and again.
-pub trait Stage {
+pub trait Testbed {
     /// Whether there is what the arm needs.
     fn has(&self, arm: Arm) -> bool;
 
@@ -76,32 +76,32 @@ pub trait Stage {
     /// # Errors
     ///
     /// What the scheduler or the driver says; or that nothing is known of the program.
-    fn enter(&mut self, definition: &Definition, size: Size) -> Result<usize>;
+    fn add(&mut self, definition: &Definition, size: Size) -> Result<usize>;
 
     /// Takes in FLEP's programs, in their order.
     ///
     /// # Errors
     ///
-    /// Those of [`enter`](Stage::enter).
-    fn enter_flep(&mut self, size: Size) -> Result<()> {
+    /// Those of [`add`](Testbed::add).
+    fn add_flep(&mut self, size: Size) -> Result<()> {
         for definition in FLEP.into_iter().filter_map(preempt_workloads::find) {
-            self.enter(definition, size)?;
+            self.add(definition, size)?;
         }
         Ok(())
     }
 
     /// Lets the last program go, with its memory.
-    fn leave(&mut self);
+    fn remove_last(&mut self);
 
     /// The program of this number.
-    fn name(&self, cast: usize) -> &'static str;
+    fn name(&self, program: usize) -> &'static str;
 
     /// Plays the jobs once, and checks their results.
     ///
     /// # Errors
     ///
     /// What the scheduler, the driver or the simulation says; wrong results go to the tally.
-    fn play(&mut self, arm: Arm, jobs: &[Job]) -> Result<Played>;
+    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed>;
 
     /// Runs programs in loops for so long.
     ///
@@ -115,12 +115,12 @@ pub trait Stage {
     /// # Errors
     ///
     /// What the scheduler or the simulation says; wrong results go to the tally.
-    fn verify(&mut self, cast: usize) -> Result<()> {
-        self.play(Arm::Ours(FIFO), &[Job::now(cast)]).map(drop)
+    fn verify(&mut self, program: usize) -> Result<()> {
+        self.run_jobs(Arm::Ours(FIFO), &[Job::now(program)]).map(drop)
     }
 
-    /// The stage, if it is a device.
-    fn device(&self) -> Option<&DeviceStage> {
+    /// The testbed, if it is a device.
+    fn device(&self) -> Option<&DeviceTestbed> {
         None
     }
 
@@ -134,8 +134,8 @@ pub trait Stage {
 
 impl Job {
     /// A program that is submitted at once, with a priority of 0.
-    pub fn now(cast: usize) -> Job {
-        Job { cast, at: Duration::ZERO, priority: 0 }
+    pub fn now(program: usize) -> Job {
+        Job { program, at: Duration::ZERO, priority: 0 }
     }
 }
 
@@ -174,11 +174,11 @@ impl Arm {
     }
 }
 
-impl Played {
-    pub(super) fn new(times: Vec<(Duration, Duration)>, yields: u64, runs: Vec<Run>) -> Played {
+impl Completed {
+    pub(super) fn new(times: Vec<(Duration, Duration)>, yields: u64, runs: Vec<Run>) -> Completed {
         let first = times.iter().map(|(start, _)| *start).min().unwrap_or_default();
         let last = times.iter().map(|(_, end)| *end).max().unwrap_or_default();
         let turnaround = times.iter().map(|(start, end)| end.saturating_sub(*start)).collect();
-        Played { turnaround, makespan: last.saturating_sub(first), yields, runs }
+        Completed { turnaround, makespan: last.saturating_sub(first), yields, runs }
     }
 }

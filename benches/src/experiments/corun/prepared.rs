@@ -9,7 +9,7 @@ use preempt_workloads::{Definition, Program, Size};
 use crate::experiments::PROGRAMS;
 
 /// A program with its inputs made, on one device.
-pub struct Cast {
+pub struct PreparedProgram {
     /// The program's name.
     pub name: &'static str,
     program: Program,
@@ -20,7 +20,7 @@ pub struct Cast {
     expected: Vec<u64>,
 }
 
-impl Cast {
+impl PreparedProgram {
     /// Allocates the program, makes its inputs, and runs it once, undisturbed.
     ///
     /// # Errors
@@ -31,19 +31,20 @@ impl Cast {
         definition: &Definition,
         size: Size,
         seed: u32,
-    ) -> Result<Cast> {
+    ) -> Result<PreparedProgram> {
         let program = (definition.build)(scheduler, size, seed)?;
         let stream = scheduler.stream(0);
         let is_gpu = scheduler.device().properties().driver.is_some();
         let raw = if is_gpu { raw_launches(&program.steps)? } else { Vec::new() };
         let expected = Vec::new();
-        let mut cast = Cast { name: definition.name, program, raw, stream, expected };
-        cast.poison()?;
-        for call in cast.program.setup.iter().chain(&cast.program.steps) {
-            cast.stream.launch(call.clone())?.wait()?;
+        let mut prepared =
+            PreparedProgram { name: definition.name, program, raw, stream, expected };
+        prepared.poison()?;
+        for call in prepared.program.setup.iter().chain(&prepared.program.steps) {
+            prepared.stream.launch(call.clone())?.wait()?;
         }
-        cast.expected = cast.digests()?;
-        Ok(cast)
+        prepared.expected = prepared.digests()?;
+        Ok(prepared)
     }
 
     /// Its launches, in order.
