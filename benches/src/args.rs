@@ -2,15 +2,18 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
+
+use crate::experiments::{ALL, Experiment};
 
 /// Measures preempt, and checks on every run that each block-task ran exactly once.
 #[derive(Parser, Debug)]
 #[command(name = "preempt-bench", version)]
 pub struct Args {
     /// What to measure.
-    #[arg(value_enum)]
-    pub suite: Suite,
+    #[arg(value_name = "SUITE", value_parser = suites())]
+    pub suite: &'static dyn Experiment,
     /// The device to run on.
     #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
     pub device: DeviceKind,
@@ -37,37 +40,6 @@ pub struct Args {
     pub svg: Option<PathBuf>,
 }
 
-/// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Suite {
-    /// Every block-task exactly once, under random yields, resumes, growth and cancellation.
-    Storm,
-    /// From an urgent launch to its end: alone, behind a batch kernel, and with preemption.
-    Latency,
-    /// What a launch costs on an idle device, and in a long stream of them.
-    Launch,
-    /// Every program of the papers, plain and preemptible, with and without yields, against its reference.
-    Verify,
-    /// What being preemptible costs a kernel that nobody preempts.
-    Overhead,
-    /// What yielding just enough SMs, twice as many, or all of them costs a victim.
-    Spatial,
-    /// How far predicted durations are from true ones.
-    Prediction,
-    /// What the engine and a policy take for a decision, without any device.
-    Engine,
-    /// Short urgent programs beside long ones.
-    Priority,
-    /// Two and three programs of equal priority.
-    Antt,
-    /// Shares of programs in endless loops.
-    Fairness,
-    /// Eleven programs at intervals, with three settings of priorities.
-    Mix,
-    /// Pairs of programs, as they were decided, decided again and simulated.
-    Sim,
-}
-
 /// What the kernels run on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum DeviceKind {
@@ -77,4 +49,12 @@ pub enum DeviceKind {
     Cuda,
     /// No device: an H200 in virtual time, by what was measured on one. For `priority`, `antt`, `fairness` and `mix`.
     Sim,
+}
+
+/// Reads the name of an experiment.
+fn suites() -> impl TypedValueParser<Value = &'static dyn Experiment> {
+    let names =
+        ALL.map(|experiment| PossibleValue::new(experiment.name()).help(experiment.about()));
+    let find = |name: String| ALL.into_iter().find(|experiment| experiment.name() == name);
+    PossibleValuesParser::new(names).try_map(move |name| find(name).ok_or("it has no experiment"))
 }

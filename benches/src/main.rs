@@ -2,14 +2,14 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `suites` | what is measured, one file each |
+//! | `experiments` | what is measured, one file each |
 //! | `samples` | percentiles of measured times |
 //! | `args`, `progress` | command line, progress bar |
 
 mod args;
+mod experiments;
 mod progress;
 mod samples;
-mod suites;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,16 +18,16 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use preempt::Device;
-use preempt_plot::papers;
-use preempt_programs::{ALL, Definition};
-use preempt_raw::Gpu;
-use preempt_record::{Record, hardware, table};
+use preempt_driver::Gpu;
+use preempt_report::papers;
+use preempt_report::{Record, hardware, table};
+use preempt_workloads::{ALL, Definition};
 
-use crate::args::{Args, DeviceKind, Suite};
-use crate::suites::corun::Launches;
-use crate::suites::{Bench, Outcome};
+use crate::args::{Args, DeviceKind};
+use crate::experiments::corun::Launches;
+use crate::experiments::{BASELINES, Bench, Experiment, KERNELS, Outcome, PROGRAMS};
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     // Before anything runs, so that nobody waits for results that cannot be drawn or written.
     if args.svg.is_some() {
-        preempt_plot::ensure_picture(args.suite.name())?;
+        preempt_report::ensure_picture(args.suite.name())?;
     }
     let programs = programs(&args.program)?;
     let (device, gpu) = device(args)?;
@@ -67,7 +67,7 @@ fn run(args: &Args) -> Result<()> {
         write(out, &(serde_json::to_string_pretty(&record)? + "\n"))?;
     }
     if let Some(svg) = svg {
-        write(svg, &preempt_plot::picture(&record)?.svg()?)?;
+        write(svg, &preempt_report::picture(&record)?.svg()?)?;
     }
     match mistake {
         Some(mistake) => bail!("the results are wrong: {mistake}"),
@@ -91,11 +91,14 @@ fn device(args: &Args) -> Result<(Option<Device>, Option<Gpu>)> {
             Ok((Some(Device::cpu(sms, blocks_per_sm)?), None))
         }
         // In this order: preempt has settings to make before the driver starts.
-        DeviceKind::Cuda => Ok((Some(Device::cuda(0)?), Some(Gpu::open(0)?))),
+        DeviceKind::Cuda => {
+            let gpu = (Some(Device::cuda(0)?), Some(Gpu::open(0)?));
+            ensure_device_code()?;
+            Ok(gpu)
+        }
         DeviceKind::Sim => {
-            let is_simulated = |suite: &&Suite| suite.is_simulated();
-            let all: Vec<_> = Suite::value_variants().iter().filter(is_simulated).collect();
-            let all: Vec<_> = all.into_iter().map(|suite| suite.name()).collect();
+            let simulated = experiments::ALL.into_iter().filter(|suite| suite.is_simulated());
+            let all: Vec<_> = simulated.map(Experiment::name).collect();
             let (suite, all) = (args.suite.name(), all.join(", "));
             ensure!(
                 args.suite.is_simulated(),
@@ -104,6 +107,19 @@ fn device(args: &Args) -> Result<(Option<Device>, Option<Gpu>)> {
             Ok((None, None))
         }
     }
+}
+
+/// Fails if this binary has no PTX for the kernels.
+fn ensure_device_code() -> Result<()> {
+    for module in [KERNELS, PROGRAMS, BASELINES, preempt_test_kit::KERNELS] {
+        ensure!(
+            module.ptx().is_some(),
+            "this program was built without device code of `{}`, so it runs on the CPU device alone: build it where \
+             `rustup component add rust-src llvm-tools` was run, and see the warnings of the build",
+            module.name()
+        );
+    }
+    Ok(())
 }
 
 /// A sentence for those who read simulated results.
@@ -118,7 +134,7 @@ fn how_it_was_simulated(args: &Args) -> Result<String> {
 /// The programs of these names, each once, or all.
 fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
     let find = |name: &String| {
-        preempt_programs::find(name).with_context(|| {
+        preempt_workloads::find(name).with_context(|| {
             let all: Vec<_> = ALL.iter().map(|definition| definition.name).collect();
             format!("there is no program {name}; there are {}", all.join(", "))
         })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preempt_record::{digits, percentile};
+use preempt_report::{digits, percentile};
 
 /// Measured times of one thing.
 #[derive(Clone, Debug, Default)]
@@ -109,7 +109,7 @@ pub fn show_percent(part: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use preempt_record::microseconds;
+    use preempt_report::microseconds;
 
     use super::*;
 

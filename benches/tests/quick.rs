@@ -572,5 +572,6 @@ fn a_device_that_cannot_be_is_refused_in_words() {
 fn a_gpu_runs_a_suite_or_is_refused_in_words() {
     let output = run(&["launch", "--quick", "--device", "cuda"]);
     let errors = errors(&output);
-    assert!(output.status.success() || errors.contains("driver"), "{errors}");
+    let is_refused = ["driver", "without device code"].iter().any(|why| errors.contains(why));
+    assert!(output.status.success() || is_refused, "{errors}");
 }

@@ -8,7 +8,7 @@ use preempt::error::LaunchError;
 use preempt::policy::DynamicPriority;
 use preempt::{Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
-use preempt_tests::Random;
+use preempt_test_kit::Random;
 
 /// Counts the bytes that are in use.
 struct Counting;

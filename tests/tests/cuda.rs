@@ -12,7 +12,7 @@ use preempt::{
     Buffer, Device, Error, Handle, LaunchReport, Opaque, Preemption, Scheduler, SignalPath, Stream,
 };
 use preempt_test_kernels as kernels;
-use preempt_tests::storm::{self, Chaos, Kind, Load, Strength, Tally, Victim};
+use preempt_test_kit::storm::{self, Chaos, Kind, Load, Strength, Tally, Victim};
 
 /// The GPU, which one test at a time has.
 struct Gpu {
@@ -39,7 +39,7 @@ impl Gpu {
 
     fn scheduler(&self) -> Scheduler {
         let builder = Scheduler::builder().device(self.device.clone());
-        builder.kernels(preempt_tests::KERNELS).build().expect("a scheduler")
+        builder.kernels(preempt_test_kit::KERNELS).build().expect("a scheduler")
     }
 }
 
@@ -130,7 +130,7 @@ fn no_module_is_loaded_while_kernels_run() {
     let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
     let long = Long::launch(&scheduler, &batch, ROUNDS);
     let again = Device::cuda(0).expect("the same device");
-    let second = Scheduler::builder().device(again).kernels(preempt_tests::KERNELS).build();
+    let second = Scheduler::builder().device(again).kernels(preempt_test_kit::KERNELS).build();
     assert!(matches!(second, Err(Error::Device(DeviceError::Taken))), "{second:?}");
     assert!(!long.handle.is_done(), "the kernel runs on");
     tick(&scheduler, &urgent);
@@ -176,7 +176,7 @@ fn the_first_run_of_opaque_work_has_the_gpu_alone() {
     let Some(gpu) = Gpu::new() else { return };
     for path in [SignalPath::StreamWrite, SignalPath::Proxy] {
         let builder = Scheduler::builder().device(gpu.device.clone()).signal_path(path);
-        let scheduler = builder.kernels(preempt_tests::KERNELS).build().expect("a scheduler");
+        let scheduler = builder.kernels(preempt_test_kit::KERNELS).build().expect("a scheduler");
         let (batch, stream) = (scheduler.stream(0), scheduler.stream(1));
         let mut data = scheduler.zeroed::<u32>(1 << 20).expect("memory");
         let long = Long::launch(&scheduler, &batch, ROUNDS);
@@ -216,7 +216,7 @@ fn storms_lose_and_repeat_nothing() {
         Some(_) => (40, 2_400, &Kind::ALL[..]),
     };
     let storm = |builder: preempt::SchedulerBuilder, urgent_priority| {
-        let builder = builder.device(gpu.device.clone()).kernels(preempt_tests::KERNELS);
+        let builder = builder.device(gpu.device.clone()).kernels(preempt_test_kit::KERNELS);
         let scheduler = builder.build().expect("a scheduler");
         // Up to 50 µs or so: time enough for somebody to come in between.
         let load = Load { tasks, ticks: 100_000 };
@@ -240,7 +240,7 @@ fn signals_arrive_by_the_proxy_and_after_it_by_stream_writes() {
     let Some(gpu) = Gpu::new() else { return };
     for path in [SignalPath::Proxy, SignalPath::StreamWrite, SignalPath::Proxy] {
         let builder = Scheduler::builder().device(gpu.device.clone()).signal_path(path);
-        let scheduler = builder.kernels(preempt_tests::KERNELS).build().expect("a scheduler");
+        let scheduler = builder.kernels(preempt_test_kit::KERNELS).build().expect("a scheduler");
         let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
         for _ in 0..3 {
             let long = Long::launch(&scheduler, &batch, ROUNDS);
@@ -282,7 +282,7 @@ fn an_urgent_kernel_gets_through_and_the_long_one_goes_on() {
 #[test]
 fn a_pointer_to_an_empty_buffer_is_null() {
     let Some(gpu) = Gpu::new() else { return };
-    preempt_tests::check_optional_buffers(&gpu.scheduler());
+    preempt_test_kit::check_optional_buffers(&gpu.scheduler());
 }
 
 #[test]

@@ -15,8 +15,8 @@ use preempt::{
     Device, Error, Handle, KernelFault, LaunchReport, Scheduler, SchedulerBuilder, Stream,
 };
 use preempt_rust_cuda_kernels as kernels;
-use preempt_tests::storm::Chaos;
-use preempt_tests::{KERNELS, RUST_CUDA_KERNELS};
+use preempt_test_kit::storm::Chaos;
+use preempt_test_kit::{KERNELS, RUST_CUDA_KERNELS};
 
 const N: usize = 1 << 22;
 const BLOCK: u32 = 256;

@@ -3,7 +3,7 @@
 
 use preempt::{Call, Device, NoGrid, Scheduler, Stream};
 use preempt_test_kernels::{self as kernels, Affine, Weights};
-use preempt_tests::{KERNELS, Random};
+use preempt_test_kit::{KERNELS, Random};
 
 fn stream() -> (Scheduler, Stream) {
     let device = match on_gpu() {
@@ -75,7 +75,7 @@ fn as_many_blocks_as_cover_the_threads() {
 
 #[test]
 fn a_pointer_to_an_empty_buffer_is_null() {
-    preempt_tests::check_optional_buffers(&stream().0);
+    preempt_test_kit::check_optional_buffers(&stream().0);
 }
 
 #[test]

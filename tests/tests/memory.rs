@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use preempt::error::{DeviceError, MemoryError};
 use preempt::{Buffer, Device, Error, Scheduler};
-use preempt_tests::{Gate, gated};
+use preempt_test_kit::{Gate, gated};
 
 /// Long enough for what is not held back to be done.
 const WHILE: Duration = Duration::from_millis(20);

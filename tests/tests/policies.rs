@@ -8,7 +8,7 @@ use preempt::policy::{
     StaticPriority,
 };
 use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Scheduler, Stream};
-use preempt_tests::{Gate, gated};
+use preempt_test_kit::{Gate, gated};
 
 fn scheduler(sms: u32, policy: impl Policy + 'static) -> Scheduler {
     let device = Device::cpu(sms, 1).expect("a device");

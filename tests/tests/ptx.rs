@@ -115,8 +115,8 @@ fn is_fresh() {
 
 #[test]
 fn is_what_an_application_embeds() {
-    assert_eq!(preempt_tests::KERNELS.name(), "preempt_test_kernels");
-    assert_eq!(preempt_tests::KERNELS.ptx(), Some(COMMITTED), "while it is fresh");
+    assert_eq!(preempt_test_kit::KERNELS.name(), "preempt_test_kernels");
+    assert_eq!(preempt_test_kit::KERNELS.ptx(), Some(COMMITTED), "while it is fresh");
 }
 
 #[test]

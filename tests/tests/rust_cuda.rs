@@ -6,8 +6,8 @@ use preempt::{
     Buffer, Device, Error, Handle, KernelArg, LaunchReport, Preemption, Scheduler, Stream,
 };
 use preempt_rust_cuda_kernels as kernels;
-use preempt_tests::Random;
-use preempt_tests::storm::Chaos;
+use preempt_test_kit::Random;
+use preempt_test_kit::storm::Chaos;
 
 /// How much there is to do: a GPU is done with what an emulated one needs a second for before anybody
 /// could interrupt it.
@@ -21,7 +21,7 @@ fn on_every_device(test: impl Fn(&Scheduler, Size)) {
     let run = |device: Device, size: Size| {
         let scheduler = Scheduler::builder()
             .device(device)
-            .kernels(preempt_tests::RUST_CUDA_KERNELS)
+            .kernels(preempt_test_kit::RUST_CUDA_KERNELS)
             .policy(Chaos::new(11))
             .build()
             .expect("a scheduler");

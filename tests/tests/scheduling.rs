@@ -15,7 +15,7 @@ use preempt::{
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
-use preempt_tests::{Gate, gated};
+use preempt_test_kit::{Gate, gated};
 
 fn scheduler(sms: u32) -> Scheduler {
     let device = Device::cpu(sms, 1).expect("a device");

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use preempt::policy::{Policy, StaticPriority};
 use preempt::{Device, Scheduler};
 use preempt_test_kernels as kernels;
-use preempt_tests::Random;
-use preempt_tests::storm::{self, Chaos, Kind, Strength, Tally, Victim};
+use preempt_test_kit::Random;
+use preempt_test_kit::storm::{self, Chaos, Kind, Strength, Tally, Victim};
 
 /// The number of yields, and of resumes, that a storm has to see.
 const ENOUGH: u64 = 10_000;

@@ -10,7 +10,7 @@ use preempt::{
 };
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
-use preempt_tests::{Gate, Random, gated};
+use preempt_test_kit::{Gate, Random, gated};
 
 /// Long enough for what is not held back to be done.
 const WHILE: Duration = Duration::from_millis(20);

@@ -7,7 +7,7 @@ use preempt::{Buffer, Device, Error, Handle, LaunchReport, Scheduler};
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
-use preempt_tests::Gate;
+use preempt_test_kit::Gate;
 
 /// Adds 1 to element 1 of `gate` and waits until element 0 is not 0, with a yield point in each
 /// round; then adds 1 to `ends[task]`. In each block-task.

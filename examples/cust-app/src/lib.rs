@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use cust_app_kernels::STRIDE;
 pub use cust_app_kernels::WINDOW;
-use preempt_record::{Record, digits, microseconds, percentile};
 use serde_json::json;
 
 /// The kernels' device code.
@@ -139,32 +138,40 @@ impl Results {
         self.checksum = ends.iter().fold(self.checksum, add);
     }
 
+    /// The time in microseconds that a share of the scores took at most (nearest rank of the sorted times).
+    fn percentile(&self, share: f64) -> Result<f64> {
+        let rank = (share * self.scores.len() as f64).ceil() as usize;
+        let time = self.scores.get(rank.saturating_sub(1)).context("nothing was scored")?;
+        Ok(time.as_nanos() as f64 / 1e3)
+    }
+
     /// Prints what came of it, and writes it to the file that `--out` names.
     pub fn report(mut self, device: String, driver: String) -> Result<()> {
         let time = self.start.elapsed();
         self.scores.sort_unstable();
-        let at = |share| percentile(&self.scores, share).context("nothing was scored");
-        let (p50, p99) = (microseconds(at(0.5)?), microseconds(at(0.99)?));
+        let (p50, p99) = (self.percentile(0.5)?, self.percentile(0.99)?);
         let Results { yields, checksum, .. } = self;
         println!(
-            "scores: {}, p50 {} µs, p99 {} µs; walks: {:.3} s, {yields} yields, checksum {checksum:016x}",
+            "scores: {}, p50 {p50:.1} µs, p99 {p99:.1} µs; walks: {:.3} s, {yields} yields, \
+             checksum {checksum:016x}",
             self.scores.len(),
-            digits(p50),
-            digits(p99),
             time.as_secs_f64(),
         );
         if let Some(file) = options()?.out {
-            let row = json!({
-                "scores": self.scores.len(),
-                "score_p50_us": p50,
-                "score_p99_us": p99,
-                "walks_s": time.as_secs_f64(),
-                "yields": yields,
-                "checksum": format!("{checksum:016x}"),
+            let results = json!({
+                "suite": "cust-app",
+                "device": device,
+                "driver": driver,
+                "summary": {
+                    "scores": self.scores.len(),
+                    "score_p50_us": p50,
+                    "score_p99_us": p99,
+                    "walks_s": time.as_secs_f64(),
+                    "yields": yields,
+                    "checksum": format!("{checksum:016x}"),
+                },
             });
-            let (suite, driver) = ("cust-app", Some(driver));
-            let record = Record { suite, device, driver, summary: row.clone(), rows: vec![row] };
-            let text = serde_json::to_string_pretty(&record.json())? + "\n";
+            let text = serde_json::to_string_pretty(&results)? + "\n";
             std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         }
         Ok(())

@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `workload` | the batch job, and the requests with their moments |
 //! | `arms` | the rows: the same work under different circumstances |
-//! | `streams` | the row without preempt, on a GPU |
-//! | `report`, `plot` | table, JSON, picture |
+//! | `streams`, `driver` | the row without preempt, on a GPU, and the driver's calls for it |
+//! | `report`, `machine`, `plot` | table, JSON, picture |
 
 mod args;
 mod arms;
+mod driver;
+mod machine;
 mod plot;
 mod progress;
 mod report;
@@ -25,12 +27,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use preempt::{Device, Scheduler};
-use preempt_raw::Gpu;
 
 use crate::args::{Args, DeviceKind};
 use crate::arms::{Arm, BATCH_ALONE, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
+use crate::driver::Gpu;
+use crate::machine::hardware;
 use crate::progress::Progress;
-use crate::report::{Report, hardware, milliseconds};
+use crate::report::{Report, milliseconds};
 use crate::streams::{STREAM_PRIORITY, Streams};
 use crate::workload::{CLIENTS, Workload};
 

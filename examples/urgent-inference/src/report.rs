@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-pub use preempt_record::hardware;
-use preempt_record::{Record, digits, microseconds};
 use serde_json::{Value, json};
 
 use crate::arms::{BATCH_ALONE, Batch, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
+use crate::machine::{command, commit, date, hardware};
 use crate::streams::STREAM_PRIORITY;
 
 /// The rows, and what is asked of them all.
@@ -90,7 +89,7 @@ impl Report {
                 or_dash(row.batch.as_ref().map(|batch| hexadecimal(batch.checksum))),
             ]);
         }
-        preempt_record::table(&lines, 1)
+        columns(&lines)
     }
 
     /// What it comes to, in a sentence.
@@ -127,12 +126,16 @@ impl Report {
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.json_row(row)).collect();
         let preempt = self.row(PREEMPT.name);
-        Record {
-            suite: "urgent-inference",
-            device: self.device.clone(),
-            driver: self.driver.clone(),
-            rows,
-            summary: json!({
+        json!({
+            "suite": "urgent-inference",
+            "device": self.device,
+            "driver": self.driver,
+            "hardware": hardware(),
+            "commit": commit(),
+            "date": date(),
+            "command": command(),
+            "rows": rows,
+            "summary": {
                 "alone_p50_us": self.p50(REQUESTS_ALONE.name).map(microseconds),
                 "alone_p99_us": self.p99(REQUESTS_ALONE.name).map(microseconds),
                 "fifo_p50_us": self.p50(SUBMISSION_ORDER.name).map(microseconds),
@@ -148,9 +151,8 @@ impl Report {
                 "request_kernel_us": self.request_time.map(microseconds),
                 "accuracy": preempt.and_then(|row| row.accuracy),
                 "checksums_equal": self.checksums_equal(),
-            }),
-        }
-        .json()
+            },
+        })
     }
 
     fn json_row(&self, row: &Row) -> Value {
@@ -172,9 +174,36 @@ impl Report {
     }
 }
 
-/// With about three digits that count.
+/// A time in milliseconds, with about three significant digits.
 pub fn milliseconds(time: Duration) -> String {
-    digits(time.as_secs_f64() * 1e3) + " ms"
+    let value = time.as_secs_f64() * 1e3;
+    let decimals = match value {
+        ..10.0 => 2,
+        ..100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} ms")
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}
+
+/// Lines of cells in columns: the first column flush left, the others flush right.
+fn columns<const N: usize>(lines: &[[String; N]]) -> String {
+    let mut table = String::new();
+    let length = |cell: &String| cell.chars().count();
+    let width = |column: usize| lines.iter().map(|line| length(&line[column])).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    for line in lines {
+        let mut text = format!("{:<width$}", line[0], width = widths[0]);
+        for (cell, width) in line.iter().zip(widths).skip(1) {
+            text += &format!("   {cell:>width$}");
+        }
+        table += text.trim_end();
+        table.push('\n');
+    }
+    table
 }
 
 fn hexadecimal(checksum: u64) -> String {

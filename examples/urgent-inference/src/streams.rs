@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use preempt::LaunchReport;
-use preempt_raw::{Array, Entry, Event, Gpu, Launch, Level, Module, Pinned, Stream};
 use urgent_inference_kernels::network::Answer;
 use urgent_inference_kernels::pricing::{
     Sums, THREADS, estimate_asian_calls, simulate_asian_calls,
 };
 
 use crate::arms::{Answered, Arm, Batch, LEAD, NO_ANSWER, NO_ESTIMATE, Row, answer};
+use crate::driver::{Array, Entry, Event, Gpu, Launch, Level, Module, Pinned, Stream};
 use crate::progress::Progress;
 use crate::workload::{Request, Workload, wait_until};
 
@@ -33,7 +33,7 @@ impl Streams {
     /// Loads the kernels, when nothing runs.
     pub fn new(gpu: Gpu) -> Result<Streams> {
         let ptx = crate::KERNELS.ptx().context("this build has no kernels for a GPU")?;
-        Ok(Streams { gpu, module: Module::load(ptx, &[])? })
+        Ok(Streams { gpu, module: Module::load(ptx)? })
     }
 
     /// Runs the row; requests come within `time`.
@@ -143,7 +143,7 @@ impl<'a> Client<'a> {
     }
 
     fn launch(&self, request: &Request) -> Launch {
-        let answers = self.answers.target();
+        let answers = self.answers.shared();
         Launch::plain(self.entry, answer(self.workload, &self.parameters, request, answers))
     }
 
@@ -158,7 +158,7 @@ impl<'a> Client<'a> {
             // SAFETY: nobody else uses the client's memory, and this thread waits for the end.
             unsafe {
                 launch.on(&self.stream)?;
-                self.stream.download(self.answers.address(), &self.received)?;
+                self.stream.download(&self.answers, &self.received)?;
             }
             self.stream.spin()?;
             let latency = moment.elapsed();

@@ -36,6 +36,8 @@ pub(super) struct Crate {
 pub(super) struct Package {
     pub name: String,
     pub dir: PathBuf,
+    /// The folder of the library's root file, relative to `dir`: `src`, unless the manifest says otherwise.
+    library: String,
     features: String,
 }
 
@@ -95,6 +97,7 @@ impl Crate {
                 Some(dir) => packages.push(Package {
                     name: package.split(' ').next().unwrap_or_default().to_owned(),
                     dir: PathBuf::from(dir),
+                    library: library_folder(Path::new(dir)),
                     features: features.to_owned(),
                 }),
                 None if below_macro.is_none() => pins.push(format!("{package} {features}")),
@@ -117,8 +120,8 @@ impl Crate {
     /// Everything whose change can change the PTX, as paths for `cargo:rerun-if-changed`.
     pub fn watched(&self) -> Vec<PathBuf> {
         let mut watched = Vec::new();
-        for Package { dir, .. } in &self.packages {
-            watched.extend(["Cargo.toml", "src", "build.rs"].map(|name| dir.join(name)));
+        for Package { dir, library, .. } in &self.packages {
+            watched.extend(["Cargo.toml", library, "build.rs"].map(|name| dir.join(name)));
         }
         watched.extend(self.dir.ancestors().map(|dir| dir.join("Cargo.lock")));
         watched.retain(|path| path.exists());
@@ -131,15 +134,19 @@ impl Crate {
         for file in files {
             let mut found = None;
             for package in &self.packages {
-                let dir = package.dir.canonicalize().unwrap_or_else(|_| package.dir.clone());
-                if let Ok(within) = file.strip_prefix(&dir) {
+                // A library's folder may lie outside of its package.
+                for folder in ["", &package.library] {
+                    let dir = package.dir.join(folder);
+                    let dir = dir.canonicalize().unwrap_or(dir);
+                    let Ok(within) = file.strip_prefix(&dir) else { continue };
                     let depth = dir.components().count();
                     if found.as_ref().is_none_or(|&(deepest, _)| depth > deepest) {
-                        let within: Vec<_> = within
-                            .components()
-                            .map(|part| part.as_os_str().to_string_lossy())
-                            .collect();
-                        found = Some((depth, format!("{}/{}", package.name, within.join("/"))));
+                        let within =
+                            within.components().map(|part| part.as_os_str().to_string_lossy());
+                        let parts =
+                            [package.name.as_str().into(), folder.into()].into_iter().chain(within);
+                        let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+                        found = Some((depth, parts.join("/")));
                     }
                 }
             }
@@ -215,6 +222,19 @@ fn path_of(package: &str) -> Option<&str> {
     let (_, rest) = package.split_once(" (")?;
     let rest = rest.strip_prefix("proc-macro) (").unwrap_or(rest);
     rest.strip_suffix(')').filter(|dir| Path::new(dir).is_absolute())
+}
+
+/// The folder of a library's root file, relative to the package in `dir`.
+fn library_folder(dir: &Path) -> String {
+    let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap_or_default();
+    let library = manifest.lines().skip_while(|line| line.trim() != "[lib]").skip(1);
+    let mut settings = library
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split_once('='))
+        .map(|(key, value)| (key.trim(), value.trim().trim_matches('"')));
+    let path = settings.find(|(key, _)| *key == "path").map(|(_, path)| path);
+    let folder = path.and_then(|path| Some(path.rsplit_once('/')?.0));
+    folder.unwrap_or("src").to_owned()
 }
 
 /// FNV-1a, 64 bits: stable everywhere, and only accidents have to be told apart.
@@ -327,6 +347,28 @@ mod tests {
         fs::write(&source, "fn one() {}\nfn three() {}\n").unwrap();
         assert!(!krate.is_fresh(&ptx, "sm_80"));
         fs::remove_file(&source).unwrap();
+        assert!(!krate.is_fresh(&ptx, "sm_80"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_sources_of_a_library_may_lie_outside_of_its_package() {
+        let dir = env::temp_dir().join(format!("preempt-library-{}", std::process::id()));
+        let krate = example(&dir.join("k"));
+        fs::create_dir_all(dir.join("other")).unwrap();
+        let source = dir.join("other/lib.rs");
+        fs::write(&source, "fn three() {}\n").unwrap();
+        assert!(krate.name_sources(std::slice::from_ref(&source)).is_err());
+
+        let manifest = "[package]\nname = \"k\"\n[lib]\npath = \"../other/lib.rs\"\n";
+        fs::write(dir.join("k/Cargo.toml"), manifest).unwrap();
+        let krate = example(&dir.join("k"));
+        let names = krate.name_sources(std::slice::from_ref(&source)).unwrap();
+        assert_eq!(names, ["my-kernels/../other/lib.rs"]);
+        assert!(krate.watched().contains(&dir.join("k/../other")));
+        let ptx = krate.header(std::slice::from_ref(&source), "sm_80", "1.99.1").unwrap();
+        assert!(krate.is_fresh(&ptx, "sm_80"));
+        fs::write(&source, "fn four() {}\n").unwrap();
         assert!(!krate.is_fresh(&ptx, "sm_80"));
         fs::remove_dir_all(&dir).unwrap();
     }

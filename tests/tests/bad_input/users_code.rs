@@ -8,7 +8,7 @@ use std::time::Duration;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy};
 use preempt::{Error, Handle, LaunchId, LaunchReport, Scheduler};
 use preempt_device::abi::SmRange;
-use preempt_tests::{Gate, gated};
+use preempt_test_kit::{Gate, gated};
 
 use super::Setup;
 use preempt::error::SchedulerError;

@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use preempt::{Device, Error, faults};
-use preempt_tests::Random;
+use preempt_test_kit::Random;
 
 mod fake;
 mod workloads;

@@ -196,7 +196,7 @@ impl Run<'_> {
 
 fn start<'a>(device: &Device, path: SignalPath, found: &'a mut Found) -> Option<Run<'a>> {
     let builder = Scheduler::builder().device(device.clone()).signal_path(path);
-    let scheduler = found.take(builder.kernels(preempt_tests::KERNELS).build())?;
+    let scheduler = found.take(builder.kernels(preempt_test_kit::KERNELS).build())?;
     Some(Run { scheduler, found, canaries: Vec::new() })
 }
 

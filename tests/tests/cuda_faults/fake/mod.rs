@@ -45,7 +45,7 @@ fn await_grids() {
 
 fn random(below: u64) -> u64 {
     RANDOM.with(|state| {
-        let mut random = preempt_tests::Random(state.get());
+        let mut random = preempt_test_kit::Random(state.get());
         let bits = random.bits();
         state.set(random.0);
         bits % below

@@ -1,0 +1,152 @@
+//! What a preemptible entry needs, for one launch without a scheduler.
+
+use std::time::Duration;
+
+use preempt_device::abi::{
+    COHORT_SLOTS, Claims, Cohort, ControlBlock, DeviceQueue, Divisor, Post, Posted, RequeueList,
+    Signal, SmRange, share_bits,
+};
+use preempt_device::host::{Amortize, Call};
+
+use crate::gpu::{Error, Gpu};
+use crate::memory::{Array, Pinned};
+use crate::stream::Stream;
+
+/// The lane, the control block and the drop list of one launch after another, and the post that
+/// says when it is out.
+#[derive(Debug)]
+pub struct Control {
+    memory: Array<u64>,
+    post: Pinned<u64>,
+    /// Of the last cohort.
+    ticket: u32,
+    /// Of the last signal.
+    epoch: u64,
+    /// The most time of a chunk, in the blocks' clock.
+    pace: u32,
+    claim_time: u32,
+}
+
+/// Offsets of the parts of the memory, which starts at a multiple of 256 bytes.
+const LANE: u64 = 0;
+const CONTROL: u64 = 256;
+const DROPS: u64 = 512;
+const WORDS: usize = (DROPS as usize + size_of::<RequeueList>()) / size_of::<u64>();
+
+/// How long a chunk takes at most, as in preempt.
+const PACE: Duration = Duration::from_micros(7);
+/// How long blocks have for a claim each, as in preempt.
+const CLAIM_TIME: Duration = Duration::from_nanos(5);
+/// The most tasks of a chunk, as in preempt.
+const AMORTIZE: u32 = 1024;
+
+impl Control {
+    /// For launches on this device.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn new(gpu: Gpu) -> Result<Control, Error> {
+        let pace = gpu.ticks(PACE)?.try_into().unwrap_or(u32::MAX);
+        let (memory, post) = (Array::zeroed(WORDS)?, Pinned::filled(0, 1)?);
+        let claim_time = gpu.ticks(CLAIM_TIME)?.try_into().unwrap_or(u32::MAX);
+        Ok(Control { memory, post, ticket: 0, epoch: 0, pace, claim_time })
+    }
+
+    /// A cohort for a launch of `call` in `blocks` blocks that may use all SMs. `barrier` says
+    /// whether a task must not start before all threads have ended the one before.
+    ///
+    /// Everything starts from zero when `stream` comes to it; the last cohort is out.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn start(
+        &mut self,
+        stream: &Stream,
+        call: &Call,
+        blocks: u32,
+        barrier: bool,
+    ) -> Result<Cohort, Error> {
+        let (memory, words) = (self.memory.address(), self.memory.bytes() / size_of::<u32>());
+        // SAFETY: nobody uses the memory, since the last cohort is out.
+        unsafe { stream.fill(memory, 0, words)? };
+        self.ticket += 1;
+        let grid = call.grid_dim();
+        let tasks = grid.count() as u32;
+        Ok(Cohort {
+            control: (memory + CONTROL) as *const ControlBlock,
+            claims: (memory + CONTROL) as *const Claims,
+            queue: (memory + LANE) as *const DeviceQueue,
+            post: self.post.address() as *const Post,
+            requeue_list: (memory + DROPS) as *const RequeueList,
+            signal: self.next_signal(SmRange::ALL),
+            after: std::ptr::null(),
+            after_word: 0,
+            left: 0,
+            tasks,
+            grid: [grid.x, grid.y, grid.z],
+            row: Divisor::new(grid.x),
+            layer: Divisor::new(grid.y),
+            ticket: self.ticket,
+            blocks,
+            amortize: match call.amortizing_factor() {
+                Amortize::Auto => AMORTIZE,
+                Amortize::Tasks(tasks) => tasks,
+            },
+            pace: self.pace,
+            share_bits: share_bits(blocks),
+            crowd: blocks.saturating_mul(self.claim_time),
+            handed: blocks.min(tasks),
+            is_first: true,
+            slot: 0,
+            barrier,
+        })
+    }
+
+    fn next_signal(&mut self, range: SmRange) -> Signal {
+        self.epoch += 1;
+        Signal::new(self.epoch, range)
+    }
+
+    /// Where the cohort of FLEP's loop finds its flag, in host memory; 0 lets it go on. The
+    /// slot says which loop it is.
+    pub fn with_flag(cohort: Cohort, slot: u8, amortize: u32, flag: &Pinned<u64>) -> Cohort {
+        Cohort { queue: flag.address() as *const DeviceQueue, slot, amortize, ..cohort }
+    }
+
+    /// The last `left` word of the control block, where FLEP's device crate leaves the longest time of a block-task.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn last_left(&self) -> Result<u64, Error> {
+        let at = CONTROL as usize + std::mem::offset_of!(ControlBlock, left);
+        Ok(self.memory.read()?[at / size_of::<u64>() + COHORT_SLOTS - 1])
+    }
+
+    /// Grants the cohort the SMs in `range` from now on, by a write in the stream `control`.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    #[inline]
+    pub fn signal(&mut self, control: &Stream, range: SmRange) -> Result<(), Error> {
+        let word = self.next_signal(range).to_bits();
+        // SAFETY: the lane's word, which lives as long as this does.
+        unsafe { control.write_word(self.memory.address() + LANE, word) }
+    }
+
+    /// The number of tasks that the last cohort ran, once it is out.
+    #[inline]
+    pub fn out(&self) -> Option<u32> {
+        self.posted().map(|posted| posted.done)
+    }
+
+    /// What the last cohort posted, once it is out.
+    #[inline]
+    pub fn posted(&self) -> Option<Posted> {
+        // SAFETY: a post, which host and device access atomically.
+        unsafe { &*self.post.host().cast::<Post>() }.read(self.ticket)
+    }
+}

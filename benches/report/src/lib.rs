@@ -1,0 +1,17 @@
+//! Results of measurements: written down as JSON and tables, drawn as pictures, and set beside the papers' figures.
+//! Pictures and comparisons are made from the JSON, so that they can be made again.
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `record` | the JSON and the tables, percentiles |
+//! | `chart` | bars and lines as SVG |
+//! | `pictures` | which bars and lines each suite has |
+//! | `papers` | the papers' figures, and the table with ours beside them |
+
+mod chart;
+pub mod papers;
+mod pictures;
+mod record;
+
+pub use pictures::{ensure_picture, picture};
+pub use record::{Record, digits, hardware, microseconds, percentile, table};

@@ -1,0 +1,165 @@
+//! The papers' figures, on their hardware, and the table with ours beside them.
+
+use crate::digits;
+use serde_json::Value;
+
+/// A paper, as headings and labels have it.
+pub(crate) const FLEP: &str = "FLEP, K40";
+pub(crate) const EFFISHA: &str = "EffiSha, K40m";
+
+/// FLEP (ASPLOS 2017).
+pub(crate) mod flep {
+    /// Figure 7: the mean error of predicted durations, and that of the worst program.
+    pub const ERROR: f64 = 0.069;
+    pub const WORST_ERROR: f64 = 0.122;
+    /// Figure 8: how many times faster urgent programs are, in the mean and at best.
+    pub const SPEEDUP: f64 = 10.1;
+    pub const BEST_SPEEDUP: f64 = 24.2;
+    /// Figures 10 and 12: how many times lower ANTT is for pairs and triples; section 6.3.2: for triples, where the
+    /// queue is reordered and nothing preempted.
+    pub const PAIRS_GAIN: f64 = 8.0;
+    pub const TRIPLES_GAIN: f64 = 6.6;
+    pub const TRIPLES_GAIN_REORDERED: f64 = 1.023;
+    /// Figure 11: what pairs lose in throughput.
+    pub const PAIRS_LOSS: f64 = 0.054;
+    /// Figure 13: the share of the program of weight 2 beside one of weight 1.
+    pub const SHARE: f64 = 2.0 / 3.0;
+    /// Figure 14: throughput lost, which is close to what was allowed.
+    pub const MAX_OVERHEAD: f64 = 0.10;
+}
+
+/// EffiSha (PPoPP 2017).
+pub(crate) mod effisha {
+    /// Figure 12, for each setting of priorities: ANTT to that without preemption, less one, and STP to that.
+    pub const SETTINGS: [(&str, f64, f64); 3] =
+        [("sjf", -0.65, 1.8), ("random", -0.18, 1.35), ("group", -0.24, 1.42)];
+    /// Figure 15: what scheduling costs, at most.
+    pub const MAX_OVERHEAD: f64 = 0.05;
+}
+
+/// The papers' figures, ours, and what they would be if preemption cost nothing: headings, then a line for each.
+/// The first column is text. `None` for suites whose papers have none here.
+pub fn comparison(results: &Value) -> Option<Vec<Vec<String>>> {
+    let summary = Summary(&results["summary"]);
+    let (paper, lines) = match results["suite"].as_str()? {
+        "priority" => (FLEP, priority(&summary)),
+        "antt" => (FLEP, antt(&summary)),
+        "fairness" => (FLEP, fairness(&summary, &results["rows"])),
+        "prediction" => (FLEP, prediction(&summary)),
+        "mix" => (EFFISHA, mix(&summary)),
+        _ => return None,
+    };
+    let here = format!("here, {}", results["device"].as_str().unwrap_or("unknown device"));
+    let headings = ["", paper, &here, "if preemption were free"].map(str::to_owned).to_vec();
+    Some([vec![headings], lines].concat())
+}
+
+fn priority(summary: &Summary) -> Vec<Vec<String>> {
+    let faster = |what, paper, here, ceiling| {
+        line(what, times(paper), summary.tell(here, times), summary.tell(ceiling, times))
+    };
+    vec![
+        faster("urgent program faster, mean", flep::SPEEDUP, "mean_speedup", "mean_ceiling"),
+        faster("urgent program faster, best", flep::BEST_SPEEDUP, "best_speedup", "best_ceiling"),
+    ]
+}
+
+fn antt(summary: &Summary) -> Vec<Vec<String>> {
+    let lower = |what, paper, here, ceiling| {
+        line(what, times(paper), summary.tell(here, times), summary.tell(ceiling, times))
+    };
+    let reordered = summary.tell("triples_gain_reordered", times);
+    let lost = summary.tell("makespan_lost", percent);
+    vec![
+        lower("ANTT lower, pairs", flep::PAIRS_GAIN, "pairs_gain", "pairs_ceiling"),
+        lower("ANTT lower, triples", flep::TRIPLES_GAIN, "triples_gain", "triples_ceiling"),
+        line("ANTT lower, triples reordered", times(flep::TRIPLES_GAIN_REORDERED), reordered, None),
+        // The paper's figure is for pairs; ours is of pairs and triples.
+        line("throughput lost (here: makespan)", percent(flep::PAIRS_LOSS), lost, nothing()),
+    ]
+}
+
+fn fairness(summary: &Summary, rows: &Value) -> Vec<Vec<String>> {
+    let fair = percent(flep::SHARE);
+    let lost = format!("about {}", percent(flep::MAX_OVERHEAD));
+    let share = mean_share(rows).map(percent);
+    vec![
+        line("share of weight 2, mean", fair.clone(), share, Some(fair)),
+        line(
+            "throughput lost, 10 % allowed",
+            lost,
+            summary.tell("throughput_lost", percent),
+            nothing(),
+        ),
+    ]
+}
+
+fn prediction(summary: &Summary) -> Vec<Vec<String>> {
+    let error = |what, paper, here| line(what, paper, summary.tell(here, percent), None);
+    vec![
+        error("error, mean", percent(flep::ERROR), "mean_error"),
+        error("error, worst program", percent(flep::WORST_ERROR), "worst_program_error"),
+        error("error of online learning, mean", "-".to_owned(), "online_mean_error"),
+    ]
+}
+
+fn mix(summary: &Summary) -> Vec<Vec<String>> {
+    let settings = effisha::SETTINGS.into_iter().flat_map(|(setting, antt, stp)| {
+        let of = |key| summary.number(&format!("{setting}_{key}"));
+        let (our_antt, our_stp) = (of("antt_change"), of("stp_gain"));
+        let free_antt = our_antt.zip(of("antt_over_ceiling"));
+        let free_antt = free_antt.map(|(ours, reached)| (1.0 + ours) * reached - 1.0);
+        let free_stp = our_stp.zip(of("stp_over_ceiling")).map(|(ours, reached)| ours / reached);
+        let names = ["ANTT", "STP"].map(|name| format!("{name}, {setting}"));
+        [
+            line(&names[0], change(antt), our_antt.map(change), free_antt.map(change)),
+            line(&names[1], times(stp), our_stp.map(times), free_stp.map(times)),
+        ]
+    });
+    let paper = format!("< {}", percent(effisha::MAX_OVERHEAD));
+    let here = summary.tell("scheduling_overhead", percent);
+    settings.chain([line("scheduling overhead", paper, here, nothing())]).collect()
+}
+
+/// What a suite's results come to.
+struct Summary<'a>(&'a Value);
+
+impl Summary<'_> {
+    fn number(&self, key: &str) -> Option<f64> {
+        self.0[key].as_f64()
+    }
+
+    fn tell(&self, key: &str, how: fn(f64) -> String) -> Option<String> {
+        self.number(key).map(how)
+    }
+}
+
+/// What the policy gave the program of weight 2, with what FLEP allows to be lost.
+fn mean_share(rows: &Value) -> Option<f64> {
+    let rows = rows.as_array()?.iter();
+    let of_ours = rows.filter(|row| row["max_overhead"].as_f64() == Some(flep::MAX_OVERHEAD));
+    let shares: Vec<f64> = of_ours.filter_map(|row| row["share"].as_f64()).collect();
+    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
+}
+
+fn times(value: f64) -> String {
+    digits(value) + "x"
+}
+
+fn percent(value: f64) -> String {
+    format!("{:.1} %", 100.0 * value)
+}
+
+fn change(value: f64) -> String {
+    format!("{:+.1} %", 100.0 * value)
+}
+
+/// What is lost where preemption is free.
+fn nothing() -> Option<String> {
+    Some(percent(0.0))
+}
+
+fn line(what: &str, paper: String, here: Option<String>, ceiling: Option<String>) -> Vec<String> {
+    let told = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    vec![what.to_owned(), paper, told(here), told(ceiling)]
+}

@@ -1,0 +1,244 @@
+//! Pictures of small results: well-formed, and with a bar for each row that has one.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use preempt_report::{ensure_picture, papers, picture};
+use roxmltree::Document;
+use serde_json::{Value, json};
+
+/// An SVG's bars, by colour, and its texts.
+fn drawn(svg: &str) -> (Vec<(String, usize)>, Vec<String>) {
+    let svg = Document::parse(svg).unwrap();
+    let mut bars: Vec<(String, usize)> = Vec::new();
+    for node in svg.descendants().filter(|node| node.has_tag_name("rect")) {
+        let fill = node.attribute("fill").unwrap();
+        match bars.iter_mut().find(|(other, _)| other == fill) {
+            Some((_, count)) => *count += 1,
+            None => bars.push((fill.to_owned(), 1)),
+        }
+    }
+    bars.retain(|(fill, _)| fill != "#FFFFFF");
+    let texts = svg.descendants().filter(|node| node.has_tag_name("text"));
+    (bars, texts.map(|node| node.text().unwrap_or_default().trim().to_owned()).collect())
+}
+
+fn svg_of(results: &Value) -> (Vec<usize>, Vec<String>) {
+    let (bars, texts) = drawn(&picture(results).unwrap().svg().unwrap());
+    (bars.into_iter().map(|(_, count)| count).collect(), texts)
+}
+
+fn results(suite: &str, rows: Vec<Value>, summary: Value) -> Value {
+    json!({ "suite": suite, "device": "a device", "driver": null, "hardware": "a machine",
+            "commit": "c0ffee", "date": "2026-01-01", "rows": rows, "summary": summary })
+}
+
+fn has(texts: &[String], expected: &[&str]) {
+    for text in expected {
+        assert!(texts.iter().any(|other| other == text), "{text} in {texts:?}");
+    }
+}
+
+#[test]
+fn priority_has_a_bar_for_each_pair_and_arm_and_lines_over_the_delay() {
+    let row = |low: &str, high: &str, arm: &str, delay: f64, speedup: f64| json!({ "low": low, "high": high, "arm": arm, "delay_over_low_alone": delay, "speedup": speedup });
+    let arms = [
+        ("plain streams", 1.0),
+        ("stream priorities", 3.0),
+        ("preempt", 9.0),
+        ("preempt, urgent ones native", 10.0),
+        ("ceiling", 12.0),
+    ];
+    let mut rows = Vec::new();
+    for high in ["MM", "VA", "MD"] {
+        rows.extend(arms.map(|(arm, speedup)| row("CFD", high, arm, 0.0, speedup)));
+    }
+    let (bars, texts) = svg_of(&results("priority", rows.clone(), json!({})));
+    assert_eq!(bars, [3, 3, 3, 3]);
+    has(
+        &texts,
+        &["a device; a machine; c0ffee; 2026-01-01", "CFD MM", "CFD VA", "stream priorities"],
+    );
+    has(&texts, &["FLEP, K40, mean: 10.1x", "FLEP, K40, best: 24.2x"]);
+    assert!(!texts.iter().any(|text| text == "The urgent one later"));
+
+    rows.extend(arms.map(|(arm, _)| row("CFD", "MM", arm, 1.1, 1.0)));
+    let (bars, texts) = svg_of(&results("priority", rows.clone(), json!({})));
+    assert_eq!(bars, [3, 3, 3, 3], "delayed pairs have lines");
+    has(&texts, &["The urgent one later", "CFD MM, ceiling"]);
+
+    // The CPU device has no stream priorities.
+    rows.retain(|row| row["arm"] != "stream priorities");
+    let (bars, texts) = svg_of(&results("priority", rows, json!({})));
+    assert_eq!(bars, [3, 3, 3]);
+    assert!(!texts.iter().any(|text| text == "stream priorities"));
+}
+
+#[test]
+fn antt_has_pairs_and_triples() {
+    let arms = [
+        ("alone", 1.0),
+        ("ceiling", 1.1),
+        ("plain streams", 6.0),
+        ("reordered", 5.8),
+        ("preempt", 1.3),
+    ];
+    let groups = [vec!["CFD", "MM"], vec!["NN", "VA"], vec!["PF", "MM", "VA"]];
+    let rows = groups.iter().flat_map(|programs| {
+        arms.map(|(arm, antt)| json!({ "programs": programs, "arm": arm, "antt": antt }))
+    });
+    let rows: Vec<Value> = rows.collect();
+    let (bars, texts) = svg_of(&results("antt", rows.clone(), json!({})));
+    assert_eq!(bars, [3, 3, 3]);
+    has(
+        &texts,
+        &["Pairs", "Triples", "PF MM VA", "FLEP, K40, mean: 8.0x", "FLEP, K40, mean: 6.6x"],
+    );
+    let (bars, texts) = svg_of(&results("antt", rows[..5].to_vec(), json!({})));
+    assert_eq!(bars, [1, 1, 1]);
+    assert!(!texts.iter().any(|text| text == "Triples"));
+}
+
+#[test]
+fn fairness_has_shares_and_a_point_for_each_loss() {
+    let row = |pair: [&str; 2], arm: &str, most: Option<f64>, share: Option<f64>| {
+        json!({ "weight_2": pair[0], "weight_1": pair[1], "arm": arm, "max_overhead": most, "share": share,
+                "share_of_work": 0.6, "throughput_lost": most.map_or(0.0, |most| most / 2.0) })
+    };
+    let mut rows = Vec::new();
+    for pair in [["MM", "CFD"], ["VA", "CFD"]] {
+        rows.push(row(pair, "plain streams", None, None));
+        // Only what FLEP has is in the first panel.
+        rows.extend(
+            [0.02, 0.1, 0.2]
+                .map(|most| row(pair, "preempt", Some(most), (most == 0.1).then_some(0.67))),
+        );
+    }
+    let results = results("fairness", rows, json!({ "throughput_lost": 0.05 }));
+    let (bars, texts) = svg_of(&results);
+    assert_eq!(bars, [2, 2, 2]);
+    has(
+        &texts,
+        &["MM CFD", "VA CFD", "FLEP, K40: 2/3", "FLEP, K40: about 10 %", "preempt, of SM-time"],
+    );
+    let svg = picture(&results).unwrap().svg().unwrap();
+    // And one in the legend.
+    assert_eq!(svg.matches("<circle").count(), 1 + 6);
+    let table = papers::comparison(&results).unwrap();
+    assert_eq!(table[1][1..], ["66.7 %", "67.0 %", "66.7 %"]);
+    assert_eq!(table[2][1..], ["about 10.0 %", "5.0 %", "0.0 %"]);
+}
+
+#[test]
+fn prediction_has_both_errors_of_each_program() {
+    let rows = ["CFD", "MM", "VA"]
+        .map(|program| json!({ "program": program, "mean_error": 0.05, "online_mean_error": 0.1 }));
+    let (bars, texts) = svg_of(&results("prediction", rows.to_vec(), json!({})));
+    assert_eq!(bars, [3, 3]);
+    has(&texts, &["CFD", "MM", "VA", "FLEP, K40, mean: 6.9 %"]);
+}
+
+#[test]
+fn mix_has_three_settings_and_evictions() {
+    let arms = [("plain streams", 6.0), ("preempt, static", 2.0), ("ceiling, static", 1.5)];
+    let mut rows = Vec::new();
+    for setting in ["sjf", "random", "group"] {
+        rows.extend(arms.map(|(arm, antt)| {
+            let makespan = (!arm.starts_with("ceiling")).then_some(1000.0 + antt);
+            json!({ "setting": setting, "arm": arm, "antt": antt, "stp": 8.0 / antt, "makespan_p50_us": makespan,
+                    "programs": ["Sort", "FFT"], "ntt": [antt, 2.0] })
+        }));
+    }
+    rows.push(json!({ "wait_ms": 1, "yields_by_priority": [4, 3, 2, 1, 1, 1, 0, 0, 0] }));
+    rows.push(json!({ "wait_ms": 64, "yields_by_priority": [0, 0, 0, 0, 0, 0, 0, 0, 0] }));
+    let summary = json!({ "sjf_antt_change": -0.6, "sjf_antt_over_ceiling": 0.5, "sjf_stp_gain": 1.5,
+                          "sjf_stp_over_ceiling": 0.75, "scheduling_overhead": 0.02 });
+    let results = results("mix", rows, summary);
+    let (bars, texts) = svg_of(&results);
+    // ANTT, STP and overhead of three settings, NTT of two programs; plain streams have no overhead, and ceilings no
+    // makespan.
+    assert_eq!(bars, [3 + 3 + 2, 3 + 3 + 2 + 3, 3 + 3 + 2]);
+    has(
+        &texts,
+        &["sjf", "random", "group", "Sort", "EffiSha: -65 %", "EffiSha: 1.42x", "EffiSha: < 5 %"],
+    );
+    has(&texts, &["1 ms", "64 ms", "priority"]);
+    let table = papers::comparison(&results).unwrap();
+    assert_eq!(table[0][1..], ["EffiSha, K40m", "here, a device", "if preemption were free"]);
+    assert_eq!(table[1], ["ANTT, sjf", "-65.0 %", "-60.0 %", "-80.0 %"]);
+    assert_eq!(table[2], ["STP, sjf", "1.80x", "1.50x", "2.00x"]);
+    assert_eq!(table[3], ["ANTT, random", "-18.0 %", "-", "-"]);
+    assert_eq!(table[7], ["scheduling overhead", "< 5.0 %", "2.0 %", "0.0 %"]);
+}
+
+#[test]
+fn values_that_no_axis_can_have_are_left_out() {
+    let row = |arm: &str, speedup: f64| json!({ "low": "CFD", "high": "MM", "arm": arm, "delay_over_low_alone": 0.0, "speedup": speedup });
+    let zero = row("preempt", 0.0);
+    let error = picture(&results("priority", vec![zero.clone()], json!({}))).unwrap().svg();
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("nothing to draw"), "{error}");
+    let (bars, _) = svg_of(&results("priority", vec![zero, row("ceiling", 3.0)], json!({})));
+    assert_eq!(bars, [1]);
+}
+
+#[test]
+fn suites_without_a_picture_are_refused_with_those_that_have_one() {
+    let error = ensure_picture("storm").unwrap_err().to_string();
+    assert!(error.contains("`storm`") && error.contains("fairness"), "{error}");
+    assert!(papers::comparison(&results("storm", vec![json!({})], json!({}))).is_none());
+    for suite in ["priority", "antt", "fairness", "prediction", "mix"] {
+        ensure_picture(suite).unwrap();
+        assert!(papers::comparison(&results(suite, vec![], json!({}))).is_some());
+    }
+}
+
+/// Results in a file, drawn by the program.
+fn plot(name: &str, text: &str) -> (Output, PathBuf) {
+    let path = |end: &str| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{end}"));
+    fs::write(path("json"), text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_preempt-plot"));
+    (command.args([path("json"), path("svg")]).output().unwrap(), path("svg"))
+}
+
+#[test]
+fn the_program_draws_a_file_and_prints_the_table() {
+    let row = json!({ "program": "MM", "mean_error": 0.05, "online_mean_error": 0.1 });
+    let results = results("prediction", vec![row], json!({ "mean_error": 0.05 }));
+    let (output, svg) = plot("whole", &results.to_string());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("FLEP, K40") && table.contains("5.0 %"), "{table}");
+    let (bars, _) = drawn(&fs::read_to_string(svg).unwrap());
+    assert_eq!(bars.len(), 2);
+}
+
+#[test]
+fn broken_files_are_refused_in_words() {
+    let row = json!({ "program": "MM", "mean_error": 0.05, "online_mean_error": 0.1 });
+    let without = |key: &str| {
+        let mut row = row.clone();
+        row.as_object_mut().unwrap().remove(key);
+        results("prediction", vec![row.clone(), row], json!({})).to_string()
+    };
+    for (name, text, expected) in [
+        ("cut", "{ \"suite\": \"mix\"".to_owned(), "is no JSON"),
+        ("nameless", "{}".to_owned(), "they name no suite"),
+        (
+            "launch",
+            results("launch", vec![row.clone()], json!({})).to_string(),
+            "no picture of the suite `launch`",
+        ),
+        ("rowless", "{ \"suite\": \"mix\" }".to_owned(), "have no rows"),
+        ("empty", results("mix", vec![], json!({})).to_string(), "have no rows"),
+        ("lacking", without("mean_error"), "row 1: missing field `mean_error`"),
+    ] {
+        let (output, svg) = plot(name, &text);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        assert!(errors.starts_with("preempt-plot: ") && errors.contains(expected), "{errors}");
+        assert!(errors.contains(&format!("{name}.json")), "{errors}");
+        assert!(!svg.exists(), "{name}");
+    }
+}

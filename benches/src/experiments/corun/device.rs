@@ -1,0 +1,327 @@
+//! Jobs, played on one device: by a policy, as ordinary grids, or on raw streams of the driver.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use preempt::policy::{Fifo, Policy, Priority};
+use preempt::{Call, Handle, LaunchReport, Preemption, Scheduler, Stream};
+use preempt_driver::{Gpu, Level};
+use preempt_test_kit::storm::Tally;
+use preempt_workloads::{Definition, Size};
+
+use super::endless::{Endless, Looped};
+use super::switch::{PolicySelector, SelectedPolicy};
+use super::testbed::{Arm, Completed, FIFO, Job, Run, Testbed};
+use super::{NewPolicy, PreparedProgram};
+use crate::experiments::Bench;
+
+/// How long anything here may take before it counts as hung.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long `wait` spins.
+const SPIN: Duration = Duration::from_millis(100);
+
+/// A device with a scheduler that has many policies, and programs.
+pub struct DeviceTestbed {
+    /// The scheduler.
+    pub scheduler: Scheduler,
+    pub(super) programs: Vec<PreparedProgram>,
+    seed: u32,
+    pub(super) selector: PolicySelector,
+    pub(super) gpu: Option<Gpu>,
+    /// Raw streams, by level and by job.
+    pub(super) raw_streams: Vec<Vec<preempt_driver::Stream>>,
+    /// What was run, and what was wrong with it.
+    pub tally: Tally,
+}
+
+impl DeviceTestbed {
+    /// How many launches of a job are submitted and not over, at most; a stream takes 64.
+    pub const AHEAD: usize = 48;
+
+    /// Takes the device. The first policy is `Fifo`; `policies` follow, from number 1 on.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler says.
+    pub fn new(bench: &Bench, policies: &[NewPolicy]) -> Result<DeviceTestbed> {
+        let fifo: Box<dyn Policy> = Box::new(Fifo::new());
+        let policies = policies.iter().map(|new| new());
+        let (switch, selector) =
+            SelectedPolicy::new(std::iter::once(fifo).chain(policies).collect());
+        Ok(DeviceTestbed::of(bench, bench.spinning_scheduler(switch, SPIN)?, selector))
+    }
+
+    /// Takes the device, and records what this policy decides, which it does in every `Arm::Ours`.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler says.
+    pub fn recording(bench: &Bench, policy: impl Policy + 'static) -> Result<DeviceTestbed> {
+        // A selector of nothing.
+        Ok(DeviceTestbed::of(
+            bench,
+            bench.recording_scheduler(policy, SPIN)?,
+            PolicySelector::default(),
+        ))
+    }
+
+    fn of(bench: &Bench, scheduler: Scheduler, selector: PolicySelector) -> DeviceTestbed {
+        DeviceTestbed {
+            scheduler,
+            programs: Vec::new(),
+            seed: bench.seed as u32,
+            selector,
+            gpu: bench.gpu,
+            raw_streams: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// The programs, each at its number.
+    pub fn programs(&self) -> &[PreparedProgram] {
+        &self.programs
+    }
+
+    /// Has the policy of this number decide from now on, until something is completed.
+    ///
+    /// # Errors
+    ///
+    /// If a policy was refused.
+    pub fn choose(&self, policy: usize) -> Result<()> {
+        self.scheduler.synchronize()?;
+        self.selector.select(policy);
+        Ok(())
+    }
+
+    /// Whether the arm is played on raw streams.
+    pub(super) fn is_raw(&self, arm: Arm) -> Result<bool> {
+        ensure!(self.has(arm), "the device has no streams with priorities");
+        Ok(self.gpu.is_some() && matches!(arm, Arm::PlainStreams | Arm::StreamPriorities))
+    }
+
+    fn run_scheduled(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
+        self.selector.select(arm.policy());
+        let submission = |job: &Job| {
+            let stream = self.scheduler.stream(Priority(job.priority));
+            Submission::new(stream, &self.programs[job.program], *job, arm.is_native(job, jobs))
+        };
+        let mut submissions: Vec<Submission> = jobs.iter().map(submission).collect();
+        let start = Instant::now();
+        while submissions.iter().any(|submission| submission.ended.is_none()) {
+            ensure!(start.elapsed() < LIMIT, "a job has not ended within {LIMIT:?}");
+            for submission in &mut submissions {
+                if submission.ended.is_none() && start.elapsed() >= submission.job.at {
+                    submission.go_on(start)?;
+                }
+            }
+            std::hint::spin_loop();
+        }
+        self.scheduler.synchronize()?;
+        self.selector.select(FIFO);
+        for submission in &submissions {
+            let program = &self.programs[submission.job.program];
+            for (report, call) in submission.reports.iter().zip(program.steps()) {
+                self.tally.report(report);
+                let tasks = call.grid_dim().count() as u32;
+                self.tally.count(program.name, &[report.tasks], &[tasks]);
+            }
+        }
+        let yields = submissions
+            .iter()
+            .flat_map(|submission| &submission.reports)
+            .map(|report| report.yields);
+        let yields = yields.map(u64::from).sum();
+        let times = submissions
+            .iter()
+            .map(|submission| (submission.started, submission.ended.unwrap_or_default()));
+        let times = times.collect();
+        let run = |submission: Submission| Run {
+            stream: submission.stream.id(),
+            reports: submission.reports,
+        };
+        Ok(Completed::new(times, yields, submissions.into_iter().map(run).collect()))
+    }
+
+    /// The level of the raw stream of each job.
+    pub(super) fn levels(&self, arm: Arm, jobs: &[Job]) -> Vec<usize> {
+        match arm {
+            Arm::StreamPriorities => ranks(jobs),
+            _ => vec![0; jobs.len()],
+        }
+    }
+
+    fn run_raw(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
+        let levels = self.levels(arm, jobs);
+        self.open_streams(jobs.len())?;
+        let mut times: Vec<(Option<Duration>, Option<Duration>)> = vec![(None, None); jobs.len()];
+        let start = Instant::now();
+        while times.iter().any(|(_, ended)| ended.is_none()) {
+            ensure!(start.elapsed() < LIMIT, "a job has not ended within {LIMIT:?}");
+            for (index, (job, times)) in jobs.iter().zip(&mut times).enumerate() {
+                let stream = &self.raw_streams[levels[index]][index];
+                match times {
+                    (None, _) if start.elapsed() >= job.at => {
+                        times.0 = Some(start.elapsed());
+                        for launch in self.programs[job.program].raw_steps() {
+                            // SAFETY: the program owns its buffers, and nobody else uses them now.
+                            unsafe { launch.on(stream)? };
+                        }
+                    }
+                    (Some(_), None) if stream.is_idle()? => times.1 = Some(start.elapsed()),
+                    _ => {}
+                }
+            }
+            std::hint::spin_loop();
+        }
+        let times = times.into_iter().map(|(a, b)| (a.unwrap_or_default(), b.unwrap_or_default()));
+        Ok(Completed::new(times.collect(), 0, Vec::new()))
+    }
+
+    /// Sees that there is a raw stream of each level for each of so many jobs.
+    pub(super) fn open_streams(&mut self, jobs: usize) -> Result<()> {
+        self.raw_streams.resize_with(LEVELS, Vec::new);
+        for (level, streams) in self.raw_streams.iter_mut().enumerate() {
+            while streams.len() < jobs {
+                streams.push(preempt_driver::Stream::new(Level::Above(level as u32))?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Testbed for DeviceTestbed {
+    fn has(&self, arm: Arm) -> bool {
+        arm != Arm::StreamPriorities || self.gpu.is_some()
+    }
+
+    fn add(&mut self, definition: &Definition, size: Size) -> Result<usize> {
+        self.programs.push(PreparedProgram::new(&self.scheduler, definition, size, self.seed)?);
+        Ok(self.programs.len() - 1)
+    }
+
+    fn remove_last(&mut self) {
+        self.programs.pop();
+    }
+
+    fn name(&self, program: usize) -> &'static str {
+        self.programs[program].name
+    }
+
+    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
+        for job in jobs {
+            self.programs[job.program].poison()?;
+        }
+        // Also says if a policy was refused.
+        self.scheduler.synchronize()?;
+        let completed = match self.is_raw(arm)? {
+            true => self.run_raw(arm, jobs)?,
+            false => self.run_scheduled(arm, jobs)?,
+        };
+        for job in jobs {
+            self.programs[job.program].check(arm.name(), &mut self.tally)?;
+        }
+        Ok(completed)
+    }
+
+    fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped> {
+        self.scheduler.synchronize()?;
+        let jobs: Vec<Job> = loops.iter().map(Endless::job).collect();
+        match self.is_raw(arm)? {
+            true => self.endless_raw(arm, &jobs, loops, window),
+            false => self.endless_scheduled(arm, &jobs, loops, window),
+        }
+    }
+
+    fn device(&self) -> Option<&DeviceTestbed> {
+        Some(self)
+    }
+
+    fn close(self: Box<Self>) -> Result<Tally> {
+        self.scheduler.synchronize()?;
+        Ok(self.tally)
+    }
+}
+
+/// Priorities that streams of the driver have (H200).
+pub(super) const LEVELS: usize = 6;
+
+/// Which hardware priority each job has: its place among the priorities that there are, spread over the levels.
+fn ranks(jobs: &[Job]) -> Vec<usize> {
+    let mut priorities: Vec<i32> = jobs.iter().map(|job| job.priority).collect();
+    priorities.sort_unstable();
+    priorities.dedup();
+    let highest = (priorities.len() - 1).max(1);
+    let rank = |job: &Job| priorities.iter().position(|&p| p == job.priority).unwrap_or(0);
+    let level = |rank: usize| (rank * (LEVELS - 1)).div_ceil(highest);
+    jobs.iter().map(|job| level(rank(job))).collect()
+}
+
+/// A job on the testbed of the scheduler.
+struct Submission {
+    job: Job,
+    stream: Stream,
+    /// Launches to come.
+    steps: VecDeque<Call>,
+    /// Launches that are not over.
+    handles: VecDeque<Handle<LaunchReport>>,
+    reports: Vec<LaunchReport>,
+    is_started: bool,
+    started: Duration,
+    ended: Option<Duration>,
+}
+
+impl Submission {
+    fn new(stream: Stream, program: &PreparedProgram, job: Job, native: bool) -> Submission {
+        let mode = if native { Preemption::Plain } else { Preemption::Preemptible };
+        let steps = program.steps().iter().map(|call| call.clone().preemption(mode));
+        Submission {
+            job,
+            stream,
+            steps: steps.collect(),
+            handles: VecDeque::new(),
+            reports: Vec::new(),
+            is_started: false,
+            started: Duration::ZERO,
+            ended: None,
+        }
+    }
+
+    /// Submits what there is room for, and takes in what is over.
+    fn go_on(&mut self, start: Instant) -> Result<()> {
+        if !std::mem::replace(&mut self.is_started, true) {
+            self.started = start.elapsed();
+        }
+        while self.handles.len() < DeviceTestbed::AHEAD
+            && let Some(call) = self.steps.pop_front()
+        {
+            self.handles.push_back(self.stream.launch(call)?);
+        }
+        while let Some(handle) = self.handles.front()
+            && let Some(report) = handle.try_wait()
+        {
+            self.reports.push(report?);
+            self.handles.pop_front();
+        }
+        if self.handles.is_empty() && self.steps.is_empty() {
+            self.ended = Some(start.elapsed());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_priorities_keep_the_order() {
+        let job = |priority| Job { program: 0, at: Duration::ZERO, priority };
+        assert_eq!(ranks(&[job(3), job(3)]), [0, 0]);
+        assert_eq!(ranks(&[job(0), job(9)]), [0, 5]);
+        assert_eq!(ranks(&[0, 1, 2, 3, 4, 5].map(job)), [0, 1, 2, 3, 4, 5]);
+        let many = ranks(&(0..11).map(job).collect::<Vec<_>>());
+        assert!(many.is_sorted() && many[0] == 0 && many[10] == 5);
+    }
+}

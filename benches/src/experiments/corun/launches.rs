@@ -1,0 +1,123 @@
+//! The launches of each program alone, as they were measured on an NVIDIA H200.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use preempt::sim::KernelModel;
+use preempt_report::microseconds;
+use preempt_workloads::Size;
+use serde_json::{Value, json};
+
+/// Results of the suite `sim`, of which this takes the rows that [`row`] made.
+const LAUNCHES: &str = include_str!("../../../results/sim-h200.json");
+
+/// What is known of programs.
+pub struct Launches(Value);
+
+impl Launches {
+    /// What was measured on an H200.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not JSON.
+    pub fn h200() -> Result<Launches> {
+        Ok(Launches(serde_json::from_str(LAUNCHES).context("sim-h200.json")?))
+    }
+
+    /// Where the figures are from.
+    pub fn source(&self) -> String {
+        let told = ["device", "commit", "date"].map(|key| self.0[key].as_str());
+        told.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
+    /// The launches of a program, in order. Each stops as the dominating one of the program does at full size.
+    ///
+    /// # Errors
+    ///
+    /// If there are none, or one that cannot be read.
+    pub fn of(&self, program: &str, size: Size) -> Result<Vec<KernelModel>> {
+        let is_it = |row: &&Value| row["program"] == program && row["size"] == name(size);
+        let rows = self.0["rows"].as_array().map_or(&[][..], Vec::as_slice);
+        let row = rows.iter().find(is_it);
+        let what = || format!("the launches of {program}, {}, in sim-h200.json", name(size));
+        let launches = row.and_then(|row| row["launches"].as_array()).with_context(what)?;
+        let launches = launches.iter().map(|launch| model(program, launch.as_str()?));
+        launches.collect::<Option<_>>().with_context(what)
+    }
+}
+
+/// The launch of a row's line.
+fn model(program: &str, line: &str) -> Option<KernelModel> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let &[kernel, duration, tasks, blocks_per_sm] = &fields[..] else { return None };
+    let duration = Duration::try_from_secs_f64(duration.parse::<f64>().ok()? / 1e6).ok()?;
+    let model = KernelModel::new(kernel, duration, tasks.parse().ok()?);
+    let model = model.blocks_per_sm(blocks_per_sm.parse().ok()?);
+    Some(match KernelModel::h200(program) {
+        Some(KernelModel { stop: Some(stop), redo, .. }) => model.stop(stop).redo(redo),
+        _ => model,
+    })
+}
+
+/// A row of results that says how a program runs alone. Of each launch in order: its kernel, how long it takes in
+/// microseconds, its block-tasks, and how many blocks an SM holds; the last three as in a trace of the simulator.
+pub fn row(program: &str, size: Size, alone: Duration, launches: &[KernelModel]) -> Value {
+    let line = |launch: &KernelModel| {
+        let KernelModel { name, duration, tasks, blocks_per_sm, .. } = launch;
+        format!("{name} {} {tasks} {blocks_per_sm}", microseconds(*duration))
+    };
+    json!({
+        "program": program,
+        "size": name(size),
+        "alone_p50_us": microseconds(alone),
+        "launches": launches.iter().map(line).collect::<Vec<_>>(),
+    })
+}
+
+/// What the file calls a size.
+fn name(size: Size) -> &'static str {
+    match size {
+        Size::Reduced => "reduced",
+        Size::Trivial => "trivial",
+        Size::Small => "small",
+        Size::Large => "large",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use preempt_workloads::ALL;
+
+    use super::*;
+    use crate::experiments::FLEP;
+
+    #[test]
+    fn every_program_has_the_sizes_that_suites_ask_for() {
+        let launches = Launches::h200().unwrap();
+        let took = |program: &str, size| {
+            let launches = launches.of(program, size).unwrap();
+            launches.iter().map(|launch| launch.duration).sum::<Duration>()
+        };
+        for definition in ALL {
+            assert!(took(definition.name, Size::Large) > Duration::from_micros(100));
+        }
+        for name in FLEP {
+            let small = took(name, Size::Small);
+            assert!(!small.is_zero() && small < took(name, Size::Large), "{name}");
+        }
+        let error = launches.of("MM", Size::Trivial).unwrap_err().to_string();
+        assert!(error.contains("MM, trivial"), "{error}");
+    }
+
+    #[test]
+    fn a_launch_is_read_as_it_was_written() {
+        let launch = KernelModel::new("k", Duration::from_nanos(12_345), 77).blocks_per_sm(8);
+        let row = row("MM", Size::Small, Duration::ZERO, std::slice::from_ref(&launch));
+        assert_eq!(row["launches"][0], "k 12.345 77 8");
+        let launches = Launches(json!({ "rows": [row] })).of("MM", Size::Small).unwrap();
+        let [again] = &launches[..] else { panic!("{launches:?}") };
+        assert_eq!((again.duration, again.tasks, again.blocks_per_sm), (launch.duration, 77, 8));
+        assert_eq!(again.stop, KernelModel::h200("MM").unwrap().stop);
+        assert!(model("MM", "k 12.345 77").is_none() && model("MM", "k -1 77 8").is_none());
+    }
+}

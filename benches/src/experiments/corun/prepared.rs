@@ -1,0 +1,104 @@
+//! A program that can be run again and again, each time with its result checked.
+
+use anyhow::{Result, ensure};
+use preempt::{Call, Scheduler, Stream};
+use preempt_driver::{Launch, Module};
+use preempt_test_kit::storm::Tally;
+use preempt_workloads::{Definition, Program, Size};
+
+use crate::experiments::PROGRAMS;
+
+/// A program with its inputs made, on one device.
+pub struct PreparedProgram {
+    /// The program's name.
+    pub name: &'static str,
+    program: Program,
+    /// Its steps in their plain form, if the device is a GPU.
+    raw: Vec<Launch>,
+    stream: Stream,
+    /// A digest of each output after an undisturbed run.
+    expected: Vec<u64>,
+}
+
+impl PreparedProgram {
+    /// Allocates the program, makes its inputs, and runs it once, undisturbed.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler or the driver says.
+    pub fn new(
+        scheduler: &Scheduler,
+        definition: &Definition,
+        size: Size,
+        seed: u32,
+    ) -> Result<PreparedProgram> {
+        let program = (definition.build)(scheduler, size, seed)?;
+        let stream = scheduler.stream(0);
+        let is_gpu = scheduler.device().properties().driver.is_some();
+        let raw = if is_gpu { raw_launches(&program.steps)? } else { Vec::new() };
+        let expected = Vec::new();
+        let mut prepared =
+            PreparedProgram { name: definition.name, program, raw, stream, expected };
+        prepared.poison()?;
+        for call in prepared.program.setup.iter().chain(&prepared.program.steps) {
+            prepared.stream.launch(call.clone())?.wait()?;
+        }
+        prepared.expected = prepared.digests()?;
+        Ok(prepared)
+    }
+
+    /// Its launches, in order.
+    pub fn steps(&self) -> &[Call] {
+        &self.program.steps
+    }
+
+    /// The same as raw launches; none if the device is no GPU.
+    pub fn raw_steps(&self) -> &[Launch] {
+        &self.raw
+    }
+
+    /// Block-tasks of all steps.
+    pub fn tasks(&self) -> u64 {
+        self.program.steps.iter().map(|call| call.grid_dim().count() as u64).sum()
+    }
+
+    /// Overwrites the outputs, so that a block-task that does not run shows.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler says.
+    pub fn poison(&self) -> Result<()> {
+        for output in &self.program.outputs {
+            self.stream.launch(output.poison.clone())?.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Compares the outputs with those of an undisturbed run.
+    ///
+    /// # Errors
+    ///
+    /// What the scheduler says; wrong results go to the tally.
+    pub fn check(&self, arm: &str, tally: &mut Tally) -> Result<()> {
+        if self.digests()? != self.expected {
+            tally.mistake.get_or_insert_with(|| {
+                format!("{}, {arm}: its outputs are not those of an undisturbed run", self.name)
+            });
+        }
+        Ok(())
+    }
+
+    fn digests(&self) -> Result<Vec<u64>> {
+        let outputs = self.program.outputs.iter();
+        Ok(outputs.map(|output| output.digest(&self.stream)).collect::<Result<_, _>>()?)
+    }
+}
+
+/// The plain entries of these calls. They are loaded when nothing runs.
+fn raw_launches(calls: &[Call]) -> Result<Vec<Launch>> {
+    let ptx = PROGRAMS.ptx();
+    ensure!(ptx.is_some(), "this build found no compiler for PTX, so it has no kernels for a GPU");
+    let module = Module::load(ptx.unwrap_or_default(), &[])?;
+    let launch = |call: &Call| Ok(Launch::plain(module.plain(call.kernel())?, call.clone()));
+    calls.iter().map(launch).collect()
+}

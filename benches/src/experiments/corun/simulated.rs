@@ -1,0 +1,221 @@
+//! Programs in virtual time: the engine and a policy, with launches that are models.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use preempt::policy::{Policy, Priority, StaticPriority};
+use preempt::sim::{
+    Costs, KernelModel, Machine, Results, Simulation, StreamModel, StreamNumber, Workload,
+};
+use preempt_test_kit::storm::Tally;
+use preempt_workloads::{Definition, Size};
+
+use super::endless::{Endless, Looped};
+use super::launches::Launches;
+use super::switch::SelectedPolicy;
+use super::testbed::{Arm, Completed, FIFO, Job, NewPolicy, Testbed};
+
+/// How launches get to an H200. One thread submits all programs, one after the other.
+struct Path {
+    machine: Machine,
+    /// What it takes to submit a launch.
+    submit: Duration,
+    /// What a program takes longer than on the machine.
+    latency: Duration,
+}
+
+impl Path {
+    fn of(arm: Arm) -> Path {
+        if arm == Arm::PlainStreams { Path::raw() } else { Path::scheduler() }
+    }
+
+    /// Through the scheduler (`submit` of `preempt` in `results/launch-h200.json`).
+    fn scheduler() -> Path {
+        let submit = Duration::from_nanos(783);
+        Path { machine: Machine::h200(), submit, latency: Duration::ZERO }
+    }
+
+    /// By streams of the driver: nobody decides, and a launch gets into the hardware's line when the one before it in
+    /// its stream is done, behind those of other streams that are there already. By the driver's rows of the same file,
+    /// it follows in what a stream of kernels of 10 µs takes longer than these, for each; the first one of a program
+    /// takes as long as an empty kernel from launch to done.
+    fn raw() -> Path {
+        let (follow, empty) = (Duration::from_nanos(1_870), Duration::from_nanos(8_974));
+        let mut machine =
+            Machine::new(Machine::h200().sms, Costs { launch: follow, ..Costs::free() });
+        // Nothing is queued behind what runs.
+        machine.queues.chains = 0;
+        Path { machine, submit: Duration::from_nanos(3_429), latency: empty - follow }
+    }
+}
+
+/// A model of an H200, with measured costs and programs.
+pub struct SimulatedTestbed {
+    known: Launches,
+    policies: Vec<NewPolicy>,
+    models: Vec<ProgramModel>,
+    tally: Tally,
+}
+
+struct ProgramModel {
+    name: &'static str,
+    launches: Vec<KernelModel>,
+}
+
+impl SimulatedTestbed {
+    /// Policy number 0 stands for submission order; `policies` follow, from number 1 on.
+    ///
+    /// # Errors
+    ///
+    /// If nothing can be read of the programs.
+    pub fn new(policies: Vec<NewPolicy>) -> Result<SimulatedTestbed> {
+        let (known, tally) = (Launches::h200()?, Tally::default());
+        Ok(SimulatedTestbed { known, policies, models: Vec::new(), tally })
+    }
+
+    /// A new one each time: nothing that was played before is known to it.
+    fn policy(&self, arm: Arm) -> Box<dyn Policy> {
+        match arm.policy() {
+            // With equal priorities, submission order; what a launch can do without is left to the next one.
+            FIFO => Box::new(StaticPriority::packed()),
+            number => self.policies[number - 1](),
+        }
+    }
+
+    /// The engine has checked that no block-task is lost or repeated.
+    fn count(&mut self, results: &Results) {
+        self.tally.kernels += results.launches.len() as u64;
+        self.tally.block_tasks +=
+            results.launches.iter().map(|launch| u64::from(launch.tasks)).sum::<u64>();
+    }
+
+    /// The launches of a job, as the arm has them.
+    fn launches(&self, arm: Arm, job: &Job, jobs: &[Job]) -> Vec<KernelModel> {
+        let native = arm.is_native(job, jobs);
+        self.models[job.program]
+            .launches
+            .iter()
+            .map(|launch| launch.clone().plain(native))
+            .collect()
+    }
+}
+
+impl Testbed for SimulatedTestbed {
+    fn has(&self, arm: Arm) -> bool {
+        arm != Arm::StreamPriorities
+    }
+
+    fn add(&mut self, definition: &Definition, size: Size) -> Result<usize> {
+        let launches = self.known.of(definition.name, size)?;
+        self.models.push(ProgramModel { name: definition.name, launches });
+        Ok(self.models.len() - 1)
+    }
+
+    fn remove_last(&mut self) {
+        self.models.pop();
+    }
+
+    fn name(&self, program: usize) -> &'static str {
+        self.models[program].name
+    }
+
+    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
+        ensure!(self.has(arm), "the simulated device has no streams with priorities");
+        let Path { machine, submit, latency } = Path::of(arm);
+        let mut free = Duration::ZERO;
+        let mut programs = Vec::new();
+        for job in jobs {
+            let launches = self.launches(arm, job, jobs);
+            let at = job.at.max(free);
+            free = at + submit * launches.len() as u32;
+            programs.push((launches, at, arm.priority(job)));
+        }
+        let found = simulate(machine, self.policy(arm), &programs)?;
+        self.count(&found.results);
+        let times = programs.iter().zip(&found.turnaround);
+        let times = times.map(|(&(_, at, _), &time)| (at, at + time + latency));
+        Ok(Completed::new(times.collect(), found.yields, Vec::new()))
+    }
+
+    fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped> {
+        ensure!(self.has(arm), "the simulated device has no streams with priorities");
+        let jobs: Vec<Job> = loops.iter().map(Endless::job).collect();
+        let mut workload = Workload::new(0);
+        let mut streams = Vec::new();
+        for (job, one) in jobs.iter().zip(loops) {
+            let stream = workload.stream(StreamModel::new(arm.priority(job)).weight(one.weight));
+            let launches = self.launches(arm, job, &jobs);
+            // Two runs ahead, so that there is always a next launch in the stream.
+            for launch in launches.iter().chain(&launches) {
+                workload.repeat(stream, launch, Duration::ZERO, Duration::ZERO, window);
+            }
+            let tasks: u64 = launches.iter().map(|launch| u64::from(launch.tasks)).sum();
+            streams.push((stream, tasks));
+        }
+        let (policy, selector) = SelectedPolicy::new(vec![self.policy(arm)]);
+        selector.start_counting();
+        let simulation = Simulation::new(Path::of(arm).machine, policy).until(window);
+        let results = run(simulation, &workload)?;
+        self.count(&results);
+        let runs = streams.iter().map(|&(stream, tasks)| {
+            let done: u64 = results.of(stream).map(|launch| u64::from(launch.tasks)).sum();
+            done as f64 / tasks as f64
+        });
+        Ok(Looped {
+            runs: runs.collect(),
+            yields: yields(&results),
+            weights: loops.iter().map(|one| one.weight).collect(),
+            readings: selector.take_readings(),
+        })
+    }
+
+    fn close(self: Box<Self>) -> Result<Tally> {
+        Ok(self.tally)
+    }
+}
+
+/// What became of programs in virtual time.
+pub struct Simulated {
+    /// From the submission to the end, for each.
+    pub turnaround: Vec<Duration>,
+    /// Of all launches.
+    pub yields: u64,
+    /// Of each launch.
+    pub results: Results,
+}
+
+/// Plays programs: of each, its launches, when all of them are submitted, and its priority.
+///
+/// # Errors
+///
+/// What the simulation says.
+pub fn simulate<L: AsRef<[KernelModel]>>(
+    machine: Machine,
+    policy: Box<dyn Policy>,
+    programs: &[(L, Duration, i32)],
+) -> Result<Simulated> {
+    let mut workload = Workload::new(0);
+    let mut streams: Vec<StreamNumber> = Vec::new();
+    for (launches, at, priority) in programs {
+        let stream = workload.stream(Priority(*priority));
+        launches.as_ref().iter().for_each(|launch| workload.launch(stream, launch, *at));
+        streams.push(stream);
+    }
+    let results = run(Simulation::boxed(machine, policy), &workload)?;
+    let turnaround = |stream| results.of(stream).map(|launch| launch.turnaround()).max();
+    Ok(Simulated {
+        turnaround: streams.into_iter().map(|one| turnaround(one).unwrap_or_default()).collect(),
+        yields: yields(&results),
+        results,
+    })
+}
+
+fn run(simulation: Simulation, workload: &Workload) -> Result<Results> {
+    let results = simulation.run(workload)?;
+    ensure!(results.policy_error.is_none(), "the policy was refused: {:?}", results.policy_error);
+    Ok(results)
+}
+
+fn yields(results: &Results) -> u64 {
+    results.launches.iter().map(|launch| u64::from(launch.yields)).sum()
+}

@@ -1,0 +1,153 @@
+//! One scheduler, many policies; and how long whose launches had SMs.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use preempt::LaunchId;
+use preempt::policy::{Arrival, DeviceView, Plan, Policy};
+
+/// Hands everything to one of several policies.
+pub struct SelectedPolicy {
+    policies: Vec<Box<dyn Policy>>,
+    selector: PolicySelector,
+}
+
+/// Says which policy it is, and reads what it granted.
+#[derive(Clone, Debug, Default)]
+pub struct PolicySelector {
+    chosen: Arc<AtomicUsize>,
+    meter: Arc<Mutex<Meter>>,
+}
+
+/// Counts the SM-time of launches by the weight of their streams, which tells these apart.
+#[derive(Debug, Default)]
+struct Meter {
+    /// Whether anybody wants to know: to count takes time from decisions.
+    counts: bool,
+    /// Each launch that has not departed, with its stream's weight, and the SMs that it has.
+    launches: Vec<(LaunchId, u32, u32)>,
+    /// Up to when all is counted.
+    counted: Duration,
+    /// What was counted after each plan.
+    readings: Vec<Reading>,
+    total: Reading,
+}
+
+/// The SM-time of each weight up to some time: at its place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    /// The policy's clock.
+    pub at: Duration,
+    /// In nanoseconds of one SM.
+    pub sm_nanos: [u128; WEIGHTS],
+}
+
+/// Weights from 0 to this one, less one, are counted.
+const WEIGHTS: usize = 4;
+
+impl PolicySelector {
+    /// From now on it is this policy. Only while nothing is in flight: no policy knows launches of another one.
+    // Relaxed: the scheduler's locks order it with the launches before and after.
+    pub fn select(&self, policy: usize) {
+        self.chosen.store(policy, Relaxed);
+    }
+
+    /// From now on it counts. Only while nothing is in flight.
+    pub fn start_counting(&self) {
+        *self.meter() = Meter { counts: true, ..Meter::default() };
+    }
+
+    /// What was counted since then. From now on it does not count.
+    pub fn take_readings(&self) -> Vec<Reading> {
+        std::mem::take(&mut *self.meter()).readings
+    }
+
+    fn meter(&self) -> MutexGuard<'_, Meter> {
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Meter {
+    fn count(&mut self, now: Duration) {
+        let nanos = now.saturating_sub(self.counted).as_nanos();
+        for &(_, weight, sms) in &self.launches {
+            if let Some(total) = self.total.sm_nanos.get_mut(weight as usize) {
+                *total += nanos * u128::from(sms);
+            }
+        }
+        (self.counted, self.total.at) = (now, now);
+    }
+}
+
+impl SelectedPolicy {
+    /// Starts with the first one.
+    pub fn new(policies: Vec<Box<dyn Policy>>) -> (SelectedPolicy, PolicySelector) {
+        let selector = PolicySelector::default();
+        (SelectedPolicy { policies, selector: selector.clone() }, selector)
+    }
+
+    fn policy(&mut self) -> &mut dyn Policy {
+        &mut *self.policies[self.selector.chosen.load(Relaxed)]
+    }
+
+    /// The meter, if it counts.
+    fn meter(&self) -> Option<MutexGuard<'_, Meter>> {
+        Some(self.selector.meter()).filter(|meter| meter.counts)
+    }
+}
+
+impl Policy for SelectedPolicy {
+    fn name(&self) -> &str {
+        self.policies[self.selector.chosen.load(Relaxed)].name()
+    }
+
+    fn admits(&mut self, now: Duration, launch: &Arrival, device: &dyn DeviceView) -> bool {
+        self.policy().admits(now, launch, device)
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        if let Some(mut meter) = self.meter() {
+            meter.launches.push((launch.id, launch.weight, 0));
+        }
+        self.policy().arrived(now, launch);
+    }
+
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        self.policy().changed(now, launch);
+    }
+
+    fn yielded(&mut self, now: Duration, launch: LaunchId) {
+        self.policy().yielded(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        if let Some(mut meter) = self.meter() {
+            meter.count(now);
+            meter.launches.retain(|(id, ..)| *id != launch);
+        }
+        self.policy().departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.policy().assign(now, device, plan);
+        let sms = device.sms();
+        let Some(mut meter) = self.meter() else { return };
+        meter.count(now);
+        for (_, _, has) in &mut meter.launches {
+            *has = 0;
+        }
+        for (id, range) in plan.grants() {
+            let has = (0..sms).filter(|&sm| range.contains(sm)).count() as u32;
+            if let Some(launch) = meter.launches.iter_mut().find(|(other, ..)| other == id) {
+                launch.2 = has;
+            }
+        }
+        let total = meter.total;
+        meter.readings.push(total);
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.policies[self.selector.chosen.load(Relaxed)].wake()
+    }
+}

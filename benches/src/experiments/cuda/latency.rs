@@ -1,0 +1,440 @@
+//! From an urgent launch to its end while a victim fills the GPU: ours, the floor, and what CUDA's
+//! streams do; in turn, so that whatever else the machine does meets all.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use preempt::policy::StaticPriority;
+use preempt::{Buffer, Handle, LaunchReport, Scheduler, SignalPath, Stream};
+use preempt_driver::Gpu;
+use preempt_microkernels::answer;
+use preempt_report::microseconds;
+use preempt_test_kit::Random;
+use preempt_test_kit::storm::Tally;
+use preempt_workloads::Size;
+use serde_json::{Value, json};
+
+use super::super::{Bench, Outcome, line, random_time};
+use super::check_spins;
+use super::raw_arms::{RawArms, URGENT_BLOCKS, victim};
+use super::subject::{Modules, Subject};
+use crate::progress::Progress;
+use crate::samples::{Samples, Summary, ratio, show, show_ratio};
+
+/// How long the victim's block-tasks are, and how many groups of samples are taken.
+const CASES: [(Duration, u32); 5] = [
+    (Duration::from_micros(1), 50),
+    (Duration::from_micros(10), 50),
+    (Duration::from_micros(100), 50),
+    (Duration::from_millis(1), 50),
+    (Duration::from_millis(10), 15),
+];
+/// Groups with `--quick`.
+const QUICK_GROUPS: u32 = 1;
+
+/// Samples of each arm in a group.
+const GROUP: u32 = 10;
+
+/// The most time between two urgent launches, beside that of two block-tasks.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a victim of the raw arms takes at least, beside four block-tasks.
+const RAW_TIME: Duration = Duration::from_millis(4);
+
+/// Stops of each program.
+const EVICTIONS: u32 = 100;
+
+/// The floor of a stop is the drained time of block-tasks of this length, with yield points.
+const FLOOR_LENGTH: Duration = Duration::from_micros(10);
+
+/// Block-tasks beyond this are long.
+const LONG: Duration = Duration::from_micros(100);
+
+/// How long a thread that waits for an urgent launch drives the scheduler itself. The raw arms spin,
+/// too.
+const SPIN: Duration = Duration::from_millis(20);
+
+/// One length of block-tasks, with or without yield points.
+struct Case {
+    length: Duration,
+    yields: bool,
+    ours: Samples,
+    /// The same with signals by the proxy.
+    proxy: Samples,
+    floor: Samples,
+    /// The floor where the victim leaves all SMs.
+    floor_all: Samples,
+    drained: Samples,
+    stream_priority: Samples,
+    plain_streams: Samples,
+    /// Of our victims.
+    victim_yields: u64,
+}
+
+/// Measures all cases.
+pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
+    let build = |path| bench.spinning_scheduler_by(path, StaticPriority::new(), SPIN);
+    let scheduler = build(SignalPath::StreamWrite)?;
+    let mut random = Random(bench.seed);
+    let mut tally = Tally::default();
+    let mut cases = Vec::new();
+    for (length, groups) in CASES {
+        for yields in [false, true] {
+            let groups = bench.amount(QUICK_GROUPS, groups);
+            let with = if yields { "with" } else { "without" };
+            let name = format!("block-tasks of {}, {with} yield points", show(length));
+            let progress = Progress::new(name, u64::from(groups));
+            let raw = RawArms::new(gpu, length, yields, RAW_TIME + 4 * length)?;
+            let ours = Ours::new(&scheduler, gpu, length, raw.blocks)?;
+            let mut arms = Arms { case: Case::new(length, yields), ours, raw, random: &mut random };
+            for _ in 0..groups {
+                arms.measure_group(&mut tally)?;
+                progress.step();
+            }
+            scheduler.synchronize()?;
+            cases.push(arms.case);
+        }
+    }
+
+    // The scheduler has one path as long as it lives, so this cannot take turns with the others.
+    let evictions = evictions(bench, gpu, &scheduler, &mut random)?;
+    drop(scheduler);
+    let scheduler = build(SignalPath::Proxy)?;
+    for case in &mut cases {
+        let blocks =
+            RawArms::new(gpu, case.length, case.yields, RAW_TIME + 4 * case.length)?.blocks;
+        let mut ours = Ours::new(&scheduler, gpu, case.length, blocks)?;
+        let mut proxied = Case::new(case.length, case.yields);
+        let (_, groups) =
+            CASES.into_iter().find(|case| case.0 == proxied.length).unwrap_or(CASES[0]);
+        for _ in 0..bench.amount(QUICK_GROUPS, groups.div_ceil(2)) {
+            ours.measure_group(&mut proxied, &mut random, &mut tally)?;
+        }
+        case.proxy = proxied.ours;
+        scheduler.synchronize()?;
+    }
+    let floor = cases.iter().find(|case| case.yields && case.length == FLOOR_LENGTH);
+    let floor = floor.map_or(Duration::ZERO, |case| case.drained.p50());
+
+    let mut table = vec![line([
+        "block-tasks",
+        "yield points",
+        "",
+        "samples",
+        "p50",
+        "p99",
+        "max",
+        "p50 / floor",
+        "drained p50",
+        "drained p99",
+    ])];
+    table.extend(cases.iter().flat_map(Case::lines));
+    table.extend(evictions.iter().map(|eviction| eviction.line(floor)));
+    let find = |length| cases.iter().find(|case| case.yields && case.length == length);
+    let over_ours =
+        |length| find(length).and_then(|case| ratio(case.stream_priority.p50(), case.ours.p50()));
+    let with_yields = cases.iter().filter(|case| case.yields);
+    let worst = with_yields.filter_map(Case::over_floor).reduce(f64::max);
+    let summary = json!({
+        "urgent_over_floor_p50": worst,
+        "stream_priority_over_ours_p50_1ms": over_ours(Duration::from_millis(1)),
+        "stream_priority_over_ours_p50_10ms": over_ours(Duration::from_millis(10)),
+        "urgent_p50_us_1ms":
+            find(Duration::from_millis(1)).map(|case| microseconds(case.ours.p50())),
+        "stop_floor_p50_us": microseconds(floor),
+        "stop_over_floor_long_tasks_max": evictions
+            .iter()
+            .filter(|eviction| eviction.longest > LONG)
+            .filter_map(|eviction| ratio(eviction.stop.p50(), floor))
+            .reduce(f64::max),
+        "yields": cases.iter().map(|case| case.victim_yields).sum::<u64>(),
+        "kernels": tally.kernels,
+        "block_tasks": tally.block_tasks,
+        "lost": tally.lost,
+        "repeated": tally.repeated,
+    });
+    Ok(Outcome {
+        about: format!(
+            "From an urgent launch of {URGENT_BLOCKS} blocks of 1024 threads to its end, while a \
+             victim fills the GPU. All threads that wait spin ({} in `wait` of `preempt`).",
+            show(SPIN)
+        ),
+        table,
+        text_columns: 3,
+        rows: cases
+            .iter()
+            .flat_map(Case::json_rows)
+            .chain(evictions.iter().map(|eviction| eviction.json(floor)))
+            .collect(),
+        summary,
+        mistake: tally.mistake,
+    })
+}
+
+/// How fast a program's dominating kernel leaves the device (EffiSha, figure 10).
+struct Eviction {
+    program: &'static str,
+    yields: bool,
+    longest: Duration,
+    stop: Samples,
+}
+
+/// From the signal to the last block's end, for each program.
+fn evictions(
+    bench: &Bench,
+    gpu: Gpu,
+    scheduler: &Scheduler,
+    random: &mut Random,
+) -> Result<Vec<Eviction>> {
+    let modules = Modules::load(scheduler)?;
+    let size = bench.amount(Size::Small, Size::Large);
+    let samples = bench.amount(QUICK_GROUPS * GROUP, EVICTIONS);
+    let mut evictions = Vec::new();
+    for &definition in &bench.programs {
+        let seed = bench.seed as u32;
+        let mut subject = Subject::new(scheduler, gpu, &modules, definition, size, seed)?;
+        let (time, _) = subject.preemptible()?;
+        let longest = subject.longest()?;
+        let mut stop = Samples::default();
+        for _ in 0..samples {
+            let after = time.mul_f64(0.1) + random_time(random, time.mul_f64(0.7));
+            stop.extend(subject.stop(after)?);
+        }
+        let yields = subject.yields();
+        evictions.push(Eviction { program: definition.name, yields, longest, stop });
+    }
+    Ok(evictions)
+}
+
+impl Eviction {
+    fn line(&self, floor: Duration) -> Vec<String> {
+        let summary = self.stop.summary();
+        line([
+            &format!("{}, up to {}", self.program, show(self.longest)),
+            if self.yields { "yes" } else { "no" },
+            "stop",
+            &self.stop.len().to_string(),
+            &show(summary.p50),
+            &show(summary.p99),
+            &show(summary.max),
+            &show_ratio(ratio(summary.p50, floor)),
+            "-",
+            "-",
+        ])
+    }
+
+    fn json(&self, floor: Duration) -> Value {
+        let summary = self.stop.summary();
+        json!({
+            "program": self.program,
+            "longest_task_us": microseconds(self.longest),
+            "yield_points": self.yields,
+            "arm": "stop",
+            "samples": self.stop.len(),
+            "p50_us": microseconds(summary.p50),
+            "p99_us": microseconds(summary.p99),
+            "max_us": microseconds(summary.max),
+            "p50_to_floor": ratio(summary.p50, floor),
+        })
+    }
+}
+
+/// What the arms of a case share.
+struct Arms<'a> {
+    case: Case,
+    ours: Ours<'a>,
+    raw: RawArms,
+    random: &'a mut Random,
+}
+
+impl Arms<'_> {
+    fn measure_group(&mut self, tally: &mut Tally) -> Result<()> {
+        let most = PAUSE + 2 * self.case.length;
+        for _ in 0..GROUP {
+            let (raw, random) = (&mut self.raw, &mut *self.random);
+            let mut pause = || random_time(random, most);
+            if let Some(times) = raw.floor(false, pause())? {
+                self.case.floor.push(times.urgent);
+            }
+            if let Some(times) = raw.floor(true, pause())? {
+                self.case.floor_all.push(times.urgent);
+                self.case.drained.push(times.drained);
+            }
+            if let Some(time) = raw.plain(true, pause())? {
+                self.case.stream_priority.push(time);
+            }
+            if let Some(time) = raw.plain(false, pause())? {
+                self.case.plain_streams.push(time);
+            }
+        }
+        self.raw.check(tally, false)?;
+        self.raw.floor(false, random_time(self.random, most))?;
+        self.raw.check(tally, true)?;
+        self.ours.measure_group(&mut self.case, self.random, tally)
+    }
+}
+
+/// The arm that preempts through the scheduler.
+struct Ours<'a> {
+    scheduler: &'a Scheduler,
+    ticks: u64,
+    tasks: u32,
+    batch: Stream,
+    urgent: Stream,
+    done: Buffer<u32>,
+    ticket: u32,
+}
+
+/// A victim that runs, with what it writes.
+struct Batch {
+    handle: Handle<LaunchReport>,
+    runs: Buffer<u32>,
+    marks: Buffer<u32>,
+}
+
+impl<'a> Ours<'a> {
+    fn new(scheduler: &'a Scheduler, gpu: Gpu, length: Duration, blocks: u32) -> Result<Ours<'a>> {
+        // While a group of urgent launches comes.
+        let time = GROUP * (PAUSE + 3 * length);
+        Ok(Ours {
+            scheduler,
+            ticks: gpu.ticks(length)?,
+            tasks: blocks * time.as_nanos().div_ceil(length.as_nanos()) as u32,
+            batch: scheduler.stream(0),
+            urgent: scheduler.stream(1),
+            done: scheduler.zeroed(URGENT_BLOCKS as usize)?,
+            ticket: 0,
+        })
+    }
+
+    fn measure_group(
+        &mut self,
+        case: &mut Case,
+        random: &mut Random,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        // A block-task and more between two launches: one that is dropped each time would have to
+        // run to its end the third time (the limit is in preempt's worker loop), and no arm of the
+        // others meets such a block-task.
+        let length = case.length;
+        let mut pause = || {
+            let most = PAUSE + length;
+            std::thread::sleep(length.mul_f64(1.2) + random_time(random, most));
+        };
+        let mut batch = self.launch_batch(case.yields)?;
+        for _ in 0..GROUP {
+            pause();
+            while batch.handle.is_done() {
+                self.check(batch, case, tally)?;
+                batch = self.launch_batch(case.yields)?;
+                pause();
+            }
+            self.ticket += 1;
+            // The raw arms have their parameters ready, too.
+            let call = answer(self.ticket, &mut self.done).grid(URGENT_BLOCKS);
+            let start = Instant::now();
+            self.urgent.launch(call)?.wait()?;
+            case.ours.push(start.elapsed());
+        }
+        let answers = self.urgent.download(&self.done)?.wait()?;
+        tally.compare("the urgent kernel", &answers, &[self.ticket; URGENT_BLOCKS as usize]);
+        tally.kernels += u64::from(GROUP);
+        self.check(batch, case, tally)?;
+        // `wait` returns before the last block has left its SM.
+        self.scheduler.synchronize()?;
+        Ok(())
+    }
+
+    fn launch_batch(&self, yields: bool) -> Result<Batch> {
+        let zeroed = || self.scheduler.zeroed::<u32>(self.tasks as usize);
+        let (mut runs, mut marks) = (zeroed()?, zeroed()?);
+        let call = victim(yields, self.ticks, &mut runs, &mut marks, self.tasks);
+        Ok(Batch { handle: self.batch.launch(call)?, runs, marks })
+    }
+
+    fn check(&self, batch: Batch, case: &mut Case, tally: &mut Tally) -> Result<()> {
+        let report = batch.handle.wait()?;
+        case.victim_yields += u64::from(report.yields);
+        let runs = self.batch.download(&batch.runs)?.wait()?;
+        let marks = self.batch.download(&batch.marks)?.wait()?;
+        ensure!(report.tasks == self.tasks, "the victim says that it did {} tasks", report.tasks);
+        check_spins(tally, "our victim", (&runs, &marks), report.tasks, case.yields);
+        Ok(())
+    }
+}
+
+impl Case {
+    fn new(length: Duration, yields: bool) -> Case {
+        Case {
+            length,
+            yields,
+            ours: Samples::default(),
+            proxy: Samples::default(),
+            floor: Samples::default(),
+            floor_all: Samples::default(),
+            drained: Samples::default(),
+            stream_priority: Samples::default(),
+            plain_streams: Samples::default(),
+            victim_yields: 0,
+        }
+    }
+
+    fn over_floor(&self) -> Option<f64> {
+        ratio(self.ours.p50(), self.floor.p50())
+    }
+
+    /// Name and times, and from the signal to the victim's end, where that can be seen.
+    fn arms(&self) -> [(&'static str, &Samples, Option<Summary>); 6] {
+        [
+            ("preempt", &self.ours, None),
+            ("preempt, by the proxy", &self.proxy, None),
+            ("floor", &self.floor, None),
+            ("floor, all SMs", &self.floor_all, Some(self.drained.summary())),
+            ("stream priority", &self.stream_priority, None),
+            ("plain streams", &self.plain_streams, None),
+        ]
+    }
+
+    fn lines(&self) -> Vec<Vec<String>> {
+        let floor = self.floor.p50();
+        let line = |(name, samples, drained): (&str, &Samples, Option<Summary>)| {
+            let summary = samples.summary();
+            let drained = |time: fn(Summary) -> Duration| {
+                drained.map_or_else(|| "-".to_owned(), |drained| show(time(drained)))
+            };
+            line([
+                &show(self.length),
+                if self.yields { "yes" } else { "no" },
+                name,
+                &samples.len().to_string(),
+                &show(summary.p50),
+                &show(summary.p99),
+                &show(summary.max),
+                &show_ratio(ratio(summary.p50, floor)),
+                &drained(|drained| drained.p50),
+                &drained(|drained| drained.p99),
+            ])
+        };
+        self.arms().into_iter().map(line).collect()
+    }
+
+    fn json_rows(&self) -> Vec<Value> {
+        let floor = self.floor.p50();
+        let row = |(name, samples, drained): (&str, &Samples, Option<Summary>)| {
+            let summary = samples.summary();
+            json!({
+                "block_task_us": microseconds(self.length),
+                "yield_points": self.yields,
+                "arm": name,
+                "samples": samples.len(),
+                "p50_us": microseconds(summary.p50),
+                "p99_us": microseconds(summary.p99),
+                "max_us": microseconds(summary.max),
+                "p50_to_floor": ratio(summary.p50, floor),
+                "drained_p50_us": drained.map(|drained| microseconds(drained.p50)),
+                "drained_p99_us": drained.map(|drained| microseconds(drained.p99)),
+            })
+        };
+        self.arms().into_iter().map(row).collect()
+    }
+}

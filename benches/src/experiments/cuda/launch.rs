@@ -1,0 +1,229 @@
+//! What a launch costs against the driver's own call, on an idle GPU and in a long stream of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use preempt::policy::StaticPriority;
+use preempt::{Buffer, Call, Scheduler, Stream};
+use preempt_driver::{Array, Gpu, Launch, Level, Module};
+use preempt_microkernels::{busy, count};
+use preempt_report::microseconds;
+use preempt_test_kit::storm::Tally;
+use serde_json::{Value, json};
+
+use super::super::{Bench, Outcome, line};
+use super::ptx;
+use crate::progress::Progress;
+use crate::samples::{Samples, ratio, show, show_ratio};
+
+/// Kernels in the long stream.
+const STREAM: u32 = 1000;
+/// How long each of them takes.
+const LENGTH: Duration = Duration::from_micros(10);
+/// Threads of their blocks.
+const THREADS: u32 = 128;
+
+/// Launches on an idle device, and long streams.
+const FULL: (u64, u64) = (20_000, 30);
+/// The same with `--quick`.
+const QUICK: (u64, u64) = (200, 2);
+
+/// How long `wait` spins; the raw side spins, too.
+const SPIN: Duration = Duration::from_millis(50);
+
+/// One thing, measured on both sides.
+struct Row {
+    name: &'static str,
+    kernel: String,
+    ours: Samples,
+    raw: Samples,
+}
+
+/// Measures launches.
+pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
+    let (launches, streams) = bench.amount(QUICK, FULL);
+    let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
+    let mut tally = Tally::default();
+
+    let [submit, done] = idle(&scheduler, launches, &mut tally)?;
+    let sms = gpu.sms()?;
+    let full = sms * scheduler.device().properties().threads_per_sm / THREADS;
+    let few = stream(&scheduler, gpu, sms, streams, &mut tally)?;
+    let many = stream(&scheduler, gpu, full, streams, &mut tally)?;
+    scheduler.synchronize()?;
+
+    let added = submit.ours.p50().as_secs_f64() - submit.raw.p50().as_secs_f64();
+    let over = |row: &Row| ratio(row.ours.p50(), row.raw.p50());
+    let summary = json!({
+        "added_us_p50": 1e6 * added,
+        "small_kernels_over_plain": over(&few).into_iter().chain(over(&many)).reduce(f64::max),
+        "submit_p50_us": microseconds(submit.ours.p50()),
+        "raw_submit_p50_us": microseconds(submit.raw.p50()),
+        "kernels": tally.kernels,
+        "block_tasks": tally.block_tasks,
+        "lost": tally.lost,
+        "repeated": tally.repeated,
+    });
+    let rows = [submit, done, few, many];
+    let mut table =
+        vec![line(["", "kernel", "side", "samples", "p50", "p99", "max", "p50 / driver"])];
+    table.extend(rows.iter().flat_map(Row::lines));
+    Ok(Outcome {
+        about: format!(
+            "Submit is the time inside `launch`, against that inside `cuLaunchKernel`. A stream of \
+             {STREAM} kernels is told by the time for one of them. All threads that wait spin."
+        ),
+        table,
+        text_columns: 3,
+        rows: rows.iter().flat_map(Row::json).collect(),
+        summary,
+        mistake: tally.mistake,
+    })
+}
+
+/// Launches of one block on an idle device, ours and the driver's in turn: the call, and until the
+/// kernel is done.
+fn idle(scheduler: &Scheduler, launches: u64, tally: &mut Tally) -> Result<[Row; 2]> {
+    let row = |name| Row::new(name, "count, 1 block of 1 thread".to_owned());
+    let (mut submit, mut done) = (row("submit"), row("launch to done"));
+    let stream = scheduler.stream(0);
+    let raw_stream = preempt_driver::Stream::new(Level::Lowest)?;
+    let mut counts = scheduler.zeroed::<u32>(1)?;
+    let mut raw_counts = Array::zeroed(1)?;
+    let call = count(&mut raw_counts).grid(1).block(1);
+    let module = Module::load(ptx()?, &[])?;
+    let raw = Launch::plain(module.plain(call.kernel())?, call);
+
+    let progress = Progress::new("idle device", launches);
+    for _ in 0..launches {
+        // `wait` returns before the last block has left its SM.
+        scheduler.synchronize()?;
+        let call = count(&mut counts).grid(1).block(1);
+        let start = Instant::now();
+        let handle = stream.launch(call)?;
+        submit.ours.push(start.elapsed());
+        let report = handle.wait()?;
+        done.ours.push(start.elapsed());
+        tally.report(&report);
+        scheduler.synchronize()?;
+
+        let start = Instant::now();
+        // SAFETY: nobody else uses the counter.
+        unsafe { raw.on(&raw_stream)? };
+        submit.raw.push(start.elapsed());
+        raw_stream.spin()?;
+        done.raw.push(start.elapsed());
+        progress.step();
+    }
+    let launches = launches as u32;
+    tally.count("our launches", &stream.download(&counts)?.wait()?, &[launches]);
+    tally.count("the driver's launches", &raw_counts.read()?, &[launches]);
+    Ok([submit, done])
+}
+
+/// Streams of kernels of `blocks` blocks, ours and the driver's in turn.
+fn stream(
+    scheduler: &Scheduler,
+    gpu: Gpu,
+    blocks: u32,
+    streams: u64,
+    tally: &mut Tally,
+) -> Result<Row> {
+    let name = format!("busy {}, {blocks} blocks of {THREADS} threads", show(LENGTH));
+    let mut row = Row::new("stream of kernels", name.clone());
+    let ticks = gpu.ticks(LENGTH)?;
+    let stream = scheduler.stream(0);
+    let raw_stream = preempt_driver::Stream::new(Level::Lowest)?;
+    let mut counts = scheduler.zeroed::<u32>(blocks as usize)?;
+    let mut raw_counts = Array::zeroed(blocks as usize)?;
+    let call = busy(ticks, &mut raw_counts).grid(blocks).block(THREADS);
+    let module = Module::load(ptx()?, &[])?;
+    let raw = Launch::plain(module.plain(call.kernel())?, call);
+
+    let progress = Progress::new(name, streams);
+    for _ in 0..streams {
+        let time = our_stream(scheduler, &stream, &mut counts, |counts| {
+            busy(ticks, counts).grid(blocks).block(THREADS)
+        })?;
+        row.ours.push(time / STREAM);
+
+        let start = Instant::now();
+        for _ in 0..STREAM {
+            // SAFETY: nobody else uses the counters.
+            unsafe { raw.on(&raw_stream)? };
+        }
+        raw_stream.spin()?;
+        row.raw.push(start.elapsed() / STREAM);
+        tally.kernels += u64::from(STREAM);
+        tally.block_tasks += u64::from(STREAM * blocks);
+        progress.step();
+    }
+    let expected = vec![STREAM * streams as u32; blocks as usize];
+    tally.count("our stream", &stream.download(&counts)?.wait()?, &expected);
+    tally.count("the driver's stream", &raw_counts.read()?, &expected);
+    Ok(row)
+}
+
+/// From the first launch to the end of the last one.
+fn our_stream(
+    scheduler: &Scheduler,
+    stream: &Stream,
+    counts: &mut Buffer<u32>,
+    call: impl Fn(&mut Buffer<u32>) -> Call,
+) -> Result<Duration> {
+    scheduler.synchronize()?;
+    let mut last = None;
+    let start = Instant::now();
+    for _ in 0..STREAM {
+        // An error of one that nobody waits for makes the next ones fail, up to the last.
+        last = Some(stream.launch(call(counts))?);
+    }
+    last.context("a stream without kernels")?.wait()?;
+    let time = start.elapsed();
+    scheduler.synchronize()?;
+    Ok(time)
+}
+
+impl Row {
+    fn new(name: &'static str, kernel: String) -> Row {
+        Row { name, kernel, ours: Samples::default(), raw: Samples::default() }
+    }
+
+    fn sides(&self) -> [(&'static str, &Samples); 2] {
+        [("preempt", &self.ours), ("driver", &self.raw)]
+    }
+
+    fn lines(&self) -> Vec<Vec<String>> {
+        let line = |(side, samples): (&str, &Samples)| {
+            let summary = samples.summary();
+            line([
+                self.name,
+                &self.kernel,
+                side,
+                &samples.len().to_string(),
+                &show(summary.p50),
+                &show(summary.p99),
+                &show(summary.max),
+                &show_ratio(ratio(summary.p50, self.raw.p50())),
+            ])
+        };
+        self.sides().into_iter().map(line).collect()
+    }
+
+    fn json(&self) -> Vec<Value> {
+        let row = |(side, samples): (&str, &Samples)| {
+            let summary = samples.summary();
+            json!({
+                "name": self.name,
+                "kernel": self.kernel,
+                "side": side,
+                "samples": samples.len(),
+                "p50_us": microseconds(summary.p50),
+                "p99_us": microseconds(summary.p99),
+                "max_us": microseconds(summary.max),
+                "p50_to_driver": ratio(summary.p50, self.raw.p50()),
+            })
+        };
+        self.sides().into_iter().map(row).collect()
+    }
+}

@@ -1,0 +1,57 @@
+//! What only a GPU can show: comparisons with raw driver calls, which use nothing of preempt but the
+//! kernels.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use preempt_microkernels::mark;
+use preempt_test_kit::storm::Tally;
+
+use super::KERNELS;
+
+pub mod latency;
+pub mod launch;
+pub mod overhead;
+mod raw_arms;
+mod subject;
+
+/// How long anything here may take before it counts as hung.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The PTX of the kernels.
+fn ptx() -> Result<&'static str> {
+    KERNELS.ptx().context("this build found no compiler for PTX, so it has no kernels for a GPU")
+}
+
+/// Spins until `is_done`.
+fn spin_until(mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !is_done()? {
+        ensure!(start.elapsed() < LIMIT, "a kernel has not ended within {LIMIT:?}");
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Compares what `spin` or `spin_yielding` left with the number of block-tasks that it says are done.
+/// The latter counts starts, and may leave the mark of a block-task that other threads dropped.
+fn check_spins(
+    tally: &mut Tally,
+    what: &str,
+    (runs, marks): (&[u32], &[u32]),
+    done: u32,
+    yields: bool,
+) {
+    tally.kernels += 1;
+    tally.block_tasks += u64::from(done);
+    let expected = |(task, &found): (usize, &u32)| if found == 0 { 0 } else { mark(task as u32) };
+    let expected: Vec<u32> = marks.iter().enumerate().map(expected).collect();
+    tally.compare(what, marks, &expected);
+    let ran = marks.iter().filter(|&&mark| mark != 0).count() as u32;
+    let ran = if yields { ran.min(done) } else { ran };
+    tally.count(&format!("{what}, block-tasks in all"), &[ran], &[done]);
+    if !yields {
+        let once: Vec<u32> = marks.iter().map(|&mark| u32::from(mark != 0)).collect();
+        tally.count(&format!("{what}, runs"), runs, &once);
+    }
+}

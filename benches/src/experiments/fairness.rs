@@ -1,0 +1,212 @@
+//! Shares of two programs in endless loops, with weights of 2 to 1 (FLEP figures 13 and 14).
+
+use std::time::Duration;
+
+use anyhow::Result;
+use preempt::policy::{Ffs, Policy};
+use preempt_report::{digits, microseconds};
+use preempt_test_kit::storm::Tally;
+use serde_json::{Value, json};
+
+use super::corun::{Arm, Endless, NewPolicy, Testbed};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
+use crate::progress::Progress;
+use crate::samples::{mean, show, show_percent};
+
+/// How long each pair is looked at, and with `--quick`.
+const WINDOW: Duration = Duration::from_millis(600);
+const QUICK_WINDOW: Duration = Duration::from_millis(60);
+
+/// What may be lost to switching, at most.
+const MAX_OVERHEAD: f64 = 0.10;
+/// With which it is measured, too, for how much is lost then (figure 14).
+const OVERHEADS: [f64; 4] = [MAX_OVERHEAD, 0.02, 0.05, 0.20];
+
+/// The weights of the short program and of the long one.
+const WEIGHTS: [u32; 2] = [2, 1];
+
+/// A pair in one arm.
+struct Row {
+    names: [&'static str; 2],
+    arm: String,
+    /// `None` for arms without the policy.
+    max_overhead: Option<f64>,
+    /// The short program's share of the SM-time that both had; the same by what they did, relative to alone.
+    /// `None` where one did nothing alone.
+    share: Option<f64>,
+    share_of_work: Option<f64>,
+    /// What is lacking in the sum of what both did, each relative to alone.
+    lost: Option<f64>,
+    /// The largest distance from the short program's share in windows of a tenth.
+    worst: Option<f64>,
+    yields: u64,
+}
+
+/// The experiment `fairness`.
+#[derive(Debug)]
+pub struct Fairness;
+
+impl Experiment for Fairness {
+    fn name(&self) -> &'static str {
+        "fairness"
+    }
+
+    fn about(&self) -> &'static str {
+        "Shares of programs in endless loops."
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
+/// Measures all pairs.
+fn run(bench: &Bench) -> Result<Outcome> {
+    let longs = bench.programs_among(&LONG)?;
+    let ffs = |most| Box::new(Ffs::with_max_overhead(most).whole_device()) as Box<dyn Policy>;
+    let policies = OVERHEADS.map(|most| Box::new(move || ffs(most)) as NewPolicy);
+    let mut testbed = bench.testbed(policies.into())?;
+    let [long, short] = bench.sizes();
+    let window = bench.amount(QUICK_WINDOW, WINDOW);
+    let overheads = bench.amount(&OVERHEADS[..1], &OVERHEADS);
+    testbed.add_flep(short)?;
+    let mut rows = Vec::new();
+    let progress = Progress::new("pairs", (longs.len() * (FLEP.len() - 1)) as u64);
+    for definition in longs {
+        // One at a time: they take gigabytes.
+        let last = testbed.add(definition, long)?;
+        for other in 0..last {
+            if testbed.name(other) != definition.name {
+                pair(&mut *testbed, [other, last], window, overheads, &mut rows)?;
+                progress.step();
+            }
+        }
+        testbed.remove_last();
+    }
+    Ok(outcome(&rows, window, testbed.close()?))
+}
+
+fn pair(
+    testbed: &mut dyn Testbed,
+    members: [usize; 2],
+    window: Duration,
+    overheads: &[f64],
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    let names = members.map(|program| testbed.name(program));
+    let one = |program, weight| Endless { program, weight, priority: weight as i32 };
+    let both = [one(members[0], WEIGHTS[0]), one(members[1], WEIGHTS[1])];
+    // Of the same scheduler, so that what is lost is lost to sharing.
+    let mut alone = [0.0; 2];
+    for (alone, member) in alone.iter_mut().zip(both) {
+        *alone = testbed.endless(Arm::Ours(1), &[member], window)?.runs[0];
+    }
+    let ours = overheads.iter().enumerate();
+    let ours = ours.map(|(policy, &most)| (Arm::Ours(1 + policy), Some(most)));
+    let others = [Arm::PlainStreams, Arm::StreamPriorities].map(|arm| (arm, None));
+    for (arm, max_overhead) in others.into_iter().chain(ours) {
+        if !testbed.has(arm) {
+            continue;
+        }
+        let found = testbed.endless(arm, &both, window)?;
+        let work = [0, 1].map(|member| found.runs[member] / alone[member]);
+        let sum = Some(work[0] + work[1]).filter(|sum| sum.is_finite());
+        rows.push(Row {
+            names,
+            arm: arm.name().to_owned(),
+            max_overhead,
+            share: found.share(0),
+            share_of_work: sum.filter(|sum| *sum > 0.0).map(|sum| work[0] / sum),
+            lost: sum.map(|sum| 1.0 - sum),
+            worst: found.worst_share(0, fair()),
+            yields: found.yields,
+        });
+    }
+    for program in members {
+        // What was cancelled left pieces; a whole run says that nothing else is wrong.
+        testbed.verify(program)?;
+    }
+    Ok(())
+}
+
+/// The share that the short program should have.
+fn fair() -> f64 {
+    f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1])
+}
+
+fn outcome(rows: &[Row], window: Duration, tally: Tally) -> Outcome {
+    let of = |most: f64| rows.iter().filter(move |row| row.max_overhead == Some(most));
+    let errors: Vec<f64> =
+        of(MAX_OVERHEAD).filter_map(|row| Some(100.0 * (row.share? - fair()).abs())).collect();
+    let lost = |most| mean(&of(most).filter_map(|row| row.lost).collect::<Vec<_>>());
+    let by_overhead: serde_json::Map<String, Value> =
+        OVERHEADS.iter().map(|&most| (digits(100.0 * most), json!(lost(most)))).collect();
+    let summary = with_tally(
+        json!({
+            "pairs": of(MAX_OVERHEAD).count(),
+            "share_error_points": errors.iter().copied().reduce(f64::max),
+            "share_error_points_mean": mean(&errors),
+            "throughput_lost": lost(MAX_OVERHEAD),
+            "throughput_lost_max": of(MAX_OVERHEAD).filter_map(|row| row.lost).reduce(f64::max),
+            "throughput_lost_by_max_overhead_percent": by_overhead,
+        }),
+        &tally,
+    );
+    let mut table = vec![line([
+        "weight 2",
+        "weight 1",
+        "arm",
+        "max. overhead",
+        "share",
+        "share of work",
+        "worst tenth off by",
+        "throughput lost",
+        "yields",
+    ])];
+    table.extend(rows.iter().map(|row| {
+        line([
+            row.names[0],
+            row.names[1],
+            &row.arm,
+            &show_percent(row.max_overhead),
+            &show_percent(row.share),
+            &show_percent(row.share_of_work),
+            &show_percent(row.worst),
+            &show_percent(row.lost),
+            &row.yields.to_string(),
+        ])
+    }));
+    Outcome {
+        about: format!(
+            "Two programs in endless loops for {}, the first one with twice the weight: its share of the SM-time \
+             that both were granted, and of what both did relative to alone; and what is lacking in the sum of \
+             that.",
+            show(window),
+        ),
+        table,
+        text_columns: 3,
+        rows: rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "weight_2": row.names[0],
+                    "weight_1": row.names[1],
+                    "arm": row.arm,
+                    "max_overhead": row.max_overhead,
+                    "share": row.share,
+                    "share_of_work": row.share_of_work,
+                    "worst_tenth_off_by": row.worst,
+                    "throughput_lost": row.lost,
+                    "yields": row.yields,
+                    "window_us": microseconds(window),
+                })
+            })
+            .collect(),
+        summary,
+        mistake: tally.mistake,
+    }
+}

@@ -1,0 +1,324 @@
+//! From an urgent launch to its end: on an idle device, behind a batch kernel in submission order,
+//! and with preemption; the three in turn, so that whatever else the machine does meets all.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use preempt::policy::StaticPriority;
+use preempt::{Handle, LaunchReport, Scheduler, Stream};
+use preempt_microkernels::{count, occupy};
+use preempt_report::microseconds;
+use preempt_test_kit::Random;
+use preempt_test_kit::storm::Tally;
+use serde_json::{Value, json};
+
+use super::counted::Counted;
+use super::{Bench, Experiment, Outcome, line, random_time};
+use crate::progress::Progress;
+use crate::samples::{Samples, ratio, show, show_ratio};
+
+/// How long the batch kernel's block-tasks are, and how many groups of samples are taken.
+const CASES: [(Duration, u32); 4] = [
+    (Duration::from_micros(10), 100),
+    (Duration::from_micros(100), 100),
+    (Duration::from_millis(1), 100),
+    (Duration::from_millis(10), 30),
+];
+/// Groups with `--quick`.
+const QUICK_GROUPS: u32 = 1;
+
+/// In each group: samples alone, and with preemption; one in submission order.
+const GROUP: u32 = 10;
+
+/// The most time between two urgent launches, beside that of two block-tasks: they come at any
+/// moment of a block-task.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long the batch kernel at least takes where urgent launches wait for it.
+const SHORT_BATCH: Duration = Duration::from_millis(5);
+/// The same in block-tasks on each SM.
+const SHORT_BATCH_TASKS: u32 = 4;
+
+/// What is launched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Urgent {
+    OneTask,
+    AllSms,
+}
+
+impl Urgent {
+    fn name(self) -> &'static str {
+        match self {
+            Urgent::OneTask => "one task",
+            Urgent::AllSms => "all SMs",
+        }
+    }
+}
+
+/// One length of block-tasks and one kind of urgent launch.
+struct Case {
+    length: Duration,
+    urgent: Urgent,
+    alone: Samples,
+    in_order: Samples,
+    preempt: Samples,
+    /// Of the batch kernels that urgent launches waited for, and that they preempted.
+    yields_in_order: u64,
+    yields: u64,
+}
+
+/// The experiment `latency`.
+#[derive(Debug)]
+pub struct Latency;
+
+impl Experiment for Latency {
+    fn name(&self) -> &'static str {
+        "latency"
+    }
+
+    fn about(&self) -> &'static str {
+        "From an urgent launch to its end: alone, behind a batch kernel, and with preemption."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        match bench.gpu {
+            Some(gpu) => super::cuda::latency::run(bench, gpu),
+            None => run(bench),
+        }
+    }
+}
+
+/// Measures all cases.
+fn run(bench: &Bench) -> Result<Outcome> {
+    let scheduler = bench.scheduler(StaticPriority::new())?;
+    let mut random = Random(bench.seed);
+    let mut tally = Tally::default();
+    let mut cases = Vec::new();
+    for (length, groups) in CASES {
+        for urgent in [Urgent::OneTask, Urgent::AllSms] {
+            let groups = bench.amount(QUICK_GROUPS, groups);
+            let name = format!("block-tasks of {}, {}", show(length), urgent.name());
+            let progress = Progress::new(name, u64::from(groups));
+            let mut case = Arms::new(&scheduler, length, urgent, &mut random)?;
+            for _ in 0..groups {
+                case.measure_group()?;
+                progress.step();
+            }
+            cases.push(case.finish(&mut tally)?);
+        }
+    }
+    scheduler.synchronize()?;
+
+    let mut table = vec![line([
+        "block-tasks",
+        "urgent",
+        "",
+        "samples",
+        "p50",
+        "p99",
+        "max",
+        "p50 / alone",
+        "p99 / alone",
+        "batch yields",
+    ])];
+    table.extend(cases.iter().flat_map(Case::lines));
+    let summary = json!({
+        "cases": cases.iter().map(Case::json_summary).collect::<Vec<_>>(),
+        "kernels": tally.kernels,
+        "block_tasks": tally.block_tasks,
+        "yields": cases.iter().map(|case| case.yields).sum::<u64>(),
+        "lost": tally.lost,
+        "repeated": tally.repeated,
+    });
+    Ok(Outcome {
+        about: "From an urgent launch to its end. Urgent block-tasks do nearly nothing; those of \
+                the batch kernel occupy their SM for a known time."
+            .to_owned(),
+        table,
+        text_columns: 3,
+        rows: cases.iter().flat_map(Case::json_rows).collect(),
+        summary,
+        mistake: tally.mistake,
+    })
+}
+
+/// What the three arms of a case share.
+struct Arms<'a> {
+    scheduler: &'a Scheduler,
+    random: &'a mut Random,
+    case: Case,
+    batch_stream: Stream,
+    /// Of the batch kernel's priority.
+    equal_stream: Stream,
+    urgent_stream: Stream,
+    urgent: Counted,
+    /// Runs while a group of urgent launches comes.
+    long_batch: Counted,
+    /// Runs while one urgent launch waits for its end.
+    short_batch: Counted,
+    short_time: Duration,
+}
+
+impl<'a> Arms<'a> {
+    fn new(
+        scheduler: &'a Scheduler,
+        length: Duration,
+        urgent: Urgent,
+        random: &'a mut Random,
+    ) -> Result<Arms<'a>> {
+        let properties = scheduler.device().properties();
+        let blocks = properties.sms * properties.blocks_per_sm;
+        let on_each = |time: Duration| time.as_nanos().div_ceil(length.as_nanos()) as u32;
+        // Between two urgent launches half of the longest time passes, and a block-task or two
+        // until the urgent one is done.
+        let long_time = GROUP * (PAUSE / 2 + 3 * length);
+        let short_time = SHORT_BATCH.max(SHORT_BATCH_TASKS * length);
+        let urgent_tasks = if urgent == Urgent::OneTask { 1 } else { blocks };
+        Ok(Arms {
+            scheduler,
+            random,
+            case: Case {
+                length,
+                urgent,
+                alone: Samples::default(),
+                in_order: Samples::default(),
+                preempt: Samples::default(),
+                yields_in_order: 0,
+                yields: 0,
+            },
+            batch_stream: scheduler.stream(0),
+            equal_stream: scheduler.stream(0),
+            urgent_stream: scheduler.stream(1),
+            urgent: Counted::new("urgent kernels", scheduler, urgent_tasks)?,
+            long_batch: Counted::new("batch", scheduler, blocks * on_each(long_time))?,
+            short_batch: Counted::new("short batch", scheduler, blocks * on_each(short_time))?,
+            short_time,
+        })
+    }
+
+    fn measure_group(&mut self) -> Result<()> {
+        for _ in 0..GROUP {
+            self.pause(PAUSE);
+            self.scheduler.synchronize()?;
+            let time = self.urgent_launch(self.urgent_stream.clone())?;
+            self.case.alone.push(time);
+        }
+
+        let mut batch = self.launch_long_batch()?;
+        for _ in 0..GROUP {
+            self.pause(PAUSE + 2 * self.case.length);
+            while batch.is_done() {
+                self.case.yields += u64::from(batch.wait()?.yields);
+                batch = self.launch_long_batch()?;
+                self.pause(PAUSE + 2 * self.case.length);
+            }
+            let time = self.urgent_launch(self.urgent_stream.clone())?;
+            self.case.preempt.push(time);
+        }
+        self.case.yields += u64::from(batch.wait()?.yields);
+
+        loop {
+            let nanos = self.case.length.as_nanos() as u64;
+            let batch =
+                self.short_batch.launch(&self.batch_stream, |counts| occupy(counts, nanos))?;
+            self.pause(self.short_time / 2);
+            let met = !batch.is_done();
+            let time = self.urgent_launch(self.equal_stream.clone())?;
+            self.case.yields_in_order += u64::from(batch.wait()?.yields);
+            if met {
+                self.case.in_order.push(time);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sleeps for a random time.
+    fn pause(&mut self, most: Duration) {
+        thread::sleep(random_time(self.random, most));
+    }
+
+    fn launch_long_batch(&mut self) -> Result<Handle<LaunchReport>> {
+        let nanos = self.case.length.as_nanos() as u64;
+        self.long_batch.launch(&self.batch_stream, |counts| occupy(counts, nanos))
+    }
+
+    /// The time from an urgent launch to its end.
+    fn urgent_launch(&mut self, stream: Stream) -> Result<Duration> {
+        let start = Instant::now();
+        self.urgent.launch(&stream, |counts| count(counts))?.wait()?;
+        Ok(start.elapsed())
+    }
+
+    /// Compares what all kernels counted.
+    fn finish(self, tally: &mut Tally) -> Result<Case> {
+        for counted in [&self.urgent, &self.long_batch, &self.short_batch] {
+            counted.check(&self.batch_stream, tally)?;
+        }
+        Ok(self.case)
+    }
+}
+
+impl Case {
+    /// Name, times, and yields of the batch kernel, if there is one.
+    fn arms(&self) -> [(&'static str, &Samples, Option<u64>); 3] {
+        [
+            ("alone", &self.alone, None),
+            ("submission order", &self.in_order, Some(self.yields_in_order)),
+            ("preempt", &self.preempt, Some(self.yields)),
+        ]
+    }
+
+    fn lines(&self) -> Vec<Vec<String>> {
+        let alone = self.alone.summary();
+        let line = |(name, samples, yields): (&str, &Samples, Option<u64>)| {
+            let summary = samples.summary();
+            line([
+                &show(self.length),
+                self.urgent.name(),
+                name,
+                &samples.len().to_string(),
+                &show(summary.p50),
+                &show(summary.p99),
+                &show(summary.max),
+                &show_ratio(ratio(summary.p50, alone.p50)),
+                &show_ratio(ratio(summary.p99, alone.p99)),
+                &yields.map_or_else(|| "-".to_owned(), |yields| yields.to_string()),
+            ])
+        };
+        self.arms().into_iter().map(line).collect()
+    }
+
+    fn json_rows(&self) -> Vec<Value> {
+        let alone = self.alone.summary();
+        let row = |(name, samples, yields): (&str, &Samples, Option<u64>)| {
+            let summary = samples.summary();
+            json!({
+                "block_task_us": microseconds(self.length),
+                "urgent": self.urgent.name(),
+                "arm": name,
+                "samples": samples.len(),
+                "p50_us": microseconds(summary.p50),
+                "p99_us": microseconds(summary.p99),
+                "max_us": microseconds(summary.max),
+                "p50_to_alone": ratio(summary.p50, alone.p50),
+                "p99_to_alone": ratio(summary.p99, alone.p99),
+                "batch_yields": yields,
+            })
+        };
+        self.arms().into_iter().map(row).collect()
+    }
+
+    fn json_summary(&self) -> Value {
+        let [alone, in_order, preempt] = self.arms().map(|(_, samples, _)| samples.summary());
+        json!({
+            "block_task_us": microseconds(self.length),
+            "urgent": self.urgent.name(),
+            "alone_p99_us": microseconds(alone.p99),
+            "submission_order_p99_us": microseconds(in_order.p99),
+            "preempt_p99_us": microseconds(preempt.p99),
+            "preempt_to_alone_p99": ratio(preempt.p99, alone.p99),
+            "submission_order_to_preempt_p99": ratio(in_order.p99, preempt.p99),
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! What a launch costs: on an idle device, and in a long stream of them.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use preempt::policy::StaticPriority;
+use preempt_microkernels::{count, empty};
+use preempt_report::microseconds;
+use preempt_test_kit::storm::Tally;
+use serde_json::json;
+
+use super::counted::Counted;
+use super::{Bench, Experiment, Outcome, line};
+use crate::progress::Progress;
+use crate::samples::{Samples, show};
+
+/// Kernels in the long stream.
+const STREAM: u32 = 1000;
+
+/// Launches on an idle device, and long streams.
+const FULL: (u64, u64) = (20_000, 50);
+/// The same with `--quick`.
+const QUICK: (u64, u64) = (200, 2);
+
+/// The experiment `launch`.
+#[derive(Debug)]
+pub struct Launch;
+
+impl Experiment for Launch {
+    fn name(&self) -> &'static str {
+        "launch"
+    }
+
+    fn about(&self) -> &'static str {
+        "What a launch costs on an idle device, and in a long stream of launches."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        match bench.gpu {
+            Some(gpu) => super::cuda::launch::run(bench, gpu),
+            None => run(bench),
+        }
+    }
+}
+
+/// Measures launches.
+fn run(bench: &Bench) -> Result<Outcome> {
+    let (launches, streams) = bench.amount(QUICK, FULL);
+    let scheduler = bench.scheduler(StaticPriority::new())?;
+    let stream = scheduler.stream(0);
+    let mut tally = Tally::default();
+
+    let (mut submit, mut done) = (Samples::default(), Samples::default());
+    let progress = Progress::new("idle device", launches);
+    for _ in 0..launches {
+        // `wait` returns before the last block has left its SM.
+        scheduler.synchronize()?;
+        let call = empty().grid(1).block(1);
+        let start = Instant::now();
+        let handle = stream.launch(call)?;
+        let submitted = start.elapsed();
+        let report = handle.wait()?;
+        done.push(start.elapsed());
+        submit.push(submitted);
+        tally.report(&report);
+        // An empty kernel leaves nothing to look at but its report.
+        tally.count("an empty kernel's report", &[report.tasks], &[1]);
+        progress.step();
+    }
+    drop(progress);
+
+    let (mut stream_submit, mut per_kernel) = (Samples::default(), Samples::default());
+    let mut tiny = Counted::new("tiny kernels", &scheduler, 1)?;
+    let progress = Progress::new("stream of kernels", streams);
+    for _ in 0..streams {
+        scheduler.synchronize()?;
+        let mut handles = Vec::with_capacity(STREAM as usize);
+        let start = Instant::now();
+        let mut last = start;
+        for _ in 0..STREAM {
+            handles.push(tiny.launch(&stream, |counts| count(counts))?);
+            let now = Instant::now();
+            stream_submit.push(now - last);
+            last = now;
+        }
+        for handle in handles.iter().rev() {
+            handle.wait()?;
+        }
+        per_kernel.push(start.elapsed() / STREAM);
+        progress.step();
+    }
+    drop(progress);
+    tiny.check(&stream, &mut tally)?;
+    scheduler.synchronize()?;
+
+    let rows = [
+        ("submit, idle device", "empty", &submit),
+        ("launch to done, idle device", "empty", &done),
+        ("submit, stream of 1,000", "tiny", &stream_submit),
+        ("stream of 1,000, per kernel", "tiny", &per_kernel),
+    ];
+    let mut table = vec![line(["time", "kernel", "samples", "p50", "p99", "max"])];
+    table.extend(rows.iter().map(|(name, kernel, samples)| {
+        let summary = samples.summary();
+        let count = samples.len().to_string();
+        let (p50, p99, max) = (show(summary.p50), show(summary.p99), show(summary.max));
+        line([name, kernel, &count, &p50, &p99, &max])
+    }));
+    let json_rows = rows.iter().map(|(name, kernel, samples)| {
+        let summary = samples.summary();
+        json!({
+            "name": name,
+            "kernel": kernel,
+            "samples": samples.len(),
+            "p50_us": microseconds(summary.p50),
+            "p99_us": microseconds(summary.p99),
+            "max_us": microseconds(summary.max),
+        })
+    });
+    Ok(Outcome {
+        about: "Submit is the time inside `launch`. Kernels have one block-task of one thread."
+            .to_owned(),
+        table,
+        text_columns: 2,
+        rows: json_rows.collect(),
+        summary: json!({
+            "submit_p50_us": microseconds(submit.summary().p50),
+            "submit_p99_us": microseconds(submit.summary().p99),
+            "done_p50_us": microseconds(done.summary().p50),
+            "done_p99_us": microseconds(done.summary().p99),
+            "stream_submit_p50_us": microseconds(stream_submit.summary().p50),
+            "stream_per_kernel_p50_us": microseconds(per_kernel.summary().p50),
+            "kernels": tally.kernels,
+            "block_tasks": tally.block_tasks,
+            "lost": tally.lost,
+            "repeated": tally.repeated,
+        }),
+        mistake: tally.mistake,
+    })
+}

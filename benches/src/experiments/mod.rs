@@ -1,0 +1,230 @@
+//! The experiments, one file each; those in `cuda` compare with plain driver calls.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use preempt::policy::Policy;
+use preempt::{Device, Scheduler, SchedulerBuilder, SignalPath};
+use preempt_driver::Gpu;
+use preempt_test_kit::Random;
+use preempt_test_kit::storm::Tally;
+use preempt_workloads::{Definition, Size};
+use serde_json::{Value, json};
+
+mod antt;
+pub mod corun;
+mod counted;
+mod cuda;
+mod engine;
+mod exclusion;
+mod fairness;
+mod latency;
+mod launch;
+mod mix;
+mod overhead;
+mod prediction;
+mod priority;
+mod sim;
+mod spatial;
+mod storm;
+mod verify;
+
+/// The kernels' PTX.
+pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_microkernels");
+
+/// The PTX of the papers' benchmarks.
+pub const PROGRAMS: preempt::Module = preempt::include_kernels!("preempt_workload_kernels");
+
+/// The same with the loops of others, for raw launches.
+pub const BASELINES: preempt::Module = preempt::include_kernels!("preempt_flep_kernels");
+
+/// FLEP's programs (table 1).
+const FLEP: [&str; 8] = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA"];
+
+/// Those of them that run on the large input, while another one runs on the small one.
+const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
+
+/// What every experiment is given.
+#[derive(Debug)]
+pub struct Bench {
+    /// The device, which no scheduler has; `None` if one is simulated.
+    pub device: Option<Device>,
+    /// The driver's side of the device, if that is a GPU.
+    pub gpu: Option<Gpu>,
+    /// The papers' programs to run.
+    pub programs: Vec<&'static Definition>,
+    /// Whether to do little.
+    pub quick: bool,
+    /// Where random numbers come from.
+    pub seed: u64,
+}
+
+/// What every experiment returns.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What is measured, in a sentence or two.
+    pub about: String,
+    /// Headings, then a line for each row.
+    pub table: Vec<Vec<String>>,
+    /// How many columns of the table are text.
+    pub text_columns: usize,
+    /// A JSON object for each row.
+    pub rows: Vec<Value>,
+    /// What it comes to: a JSON object.
+    pub summary: Value,
+    /// What was wrong with the kernels' results.
+    pub mistake: Option<String>,
+}
+
+/// What `preempt-bench NAME` measures. A new experiment is a file with an implementation of this, and a line in
+/// [`ALL`].
+pub trait Experiment: Debug + Sync {
+    /// The name on the command line and in the results.
+    fn name(&self) -> &'static str;
+
+    /// A sentence for `--help`.
+    fn about(&self) -> &'static str;
+
+    /// Whether the experiment can run in virtual time.
+    fn is_simulated(&self) -> bool {
+        false
+    }
+
+    /// SMs of the CPU device and blocks that each SM holds, unless the command line says otherwise, on a machine with
+    /// this number of processors.
+    fn shape(&self, processors: u32) -> (u32, u32) {
+        // At least two SMs, so that an urgent kernel can have one while a batch kernel keeps the other. Otherwise one
+        // processor is left to the threads that launch.
+        (processors.saturating_sub(1).clamp(2, 8), 1)
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the scheduler and the driver. Wrong results of kernels are in the outcome.
+    fn run(&self, bench: &Bench) -> Result<Outcome>;
+}
+
+/// All experiments, in the order of `--help`.
+pub const ALL: [&dyn Experiment; 13] = [
+    &storm::Storm,
+    &latency::Latency,
+    &launch::Launch,
+    &verify::Verify,
+    &overhead::Overhead,
+    &spatial::Spatial,
+    &prediction::Prediction,
+    &engine::Engine,
+    &priority::Priority,
+    &antt::Antt,
+    &fairness::Fairness,
+    &mix::Mix,
+    &sim::Sim,
+];
+
+impl Bench {
+    /// Those of the programs to run that have one of these names.
+    ///
+    /// # Errors
+    ///
+    /// If there are none.
+    fn programs_among(&self, names: &[&str]) -> Result<Vec<&'static Definition>> {
+        let is_named = |definition: &&Definition| names.contains(&definition.name);
+        let programs: Vec<_> = self.programs.iter().copied().filter(is_named).collect();
+        let all = names.join(", ");
+        ensure!(
+            !programs.is_empty(),
+            "`--program` chooses among {all} here, and names none of them"
+        );
+        Ok(programs)
+    }
+
+    /// How much there is to do: with `--quick`, and otherwise.
+    fn amount<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// The samples of each arm. In virtual time all would be the same.
+    fn samples(&self, quick: u32, full: u32) -> u32 {
+        if self.device.is_some() { self.amount(quick, full) } else { 1 }
+    }
+
+    /// The sizes of long and of short programs that run at the same time.
+    fn sizes(&self) -> [Size; 2] {
+        match (&self.device, self.gpu, self.quick) {
+            // It takes no longer.
+            (None, ..) | (_, Some(_), false) => [Size::Large, Size::Small],
+            (_, Some(_), true) => [Size::Small; 2],
+            (Some(_), None, _) => [Size::Reduced; 2],
+        }
+    }
+
+    /// A scheduler that has the device until it is dropped.
+    fn scheduler(&self, policy: impl Policy + 'static) -> Result<Scheduler> {
+        Ok(self.builder(policy)?.kernels(preempt_test_kit::KERNELS).build()?)
+    }
+
+    /// The same, with `wait` that spins so long before it sleeps.
+    fn spinning_scheduler(
+        &self,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<Scheduler> {
+        self.spinning_scheduler_by(SignalPath::StreamWrite, policy, spin)
+    }
+
+    /// The same, with signals that get to the device by this path.
+    fn spinning_scheduler_by(
+        &self,
+        path: SignalPath,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<Scheduler> {
+        Ok(self.spinning_builder(policy, spin)?.signal_path(path).build()?)
+    }
+
+    /// The same as [`Bench::spinning_scheduler`], which records what it decides.
+    fn recording_scheduler(
+        &self,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<Scheduler> {
+        Ok(self.spinning_builder(policy, spin)?.record(true).build()?)
+    }
+
+    fn spinning_builder(
+        &self,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> Result<SchedulerBuilder> {
+        Ok(self.builder(policy)?.spin(spin).busy_poll(true))
+    }
+
+    fn builder(&self, policy: impl Policy + 'static) -> Result<SchedulerBuilder> {
+        let device = self.device.clone().context("this suite is not simulated")?;
+        let builder = Scheduler::builder().device(device).policy(policy);
+        Ok(builder.kernels(KERNELS).kernels(PROGRAMS))
+    }
+}
+
+/// A random time below `most`.
+fn random_time(random: &mut Random, most: Duration) -> Duration {
+    let nanos = most.as_nanos().min(u128::from(u32::MAX)) as u32;
+    Duration::from_nanos(random.below(nanos.max(1)).into())
+}
+
+/// A summary, with what was run and what was wrong with it.
+fn with_tally(mut summary: Value, tally: &Tally) -> Value {
+    summary["kernels"] = json!(tally.kernels);
+    summary["block_tasks"] = json!(tally.block_tasks);
+    summary["lost"] = json!(tally.lost);
+    summary["repeated"] = json!(tally.repeated);
+    summary
+}
+
+/// A line of a table.
+fn line<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}

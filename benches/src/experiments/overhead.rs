@@ -1,0 +1,142 @@
+//! What being preemptible costs a kernel that nobody preempts, on the CPU device: the dominating launch of each
+//! program, preemptible and as an ordinary grid, through the scheduler. On a GPU see `cuda/overhead.rs`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use preempt::policy::StaticPriority;
+use preempt::{Preemption, Stream};
+use preempt_report::microseconds;
+use preempt_workloads::{Program, Size};
+use serde_json::{Value, json};
+
+use super::{Bench, Experiment, Outcome, line};
+use crate::progress::Progress;
+use crate::samples::{Samples, geometric_mean, ratio, show};
+
+/// Samples of each arm, and with `--quick`.
+const SAMPLES: u32 = 15;
+const QUICK: u32 = 2;
+
+/// How long `wait` spins.
+const SPIN: Duration = Duration::from_millis(20);
+
+struct Row {
+    program: &'static str,
+    tasks: u32,
+    plain: Samples,
+    ours: Samples,
+    amortize: u32,
+}
+
+/// The experiment `overhead`.
+#[derive(Debug)]
+pub struct Overhead;
+
+impl Experiment for Overhead {
+    fn name(&self) -> &'static str {
+        "overhead"
+    }
+
+    fn about(&self) -> &'static str {
+        "What being preemptible costs a kernel that is not preempted."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        match bench.gpu {
+            Some(gpu) => super::cuda::overhead::run(bench, gpu),
+            None => run(bench),
+        }
+    }
+}
+
+/// Measures every program.
+fn run(bench: &Bench) -> Result<Outcome> {
+    let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
+    let samples = bench.amount(QUICK, SAMPLES);
+    let stream = scheduler.stream(0);
+    let progress = Progress::new("programs", bench.programs.len() as u64);
+    let (mut rows, mut mistake) = (Vec::new(), None);
+    for definition in &bench.programs {
+        let program = (definition.build)(&scheduler, Size::Reduced, bench.seed as u32)?;
+        for call in &program.setup {
+            stream.launch(call.clone())?.wait()?;
+        }
+        let tasks = program.steps[program.dominant].grid_dim().count() as u32;
+        let (plain, ours) = Default::default();
+        let mut row = Row { program: definition.name, tasks, plain, ours, amortize: 0 };
+        for _ in 0..samples {
+            row.plain.push(time(&program, &stream, Preemption::Plain)?.0);
+            let (time, amortize) = time(&program, &stream, Preemption::Preemptible)?;
+            row.ours.push(time);
+            row.amortize = amortize;
+        }
+        for call in &program.steps[program.dominant + 1..] {
+            stream.launch(call.clone())?.wait()?;
+        }
+        for output in &program.outputs {
+            let wrong = output.mistake(&output.download(&stream)?, &output.reference());
+            mistake = mistake.or(wrong.map(|wrong| format!("{}: {wrong}", definition.name)));
+        }
+        rows.push(row);
+        progress.step();
+    }
+    let ratios = || rows.iter().map(Row::ratio);
+    let summary = json!({
+        "kernels": rows.len(),
+        "geomean_ratio": geometric_mean(ratios()),
+        "max_ratio": ratios().flatten().reduce(f64::max),
+    });
+    let mut table =
+        vec![line(["program", "block-tasks", "plain p50", "preempt p50", "ratio", "L"])];
+    table.extend(rows.iter().map(Row::line));
+    Ok(Outcome {
+        about: "The dominating launch of each program, reduced, from the launch to the return of `wait`."
+            .to_owned(),
+        table,
+        text_columns: 1,
+        rows: rows.iter().map(Row::json).collect(),
+        summary,
+        mistake,
+    })
+}
+
+/// The time of the dominating launch, and its amortizing factor.
+fn time(program: &Program, stream: &Stream, preemption: Preemption) -> Result<(Duration, u32)> {
+    for call in &program.steps[..program.dominant] {
+        stream.launch(call.clone())?.wait()?;
+    }
+    let call = program.steps[program.dominant].clone().preemption(preemption);
+    let start = Instant::now();
+    let report = stream.launch(call)?.wait()?;
+    Ok((start.elapsed(), report.amortize))
+}
+
+impl Row {
+    fn ratio(&self) -> Option<f64> {
+        ratio(self.ours.p50(), self.plain.p50())
+    }
+
+    fn line(&self) -> Vec<String> {
+        line([
+            self.program,
+            &self.tasks.to_string(),
+            &show(self.plain.p50()),
+            &show(self.ours.p50()),
+            &self.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
+            &self.amortize.to_string(),
+        ])
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "program": self.program,
+            "block_tasks": self.tasks,
+            "samples": self.ours.len(),
+            "plain_p50_us": microseconds(self.plain.p50()),
+            "p50_us": microseconds(self.ours.p50()),
+            "p50_to_plain": self.ratio(),
+            "amortize": self.amortize,
+        })
+    }
+}

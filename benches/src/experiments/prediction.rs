@@ -1,0 +1,210 @@
+//! How well durations are predicted: by a regression over runs with random inputs, and by what is learned on the way
+//! (FLEP figure 7).
+
+use std::time::Duration;
+
+use anyhow::Result;
+use preempt::policy::StaticPriority;
+use preempt::predict::{Online, Predictor, Ridge, Run};
+use preempt::{Call, Scheduler, Stream};
+use preempt_report::microseconds;
+use preempt_test_kit::Random;
+use preempt_workloads::{Between, SCALABLE, Scalable, Size};
+use serde_json::{Value, json};
+
+use super::{Bench, Experiment, Outcome, line};
+use crate::progress::Progress;
+use crate::samples::{mean, show, show_percent};
+
+/// Inputs of each program to train with, as many as FLEP has (section 4.2), and to test with.
+const INPUTS: [usize; 2] = [100, 50];
+/// The same with `--quick`.
+const QUICK: [usize; 2] = [8, 4];
+
+/// Launches with each input; the median is its duration.
+const SAMPLES: usize = 3;
+
+/// How long `wait` spins.
+const SPIN: Duration = Duration::from_millis(20);
+
+struct Row {
+    program: &'static str,
+    inputs: [usize; 2],
+    shortest: Duration,
+    longest: Duration,
+    ridge: Errors,
+    online: Errors,
+}
+
+/// Parts of the true durations that predictions were off by.
+#[derive(Clone, Copy, Default)]
+struct Errors {
+    mean: f64,
+    most: f64,
+}
+
+/// The experiment `prediction`.
+#[derive(Debug)]
+pub struct Prediction;
+
+impl Experiment for Prediction {
+    fn name(&self) -> &'static str {
+        "prediction"
+    }
+
+    fn about(&self) -> &'static str {
+        "How far predicted durations are from true ones."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
+/// Measures every program whose size can vary.
+fn run(bench: &Bench) -> Result<Outcome> {
+    let names: Vec<_> = SCALABLE.iter().map(|program| program.name).collect();
+    let asked = bench.programs_among(&names)?;
+    let is_asked_for = |program: &&Scalable| asked.iter().any(|one| one.name == program.name);
+    let programs: Vec<&Scalable> = SCALABLE.iter().filter(is_asked_for).collect();
+    let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
+    let inputs = bench.amount(QUICK, INPUTS);
+    let sizes = match bench.gpu {
+        Some(_) => (Size::Small, Size::Large),
+        None => (Size::Trivial, Size::Reduced),
+    };
+    let mut random = Random(bench.seed);
+    let progress = Progress::new("inputs", (programs.len() * (inputs[0] + inputs[1])) as u64);
+    let mut rows = Vec::new();
+    for program in programs {
+        let mut runs = Vec::new();
+        for _ in 0..inputs[0] + inputs[1] {
+            runs.push(measure(&scheduler, program, sizes, &mut random)?);
+            progress.step();
+        }
+        let (training, test) = runs.split_at(inputs[0]);
+        let ridge = Ridge::train(training);
+        let mut online = Online::new();
+        for run in training {
+            online.finished(&run.launch, run.took);
+        }
+        let took = || runs.iter().map(|run| run.took);
+        rows.push(Row {
+            program: program.name,
+            inputs,
+            shortest: took().min().unwrap_or_default(),
+            longest: took().max().unwrap_or_default(),
+            ridge: errors(test, |run| ridge.predict(&run.launch)),
+            online: errors(test, |run| {
+                let predicted = online.predict(&run.launch);
+                online.finished(&run.launch, run.took);
+                predicted
+            }),
+        });
+    }
+    drop(progress);
+    let mean =
+        |of: fn(&Row) -> Errors| mean(&rows.iter().map(|row| of(row).mean).collect::<Vec<_>>());
+    let summary = json!({
+        "programs": rows.len(),
+        "mean_error": mean(|row| row.ridge),
+        "online_mean_error": mean(|row| row.online),
+        "worst_program_error": rows.iter().map(|row| row.ridge.mean).reduce(f64::max),
+    });
+    let mut table = vec![line([
+        "program",
+        "inputs",
+        "shortest",
+        "longest",
+        "regression",
+        "worst",
+        "online",
+        "worst",
+    ])];
+    table.extend(rows.iter().map(Row::line));
+    Ok(Outcome {
+        about: "The dominating launch of each program with inputs of random sizes; how far predictions are from its \
+                duration, in the mean and at worst, for inputs after those that were learned from."
+            .to_owned(),
+        table,
+        text_columns: 1,
+        rows: rows.iter().map(Row::json).collect(),
+        summary,
+        mistake: None,
+    })
+}
+
+/// How long a program's dominating launch takes with an input of random size.
+fn measure(
+    scheduler: &Scheduler,
+    program: &Scalable,
+    (from, to): (Size, Size),
+    random: &mut Random,
+) -> Result<Run<'static>> {
+    let share = f64::from(random.below(1 << 20)) / f64::from(1 << 20);
+    let seed = random.below(1 << 20);
+    let program = (program.build)(scheduler, Between { from, to, share }, seed)?;
+    let stream = scheduler.stream(0);
+    launch(&stream, &program.setup)?;
+    // The first one warms caches up, and may load the kernel.
+    let mut runs = Vec::new();
+    for _ in 0..1 + SAMPLES {
+        launch(&stream, &program.steps[..program.dominant])?;
+        runs.extend(scheduler.profile([program.steps[program.dominant].clone()])?);
+    }
+    runs.remove(0);
+    runs.sort_by_key(|run| run.took);
+    Ok(runs[SAMPLES / 2])
+}
+
+fn launch(stream: &Stream, calls: &[Call]) -> Result<()> {
+    for call in calls {
+        stream.launch(call.clone())?.wait()?;
+    }
+    Ok(())
+}
+
+/// What `predict` is off by. No prediction is off by all there is.
+fn errors(
+    test: &[Run<'static>],
+    mut predict: impl FnMut(&Run<'static>) -> Option<Duration>,
+) -> Errors {
+    let error = |run| {
+        let predicted = predict(run).unwrap_or_default();
+        predicted.abs_diff(run.took).as_secs_f64() / run.took.as_secs_f64().max(1e-9)
+    };
+    let errors: Vec<f64> = test.iter().map(error).collect();
+    Errors {
+        mean: mean(&errors).unwrap_or_default(),
+        most: errors.iter().copied().fold(0.0, f64::max),
+    }
+}
+
+impl Row {
+    fn line(&self) -> Vec<String> {
+        line([
+            self.program,
+            &format!("{} + {}", self.inputs[0], self.inputs[1]),
+            &show(self.shortest),
+            &show(self.longest),
+            &show_percent(Some(self.ridge.mean)),
+            &show_percent(Some(self.ridge.most)),
+            &show_percent(Some(self.online.mean)),
+            &show_percent(Some(self.online.most)),
+        ])
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "program": self.program,
+            "training_inputs": self.inputs[0],
+            "test_inputs": self.inputs[1],
+            "shortest_us": microseconds(self.shortest),
+            "longest_us": microseconds(self.longest),
+            "mean_error": self.ridge.mean,
+            "max_error": self.ridge.most,
+            "online_mean_error": self.online.mean,
+            "online_max_error": self.online.most,
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! Short urgent programs beside long ones (FLEP figures 8 and 9).
+
+use std::time::Duration;
+
+use anyhow::Result;
+use preempt::policy::{Hpf, Policy};
+use preempt_report::{digits, microseconds};
+use preempt_test_kit::storm::Tally;
+use serde_json::{Value, json};
+
+use super::corun::{Arm, Job, Testbed, Turnarounds, ceiling};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
+use crate::progress::Progress;
+use crate::samples::{
+    Samples, geometric_mean, mean, ratio, show, show_number, show_ratio, show_time,
+};
+
+/// Samples of each arm, and with `--quick`.
+const SAMPLES: u32 = 15;
+const QUICK_SAMPLES: u32 = 1;
+
+/// When the urgent program comes, as shares of the victim's time alone (figure 9). The first one is that of the
+/// 28 pairs (figure 8), at once.
+const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
+
+/// `Hpf` among the testbed's policies.
+const HPF: usize = 1;
+
+/// What the summary is about: nobody preempts what is most urgent, so that need not be preemptible.
+const BEST: Arm = Arm::UrgentNative(HPF);
+
+const ARMS: [Arm; 4] = [Arm::PlainStreams, Arm::StreamPriorities, Arm::Ours(HPF), BEST];
+
+/// A victim and an urgent program, with one delay between them.
+struct Pair {
+    names: [&'static str; 2],
+    delay: f64,
+    /// The victim, and the urgent program, each alone.
+    alone: [Samples; 2],
+    arms: Vec<(Arm, Turnarounds, u64)>,
+    /// The urgent program's, where preemption is free.
+    ceiling: Duration,
+}
+
+/// The experiment `priority`.
+#[derive(Debug)]
+pub struct Priority;
+
+impl Experiment for Priority {
+    fn name(&self) -> &'static str {
+        "priority"
+    }
+
+    fn about(&self) -> &'static str {
+        "Short urgent programs beside long ones."
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
+/// Measures all pairs.
+fn run(bench: &Bench) -> Result<Outcome> {
+    let victims = bench.programs_among(&LONG)?;
+    let mut testbed = bench.testbed(vec![Box::new(hpf)])?;
+    let [long, short] = bench.sizes();
+    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
+    testbed.add_flep(short)?;
+    let mut pairs = Vec::new();
+    let progress = Progress::new("pairs", (victims.len() * (FLEP.len() - 1)) as u64);
+    for victim in victims {
+        // One at a time: they take gigabytes.
+        let low = testbed.add(victim, long)?;
+        for high in 0..low {
+            let name = testbed.name(high);
+            if name == victim.name {
+                continue;
+            }
+            for &delay in delays(victim.name, name) {
+                pairs.push(pair(&mut *testbed, [low, high], delay, samples)?);
+            }
+            progress.step();
+        }
+        testbed.remove_last();
+    }
+    Ok(outcome(&pairs, testbed.close()?))
+}
+
+/// The policy, here and in `antt`.
+pub(super) fn hpf() -> Box<dyn Policy> {
+    Box::new(Hpf::by_stream())
+}
+
+/// The delays of a pair: all of them for one urgent program of each victim.
+pub(super) fn delays(victim: &str, urgent: &str) -> &'static [f64] {
+    let swept = if victim == "PF" { "SPMV" } else { "MM" };
+    if urgent == swept { &DELAYS } else { &DELAYS[..1] }
+}
+
+fn pair(
+    testbed: &mut dyn Testbed,
+    [low, high]: [usize; 2],
+    delay: f64,
+    samples: u32,
+) -> Result<Pair> {
+    let mut alone = [Samples::default(), Samples::default()];
+    let mut arms: Vec<_> = ARMS
+        .into_iter()
+        .filter(|arm| testbed.has(*arm))
+        .map(|arm| (arm, Turnarounds::default(), 0))
+        .collect();
+    for round in 0..=samples {
+        for (samples, program) in alone.iter_mut().zip([low, high]) {
+            let completed = testbed.run_jobs(Arm::PlainStreams, &[Job::now(program)])?;
+            samples.extend(completed.turnaround.first().copied().filter(|_| round > 0));
+        }
+        let at = alone[0].p50().mul_f64(delay);
+        let jobs = [Job::now(low), Job { program: high, at, priority: 1 }];
+        for (arm, times, yields) in &mut arms {
+            let completed = testbed.run_jobs(*arm, &jobs)?;
+            // The first round warms up, and teaches the scheduler how long the launches take.
+            if round > 0 {
+                times.push(&completed.turnaround, completed.makespan);
+                *yields += completed.yields;
+            }
+        }
+    }
+    let [long, short] = [alone[0].p50(), alone[1].p50()];
+    let at = long.mul_f64(delay);
+    let free = ceiling(hpf(), &[(Duration::ZERO, long, 0), (at, short, 1)])?;
+    let names = [low, high].map(|program| testbed.name(program));
+    Ok(Pair { names, delay, alone, arms, ceiling: free[1] })
+}
+
+impl Pair {
+    fn urgent(&self, arm: Arm) -> Option<Duration> {
+        let (_, times, _) = self.arms.iter().find(|(other, ..)| *other == arm)?;
+        times.jobs.get(1).map(Samples::p50)
+    }
+
+    /// How many times shorter the urgent program's turnaround is than in submission order.
+    fn speedup(&self, time: Option<Duration>) -> Option<f64> {
+        ratio(self.urgent(Arm::PlainStreams)?, time?)
+    }
+
+    /// Rows of the table and of the JSON: the arm's name, turnarounds of both programs, yields.
+    fn lines(&self) -> impl Iterator<Item = (&'static str, Option<&Turnarounds>, Duration, u64)> {
+        let arms = self.arms.iter().map(|(arm, times, yields)| {
+            let urgent = times.jobs.get(1).map(Samples::p50).unwrap_or_default();
+            (arm.name(), Some(times), urgent, *yields)
+        });
+        let alone = ("alone", None, self.alone[1].p50(), 0);
+        std::iter::once(alone).chain(arms).chain([("ceiling", None, self.ceiling, 0)])
+    }
+}
+
+fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
+    let figure_8 = || pairs.iter().filter(|pair| pair.delay == 0.0);
+    let mid_run = || pairs.iter().filter(|pair| pair.delay > 0.0 && pair.delay < 1.0);
+    let ours = |pair: &Pair| pair.urgent(BEST);
+    let preemptible: Vec<f64> =
+        figure_8().filter_map(|pair| pair.speedup(pair.urgent(Arm::Ours(HPF)))).collect();
+    let speedup = |pair: &Pair| pair.speedup(ours(pair));
+    let ceiling = |pair: &Pair| pair.speedup(Some(pair.ceiling));
+    let speedups: Vec<f64> = figure_8().filter_map(speedup).collect();
+    let ceilings: Vec<f64> = figure_8().filter_map(ceiling).collect();
+    let mid_run_means = [
+        mean(&mid_run().filter_map(speedup).collect::<Vec<_>>()),
+        mean(&mid_run().filter_map(ceiling).collect::<Vec<_>>()),
+    ];
+    let by_priority = |pair: &Pair| ratio(pair.urgent(Arm::StreamPriorities)?, ours(pair)?);
+    let mean_speedup = mean(&speedups);
+    let summary = with_tally(
+        json!({
+            "pairs": figure_8().count(),
+            "mean_speedup": mean_speedup,
+            "best_speedup": speedups.iter().copied().reduce(f64::max),
+            "mean_speedup_all_preemptible": mean(&preemptible),
+            "mean_ceiling": mean(&ceilings),
+            "best_ceiling": ceilings.iter().copied().reduce(f64::max),
+            "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
+            "worst_vs_stream_priority": figure_8().filter_map(by_priority).reduce(f64::min),
+            "mean_vs_stream_priority": geometric_mean(figure_8().map(by_priority)),
+            "mid_run_over_ceiling": mid_run_means[0].zip(mid_run_means[1]).map(|(ours, best)| ours / best),
+            "mid_run_vs_stream_priority": geometric_mean(mid_run().map(by_priority)),
+        }),
+        &tally,
+    );
+    let mut table = vec![line([
+        "low priority",
+        "high priority",
+        "arm",
+        "delay / low alone",
+        "high p50",
+        "high p99",
+        "low p50",
+        "faster than plain streams",
+        "yields",
+    ])];
+    let mut rows: Vec<Value> = Vec::new();
+    for pair in pairs {
+        for (arm, times, urgent, yields) in pair.lines() {
+            let jobs = times.map(|times| &times.jobs);
+            let speedup = pair.speedup(Some(urgent));
+            let high_p99 = jobs.and_then(|jobs| Some(jobs.get(1)?.summary().p99));
+            let low = match arm {
+                "alone" => Some(pair.alone[0].p50()),
+                _ => jobs.and_then(|jobs| Some(jobs.first()?.p50())),
+            };
+            table.push(line([
+                pair.names[0],
+                pair.names[1],
+                arm,
+                &digits(pair.delay),
+                &show(urgent),
+                &show_time(high_p99),
+                &show_time(low),
+                &show_ratio(speedup),
+                &yields.to_string(),
+            ]));
+            rows.push(json!({
+                "low": pair.names[0],
+                "high": pair.names[1],
+                "arm": arm,
+                "delay_over_low_alone": pair.delay,
+                "samples": pair.alone[0].len(),
+                "high_p50_us": microseconds(urgent),
+                "high_p99_us": high_p99.map(microseconds),
+                "low_p50_us": low.map(microseconds),
+                "speedup": speedup,
+                "yields": yields,
+            }));
+        }
+    }
+    Outcome {
+        about: format!(
+            "From the submission of a short urgent program to its end, while a long one runs that was \
+             submitted just before, or earlier. Without a delay it is {} times as fast as on plain streams in the \
+             mean; with preemption that costs nothing it would be {} times as fast.",
+            show_number(mean_speedup),
+            show_number(mean(&ceilings)),
+        ),
+        table,
+        text_columns: 3,
+        rows,
+        summary,
+        mistake: tally.mistake,
+    }
+}

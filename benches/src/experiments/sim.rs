@@ -1,0 +1,391 @@
+//! Pairs of programs as they were decided: decided again, and simulated.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use preempt::LaunchReport;
+use preempt::policy::Hpf;
+use preempt::sim::{Costs, Machine};
+use preempt_report::{digits, microseconds};
+use serde_json::{Value, json};
+
+use super::corun::{Arm, Completed, DeviceTestbed, Job, Simulated, Testbed, row, simulate};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, antt, line, priority, with_tally};
+use crate::progress::Progress;
+use crate::samples::{Samples, mean, show, show_percent};
+use model::launch_models;
+use watch::{Note, Notes, Watch};
+
+mod model;
+mod watch;
+
+/// Samples of each pair, and with `--quick`.
+const SAMPLES: u32 = 7;
+const QUICK_SAMPLES: u32 = 2;
+
+/// Whatever is completed, the testbed has one policy.
+const OURS: Arm = Arm::Ours(0);
+
+/// Two programs that run at the same time.
+#[derive(Clone, Copy)]
+struct Case {
+    /// The first one is submitted first; it is the long one.
+    members: [usize; 2],
+    /// When the second one comes, as a share of the first one's time alone.
+    delay: f64,
+    priorities: [i32; 2],
+}
+
+/// What was measured, and what the simulator makes of it.
+struct Pair {
+    names: [&'static str; 2],
+    case: Case,
+    alone: [Duration; 2],
+    measured: [Samples; 2],
+    yields: u64,
+    simulated: Simulated,
+    /// Each program alone.
+    simulated_alone: [Duration; 2],
+    /// Where nothing costs anything but work.
+    free: Simulated,
+}
+
+/// The experiment `sim`.
+#[derive(Debug)]
+pub struct Sim;
+
+impl Experiment for Sim {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn about(&self) -> &'static str {
+        "Pairs of programs, as they were decided, decided again and simulated."
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
+/// Measures, simulates, and replays.
+fn run(bench: &Bench) -> Result<Outcome> {
+    let longs = bench.programs_among(&FLEP)?;
+    let (policy, notes) = Watch::new(Hpf::by_stream());
+    let mut testbed = DeviceTestbed::recording(bench, policy)?;
+    let costs = model::costs(&mut testbed, bench.gpu.is_some())?;
+    let [long, short] = bench.sizes();
+    let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
+    testbed.add_flep(short)?;
+    let mut pairs = Vec::new();
+    let progress = Progress::new("long programs", longs.len() as u64);
+    for definition in longs {
+        // One at a time: they take gigabytes.
+        let first = testbed.add(definition, long)?;
+        for case in cases(&testbed, first, bench.quick) {
+            pairs.push(pair(&mut testbed, &notes, case, samples, costs)?);
+        }
+        testbed.remove_last();
+        progress.step();
+    }
+    drop(progress);
+    let programs = programs(bench, &mut testbed, &notes, samples, costs)?;
+    testbed.scheduler.synchronize()?;
+    outcome(&pairs, programs, testbed, costs)
+}
+
+/// The pairs of `priority` and of `antt` in which `first` is the long program.
+fn cases(testbed: &DeviceTestbed, first: usize, quick: bool) -> Vec<Case> {
+    let long = testbed.programs()[first].name;
+    let mut cases = Vec::new();
+    for (other, short) in testbed.programs()[..first].iter().enumerate() {
+        if short.name == long {
+            continue;
+        }
+        let members = [first, other];
+        if LONG.contains(&long) {
+            let delays = priority::delays(long, short.name);
+            let delays = delays.iter().take(if quick { 1 } else { delays.len() });
+            cases.extend(delays.map(|&delay| Case { members, delay, priorities: [0, 1] }));
+        }
+        if antt::SHORT.contains(&short.name) {
+            cases.push(Case { members, delay: 0.0, priorities: [0; 2] });
+        }
+    }
+    cases
+}
+
+/// A run of a program alone.
+struct Alone {
+    turnaround: Duration,
+    reports: Vec<LaunchReport>,
+}
+
+/// A program alone: its line of the table, and its row with all launches.
+type Program = (Vec<String>, Value);
+
+/// Measures the launches of all programs, long and short, for those who simulate them without a device.
+fn programs(
+    bench: &Bench,
+    testbed: &mut DeviceTestbed,
+    notes: &Notes,
+    samples: u32,
+    costs: Costs,
+) -> Result<Vec<Program>> {
+    let sms = testbed.scheduler.device().properties().sms;
+    let mut sizes = bench.sizes().to_vec();
+    sizes.dedup();
+    let mut rows = Vec::new();
+    let progress = Progress::new("programs alone", bench.programs.len() as u64);
+    for definition in &bench.programs {
+        for &size in &sizes {
+            let program = testbed.add(definition, size)?;
+            let (mut runs, mut seen) = (Vec::new(), Vec::new());
+            for round in 0..=samples {
+                notes.take();
+                let completed = testbed.run_jobs(OURS, &[Job::now(program)])?;
+                // The first round warms up.
+                if round > 0 {
+                    let is_its =
+                        |note: &Note| completed.runs.iter().any(|run| run.stream == note.stream);
+                    seen.extend(notes.take().into_iter().filter(is_its));
+                    runs.extend(only(completed));
+                }
+            }
+            runs.sort_by_key(|run| run.turnaround);
+            if let Some(Alone { turnaround, reports }) = median(&runs) {
+                let launches =
+                    launch_models(testbed.programs()[program].steps(), reports, &seen, &costs, sms);
+                let count = format!("{} launches", launches.len());
+                let mut cells = line([definition.name, "-", "alone", &count, &show(*turnaround)]);
+                cells.resize(HEADINGS.len(), "-".to_owned());
+                rows.push((cells, row(definition.name, size, *turnaround, &launches)));
+            }
+            testbed.remove_last();
+        }
+        progress.step();
+    }
+    Ok(rows)
+}
+
+fn pair(
+    testbed: &mut DeviceTestbed,
+    notes: &Notes,
+    case: Case,
+    samples: u32,
+    costs: Costs,
+) -> Result<Pair> {
+    let Case { members, delay, priorities } = case;
+    let mut alone: [Vec<Alone>; 2] = Default::default();
+    let mut measured: [Samples; 2] = Default::default();
+    let mut apart = Samples::default();
+    let (mut yields, mut seen) = (0, [Vec::new(), Vec::new()]);
+    for round in 0..=samples {
+        for (alone, program) in alone.iter_mut().zip(members) {
+            // The first round warms up, and teaches the scheduler how long the launches take.
+            if round == 1 {
+                alone.clear();
+            }
+            alone.extend(only(testbed.run_jobs(OURS, &[Job::now(program)])?));
+            alone.sort_by_key(|run| run.turnaround);
+        }
+        let at = median(&alone[0]).map_or(Duration::ZERO, |run| run.turnaround.mul_f64(delay));
+        let jobs = [0, 1].map(|member| Job {
+            program: members[member],
+            at: if member == 0 { Duration::ZERO } else { at },
+            priority: priorities[member],
+        });
+        notes.take();
+        let completed = testbed.run_jobs(OURS, &jobs)?;
+        if round == 0 {
+            continue;
+        }
+        measured.iter_mut().zip(&completed.turnaround).for_each(|(all, &time)| all.push(time));
+        yields += completed.yields;
+        let queued = |run: usize| Some(completed.runs.get(run)?.reports.first()?.queued);
+        apart.extend(queued(1).zip(queued(0)).map(|(second, first)| second.saturating_sub(first)));
+        let notes: Vec<Note> = notes.take();
+        for (seen, run) in seen.iter_mut().zip(&completed.runs) {
+            seen.extend(notes.iter().filter(|note| note.stream == run.stream).copied());
+        }
+    }
+    let sms = testbed.scheduler.device().properties().sms;
+    let [first, second] = [0, 1].map(|member| {
+        let reports = median(&alone[member]).map_or(&[][..], |run| &run.reports);
+        launch_models(
+            testbed.programs()[members[member]].steps(),
+            reports,
+            &seen[member],
+            &costs,
+            sms,
+        )
+    });
+    let simulate_with = |costs: Costs| {
+        let programs = [
+            (&first[..], Duration::ZERO, priorities[0]),
+            (&second[..], apart.p50(), priorities[1]),
+        ];
+        simulate(Machine::new(sms, costs), Box::new(Hpf::by_stream()), &programs)
+    };
+    let simulate_alone = |models: &[_]| {
+        let machine = Machine::new(sms, costs);
+        let programs = [(models, Duration::ZERO, 0)];
+        let found = simulate(machine, Box::new(Hpf::by_stream()), &programs)?;
+        Ok::<_, anyhow::Error>(found.turnaround[0])
+    };
+    Ok(Pair {
+        names: members.map(|program| testbed.programs()[program].name),
+        case,
+        alone: [0, 1]
+            .map(|member| median(&alone[member]).map_or(Duration::ZERO, |run| run.turnaround)),
+        measured,
+        yields,
+        simulated: simulate_with(costs)?,
+        simulated_alone: [simulate_alone(&first)?, simulate_alone(&second)?],
+        free: simulate_with(Costs::free())?,
+    })
+}
+
+/// The run of the only job.
+fn only(completed: Completed) -> Option<Alone> {
+    let (turnaround, run) = completed.turnaround.into_iter().zip(completed.runs).next()?;
+    Some(Alone { turnaround, reports: run.reports })
+}
+
+/// Half of those that are sorted take no longer.
+fn median(sorted: &[Alone]) -> Option<&Alone> {
+    sorted.get(sorted.len().saturating_sub(1) / 2)
+}
+
+/// How far `found` is from `truth`, relative to that.
+fn error(found: Duration, truth: Duration) -> Option<f64> {
+    let (found, truth) = (found.as_secs_f64(), truth.as_secs_f64());
+    (truth > 0.0).then(|| (found - truth).abs() / truth)
+}
+
+/// The mean over both programs.
+fn mean_of(times: &[Duration]) -> Duration {
+    times.iter().sum::<Duration>() / times.len().max(1) as u32
+}
+
+impl Pair {
+    /// The medians.
+    fn measured(&self) -> [Duration; 2] {
+        [self.measured[0].p50(), self.measured[1].p50()]
+    }
+
+    /// That of the mean turnaround.
+    fn error(&self, found: &Simulated) -> Option<f64> {
+        error(mean_of(&found.turnaround), mean_of(&self.measured()))
+    }
+}
+
+const HEADINGS: [&str; 11] = [
+    "first",
+    "second",
+    "priorities",
+    "delay / first alone",
+    "first p50",
+    "simulated",
+    "second p50",
+    "simulated",
+    "error of the mean",
+    "yields",
+    "simulated",
+];
+
+fn outcome(
+    pairs: &[Pair],
+    programs: Vec<Program>,
+    mut testbed: DeviceTestbed,
+    costs: Costs,
+) -> Result<Outcome> {
+    let recording = testbed.scheduler.recording();
+    let replay = recording.map(|recording| recording.replay(Hpf::by_stream())).transpose()?;
+    let replay = replay.ok_or_else(|| anyhow::anyhow!("nothing was recorded"))?;
+    if let Some(difference) = &replay.difference {
+        let found = || format!("the replay decided otherwise: {difference}");
+        testbed.tally.mistake.get_or_insert_with(found);
+    }
+    let errors: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.simulated)).collect();
+    let free: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.free)).collect();
+    let alone = |pair: &Pair| {
+        let each = pair.simulated_alone.into_iter().zip(pair.alone);
+        each.filter_map(|(found, truth)| error(found, truth)).collect::<Vec<_>>()
+    };
+    let alone: Vec<f64> = pairs.iter().flat_map(alone).collect();
+    let summary = with_tally(
+        json!({
+            "pairs": pairs.len(),
+            "mean_turnaround_error": mean(&errors),
+            "max_turnaround_error": errors.iter().copied().reduce(f64::max),
+            "mean_turnaround_error_if_free": mean(&free),
+            "mean_error_alone": mean(&alone),
+            "replays_identical": replay.is_identical(),
+            "decisions": replay.plans,
+            "launch_us": microseconds(costs.launch),
+            "follow_us": microseconds(costs.follow),
+            "report_us": microseconds(costs.report),
+            "decision_us": microseconds(costs.decision),
+        }),
+        &testbed.tally,
+    );
+    let mut table = vec![line(HEADINGS)];
+    let mut rows: Vec<Value> = Vec::new();
+    for pair in pairs {
+        let Pair { names, case, alone, yields, simulated, free, .. } = pair;
+        let [first, second] = pair.measured();
+        let priorities =
+            if case.priorities[0] == case.priorities[1] { "equal" } else { "low, high" };
+        let samples = pair.measured[0].len();
+        let mean_yields = *yields as f64 / samples.max(1) as f64;
+        table.push(line([
+            names[0],
+            names[1],
+            priorities,
+            &digits(case.delay),
+            &show(first),
+            &show(simulated.turnaround[0]),
+            &show(second),
+            &show(simulated.turnaround[1]),
+            &show_percent(pair.error(simulated)),
+            &digits(mean_yields),
+            &simulated.yields.to_string(),
+        ]));
+        let us =
+            |times: &[Duration]| times.iter().map(|&time| microseconds(time)).collect::<Vec<_>>();
+        rows.push(json!({
+            "programs": names,
+            "priorities": case.priorities,
+            "delay_over_first_alone": case.delay,
+            "samples": samples,
+            "alone_p50_us": us(alone),
+            "alone_simulated_us": us(&pair.simulated_alone),
+            "turnaround_p50_us": us(&[first, second]),
+            "turnaround_simulated_us": us(&simulated.turnaround),
+            "turnaround_if_free_us": us(&free.turnaround),
+            "mean_turnaround_error": pair.error(simulated),
+            "yields_mean": mean_yields,
+            "yields_simulated": simulated.yields,
+        }));
+    }
+    for (cells, row) in programs {
+        table.push(cells);
+        rows.push(row);
+    }
+    let is_identical = if replay.is_identical() { "the same" } else { "others" };
+    Ok(Outcome {
+        about: format!(
+            "A long program and a short one under `Hpf`, as they ran and as the simulator has it, from their \
+             launches alone and measured costs: mean turnarounds are off by {} in the mean. Of what the scheduler \
+             was told, the engine made {is_identical} again: {} plans.",
+            show_percent(mean(&errors)),
+            replay.plans,
+        ),
+        table,
+        text_columns: 3,
+        rows,
+        summary,
+        mistake: testbed.tally.mistake,
+    })
+}

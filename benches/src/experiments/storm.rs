@@ -1,0 +1,203 @@
+//! Exactly once: kernels that count their block-tasks, under random yields, resumes, growth and
+//! cancellation; and none on an SM that was taken away.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use preempt::policy::StaticPriority;
+use preempt_test_kit::storm::{self, Chaos, Kind, Load, Strength, Tally};
+use serde_json::{Value, json};
+
+use super::{Bench, Experiment, Outcome, exclusion, line};
+use crate::progress::Progress;
+use crate::samples::show;
+
+/// How much work each kernel has on the CPU device.
+const CPU_LOAD: Load = Load { tasks: 12_000, ticks: 0 };
+/// The same on a GPU: block-tasks of up to 100 µs or so.
+const GPU_LOAD: Load = Load { tasks: 40_000, ticks: 200_000 };
+/// Of the kernels that are cancelled within four milliseconds.
+const GPU_CANCELLED: Load = Load { tasks: 40_000, ticks: 600_000 };
+
+/// How much of everything there is.
+struct Size {
+    /// Yields, and resumes, that each storm has to see.
+    enough: u64,
+    /// Kernels that are cancelled.
+    cancelled: u64,
+    /// Kernels that lose SMs for good.
+    excluded: u64,
+}
+
+const CPU: Size = Size { enough: 10_000, cancelled: 2_000, excluded: 200 };
+const GPU: Size = Size { enough: 35_000, cancelled: 2_000, excluded: 200 };
+/// With `--quick`.
+const QUICK: Size = Size { enough: 20, cancelled: 20, excluded: 3 };
+
+/// One storm.
+struct Row {
+    name: &'static str,
+    tally: Tally,
+    /// Block-tasks on SMs that were taken away, and SMs where such would show.
+    excluded: Option<(u64, u64)>,
+    time: Duration,
+}
+
+/// The experiment `storm`.
+#[derive(Debug)]
+pub struct Storm;
+
+impl Experiment for Storm {
+    fn name(&self) -> &'static str {
+        "storm"
+    }
+
+    fn about(&self) -> &'static str {
+        "Every block-task exactly once, under random yields, resumes, growth and cancellation."
+    }
+
+    /// More SMs than processors, so that SMs can be dealt in many ways.
+    fn shape(&self, _: u32) -> (u32, u32) {
+        (5, 2)
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        run(bench)
+    }
+}
+
+/// Runs all storms.
+fn run(bench: &Bench) -> Result<Outcome> {
+    let sms = bench.device.as_ref().map_or(0, |device| device.properties().sms);
+    ensure!(sms > 1, "a storm takes SMs away, and leaves some: it needs two at least, not {sms}");
+    let (load, cancelled_load, full) = match bench.gpu {
+        None => (CPU_LOAD, CPU_LOAD, CPU),
+        Some(_) => (GPU_LOAD, GPU_CANCELLED, GPU),
+    };
+    let Size { enough, cancelled, excluded } = bench.amount(QUICK, full);
+    let seed = bench.seed;
+    let strength =
+        |urgent_priority| Strength { enough, load, kinds: &Kind::ALL, urgent_priority, seed };
+    let row = |name, steps, storm: &dyn Fn(&Progress) -> Result<Tally>| {
+        let start = Instant::now();
+        let tally = storm(&Progress::new(name, steps)).with_context(|| format!("row `{name}`"))?;
+        Ok::<Row, anyhow::Error>(Row { name, tally, excluded: None, time: start.elapsed() })
+    };
+    let seen = |tally: &Tally| tally.yields.min(tally.resumes);
+    let rows = [
+        row("urgent kernels take what they need", enough, &|progress| {
+            let scheduler = bench.scheduler(StaticPriority::new())?;
+            Ok(storm::yields(&scheduler, strength(1), |tally| progress.reach(seen(tally)))?)
+        })?,
+        row("urgent kernels take the device", enough, &|progress| {
+            let scheduler = bench.scheduler(StaticPriority::whole_device())?;
+            Ok(storm::yields(&scheduler, strength(1), |tally| progress.reach(seen(tally)))?)
+        })?,
+        row("random ranges of SMs", enough, &|progress| {
+            let scheduler = bench.scheduler(Chaos::new(bench.seed))?;
+            Ok(storm::yields(&scheduler, strength(0), |tally| progress.reach(seen(tally)))?)
+        })?,
+        row("cancelled at random moments", cancelled, &|progress| {
+            let scheduler = bench.scheduler(StaticPriority::new())?;
+            let load = cancelled_load;
+            Ok(storm::cancellations(&scheduler, cancelled, load, seed, |_| progress.step())?)
+        })?,
+        exclusion_row(bench, excluded)?,
+    ];
+
+    let mut table = vec![line([
+        "storm",
+        "kernels",
+        "block-tasks",
+        "yields",
+        "resumes",
+        "cancelled",
+        "lost",
+        "repeated",
+        "on taken SMs",
+        "time",
+    ])];
+    table.extend(rows.iter().map(Row::cells));
+    let sum = |field: fn(&Tally) -> u64| rows.iter().map(|row| field(&row.tally)).sum::<u64>();
+    let on_excluded: u64 = rows.iter().filter_map(|row| Some(row.excluded?.0)).sum();
+    let full_sms: u64 = rows.iter().filter_map(|row| Some(row.excluded?.1)).sum();
+    let wrong = |tally: &Tally| tally.lost + tally.repeated + u64::from(tally.mistake.is_some());
+    let summary = json!({
+        "yields_mid_kernel": sum(|tally| tally.yields),
+        "tasks_wrong": rows.iter().map(|row| wrong(&row.tally)).sum::<u64>(),
+        "tasks_on_excluded_sm": on_excluded,
+        "sms_full_of_another": full_sms,
+        "block_tasks": sum(|tally| tally.block_tasks),
+        "yields": sum(|tally| tally.yields),
+        "resumes": sum(|tally| tally.resumes),
+        "cancelled": sum(|tally| tally.cancelled),
+        "lost": sum(|tally| tally.lost),
+        "repeated": sum(|tally| tally.repeated),
+        "seconds": rows.iter().map(|row| row.time.as_secs_f64()).sum::<f64>(),
+    });
+    let mistake = rows.iter().find_map(|row| {
+        let mistake = row.tally.mistake.as_ref()?;
+        Some(format!("row `{}`: {mistake}", row.name))
+    });
+    let mistake = mistake.or_else(|| {
+        (on_excluded > 0)
+            .then(|| format!("{on_excluded} block-tasks started on SMs that had been taken away"))
+    });
+    // On the CPU device, where SMs share processors, the marker may come and go block by block.
+    let mistake = mistake.or_else(|| {
+        (bench.gpu.is_some() && full_sms == 0)
+            .then(|| "no SM was full of the marker, so nothing was looked at".to_owned())
+    });
+    Ok(Outcome {
+        about:
+            "Eight kernels that count their block-tasks run at once, and SMs are taken from them \
+                and given back."
+                .to_owned(),
+        table,
+        text_columns: 1,
+        rows: rows.iter().map(Row::json).collect(),
+        summary,
+        mistake,
+    })
+}
+
+/// Victims that lose SMs for good, which another kernel then fills.
+fn exclusion_row(bench: &Bench, victims: u64) -> Result<Row> {
+    let name = "SMs taken for good";
+    let start = Instant::now();
+    let progress = Progress::new(name, victims);
+    let seen = exclusion::run(bench, victims, || progress.step());
+    let seen = seen.with_context(|| format!("row `{name}`"))?;
+    let excluded = Some((seen.on_excluded, seen.full_sms));
+    Ok(Row { name, tally: seen.tally, excluded, time: start.elapsed() })
+}
+
+impl Row {
+    fn cells(&self) -> Vec<String> {
+        let Tally { kernels, block_tasks, yields, resumes, cancelled, lost, repeated, .. } =
+            &self.tally;
+        let numbers = [kernels, block_tasks, yields, resumes, cancelled, lost, repeated];
+        let mut cells = vec![self.name.to_owned()];
+        cells.extend(numbers.map(u64::to_string));
+        cells.push(self.excluded.map_or_else(|| "-".to_owned(), |(tasks, _)| tasks.to_string()));
+        cells.push(show(self.time));
+        cells
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "kernels": self.tally.kernels,
+            "block_tasks": self.tally.block_tasks,
+            "yields": self.tally.yields,
+            "resumes": self.tally.resumes,
+            "cancelled": self.tally.cancelled,
+            "cancelled_midway": self.tally.cancelled_midway,
+            "lost": self.tally.lost,
+            "repeated": self.tally.repeated,
+            "on_excluded_sm": self.excluded.map(|(tasks, _)| tasks),
+            "sms_full_of_another": self.excluded.map(|(_, sms)| sms),
+            "seconds": self.time.as_secs_f64(),
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! The benchmarks that FLEP (ASPLOS 2017, table 1) and EffiSha (PPoPP 2017, table 2) were measured with: the
+//! launches around the kernels of `preempt-workload-kernels`, with inputs from a seed, outputs, and sequential
+//! references. One file for each benchmark; [`ALL`] is the list.
+//!
+//! A [`Program`] is a list of typed calls, so whoever runs it chooses how: through a scheduler, or as raw
+//! launches on the same buffers.
+
+use std::fmt;
+
+use preempt::{Buffer, Call, Error, Scheduler};
+
+mod outputs;
+
+mod bfs;
+mod cfd;
+mod fft;
+mod md;
+mod md5_hash;
+mod mm;
+mod neural_net;
+mod nn;
+mod pf;
+mod pl;
+mod reduction;
+mod scan;
+mod sort;
+mod spmv;
+mod stencil_2d;
+mod triad;
+mod va;
+
+pub use outputs::{Output, Tolerance, Values};
+
+/// How large a program is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Size {
+    /// For the CPU device, for references and for sanitizers: a hundred block-tasks or a few in each large
+    /// launch, of a fraction of a millisecond on a CPU device's SM.
+    Reduced,
+    /// Few block-tasks: FLEP's "trivial" input.
+    Trivial,
+    /// FLEP's "small" input: an urgent kernel.
+    Small,
+    /// The full input: about a quarter of the time in the paper's table, on an H200.
+    Large,
+}
+
+/// A size between two others.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Between {
+    /// The smaller one.
+    pub from: Size,
+    /// The larger one.
+    pub to: Size,
+    /// How far it is from the one to the other, evenly by the logarithm: 0 to 1.
+    pub share: f64,
+}
+
+impl From<Size> for Between {
+    fn from(size: Size) -> Between {
+        Between { from: size, to: size, share: 0.0 }
+    }
+}
+
+impl Between {
+    /// What is between two numbers.
+    fn number(self, of: impl Fn(Size) -> usize) -> usize {
+        let (from, to) = (of(self.from) as f64, of(self.to) as f64);
+        (from * (to / from).powf(self.share)).round() as usize
+    }
+}
+
+/// A benchmark that can have any size.
+#[derive(Clone, Copy)]
+pub struct Scalable {
+    /// The papers' name.
+    pub name: &'static str,
+    /// Allocates and describes it; nothing runs yet.
+    pub build: fn(&Scheduler, Between, u32) -> Result<Program, Error>,
+}
+
+impl fmt::Debug for Scalable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scalable").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// FLEP's benchmarks.
+pub const SCALABLE: &[Scalable] = &[
+    Scalable { name: "CFD", build: cfd::build_between },
+    Scalable { name: "NN", build: nn::build_between },
+    Scalable { name: "PF", build: pf::build_between },
+    Scalable { name: "PL", build: pl::build_between },
+    Scalable { name: "MD", build: md::build_between },
+    Scalable { name: "SPMV", build: spmv::build_between },
+    Scalable { name: "MM", build: mm::build_between },
+    Scalable { name: "VA", build: va::build_between },
+];
+
+/// A benchmark.
+#[derive(Clone, Copy)]
+pub struct Definition {
+    /// The papers' name.
+    pub name: &'static str,
+    /// Where it was first published.
+    pub source: &'static str,
+    /// FLEP's amortizing factor (table 1), for the rows that do as FLEP did; for EffiSha's benchmarks what
+    /// suits their block-tasks.
+    pub flep_amortize: u32,
+    /// Allocates and describes it; nothing runs yet.
+    pub build: fn(&Scheduler, Size, u32) -> Result<Program, Error>,
+}
+
+impl fmt::Debug for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Definition").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The launches of a benchmark with its buffers.
+///
+/// `setup` runs once. After it, `steps` can run any number of times, whatever the outputs hold before: a
+/// step resets what others change.
+#[derive(Debug)]
+pub struct Program {
+    /// Make the inputs.
+    pub setup: Vec<Call>,
+    /// One run, in order.
+    pub steps: Vec<Call>,
+    /// The step that takes most of the time, by its index. Running the steps before it makes its input.
+    pub dominant: usize,
+    /// What the steps have to give.
+    pub outputs: Vec<Output>,
+}
+
+/// The suite: FLEP's benchmarks, then those of EffiSha that are not among them.
+pub const ALL: &[Definition] = &[
+    cfd::DEFINITION,
+    nn::DEFINITION,
+    pf::DEFINITION,
+    pl::DEFINITION,
+    md::DEFINITION,
+    spmv::DEFINITION,
+    mm::DEFINITION,
+    va::DEFINITION,
+    bfs::DEFINITION,
+    fft::DEFINITION,
+    md5_hash::DEFINITION,
+    neural_net::DEFINITION,
+    reduction::DEFINITION,
+    scan::DEFINITION,
+    sort::DEFINITION,
+    stencil_2d::DEFINITION,
+    triad::DEFINITION,
+];
+
+/// The benchmark of this name.
+pub fn find(name: &str) -> Option<&'static Definition> {
+    ALL.iter().find(|definition| definition.name == name)
+}
+
+/// The number of blocks of `block` threads for `length` elements.
+fn blocks(length: usize, block: u32) -> u32 {
+    length.div_ceil(block as usize) as u32
+}
+
+/// A buffer of `length` random numbers from `low` to `high`, and the call that makes them.
+fn random_f32(
+    scheduler: &Scheduler,
+    setup: &mut Vec<Call>,
+    seed: u32,
+    (low, high): (f32, f32),
+    length: usize,
+) -> Result<Buffer<f32>, Error> {
+    use preempt_workload_kernels::input::{BLOCK, fill_f32};
+    let mut buffer = scheduler.zeroed(length)?;
+    setup.push(fill_f32(seed, low, high, &mut buffer).grid(blocks(length, BLOCK)));
+    Ok(buffer)
+}

@@ -1,0 +1,69 @@
+//! Each program, reduced, against its reference.
+
+use preempt::{Device, Scheduler};
+use preempt_workloads::{Size, Values, find};
+
+/// Runs a program twice on the CPU device, since it has to be repeatable.
+fn check(name: &str) {
+    let scheduler = Scheduler::builder().device(Device::cpu(2, 2).unwrap()).build().unwrap();
+    let stream = scheduler.stream(0);
+    let program = (find(name).unwrap().build)(&scheduler, Size::Reduced, 3).unwrap();
+    let run = |calls: &[preempt::Call]| {
+        for call in calls {
+            stream.launch(call.clone()).unwrap().wait().unwrap();
+        }
+    };
+    run(&program.setup);
+    assert!(!program.outputs.is_empty());
+    let references: Vec<Values> = program.outputs.iter().map(|output| output.reference()).collect();
+    for _ in 0..2 {
+        for (output, reference) in program.outputs.iter().zip(&references) {
+            run(std::slice::from_ref(&output.poison));
+            let poisoned = output.download(&stream).unwrap();
+            assert!(output.mistake(&poisoned, reference).is_some(), "{name}: poison is no result");
+        }
+        run(&program.steps);
+        for (output, reference) in program.outputs.iter().zip(&references) {
+            let found = output.download(&stream).unwrap();
+            assert_eq!(output.mistake(&found, reference), None, "{name}");
+        }
+    }
+    let tasks = program.steps[program.dominant].grid_dim().count();
+    assert!(tasks >= 16, "{name}: {tasks} block-tasks are hardly enough to be preempted");
+}
+
+macro_rules! programs {
+    ($($test:ident $name:literal)*) => {
+        $(
+            #[test]
+            fn $test() {
+                check($name);
+            }
+        )*
+
+        #[test]
+        fn no_program_is_left_out() {
+            let names = preempt_workloads::ALL.iter().map(|definition| definition.name);
+            assert_eq!(names.collect::<Vec<_>>(), [$($name),*]);
+        }
+    };
+}
+programs! {
+    cfd "CFD"
+    nn "NN"
+    pf "PF"
+    pl "PL"
+    md "MD"
+    spmv "SPMV"
+    mm "MM"
+    va "VA"
+    bfs "BFS"
+    fft "FFT"
+    md5_hash "MD5Hash"
+    neural_net "NeuralNet"
+    reduction "Reduction"
+    scan "Scan"
+    sort "Sort"
+    stencil_2d "Stencil2D"
+    triad "Triad"
+}

@@ -1,0 +1,49 @@
+//! What tests and benches share: the test kernels, embedded by this package's build script, storms, gates and random
+//! numbers.
+
+mod gate;
+mod optional;
+pub mod storm;
+
+pub use gate::{Gate, gated};
+pub use optional::check_optional_buffers;
+
+/// The device code of `preempt-test-kernels`.
+pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_test_kernels");
+
+/// The device code of `preempt-rust-cuda-kernels`, made by the stock compiler.
+pub const RUST_CUDA_KERNELS: preempt::Module =
+    preempt::include_kernels!("preempt_rust_cuda_kernels");
+
+/// SplitMix64 (Steele, Lea and Flood 2014): numbers from a seed, the same on every machine.
+#[derive(Clone, Debug)]
+pub struct Random(
+    /// The seed.
+    pub u64,
+);
+
+impl Random {
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which is not 0.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        (self.bits() % u64::from(bound)) as u32
+    }
+
+    /// A number from -1 up to 1.
+    pub fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// The README's example compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
