@@ -287,6 +287,7 @@ unsafe fn first_claimed<B: Block>(
     } else {
         // No acquire: the preceding launch was done by the preceding grid of the queue, and by grids that had
         // ended, to the host's knowledge, when it launched this one.
+        // SAFETY: the caller's promise, as it is not null.
         unsafe { &*cohort.after }.load(Relaxed)
     };
     if !cohort.signal.grants_with(seen, block.sm()) || after_word != cohort.after_word {
