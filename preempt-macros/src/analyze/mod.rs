@@ -1,4 +1,4 @@
-//! What has to be known of a body before it is changed: whether threads can miss each other at a barrier, and which
+//! Properties of a body that decide how it is changed: whether all threads reach each barrier, and which
 //! expressions all threads of a block evaluate alike.
 
 pub mod barriers;
