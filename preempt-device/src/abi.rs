@@ -8,8 +8,8 @@ use crate::atomic_shim::{AtomicU32, AtomicU64, Ordering};
 
 /// Cohorts of one launch that can be on the device at the same time.
 ///
-/// A yielded launch resumes as a new cohort while blocks of the old one still drain; a launch
-/// that grows while it runs adds one cohort for each growth.
+/// A preempted launch resumes as a new cohort while blocks of the old one still drain. A launch that grows
+/// adds one cohort for each growth.
 pub const COHORT_SLOTS: usize = 8;
 
 /// Block-tasks: the most that one launch can have, 2³⁰.
@@ -211,8 +211,8 @@ pub struct Claims {
 pub struct ControlBlock {
     /// Launches use the two in turn ([`Cohort::claims`]); each cohort zeroes the one of the other launches.
     pub claims: [Claims; 2],
-    /// For each slot: the blocks that have left (high half) and the tasks that they finished (low half),
-    /// summed over all cohorts that used the slot; see [`departures`].
+    /// For each slot: the blocks that left (high half) and the tasks that they finished (low half), over all
+    /// cohorts of the slot; see [`departures`].
     pub left: [AtomicU64; COHORT_SLOTS],
 }
 
@@ -367,8 +367,8 @@ pub struct Cohort {
     /// Units of the same clock: if chunks take less, each block claims several at once, because blocks would
     /// otherwise wait for each other's claims.
     pub crowd: u32,
-    /// The number of tasks that are not claimed: each block of the launch's first cohort starts with the task
-    /// that has its number. 0 if that cohort was queued behind another launch.
+    /// The number of tasks that are not claimed. Each block of the launch's first cohort starts with the task
+    /// of its own number. 0 if that cohort was queued behind another launch.
     pub handed: u32,
     /// Whether this is the launch's first cohort, whose blocks have the `handed` tasks.
     pub is_first: bool,

@@ -45,8 +45,8 @@ pub struct CudaBlock {
 impl CudaBlock {
     #[inline(always)]
     fn new() -> CudaBlock {
-        // The first thread of the last warp. Where warps have different work to do, as at the end of a
-        // reduction, the first warp has the most, and the next claim need not wait for it.
+        // The first thread of the last warp. Where warps have different work, as at the end of a reduction,
+        // the first warp has the most. The next claim need not wait for it.
         let UVec3 { x, y, z } = crate::thread::block_dim();
         let elected = (x * y * z - 1) & !31;
         CudaBlock { elected: crate::thread::thread_number() == elected, turn: 0 }
@@ -97,9 +97,9 @@ impl Block for CudaBlock {
 
     #[inline(always)]
     fn own<'a, T>(&self, shared: &'a T) -> &'a T {
-        // On the elected thread this is 0, which the compiler does not see. If an atomic operation had the
-        // same address in all threads, the compiler would have one thread do it for its warp, and shuffle the
-        // result to the others at once.
+        // On the elected thread this is 0, which the compiler does not see. With the same address in all
+        // threads, the compiler would have one thread do an atomic operation for its warp. It would then
+        // shuffle the result to the others at once.
         let zero = target::lane_id() as usize;
         // SAFETY: the same place.
         unsafe { &*core::ptr::from_ref(shared).byte_add(zero * align_of::<T>()) }

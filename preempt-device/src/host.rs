@@ -95,7 +95,7 @@ pub struct BufferArg {
 ///
 /// # Safety
 ///
-/// The address is valid for reads of `len` elements of `T` on the owner's device while the owner
+/// The address is valid for reads of `len` elements of `T` on the owner's device. It stays valid while the owner
 /// lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel reads `&[{T}]`",
@@ -110,7 +110,7 @@ pub unsafe trait ReadArg<'a, T> {
 ///
 /// # Safety
 ///
-/// The address is valid for reads and writes of `len` elements of `T` on the owner's device while
+/// The address is valid for reads and writes of `len` elements of `T` on the owner's device. It stays valid while
 /// the owner lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel writes `{T}`",

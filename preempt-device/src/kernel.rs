@@ -8,8 +8,8 @@
 ///
 /// # Safety
 ///
-/// The type's layout must not depend on the compiler (`repr(C)` or primitive), it must hold no
-/// pointer into host memory, every field must be `KernelArg`, and all bytes 0 must be a value.
+/// The type's layout does not depend on the compiler (`repr(C)` or primitive). The type holds no pointer into
+/// host memory. Every field is `KernelArg`. All bytes 0 are a value.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed to a kernel by value",
     label = "not a kernel argument",

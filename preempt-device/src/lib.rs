@@ -17,8 +17,8 @@
 //! }
 //! ```
 //!
-//! On the host, `add` is now a function that takes buffers and returns a
-//! `host::Call`, which a stream of the `preempt` crate launches once it has a grid.
+//! On the host, `add` is now a function that takes buffers and returns a `host::Call`. A stream of the
+//! `preempt` crate launches that once it has a grid.
 //!
 //! | module | what is in it |
 //! | --- | --- |

@@ -1,8 +1,7 @@
 //! Indices of threads and blocks, barriers and fences; the names are `cuda_std`'s.
 //!
-//! In a preemptible kernel, block indices and grid dimensions are those of the *block-task*: the values that
-//! the kernel would see in a plain grid, whichever resident block runs the task. Helper functions see the
-//! same values.
+//! In a preemptible kernel, block indices and grid dimensions are those of the *block-task*. These are the
+//! values of a plain grid, whichever resident block runs the task. Helper functions see the same values.
 
 use crate::target;
 

@@ -114,7 +114,7 @@ mod tests;
 /// # Returns and barriers
 ///
 /// A `return` ends the thread's part of the block-task. If a barrier or a warp operation follows, or lies in
-/// the same loop, the other threads would wait for ever, so it is an error:
+/// the same loop, the other threads would wait for ever. So this is an error:
 ///
 /// ```compile_fail
 /// # use preempt_device::prelude::*;
@@ -160,7 +160,7 @@ mod tests;
 /// ```
 ///
 /// If the SM was taken from the kernel, `yield_point!()` returns from it. If any thread of a block-task does
-/// so, the block-task is *requeued*: it counts as not done, and all its threads run again later, from its
+/// so, the block-task is *requeued*. It counts as not done, and all its threads run again later, from its
 /// start, perhaps on another SM. That includes threads that had reached their end. After two requeues the
 /// block-task runs to its end, so a kernel that is preempted again and again still ends.
 ///
@@ -174,7 +174,7 @@ mod tests;
 /// | an atomic that counts or appends | each thread's result to its own element, and another kernel that sums them |
 /// | `x = f(x)` in place | read one buffer and write another; or, in a body with barriers, write `x` only behind the last yield point that the block reaches |
 ///
-/// With barriers in the body, a yield point stops all threads of a block or none (below), so behind the last
+/// With barriers in the body, a yield point stops all threads of a block or none (below). So behind the last
 /// one no thread runs again. Without barriers each thread stops by itself, and writing in place is never
 /// safe. A thread at its end has overwritten `x` when another thread requeues the block-task, and then reads
 /// what it wrote.
@@ -184,16 +184,16 @@ mod tests;
 ///
 /// A yield point returns from the kernel, so it stands in the kernel's own body: not in a closure, and not in
 /// a helper function. A helper function can do a part of the work between two yield points. A yield point
-/// costs a few instructions, and a load about once in two microseconds for all threads of a block together;
-/// more than one yield point in that time gains nothing. In the plain entry it costs nothing.
+/// costs a few instructions, and each block loads the signal about once in two microseconds. More than one
+/// yield point in that time gains nothing. In the plain entry it costs nothing.
 ///
 /// In a body that waits for other threads (barriers, shuffles, votes), the block decides together. A yield
 /// point costs a barrier there, unless it stands right behind a `sync_threads()`: those two are one barrier.
 /// All threads of a block have to reach it. A signal that is loaded at one yield point is tested at the next
 /// one. So a block-task needs at least two, and stops at the second one after the signal. The best place is
 /// ahead of a long computation without loads, which hides the load of the signal. The worst place is the end
-/// of a loop: the compiler would move computations that are needed only behind the yield point ahead of it,
-/// and hold their inputs until then.
+/// of a loop. The compiler would defer computations for the next round past the yield point, and keep all
+/// their inputs in registers until then.
 ///
 /// ```
 /// use preempt_device::prelude::*;
@@ -247,9 +247,9 @@ pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Replaces `#[kernel]` of rust-cuda's `cuda_std` where the stock compiler compiles the kernels.
 ///
-/// On the GPU the function is an entry of its name, with the parameters that rust-cuda gives it: pointer and
-/// length for a slice, one for everything else. `cust` launches it as before. `shared_array!`s are dynamic
-/// shared memory here, whose bytes a launch has to pass. On the host it stays a function.
+/// On the GPU the function is an entry of its name, with the parameters of rust-cuda: pointer and length for
+/// a slice, one for other types. `cust` launches it as before. `shared_array!`s are dynamic shared memory
+/// here, whose bytes a launch has to pass. On the host it stays a function.
 ///
 /// With `#[preemptible]` above or below it, that entry stays, and a preemptible one with the name
 /// `name__preemptible` is added. On the host, the name is then that of the launch function.

@@ -61,8 +61,8 @@ macro_rules! task_registers {
         pub(crate) fn $name() -> u32 {
             let value: u32;
             // SAFETY: reads a special register, or a register of every entry. Not `pure`: the value changes
-            // with each task. The thread's index does not, but values that the compiler derives from it once
-            // for all tasks would occupy registers that the plain entry does not need.
+            // with each task. The thread's index does not. But values that the compiler derives from it once
+            // for all tasks would occupy registers, which the plain entry does not need.
             unsafe {
                 asm!(concat!("mov.u32 {}, ", $register, ";"), out(reg32) value,
                     options(nomem, nostack, preserves_flags));

@@ -196,7 +196,7 @@ pub(crate) mod primitives {
     }
 
     /// Exchanges values between lanes. `source` maps this lane and the first lane of its group to the lane
-    /// that is read, if the instruction allows that one (PTX ISA, `shfl.sync`).
+    /// that is read; `None` where the instruction does not allow that (PTX ISA, `shfl.sync`).
     #[track_caller]
     fn shuffle(
         mask: u32,

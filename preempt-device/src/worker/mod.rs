@@ -285,16 +285,15 @@ unsafe fn first_claimed<B: Block>(
     let after_word = if cohort.after.is_null() {
         cohort.after_word
     } else {
-        // No acquire: the preceding launch was done by the preceding grid of the queue, and by grids that had
-        // ended, to the host's knowledge, when it launched this one.
-        // SAFETY: the caller's promise, as it is not null.
+        // No acquire: the preceding launch ran in the preceding grid of the queue, and in grids whose end the
+        // host saw before it launched this one. SAFETY: the caller's promise, as it is not null.
         unsafe { &*cohort.after }.load(Relaxed)
     };
     if !cohort.signal.grants_with(seen, block.sm()) || after_word != cohort.after_word {
         return Chunk::NONE;
     }
     // With more than one chunk for each block on the list, all of it comes before fresh tasks. A block that
-    // has to leave gives back two chunks, and takes one when it starts, so the list would otherwise fill up
+    // has to leave gives back two chunks, and takes one when it starts. So the list would otherwise fill up
     // in a storm of stops.
     block.notes().list_first.set(u32::from(available as i32 > cohort.blocks as i32));
     let chunk = requeue::take(list, available);
@@ -319,8 +318,8 @@ fn claim(claims: &Claims, cohort: &Cohort, size: u32) -> Chunk {
     Chunk { start: cohort.handed + start, len: tasks_from(cohort, start, size), requeues: 0 }
 }
 
-/// Times between two looks: below this, the next tasks start on the signal that the block saw when the last
-/// ones started, because a look at the end of each would delay the block.
+/// Times between two looks. After shorter tasks, the next ones start on the signal that the block saw at the
+/// start of the last ones. A look at the end of each would delay the block.
 const STALE_LOOKS: u32 = 3;
 
 /// Quarters of the time between two looks: where tasks can be requeued, nothing is claimed ahead if the last
@@ -328,7 +327,7 @@ const STALE_LOOKS: u32 = 3;
 const LONG_LOOKS: u32 = 6;
 
 /// The most tasks until the next look; one at first. Twice as many as the last ones if those took less than
-/// half of the time for that, and half as many if they took all of it or longer.
+/// half of the available time. Half as many if they took all of it or longer.
 #[inline(always)]
 fn limit(cohort: &Cohort, took: u32, len: u32) -> u32 {
     if cohort.pace == 0 {
@@ -399,8 +398,8 @@ unsafe fn look_ahead<B: Block, T: Body>(
     notes.size.set(size);
 }
 
-/// The next chunk, if it is already claimed, the block has seen the current signal, the claim announces no
-/// requeued task, and the last chunk was short. Otherwise none, and [`next`] looks for one.
+/// The next chunk, if four conditions hold. It is claimed, the block has seen the current signal, the claim
+/// announces no requeued task, and the last chunk was short. Otherwise none, and [`next`] looks for one.
 #[inline(always)]
 fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     // The copy started with the chunk, and has arrived unless the chunk was shorter than a read of memory.
@@ -421,8 +420,8 @@ fn is_stale<B: Block>(block: &B, cohort: &Cohort) -> bool {
 }
 
 /// The next chunk, from the list or from claims. If the block has to leave, it puts all claimed tasks on the
-/// list. If it stays and the last chunk was long, it puts those on the list that it will not start before its
-/// next look, because that may take as long.
+/// list. If it stays and the last chunk was long, it keeps only the tasks that it starts before its next
+/// look: those may be long, too.
 ///
 /// # Safety
 ///
@@ -465,8 +464,8 @@ unsafe fn next<B: Block, T: Body>(
         return claim(claims, cohort, 1);
     }
     let most = len.min(notes.most.get());
-    // Only then: a requeued task brings all blocks here, and if each put tasks on the list, it would never be
-    // empty, and bring them here for ever.
+    // Only then, because a requeued task brings all blocks here. If each put tasks on the list, it would
+    // never be empty, and bring them here for ever.
     if !goes_on || is_stale(block, cohort) {
         let kept = if goes_on { most } else { 0 };
         let given = Chunk { start: start + kept, len: len - kept, requeues: 0 };
@@ -506,7 +505,7 @@ fn give_back<B: Block>(
     given.len > 0
 }
 
-/// How many tasks to claim when `remaining` are left: half of an even share or less, so that blocks with long
+/// How many tasks to claim when `remaining` are left: half of an even share or less. So blocks with long
 /// tasks and blocks with short ones end together (guided self-scheduling, Polychronopoulos and Kuck 1987).
 /// The result is between `least` and `most`, and at least one.
 #[inline(always)]

@@ -206,8 +206,8 @@ fn stop_and_resume_of(launch: impl Fn() -> Arc<Launch> + Sync + Send + 'static) 
     });
 }
 
-/// Half of the device is taken away. The block on the other half finishes alone, unless it has left when the
-/// first one gives back what it claimed ahead: then a later cohort finishes.
+/// Half of the device is taken away. The block on the other half finishes alone. If it has left when the
+/// first one gives back its claim, a later cohort finishes.
 #[test]
 fn a_spatial_stop_leaves_the_granted_half_running() {
     Outcomes::<2>::new().of_model(3, |happened| {

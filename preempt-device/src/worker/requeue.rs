@@ -1,7 +1,6 @@
-//! The list of chunks that blocks gave back. The first task of such a chunk was requeued at a yield point, or
-//! the chunk was claimed ahead by a block that has to leave. A block that starts takes chunks from the list
-//! before fresh tasks, and a block that finds no fresh tasks takes them then. The claims announce requeued
-//! tasks, too.
+//! The list of chunks that blocks gave back. Its first task was requeued at a yield point, or a block that
+//! has to leave had claimed it ahead. A block that starts takes chunks from the list before fresh tasks, and
+//! a block that finds no fresh tasks takes them then. The claims announce requeued tasks, too.
 //!
 //! The counters are relaxed: they hand out reservations and entries. Memory that a requeued task wrote is
 //! ordered by the exchange on its entry, between the fences here. No operation is retried because of another
@@ -81,8 +80,8 @@ pub(super) fn withdraw(claims: &Claims, list: &RequeueList) {
     }
 }
 
-/// Takes the chunk in an entry, and waits for it: a reservation may be for another chunk, that was put
-/// earlier than the one in this entry.
+/// Takes the chunk in an entry, and waits for it: a chunk that was put earlier may have been counted before
+/// this one is written.
 ///
 /// The block that reserved this entry one lap before may not have taken its chunk yet. It does not matter
 /// which of the two blocks takes which chunk: an exchange gives each chunk to one block only.

@@ -370,8 +370,8 @@ fn claims_announce_a_requeued_task() {
     assert!(launch.control.claims[1].next.load(Ordering::Relaxed) & REQUEUED > 0);
 }
 
-/// A claim that announces a requeued task is a claim like others: when its block requeues its own task, when
-/// it has to leave, and when it starts.
+/// A claim with an announcement is a claim like others: when its block requeues its own task, has to leave,
+/// and starts.
 #[test]
 fn the_announcement_of_a_requeued_task_takes_no_task_away() {
     for (requeues, leaves) in [(false, false), (false, true), (true, true)] {

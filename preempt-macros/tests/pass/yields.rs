@@ -71,8 +71,8 @@ fn a_thread_that_reaches_no_yield_point_requeues_nothing() {
     assert_eq!(out.to_vec(), [0, 9, 2, 3]);
 }
 
-/// The barriers (`b`) and votes (`v`) that the only thread of a kernel with barriers reaches: in the plain
-/// entry, and in the preemptible one while the SM is granted.
+/// The barriers (`b`) and votes (`v`) that a kernel's only thread reaches: in the plain entry, and in the
+/// preemptible one on a granted SM.
 fn waits(call: Call) -> [String; 2] {
     thread_local!(static WAITS: RefCell<String> = const { RefCell::new(String::new()) });
     fn wait(rendezvous: Rendezvous) -> u64 {

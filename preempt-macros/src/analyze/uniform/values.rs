@@ -20,8 +20,8 @@ pub struct Known {
     pub widened: usize,
     /// Parameters that no method can change: they are not `mut`, and their names are declared once.
     pub fixed: HashSet<String>,
-    /// The numbers of loops and labelled blocks that some threads may leave, or start the next round of,
-    /// before others; and the expression that does it.
+    /// The loops and labelled blocks, by number, that threads may leave or repeat at different times; and the
+    /// expression that makes them.
     pub broken: HashMap<usize, Span>,
     /// The numbers of loops and labelled blocks in which some threads may end.
     pub ended: HashSet<usize>,
