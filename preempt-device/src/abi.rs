@@ -6,19 +6,20 @@
 
 use crate::atomic_shim::{AtomicU32, AtomicU64, Ordering};
 
-/// How many cohorts of one launch can be out at the same time.
+/// Cohorts of one launch that can be on the device at the same time.
 ///
-/// A yielded launch resumes as a new cohort while blocks of the old one still drain; a launch
-/// that grows while it runs adds one cohort for each growth.
+/// A preempted launch resumes as a new cohort while blocks of the old one still drain. A launch that grows
+/// adds one cohort for each growth.
 pub const COHORT_SLOTS: usize = 8;
 
-/// The most block-tasks that one launch can have, 2³⁰.
+/// Block-tasks: the most that one launch can have, 2³⁰.
 ///
-/// [`Claims::next`] grows beyond that by half at most, and stays below [`REQUEUED`]; a requeued chunk's word
-/// ([`Chunk`](crate::worker::Chunk)) relies on it, too.
+/// [`Claims::next`] exceeds it by half at most, and stays below [`REQUEUED`]. The packed form of a
+/// [`Chunk`](crate::worker::Chunk) relies on it, too.
 pub const MAX_TASKS: u32 = 1 << 30;
 
-/// The bit of [`Claims::next`] that says that a requeued task is, or was, on the list: whoever claims looks there.
+/// The bit of [`Claims::next`] that announces a requeued task: a block that claims and finds it set looks at
+/// the [`RequeueList`].
 pub const REQUEUED: u32 = 1 << 31;
 
 /// The largest SM count that a signal word can address.
@@ -27,11 +28,11 @@ pub const MAX_SMS: u32 = (1 << SM_BITS) - 1;
 const SM_BITS: u32 = 14;
 const SM_MASK: u64 = (1 << SM_BITS) - 1;
 
-/// How many chunks can be on a [`RequeueList`] at the same time: two for each block of a device of 132 SMs, if
-/// each SM holds 32, and [`REQUEUE_MARGIN`].
+/// Chunks: the most on a [`RequeueList`] at the same time. Two for each block of a device with 132 SMs and 32
+/// blocks on each, and [`REQUEUE_MARGIN`].
 pub const REQUEUE_CAPACITY: usize = if cfg!(loom) { 4 } else { 32_768 };
 
-/// Places of a [`RequeueList`] that are left free for blocks that have found it not full at the same time.
+/// Entries of a [`RequeueList`] that stay free for blocks that find room on it at the same time.
 pub const REQUEUE_MARGIN: u32 = if cfg!(loom) { 2 } else { 16_384 };
 
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
@@ -93,17 +94,17 @@ impl core::fmt::Debug for SmRange {
     }
 }
 
-/// The signal word: which SMs the cohorts of a queue may use, and the epoch in which that was said.
+/// The signal word of a device queue: which SMs its cohorts may use, and the epoch of that grant.
 ///
-/// The epoch is in the high bits and grows with each word, modulo 2³⁶. A block takes the
-/// [newer](Signal::is_newer) one of the word in its launch parameter and the word in memory, and
-/// cannot be misled by what was written for an earlier cohort of the queue.
+/// The epoch is in the high bits and grows with each word, modulo 2³⁶. A block compares the word in its
+/// launch parameter with the word in memory and takes the [newer](Signal::is_newer) one. So a word that was
+/// written for an earlier cohort of the queue has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Signal(u64);
 
 impl Signal {
-    /// A word that grants `range` from `epoch` on; of the epoch, the lowest 36 bits.
+    /// A word that grants `range` from `epoch` on, of which it keeps the lowest 36 bits.
     pub const fn new(epoch: u64, range: SmRange) -> Signal {
         Signal(epoch << (2 * SM_BITS) | (range.lo as u64) << SM_BITS | range.hi as u64)
     }
@@ -119,13 +120,13 @@ impl Signal {
         Signal(bits)
     }
 
-    /// When the word was written, in words of this queue, modulo 2³⁶.
+    /// The number of this word among those of its queue, modulo 2³⁶.
     pub const fn epoch(self) -> u64 {
         self.0 >> (2 * SM_BITS)
     }
 
-    /// Whether this word was written after the other one. Right as long as they are less than
-    /// 2³⁵ words apart, so epochs can go round.
+    /// Whether this word was written after the other one. Exact as long as they are less than 2³⁵ words
+    /// apart, so epochs may wrap around.
     #[inline(always)]
     pub const fn is_newer(self, other: Signal) -> bool {
         self.0.wrapping_sub(other.0) as i64 > 0
@@ -163,19 +164,18 @@ impl Halves {
     }
 }
 
-/// A queue of the device that runs cohorts one after the other (a CUDA stream): its signal word.
+/// A queue of the device that runs cohorts in order (a CUDA stream), as its blocks see it: its signal word.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct DeviceQueue {
-    /// The [`Signal`]. Written by the host, read by each block of the queue's cohorts before each
-    /// chunk.
+    /// The [`Signal`]. The host writes it; each block of the queue's cohorts reads it before each chunk.
     pub signal: AtomicU64,
 }
 
 impl DeviceQueue {
     /// Whether a block on `sm`, of a cohort that was launched with `granted`, may go on.
     ///
-    /// Relaxed: a signal is advice to stop, and nothing else is read on its account.
+    /// Relaxed: a signal is advice to stop, and no other memory access depends on it.
     #[inline(always)]
     pub fn grants(&self, granted: Signal, sm: u32) -> bool {
         granted.grants_with(self.signal.load(Ordering::Relaxed), sm)
@@ -183,8 +183,8 @@ impl DeviceQueue {
 }
 
 impl Signal {
-    /// Whether a block on `sm`, of a cohort that was launched with this word, may go on when its queue's word is
-    /// `in_memory`.
+    /// Whether a block on `sm` may go on, if its cohort was launched with this word and its queue's word is
+    /// now `in_memory`.
     #[inline(always)]
     pub const fn grants_with(self, in_memory: u64, sm: u32) -> bool {
         let (granted, in_memory) = (self, Signal::from_bits(in_memory));
@@ -193,24 +193,26 @@ impl Signal {
     }
 }
 
-/// The tasks of one launch.
+/// The counter of the tasks of one launch that blocks have claimed.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Claims {
-    /// The next task that nobody has claimed, counted from [`Cohort::handed`]. It grows beyond the last one, but only by
-    /// what blocks claim that started before that was claimed, so it does not go round. The highest bit is [`REQUEUED`].
+    /// The next unclaimed task, counted from [`Cohort::handed`]. The highest bit is [`REQUEUED`].
+    ///
+    /// May overshoot the number of tasks by one claim for each running block; bounded by [`MAX_TASKS`], so it
+    /// cannot wrap.
     pub next: AtomicU32,
 }
 
-/// The state of one launch in device memory. It starts as zeros and is used for one launch after
-/// another: it cleans itself, so that a launch is one driver call.
+/// The state of one launch in device memory. It starts as zeros, and launches use it one after the other. The
+/// worker loop cleans it up, so that a launch is one driver call.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ControlBlock {
-    /// Launches use the two in turn ([`Cohort::claims`]); each cohort zeroes the other one's.
+    /// Launches use the two in turn ([`Cohort::claims`]); each cohort zeroes the one of the other launches.
     pub claims: [Claims; 2],
-    /// For each slot: the blocks that ever left (high half) and the tasks that they finished (low
-    /// half), added up over all cohorts that used the slot; see [`departures`].
+    /// For each slot: the blocks that left (high half) and the tasks that they finished (low half), over all
+    /// cohorts of the slot; see [`departures`].
     pub left: [AtomicU64; COHORT_SLOTS],
 }
 
@@ -223,16 +225,17 @@ pub const fn departures(blocks: u32, tasks: u32) -> u64 {
 
 /// Chunks that blocks gave back: a queue that any block of the launch puts into and takes from.
 ///
-/// An entry that is not zero is there to be taken. `put` and `taken` count for ever and wrap around the array.
+/// An entry that is not zero holds a chunk. `put` and `taken` only grow, and wrap around the array.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct RequeueList {
-    /// Chunks that are there, and that nobody has a right to: whoever takes one from here has a right to one.
-    /// Below 0, modulo 2³², while some find out that there is none.
+    /// Chunks that no block has reserved. A block that decrements it from above 0 has reserved one.
+    ///
+    /// Below 0, modulo 2³², while blocks find that the list is empty.
     pub available: AtomicU32,
-    /// Places that were ever given to those who put.
+    /// Entries that were ever handed out to blocks that put a chunk.
     pub put: AtomicU32,
-    /// Places that were ever given to those who take.
+    /// Entries that were ever handed out to blocks that take a chunk.
     pub taken: AtomicU32,
     /// [`Chunk`](crate::worker::Chunk)s in their packed form.
     pub entries: [AtomicU64; REQUEUE_CAPACITY],
@@ -250,7 +253,7 @@ impl Default for RequeueList {
 }
 
 impl RequeueList {
-    /// Empties a list that nobody uses.
+    /// Empties a list that no block uses.
     pub fn clear(&self) {
         for word in [&self.available, &self.put, &self.taken] {
             word.store(0, Ordering::Relaxed);
@@ -259,31 +262,33 @@ impl RequeueList {
     }
 }
 
-/// Where the last block of a cohort tells the host that the cohort is out; in host-mapped memory.
+/// The word in which the last block of a cohort reports to the host that all blocks have left. In host-mapped
+/// memory.
 ///
-/// From the highest bit: 20 of the cohort's ticket, 12 of the amortizing factor, 32 of the tasks that the
-/// cohort finished.
+/// From the highest bit on: 20 bits of the cohort's ticket, 12 of the amortizing factor, 32 of the tasks that
+/// the cohort finished.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Post(pub AtomicU64);
 
-/// What a post says.
+/// What a cohort did, as its [`Post`] reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Posted {
     /// Tasks that the cohort finished.
     pub done: u32,
-    /// The amortizing factor that the last block had come to when it left; 0 if it had run nothing.
+    /// The amortizing factor of the cohort's last block when it left; 0 if it had run nothing.
     pub amortize: u32,
 }
 
-/// The largest ticket. A later use of a post can be told from an earlier one if it is fewer than half as
-/// many uses away.
+/// The largest ticket. A later use of a post can be told from an earlier one if fewer than half as many uses
+/// lie between.
 pub const MAX_TICKET: u32 = (1 << 20) - 1;
 
 const AMORTIZE_BITS: u32 = 12;
 
 impl Post {
-    /// The word of the cohort with this `ticket`. Amortizing factors beyond 4095 are told as that.
+    /// The word of the cohort with this `ticket`. It holds amortizing factors up to 4095, and larger ones as
+    /// 4095.
     #[inline(always)]
     pub const fn word(ticket: u32, posted: Posted) -> u64 {
         let most = (1 << AMORTIZE_BITS) - 1;
@@ -291,7 +296,7 @@ impl Post {
         Halves { high: ticket << AMORTIZE_BITS | amortize, low: posted.done }.pack()
     }
 
-    /// What the cohort with this `ticket` did, once it is out.
+    /// What the cohort with this `ticket` did; `None` before all of its blocks have left.
     ///
     /// Everything that its tasks wrote is visible to the caller after `Some`.
     pub fn read(&self, ticket: u32) -> Option<Posted> {
@@ -299,13 +304,13 @@ impl Post {
         (last == ticket).then_some(posted)
     }
 
-    /// Whether the cohort with this `ticket`, or a later one that uses the post, is out.
+    /// Whether the cohort with this `ticket`, or a later user of the post, has ended.
     pub fn has_passed(&self, ticket: u32) -> bool {
         let ahead = self.last().0.wrapping_sub(ticket) & MAX_TICKET;
         ahead <= MAX_TICKET / 2
     }
 
-    /// The last cohort's ticket, and what it did.
+    /// The ticket of the cohort that wrote the post last, and what that cohort did.
     fn last(&self) -> (u32, Posted) {
         // Acquire: pairs with the last block's release fence before its store of this word.
         let Halves { high, low } = Halves::unpack(self.0.load(Ordering::Acquire));
@@ -320,24 +325,24 @@ impl Post {
 pub struct Cohort {
     /// The launch's control block, in device memory.
     pub control: *const ControlBlock,
-    /// The launch's own [`ControlBlock::claims`], one of the two in turn for the launches that use the control
-    /// block.
+    /// The launch's own counter in [`ControlBlock::claims`]: launches that use the control block alternate
+    /// between the two.
     pub claims: *const Claims,
-    /// The queue that the cohort was put into, in device memory.
+    /// The device queue that the cohort is in, in device memory.
     pub queue: *const DeviceQueue,
     /// The cohort's post, in host-mapped memory.
     pub post: *const Post,
-    /// Where chunks go that blocks give back, in device memory.
+    /// The list of chunks that blocks give back, in device memory.
     pub requeue_list: *const RequeueList,
     /// The queue's signal when the cohort was launched; older words in memory are ignored.
     pub signal: Signal,
-    /// The [`ControlBlock::left`] word of a cohort of the launch before this one in its stream, if that
-    /// launch was unfinished when this cohort was queued behind that one; null otherwise.
+    /// The [`ControlBlock::left`] word of the preceding launch of the stream, if that launch was unfinished
+    /// when this cohort was queued behind it; null otherwise.
     pub after: *const AtomicU64,
-    /// What that word is when the launch before is done. While it is anything else, no block of this
-    /// cohort does anything.
+    /// The value of that word once the preceding launch is done. While the word differs, no block of this
+    /// cohort runs a task.
     pub after_word: u64,
-    /// What the cohort's own [`ControlBlock::left`] word was when it was launched.
+    /// The value of the cohort's own [`ControlBlock::left`] word when it was launched.
     pub left: u64,
     /// Block-tasks in all, the product of `grid`.
     pub tasks: u32,
@@ -347,46 +352,47 @@ pub struct Cohort {
     pub row: Divisor,
     /// The grid's y.
     pub layer: Divisor,
-    /// Which use of the post this cohort is; from 1 to [`MAX_TICKET`].
+    /// The number of this use of the post, from 1 to [`MAX_TICKET`].
     pub ticket: u32,
     /// Blocks in this cohort's grid.
     pub blocks: u32,
     /// The amortizing factor: the most tasks claimed at once.
     pub amortize: u32,
-    /// How long a chunk should take at most, in units of [`Block::clock`](crate::worker::Block::clock);
-    /// 0 if `amortize` alone counts.
+    /// Units of [`Block::clock`](crate::worker::Block::clock): the most that a chunk should take. 0 if
+    /// `amortize` alone limits chunks.
     pub pace: u32,
-    /// [`share_bits`] of the blocks of this kernel that fill the device: chunks shrink when fewer tasks remain than
-    /// would occupy these.
+    /// [`share_bits`] of the blocks of this kernel that fill the device: chunks shrink when fewer tasks are
+    /// left than would occupy these blocks.
     pub share_bits: u32,
-    /// If chunks take less than this, in units of the same clock, claims come so often that the blocks wait for each
-    /// other: each then claims several chunks at once.
+    /// Units of the same clock: if chunks take less, each block claims several at once, because blocks would
+    /// otherwise wait for each other's claims.
     pub crowd: u32,
-    /// So many of the first tasks are not claimed: each block of the launch's first cohort starts with the one that
-    /// has its number. 0 if that cohort was queued behind another launch.
+    /// The number of tasks that are not claimed. Each block of the launch's first cohort starts with the task
+    /// of its own number. 0 if that cohort was queued behind another launch.
     pub handed: u32,
-    /// Whether this is the launch's first cohort, and its blocks have those tasks.
+    /// Whether this is the launch's first cohort, whose blocks have the `handed` tasks.
     pub is_first: bool,
     /// Index into [`ControlBlock::left`].
     pub slot: u8,
-    /// Whether the next task of a chunk must not start before all threads have ended the one before:
-    /// kernels that use shared memory or barriers.
+    /// Whether all threads have to end a task before the next one of its chunk starts: for kernels that use
+    /// shared memory or barriers.
     pub barrier: bool,
 }
 
-/// Half of an even share for each of so many workers is what there is divided by 2 to the power of this: instead of a
-/// division, which would take longer than all else in a claim. Too little by less than half.
+/// The shift that divides a number of tasks into half of an even share for each of `workers`. The result is
+/// too small by less than half. A division would take longer than all other steps of a claim.
 pub const fn share_bits(workers: u32) -> u32 {
     let bits = 33 - workers.leading_zeros();
     if bits < 31 { bits } else { 31 }
 }
 
-/// A divisor from 1 to [`MAX_TASKS`], for division by a multiplication: a GPU has no instruction for it, and takes
-/// longer for one than for a small kernel's body.
+/// A divisor from 1 to [`MAX_TASKS`], for division by a multiplication. A GPU has no division instruction,
+/// and its routine takes longer than a small kernel's body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Divisor {
-    /// 2³¹⁺ˡ / divisor, rounded up, where 2ˡ is the first power of two that is no less than the divisor; 0 for 1.
+    /// 2³¹⁺ˡ / divisor, rounded up, where 2ˡ is the first power of two that is not below the divisor; 0 for
+    /// 1.
     multiplier: u32,
     /// l - 1.
     shift: u32,
@@ -405,9 +411,9 @@ impl Divisor {
 
     /// The quotient of `dividend`, which is at most [`MAX_TASKS`], rounded down.
     ///
-    /// Exact (Granlund and Montgomery 1994, theorem 4.2): the multiplier is too large by less than 1, and with a
-    /// dividend of 31 bits the quotient by less than 2⁻ˡ. That is at most 1 / divisor, which is what is missing to the
-    /// next whole number at least.
+    /// Exact (Granlund and Montgomery 1994, theorem 4.2). The multiplier is too large by less than 1, so with
+    /// a dividend of 31 bits the quotient is too large by less than 2⁻ˡ. That is at most 1 / divisor, the
+    /// least distance of a fraction to the next whole number.
     #[inline(always)]
     pub const fn of(self, dividend: u32) -> u32 {
         match self.multiplier {

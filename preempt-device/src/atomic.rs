@@ -31,7 +31,7 @@ macro_rules! atomic_float {
                 unsafe { &*ptr.cast::<Self>() }
             }
 
-            /// The value.
+            /// Reads the value.
             #[inline(always)]
             pub fn load(&self, order: Ordering) -> $float {
                 $float::from_bits(self.0.load(order))
@@ -43,7 +43,7 @@ macro_rules! atomic_float {
                 self.0.store(value.to_bits(), order)
             }
 
-            /// Adds `value`, relaxed whatever `order` says; returns the value before.
+            /// Adds `value`, relaxed whatever `order` says, and returns the previous value.
             #[inline(always)]
             pub fn fetch_add(&self, value: $float, _order: Ordering) -> $float {
                 crate::target::$add(&self.0, value)

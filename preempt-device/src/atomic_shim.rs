@@ -29,7 +29,7 @@ pub(crate) fn fence_acquire() {
     fence(Ordering::Acquire);
 }
 
-/// An acquire and release fence for everybody, the host included.
+/// An acquire and release fence for all blocks and the host.
 #[inline(always)]
 pub(crate) fn fence_acq_rel_to_host() {
     #[cfg(target_arch = "nvptx64")]
@@ -38,12 +38,12 @@ pub(crate) fn fence_acq_rel_to_host() {
     fence(Ordering::AcqRel);
 }
 
-/// Lets others go on, in a loop that waits for them.
+/// Lets other threads run, in a loop that waits for one of them.
 #[inline(always)]
 pub(crate) fn pause() {
     #[cfg(loom)]
     loom::thread::yield_now();
-    // On the CPU device whoever is waited for may have lost its processor.
+    // On the CPU device, the thread that this one waits for may have lost its processor.
     #[cfg(not(any(loom, target_arch = "nvptx64")))]
     std::thread::yield_now();
     #[cfg(target_arch = "nvptx64")]

@@ -1,5 +1,5 @@
-//! What the two device entries of a kernel run. Public for expansions, and for entries with other loops
-//! ([`with_loop`]), to compare with.
+//! What the two device entries of a kernel run. Public for expansions, and for entries with other loops to
+//! compare with ([`with_loop`]).
 
 use crate::abi::{Cohort, DeviceQueue};
 use crate::target;
@@ -10,8 +10,8 @@ use crate::yields::{self, Yields};
 const _: () =
     assert!(size_of::<BlockNotes>() <= 8 * size_of::<u64>() && align_of::<BlockNotes>() == 16);
 
-/// Defines the function that holds a kernel's body. Not inlined by the compiler: `preempt::build` has LLVM optimise it on
-/// its own, and inline it then.
+/// Defines the function that holds a kernel's body. The compiler does not inline it: `preempt::build` has
+/// LLVM optimise it on its own first, and inline it then.
 #[cfg(not(feature = "cuda-std"))]
 #[doc(hidden)]
 #[macro_export]
@@ -38,30 +38,31 @@ macro_rules! kernel_body {
 pub struct CudaBlock {
     /// Whether this thread is the elected one.
     elected: bool,
-    /// Where, from the first of the two slot words, the next claim goes through, in bytes.
+    /// Bytes from the first of the two slot words to the one of the next claim.
     turn: u32,
 }
 
 impl CudaBlock {
     #[inline(always)]
     fn new() -> CudaBlock {
-        // The first thread of the last warp: where warps of a block have different work to do, as at the end of
-        // a reduction, the first one has most, and the next claim need not wait for it.
+        // The first thread of the last warp. Where warps have different work, as at the end of a reduction,
+        // the first warp has the most. The next claim need not wait for it.
         let UVec3 { x, y, z } = crate::thread::block_dim();
         let elected = (x * y * z - 1) & !31;
         CudaBlock { elected: crate::thread::thread_number() == elected, turn: 0 }
     }
 
-    /// Has the elected thread write a chunk where all threads read it after the barrier that has to follow.
+    /// Has the elected thread write a chunk to a word that all threads read after a barrier. The caller waits
+    /// at that barrier.
     #[inline(always)]
     fn publish(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> *const u64 {
-        // Two words in turn: a slow warp may still read the last claim while the elected thread
-        // writes the next one. It cannot be two claims behind, since a barrier lies between.
+        // Two words in turn, because a slow warp may still read the last claim while the elected thread
+        // writes the next one. It cannot be two claims behind, because a barrier lies between.
         let slot = target::loop_slot().wrapping_byte_add(self.turn as usize);
         self.turn ^= size_of::<u64>() as u32;
         if self.elected {
             let chunk = decide(self);
-            // SAFETY: the slot is this block's, and nobody reads this word before the barrier.
+            // SAFETY: the slot is this block's, and no thread reads this word before the barrier.
             unsafe { slot.write(chunk.pack()) };
         }
         slot
@@ -96,9 +97,9 @@ impl Block for CudaBlock {
 
     #[inline(always)]
     fn own<'a, T>(&self, shared: &'a T) -> &'a T {
-        // Of the elected thread this is 0, which the compiler does not see: if an atomic operation had the same
-        // address in all threads, it would have one thread do it for those of the warp that come along, and
-        // shuffle the result to them at once.
+        // On the elected thread this is 0, which the compiler does not see. With the same address in all
+        // threads, the compiler would have one thread do an atomic operation for its warp. It would then
+        // shuffle the result to the others at once.
         let zero = target::lane_id() as usize;
         // SAFETY: the same place.
         unsafe { &*core::ptr::from_ref(shared).byte_add(zero * align_of::<T>()) }
@@ -106,7 +107,7 @@ impl Block for CudaBlock {
 
     #[inline(always)]
     fn notes(&self) -> &BlockNotes {
-        // SAFETY: after the two words of the slot there is room for them, which nobody else uses.
+        // SAFETY: behind the two words of the slot there is room for the notes, which no other code uses.
         unsafe { &*target::loop_slot().wrapping_add(2).cast() }
     }
 
@@ -132,7 +133,7 @@ impl Block for CudaBlock {
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk {
         let slot = self.publish(decide);
         target::loop_barrier();
-        // SAFETY: written before the barrier, and not again before the next one.
+        // SAFETY: the word was written before the barrier, and is not written again before the next one.
         Chunk::unpack(unsafe { slot.read() })
     }
 
@@ -163,7 +164,7 @@ impl Block for CudaBlock {
     }
 }
 
-/// Where the block-task with this index is in the grid that the kernel sees.
+/// The position of the block-task with this index in the grid that the kernel sees.
 #[inline(always)]
 fn position(cohort: &Cohort, index: u32) -> [u32; 3] {
     let [x, y, z] = cohort.grid;
@@ -175,7 +176,7 @@ fn position(cohort: &Cohort, index: u32) -> [u32; 3] {
     [index - row * x, row - layer * y, layer]
 }
 
-/// A kernel's body; `YIELDS` says whether it has yield points.
+/// A kernel's body as the worker loop runs it. `YIELDS` says whether it has yield points.
 #[expect(missing_debug_implementations, reason = "it holds a closure")]
 pub struct Tasks<'a, F, const YIELDS: bool> {
     cohort: &'a Cohort,
@@ -199,18 +200,18 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
     #[inline(always)]
     fn run(&mut self, requeueable: bool) -> bool {
         target::set_block_idx(position(self.cohort, self.index));
-        // SAFETY: queues are alive as long as any block of theirs.
+        // SAFETY: a queue is alive as long as any of its blocks.
         let mut yields = unsafe { Yields::new(self.cohort, requeueable) };
         (self.task)(&mut yields);
         yields.requeued()
     }
 }
 
-/// The preemptible entry: the worker loop around the kernel's body.
+/// Runs the preemptible entry of a kernel: the worker loop around its body.
 ///
 /// # Safety
 ///
-/// Called once, first, by every thread of a block that was launched with this cohort.
+/// Every thread of a block that was launched with this cohort calls it once, before anything else.
 #[inline(always)]
 pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
     // SAFETY: the caller's promise.
@@ -223,7 +224,7 @@ pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
     }
 }
 
-/// The preemptible entry of a kernel with yield points.
+/// Runs the preemptible entry of a kernel with yield points.
 ///
 /// # Safety
 ///
@@ -242,7 +243,7 @@ unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool>(cohort: &Cohort, task:
     let cohort = &enter(cohort);
     let mut block = CudaBlock::new();
     if YIELDS && block.elected {
-        // The barrier that has to follow is that of the first claim.
+        // The barrier that `start_block` asks for is that of the first claim.
         yields::start_block();
     }
     let mut tasks = tasks::<F, YIELDS>(cohort, task);
@@ -255,11 +256,11 @@ fn tasks<F, const YIELDS: bool>(cohort: &Cohort, task: F) -> Tasks<'_, F, YIELDS
     Tasks { cohort, index: 0, task }
 }
 
-/// A preemptible entry with another loop than the worker's. Yield points do nothing in it.
+/// Runs a preemptible entry with another loop than the worker's. Yield points do nothing in it.
 ///
 /// # Safety
 ///
-/// As [`preemptible`], and what `run` asks for.
+/// As [`preemptible`]; and the contract of `run` is kept.
 #[inline(always)]
 pub unsafe fn with_loop<F: FnMut(&mut Yields)>(
     cohort: &Cohort,
@@ -270,14 +271,14 @@ pub unsafe fn with_loop<F: FnMut(&mut Yields)>(
     run(&mut CudaBlock::new(), cohort, &mut tasks::<F, false>(cohort, task));
 }
 
-/// The threads of a block with these extents, for [`declare_block`]. That a block may have so many is
-/// asserted on the host.
+/// The number of threads of a block with these extents, for [`declare_block`]. The host asserts that a block
+/// may have that many.
 pub const fn threads(x: u32, y: u32, z: u32) -> u32 {
     x.saturating_mul(y).saturating_mul(z)
 }
 
-/// Ends the kernel if the launch gives its shared arrays fewer than `bytes`. The launch fails, and no array lies
-/// where there is no memory.
+/// Ends the kernel if the launch gives its shared arrays less than `bytes`. Then the launch fails, and no
+/// array lies outside of the block's memory.
 #[inline(always)]
 pub fn require_shared(bytes: u32) {
     assert!(
@@ -286,15 +287,15 @@ pub fn require_shared(bytes: u32) {
     );
 }
 
-/// Says in the PTX that every block of this entry has so many `THREADS`. In the preemptible entry of each
-/// kernel whose attribute fixes the block, so that a loader knows how many registers leave an SM as many
-/// blocks as it holds of the plain entry.
+/// Records in the PTX that every block of this entry has `THREADS` threads. It is in the preemptible entry of
+/// each kernel whose attribute fixes the block. The loader of the PTX limits the entry's registers
+/// accordingly, so that an SM holds as many blocks as of the plain entry.
 #[inline(always)]
 pub fn declare_block<const THREADS: u32>() {
     target::declare_block::<THREADS>();
 }
 
-/// What comes first in a preemptible entry.
+/// Declares the registers of a preemptible entry, and marks the pointers of its parameter as global memory.
 #[inline(always)]
 fn enter(cohort: &Cohort) -> Cohort {
     target::declare_task_registers(cohort.grid);
@@ -309,13 +310,13 @@ fn enter(cohort: &Cohort) -> Cohort {
     }
 }
 
-/// The plain entry: the kernel's body, once for each block of an ordinary grid.
+/// Runs the plain entry of a kernel: its body, once for each block of a plain grid.
 ///
 /// # Safety
 ///
-/// Called once, first, by every thread of an ordinary grid.
+/// Every thread of a plain grid calls it once, before anything else.
 #[inline(always)]
-// `FnMut` like the other: the call of a closure as `FnOnce` is a function of its own.
+// `FnMut` as in `preemptible`: the call of a closure as `FnOnce` is a function of its own.
 pub unsafe fn plain(mut task: impl FnMut()) {
     let grid = [target::hardware_grid_x(), target::hardware_grid_y(), target::hardware_grid_z()];
     target::declare_task_registers(grid);
@@ -327,7 +328,7 @@ pub unsafe fn plain(mut task: impl FnMut()) {
     task();
 }
 
-/// The plain entry of a kernel with yield points, which do nothing here.
+/// Runs the plain entry of a kernel with yield points, which do nothing in it.
 ///
 /// # Safety
 ///
@@ -343,7 +344,7 @@ pub unsafe fn plain_yielding(mut task: impl FnMut(&mut Yields)) {
     }
 }
 
-// `cuda_std` has one.
+// `cuda_std` defines the panic handler where it is compiled in.
 #[cfg(not(feature = "cuda-std"))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

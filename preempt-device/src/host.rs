@@ -1,4 +1,4 @@
-//! The host side of a kernel: what `#[preemptible]` describes, and what a typed launch returns.
+//! The host side of a kernel: its description by `#[preemptible]`, and its typed launch.
 //!
 //! The expansion builds these; the `preempt` crate consumes them. An application meets
 //! [`Call`], which the launch function of a kernel returns and a stream launches.
@@ -16,7 +16,7 @@ use extents::GridRequest;
 mod cust;
 mod extents;
 
-/// For the bodies of kernels on the host, also where the kernels crate has no `std`.
+/// Macros for the bodies of kernels on the host, also where the kernels crate has no `std`.
 #[doc(hidden)]
 pub use std::{assert_eq, assert_ne, print, println};
 
@@ -26,7 +26,7 @@ pub use crate::target::host_context::{
     Operation, Rendezvous, ThreadContext, WarpShuffle, with_thread,
 };
 
-/// A kernel as its expansion describes it: one `static` for each `#[preemptible]` function.
+/// The description of a kernel: one `static` for each `#[preemptible]` function.
 #[derive(Clone, Copy)]
 pub struct Kernel {
     /// The function's name.
@@ -35,7 +35,7 @@ pub struct Kernel {
     pub entry: &'static str,
     /// The PTX symbol of the plain entry.
     pub plain: &'static str,
-    /// Where the kernel was written, from `module_path!`.
+    /// The module that the kernel was written in, from `module_path!`.
     pub module: &'static str,
     /// Threads in a block, where the attribute fixes them.
     pub block: Option<Dim3>,
@@ -45,8 +45,8 @@ pub struct Kernel {
     pub shared_bytes: u32,
     /// Whether the body has yield points.
     pub yields: bool,
-    /// Runs the body for the one emulated thread that is current on this host thread; whether the
-    /// thread requeued its task at a yield point.
+    /// Runs the body for the emulated thread that is current on this host thread. Returns whether that thread
+    /// requeued its task at a yield point.
     ///
     /// # Safety
     ///
@@ -71,13 +71,13 @@ impl fmt::Debug for Kernel {
 /// What a launch may do with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Nobody writes the buffer during the launch.
+    /// The buffer is not written during the launch.
     Read,
     /// The launch writes the buffer.
     Write,
 }
 
-/// A buffer as a launch argument: where it is, and what keeps it alive.
+/// A buffer as a launch argument: its address, and its owner.
 #[derive(Clone, Debug)]
 pub struct BufferArg {
     /// Device address of the first element.
@@ -87,7 +87,7 @@ pub struct BufferArg {
     /// Bytes that they take.
     pub bytes: usize,
     /// Keeps the memory alive until the launch is done. The `preempt` crate knows its type. `None` for
-    /// memory that is borrowed: whoever lends it waits for the launch.
+    /// borrowed memory, whose lender waits for the launch.
     pub owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -95,7 +95,7 @@ pub struct BufferArg {
 ///
 /// # Safety
 ///
-/// The address is valid for reads of `len` elements of `T` on the owner's device while the owner
+/// The address is valid for reads of `len` elements of `T` on the owner's device. It stays valid while the owner
 /// lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel reads `&[{T}]`",
@@ -110,7 +110,7 @@ pub unsafe trait ReadArg<'a, T> {
 ///
 /// # Safety
 ///
-/// The address is valid for reads and writes of `len` elements of `T` on the owner's device while
+/// The address is valid for reads and writes of `len` elements of `T` on the owner's device. It stays valid while
 /// the owner lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel writes `{T}`",
@@ -127,7 +127,7 @@ pub unsafe trait WriteArg<'a, T> {
 /// A slice is two parameters, pointer and length (`u64` each), and a pointer is one.
 #[derive(Clone, Default)]
 pub struct Args {
-    /// The values; each starts at a multiple of 16 bytes. Padding is copied as it is.
+    /// The values, each from a multiple of 16 bytes on. Padding is copied as it is.
     words: Vec<MaybeUninit<u128>>,
     /// Start of each value in `words`.
     offsets: Vec<u32>,
@@ -167,14 +167,14 @@ impl Args {
     }
 
     fn push_slice<T>(&mut self, buffer: BufferArg, access: Access) {
-        // A slice without elements still needs an address that is aligned and not null.
+        // A slice without elements still needs an aligned address that is not null.
         self.push_value(if buffer.len == 0 { align_of::<T>() as u64 } else { buffer.address });
         self.push_value(buffer.len as u64);
         self.buffers.push((buffer, access));
     }
 
     fn push_pointer(&mut self, buffer: BufferArg, access: Access) {
-        // As `cudaMalloc` of no bytes gives: kernels test for it.
+        // Null, as from `cudaMalloc` of no bytes: kernels test for it.
         self.push_value(if buffer.len == 0 { 0 } else { buffer.address });
         self.buffers.push((buffer, access));
     }
@@ -202,7 +202,7 @@ impl Args {
 
     /// A pointer to each value in order, as a driver's launch call takes them.
     pub fn pointers(&self) -> impl Iterator<Item = *const u8> + '_ {
-        // SAFETY: every offset lies within `words`, or at its end for a value without bytes.
+        // SAFETY: every offset lies within `words`; that of a value without bytes may lie at the end.
         self.offsets.iter().map(|&at| unsafe { self.words.as_ptr().add(at as usize).cast() })
     }
 
@@ -226,27 +226,29 @@ impl fmt::Debug for Args {
     }
 }
 
-/// How a launch shares the device with others.
+/// How a launch shares the device with other launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Preemption {
-    /// It can be interrupted: its preemptible entry runs, a persistent loop that pulls block-tasks.
+    /// The launch can be preempted: its preemptible entry runs, a persistent loop that pulls block-tasks.
     #[default]
     Preemptible,
-    /// It runs through to its end once it has started: its plain entry, an ordinary grid. Launches that are
-    /// more urgent go before blocks of it that wait for room, and after those that run. What more urgent work
-    /// has to wait for is then as long as this launch: for short kernels.
+    /// The launch runs to its end once it has started: its plain entry runs, a plain grid. More urgent
+    /// launches overtake blocks of it that wait for an SM, and wait for those that run. Their delay is then
+    /// as long as this launch, so this is for short kernels.
     Plain,
-    /// `Plain` where the whole launch is known to take less time than interrupting it would, by
-    /// earlier launches of the kernel with as many block-tasks; `Preemptible` otherwise.
+    /// `Plain` if the whole launch takes less time than preempting it would, judging by earlier launches of
+    /// the kernel with as many block-tasks; `Preemptible` otherwise.
     Auto,
 }
 
-/// How many block-tasks a block claims at once, between two looks at the signal (FLEP section 4.1).
+/// The amortizing factor: how many block-tasks a block claims at once, between two looks at the signal (FLEP
+/// section 4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Amortize {
-    /// As many as take 7 µs or less, judging by the time of the block's last ones (after EffiSha section 4.2).
+    /// The number that takes 7 µs or less, judging by the times of the block's last tasks (after EffiSha
+    /// section 4.2).
     Auto,
-    /// So many at most, whatever they take; at least 1.
+    /// At most this number, however long they take; at least 1.
     Tasks(u32),
 }
 
@@ -259,9 +261,9 @@ impl From<u32> for Amortize {
 /// A kernel with its arguments and its grid, ready to be launched on a stream.
 ///
 /// The launch function of each kernel returns a `Call<NoGrid>`. [`grid`](BorrowingCall::grid) and
-/// [`threads`](BorrowingCall::threads) make a `Call` of it: without one of them, a launch does not compile.
-/// Nothing runs before a stream launches it. The memory that its arguments point to is counted, as
-/// that of a `Buffer` is; [`BorrowingCall`] is the general case.
+/// [`threads`](BorrowingCall::threads) turn it into a `Call`: without one of them, a launch does not compile.
+/// Nothing runs before a stream launches it. The memory of its arguments is counted, as that of a `Buffer`
+/// is; [`BorrowingCall`] is the general case.
 ///
 /// ```
 /// use preempt_device::host::Call;
@@ -275,9 +277,9 @@ impl From<u32> for Amortize {
 /// ```
 pub type Call<G = Grid> = BorrowingCall<'static, G>;
 
-/// A [`Call`] whose arguments may point to memory that is borrowed for `'a`.
+/// A kernel with its arguments, which may point to memory that is borrowed for `'a`.
 ///
-/// `G` is [`NoGrid`] until the call says how many block-tasks it has, and [`Grid`] from then on.
+/// `G` is [`NoGrid`] until the grid is set, and [`Grid`] from then on.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until a stream launches it"]
 pub struct BorrowingCall<'a, G = Grid> {
@@ -295,7 +297,7 @@ impl<'a> BorrowingCall<'a, NoGrid> {
     ///
     /// # Safety
     ///
-    /// `args` holds what the kernel's entry takes, in order. What it borrows, it borrows for `'a`.
+    /// `args` holds what the kernel's entry takes, in order. Borrowed arguments are borrowed for `'a`.
     pub unsafe fn new(kernel: &'static Kernel, args: Args) -> BorrowingCall<'a, NoGrid> {
         let (grid, borrows) = (NoGrid, PhantomData);
         let (block, amortize, preemption) = (None, None, None);
@@ -309,10 +311,10 @@ impl<'a, G> BorrowingCall<'a, G> {
         self.with(Grid(GridRequest::Tasks(grid.into_extents())))
     }
 
-    /// Sets the grid to as many block-tasks as cover so many threads, in x or in each dimension that is given.
+    /// Sets the grid to the block-tasks that cover `threads`, in x or in each dimension that is given.
     ///
-    /// The last block may have more threads than that: the kernel compares its index with the length.
-    /// The block is the launch's; whether [`block`](BorrowingCall::block) comes before or after does not matter.
+    /// The last block may have threads beyond that number: the kernel compares its index with the length.
+    /// [`block`](BorrowingCall::block) may be called before or after this.
     pub fn threads(self, threads: impl IntoExtents) -> BorrowingCall<'a> {
         self.with(Grid(GridRequest::Threads(threads.into_extents())))
     }
@@ -324,7 +326,7 @@ impl<'a, G> BorrowingCall<'a, G> {
     }
 
     /// Sets the amortizing factor for this launch: a number, or [`Amortize::Auto`]. Otherwise it is the
-    /// attribute's, and that is automatic unless it says something else.
+    /// attribute's, and automatic unless the attribute sets it.
     pub fn amortize(mut self, amortize: impl Into<Amortize>) -> BorrowingCall<'a, G> {
         self.amortize = Some(amortize.into());
         self
@@ -341,7 +343,7 @@ impl<'a, G> BorrowingCall<'a, G> {
         BorrowingCall { kernel, args, grid, block, amortize, preemption, borrows }
     }
 
-    /// The same call, as the type that all calls with a grid have.
+    /// This call as a `BorrowingCall<'a, Grid>`, the type of all calls with a grid.
     pub fn with_its_grid(self) -> BorrowingCall<'a>
     where
         G: HasGrid,
@@ -360,42 +362,42 @@ impl<'a, G> BorrowingCall<'a, G> {
         &self.args
     }
 
-    /// The arguments, without the rest.
+    /// Takes the arguments out of the call.
     pub fn into_args(self) -> Args {
         self.args
     }
 
-    /// The block that the caller asked for, [clamped](Extents::clamped).
+    /// The requested block, [clamped](Extents::clamped).
     pub fn block_dim(&self) -> Option<Dim3> {
         self.block.map(Extents::clamped)
     }
 
-    /// The block that the caller asked for, whether or not a device has it.
+    /// The requested block, whether or not a device supports it.
     pub fn asked_block(&self) -> Option<Extents> {
         self.block
     }
 
-    /// The amortizing factor that the caller asked for, or else the attribute's.
+    /// The requested amortizing factor, or else the attribute's.
     pub fn amortizing_factor(&self) -> Amortize {
         let attribute = || self.kernel.amortize.map_or(Amortize::Auto, Amortize::Tasks);
         self.amortize.unwrap_or_else(attribute)
     }
 
-    /// How the caller wants the launch to share the device.
+    /// How the launch is to share the device; `None` for the scheduler's setting.
     pub fn preemption_mode(&self) -> Option<Preemption> {
         self.preemption
     }
 }
 
 impl BorrowingCall<'_> {
-    /// The grid in block-tasks, [clamped](Extents::clamped); without any where a number of threads was
-    /// asked for and the block is not known.
+    /// The grid in block-tasks, [clamped](Extents::clamped). It is empty if
+    /// [`threads`](BorrowingCall::threads) was called and the block is unknown.
     pub fn grid_dim(&self) -> Dim3 {
         self.asked_grid().map_or(Dim3::new(0, 0, 0), Extents::clamped)
     }
 
-    /// The grid in block-tasks, whether or not a device has it. `None` where a number of threads was
-    /// asked for and no block has any.
+    /// The grid in block-tasks, whether or not a device supports it. `None` if
+    /// [`threads`](BorrowingCall::threads) was called and the block is unknown or has no threads.
     pub fn asked_grid(&self) -> Option<Extents> {
         match self.grid {
             Grid(GridRequest::Tasks(grid)) => Some(grid),

@@ -1,4 +1,4 @@
-//! What kernels take as arguments, on both sides.
+//! The arguments of kernels, on host and device.
 
 /// A value that can be passed to a kernel by value: plain data with the same layout in host
 /// and device code.
@@ -8,8 +8,8 @@
 ///
 /// # Safety
 ///
-/// The type's layout must not depend on the compiler (`repr(C)` or primitive), it must hold no
-/// pointer into host memory, every field must be `KernelArg`, and all bytes 0 must be a value.
+/// The type's layout does not depend on the compiler (`repr(C)` or primitive). The type holds no pointer into
+/// host memory. Every field is `KernelArg`. All bytes 0 are a value.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed to a kernel by value",
     label = "not a kernel argument",
@@ -30,17 +30,17 @@ primitive_args!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool);
 // SAFETY: an array is its elements in order.
 unsafe impl<T: KernelArg, const N: usize> KernelArg for [T; N] {}
 
-/// What expansions assert about the types of parameters and fields.
+/// Assertions of expansions about the types of parameters and fields.
 #[doc(hidden)]
 pub mod check {
     use super::KernelArg;
 
-    /// Elements of a buffer, and fields of an argument.
+    /// Asserts that `T` can be an element of a buffer, or a field of an argument.
     pub const fn element<T: KernelArg>() {}
 
-    /// Arguments by value.
+    /// Asserts that `T` can be passed by value.
     pub const fn value<T: KernelArg>() {
-        // The compiler drops a parameter without bytes, and the driver would count it.
+        // The compiler omits a parameter without bytes, and the driver would count it.
         assert!(size_of::<T>() > 0, "an argument without bytes cannot be passed to a kernel");
         assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes");
     }
@@ -48,9 +48,9 @@ pub mod check {
 
 /// A slice in device memory that a kernel writes.
 ///
-/// It is `Copy` and promises nothing about aliasing: every thread of the grid holds the same
-/// one. That is why a kernel takes this or `*mut T`, and never `&mut [T]`, which would allow
-/// the compiler to keep values in registers across barriers.
+/// Every thread of the grid holds the same one, so it is `Copy` and promises nothing about aliasing. A kernel
+/// takes this or `*mut T`, and never `&mut [T]`, which would allow the compiler to keep values in registers
+/// across barriers.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SliceMut<T> {
@@ -97,7 +97,7 @@ impl<T: Copy> SliceMut<T> {
         self.ptr
     }
 
-    /// The element at `index`.
+    /// Reads the element at `index`.
     ///
     /// # Panics
     ///

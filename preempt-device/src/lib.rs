@@ -1,4 +1,4 @@
-//! The device side of preempt: what kernels are written with, and what runs them.
+//! The device side of preempt: the primitives of kernels, and the worker loop that runs them.
 //!
 //! A kernels crate depends on this crate alone. It is compiled by the stock compiler, for the
 //! GPU (`nvptx64-nvidia-cuda`) and for the host, from the same source:
@@ -17,8 +17,8 @@
 //! }
 //! ```
 //!
-//! On the host, `add` is now a function that takes buffers and returns a
-//! `host::Call`, which a stream of the `preempt` crate launches once it has a grid.
+//! On the host, `add` is now a function that takes buffers and returns a `host::Call`. A stream of the
+//! `preempt` crate launches that once it has a grid.
 //!
 //! | module | what is in it |
 //! | --- | --- |
@@ -27,12 +27,12 @@
 //! | [`shared`] | [`shared_array!`] |
 //! | [`yields`] | [`yield_point!`] |
 //! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | floating-point atomics and functions, clocks |
-//! | [`mod@kernel`] | what kernels take as arguments |
+//! | [`mod@kernel`] | the arguments of kernels |
 //! | `host` | kernels seen from the host (not on the GPU) |
-//! | [`abi`], [`worker`] | what host and device share: control block and worker loop |
+//! | [`abi`], [`worker`] | shared by host and device: control block and worker loop |
 //!
-//! The names are those of rust-cuda's `cuda_std`, so that a kernels crate for it needs one line,
-//! `extern crate preempt_device as cuda_std;`, and [`kernel`](macro@kernel) for its attribute. The guide is
+//! The names are those of rust-cuda's `cuda_std`. A kernels crate for it needs one line, `extern crate
+//! preempt_device as cuda_std;`, and [`kernel`](macro@kernel) for its attribute. The guide is
 //! `preempt::migration`.
 //!
 //! | feature | |
@@ -43,7 +43,7 @@
     target_arch = "nvptx64",
     no_std,
     feature(asm_experimental_arch, link_llvm_intrinsics, stdarch_nvptx, stmt_expr_attributes),
-    // Barriers, votes and shuffles are LLVM intrinsics: as inline assembly they would be wrong.
+    // Barriers, votes and shuffles are LLVM intrinsics: inline assembly would not be convergent.
     allow(internal_features)
 )]
 #![cfg_attr(
@@ -79,8 +79,8 @@ pub mod entry;
 pub const INTRINSICS_LL: &str = include_str!("target/intrinsics.ll");
 
 pub use math as float;
-/// What `thread` and `warp` mean in the body of a kernel for rust-cuda: ours, which know of block-tasks.
-/// Where `cuda_std` is this crate, they mean that already.
+/// The modules that `thread` and `warp` name in the body of a kernel for rust-cuda: those of this crate,
+/// which know block-tasks. Where `cuda_std` is an alias of this crate, the names mean these already.
 #[doc(hidden)]
 pub mod __rust_cuda {
     #[cfg(feature = "cuda-std")]
@@ -90,7 +90,7 @@ pub mod __rust_cuda {
 pub use math::GpuFloat;
 pub use preempt_macros::{KernelArg, gpu_only, kernel, preemptible};
 
-/// Everything that a kernels crate needs.
+/// All names that a kernels crate needs.
 pub mod prelude {
     pub use crate::kernel::{KernelArg, SliceMut};
     pub use crate::math::GpuFloat;

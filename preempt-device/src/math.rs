@@ -1,9 +1,9 @@
 //! Floating-point functions by method, as `std` has them on the host.
 //!
-//! In a `no_std` kernels crate, host and device code use the same implementation, so results
-//! agree to the bit. With `std`, its own methods of the same names come first on the host.
+//! In a `no_std` kernels crate, host and device code use the same implementation, so their results are equal
+//! bit by bit. With `std`, its own methods of the same names take precedence on the host.
 
-/// The functions of `f32` and `f64` that `core` lacks; `cuda_std`'s trait of the same name.
+/// Functions of `f32` and `f64` that `core` lacks. `cuda_std` has a trait of the same name.
 pub trait GpuFloat: Copy {
     /// `self * a + b`, rounded once. Rust does not contract `x * a + b` by itself.
     fn mul_add(self, a: Self, b: Self) -> Self;

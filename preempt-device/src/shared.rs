@@ -1,11 +1,12 @@
-//! Shared memory: arrays that the threads of one block-task use together.
+//! Shared memory: arrays that all threads of one block-task access.
 
-/// An array of `N` elements of `T` in the block's shared memory, as a raw pointer: `*mut T`.
+/// Allocates an array of `N` elements of `T` in the block's shared memory, and returns a raw pointer to it,
+/// `*mut T`.
 ///
-/// `shared_array![f32; 256]` directly in the body of a `#[preemptible]` kernel; helper
-/// functions take the pointer. The contents are not initialised, and are gone when the
-/// block-task ends. It is a pointer and not a reference because other threads write it: wait
-/// with [`sync_threads`](crate::thread::sync_threads) between writing and reading.
+/// Write `shared_array![f32; 256]` directly in the body of a `#[preemptible]` kernel; helper functions take
+/// the pointer. The contents are uninitialised at the start, and lost when the block-task ends. Other threads
+/// write the array, so this is a pointer and not a reference: call
+/// [`sync_threads`](crate::thread::sync_threads) between writing and reading.
 #[macro_export]
 macro_rules! shared_array {
     ($($tokens:tt)*) => {
@@ -16,7 +17,7 @@ macro_rules! shared_array {
     };
 }
 
-/// Where an array of `N` elements of `T` can start in shared memory that is used up to `used`.
+/// The offset of an array of elements of `T` that is placed after `used` bytes.
 #[doc(hidden)]
 pub const fn offset<T>(used: usize) -> usize {
     assert!(align_of::<T>() <= 16, "shared arrays are aligned to at most 16 bytes");
@@ -29,13 +30,13 @@ pub const fn end<T, const N: usize>(used: usize) -> usize {
     offset::<T>(used) + size_of::<T>() * N
 }
 
-/// Whether `start..end` is a place for an array of `N` elements of `T`.
+/// Whether an array of `N` elements of `T` can occupy `start..end`.
 #[doc(hidden)]
 pub const fn fits<T, const N: usize>(start: usize, end: usize) -> bool {
     start.is_multiple_of(align_of::<T>()) && end - start == size_of::<T>() * N
 }
 
-/// The size of a kernel's shared memory, as a launch passes it.
+/// The bytes of a kernel's shared memory, as a launch passes them.
 #[doc(hidden)]
 pub const fn total(used: usize) -> u32 {
     assert!(used <= u32::MAX as usize, "the shared arrays of a kernel take 4 GiB or more");
@@ -46,7 +47,7 @@ pub const fn total(used: usize) -> u32 {
 #[doc(hidden)]
 #[inline(always)]
 pub fn at<T>(offset: usize) -> *mut T {
-    // Wrapping, so that no promise is needed here: the kernel's launch provides the memory.
+    // Wrapping, because it needs no promise here: the kernel's launch provides the memory.
     target_base().wrapping_add(offset).cast()
 }
 

@@ -1,14 +1,13 @@
-//! Where a thread is in its block and grid, barriers and fences; the names are `cuda_std`'s.
+//! Indices of threads and blocks, barriers and fences; the names are `cuda_std`'s.
 //!
-//! In a preemptible kernel, block indices and grid dimensions are the *block-task's*: what the
-//! kernel would see in an ordinary grid, whichever resident block runs it. Helper functions
-//! see the same.
+//! In a preemptible kernel, block indices and grid dimensions are those of the *block-task*. These are the
+//! values of a plain grid, whichever resident block runs the task. Helper functions see the same values.
 
 use crate::target;
 
 pub use crate::time::nanosleep;
 
-/// Extents or an index in x, y and z.
+/// Extents, or an index, in x, y and z.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UVec3 {
     /// In x.
@@ -29,27 +28,27 @@ pub struct UVec2 {
 }
 
 macro_rules! registers {
-    ($($(#[$doc:meta])* $x:ident $y:ident $z:ident $all:ident)*) => {
+    ($($what:literal: $x:ident $y:ident $z:ident $all:ident)*) => {
         $(
-            $(#[$doc])*
+            #[doc = concat!($what, ", in x.")]
             #[inline(always)]
             pub fn $x() -> u32 {
                 target::$x()
             }
 
-            /// The same in y.
+            #[doc = concat!($what, ", in y.")]
             #[inline(always)]
             pub fn $y() -> u32 {
                 target::$y()
             }
 
-            /// The same in z.
+            #[doc = concat!($what, ", in z.")]
             #[inline(always)]
             pub fn $z() -> u32 {
                 target::$z()
             }
 
-            /// The same in all three dimensions.
+            #[doc = concat!($what, ", in x, y and z.")]
             #[inline(always)]
             pub fn $all() -> UVec3 {
                 UVec3 { x: $x(), y: $y(), z: $z() }
@@ -58,14 +57,10 @@ macro_rules! registers {
     };
 }
 registers! {
-    /// The thread's index in its block, in x.
-    thread_idx_x thread_idx_y thread_idx_z thread_idx
-    /// The index of the block-task in its grid, in x.
-    block_idx_x block_idx_y block_idx_z block_idx
-    /// Threads in a block, in x.
-    block_dim_x block_dim_y block_dim_z block_dim
-    /// Block-tasks in the grid, in x.
-    grid_dim_x grid_dim_y grid_dim_z grid_dim
+    "The thread's index in its block": thread_idx_x thread_idx_y thread_idx_z thread_idx
+    "The index of the block-task in its grid": block_idx_x block_idx_y block_idx_z block_idx
+    "Threads in a block": block_dim_x block_dim_y block_dim_z block_dim
+    "Block-tasks in the grid": grid_dim_x grid_dim_y grid_dim_z grid_dim
 }
 
 /// The thread's index in a one-dimensional grid of one-dimensional blocks.
@@ -102,42 +97,44 @@ pub fn thread_number() -> u32 {
     (thread.z * dim.y + thread.y) * dim.x + thread.x
 }
 
-/// Whether this is thread 0 of block-task 0.
+/// Whether the calling thread is thread 0 of block-task 0.
 #[inline(always)]
 pub fn first() -> bool {
     block_idx() == UVec3::default() && thread_idx() == UVec3::default()
 }
 
-/// Threads in a warp: 32.
+/// The number of threads in a warp: 32.
 #[inline(always)]
 pub fn warp_size() -> u32 {
     32
 }
 
-/// The SM that the thread runs on.
+/// The number of the SM that the thread runs on.
 #[inline(always)]
 pub fn sm_id() -> u32 {
     target::sm_id()
 }
 
-/// Waits until every thread of the block has called; what they wrote before is visible after.
+/// Waits until every thread of the block has called this. What they wrote before is visible to all of them
+/// after.
 ///
-/// Every thread of the block must call the same one, at the same place in the source. Threads that
-/// disagree hang on the GPU, or pair up with those at another one; on the CPU device the launch fails
-/// with an error that names the places.
+/// Every thread of the block must make the same call, at the same place in the source. On the GPU, threads at
+/// different calls hang, or meet each other. On the CPU device the launch fails with an error that names both
+/// calls.
 ///
 /// # References and barriers
 ///
-/// A `&mut` promises that nothing else writes there while it lives, and a `&` that nothing does at all. So neither may
-/// live across a barrier if another thread writes there in between: the compiler may read before the barrier what is
-/// used after it. To make such a reference takes `unsafe`, and this is part of the promise. Pass the raw pointers on:
+/// A `&mut` promises that no other thread accesses its target while it lives, and a `&` that no thread writes
+/// it. So neither may live across a barrier if another thread writes there in between. The compiler may read
+/// before the barrier what is used after it. Making such a reference takes `unsafe`, and this is part of that
+/// promise. Pass raw pointers instead:
 ///
 /// ```
 /// use preempt_device::thread;
 ///
 /// /// # Safety
 /// ///
-/// /// Both are the block's own shared memory. Each thread has a place of its own, and writes to one other.
+/// /// Both are in the block's shared memory. Each thread owns one element, and writes that of one other thread.
 /// unsafe fn exchange(own: *mut u32, other: *mut u32, value: u32) -> u32 {
 ///     unsafe {
 ///         other.write(value);
@@ -147,29 +144,30 @@ pub fn sm_id() -> u32 {
 /// }
 /// ```
 ///
-/// `preempt::build` takes from the compiler what it would conclude of `&mut` parameters in code for the GPU, so there
-/// they are read again. It leaves `&`, and the CPU device is compiled as the host is.
+/// In code for the GPU, `preempt::build` keeps the compiler from relying on `&mut` parameters, so their
+/// targets are read again after a barrier. It does not for `&`, nor for the CPU device, whose code is
+/// compiled as the host's.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads() {
     target::sync_threads()
 }
 
-/// [`sync_threads`], and the number of threads whose `predicate` is not 0.
+/// Waits as [`sync_threads`] does, and returns the number of threads whose `predicate` is not 0.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads_count(predicate: u32) -> u32 {
     target::sync_threads_count(predicate)
 }
 
-/// [`sync_threads`], and 1 if every thread's `predicate` is not 0, else 0.
+/// Waits as [`sync_threads`] does, and returns 1 if every thread's `predicate` is not 0, else 0.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads_and(predicate: u32) -> u32 {
     target::sync_threads_and(predicate)
 }
 
-/// [`sync_threads`], and 1 if some thread's `predicate` is not 0, else 0.
+/// Waits as [`sync_threads`] does, and returns 1 if some thread's `predicate` is not 0, else 0.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sync_threads_or(predicate: u32) -> u32 {

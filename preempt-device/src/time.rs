@@ -1,12 +1,12 @@
-//! Clocks.
+//! Clocks of the SM and of the device.
 
-/// The SM's cycle counter. On the CPU device, nanoseconds.
+/// The cycle counter of the SM; on the CPU device, nanoseconds.
 #[inline(always)]
 pub fn clock64() -> u64 {
     crate::target::clock64()
 }
 
-/// Nanoseconds of a clock that all SMs share.
+/// The nanoseconds of a clock that all SMs share.
 #[inline(always)]
 pub fn global_timer() -> u64 {
     crate::target::global_timer()

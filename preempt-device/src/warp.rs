@@ -1,25 +1,26 @@
 //! Shuffles and votes between the 32 threads of a warp; the names are `cuda_std`'s.
 //!
-//! All of them wait until every thread in `mask` has called the same one, at the same place in the
-//! source, so a thread in `mask` that returned or that waits elsewhere hangs the warp on the GPU; on
-//! the CPU device the launch fails with an error. Threads past the end of the block do not count.
+//! Each of them waits until every thread in `mask` has made the same call, at the same place in the source.
+//! On the GPU, a thread in `mask` that returned or waits elsewhere hangs the warp. On the CPU device the
+//! launch fails with an error. Threads past the end of the block do not count.
 
 use crate::target;
 
-/// The mask of a whole warp.
+/// The mask of all 32 lanes of a warp.
 pub const FULL_MASK: u32 = u32::MAX;
 
-/// The thread's lane, 0 to 31.
+/// The lane of the calling thread, 0 to 31.
 #[inline(always)]
 pub fn lane_id() -> u32 {
     crate::thread::thread_number() % 32
 }
 
-/// Waits for the threads in `mask`; what they wrote before is visible after.
+/// Waits until every thread in `mask` has called this. What they wrote before is visible to all of them
+/// after.
 ///
 /// # Safety
 ///
-/// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
+/// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn sync_warp(mask: u32) {
@@ -28,10 +29,10 @@ pub unsafe fn sync_warp(mask: u32) {
 
 /// A value of 4 or 8 bytes that can be passed between lanes.
 pub trait WarpShuffleValue: Copy {
-    /// The value's bits, in 32-bit parts, low part first.
+    /// Splits the bits of the value into 32-bit parts, the low one first.
     #[doc(hidden)]
     fn split(self) -> (u32, Option<u32>);
-    /// The value with these bits.
+    /// Joins the parts from [`split`](WarpShuffleValue::split).
     #[doc(hidden)]
     fn join(low: u32, high: Option<u32>) -> Self;
 }
@@ -69,9 +70,8 @@ macro_rules! shuffles {
         $(
             $(#[$doc])*
             ///
-            /// `width` splits the warp into groups of 1, 2, 4, 8, 16 or 32 lanes. Returns the
-            /// value, and whether the source lane lies within the group; if not, the thread's
-            /// own value.
+            /// `width` splits the warp into groups of 1, 2, 4, 8, 16 or 32 lanes. Returns the value, and
+            /// whether the source lane lies within the group. If it does not, the value is the thread's own.
             ///
             /// # Safety
             ///
@@ -87,7 +87,7 @@ macro_rules! shuffles {
             ) -> (T, bool) {
                 let (low, high) = value.split();
                 let (low, inside) = target::$name(mask, low, $lane, width);
-                // In a closure, this call would be the closure's and not the caller's.
+                // Not in a closure: the call's place would be the closure's and not the caller's.
                 let Some(high) = high else { return (T::join(low, None), inside) };
                 let (high, _) = target::$name(mask, high, $lane, width);
                 (T::join(low, Some(high)), inside)
@@ -96,11 +96,11 @@ macro_rules! shuffles {
     };
 }
 shuffles! {
-    /// The value of the lane `delta` above this one.
+    /// The value of the lane whose number is larger by `delta`.
     warp_shuffle_down delta;
-    /// The value of the lane `delta` below this one.
+    /// The value of the lane whose number is smaller by `delta`.
     warp_shuffle_up delta;
-    /// The value of the lane whose number is this one's XOR `lane_mask`.
+    /// The value of the lane whose number is the caller's XOR `lane_mask`.
     warp_shuffle_xor lane_mask;
     /// The value of lane `index` of the group.
     warp_shuffle_idx index;
@@ -110,7 +110,7 @@ shuffles! {
 ///
 /// # Safety
 ///
-/// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
+/// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
@@ -122,7 +122,7 @@ pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
 ///
 /// # Safety
 ///
-/// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
+/// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
@@ -134,7 +134,7 @@ pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
 ///
 /// # Safety
 ///
-/// The calling thread is in `mask`, and every thread in `mask` calls with the same one.
+/// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {

@@ -1,4 +1,4 @@
-//! Yield points: where a block-task can be requeued in its middle.
+//! Yield points: the places where a block-task can be stopped and requeued.
 
 use core::marker::PhantomData;
 use core::ops::Deref;
@@ -7,11 +7,11 @@ use crate::abi::{Cohort, DeviceQueue, Signal};
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
 
-/// Gives the SM up here, if it was taken from the kernel.
+/// Gives up the SM here, if the kernel has to leave it.
 ///
-/// `yield_point!();` as a statement of a kernel that is `#[preemptible(idempotent)]`. If the SM was
-/// taken, the thread returns; its block-task runs again later from its start, in all threads.
-/// The kernel's [documentation](crate::preemptible#yield-points) says what that asks of it.
+/// Write `yield_point!();` as a statement of a kernel that is `#[preemptible(idempotent)]`. If the kernel has
+/// to leave the SM, the thread returns, and all threads of its block-task run again later from the start. The
+/// kernel's [documentation](crate::preemptible#yield-points) says what `idempotent` promises.
 #[macro_export]
 macro_rules! yield_point {
     ($($tokens:tt)*) => {
@@ -22,7 +22,7 @@ macro_rules! yield_point {
     };
 }
 
-/// What the yield points of one thread look at, in one block-task.
+/// The state of one thread's yield points, in one block-task.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Yields {
@@ -30,20 +30,20 @@ pub struct Yields {
     granted: Signal,
     /// Whether the task may be requeued.
     requeueable: bool,
-    /// Whether this thread has requeued it.
+    /// Whether this thread has requeued the task.
     requeued: bool,
-    /// Whether nobody requeues tasks in this entry, which the compiler sees.
+    /// Set in entries that never requeue a task; a constant there, which the compiler sees.
     is_off: bool,
-    /// The queue's word, if this thread looks for its block: asked for at one yield point and looked at at the next one,
-    /// since it takes as long as hundreds of instructions to come.
+    /// The signal word, if this thread looks for its block. It is loaded at one yield point and tested at the
+    /// next one, because the load takes as long as hundreds of instructions.
     asked: u64,
-    /// Whether it was asked for at the last yield point, in bodies without barriers.
-    #[cfg_attr(not(target_arch = "nvptx64"), expect(dead_code, reason = "nobody waits there"))]
+    /// Whether the word was loaded at the last yield point, in bodies without barriers.
+    #[cfg_attr(not(target_arch = "nvptx64"), expect(dead_code, reason = "no thread waits there"))]
     is_asked: bool,
 }
 
 impl Yields {
-    /// For tasks that nobody requeues.
+    /// The state in entries that never requeue a task.
     pub const OFF: Yields = Yields {
         queue: core::ptr::null(),
         granted: Signal::from_bits(0),
@@ -54,11 +54,11 @@ impl Yields {
         is_asked: false,
     };
 
-    /// For a task of `cohort`, which has to run to its end unless it is `requeueable`.
+    /// The state for a task of `cohort`, which has to run to its end unless it is `requeueable`.
     ///
     /// # Safety
     ///
-    /// The cohort's queue is alive until the block is over, for all that it asks of the result or of copies of it.
+    /// The cohort's queue is alive until the block has ended all use of the result and its copies.
     #[inline(always)]
     pub unsafe fn new(cohort: &Cohort, requeueable: bool) -> Yields {
         let (queue, granted) = (cohort.queue, cohort.signal);
@@ -74,13 +74,13 @@ impl Yields {
         }
     }
 
-    /// As the device gave them to the emulated thread that is current.
+    /// The state that the CPU device gave to the current emulated thread.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn of_thread() -> Yields {
         target::yields()
     }
 
-    /// A yield point: whether the thread has to return now.
+    /// Whether the thread has to return at this yield point, in a body without barriers.
     #[inline(always)]
     pub fn poll(&mut self) -> bool {
         if self.requeueable {
@@ -89,7 +89,7 @@ impl Yields {
         self.requeued
     }
 
-    /// On the CPU device, looking costs no more than a clock would.
+    /// On the CPU device, a look at the word costs no more than a look at the clock.
     #[cfg(not(target_arch = "nvptx64"))]
     fn look(&mut self) -> bool {
         self.ask();
@@ -115,7 +115,8 @@ impl Yields {
         }
         if !last.is_end() && target::is_leader() && watch.takes_turn(last, clock) {
             self.ask();
-            // Where yield points are few, the next one may be none, or late: this one waits.
+            // The next yield point may come late or never, so after a long time without a look this one waits
+            // for the word.
             self.is_asked = !last.is_old(clock);
             if !self.is_asked && self.is_taken() {
                 watch.end(clock);
@@ -125,41 +126,41 @@ impl Yields {
         last.is_end()
     }
 
-    /// Reads the queue's word. Nobody waits for it here.
+    /// Loads the queue's word, without waiting for it.
     #[inline(always)]
     fn ask(&mut self) {
-        // SAFETY: the promise of `new`, since only its result is requeueable, and others do not ask.
+        // SAFETY: the promise of `new`: only its results are requeueable, and only for those this is called.
         self.asked = unsafe { &*self.queue }.signal.load(Relaxed);
     }
 
-    /// Whether what was asked for takes the SM.
+    /// Whether the word that was loaded last takes the SM from the cohort.
     #[inline(always)]
     fn is_taken(&self) -> bool {
         !self.granted.grants_with(self.asked, target::sm_id())
     }
 
-    /// A yield point in a body with barriers: whether all threads of the block have to return now. All of
-    /// them come here.
+    /// Whether all threads of the block have to return at this yield point, in a body with barriers. All of
+    /// them call this.
     ///
-    /// One thread looks, and tells the others at a barrier that nothing else uses, where the code generator
-    /// has more than one: threads that disagree then hang, and cannot meet others at a barrier of the body
-    /// or of the worker loop.
+    /// One thread looks, and tells the others at a barrier that nothing else uses, if the code generator has
+    /// more than one. So threads that disagree hang, and cannot meet others at a barrier of the body or of
+    /// the worker loop.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote(&mut self) -> bool {
-        // The same for all threads of the block.
+        // `requeueable` is the same in all threads of the block.
         if self.requeueable {
             self.requeued = self.look_together();
         }
         self.requeued
     }
 
-    /// Whether one thread of the block finds that all have to return.
+    /// Whether one thread of the block finds that the block has to leave its SM.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn look_together(&mut self) -> bool {
         let mut is_taken = false;
-        // All that there is to do in one branch: every other warp goes past it.
+        // All work is in one branch, which every warp but one skips.
         if target::is_first_thread() && self.requeueable {
             is_taken = self.is_taken();
             self.ask();
@@ -167,16 +168,16 @@ impl Yields {
         target::yield_vote(is_taken)
     }
 
-    /// [`vote`](Yields::vote) after the barrier of the body that `wait` is. The vote is one, too, so where there is
-    /// one the other is left out.
+    /// Votes as [`vote`](Yields::vote) does, after the barrier `wait` of the body. The vote is a barrier,
+    /// too, so it replaces that one.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn vote_or_wait(&mut self, wait: impl FnOnce()) -> bool {
         if self.is_off {
             wait();
         } else {
-            // Also where the task is not requeueable: with a barrier for either case, the compiler would make two
-            // loops of the one that they are in.
+            // Also for tasks that cannot be requeued: with one barrier for either case, the compiler would
+            // turn the surrounding loop into two.
             self.requeued = self.look_together();
         }
         self.requeued
@@ -189,13 +190,13 @@ impl Yields {
     }
 }
 
-/// The types of two functions. Each function has a type of its own, whatever path it is named by, so the two are
-/// one function exactly if this is `Functions<F, F>`.
+/// The types of two functions. Each function has a type of its own, whatever path names it, so two functions
+/// are the same exactly if this is `Functions<F, F>`.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Functions<A, B>(PhantomData<(A, B)>);
 
-/// See [`Functions`].
+/// Compares two functions by their types; see [`Functions`].
 #[doc(hidden)]
 #[inline(always)]
 pub const fn functions<A, B>(_: &A, _: &B) -> Functions<A, B> {
@@ -203,7 +204,7 @@ pub const fn functions<A, B>(_: &A, _: &B) -> Functions<A, B> {
 }
 
 impl<A, B> Functions<A, B> {
-    /// Asserts that the two are one function.
+    /// Asserts that both functions are the same.
     pub const fn assert_same(&self)
     where
         Functions<A, B>: Same,
@@ -212,8 +213,9 @@ impl<A, B> Functions<A, B> {
 }
 
 impl<F> Functions<F, F> {
-    /// A yield point behind a call of the first function, where the second one is `sync_threads`: the two are one
-    /// barrier. For other functions, this means that of [`Different`].
+    /// Whether the block has to return at a yield point behind a call of the first function, if that is the
+    /// second one, `sync_threads`. The call and the vote are one barrier. For other functions, the method of
+    /// [`Different`] is called.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote_after(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
@@ -230,13 +232,13 @@ impl<A, B> Deref for Functions<A, B> {
     }
 }
 
-/// Implemented for [`Functions`] that are the same.
+/// Implemented for the types of two functions that are the same.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "this function goes by the name of one of `preempt_device::thread` or `core`, and is another",
     label = "another function of that name",
-    note = "in a kernel with barriers, what is known of that function decides whether all threads of a block come to \
-            a yield point together; give the other one another name"
+    note = "in a kernel with barriers, that function's result decides whether all threads of a block reach a yield \
+            point together; give the other function another name"
 )]
 pub trait Same {}
 
@@ -248,7 +250,8 @@ impl<F> Same for Functions<F, F> {}
 pub struct Different;
 
 impl Different {
-    /// A yield point behind a call that is no barrier, or not known to be one.
+    /// Whether the block has to return at a yield point behind a call that is no barrier, or not known to be
+    /// one.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote_after(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
@@ -257,88 +260,90 @@ impl Different {
     }
 }
 
-/// Starts the watch of a block. On one thread, before a barrier of the block, after which its threads may come to
-/// yield points.
+/// Starts the watch of a block. One thread calls this, before a barrier of the block. Threads may reach yield
+/// points only after that barrier.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 pub(crate) fn start_block() {
-    // SAFETY: the word is this block's, and nobody else uses it before the barrier.
+    // SAFETY: the word is this block's, and no other thread uses it before the barrier.
     unsafe { target::yield_word().cast::<Watch>().write(Watch::new(target::clock())) }
 }
 
 #[cfg(target_arch = "nvptx64")]
 use watch::Watch;
 
-/// How the warps of a block without barriers look at their signal together.
+/// The turns in which the warps of a block without barriers look at their signal.
 #[cfg(any(target_arch = "nvptx64", all(test, not(loom))))]
 mod watch {
     use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 
-    /// A block looks once in so many cycles, about 2 µs. All blocks of a queue look at the same word; if they did at
-    /// each yield point, they would queue for it.
+    /// Cycles between two looks of a block, about 2 µs. All blocks of a queue load the same word; with a load
+    /// at each yield point they would wait for each other.
     pub const PERIOD: u32 = 1 << 12;
 
-    /// When the block looked last: the clock, without the bits of a period; or [`TAKEN`], and then the clock is far
-    /// from what it will be in the next second.
+    /// The time of the block's last look: the clock, without the bits of a period. Or [`TAKEN`], and then a
+    /// clock that will not be reached within a second.
     ///
-    /// Warps come as they will. The first one of a period exchanges the word, and looks; the others only compare the
-    /// word with the clock.
+    /// Warps reach yield points in any order. The first one of a period exchanges the word, and looks at the
+    /// signal; the others only compare the word with the clock.
     ///
-    /// Relaxed: it says when to look, and that the SM was taken, and nothing else is read on its account.
+    /// Relaxed: the word says when to look, and that the SM was taken; no other memory access depends on it.
     #[repr(transparent)]
     pub struct Watch(AtomicU32);
 
-    /// After so many periods a look is old.
+    /// Periods after which a look is old.
     pub const OLD_PERIODS: u32 = 4;
 
-    /// The SM was taken from the cohort, which does not get it back.
+    /// The bit that says that the SM was taken from the cohort, which does not get it back.
     const TAKEN: u32 = 1;
 
     impl Watch {
-        /// The watch of a block that has looked just now.
+        /// The watch of a block whose last look is at `clock`.
         #[inline(always)]
         pub fn new(clock: u32) -> Watch {
             Watch(AtomicU32::new(clock & !(PERIOD - 1)))
         }
 
-        /// The last look.
+        /// The time of the last look.
         #[inline(always)]
         pub fn last(&self) -> Last {
             Last(self.0.load(Relaxed))
         }
 
-        /// Whether this thread is to look, since nobody has looked after `last`. It is one thread that is.
+        /// Whether this thread has to look, because no thread has looked after `last`. At most one thread
+        /// gets `true`.
         #[inline(always)]
         pub fn takes_turn(&self, last: Last, clock: u32) -> bool {
             self.0.compare_exchange(last.0, clock & !(PERIOD - 1), Relaxed, Relaxed).is_ok()
         }
 
-        /// Tells the block that the SM was taken.
+        /// Tells all warps of the block that the SM was taken.
         #[inline(always)]
         pub fn end(&self, clock: u32) {
-            // An exchange, since `racecheck` takes a store for a race with what others read meanwhile.
+            // An exchange, because `racecheck` reports a store as a race with concurrent reads.
             self.0.swap((clock & !(PERIOD - 1)) ^ 1 << 31 | TAKEN, Relaxed);
         }
     }
 
-    /// When a block looked last, as its watch said at some time.
+    /// The time of a block's last look, as read from its watch.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Last(u32);
 
     impl Last {
-        /// Whether that was in the period of `clock`.
+        /// Whether the look was in the period of `clock`.
         #[inline(always)]
         pub fn is_recent(self, clock: u32) -> bool {
             self.0 ^ clock < PERIOD
         }
 
-        /// Whether that was many periods ago: whoever looks now may not come to a yield point again for long.
+        /// Whether the look was many periods ago. Then the thread that looks now may not reach another yield
+        /// point for long.
         #[inline(always)]
         pub fn is_old(self, clock: u32) -> bool {
             clock.wrapping_sub(self.0) > OLD_PERIODS * PERIOD
         }
 
-        /// Whether it saw that the SM was taken.
+        /// Whether the look found that the SM was taken.
         #[inline(always)]
         pub fn is_end(self) -> bool {
             self.0 & TAKEN > 0
@@ -379,14 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn of_two_threads_that_come_at_the_same_time_one_looks() {
+    fn of_two_concurrent_threads_one_looks() {
         let watch = Watch::new(0);
         let last = watch.last();
         assert!(watch.takes_turn(last, PERIOD) && !watch.takes_turn(last, PERIOD));
     }
 
     #[test]
-    fn a_block_that_saw_the_end_knows_it_from_then_on() {
+    fn a_taken_sm_stays_taken() {
         let watch = Watch::new(7);
         assert!(!watch.last().is_end());
         watch.end(PERIOD + 9);
@@ -396,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_droppable_task_on_a_taken_sm_is_dropped() {
+    fn only_a_requeueable_task_on_a_taken_sm_is_requeued() {
         let queue = DeviceQueue::default();
         queue.signal.store(Signal::new(2, SmRange::new(1, 4)).to_bits(), Relaxed);
         let requeues = |requeueable: bool, epoch: u64, sm: u32| {

@@ -1,4 +1,4 @@
-//! `#[derive(KernelArg)]`: a struct whose layout host and device agree about.
+//! `#[derive(KernelArg)]`: a struct with the same layout on host and device.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
@@ -8,7 +8,7 @@ use syn::{Data, DeriveInput, Path, Result, Token, parse_quote};
 use crate::errors::Errors;
 use crate::names::at;
 
-/// `unsafe impl KernelArg`, and an assertion for each field, at its type.
+/// Generates `unsafe impl KernelArg`, and an assertion for each field, at its type.
 pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
     let input: DeriveInput = syn::parse2(item)?;
     let mut errors = Errors::default();
@@ -38,8 +38,8 @@ pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
     let checks = fields.iter().map(|ty| quote_spanned!(at(ty.span())=> __preempt_field::<#ty>();));
     Ok(quote! {
         const _: () = {
-            // Here and not at the path, so that the bound is the trait that is implemented below: safe code
-            // says what the path is.
+            // Here and not in `preempt_device`, so that the bound is the trait that is implemented below:
+            // safe code chooses the path.
             const fn __preempt_field<T: #krate::kernel::KernelArg>() {}
             #(#checks)*
         };
@@ -48,7 +48,7 @@ pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// `#[kernel_arg(crate = path)]`, or `::preempt_device`.
+/// The path in `#[kernel_arg(crate = path)]`, or `::preempt_device`.
 fn crate_path(input: &DeriveInput) -> Result<Path> {
     let mut krate: Path = parse_quote!(::preempt_device);
     for attr in input.attrs.iter().filter(|attr| attr.path().is_ident("kernel_arg")) {
@@ -74,7 +74,7 @@ fn check_layout(input: &DeriveInput, errors: &mut Errors) {
     }
     let mut fixed = false;
     for attr in input.attrs.iter().filter(|attr| attr.path().is_ident("repr")) {
-        // What is wrong in `repr` the compiler says better.
+        // The compiler reports errors in `repr` better.
         let _ = attr.parse_nested_meta(|meta| {
             fixed |= meta.path.is_ident("C") || meta.path.is_ident("transparent");
             meta.input.step(|cursor| {
@@ -87,8 +87,8 @@ fn check_layout(input: &DeriveInput, errors: &mut Errors) {
     if matches!(input.data, Data::Struct(_)) && !fixed {
         errors.push(
             &input.ident,
-            "host and device code come from different compilers, which lay out an ordinary \
-             struct as they like; put `#[repr(C)]` on it",
+            "host and device code come from different compilers, which choose the layout of a \
+             struct without `repr` differently; put `#[repr(C)]` on it",
         );
     }
 }

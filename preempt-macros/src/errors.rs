@@ -1,14 +1,14 @@
-//! Several mistakes in one go.
+//! Errors that are reported together.
 
 use quote::ToTokens;
 use syn::{Error, Result};
 
-/// The errors found so far, so that a user sees all of them at once.
+/// The errors that were found so far. A user sees all of them at once.
 #[derive(Default)]
 pub struct Errors(Option<Error>);
 
 impl Errors {
-    /// A mistake in `tokens`, all of which the message points at.
+    /// Adds an error that points at all of `tokens`.
     pub fn push(&mut self, tokens: impl ToTokens, message: impl std::fmt::Display) {
         self.add(Error::new_spanned(tokens, message));
     }
@@ -20,7 +20,7 @@ impl Errors {
         }
     }
 
-    /// The value, or its error taken note of.
+    /// The value; its error is added.
     pub fn take<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }

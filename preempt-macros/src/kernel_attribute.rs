@@ -1,4 +1,4 @@
-//! Our `#[kernel]`, which takes the place of rust-cuda's where the stock compiler compiles the kernels.
+//! The `#[kernel]` that replaces rust-cuda's where the stock compiler compiles the kernels.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -12,7 +12,7 @@ use crate::names::{PREEMPTIBLE, local};
 use crate::parse::Kernel;
 use crate::rewrite::shared;
 
-/// Our `#[kernel]`: an entry by the stock compiler, with the parameters that rust-cuda gives it.
+/// Expands `#[kernel]` into an entry by the stock compiler, with the parameters that rust-cuda gives it.
 pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
     let function = match syn::parse2::<ItemFn>(item.clone()) {
         Ok(function) => function,
@@ -22,7 +22,7 @@ pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
         return above;
     }
     if function.sig.ident.to_string().ends_with(PREEMPTIBLE) {
-        // One that `device` above has written.
+        // The preemptible entry in the expansion of `#[preemptible]`.
         let ItemFn { attrs, vis, mut sig, block, .. } = function;
         sig.abi = Some(parse_quote!(extern "ptx-kernel"));
         return quote!(#[unsafe(no_mangle)] #(#attrs)* #vis #sig #block);
@@ -30,7 +30,7 @@ pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
     plain(crate_of(options), &item, function)
 }
 
-/// What `crate = path` says among the options, or else where `preempt_device` is.
+/// The path of `crate = path` among the options, or `::preempt_device`.
 fn crate_of(options: TokenStream) -> Path {
     let parse = |input: ParseStream<'_>| {
         while !input.is_empty() {
@@ -47,7 +47,7 @@ fn crate_of(options: TokenStream) -> Path {
     parse.parse2(options).unwrap_or_else(|_| parse_quote!(::preempt_device))
 }
 
-/// With the two attributes in the other order, if `#[preemptible]` is below.
+/// The function with the two attributes swapped, if `#[preemptible]` is below.
 fn below_preemptible(options: &TokenStream, function: &ItemFn) -> Option<TokenStream> {
     let is_preemptible = |attr: &Attribute| {
         attr.path().segments.last().is_some_and(|last| last.ident == "preemptible")
@@ -63,7 +63,7 @@ fn below_preemptible(options: &TokenStream, function: &ItemFn) -> Option<TokenSt
     Some(quote!(#preemptible #[#krate::kernel(crate = #krate, #options)] #function))
 }
 
-/// A kernel that is not preemptible.
+/// The expansion of a kernel that is not preemptible.
 fn plain(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
     let mut kernel = match Kernel::parse(TokenStream::new(), item.clone()) {
         Ok(kernel) => kernel,
@@ -73,7 +73,7 @@ fn plain(krate: Path, item: &TokenStream, function: ItemFn) -> TokenStream {
     if kernel.unsafety.is_none() {
         errors.push(
             function.sig.fn_token,
-            "a `#[kernel]` is `unsafe`: whoever launches it vouches for its arguments",
+            "a `#[kernel]` is `unsafe`: the caller of its launch vouches for its arguments",
         );
     }
     kernel.options.krate = krate.clone();

@@ -50,14 +50,14 @@ mod tests;
 /// }
 /// ```
 ///
-/// On the GPU this is two entries with the same body: `add`, the worker loop that can be
-/// preempted between block-tasks, and `add__plain`, which runs as one ordinary grid. A kernel's
-/// name is its symbol, so it is unique in its kernels crate.
+/// On the GPU this is two entries with the same body: `add`, a worker loop that can be preempted between
+/// block-tasks, and `add__plain`, which runs as one plain grid. A kernel's name is its symbol, so it is
+/// unique in its kernels crate.
 ///
-/// On the host it is the launch function, of the same name, visibility and attributes. It takes
-/// buffers where the kernel takes slices and pointers, and returns a `host::Call<NoGrid>`. With `.grid(blocks)`
-/// or `.threads(threads)` that is a `host::Call`, which a stream of the `preempt` crate launches on a GPU or
-/// on the CPU device:
+/// On the host it is the launch function, with the same name, visibility and attributes. It takes buffers
+/// where the kernel takes slices and pointers, and returns a `host::Call<NoGrid>`. With `.grid(blocks)` or
+/// `.threads(threads)` that becomes a `host::Call`, which a stream of the `preempt` crate launches on a GPU
+/// or on the CPU device:
 ///
 /// ```
 /// # mod kernels {
@@ -81,39 +81,40 @@ mod tests;
 /// | option | meaning |
 /// | --- | --- |
 /// | `block = 256`, `block = (x, y)`, `block = (x, y, z)` | threads in a block, for every launch; constants of type `u32`, at most 1024 in all and 64 in z |
-/// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless a launch says otherwise; a constant of type `u32`, at least 1. `amortize = auto`, the default, leaves it to the worker loop: it looks at the signal after as many as take 7 µs or less, and claims two or four times as many where blocks would wait for each other's claims |
+/// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless the launch sets another; a constant of type `u32`, at least 1. With `amortize = auto`, the default, the worker loop chooses: it looks at the signal about every 7 µs, and claims two or four times as many tasks where blocks would wait for each other's claims |
 /// | `idempotent` | a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed by `yield_point!()` and `yield_in_loops`, and without effect otherwise |
-/// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, closures left out; with barriers, of each loop that is seen to be run by all threads of a block together. Barriers in helper functions are not seen: with those, name one in the body, or leave the option out |
-/// | `crate = path` | where `preempt_device` is, if not at `::preempt_device`; that crate and no other, since the expansion is `unsafe` code that trusts it |
+/// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, but not in closures; with barriers in the body, only of loops that provably all threads of a block run together. Barriers in helper functions are not seen: with those, write a barrier in the body, or leave the option out |
+/// | `crate = path` | the path of `preempt_device`, if not `::preempt_device`; that crate and no other, because the expansion is `unsafe` code that trusts it |
 ///
 /// # Parameters
 ///
 /// | the kernel takes | the launch takes | |
 /// | --- | --- | --- |
-/// | `&[T]` | `impl ReadArg<'_, T>` | nobody writes it during the launch |
-/// | `*const T` | `impl ReadArg<'_, T>` | the same, without the length; null if the buffer is empty |
+/// | `&[T]` | `impl ReadArg<'_, T>` | not written during the launch |
+/// | `*const T` | `impl ReadArg<'_, T>` | not written during the launch; without the length, and null if the buffer is empty |
 /// | `SliceMut<T>` | `impl WriteArg<'_, T>` | written; every thread holds the same one |
-/// | `*mut T` | `impl WriteArg<'_, T>` | the same, without the length; null if the buffer is empty |
+/// | `*mut T` | `impl WriteArg<'_, T>` | written; without the length, and null if the buffer is empty |
 /// | any other `T` | `T` | a number, or a struct with `#[derive(KernelArg)]` |
 ///
-/// `T` is `KernelArg` throughout. `&mut` is refused: all threads would hold the same unique
-/// reference, and the compiler would keep what it points to in registers across barriers. The
-/// launch function of an `unsafe fn` is `unsafe` too: who launches it makes its promise.
+/// `T` is `KernelArg` throughout. `&mut` is refused: all threads would hold the same unique reference, and
+/// the compiler would keep its target in registers across barriers. The launch function of an `unsafe fn` is
+/// `unsafe` too: the caller of the launch makes the promise of the kernel.
 ///
 /// # Shared memory
 ///
-/// `shared_array![T; N]` anywhere in the body, but not in a function inside it or in another
-/// macro's arguments, is a `*mut T` to `N` elements that the threads of a block-task share. Each
-/// has a place of its own, 16-byte alignment at most, and no initial contents. `T` and `N` name
-/// what is visible outside of the kernel; where the body declares something else of that name, that is an error.
+/// `shared_array![T; N]` in the body is a `*mut T` to `N` elements that the threads of a block-task share. It
+/// may not stand in a function inside the body, nor in another macro's arguments. Each array has its own
+/// memory, aligned to 16 bytes at most, and no initial contents. `T` and `N` name items that are visible
+/// outside of the kernel. If the body declares another item of such a name, that is an error.
 ///
-/// An array under a `#[cfg]` takes space only where it is there. Host and device are compiled apart, with features
-/// of their own: a launch fails on the GPU if an array is there that the host does not know of.
+/// An array under a `#[cfg]` takes space only if the condition holds. Host and device are compiled
+/// separately, with features of their own. A launch on the GPU fails if the device has an array that the host
+/// does not know.
 ///
 /// # Returns and barriers
 ///
-/// A `return` ends the thread's part of the block-task. Where a barrier or a warp operation comes
-/// after it, or lies in the same loop, the other threads would wait for ever, so it is an error:
+/// A `return` ends the thread's part of the block-task. If a barrier or a warp operation follows, or lies in
+/// the same loop, the other threads would wait for ever. So this is an error:
 ///
 /// ```compile_fail
 /// # use preempt_device::prelude::*;
@@ -126,18 +127,18 @@ mod tests;
 /// }
 /// ```
 ///
-/// Make the work conditional instead, and keep the barrier outside. This holds for a `return`
-/// that all threads of a block take together as well, since that cannot be known here.
+/// Make the work conditional instead, and keep the barrier outside. That also holds for a `return` that all
+/// threads of a block take together, because the macro cannot know this.
 ///
-/// Functions and closures in the body are looked into, and so are the arguments of macros. A
-/// helper function elsewhere that waits for other threads is not seen, and neither is a macro
-/// that hides a `return` or a barrier: a thread that returned ahead of one hangs the block on the
-/// GPU. The CPU device reports it, so run a kernel there first.
+/// The macro looks into functions and closures in the body, and into the arguments of macros. It does not see
+/// a helper function elsewhere that waits for other threads, nor a macro that hides a `return` or a barrier.
+/// On the GPU, a thread that returns ahead of such a barrier hangs the block. The CPU device reports it, so
+/// run a kernel there first.
 ///
 /// # Yield points
 ///
-/// A kernel gives SMs back between two block-tasks. One whose block-tasks take long, a millisecond
-/// say, can do so inside of them as well:
+/// A kernel gives SMs back between two block-tasks. A kernel with long block-tasks, of a millisecond say, can
+/// do so inside of them as well:
 ///
 /// ```
 /// use preempt_device::prelude::*;
@@ -158,40 +159,41 @@ mod tests;
 /// }
 /// ```
 ///
-/// Where the SM was taken from the kernel, `yield_point!()` returns from it. If any thread of a
-/// block-task does so, the whole block-task is *dropped*: it counts as not done, and all its
-/// threads run again later, from its start, perhaps on another SM. Threads that came to their end
-/// before do all of it again. After two drops the block-task runs through to its end, so a kernel that
-/// is interrupted all the time comes to its end too.
+/// If the SM was taken from the kernel, `yield_point!()` returns from it. If any thread of a block-task does
+/// so, the block-task is *requeued*. It counts as not done, and all its threads run again later, from its
+/// start, perhaps on another SM. That includes threads that had reached their end. After two requeues the
+/// block-task runs to its end, so a kernel that is preempted again and again still ends.
 ///
-/// That is why the kernel says `idempotent`, and it is a promise: running a block-task again, after
-/// each of its threads was stopped at any of its yield points or came to its end, leaves the same
-/// result as running it once. It holds if the kernel writes only what it does not read:
+/// So the kernel is `idempotent`, which is a promise: running a block-task again leaves the same result as
+/// running it once. Each of its threads may have stopped at any of its yield points, or reached its end. The
+/// promise holds if the kernel writes only what it does not read:
 ///
 /// | instead of | write |
 /// | --- | --- |
 /// | `x += 1` on global memory | read one buffer and write another |
 /// | an atomic that counts or appends | each thread's result to its own element, and another kernel that sums them |
-/// | `x = f(x)` in place | read one buffer and write another; or, in a body with barriers, write `x` only behind the last yield point that the block comes to |
+/// | `x = f(x)` in place | read one buffer and write another; or, in a body with barriers, write `x` only behind the last yield point that the block reaches |
 ///
-/// With barriers in the body, a yield point stops all threads of a block or none (below), so behind the last one no
-/// thread runs again. Without barriers each thread stops by itself, and no place is late enough to write in place: a
-/// thread at its end has overwritten `x` when another one drops the block-task, and then reads what it wrote.
+/// With barriers in the body, a yield point stops all threads of a block or none (below). So behind the last
+/// one no thread runs again. Without barriers each thread stops by itself, and writing in place is never
+/// safe. A thread at its end has overwritten `x` when another thread requeues the block-task, and then reads
+/// what it wrote.
 ///
-/// The compiler cannot check this. A wrong promise gives wrong results, as a race does, and only
-/// when the kernel is preempted.
+/// The compiler cannot check this. As with a data race, a wrong promise gives wrong results, and only when
+/// the kernel is preempted.
 ///
-/// A yield point returns from the kernel, so it stands in the kernel's own body: not in a closure,
-/// and not in a helper function, which can do a part of the work between two yield points. It costs a few
-/// instructions, and a look at memory about once in two microseconds for all threads of a block
-/// together; more than one in that time gains nothing. In the plain entry it costs nothing.
+/// A yield point returns from the kernel, so it stands in the kernel's own body: not in a closure, and not in
+/// a helper function. A helper function can do a part of the work between two yield points. A yield point
+/// costs a few instructions, and each block loads the signal about once in two microseconds. More than one
+/// yield point in that time gains nothing. In the plain entry it costs nothing.
 ///
-/// In a body that waits for other threads (barriers, shuffles, votes) the block decides together, so a
-/// yield point costs a barrier there, unless it stands right behind a `sync_threads()`: the two are one barrier.
-/// All threads of a block have to come to it. What is asked for at one is seen at the next one, so a block-task needs
-/// two at least, and stops at the second one after the signal. The best place is where the block computes for a while
-/// behind it, and does not load: that hides the look at memory. The worst is the end of a loop: the compiler would
-/// compute behind the yield point what is needed there only, and keep all that goes into it until then.
+/// In a body that waits for other threads (barriers, shuffles, votes), the block decides together. A yield
+/// point costs a barrier there, unless it stands right behind a `sync_threads()`: those two are one barrier.
+/// All threads of a block have to reach it. A signal that is loaded at one yield point is tested at the next
+/// one. So a block-task needs at least two, and stops at the second one after the signal. The best place is
+/// ahead of a long computation without loads, which hides the load of the signal. The worst place is the end
+/// of a loop. The compiler would defer computations for the next round past the yield point, and keep all
+/// their inputs in registers until then.
 ///
 /// ```
 /// use preempt_device::prelude::*;
@@ -216,17 +218,17 @@ mod tests;
 /// }
 /// ```
 ///
-/// So whether it is reached may depend on parameters, on what is in slices, on constants, and on
-/// the block's indices and extents, but not on the thread's own, nor on what others write or on what a
-/// function gives that is not known. That holds for methods and operators of your own types, too:
+/// So whether a yield point is reached may depend on parameters, on elements of slices, on constants, and on
+/// the block's indices and extents. It may not depend on the thread's indices, on memory that threads write,
+/// or on results of unknown functions. Methods and operators of your own types are unknown, too:
 ///
 /// | of a parameter `p` with `#[derive(KernelArg)]` | |
 /// | --- | --- |
-/// | `0..p.steps`, `p.steps as usize`, `let steps: u32 = p.steps;` | seen to be a number, and the same in all threads |
+/// | `0..p.steps`, `p.steps as usize`, `let steps: u32 = p.steps;` | a number, and the same in all threads |
 /// | `p.len()`, `p + 1`, `i < p.steps` | perhaps code of yours: take the number first, as above |
 ///
-/// Constants are taken to be numbers or arrays of them, and methods of numbers, ranges and slices to be those of the
-/// library. What cannot be seen to be the same in all threads is refused:
+/// Constants are assumed to be numbers or arrays of numbers, and methods of numbers, ranges and slices to be
+/// those of the library. The macro refuses a yield point if it cannot see that all threads reach it:
 ///
 /// ```compile_fail
 /// # use preempt_device::prelude::*;
@@ -243,15 +245,14 @@ pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()
 }
 
-/// Stands in for `#[kernel]` of rust-cuda's `cuda_std`, where the stock compiler compiles the kernels.
+/// Replaces `#[kernel]` of rust-cuda's `cuda_std` where the stock compiler compiles the kernels.
 ///
-/// On the GPU the function is an entry of its name, with the parameters that rust-cuda gives it:
-/// pointer and length for a slice, one for everything else. `cust` launches it as before; only
-/// `shared_array!`s are dynamic shared memory here, whose bytes a launch has to pass. On the host it is
-/// the function.
+/// On the GPU the function is an entry of its name, with the parameters of rust-cuda: pointer and length for
+/// a slice, one for other types. `cust` launches it as before. `shared_array!`s are dynamic shared memory
+/// here, whose bytes a launch has to pass. On the host it stays a function.
 ///
-/// With `#[preemptible]` above or below it, that entry stays as it is, a preemptible one with the name
-/// `name__preemptible` comes with it, and on the host the name is that of the launch function.
+/// With `#[preemptible]` above or below it, that entry stays, and a preemptible one with the name
+/// `name__preemptible` is added. On the host, the name is then that of the launch function.
 ///
 /// ```
 /// extern crate preempt_device as cuda_std;
@@ -262,22 +263,23 @@ pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
 /// pub unsafe fn add(a: &[f32], b: &[f32], c: *mut f32) {
 ///     let i = thread::index_1d() as usize;
 ///     if i < a.len() {
-///         // SAFETY: each thread writes its own element, and whoever launches has allocated them.
+///         // SAFETY: each thread writes its own element, and the caller of the launch has allocated them.
 ///         unsafe { *c.add(i) = a[i] + b[i] }
 ///     }
 /// }
 /// # fn main() {}
 /// ```
 ///
-/// It takes what `cuda_std`'s attribute takes, and ignores it; and `crate = path`, where `preempt_device`
-/// is not at `::preempt_device`. `#[preemptible]` knows it by its name, under any path.
+/// It accepts the options of `cuda_std`'s attribute, and ignores them. `crate = path` is the path of
+/// `preempt_device`, if not `::preempt_device`. `#[preemptible]` knows this attribute by its name, under any
+/// path.
 #[proc_macro_attribute]
 pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
     kernel_attribute::kernel(options.into(), item.into()).into()
 }
 
-/// Stands in for `#[gpu_only]` of rust-cuda's `cuda_std`: leaves the function as it is, since kernels
-/// run on the host, too.
+/// Replaces `#[gpu_only]` of rust-cuda's `cuda_std`, and leaves the function as it is, because kernels run on
+/// the host, too.
 #[proc_macro_attribute]
 pub fn gpu_only(_options: TokenStream, item: TokenStream) -> TokenStream {
     item
@@ -293,22 +295,22 @@ pub fn gpu_only(_options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// #[derive(Clone, Copy, KernelArg)]
 /// #[repr(C)]
-/// pub struct Line {
+/// pub struct LinearMap {
 ///     pub slope: f32,
 ///     pub offset: f32,
 /// }
 ///
 /// #[preemptible(block = 256)]
-/// pub fn apply(line: Line, x: &[f32], y: SliceMut<f32>) {
+/// pub fn apply(map: LinearMap, x: &[f32], y: SliceMut<f32>) {
 ///     let i = thread::index_1d() as usize;
 ///     if i < y.len() {
 ///         // SAFETY: each thread writes its own element.
-///         unsafe { y.write(i, x[i].mul_add(line.slope, line.offset)) }
+///         unsafe { y.write(i, x[i].mul_add(map.slope, map.offset)) }
 ///     }
 /// }
 /// ```
 ///
-/// `#[kernel_arg(crate = path)]` says where `preempt_device` is, if not at `::preempt_device`.
+/// `#[kernel_arg(crate = path)]` is the path of `preempt_device`, if not `::preempt_device`.
 #[proc_macro_derive(KernelArg, attributes(kernel_arg))]
 pub fn derive_kernel_arg(item: TokenStream) -> TokenStream {
     expand_derive(item.into()).into()
@@ -333,7 +335,7 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
     if yields && let Some(uniformity) = &uniformity {
         assertions::assert_known(&options.krate, &uniformity.names, body);
     }
-    // The kernel is there even where its body is refused, so that its callers see no error.
+    // A kernel whose body is refused is still generated, so that its callers have no errors.
     let mut expansion = generate::kernel(&kernel, &arrays, yields);
     expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
     expansion

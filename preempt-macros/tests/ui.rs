@@ -1,7 +1,7 @@
-//! What users see of each mistake, with the compiler's own words around it.
+//! The errors that users see for each mistake, with the compiler's own words around them.
 //!
-//! Those words change from release to release: `tests/ui/*.stderr` are those of Rust 1.95, and
-//! the test runs only when asked for:
+//! Those words change with each release: `tests/ui/*.stderr` are those of Rust 1.95, and the test runs only
+//! on request:
 //!
 //!     PREEMPT_UI_TESTS=1 cargo +1.95.0 test -p preempt-macros --test ui
 

@@ -60,7 +60,7 @@ impl From<(u32, u32, u32)> for Dim3 {
     }
 }
 
-/// Extents as a call names them, of any size and sign: a launch refuses those that no device has.
+/// Requested extents, of any size and sign. A launch refuses those that no device supports.
 ///
 /// ```
 /// use preempt_device::host::{Dim3, Extents, IntoExtents};
@@ -72,15 +72,15 @@ impl From<(u32, u32, u32)> for Dim3 {
 pub struct Extents([i128; 3]);
 
 impl Extents {
-    /// The nearest that a [`Dim3`] can hold. No device has an extent of 0 or of [`u32::MAX`].
+    /// The nearest extents that a [`Dim3`] can hold. No device supports an extent of 0 or of [`u32::MAX`].
     pub fn clamped(self) -> Dim3 {
         let [x, y, z] = self.0.map(|extent| extent.clamp(0, u32::MAX.into()) as u32);
         Dim3 { x, y, z }
     }
 
-    /// Blocks that cover so many threads; `None` if the blocks have no threads.
+    /// The blocks that cover these threads; `None` if a block has no threads.
     pub(super) fn in_blocks_of(self, block: Dim3) -> Option<Extents> {
-        // 64 bits each: nothing overflows.
+        // Both have 64 bits at most, so nothing overflows.
         let blocks = |(threads, block): (i128, u32)| {
             let block = i128::from(block);
             (threads + block - 1).checked_div_euclid(block)
@@ -104,7 +104,7 @@ impl fmt::Display for Extents {
     }
 }
 
-/// A number of blocks or threads: any integer of up to 64 bits.
+/// A number of blocks or threads: an integer of up to 64 bits.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a number of blocks or threads",
     label = "not an integer",
@@ -134,9 +134,9 @@ macro_rules! integers {
 }
 integers!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize);
 
-/// What grids and blocks are given as: an integer, a tuple of two or three, or a [`Dim3`].
+/// The size of a grid or block: an integer, a tuple of two or three, or a [`Dim3`].
 ///
-/// The integers can have any type; a launch refuses what does not fit.
+/// The integers can have any type. A launch refuses sizes that the device does not support.
 ///
 /// ```
 /// use preempt_device::host::IntoExtents;
@@ -172,22 +172,22 @@ impl IntoExtents for Dim3 {
     }
 }
 
-/// How many block-tasks a call has: the mark of a [`Call`](super::Call) that can be launched.
+/// The grid of a [`Call`](super::Call) that can be launched.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid(pub(super) GridRequest);
 
-/// In which unit a grid was given.
+/// A grid in the unit in which it was requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GridRequest {
     Tasks(Extents),
     Threads(Extents),
 }
 
-/// The mark of a [`Call`](super::Call) that does not yet say how many block-tasks it has.
+/// The absent grid of a [`Call`](super::Call) that cannot be launched yet.
 #[derive(Clone, Copy, Debug)]
 pub struct NoGrid;
 
-/// What a [`Call`](super::Call) needs to be launched: a [`Grid`].
+/// Implemented by [`Grid`] alone: a [`Call`](super::Call) without one cannot be launched.
 #[diagnostic::on_unimplemented(
     message = "this launch does not say how many block-tasks it has",
     label = "no grid",

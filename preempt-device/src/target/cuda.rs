@@ -1,14 +1,14 @@
 //! The primitives on the GPU.
 //!
-//! Barriers, votes and shuffles go through LLVM intrinsics: written as inline assembly they
-//! would not be convergent, and LLVM would duplicate them into divergent branches.
+//! Barriers, votes and shuffles are LLVM intrinsics. Inline assembly would not be convergent, and LLVM would
+//! duplicate it into divergent branches.
 //!
-//! What differs between code generators is in `llvm.rs`, for the stock compiler's, and `nvvm.rs`, for
+//! Code that depends on the code generator is in `llvm.rs`, for the stock compiler's, and `nvvm.rs`, for
 //! rust-cuda's.
 //!
-//! Block index and grid dimensions are the *task's*. Each entry declares named PTX registers
-//! for them and the functions here read those, so a function that was not inlined into an
-//! entry is rejected by `ptxas` and cannot be silently wrong.
+//! Block index and grid dimensions are those of the *block-task*. Each entry declares named PTX registers for
+//! them, and the functions here read those. `ptxas` rejects a function that was not inlined into an entry, so
+//! such a function cannot be silently wrong.
 
 use core::arch::asm;
 use core::arch::nvptx;
@@ -35,9 +35,9 @@ use generator::{
     shfl_idx, shfl_up, vote_ballot,
 };
 
-/// The barrier of the worker loop, and that of yield points in bodies with barriers; kernels' own code uses
-/// barrier 0.
+/// Barrier numbers: the barrier of the worker loop. The code of kernels uses barrier 0.
 const LOOP_BARRIER: u32 = 1;
+/// The barrier of yield points in bodies with barriers.
 const YIELD_BARRIER: u32 = 2;
 
 macro_rules! special_registers {
@@ -60,9 +60,9 @@ macro_rules! task_registers {
         $(#[inline(always)]
         pub(crate) fn $name() -> u32 {
             let value: u32;
-            // SAFETY: reads a special register, or one that every entry declares. Not `pure`: the value
-            // changes with each task. The thread's index does not, but what the compiler computes of it
-            // once for all tasks takes registers, of which the plain entry has no need.
+            // SAFETY: reads a special register, or a register of every entry. Not `pure`: the value changes
+            // with each task. The thread's index does not. But values that the compiler derives from it once
+            // for all tasks would occupy registers, which the plain entry does not need.
             unsafe {
                 asm!(concat!("mov.u32 {}, ", $register, ";"), out(reg32) value,
                     options(nomem, nostack, preserves_flags));
@@ -77,11 +77,11 @@ task_registers! {
     thread_idx_x = "%tid.x"; thread_idx_y = "%tid.y"; thread_idx_z = "%tid.z";
 }
 
-/// Declares the registers that hold the task's block index and grid dimensions. Once in each
-/// entry, before anything else.
+/// Declares the registers that hold the task's block index and grid dimensions. Called once in each entry,
+/// before anything else.
 #[inline(always)]
 pub(crate) fn declare_task_registers(grid: [u32; 3]) {
-    // SAFETY: declares and sets registers of our own.
+    // SAFETY: declares and sets registers that only this crate uses.
     unsafe {
         asm!(
             ".reg .u32 %preempt_block_x, %preempt_block_y, %preempt_block_z;",
@@ -95,21 +95,21 @@ pub(crate) fn declare_task_registers(grid: [u32; 3]) {
     }
 }
 
-/// Says in the PTX how many threads every block of an entry has: a comment, which whoever loads the PTX
-/// reads (`preempt::ptx`). Not the directive, `.reqntid`, which the assembler heeds when it gives registers
-/// to an entry.
+/// Records in the PTX how many threads every block of an entry has. It is a comment, which the loader of the
+/// PTX reads (`preempt::ptx`). The assembler would heed the directive `.reqntid` when it allocates registers
+/// to an entry, so this is not used.
 #[inline(always)]
 pub(crate) fn declare_block<const THREADS: u32>() {
-    // SAFETY: a comment. Not `pure`, so that it stays.
+    // SAFETY: a comment. Not `pure`, so that the compiler keeps it.
     unsafe {
         asm!("// preempt.block {}", const THREADS, options(nomem, nostack, preserves_flags));
     }
 }
 
-/// Sets the block index that the task sees.
+/// Sets the block index of the task.
 #[inline(always)]
 pub(crate) fn set_block_idx(block: [u32; 3]) {
-    // SAFETY: sets registers of our own.
+    // SAFETY: sets registers that only this crate uses.
     unsafe {
         asm!(
             "mov.u32 %preempt_block_x, {};",
@@ -132,7 +132,7 @@ pub(crate) fn dynamic_shared_bytes() -> u32 {
     bytes
 }
 
-/// The thread's lane, as the hardware counts: not seen through by the compiler.
+/// The thread's lane, in a form that the compiler cannot compute by itself.
 #[inline(always)]
 pub(crate) fn lane_id() -> u32 {
     let lane: u32;
@@ -141,23 +141,24 @@ pub(crate) fn lane_id() -> u32 {
     lane
 }
 
-/// Whether this is thread 0 of its block. Unlike the thread's index, it is worth a register that lives as long as the
-/// kernel: a bit, of those for conditions.
+/// Whether this is thread 0 of its block. Unlike the thread's index, this is worth a register for the whole
+/// kernel: it is one predicate.
 #[inline(always)]
 pub(crate) fn is_first_thread() -> bool {
     // SAFETY: reads special registers.
     unsafe { nvptx::_thread_idx_x() | nvptx::_thread_idx_y() | nvptx::_thread_idx_z() == 0 }
 }
 
-/// The number of the block in its grid of the hardware's. By this name of a register whoever checks the PTX knows
-/// that it is the worker loop that asks (`preempt::ptx`).
+/// The number of the block in the hardware's grid. The register's name tells the checker of the PTX that the
+/// worker loop reads it (`preempt::ptx`).
 #[inline(always)]
 pub(crate) fn block_number() -> u32 {
     let number: u32;
     // SAFETY: reads a special register.
     unsafe {
         asm!(
-            // In one line, since whoever reads PTX line by line takes a brace of its own for the entry's.
+            // In one line, because the checker reads PTX line by line and takes a brace on a line of its own
+            // for the entry's.
             "{{ .reg .u32 %preempt_number; mov.u32 %preempt_number, %ctaid.x; mov.u32 {}, %preempt_number; }}",
             out(reg32) number,
             options(nomem, nostack),
@@ -166,7 +167,7 @@ pub(crate) fn block_number() -> u32 {
     number
 }
 
-/// The same value, of which the compiler does not know that it is the same.
+/// Returns `value`, in a form that hides from the compiler that it is unchanged.
 #[inline(always)]
 pub(crate) fn opaque(value: u32) -> u32 {
     let same: u32;
@@ -283,11 +284,12 @@ pub(crate) fn await_copies() {
     unsafe { asm!("cp.async.wait_all;", options(nostack)) }
 }
 
-/// Whether this is the first thread of those of its warp that come here together. There may be several such groups.
+/// Whether this is the first of the threads of its warp that execute this together. A warp may have several
+/// such groups.
 #[inline(always)]
 pub(crate) fn is_leader() -> bool {
     let (active, lower): (u32, u32);
-    // SAFETY: reads which threads are active, and which are before this one.
+    // SAFETY: reads the masks of active threads and of lower lanes.
     unsafe {
         asm!("activemask.b32 {}; mov.u32 {}, %lanemask_lt;", out(reg32) active, out(reg32) lower,
             options(nomem, nostack));
@@ -295,7 +297,7 @@ pub(crate) fn is_leader() -> bool {
     active & lower == 0
 }
 
-/// The lower half of [`clock64`], which is cheaper to read.
+/// The lower half of [`clock64`], which is cheaper to read than both halves.
 #[inline(always)]
 pub(crate) fn clock() -> u32 {
     let clock: u32;
@@ -326,16 +328,16 @@ pub(crate) fn nanosleep(nanos: u32) {
     unsafe { asm!("nanosleep.u32 {};", in(reg32) nanos, options(nomem, nostack)) }
 }
 
-/// Where a kernel waits for the grid before it, if it was launched early. The instruction is not
-/// there before `sm_90`, so this is a comment, and whoever loads the PTX onto such a device puts
-/// the instruction in its place (`preempt::device::cuda`).
+/// Waits for the preceding grid, if this one was launched early. Devices before `sm_90` lack the instruction,
+/// so this is a comment, and the loader of the PTX replaces it where the device has it
+/// (`preempt::device::cuda`).
 #[inline(always)]
 pub(crate) fn await_previous() {
-    // SAFETY: a comment, or a wait. Memory is not to be touched ahead of it.
+    // SAFETY: a comment, or a wait, ahead of which the compiler moves no memory access.
     unsafe { asm!("// preempt.griddepcontrol.wait", options(nostack, preserves_flags)) }
 }
 
-/// Where a kernel lets the grid after it start, if that was launched early; a comment, as above.
+/// Lets the following grid start, if that was launched early; a comment, as in [`await_previous`].
 #[inline(always)]
 pub(crate) fn release_next() {
     // SAFETY: a comment, or a hint.

@@ -1,4 +1,4 @@
-//! The emulated GPU thread that is current on a host thread, and the primitives in terms of it.
+//! The current emulated GPU thread of a host thread, and the primitives in terms of it.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -7,7 +7,7 @@ use std::ptr;
 use crate::host::Dim3;
 use crate::yields::Yields;
 
-/// Where an emulated thread is, and whom to ask when it has to wait for others.
+/// The indices and extents of an emulated thread, and the function in which it waits for others.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadContext {
     /// The thread's index in its block.
@@ -22,24 +22,25 @@ pub struct ThreadContext {
     pub sm: u32,
     /// The block's shared memory.
     pub shared: *mut u8,
-    /// What the thread's yield points look at.
+    /// The state of the thread's yield points.
     pub yields: Yields,
-    /// Suspends the thread until the others have come, and returns what they made of it.
+    /// Suspends the thread until the others have reached the same operation, and returns the answer of
+    /// [`Operation`].
     pub wait: fn(Rendezvous) -> u64,
 }
 
-/// Where a thread of an emulated block waits for others.
+/// An operation in which a thread of an emulated block waits for others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rendezvous {
-    /// What it waits in.
+    /// The operation.
     pub operation: Operation,
-    /// The call in the kernel's source. Threads that meet come from the same one.
+    /// The call in the kernel's source. Threads that meet have the same one.
     pub site: &'static Location<'static>,
 }
 
-/// What a thread waits in.
+/// An operation in which threads of a block wait for each other.
 ///
-/// The emulator resumes it with the answer described at each variant.
+/// The emulator resumes the thread with the answer that is described at each variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A barrier of the whole block; the answer is the number of threads with a true predicate.
@@ -47,7 +48,7 @@ pub enum Operation {
         /// This thread's predicate.
         predicate: bool,
     },
-    /// A yield point of the whole block; the answer is not 0 if one of them has `taken`.
+    /// A yield point of the whole block; the answer is not 0 if one thread has `taken` set.
     YieldVote {
         /// Whether this thread knows that the SM was taken.
         taken: bool,
@@ -68,9 +69,9 @@ pub enum Operation {
 pub struct WarpShuffle {
     /// The lanes that take part.
     pub mask: u32,
-    /// What this lane offers.
+    /// The value that this lane offers.
     pub value: u32,
-    /// The lane whose value it takes.
+    /// The lane whose value this lane takes.
     pub source: u32,
 }
 
@@ -80,12 +81,11 @@ thread_local! {
 
 /// Runs `body` as the emulated thread `context`.
 ///
-/// Whoever emulates a block calls this each time it switches to one of the block's threads.
+/// An emulator of a block calls this each time it switches to one of the block's threads.
 ///
 /// # Safety
 ///
-/// `body` ends, or is suspended by `context.wait`, before `context` goes, and nobody calls this
-/// inside of a kernel.
+/// `body` ends, or is suspended by `context.wait`, before `context` is dropped. Kernels do not call this.
 pub unsafe fn with_thread<R>(context: &ThreadContext, body: impl FnOnce() -> R) -> R {
     struct Restore(*const ThreadContext);
     impl Drop for Restore {
@@ -154,7 +154,7 @@ pub(crate) mod primitives {
         current().block_dim.count() as u32
     }
 
-    /// Waits in an operation that the kernel calls where this is called.
+    /// Waits in an operation whose place in the source is the caller's.
     #[track_caller]
     fn wait(operation: Operation) -> u64 {
         (current().wait)(Rendezvous { operation, site: Location::caller() })
@@ -195,8 +195,8 @@ pub(crate) mod primitives {
         wait(Operation::WarpBallot { mask, predicate }) as u32
     }
 
-    /// `source` gets this lane and the first lane of its group, and says which lane is asked
-    /// for, if it lies where the instruction allows (PTX ISA, `shfl.sync`).
+    /// Exchanges values between lanes. `source` maps this lane and the first lane of its group to the lane
+    /// that is read; `None` where the instruction does not allow that (PTX ISA, `shfl.sync`).
     #[track_caller]
     fn shuffle(
         mask: u32,

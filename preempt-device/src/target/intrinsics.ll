@@ -1,14 +1,13 @@
-; What Rust has no words for, linked into every kernels crate. Everything is inlined.
+; Operations that Rust cannot express, linked into every kernels crate and inlined.
 
-; Shared memory: Rust has no statics in address space 3, and only accesses that are seen to go
-; there become LDS and STS. The kernel's shared arrays are offsets into dynamic shared memory;
-; the launch gives its size.
+; Dynamic shared memory, whose size the launch gives. The kernel's shared arrays are offsets into it.
+; Rust has no statics in address space 3, and only accesses that LLVM sees to go there become LDS and STS.
 @preempt_smem = external addrspace(3) global [0 x i8], align 16
 
-; The worker loop's own: two claims, used in turn, and the elected thread's notes.
+; Shared memory of the worker loop: two claims, used in turn, and the elected thread's notes.
 @preempt_slot = internal addrspace(3) global [10 x i64] undef, align 16
 
-; What the warps of a block with yield points know of its signal. Other kernels do not have it.
+; The watch of a block with yield points. Kernels without yield points do not have it.
 @preempt_yields = internal addrspace(3) global [1 x i64] undef, align 16
 
 define ptr @preempt_shared_base() alwaysinline nounwind memory(none) {
@@ -19,7 +18,7 @@ define ptr @preempt_loop_slot() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_slot to ptr)
 }
 
-; A copy of 16 bytes of global memory that nobody waits for, past the L1 cache.
+; An asynchronous copy of 16 bytes of global memory, past the L1 cache.
 declare void @llvm.nvvm.cp.async.cg.shared.global.16(ptr addrspace(3), ptr addrspace(1))
 
 define void @preempt_start_copy(ptr %from, ptr %to) alwaysinline nounwind {
@@ -33,15 +32,15 @@ define ptr @preempt_yield_word() alwaysinline nounwind memory(none) {
   ret ptr addrspacecast (ptr addrspace(3) @preempt_yields to ptr)
 }
 
-; A pointer to global memory that came in as a number, as those in a struct argument do. Seen as
-; a generic one, each atomic operation through it has a second version for shared memory.
+; A pointer to global memory from a number, as pointers in a struct argument are. Through a generic
+; pointer, each atomic operation would have a second version for shared memory.
 define ptr @preempt_global(i64 %address) alwaysinline nounwind memory(none) {
   %global = inttoptr i64 %address to ptr addrspace(1)
   %generic = addrspacecast ptr addrspace(1) %global to ptr
   ret ptr %generic
 }
 
-; Floating-point atomics, which core lacks. As inline assembly they would always be generic.
+; Floating-point atomics, which core lacks. Inline assembly would always use generic addresses.
 define float @preempt_atomic_add_f32(ptr %p, float %value) alwaysinline nounwind {
   %before = atomicrmw fadd ptr %p, float %value monotonic
   ret float %before
@@ -52,13 +51,13 @@ define double @preempt_atomic_add_f64(ptr %p, double %value) alwaysinline nounwi
   ret double %before
 }
 
-; A fence for the threads of this device; core's are for the whole system.
+; A fence for the threads of this device; core's fences are for the whole system.
 define void @preempt_device_fence() alwaysinline nounwind {
   fence syncscope("device") seq_cst
   ret void
 }
 
-; The same, weaker: release and acquire.
+; A fence for the threads of this device, of release and acquire only.
 define void @preempt_device_fence_acq_rel() alwaysinline nounwind {
   fence syncscope("device") acq_rel
   ret void

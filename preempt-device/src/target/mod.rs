@@ -1,5 +1,4 @@
-//! What the primitives are on each target: instructions on the GPU, an emulated thread's
-//! context on the host.
+//! The primitives on each target: instructions on the GPU, an emulated thread's context on the host.
 
 #[cfg(target_arch = "nvptx64")]
 mod cuda;

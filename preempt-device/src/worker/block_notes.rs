@@ -1,5 +1,5 @@
-//! What the elected thread of a block remembers while tasks run, in shared memory: all threads of the kernel would have
-//! the registers for it.
+//! The state that the elected thread of a block keeps while tasks run. It is in shared memory, because in
+//! registers it would occupy those of all threads of the kernel.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -7,7 +7,7 @@ use core::fmt;
 use crate::abi::{Cohort, Halves};
 use crate::target;
 
-/// A word that only the elected thread uses, and that the compiler leaves where it is.
+/// A word in memory that only the elected thread uses, by volatile accesses.
 #[derive(Default)]
 #[repr(transparent)]
 pub struct Note<T>(UnsafeCell<T>);
@@ -15,7 +15,7 @@ pub struct Note<T>(UnsafeCell<T>);
 impl<T: Copy> Note<T> {
     #[inline(always)]
     pub(super) fn get(&self) -> T {
-        // SAFETY: one thread uses it, by these two functions.
+        // SAFETY: one thread accesses the word, by these two functions.
         unsafe { self.0.get().read_volatile() }
     }
 
@@ -32,8 +32,9 @@ impl<T> fmt::Debug for Note<T> {
     }
 }
 
-/// The start of a queue, as the block has last seen it. The smallest copy past the L1 cache has 16 bytes; two words, and
-/// not one note with both, since what is volatile and larger than a register goes through local memory.
+/// A copy of the first 16 bytes of a device queue, the least that can be copied past the L1 cache. They are
+/// two words and not one note, because a volatile value that is larger than a register goes through local
+/// memory.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub struct SignalCopy {
@@ -41,49 +42,49 @@ pub struct SignalCopy {
     _behind: Note<u64>,
 }
 
-/// What the elected thread of a block remembers while tasks run.
+/// The state that the elected thread of a block keeps while tasks run.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub struct BlockNotes {
-    /// What [`Block::ask`](super::Block::ask) asks for.
+    /// The target of [`Block::ask`](super::Block::ask).
     pub(crate) asked: SignalCopy,
-    /// The last word of the queue that grants the SM.
+    /// The last word of the queue that granted the SM.
     pub(super) seen: Note<u64>,
-    /// What is claimed and has not run, but for chunks from the list: so many tasks (high half) from the one in the
-    /// low half on. While a chunk of it runs, what is behind that one.
+    /// The tasks that are claimed and have not started, without chunks from the list: their number (high
+    /// half), and the first one (low half).
     pub(super) claimed: Note<u64>,
-    /// When the tasks that run were started (high half), and how many they are; none before the first ones.
+    /// The start time of the running tasks (high half), and their number; 0 before the first ones.
     pub(super) batch: Note<u64>,
-    /// The most tasks that fit into the time between two looks.
+    /// Tasks: the most that fit between two looks.
     pub(super) most: Note<u32>,
-    /// How many tasks were claimed ahead.
+    /// The number of tasks that were claimed ahead.
     pub(super) size: Note<u32>,
-    /// Tasks that the block has done, and those that run.
+    /// The number of tasks that the block has finished or runs.
     pub(super) done: Note<u32>,
-    /// Not 0 while nothing is claimed, since there is more on the list.
+    /// Not 0 while the block claims no fresh tasks because of chunks on the list.
     pub(super) list_first: Note<u32>,
-    /// Not 0 if the chunk that was decided on last is from the list.
+    /// Not 0 if the last chunk is from the list.
     pub(super) is_listed: Note<u32>,
 }
 
-/// What is claimed and does not run, as the claim that was under way has ended. Nothing, for now, if `ahead` has
-/// [`REQUEUED`]: it is without that when everything counts.
+/// The tasks that are claimed and have not started, after the claim in flight has returned. None if `ahead`
+/// has the bit [`REQUEUED`]; callers that count all claimed tasks pass it without that bit.
 #[inline(always)]
 pub(super) fn claimed(notes: &BlockNotes, cohort: &Cohort, ahead: u32) -> Halves {
     let claimed = Halves::unpack(notes.claimed.get());
     if claimed.high > 0 {
         return claimed;
     }
-    // Or else the compiler would have all threads compute what follows from it.
+    // Hidden from the compiler, which would otherwise have all threads compute the following values.
     let start = target::opaque(ahead);
     let high = tasks_from(cohort, start, notes.size.get());
-    // No task if nothing was claimed, and then perhaps past the last number.
+    // Wrapping: if nothing was claimed, the start may be past the last number.
     let claimed = Halves { high, low: cohort.handed.wrapping_add(start) };
     notes.claimed.set(claimed.pack());
     claimed
 }
 
-/// How many there are of `size` claimed tasks from `start` on; none if that has [`REQUEUED`].
+/// How many of `size` claimed tasks from `start` on exist; none if `start` has the bit [`REQUEUED`].
 #[inline(always)]
 pub(super) fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
     (cohort.tasks - cohort.handed).saturating_sub(start).min(size)

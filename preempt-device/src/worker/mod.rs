@@ -1,8 +1,7 @@
-//! The worker loop: what a block of a preemptible grid does instead of being one block-task.
+//! The worker loop: a block of a preemptible grid runs block-tasks in it until it has to leave.
 //!
-//! One implementation runs on the GPU, on the CPU device and in the loom model; they differ in
-//! [`Block`] and [`Body`] alone. States, counters and races are named in `README.md` beside this
-//! file.
+//! One implementation runs on the GPU, on the CPU device and in the loom model, which differ in [`Block`] and
+//! [`Body`] alone. `README.md` beside this file names states, counters and races.
 
 use crate::abi::{
     COHORT_SLOTS, Claims, Cohort, DeviceQueue, Halves, Post, Posted, REQUEUED, RequeueList,
@@ -21,7 +20,7 @@ mod requeue;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// What the loop needs of the block that it runs in.
+/// The block that a worker loop runs in.
 pub trait Block {
     /// The SM that the block is on.
     fn sm(&self) -> u32;
@@ -29,70 +28,70 @@ pub trait Block {
     /// The number of the block in its cohort, from 0.
     fn number(&self) -> u32;
 
-    /// A clock that only grows; [`Cohort::pace`] says how much of it a chunk may take.
+    /// A clock that only grows, in the unit of [`Cohort::pace`].
     fn clock(&self) -> u64;
 
-    /// Waits until the grid before this one in its queue is over, where the device starts the next one
-    /// early. On one thread, before it looks at what that grid left.
+    /// Waits until the preceding grid of the queue has ended, where the device starts grids early. One thread
+    /// calls this, before it reads what that grid wrote.
     fn await_previous(&self);
 
-    /// Lets the grid after this one in its queue start, where the device starts grids early: this block
-    /// runs no more tasks. On every thread.
+    /// Lets the following grid of the queue start, where the device starts grids early, because this block
+    /// runs no more tasks. Every thread calls this.
     fn release_next(&self);
 
-    /// The same reference, on the elected thread: for atomic operations whose result that thread does not need at
-    /// once.
+    /// Returns `shared`, on the elected thread, for atomic operations whose result that thread does not need
+    /// at once.
     fn own<'a, T>(&self, shared: &'a T) -> &'a T {
         shared
     }
 
-    /// Where the elected thread keeps what it would otherwise need registers for, that all threads would have. It
-    /// is written before it is read, and nobody else uses it.
+    /// The elected thread's state, in memory and not in registers, which all threads would have. It is
+    /// written before it is read, and no other code uses it.
     fn notes(&self) -> &BlockNotes;
 
-    /// Asks for the signal of a queue, on the elected thread: `signal` in [`SignalCopy`] is what it was, after
+    /// Starts to copy the signal of a queue, on the elected thread. `signal` in [`SignalCopy`] holds it after
     /// [`await_asked`](Block::await_asked).
     fn ask(&self, queue: &DeviceQueue) {
         self.notes().asked.signal.set(queue.signal.load(Relaxed));
     }
 
-    /// Waits until what was asked for is there, on the elected thread.
+    /// Waits until the copies of [`ask`](Block::ask) have arrived, on the elected thread.
     fn await_asked(&self) {}
 
-    /// Runs `lead` on the elected thread, if this is it. Nobody waits.
+    /// Runs `lead` on the elected thread. No thread waits.
     fn lead(&mut self, lead: impl FnOnce(&Self));
 
-    /// Runs `decide` on the elected thread and gives its answer to every thread of the block.
-    /// No thread returns before every thread has called.
+    /// Runs `decide` on the elected thread and returns its answer in every thread of the block. No thread
+    /// returns before every thread has called.
     fn elect(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> Chunk;
 
-    /// As [`elect`](Block::elect); also whether any thread called with `true`.
+    /// Runs `decide` as [`elect`](Block::elect) does, and also returns whether any thread called with `true`.
     fn elect_any(&mut self, predicate: bool, decide: impl FnOnce(&Self) -> Chunk) -> (Chunk, bool);
 
     /// Runs `last` on the elected thread, after every thread of the block has called.
     fn elect_last(&mut self, last: impl FnOnce(&Self));
 
-    /// Waits until every thread of the block has called. Not the barrier of the kernel's own
-    /// code: a body in which threads disagree about a barrier must hang, not pair up with this one.
+    /// Waits until every thread of the block has called. This is not the barrier of the kernel's own code: a
+    /// body in which threads disagree about a barrier must hang, not meet this one.
     fn barrier(&mut self);
 
-    /// As [`barrier`](Block::barrier); whether any thread called with `true`.
+    /// Waits as [`barrier`](Block::barrier) does, and returns whether any thread called with `true`.
     fn any(&mut self, predicate: bool) -> bool;
 }
 
-/// The kernel's body.
+/// The body of a kernel, as a worker loop runs it.
 pub trait Body {
-    /// Whether the body has yield points: whether it can be requeued.
+    /// Whether the body has yield points, at which a task can be requeued.
     const YIELDS: bool;
 
-    /// Goes to a block-task.
+    /// Selects the block-task with this index.
     fn seek(&mut self, index: u32);
 
-    /// The block-task that it is at.
+    /// The index of the selected block-task.
     fn index(&self) -> u32;
 
-    /// Runs this thread's part of the block-task that it is at; whether the thread requeued it,
-    /// which it may only if the task is `requeueable`.
+    /// Runs this thread's part of the selected block-task. Returns whether the thread requeued the task,
+    /// which it may only if that is `requeueable`.
     fn run(&mut self, requeueable: bool) -> bool;
 }
 
@@ -103,15 +102,16 @@ pub struct Chunk {
     pub start: u32,
     /// How many tasks.
     pub len: u32,
-    /// How often the first of them was requeued; none of the others was.
+    /// How often the first task was requeued; the others were not.
     pub requeues: u32,
 }
 
 impl Chunk {
-    /// Nothing claimed: the block leaves.
+    /// No tasks: the block leaves.
     pub const NONE: Chunk = Chunk { start: 0, len: 0, requeues: 0 };
 
-    /// In one word: `start` in the low half, `len` in 30 bits of the other one, `requeues` in 2. Zero is `NONE`.
+    /// Packs the chunk into one word: `start` in the low half, `len` in 30 bits of the high half, `requeues`
+    /// in 2. Zero is `NONE`.
     #[inline(always)]
     pub const fn pack(self) -> u64 {
         Halves { high: self.requeues << 30 | self.len, low: self.start }.pack()
@@ -125,33 +125,35 @@ impl Chunk {
     }
 }
 
-/// A task that was requeued this often runs to its end.
+/// Requeues of one task: after this number it runs to its end.
 const MAX_REQUEUES: u32 = 2;
 
-/// No task, and without [`REQUEUED`].
+/// A start for claims that is no task, and has no bit [`REQUEUED`].
 const NOTHING_LEFT: u32 = !REQUEUED;
 
-/// Takes chunks of block-tasks and runs `body` on each, until the grid is used up or the signal
-/// excludes this block's SM. Then leaves.
+/// Runs `body` on chunks of block-tasks, until no task is left or the signal excludes this block's SM. Then
+/// the block leaves.
 ///
-/// What lives while `body` runs costs registers in every thread of the kernel, so that is little: the rest is read
-/// from the parameter again, or noted by the elected thread ([`BlockNotes`]).
+/// Values that live while `body` runs occupy registers in every thread of the kernel. So they are few: the
+/// others are read again from the parameter, or kept by the elected thread ([`BlockNotes`]).
 ///
 /// Every thread of the block calls this.
 ///
 /// # Safety
 ///
-/// `cohort` describes a launch whose control block, post, drop list and, unless null, `after` are alive until the
-/// post is written, and its queue until this block is over; of its `blocks` blocks this is one that has not run before.
+/// `cohort` describes a launch. Its control block, post, requeue list and, unless null, `after` are alive
+/// until the post is written, and its queue until this block has ended. This is one of the cohort's `blocks`
+/// blocks, and it has not run before.
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
-    // SAFETY: the caller promises that they are alive until this block has left.
+    // SAFETY: the caller promises that both are alive until this block has left.
     let (claims, list) = unsafe { (&*cohort.claims, &*cohort.requeue_list) };
-    // There is a block for each task, so none is claimed ahead. If a block was sent away before it took one, a
-    // later cohort will.
+    // With a block for each task, none is claimed ahead. A task whose block had to leave before taking it is
+    // left to a later cohort.
     let is_alone = cohort.blocks >= cohort.tasks;
-    // Where the last claim of the elected thread starts, counted as [`Claims::next`] is. It is not waited for, and
-    // there when tasks end. If it is no task, there is nothing to claim any more, or [`REQUEUED`] is set.
+    // The start of the elected thread's last claim, counted as [`Claims::next`] is. The claim is not waited
+    // for, and has returned when the tasks end. If the start is no task, all tasks are claimed, or the bit
+    // [`REQUEUED`] is set.
     let mut ahead = if is_alone { NOTHING_LEFT } else { 0 };
     // SAFETY: the caller's promise.
     let mut chunk =
@@ -165,8 +167,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         }
         let (mut left, mut requeues) = (chunk.len, chunk.requeues);
         body.seek(chunk.start);
-        // The test is in the middle so that the first round is like every other: with one at
-        // the top, the compiler peels that round off and the kernel's body is there twice.
+        // The test is in the middle so that the first round is like every other one. With a test at the top,
+        // the compiler would peel off the first round and duplicate the kernel's body.
         chunk = loop {
             let requeued = body.run(requeues < MAX_REQUEUES);
             let is_last = left == 1;
@@ -185,7 +187,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 if give_back(block, claims, list, cohort, ahead, rest) {
                     break Chunk::NONE;
                 }
-                // No room on the list, so the task runs again here and now.
+                // No room on the list, so this block runs the task again now.
                 requeues = MAX_REQUEUES;
                 continue;
             }
@@ -202,13 +204,13 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             requeues = 0;
             body.seek(body.index() + 1);
             if cohort.barrier {
-                // The next task may use the shared memory that slower threads still read.
+                // The next task may write shared memory that slower threads still read.
                 block.barrier();
             }
         };
     }
     block.release_next();
-    // SAFETY: the caller promises that they are alive until the post is written.
+    // SAFETY: the caller promises that the words are alive until the post is written.
     block.elect_last(|block| unsafe {
         leave(block.notes(), cohort);
         block.await_asked();
@@ -246,7 +248,7 @@ unsafe fn first<B: Block>(
         let number = block.number();
         let own = Chunk { start: number, len: u32::from(number < cohort.handed), requeues: 0 };
         let goes_on = own.len == 0 || cohort.signal.grants_with(seen, block.sm());
-        // Nobody else has its task. Without room on the list, it runs here and now.
+        // No other block has this task. Without room on the list, this block runs it now.
         if goes_on || !requeue::put(list, own, Chunk::NONE) { own } else { Chunk::NONE }
     } else {
         // SAFETY: the caller's promise.
@@ -258,10 +260,10 @@ unsafe fn first<B: Block>(
     chunk
 }
 
-/// The first chunk of a block that has none of its own.
+/// The first chunk of a block that was handed no task.
 ///
-/// Claims are relaxed: they hand out an index and nothing else. What earlier tasks wrote reaches a
-/// later cohort through leave, post and launch, or through the list.
+/// Claims are relaxed: they hand out an index and nothing else. Writes of earlier tasks reach a later cohort
+/// through leave, post and launch, or through the list.
 ///
 /// # Safety
 ///
@@ -275,57 +277,57 @@ unsafe fn first_claimed<B: Block>(
     seen: u64,
     ahead: &mut u32,
 ) -> Chunk {
-    // Ahead of the branches, here and below, so that the loads are under way at the same time. Nobody touches this
-    // count before the grid before is over.
+    // Ahead of the branches, here and below, so that the loads overlap. No block writes this counter before
+    // the preceding grid has ended.
     let claimed = claims.next.load(Relaxed) & !REQUEUED;
     block.await_previous();
     let available = list.available.load(Relaxed);
     let after_word = if cohort.after.is_null() {
         cohort.after_word
     } else {
-        // No acquire: the launch before was done by the grid before this one in the queue, and by grids
-        // that the host knew to be out when it launched this one.
-        // SAFETY: the caller's promise, as it is not null.
+        // No acquire: the preceding launch ran in the preceding grid of the queue, and in grids whose end the
+        // host saw before it launched this one. SAFETY: the caller's promise, as it is not null.
         unsafe { &*cohort.after }.load(Relaxed)
     };
     if !cohort.signal.grants_with(seen, block.sm()) || after_word != cohort.after_word {
         return Chunk::NONE;
     }
-    // If there is more than one chunk for each block, it all comes before fresh tasks: a block that has to leave gives
-    // back two, and takes one when it starts, so that the list would fill up in a storm of stops.
+    // With more than one chunk for each block on the list, all of it comes before fresh tasks. A block that
+    // has to leave gives back two chunks, and takes one when it starts. So the list would otherwise fill up
+    // in a storm of stops.
     block.notes().list_first.set(u32::from(available as i32 > cohort.blocks as i32));
     let chunk = requeue::take(list, available);
     let remaining = tasks_from(cohort, claimed, u32::MAX);
     if remaining == 0 {
-        // Or else each block that starts would claim in vain, and the count would go round at last.
+        // Each block that starts would otherwise claim in vain, and the counter would wrap eventually.
         *ahead = NOTHING_LEFT;
     }
     if chunk.len > 0 || remaining == 0 {
         return chunk;
     }
-    // One at first, to see how long it takes.
+    // One task at first, to measure its time.
     let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
     let size = chunk_size(remaining, cohort.share_bits, 1, most);
     claim(claims, cohort, size)
 }
 
-/// Claims `size` tasks, and waits for them.
+/// Claims `size` tasks, and waits for the answer.
 #[inline(always)]
 fn claim(claims: &Claims, cohort: &Cohort, size: u32) -> Chunk {
     let start = claims.next.fetch_add(size, Relaxed) & !REQUEUED;
     Chunk { start: cohort.handed + start, len: tasks_from(cohort, start, size), requeues: 0 }
 }
 
-/// As long as tasks take less than so many times the time between two looks, the next ones are started on account
-/// of what the block saw when these were: to look at the end of each would hold the block up.
+/// Times between two looks. After shorter tasks, the next ones start on the signal that the block saw at the
+/// start of the last ones. A look at the end of each would delay the block.
 const STALE_LOOKS: u32 = 3;
 
-/// Where tasks can be requeued, nothing is claimed ahead of a task if the last one took longer than so many quarters of
-/// the time between two looks.
+/// Quarters of the time between two looks: where tasks can be requeued, nothing is claimed ahead if the last
+/// task took longer.
 const LONG_LOOKS: u32 = 6;
 
-/// The most tasks until the next look: twice as many as the last ones if those took less than half of the time
-/// for that, and half as many if they took longer than all of it; one at first.
+/// The most tasks until the next look; one at first. Twice as many as the last ones if those took less than
+/// half of the available time. Half as many if they took all of it or longer.
 #[inline(always)]
 fn limit(cohort: &Cohort, took: u32, len: u32) -> u32 {
     if cohort.pace == 0 {
@@ -339,7 +341,8 @@ fn limit(cohort: &Cohort, took: u32, len: u32) -> u32 {
     most.min(cohort.amortize).max(1)
 }
 
-/// Asks for the signal and, if `chunk`, which starts now, is the last that is claimed, for the next one.
+/// Starts to copy the signal. If `chunk`, which starts now, is the last claimed one, claims the next one,
+/// too.
 ///
 /// # Safety
 ///
@@ -364,7 +367,7 @@ unsafe fn look_ahead<B: Block, T: Body>(
     if T::YIELDS {
         let is_listed = notes.is_listed.get() > 0;
         notes.is_listed.set(0);
-        // Nothing of what is claimed runs, so it stays, and is enough.
+        // No claimed task starts now, so the claimed ones remain, and are enough.
         if is_listed && rest > 0 {
             return;
         }
@@ -381,25 +384,25 @@ unsafe fn look_ahead<B: Block, T: Body>(
     }
     let took = now.wrapping_sub(before);
     let most = limit(cohort, took, len);
-    // Chunks whose claims come too often are claimed two or four at once.
+    // Where claims are too frequent, two or four chunks are claimed at once.
     let claim = most << (u32::from(took < cohort.crowd) + u32::from(took < cohort.crowd / 2));
     // Below a quarter of the time between two looks, looking costs more than an even end gains.
     let least = if cohort.pace == 0 { 1 } else { most / 4 };
     let remaining = cohort.tasks.saturating_sub(chunk.start);
     let size = chunk_size(remaining, cohort.share_bits, least, claim);
     let is_long = len == 0 || took >= LONG_LOOKS * (cohort.pace / 4);
-    // Of nothing, to know whether there is something left.
+    // A claim of 0 tasks still reads whether tasks are left.
     let size = if T::YIELDS && cohort.pace > 0 && is_long { 0 } else { size };
     *ahead = block.own(&claims.next).fetch_add(size, Relaxed);
     notes.most.set(most);
     notes.size.set(size);
 }
 
-/// The chunk after the one that ends now, if that is claimed, the signal is the one that the block has seen, the claim
-/// says of no requeued task, and the chunk did not take long; or else [`next`] has to find one.
+/// The next chunk, if four conditions hold. It is claimed, the block has seen the current signal, the claim
+/// announces no requeued task, and the last chunk was short. Otherwise none, and [`next`] looks for one.
 #[inline(always)]
 fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
-    // It was asked for when the chunk started, and is there unless that took less than reading memory does.
+    // The copy started with the chunk, and has arrived unless the chunk was shorter than a read of memory.
     block.await_asked();
     let notes = block.notes();
     let (signal, seen) = (notes.asked.signal.get(), notes.seen.get());
@@ -409,16 +412,16 @@ fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     Chunk { start, len: if is_ready { rest.min(most) } else { 0 }, requeues: 0 }
 }
 
-/// Whether the chunk that ends now took so long that what the block saw when it started counts for nothing.
+/// Whether the chunk that ends now took so long that the signal from its start is stale.
 #[inline(always)]
 fn is_stale<B: Block>(block: &B, cohort: &Cohort) -> bool {
     let Halves { high: before, .. } = Halves::unpack(block.notes().batch.get());
     (block.clock() as u32).wrapping_sub(before) >= STALE_LOOKS * cohort.pace
 }
 
-/// The chunk after the one that has just ended. If the block has to leave, all that it has claimed goes on the list;
-/// if not, and the last chunk took long, what is more than it will run until the next look does, since that may take
-/// as long.
+/// The next chunk, from the list or from claims. If the block has to leave, it puts all claimed tasks on the
+/// list. If it stays and the last chunk was long, it keeps only the tasks that it starts before its next
+/// look: those may be long, too.
 ///
 /// # Safety
 ///
@@ -441,8 +444,8 @@ unsafe fn next<B: Block, T: Body>(
     if goes_on {
         notes.seen.set(signal);
     }
-    // What was requeued comes before what is claimed: it was requeued for an SM that may be taken again and again, where
-    // it would never come to its end, or would come to it while somebody waits.
+    // Requeued tasks come before claimed ones. They were requeued for an SM that may be taken again and
+    // again. There they would never end, or end while an urgent launch waits.
     if goes_on && (T::YIELDS || len == 0) {
         let chunk = requeue::take(list, list.available.load(Relaxed));
         if was_requeued {
@@ -461,8 +464,8 @@ unsafe fn next<B: Block, T: Body>(
         return claim(claims, cohort, 1);
     }
     let most = len.min(notes.most.get());
-    // Or else, with a requeued task, which brings all blocks here, each would put something on the list, which would
-    // never be empty, so that they would come here for ever.
+    // Only then, because a requeued task brings all blocks here. If each put tasks on the list, it would
+    // never be empty, and bring them here for ever.
     if !goes_on || is_stale(block, cohort) {
         let kept = if goes_on { most } else { 0 };
         let given = Chunk { start: start + kept, len: len - kept, requeues: 0 };
@@ -471,12 +474,12 @@ unsafe fn next<B: Block, T: Body>(
             return Chunk { start, len: kept, requeues: 0 };
         }
     }
-    // Without room on the list, it all runs here, too.
+    // Without room on the list, this block runs all claimed tasks.
     Chunk { start, len: most, requeues: 0 }
 }
 
-/// Puts `rest`, of which the first task was requeued once more, and all that the block has claimed on the list; `false`
-/// if that is full.
+/// Puts `rest`, whose first task was requeued once more, and all claimed tasks on the list; `false` if that
+/// is full.
 ///
 /// Every thread of the block calls this, after all have ended the task.
 #[inline(always)]
@@ -502,9 +505,9 @@ fn give_back<B: Block>(
     given.len > 0
 }
 
-/// How many tasks to claim when `remaining` are left: half of an even share or less, so that blocks with
-/// long tasks and blocks with short ones end together (guided self-scheduling, Polychronopoulos and
-/// Kuck 1987), but from `least` to `most`, and one at least.
+/// How many tasks to claim when `remaining` are left: half of an even share or less. So blocks with long
+/// tasks and blocks with short ones end together (guided self-scheduling, Polychronopoulos and Kuck 1987).
+/// The result is between `least` and `most`, and at least one.
 #[inline(always)]
 fn chunk_size(remaining: u32, share_bits: u32, least: u32, most: u32) -> u32 {
     (remaining >> share_bits).max(least).min(most).max(1)
@@ -522,22 +525,21 @@ unsafe fn leave(notes: &BlockNotes, cohort: &Cohort) {
     // SAFETY: the caller's promise.
     let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
     let done = notes.done.get();
-    // In bounds, which the compiler sees.
+    // The remainder shows the compiler that the index is in bounds.
     let left = &control.left[cohort.slot as usize % COHORT_SLOTS];
-    // Read-modify-writes carry no ordering in PTX, so the orderings are fences.
-    // Release: what this block wrote comes before its count below, which the next launch of the
-    // stream may look at.
+    // Read-modify-writes carry no ordering in PTX, so the orderings are fences. Release: the writes of this
+    // block come before its count below, which the next launch of the stream may look at.
     fence_release();
     let before = left.fetch_add(departures(1, done), Relaxed);
     let before = Halves::unpack(before.wrapping_sub(cohort.left));
     if before.high + 1 == cohort.blocks {
-        // Nobody uses the other one: the launch before on this control block is out, and the one after
-        // comes when this one is out.
+        // No block uses the other counter: the preceding launch on this control block has ended, and the
+        // following one starts after this one.
         let [one, other] = &control.claims;
         let unused = if core::ptr::eq(one, cohort.claims) { other } else { one };
         unused.next.store(0, Relaxed);
-        // Acquire: the last block takes over what all other blocks of the cohort wrote. Release, to
-        // the host: all of that comes before the post.
+        // Acquire: the last block takes over the writes of all other blocks of the cohort. Release, to the
+        // host: all of them come before the post.
         fence_acq_rel_to_host();
         let amortize = notes.most.get().max(u32::from(done > 0));
         let all = Posted { done: before.low + done, amortize };

@@ -1,6 +1,6 @@
-//! loom explores the interleavings of a few blocks and a host that signals, resumes, and uses a
-//! control block again. Tasks write plain memory that later tasks and the host read; loom reports a
-//! race wherever nothing orders the two.
+//! loom explores the interleavings of a few blocks and a host that signals, resumes, and uses a control block
+//! again. Tasks write plain memory that later tasks and the host read; loom reports a race wherever no
+//! ordering lies between.
 
 use std::sync::atomic::AtomicU32;
 
@@ -17,7 +17,7 @@ use crate::abi::{
 };
 use crate::atomic_shim::Ordering::Relaxed;
 
-/// What tasks write, one cell each, without atomics: loom checks every access.
+/// The memory that tasks write, one cell each, without atomics: loom checks every access.
 struct Memory(Vec<UnsafeCell<u32>>);
 
 // SAFETY: loom reports accesses that race.
@@ -54,7 +54,7 @@ struct Launch {
     memory: Memory,
 }
 
-/// What differs between cohorts here.
+/// The fields in which the cohorts of a model differ.
 #[derive(Clone, Copy)]
 struct Spec {
     queue: usize,
@@ -62,7 +62,7 @@ struct Spec {
     ticket: u32,
     epoch: u64,
     blocks: u32,
-    /// What the cohorts before it in the slot left in its word.
+    /// The value that earlier cohorts of the slot left in its word.
     left: u64,
 }
 
@@ -74,7 +74,7 @@ impl Launch {
         Launch::handing(0, tasks)
     }
 
-    /// A launch with this many tasks, of which the first cohort's blocks have so many at once.
+    /// A launch with this many tasks, of which the blocks of the first cohort start with `handed`.
     fn handing(handed: u32, tasks: u32) -> Arc<Launch> {
         Arc::new(Launch {
             handed,
@@ -121,7 +121,7 @@ impl Launch {
             task(index);
             false
         };
-        // SAFETY: whoever calls keeps the launch, and runs each block once.
+        // SAFETY: the callers keep the launch, and run each block once.
         unsafe { run(&mut OneThread::on(sm), cohort, &mut Tasks::<_, false>(0, task)) }
     }
 
@@ -153,14 +153,14 @@ impl Launch {
     }
 }
 
-/// Explores the executions with up to so many involuntary switches from a thread to another one.
+/// Explores the executions with up to `preemptions` involuntary switches between threads.
 fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(f);
 }
 
-/// How often each of several things happened in all executions of a model, to see that it happens.
+/// Counts of several outcomes over all executions of a model, to see that each of them happens.
 struct Outcomes<const N: usize>(std::sync::Arc<[AtomicU32; N]>);
 
 impl<const N: usize> Outcomes<N> {
@@ -182,9 +182,10 @@ fn stop_and_resume() {
     stop_and_resume_of(|| Launch::new(2));
 }
 
-/// The same where each block has a task at once, and one that is sent away before it starts gives it back.
+/// A stop where each block starts with a task, and a block that has to leave before it starts gives its task
+/// back.
 #[test]
-fn stop_and_resume_of_tasks_that_nobody_claims() {
+fn stop_and_resume_of_handed_tasks() {
     stop_and_resume_of(|| Launch::handing(2, 2));
 }
 
@@ -205,8 +206,8 @@ fn stop_and_resume_of(launch: impl Fn() -> Arc<Launch> + Sync + Send + 'static) 
     });
 }
 
-/// Half of the device is taken away; the block on the other half finishes alone, unless it has left when the other
-/// one gives back what it has claimed ahead: then a later cohort does.
+/// Half of the device is taken away. The block on the other half finishes alone. If it has left when the
+/// first one gives back its claim, a later cohort finishes.
 #[test]
 fn a_spatial_stop_leaves_the_granted_half_running() {
     Outcomes::<2>::new().of_model(3, |happened| {
@@ -225,7 +226,7 @@ fn a_spatial_stop_leaves_the_granted_half_running() {
     });
 }
 
-/// The launch grows by a second cohort while the first still runs; both count to the total.
+/// The launch grows by a second cohort while the first still runs; the tasks of both count.
 #[test]
 fn two_cohorts_at_once() {
     model(3, || {
@@ -238,7 +239,7 @@ fn two_cohorts_at_once() {
     });
 }
 
-/// The control block is used again, for a launch whose tasks read what the first one wrote.
+/// The control block is used again, for a launch whose tasks read what those of the first one wrote.
 #[test]
 fn reuse_of_the_control_block() {
     model(3, || {
@@ -255,8 +256,8 @@ fn reuse_of_the_control_block() {
     });
 }
 
-/// A launch is queued behind another one in queue 0, which has a second cohort in queue 1. It does
-/// nothing, or sees what all tasks of that one wrote.
+/// A launch is queued behind another one in queue 0, which has a second cohort in queue 1. It runs no task,
+/// or sees the writes of all tasks of the other one.
 #[test]
 fn a_launch_behind_another_one_does_nothing_or_sees_all_of_it() {
     Outcomes::<2>::new().of_model(2, |happened| {
@@ -283,7 +284,7 @@ fn a_launch_behind_another_one_does_nothing_or_sees_all_of_it() {
         });
         Launch::start(&first, Spec { queue: 1, ticket: 2, blocks: 2, ..FIRST }, 1);
 
-        // The host looks at the second launch alone, until that says that it did nothing.
+        // The host looks at the second launch alone, until that reports that it ran no task.
         let done = second.wait(0, 1);
         happened(done as usize);
         if done == 0 {
@@ -297,8 +298,8 @@ fn a_launch_behind_another_one_does_nothing_or_sees_all_of_it() {
 }
 
 impl Launch {
-    /// Starts a block of a cohort whose tasks leave 11 in their cells, and can be requeued before they
-    /// add the 1. `starts` counts how often any of them was started.
+    /// Starts a block of a cohort whose tasks leave 11 in their cells, and can be requeued before they add
+    /// the 1. `starts` counts the starts of all tasks.
     fn start_yielding(this: &Arc<Self>, sm: u32, spec: Spec, starts: &std::sync::Arc<AtomicU32>) {
         let (launch, starts) = (this.clone(), starts.clone());
         thread::spawn(move || {
@@ -318,9 +319,9 @@ impl Launch {
     }
 }
 
-/// A task is requeued in its middle, and runs again on the other block or in a later cohort.
+/// A task is requeued while it runs, and runs again on the other block or in a later cohort.
 #[test]
-fn a_dropped_task_runs_again_as_if_for_the_first_time() {
+fn a_requeued_task_runs_again_as_if_for_the_first_time() {
     Outcomes::<3>::new().of_model(3, |happened| {
         let launch = Launch::new(1);
         let starts = std::sync::Arc::new(AtomicU32::new(0));
@@ -344,9 +345,9 @@ fn a_dropped_task_runs_again_as_if_for_the_first_time() {
     });
 }
 
-/// A requeued task goes to a cohort in another queue, which runs at the same time.
+/// A requeued task goes to a cohort in another queue, which runs concurrently.
 #[test]
-fn a_dropped_task_goes_to_another_cohort() {
+fn a_requeued_task_goes_to_another_cohort() {
     Outcomes::<2>::new().of_model(2, |happened| {
         let launch = Launch::new(2);
         let starts = std::sync::Arc::new(AtomicU32::new(0));
@@ -366,14 +367,14 @@ fn a_dropped_task_goes_to_another_cohort() {
     });
 }
 
-/// Both entries of the list are full. Two threads take three chunks, the second of them one from
-/// the next lap, while a third puts one more.
+/// Both entries of the list are full. Two threads take three chunks, the second of them one from the next
+/// lap, while a third thread puts one more.
 #[test]
 fn the_list_goes_round_while_others_take() {
     fn put(list: &RequeueList, start: u32) -> bool {
         requeue::put(list, Chunk { start, len: 1, requeues: 1 }, Chunk::NONE)
     }
-    /// Takes a chunk and adds 1 to its cell, so many times; the number of chunks.
+    /// Tries `times` times to take a chunk and add 1 to its cell; returns the number of chunks.
     fn take_some(list: &RequeueList, memory: &Memory, times: u32) -> u32 {
         let mut taken = 0;
         for _ in 0..times {
@@ -394,8 +395,8 @@ fn the_list_goes_round_while_others_take() {
             thread::spawn(move || take_some(&list.0, &list.1, times))
         });
         let lists = list.clone();
-        // Last, and not on this thread: of a load ahead of others' exchanges, loom does not see that
-        // it could come after them.
+        // Last, and on a thread of its own: loom would not explore that a load ahead of others' exchanges may
+        // come after them.
         let putter = thread::spawn(move || {
             lists.1.update(2, |cell| *cell = 10);
             let fits = put(&lists.0, 2);

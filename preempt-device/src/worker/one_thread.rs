@@ -1,4 +1,4 @@
-//! What the tests and the model run the worker loop with.
+//! A block of one thread, in which the tests and the model run the worker loop.
 
 use core::cell::Cell;
 
@@ -7,14 +7,14 @@ use super::{Block, BlockNotes, Body, Chunk};
 /// A block of one thread on a given SM.
 pub struct OneThread {
     sm: u32,
-    /// What the clock says, and how much of it goes by from one look at it to the next.
+    /// The clock, and its step from one read to the next.
     clock: Cell<u64>,
     step: u64,
     notes: BlockNotes,
 }
 
 impl OneThread {
-    /// Whose clock stands still.
+    /// A block on `sm` whose clock stands still.
     pub fn on(sm: u32) -> OneThread {
         OneThread::ticking(sm, 0)
     }
@@ -28,7 +28,7 @@ impl Block for OneThread {
     fn sm(&self) -> u32 {
         self.sm
     }
-    /// One block for each SM.
+    /// There is one block for each SM.
     fn number(&self) -> u32 {
         self.sm
     }
@@ -62,7 +62,7 @@ impl Block for OneThread {
     }
 }
 
-/// The task that it is at, and `task(index, requeueable)`: whether it requeued.
+/// The selected task, and the body: `task(index, requeueable)` returns whether it requeued the task.
 pub struct Tasks<F, const YIELDS: bool>(pub u32, pub F);
 
 impl<F: FnMut(u32, bool) -> bool, const YIELDS: bool> Body for Tasks<F, YIELDS> {

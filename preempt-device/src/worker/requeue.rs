@@ -1,29 +1,30 @@
-//! Chunks that blocks gave back: those whose first task was requeued in its middle, and those that were claimed
-//! ahead by a block that has to leave. Whoever starts takes them before fresh tasks, and whoever finds no fresh
-//! tasks takes them then. Of what was requeued the claims tell, too.
+//! The list of chunks that blocks gave back. Its first task was requeued at a yield point, or a block that
+//! has to leave had claimed it ahead. A block that starts takes chunks from the list before fresh tasks, and
+//! a block that finds no fresh tasks takes them then. The claims announce requeued tasks, too.
 //!
-//! The counters are relaxed: they hand out rights and places. What a requeued task wrote goes with the exchange on
-//! its entry, between the fences here. No operation is tried again because another block came in between: when a
-//! device is cleared, all its blocks are here at the same time.
+//! The counters are relaxed: they hand out reservations and entries. Memory that a requeued task wrote is
+//! ordered by the exchange on its entry, between the fences here. No operation is retried because of another
+//! block: when a device is cleared, all its blocks are here at the same time.
 
 use super::Chunk;
 use crate::abi::{Claims, REQUEUE_CAPACITY, REQUEUE_MARGIN, REQUEUED, RequeueList};
 use crate::atomic_shim::{AtomicU64, Ordering::Relaxed, fence_acquire, fence_release, pause};
 
-/// Puts a chunk on the list, and a second one if that is not empty; `false` if there is no room. On one thread; if a
-/// task of them has run, after a barrier of the whole block.
+/// Puts a chunk on the list, and a second one if that is not empty; `false` if there is no room. One thread
+/// of the block calls this. If the block has run a task of the chunks, a barrier of the whole block lies
+/// before.
 ///
-/// Two at once, since it is the number of atomic operations on the list's words that takes time.
+/// Both at once, because the cost is the number of atomic operations on the list's words.
 #[inline(always)]
 pub(super) fn put(list: &RequeueList, first: Chunk, second: Chunk) -> bool {
-    // Others may find room at the same time: the margin is there for two chunks of each block.
+    // Other blocks may find room at the same time: the margin holds two chunks of each block.
     let used = list.put.load(Relaxed).wrapping_sub(list.taken.load(Relaxed));
     if used >= REQUEUE_CAPACITY as u32 - REQUEUE_MARGIN {
         return false;
     }
     let count = 1 + u32::from(second.len > 0);
     let index = list.put.fetch_add(count, Relaxed);
-    // Release: what the requeued task wrote comes before what it will write when it runs again.
+    // Release: the writes of the requeued task come before those of its next run.
     fence_release();
     put_into(list, index, first);
     if second.len > 0 {
@@ -36,15 +37,15 @@ pub(super) fn put(list: &RequeueList, first: Chunk, second: Chunk) -> bool {
 #[inline(always)]
 fn put_into(list: &RequeueList, index: u32, chunk: Chunk) {
     let entry = &list.entries[index as usize % REQUEUE_CAPACITY];
-    // Whoever takes what was here one lap before may not have got to it yet.
+    // The block that reserved this entry's previous chunk may not have taken it yet.
     while entry.compare_exchange(0, chunk.pack(), Relaxed, Relaxed).is_err() {
         pause();
     }
 }
 
-/// Takes a chunk, if there is one that nobody has a right to; `available` was just read from the list. Some may find
-/// none because others are finding that out: the chunk is then left to a later cohort, and not lost, since its tasks
-/// are not done.
+/// Takes a chunk that no block has reserved, if there is one; `available` was just read from the list. A
+/// block may find none because others find the list empty at the same time. The chunk then stays for a later
+/// cohort; it is not lost, because its tasks are not counted as done.
 #[inline(always)]
 pub(super) fn take(list: &RequeueList, available: u32) -> Chunk {
     if (available as i32) <= 0 {
@@ -54,20 +55,20 @@ pub(super) fn take(list: &RequeueList, available: u32) -> Chunk {
         list.available.fetch_add(1, Relaxed);
         return Chunk::NONE;
     }
-    // No more places are given out here than chunks were put.
+    // Not more entries are handed out here than chunks were put.
     let index = list.taken.fetch_add(1, Relaxed);
     take_from(&list.entries[index as usize % REQUEUE_CAPACITY])
 }
 
-/// Has claims say that a task was requeued, after it was put on the list.
+/// Announces in the claims that a task was requeued, after it was put on the list.
 #[inline(always)]
 pub(super) fn announce(claims: &Claims) {
     claims.next.fetch_or(REQUEUED, Relaxed);
 }
 
-/// Has claims no longer say that a task was requeued, if nothing is on the list. A hint: a chunk that is put there at this
-/// moment may go untold, and is then taken with the next one that is requeued, by a block that starts or looks anyway, or
-/// when nothing is left to claim.
+/// Withdraws the announcement from the claims, if the list is empty. The announcement is a hint: a chunk that
+/// is put at this moment may stay unannounced. It is then taken with the next requeued one, by a block that
+/// starts or looks anyway, or when all tasks are claimed.
 #[inline(always)]
 pub(super) fn withdraw(claims: &Claims, list: &RequeueList) {
     let is_empty = || list.available.load(Relaxed) as i32 <= 0;
@@ -79,11 +80,11 @@ pub(super) fn withdraw(claims: &Claims, list: &RequeueList) {
     }
 }
 
-/// Takes what is in an entry, once there is something: the right to a chunk may be to another one, that was put
-/// sooner than this one.
+/// Takes the chunk in an entry, and waits for it: a chunk that was put earlier may have been counted before
+/// this one is written.
 ///
-/// Whoever took the place one lap before may not have got to it yet, and then its chunk is still here. It does not
-/// matter which of the two takes which: an exchange gives each chunk to one only.
+/// The block that reserved this entry one lap before may not have taken its chunk yet. It does not matter
+/// which of the two blocks takes which chunk: an exchange gives each chunk to one block only.
 #[inline(always)]
 fn take_from(entry: &AtomicU64) -> Chunk {
     loop {

@@ -19,7 +19,7 @@ fn plain(mut task: impl FnMut(u32)) -> Tasks<impl FnMut(u32, bool) -> bool, fals
     Tasks(0, run)
 }
 
-/// A body with yield points; `task(index, requeueable)`: whether it requeued.
+/// A body with yield points: `task(index, requeueable)` returns whether it requeued the task.
 fn yielding<F: FnMut(u32, bool) -> bool>(task: F) -> Tasks<F, true> {
     Tasks(0, task)
 }
@@ -68,7 +68,7 @@ impl Launch {
 }
 
 #[test]
-fn a_launch_that_nobody_stops_runs_each_task_once() {
+fn a_launch_without_stops_runs_each_task_once() {
     let launch = Launch::default();
     let mut counts = Vec::new();
     // SAFETY: the launch outlives the call; its one block runs once.
@@ -118,7 +118,7 @@ fn chunks_shrink_as_the_work_runs_out() {
 }
 
 #[test]
-fn a_block_that_has_a_task_claims_those_after_it() {
+fn a_block_with_a_handed_task_claims_those_after_it() {
     let launch = Launch::default();
     let mut runs = Vec::new();
     let cohort = Cohort { handed: 1, is_first: true, ..launch.cohort(10, 1, 1, 1, 1) };
@@ -126,7 +126,7 @@ fn a_block_that_has_a_task_claims_those_after_it() {
     unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(10));
-    // A block for each task; and one more, which nobody launches and which has none.
+    // A block for each task; and one more, which is not in the launch and has no task.
     let cohort = Cohort { handed: 1, is_first: true, ..launch.cohort(1, 2, 2, 2, 1) };
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
@@ -137,7 +137,7 @@ fn a_block_that_has_a_task_claims_those_after_it() {
 }
 
 #[test]
-fn a_block_that_is_sent_away_at_once_gives_back_the_task_that_it_has() {
+fn a_block_that_has_to_leave_before_it_starts_gives_back_its_task() {
     let launch = Launch::default();
     let mut runs = Vec::new();
     launch.signal(2, SmRange::EMPTY);
@@ -154,7 +154,7 @@ fn a_block_that_is_sent_away_at_once_gives_back_the_task_that_it_has() {
 
 #[test]
 fn chunks_are_claimed_several_at_once_where_claims_would_come_too_often() {
-    // The clock is looked at twice for each chunk, so it goes on by 20 from one to the next.
+    // The clock is read twice for each chunk, so it advances by 20 from one to the next.
     for (crowd, expected) in [(0, 1), (20, 1), (21, 2), (41, 2), (42, 4), (1000, 4)] {
         let launch = Launch::default();
         let cohort = Cohort { amortize: 1, pace: 1000, crowd, ..launch.cohort(1000, 1, 1, 1, 1) };
@@ -163,14 +163,14 @@ fn chunks_are_claimed_several_at_once_where_claims_would_come_too_often() {
         // SAFETY: as above.
         unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut plain(body)) };
         assert_eq!(claims.len(), 1000);
-        // Neither the first ones, which have nothing before them, nor the last ones, which shrink.
+        // Without the first ones, which have none before them, and the last ones, which shrink.
         let steps = claims[10..900].windows(2).map(|two| two[1] - two[0]);
         assert!(steps.filter(|&step| step > 0).all(|step| step == expected), "crowd {crowd}");
     }
 }
 
 #[test]
-fn a_block_whose_task_took_long_keeps_one_of_the_others_that_it_has_claimed() {
+fn after_a_long_task_a_block_keeps_one_of_its_claimed_tasks() {
     let launch = Launch::default();
     let cohort = Cohort { amortize: 1, pace: 10, crowd: 1000, ..launch.cohort(100, 1, 1, 1, 1) };
     let mut runs = Vec::new();
@@ -182,13 +182,13 @@ fn a_block_whose_task_took_long_keeps_one_of_the_others_that_it_has_claimed() {
 }
 
 #[test]
-fn a_block_that_hears_of_a_dropped_task_keeps_what_it_has_claimed() {
+fn a_requeued_task_leaves_claimed_tasks_with_their_block() {
     let launch = Launch::default();
     let claims = &launch.control.claims[1];
     let cohort = Cohort { amortize: 1, pace: 1000, crowd: 1000, ..launch.cohort(200, 1, 1, 1, 1) };
     let mut runs = Vec::new();
     let body = |task, _| {
-        // Another block was faster, and took it.
+        // Another block was faster, and took the task.
         requeue::announce(claims);
         runs.push(task);
         false
@@ -199,7 +199,7 @@ fn a_block_that_hears_of_a_dropped_task_keeps_what_it_has_claimed() {
     assert_eq!(launch.requeue_list.put.load(Ordering::Relaxed), 0);
 }
 
-/// Three blocks, stops that some tasks are requeued for, the next cohort resumes; then the control block
+/// Three blocks, and stops for which some tasks are requeued; the next cohort resumes. Then the control block
 /// is used again.
 #[test]
 fn a_storm_of_stops_loses_and_repeats_nothing() {
@@ -222,7 +222,7 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
                 for sm in 0..BLOCKS {
                     let (launch, counts, started, requeued) =
                         (&launch, &counts, &started, &requeued);
-                    // The raw pointers in a cohort are shared on purpose.
+                    // The threads share the words behind the cohort's raw pointers.
                     let cohort = SendCohort(cohort);
                     scope.spawn(move || {
                         let SendCohort(cohort) = { cohort };
@@ -268,7 +268,7 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn a_task_is_dropped_twice_at_most_and_the_rest_of_its_chunk_goes_with_it() {
+fn a_task_is_requeued_twice_at_most_with_the_rest_of_its_chunk() {
     let launch = Launch::default();
     let (mut runs, mut ticket) = (Vec::new(), 0);
     while runs.len() < 12 {
@@ -315,7 +315,7 @@ fn a_block_that_has_to_leave_gives_back_what_it_claimed_ahead() {
 }
 
 #[test]
-fn a_block_that_finds_no_room_for_what_it_claimed_ahead_runs_it() {
+fn a_block_without_room_on_the_list_runs_what_it_claimed_ahead() {
     let launch = Launch::default();
     let full = crate::abi::REQUEUE_CAPACITY as u32 - crate::abi::REQUEUE_MARGIN;
     launch.requeue_list.put.store(full, Ordering::Relaxed);
@@ -331,8 +331,8 @@ fn a_block_that_finds_no_room_for_what_it_claimed_ahead_runs_it() {
 }
 
 #[test]
-fn a_block_takes_what_another_one_dropped_before_fresh_tasks() {
-    // With a clock that stands still the block looks nowhere but at its claims.
+fn requeued_tasks_of_other_blocks_run_before_fresh_ones() {
+    // With a clock that stands still, the block looks at nothing but its claims.
     for pace in [0, 1000] {
         let launch = Launch::default();
         let claims = &launch.control.claims[1].next;
@@ -358,7 +358,7 @@ fn a_block_takes_what_another_one_dropped_before_fresh_tasks() {
 }
 
 #[test]
-fn a_block_that_drops_tells_those_that_claim() {
+fn claims_announce_a_requeued_task() {
     let launch = Launch::default();
     let body = |_, requeueable| {
         launch.signal(2, SmRange::EMPTY);
@@ -370,10 +370,10 @@ fn a_block_that_drops_tells_those_that_claim() {
     assert!(launch.control.claims[1].next.load(Ordering::Relaxed) & REQUEUED > 0);
 }
 
-/// A claim that says that something was requeued is a claim: when its block requeues its own task, when it has to leave,
-/// and when it starts.
+/// A claim with an announcement is a claim like others: when its block requeues its own task, has to leave,
+/// and starts.
 #[test]
-fn what_a_claim_says_of_dropped_tasks_takes_no_task_away() {
+fn the_announcement_of_a_requeued_task_takes_no_task_away() {
     for (requeues, leaves) in [(false, false), (false, true), (true, true)] {
         let launch = Launch::default();
         let mut runs = Vec::new();
@@ -401,7 +401,7 @@ fn what_a_claim_says_of_dropped_tasks_takes_no_task_away() {
 }
 
 #[test]
-fn nothing_is_claimed_ahead_of_long_tasks_that_can_be_dropped() {
+fn nothing_is_claimed_ahead_of_long_tasks_that_can_be_requeued() {
     for (step, is_ahead) in [(10, true), (2000, false)] {
         let launch = Launch::default();
         let mut claimed = Vec::new();
@@ -413,14 +413,14 @@ fn nothing_is_claimed_ahead_of_long_tasks_that_can_be_dropped() {
         // SAFETY: as above.
         unsafe { run(&mut OneThread::ticking(0, step), &cohort, &mut yielding(body)) };
         assert_eq!(claimed.len(), 30);
-        // The first one may be long.
+        // The first task may be long.
         assert_eq!(claimed[0], 1);
         assert_eq!(claimed[5..20].iter().any(|&claimed| claimed > 1), is_ahead, "{claimed:?}");
     }
 }
 
 #[test]
-fn nothing_is_claimed_by_a_block_that_starts_when_all_is() {
+fn a_block_that_starts_when_all_tasks_are_claimed_claims_nothing() {
     let launch = Launch::default();
     let claims = &launch.control.claims[1].next;
     claims.store(10, Ordering::Relaxed);
@@ -441,7 +441,7 @@ fn nothing_is_claimed_by_a_block_that_starts_when_all_is() {
     assert_eq!(claims.load(Ordering::Relaxed), 10);
 }
 
-/// Each stop finds a task in its middle and one that was claimed ahead.
+/// Each stop finds a running task, and a task that was claimed ahead.
 #[test]
 fn a_storm_of_stops_does_not_fill_the_list() {
     let launch = Launch::default();
@@ -512,7 +512,7 @@ fn a_launch_behind_an_unfinished_one_does_nothing() {
 }
 
 #[test]
-fn a_chunk_takes_about_the_time_that_it_may() {
+fn a_chunk_takes_about_its_pace() {
     let launch = Launch::default();
     let cohort = Cohort { amortize: 100, pace: 1000, ..launch.cohort(1000, 1, 1, 1, 1) };
     let limits = [100, 499, 500, 999, 1000, 9000].map(|took| super::limit(&cohort, took, 40));

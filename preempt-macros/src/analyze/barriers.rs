@@ -1,8 +1,8 @@
-//! Whether threads can end ahead of a barrier, where the others would wait for them.
+//! Whether a thread can end ahead of a barrier at which the others would wait for it.
 //!
-//! The analysis is syntactic: it sees the body, the functions and closures inside it, and the
-//! tokens of macro calls, but no helper function elsewhere. What it cannot see hangs on the GPU,
-//! and the CPU device reports it.
+//! The analysis is syntactic. It sees the body, the functions and closures inside it, and the tokens of macro
+//! calls, but no helper function elsewhere. A barrier that it does not see hangs on the GPU, and the CPU
+//! device reports it.
 
 use std::collections::HashSet;
 
@@ -19,8 +19,8 @@ use crate::errors::Errors;
 use crate::names::yield_point;
 use crate::primitives::Primitive;
 
-/// Refuses each `return` and each yield point that could leave other threads waiting; whether threads
-/// wait for each other at all.
+/// Refuses each `return` and each yield point that could leave other threads waiting. Returns what all
+/// threads have alike, or `None` for a body in which threads never wait for each other.
 pub fn check_barriers<'a>(
     body: &Block,
     params: impl IntoIterator<Item = (&'a Ident, bool, kinds::Kind)>,
@@ -30,7 +30,7 @@ pub fn check_barriers<'a>(
     let waits = points.iter().any(|point| point.barrier().is_some());
     let uniformity = waits.then(|| Uniformity::of(body, params));
     if let Some(uniformity) = &uniformity {
-        // Here the whole block waits at a yield point, to decide together.
+        // In such a body the whole block waits at a yield point, to decide together.
         for point in points.iter_mut().filter(|point| point.kind == Kind::Yield) {
             point.kind = Kind::Barrier("yield_point!".into());
         }
@@ -46,7 +46,7 @@ fn check_returns(points: &[Point], errors: &mut Errors) {
         let missed = |(index, other): &(usize, &Point)| {
             other.barrier().is_some() && (*index > at || point.shares_loop_with(other))
         };
-        // The next one if there is one, else the first one in a loop around both.
+        // The next barrier if there is one, else the first one in a loop around both.
         let mut missed = points.iter().enumerate().filter(missed);
         let Some((index, barrier)) =
             missed.clone().find(|(index, _)| *index > at).or_else(|| missed.next())
@@ -54,7 +54,7 @@ fn check_returns(points: &[Point], errors: &mut Errors) {
             continue;
         };
         let name = barrier.barrier().unwrap_or_default();
-        let place = if index > at { "below" } else { "when the loop comes to it again" };
+        let place = if index > at { "below" } else { "in the next round of the loop" };
         errors.add(Error::new(
             point.span,
             format!(
@@ -78,19 +78,19 @@ fn check_yields(uniformity: &Uniformity, errors: &mut Errors) {
     for (point, decides) in &uniformity.divergent_points {
         errors.add(Error::new(
             *point,
-            "in a body with barriers all threads of a block have to come to a yield point together, and \
-             that cannot be seen here; put it where only parameters, constants and block indices decide \
+            "in a body with barriers, all threads of a block have to reach a yield point together, and \
+             that is not certain here; put it where only parameters, constants and block indices decide \
              whether it is reached, and take numbers out of types of your own first (`let n: u32 = p.n;`)",
         ));
         errors.add(Error::new(*decides, "this may differ between threads"));
     }
 }
 
-/// A place in the body that matters, in the order of the text.
+/// A barrier, `return` or yield point of the body.
 struct Point {
     span: Span,
     kind: Kind,
-    /// The loops around it, outermost first, by number.
+    /// The numbers of the loops around it, outermost first.
     loops: Vec<usize>,
 }
 
@@ -103,7 +103,7 @@ enum Kind {
 }
 
 impl Point {
-    /// The function that waits for other threads, if there is one.
+    /// The function that waits for other threads here, if there is one.
     fn barrier(&self) -> Option<&str> {
         match &self.kind {
             Kind::Barrier(name) => Some(name),
@@ -112,13 +112,12 @@ impl Point {
     }
 
     fn shares_loop_with(&self, other: &Point) -> bool {
-        // Loops nest: two places share one exactly if they share the outermost.
+        // Loops nest: two points share a loop exactly if they share the outermost one.
         !self.loops.is_empty() && self.loops.first() == other.loops.first()
     }
 }
 
-/// Names of functions that wait for other threads: the primitives, and what the body defines
-/// in terms of them.
+/// The names of functions that wait for other threads: primitives, and functions of the body that call them.
 #[derive(Default)]
 struct Synchronizing {
     local: HashSet<String>,
@@ -131,8 +130,8 @@ impl Synchronizing {
             || self.local.contains(&name)
     }
 
-    /// With the functions, closures and imports in `body` that lead to a barrier, found again
-    /// until there are no more: they can call each other.
+    /// The primitives, and the functions, closures and imports in `body` that lead to a barrier. They can
+    /// call each other, so the search is repeated until it finds no more.
     fn in_body(body: &Block) -> Synchronizing {
         let mut names = Synchronizing::default();
         loop {
@@ -145,7 +144,7 @@ impl Synchronizing {
     }
 }
 
-/// Adds to `names` what the visited code defines.
+/// Adds the visited definitions that lead to a barrier to `names`.
 struct Definitions<'a> {
     names: &'a mut Synchronizing,
 }
@@ -185,14 +184,14 @@ impl<'ast> Visit<'ast> for Definitions<'_> {
     }
 }
 
-/// Collects the points of a function's body.
+/// Collects the points of a function's body, in the order of the text.
 struct Walk<'a> {
     names: &'a Synchronizing,
     points: Vec<Point>,
     loops: Vec<usize>,
     loops_seen: usize,
-    /// How many closures or async blocks are around: a `return` there is not the kernel's, and a
-    /// yield point is refused for being there.
+    /// The number of closures and async blocks around. A `return` inside one is not the kernel's, and a yield
+    /// point there is refused for another reason.
     inner_functions: usize,
 }
 
@@ -215,7 +214,7 @@ impl<'a> Walk<'a> {
         self.points.push(Point { span, kind, loops: self.loops.clone() });
     }
 
-    /// A place where the thread ends.
+    /// Adds a point at which the thread ends.
     fn add_end(&mut self, span: Span, kind: Kind) {
         if self.inner_functions == 0 {
             self.add(span, kind);
@@ -241,7 +240,7 @@ impl<'a> Walk<'a> {
         self.inner_functions -= 1;
     }
 
-    /// What a macro makes of its tokens is not known: the words alone count.
+    /// Visits the tokens of a macro. Its expansion is unknown, so each name in it counts.
     fn visit_tokens(&mut self, tokens: TokenStream) {
         for token in tokens {
             match token {
@@ -262,7 +261,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         self.add_end(expr.return_token.span, Kind::Return);
     }
 
-    // Not only calls: a function that is passed on is called by someone.
+    // Not only calls: a function that is passed on is called elsewhere.
     fn visit_expr_path(&mut self, expr: &'ast ExprPath) {
         if let Some(last) = expr.path.segments.last() {
             self.add_if_barrier(&last.ident);
@@ -303,6 +302,6 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         self.in_inner_function(|walk| visit::visit_expr_async(walk, expr));
     }
 
-    /// Functions inside are not run where they stand.
+    /// A function inside the body does not run where it is defined.
     fn visit_item(&mut self, _: &'ast Item) {}
 }

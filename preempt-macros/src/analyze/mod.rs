@@ -1,5 +1,5 @@
-//! What has to be known of a body before it is changed: whether threads can miss each other at a barrier, and which
-//! expressions all threads of a block evaluate alike.
+//! Properties of a body that decide how it is changed. Do all threads reach each barrier, and which
+//! expressions do all threads of a block evaluate alike?
 
 pub mod barriers;
 pub mod rust_cuda;

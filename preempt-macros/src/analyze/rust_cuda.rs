@@ -6,7 +6,7 @@ use syn::{Attribute, Block, ExprPath, ItemStatic};
 
 use crate::errors::Errors;
 
-/// Refuses what is shared memory to rust-cuda's code generator alone.
+/// Refuses variables and functions that are shared memory only to rust-cuda's code generator.
 pub fn check_shared_memory(body: &Block, errors: &mut Errors) {
     struct Finder<'a>(&'a mut Errors);
     impl<'ast> Visit<'ast> for Finder<'_> {
@@ -18,7 +18,7 @@ pub fn check_shared_memory(body: &Block, errors: &mut Errors) {
             if let Some(attr) = item.attrs.iter().find(is_place) {
                 self.0.push(
                     attr,
-                    "this is shared memory to rust-cuda's code generator alone, and one variable \
+                    "only rust-cuda's code generator makes this shared memory; it is one variable \
                      for all block-tasks on the CPU device and to the stock compiler; write \
                      `let name = shared_array![T; N];`, a pointer to `N` elements",
                 );
@@ -31,8 +31,8 @@ pub fn check_shared_memory(body: &Block, errors: &mut Errors) {
             {
                 self.0.push(
                     expr,
-                    "a launch gives a preemptible kernel the shared memory that its \
-                     `shared_array!`s take, and no other; write `shared_array![T; N]`, with the \
+                    "a launch gives a preemptible kernel only the shared memory of its \
+                     `shared_array!`s; write `shared_array![T; N]`, with the \
                      largest `N` that a launch needs",
                 );
             }

@@ -9,7 +9,7 @@ use crate::parse::Kernel;
 
 /// The preemptible entry, with the body and the plain entry inside.
 ///
-/// It has the kernel's name, so that imports of the kernel resolve on the device too.
+/// The preemptible entry has the kernel's name, so that imports of the kernel resolve on the device too.
 pub fn device(
     kernel: &Kernel,
     common: &TokenStream,

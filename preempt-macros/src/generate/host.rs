@@ -1,4 +1,4 @@
-//! The launch function of a kernel, and what the CPU device runs.
+//! The launch function of a kernel, and the function that the CPU device runs.
 
 use proc_macro2::{Literal, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -76,7 +76,7 @@ pub fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) 
     }
 }
 
-/// Runs the body for one emulated thread, with the arguments of a call.
+/// The function that runs the body for one emulated thread, with the arguments of a call.
 fn cpu_entry(kernel: &Kernel, yields: bool) -> TokenStream {
     let krate = &kernel.options.krate;
     let args = local("args");
@@ -126,7 +126,7 @@ fn cpu_entry(kernel: &Kernel, yields: bool) -> TokenStream {
     }
 }
 
-/// The `static` that tells the host all about the kernel.
+/// The `static` that describes the kernel to the host.
 fn description(kernel: &Kernel, arrays: usize, yields: bool) -> TokenStream {
     let Kernel { options: Options { block, amortize, krate, .. }, ident, .. } = kernel;
     let name = ident.unraw().to_string();

@@ -1,7 +1,7 @@
 //! From a [`Kernel`] to the functions that host and device see.
 //!
-//! Both are one function under the kernel's name, with everything else as items inside it, so
-//! that the user's attributes, and `#[cfg]` among them, apply to all of it.
+//! Each is one function under the kernel's name, with all else as items inside it. So the user's attributes,
+//! and `#[cfg]` among them, apply to all of it.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -14,8 +14,8 @@ mod host;
 pub mod parts;
 mod rust_cuda;
 
-/// The expansion of `kernel`, whose body refers to `arrays` in shared memory, and to what its yield
-/// points look at if it `yields`.
+/// The expansion of `kernel`. Its body refers to `arrays` in shared memory, and to the state of yield points
+/// if it `yields`.
 pub fn kernel(kernel: &Kernel, arrays: &[SharedArray], yields: bool) -> TokenStream {
     let common = [Some(parts::shared_layout(kernel, arrays)), parts::bounds(kernel)]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Parts that several of the generated functions have.
+//! Parts that several generated functions share.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
@@ -36,15 +36,15 @@ pub fn shared_layout(kernel: &Kernel, arrays: &[SharedArray]) -> TokenStream {
     consts.collect()
 }
 
-/// Ends an entry on the device that needs more shared memory than the host has found, where `#[cfg]`s that may
-/// differ between the two decide about arrays.
+/// A check in an entry on the device that the launch gives it enough shared memory. It is needed where
+/// `#[cfg]`s decide about arrays, because those may differ between host and device.
 pub fn shared_check(kernel: &Kernel, arrays: &[SharedArray]) -> Option<TokenStream> {
     let (krate, end) = (&kernel.options.krate, shared_end(arrays.len()));
     let may_differ = arrays.iter().any(|array| !array.conditions.is_empty());
     may_differ.then(|| quote!(#krate::entry::require_shared(#krate::shared::total(#end));))
 }
 
-/// Asserts what the types of the parameters must be, at those types.
+/// Assertions about the types of the parameters, with errors at those types.
 pub fn bounds(kernel: &Kernel) -> Option<TokenStream> {
     let krate = &kernel.options.krate;
     let checks = kernel.params.iter().map(|param| match &param.kind {
@@ -66,8 +66,8 @@ pub fn bounds(kernel: &Kernel) -> Option<TokenStream> {
     })
 }
 
-/// The user's function under another name, with this `body`; nothing in it is changed but shared
-/// arrays and yield points.
+/// The user's function under another name, with this `body`. Only shared arrays and yield points are changed
+/// in it.
 pub fn body(kernel: &Kernel, body: &Block, yields: bool) -> TokenStream {
     let Kernel { options: Options { krate, .. }, unsafety, .. } = kernel;
     let params = kernel.params.iter().map(
@@ -85,7 +85,8 @@ pub fn body(kernel: &Kernel, body: &Block, yields: bool) -> TokenStream {
     quote!(#unsafety fn __preempt_body(#(#params),*) #block)
 }
 
-/// What the body takes, made of a buffer's address, and its length for slices. The caller puts `unsafe` around.
+/// The argument of the body, made of a buffer's address, and its length for slices. The caller puts `unsafe`
+/// around.
 pub fn rebuild(krate: &Path, form: Form, ptr: TokenStream, len: TokenStream) -> TokenStream {
     match form {
         Form::Slice => quote!(::core::slice::from_raw_parts(#ptr, #len)),
@@ -94,7 +95,8 @@ pub fn rebuild(krate: &Path, form: Form, ptr: TokenStream, len: TokenStream) -> 
     }
 }
 
-/// The body of a kernel for rust-cuda, where `cuda_std` is ours. What is imported in the body goes before.
+/// The body of a kernel for rust-cuda, in which `cuda_std` is `preempt_device`. Imports of the body take
+/// precedence.
 fn with_names(krate: &Path, stmts: &[Stmt]) -> TokenStream {
     quote!({
         #[allow(unused_imports)]
@@ -103,7 +105,7 @@ fn with_names(krate: &Path, stmts: &[Stmt]) -> TokenStream {
     })
 }
 
-/// Says in the preemptible entry how many threads a block has, if the attribute fixes that.
+/// A declaration of the number of threads of a block in the preemptible entry, if the attribute fixes it.
 pub fn block_declaration(Options { block, krate, .. }: &Options) -> Option<TokenStream> {
     let [x, y, z] = block.as_ref()?;
     Some(quote_spanned! {at(x.span())=>
@@ -111,8 +113,8 @@ pub fn block_declaration(Options { block, krate, .. }: &Options) -> Option<Token
     })
 }
 
-/// The parameters of an entry, and what its body takes, made of them. They are those that rust-cuda gives
-/// an entry, since a launch passes the same ones to its plain entries.
+/// The parameters of an entry, and the arguments of its body, made of them. They are the parameters that
+/// rust-cuda gives an entry, because a launch passes the same ones to its plain entries.
 pub fn entry_parameters(kernel: &Kernel) -> (Vec<TokenStream>, Vec<TokenStream>) {
     let krate = &kernel.options.krate;
     let (mut entry_params, mut arguments) = (Vec::new(), Vec::new());
@@ -122,7 +124,7 @@ pub fn entry_parameters(kernel: &Kernel) -> (Vec<TokenStream>, Vec<TokenStream>)
             arguments.push(quote!(#ident));
             continue;
         };
-        // A slice is two: as one parameter it would arrive as an aggregate, with generic loads.
+        // A slice is two parameters: as one it would arrive as an aggregate, with generic loads.
         let ptr = local(&format!("ptr_{number}"));
         let mutability = if form.writes() { quote!(mut) } else { quote!(const) };
         entry_params.push(quote!(#ptr: *#mutability #element));
@@ -135,14 +137,15 @@ pub fn entry_parameters(kernel: &Kernel) -> (Vec<TokenStream>, Vec<TokenStream>)
     (entry_params, arguments)
 }
 
-/// What calls the body, and the functions of `entry` that call that in the two entries.
+/// A closure that calls the body, and the functions of `entry` that run it in the preemptible and in the
+/// plain entry.
 pub fn entry_calls(
     arguments: &[TokenStream],
     krate: &Path,
     yields: bool,
 ) -> (TokenStream, TokenStream, TokenStream) {
-    // Every primitive that reads the task's registers must end up in an entry, so the body does,
-    // and so does what calls it, however long it is.
+    // Primitives that read the task's registers must be inlined into an entry. So the body is, and so is the
+    // closure that calls it, however long it is.
     if yields {
         let yields = yields_variable();
         let call = quote! {

@@ -25,24 +25,24 @@ pub struct Kernel {
     pub unsafety: Option<Token![unsafe]>,
     pub params: Vec<Param>,
     pub body: Block,
-    /// Set if it was written for rust-cuda.
+    /// Set if the function has rust-cuda's `#[kernel]`.
     pub rust_cuda: Option<RustCuda>,
 }
 
-/// What stands in the parentheses of `#[preemptible(..)]`.
+/// The options in the parentheses of `#[preemptible(..)]`.
 pub struct Options {
-    /// Extents in x, y and z.
+    /// The extents of a block in x, y and z.
     pub block: Option<[Expr; 3]>,
     pub amortize: Option<Expr>,
     /// Whether a block-task may run again from its start.
     pub idempotent: bool,
-    /// `yield_in_loops`, if it is there.
+    /// The option `yield_in_loops`, if it is given.
     pub yield_in_loops: Option<Ident>,
     /// The path of `preempt_device`.
     pub krate: Path,
 }
 
-/// One parameter, `mut ident: ty`.
+/// A parameter of a kernel, `mut ident: ty`.
 pub struct Param {
     pub attrs: Vec<Attribute>,
     pub mutability: Option<Token![mut]>,
@@ -51,15 +51,15 @@ pub struct Param {
     pub kind: ParamKind,
 }
 
-/// How a parameter travels from the launch to the body.
+/// How a parameter is passed from the launch to the body.
 pub enum ParamKind {
     /// By value.
     Value,
-    /// As a buffer's address, and its length if the body sees that.
+    /// As the address of a buffer, and its length if the body sees that.
     Buffer { form: Form, element: Box<Type> },
 }
 
-/// What the body sees of a buffer.
+/// The type as which the body sees a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// `&[T]`
@@ -77,7 +77,7 @@ impl Form {
         matches!(self, Form::MutPtr | Form::SliceMut)
     }
 
-    /// Whether the body sees how many elements there are.
+    /// Whether the body sees the number of elements.
     pub fn has_length(self) -> bool {
         matches!(self, Form::Slice | Form::SliceMut)
     }
@@ -89,14 +89,14 @@ pub const MAX_THREADS: u32 = 1024;
 pub const MAX_THREADS_Z: u32 = 64;
 pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at most 64 in z; give `block = 256` or `block = (16, 16)`";
 
-/// A claim of no tasks would be none.
+/// The limits of the amortizing factor, as an error states them: a claim of 0 tasks would make no progress.
 pub const AMORTIZE_LIMITS: &str =
     "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
 
 const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16` or `amortize = auto`, `idempotent`, \
     `yield_in_loops`, `crate = path::to::preempt_device`";
 
-/// Options without a value.
+/// The options without a value.
 const FLAGS: [&str; 2] = ["idempotent", "yield_in_loops"];
 
 impl Kernel {
@@ -193,8 +193,8 @@ impl Options {
     }
 }
 
-/// `256`, `(16, 16)` or `(8, 8, 4)` as three extents. Other expressions than literals are
-/// checked by the expansion.
+/// Reads `256`, `(16, 16)` or `(8, 8, 4)` as three extents. The expansion checks extents that are not
+/// literals.
 fn parse_block(block: Expr) -> Result<[Expr; 3]> {
     let span = block.span();
     let mut extents = match block {
@@ -215,7 +215,7 @@ fn parse_block(block: Expr) -> Result<[Expr; 3]> {
     Ok(extents)
 }
 
-/// The value of an integer literal; too large a one counts as the largest.
+/// The value of an integer literal, at most `u64::MAX`.
 fn literal(expr: &Expr) -> Option<u64> {
     match expr {
         Expr::Lit(literal) => match &literal.lit {
@@ -231,7 +231,7 @@ fn literal(expr: &Expr) -> Option<u64> {
 fn parse_function(item: TokenStream) -> Result<ItemFn> {
     match syn::parse2(item)? {
         Item::Fn(mut function) => {
-            // `#![..]` at the start of the body is as good as `#[..]` ahead of the function.
+            // `#![..]` at the start of the body means the same as `#[..]` ahead of the function.
             for attr in &mut function.attrs {
                 attr.style = AttrStyle::Outer;
             }
@@ -244,7 +244,7 @@ fn parse_function(item: TokenStream) -> Result<ItemFn> {
     }
 }
 
-/// What is wrong with the function, or its parameters.
+/// The parameters of the function, or all errors of its attributes and signature.
 fn check_function(function: &ItemFn) -> Result<Vec<Param>> {
     let mut errors = Errors::default();
     check_attributes(&function.attrs, &mut errors);
@@ -264,7 +264,7 @@ fn check_function(function: &ItemFn) -> Result<Vec<Param>> {
     errors.finish().map(|()| params)
 }
 
-/// Refuses attributes that would fight with what the expansion says about its functions.
+/// Refuses attributes that conflict with those of the expansion.
 fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
     const REFUSED: [&str; 7] = [
         "export_name",
@@ -276,7 +276,7 @@ fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
         "track_caller",
     ];
     for attr in attrs {
-        // The path inside `unsafe(..)` is the one that counts.
+        // In `unsafe(..)`, the inner path is the attribute.
         let inner = attr.parse_args_with(|input: ParseStream<'_>| {
             let path = input.call(Path::parse_mod_style)?;
             input.parse::<TokenStream>().map(|_| path)
@@ -304,14 +304,14 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     if let Some(asyncness) = &sig.asyncness {
         errors.push(
             asyncness,
-            "a kernel cannot be `async`: remove it; what a stream returns for the launch can be \
+            "a kernel cannot be `async`: remove it; the handle that a stream returns for the launch can be \
              awaited",
         );
     }
     if let Some(abi) = &sig.abi {
         errors.push(
             abi,
-            "a kernel is an ordinary function, and the expansion adds the ABI of its entries; \
+            "a kernel is a plain function, and the expansion adds the ABI of its entries; \
              remove `extern`",
         );
     }
@@ -377,7 +377,7 @@ fn parse_param(param: &PatType) -> Result<Param> {
 
 fn parse_type(ty: &Type) -> Result<ParamKind> {
     match ty {
-        // What `macro_rules!` passes on, and what someone wrote in parentheses.
+        // Types from `macro_rules!` are groups.
         Type::Group(group) => parse_type(&group.elem),
         Type::Paren(paren) => parse_type(&paren.elem),
         Type::Ptr(pointer) => {
@@ -409,7 +409,7 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
         return Err(Error::new_spanned(
             reference,
             "a kernel cannot take `&mut`: all threads would hold the same unique reference, and \
-             the compiler would keep what it points to in registers across barriers; take \
+             the compiler would keep its target in registers across barriers; take \
              `SliceMut<T>` or `*mut T`",
         ));
     }
@@ -418,7 +418,7 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
     {
         return Err(Error::new_spanned(
             lifetime,
-            "a slice is there while the launch runs and no longer; write `&[T]` without a lifetime",
+            "a slice is valid only while the launch runs; write `&[T]` without a lifetime",
         ));
     }
     match strip(&reference.elem) {
@@ -437,7 +437,7 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
     }
 }
 
-/// `T` of `SliceMut<T>`, under whatever path.
+/// The `T` of `SliceMut<T>`, under any path.
 fn slice_mut_element(ty: &Type) -> Option<Type> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last()?;

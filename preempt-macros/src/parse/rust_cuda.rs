@@ -1,24 +1,24 @@
-//! `#[kernel]` of rust-cuda on a function with `#[preemptible]`: what it is, or has left.
+//! `#[kernel]` of rust-cuda on a function with `#[preemptible]`, before or after its expansion.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
 use syn::{Abi, Attribute, Item, ItemFn, Path, Stmt};
 
-/// What makes a function an entry for rust-cuda.
+/// The attributes that make a function an entry for rust-cuda.
 pub struct RustCuda {
     /// The function as it was written, or as `#[kernel]` left it.
     pub item: ItemFn,
-    /// `#[kernel]`, or what it left.
+    /// `#[kernel]`, or the attributes that it left.
     pub attrs: Vec<Attribute>,
     pub abi: Option<Abi>,
 }
 
-/// Takes off what `#[kernel]` of `cuda_std` is or has left, if it was there.
+/// Takes `#[kernel]` of `cuda_std`, or the attributes that it left, off a function that has them.
 pub fn take_attributes(function: &mut ItemFn) -> Option<RustCuda> {
     let item = function.clone();
     let is_expanded = is_expanded(function);
     let of_kernel = |attr: &mut Attribute| match is_expanded {
-        // It pushes `#[no_mangle]`, and the word to its code generator.
+        // It adds `#[no_mangle]`, and an attribute for its code generator.
         true => is_internal(attr) || is_no_mangle(attr),
         false => is_kernel(attr),
     };
@@ -30,8 +30,8 @@ pub fn take_attributes(function: &mut ItemFn) -> Option<RustCuda> {
     Some(RustCuda { item, attrs, abi })
 }
 
-/// Whether `#[kernel]` of `cuda_std` was above. The word to its code generator is there on the GPU alone;
-/// elsewhere, only the check that it puts into the body tells.
+/// Whether `#[kernel]` of `cuda_std` was above. It leaves the attribute for its code generator on the GPU
+/// alone. Elsewhere, only the check that it adds to the body shows it.
 fn is_expanded(function: &ItemFn) -> bool {
     let is_check = |stmt: &Stmt| match stmt {
         Stmt::Item(Item::Fn(check)) => check.sig.ident == "assert_kernel_parameter_is_copy",
@@ -40,7 +40,7 @@ fn is_expanded(function: &ItemFn) -> bool {
     function.attrs.iter().any(is_internal) || function.block.stmts.iter().any(is_check)
 }
 
-/// `#[no_mangle]` or `#[unsafe(no_mangle)]`.
+/// Whether the attribute is `#[no_mangle]` or `#[unsafe(no_mangle)]`.
 fn is_no_mangle(attr: &Attribute) -> bool {
     let inside = || attr.parse_args::<Path>().is_ok_and(|path| path.is_ident("no_mangle"));
     attr.path().is_ident("no_mangle") || attr.path().is_ident("unsafe") && inside()
@@ -50,7 +50,7 @@ fn is_kernel(attr: &Attribute) -> bool {
     attr.path().segments.last().is_some_and(|last| last.ident == "kernel")
 }
 
-/// `#[nvvm_internal(kernel(..))]`, in whichever of the forms that it had, perhaps in a `cfg_attr`.
+/// Whether the attribute is `#[nvvm_internal(kernel(..))]`, in any of its forms, perhaps in a `cfg_attr`.
 fn is_internal(attr: &Attribute) -> bool {
     fn names_it(tokens: TokenStream) -> bool {
         tokens.into_iter().any(|token| match token {
@@ -63,7 +63,7 @@ fn is_internal(attr: &Attribute) -> bool {
 }
 
 impl RustCuda {
-    /// `#[kernel]` is not used on the host, and whoever has imported it is not to blame.
+    /// A use of the `#[kernel]` that the host function does not have, so that its import causes no warning.
     pub fn use_of_attribute(&self) -> Option<TokenStream> {
         let path = self.attrs.iter().find(|attr| is_kernel(attr)).map(Attribute::path)?;
         Some(quote! {

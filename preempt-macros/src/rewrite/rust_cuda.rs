@@ -5,7 +5,7 @@ use syn::{Block, Expr, Macro, Path, Stmt, parse_quote};
 
 use crate::names::yield_point;
 
-/// The body for the host, where `cuda_std`'s macros would call functions that exist on a GPU alone.
+/// The body for the host, with the host's macros in place of `cuda_std`'s, which call functions of the GPU.
 pub fn with_host_macros(krate: &Path, mut body: Block) -> Block {
     struct Renamer<'a>(&'a Path);
     impl VisitMut for Renamer<'_> {

@@ -1,7 +1,7 @@
 //! Arrays in shared memory: each `shared_array!` of a body becomes an address.
 //!
-//! The layout is made of constants outside of the body, because the host needs it. So each array keeps the `#[cfg]`s
-//! around it, and the body asserts that `T` and `N` mean there what they mean outside.
+//! The layout is made of constants outside of the body, because the host needs it. So each array keeps the
+//! `#[cfg]`s around it, and the body asserts that `T` and `N` mean the same inside and outside.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ pub struct SharedArray {
     pub element: Type,
     pub len: Expr,
     pub span: Span,
-    /// What the `#[cfg]`s around it ask for.
+    /// The predicates of the `#[cfg]`s around it.
     pub conditions: Vec<TokenStream>,
 }
 
@@ -66,7 +66,7 @@ impl ArrayPlacer<'_> {
                 mac,
                 "expected an element type and a constant length, `shared_array![f32; 256]`",
             );
-            // Of any type, so that the error above is the only one.
+            // An expression of any type, so that the error above is the only one.
             return Some(quote!(::core::unimplemented!()));
         };
         if let Some(name) = self.declared_name(&array) {
@@ -96,7 +96,7 @@ impl ArrayPlacer<'_> {
         Some(address)
     }
 
-    /// A name in `T` or `N` that an item of the body has.
+    /// A name in `T` or `N` that the body declares.
     fn declared_name(&self, array: &SharedArray) -> Option<Ident> {
         struct Names(Vec<Ident>);
         impl Names {
@@ -143,7 +143,7 @@ fn declared(block: &Block) -> HashSet<Ident> {
             UseTree::Group(group) => {
                 group.items.iter().for_each(|tree| imported(tree, parent, names));
             }
-            // What it brings is not known here: the assertion finds it.
+            // The names that a glob imports are unknown here; the assertion finds them.
             UseTree::Glob(_) => {}
         }
     }

@@ -13,8 +13,8 @@ use crate::errors::Errors;
 use crate::names::{at, yield_point, yields_variable};
 use crate::parse::Options;
 
-/// Puts a yield point at the start of each loop of the body, or, where threads wait for each other, of
-/// each loop that all of them run together, if the options ask for that.
+/// Adds a yield point to the start of each loop of the body, if the options ask for it. In a body whose
+/// threads wait for each other, only to loops that all of them run together.
 pub fn add_to_loops(
     options: &Options,
     body: &mut Block,
@@ -30,7 +30,7 @@ pub fn add_to_loops(
             match uniformity {
                 None => "this kernel has no loop; leave the option out",
                 Some(_) => {
-                    "no loop of this kernel is seen to be run by all threads of a block together, which a \
+                    "no loop of this kernel is certain to be run by all threads of a block together, which a \
                      yield point in a body with barriers needs; leave the option out, or write \
                      `yield_point!()` where only parameters, constants and block indices decide"
                 }
@@ -39,8 +39,8 @@ pub fn add_to_loops(
     }
 }
 
-/// Replaces each `yield_point!` in the body, by a vote of the block if its threads wait for each other;
-/// whether there are any.
+/// Replaces each `yield_point!` in the body by a test, or by a vote of the block if its threads wait for each
+/// other. Returns whether there are any.
 pub fn place_points(options: &Options, body: &mut Block, votes: bool, errors: &mut Errors) -> bool {
     let mut placer = PointPlacer { options, votes, first: None, inner_functions: 0, errors };
     placer.visit_block_mut(body);
@@ -50,17 +50,17 @@ pub fn place_points(options: &Options, body: &mut Block, votes: bool, errors: &m
     {
         errors.add(syn::Error::new(
             span,
-            "a block-task that is stopped here runs again from its start; if that gives the same \
-             result, wherever its threads were stopped, say so: `#[preemptible(idempotent)]`",
+            "a block-task that stops here runs again from its start; if that gives the same \
+             result wherever its threads stopped, declare it: `#[preemptible(idempotent)]`",
         ));
     }
     first.is_some()
 }
 
 struct Adder<'a> {
-    /// Which loops all threads run together, if that matters.
+    /// The loops that all threads run together, in a body with barriers.
     uniformity: Option<&'a Uniformity>,
-    /// Loops seen, in the order in which `uniformity` has them.
+    /// The number of loops so far, in the order of `uniformity`.
     loops: usize,
     inner_functions: usize,
     added: bool,
@@ -119,7 +119,7 @@ impl VisitMut for Adder<'_> {
     fn visit_item_mut(&mut self, _: &mut Item) {}
 
     fn visit_pat_mut(&mut self, pat: &mut Pat) {
-        // The one part of a pattern that runs in the kernel.
+        // The only part of a pattern that threads run.
         if let Pat::Guard(pat) = pat {
             self.visit_expr_mut(&mut pat.guard);
         }
@@ -136,18 +136,18 @@ impl VisitMut for Adder<'_> {
 
 struct PointPlacer<'a> {
     options: &'a Options,
-    /// Whether the block decides together.
+    /// Whether all threads of the block decide together.
     votes: bool,
-    /// Where the first yield point is.
+    /// The first yield point.
     first: Option<Span>,
-    /// How many closures or blocks of another kind are around that `return` would not leave.
+    /// The number of closures and other blocks around that `return` would not leave.
     inner_functions: usize,
     errors: &'a mut Errors,
 }
 
 impl PointPlacer<'_> {
-    /// The expression that replaces `mac`, if it is a yield point; `call` is the statement before it, if that may be
-    /// a barrier, which it replaces as well.
+    /// The expression that replaces `mac`, if it is a yield point. `call` is the statement before it, if that
+    /// may be a barrier; it is replaced as well.
     fn place(
         &mut self,
         attrs: &[Attribute],
@@ -164,7 +164,7 @@ impl PointPlacer<'_> {
                 "a yield point ends the kernel's own body, which it cannot do from inside a closure \
                  or block of another kind; put it where the closure is called",
             );
-            // So that the error above is the only one.
+            // An expression without effect, so that the error above is the only one.
             return Some(quote!({}));
         }
         self.first.get_or_insert(span);
@@ -173,7 +173,7 @@ impl PointPlacer<'_> {
         let stops = match call {
             Some(call) => {
                 let function = &call.func;
-                // By type: a name may stand for anything.
+                // Compared by type, because a name may stand for any function.
                 quote_spanned! {at=>
                     #krate::yields::functions(&#function, &#krate::thread::sync_threads)
                         .vote_after(#yields, || { #call; })
@@ -198,18 +198,19 @@ impl PointPlacer<'_> {
     }
 }
 
-/// A call as if it stood in the user's code at `span`. [`Location::caller`](std::panic::Location::caller) says for a
-/// call of the expansion where the attribute is, which is the same for all yield points.
+/// Gives the tokens of a call the position `span` in the user's code. Otherwise
+/// [`Location::caller`](std::panic::Location::caller) would be the attribute, the same position for all yield
+/// points.
 fn called_at(span: Span, call: TokenStream) -> TokenStream {
     let at = |mut token: TokenTree| {
-        // Of a group the delimiters only: arguments keep their hygiene.
+        // Only the delimiters of a group: arguments keep their hygiene.
         token.set_span(span);
         token
     };
     call.into_iter().map(at).collect()
 }
 
-/// The call that a statement is, if it may be a barrier and is nothing else.
+/// The call in a statement that is nothing but a call, and may be a barrier.
 fn possible_barrier(stmt: &Stmt) -> Option<&ExprCall> {
     let Stmt::Expr(Expr::Call(call), Some(_)) = stmt else { return None };
     let is_function = matches!(&*call.func, Expr::Path(path) if path.attrs.is_empty());
@@ -223,7 +224,7 @@ impl VisitMut for PointPlacer<'_> {
         while self.votes && at < block.stmts.len() {
             if let Some(call) = possible_barrier(&block.stmts[at - 1])
                 && let Stmt::Macro(mac) = &block.stmts[at]
-                // An attribute may take the yield point away, and the barrier has to stay.
+                // An attribute may remove the yield point, and the barrier has to stay.
                 && mac.attrs.is_empty()
                 && let Some(vote) = self.place(&[], &mac.mac, Some(call))
             {
@@ -239,7 +240,7 @@ impl VisitMut for PointPlacer<'_> {
         if let Expr::Macro(mac) = expr
             && let Some(poll) = self.place(&mac.attrs, &mac.mac, None)
         {
-            // In braces, so that it is one expression wherever it stands.
+            // In braces, so that it is one expression in any context.
             *expr = Expr::Verbatim(quote!({ #poll }));
         }
         visit_mut::visit_expr_mut(self, expr);
@@ -266,7 +267,7 @@ impl VisitMut for PointPlacer<'_> {
         self.in_inner_function(|placer| visit_mut::visit_expr_const_mut(placer, expr));
     }
 
-    /// What stays in functions inside is the macro of that name, which refuses.
+    /// A yield point in a function inside the body stays a call of the macro, which is an error.
     fn visit_item_mut(&mut self, _: &mut Item) {}
 }
 

@@ -1,4 +1,4 @@
-//! Each refusal, by a part of its words: what is wrong, and the way out.
+//! Each refusal, by a part of its message: what is wrong, and the way out.
 
 use super::{derive, expand, expand_kernel, messages};
 
@@ -103,7 +103,7 @@ kernels! {
         ["below", "below", "every thread must"];
     return_in_the_loop_of_a_barrier: "",
         "fn k(n: u32) { for i in 0..n { { sync_threads(); } if i == 3 { return; } } }" =>
-        ["never reach `sync_threads` when the loop comes to it again", "every thread must"];
+        ["never reach `sync_threads` in the next round of the loop", "every thread must"];
     return_in_a_macro_call: "", "fn k(n: u32) { when!(n == 0 => return); sync_threads(); }" =>
         ["below", "every thread must"];
     barrier_in_a_macro_call: "", "fn k(n: u32) { if n == 0 { return } times!(4, { sync_threads() }); }" =>
@@ -121,7 +121,7 @@ kernels! {
         ["below", "every thread must"];
 
     yield_point_without_idempotent: "", "fn k() { yield_point!(); loop { yield_point!(); } }" => [
-        "say so: `#[preemptible(idempotent)]`",
+        "declare it: `#[preemptible(idempotent)]`",
     ];
     yield_point_with_arguments: "idempotent", "fn k(n: u32) { yield_point!(n); }" => [
         "takes no arguments: `yield_point!()`",
@@ -139,7 +139,7 @@ kernels! {
     ];
     yield_point_and_a_hidden_barrier: "idempotent",
         "fn k(n: u32) { fn f() { warp_vote_all(true) } f(); while t() { yield_point!(); } }" => [
-        "have to come to a yield point together",
+        "have to reach a yield point together",
         "this may differ between threads",
     ];
     return_before_a_vote: "idempotent",
@@ -149,16 +149,16 @@ kernels! {
     ];
     yield_in_loops_without_loops: "idempotent, yield_in_loops", "fn k() {}" => ["has no loop"];
     yield_in_loops_that_differ: "idempotent, yield_in_loops",
-        "fn k() { while t() { work() } sync_threads(); }" => ["no loop of this kernel is seen"];
-    yield_in_loops_that_a_users_type_counts: "idempotent, yield_in_loops",
-        "fn k(p: Path) { for _ in 0..p.len() { work() } sync_threads(); }" => ["no loop of this kernel is seen"];
+        "fn k() { while t() { work() } sync_threads(); }" => ["no loop of this kernel is certain"];
+    yield_in_loops_whose_rounds_a_users_type_counts: "idempotent, yield_in_loops",
+        "fn k(p: Path) { for _ in 0..p.len() { work() } sync_threads(); }" => ["no loop of this kernel is certain"];
     yield_in_loops_of_closures: "idempotent, yield_in_loops",
         "fn k() { let f = |n: u32| { for i in 0..n {} }; f(1) }" => ["has no loop"];
     yield_in_loops_with_a_value: "idempotent, yield_in_loops = true", "fn k() { loop {} }" => [
         "write `#[preemptible(yield_in_loops)]`",
     ];
     yield_in_loops_without_idempotent: "yield_in_loops", "fn k() { loop {} }" => [
-        "say so: `#[preemptible(idempotent)]`",
+        "declare it: `#[preemptible(idempotent)]`",
     ];
     yield_point_with_everything_wrong: "",
         "fn k() { if t() { yield_point!(1); } sync_threads(); || { yield_point!(2); }; }" => [
@@ -167,18 +167,18 @@ kernels! {
         "takes no arguments",
         "takes no arguments",
         "inside a closure",
-        "say so: `#[preemptible(idempotent)]`",
+        "declare it: `#[preemptible(idempotent)]`",
     ];
 }
 
-/// What is said of a yield point under a condition, in a kernel that has `p` of a user's type.
+/// The messages for a yield point under a condition, in a kernel with `p` of a user's type.
 fn said_of(body: &str) -> Vec<String> {
     let params = "n: u32, x: &[u32], out: SliceMut<u32>, p: Path";
     messages(expand("idempotent", &format!("fn k({params}) {{ sync_threads(); {body} }}")))
 }
 
 #[test]
-fn what_code_of_the_users_types_gives_may_differ_between_threads() {
+fn results_of_the_users_types_may_differ_between_threads() {
     for body in [
         "for _ in 0..p.len() { yield_point!(); }",
         "for _ in p.iter() { yield_point!(); }",
@@ -192,7 +192,7 @@ fn what_code_of_the_users_types_gives_may_differ_between_threads() {
         "let (q, _) = (p, n); for _ in 0..q.len() { yield_point!(); }",
         "let n = p; for _ in 0..n.len() { yield_point!(); }",
         "let k: &u32 = &p; for _ in 0..k.pow(2) { yield_point!(); }",
-        "for _ in 0..LINE.len() { yield_point!(); }",
+        "for _ in 0..PATH.len() { yield_point!(); }",
         "if n.wrapping_lane() > 3 { yield_point!(); }",
         "if n.len() > 3 { yield_point!(); }",
         "if p.n > 3 { yield_point!(); }",
@@ -214,7 +214,7 @@ fn what_code_of_the_users_types_gives_may_differ_between_threads() {
 }
 
 #[test]
-fn what_numbers_give_does_not_differ_between_threads() {
+fn results_of_numbers_do_not_differ_between_threads() {
     for body in [
         "for _ in 0..p.steps { yield_point!(); }",
         "for i in p.from..p.to { if i > 3 { yield_point!(); } }",
@@ -235,7 +235,7 @@ fn what_numbers_give_does_not_differ_between_threads() {
     }
 }
 
-/// Returns that leave nobody waiting.
+/// Returns that leave no thread waiting.
 #[test]
 fn harmless_returns_are_accepted() {
     for body in [
@@ -253,7 +253,7 @@ fn harmless_returns_are_accepted() {
 }
 
 #[test]
-fn a_native_kernel_is_unsafe_and_takes_what_kernels_take() {
+fn a_kernel_that_is_not_preemptible_is_unsafe_and_has_the_parameters_of_others() {
     refused(messages(expand_kernel("", "fn k() {}")), &["a `#[kernel]` is `unsafe`"]);
     refused(messages(expand_kernel("", "unsafe fn k(x: &mut [u32]) {}")), &["cannot take `&mut`"]);
     let dynamic = "unsafe fn k() { dynamic_shared_mem::<u8>(); }";
@@ -275,7 +275,7 @@ derives! {
     unknown_derive_option: "#[repr(C)] #[kernel_arg(krate = x)] struct S { a: u32 }" => ["`crate = path`"];
 }
 
-/// A kernel that is refused for its body is still there for its callers.
+/// A kernel that is refused for its body is still generated, so that its callers compile.
 #[test]
 fn a_kernel_with_a_refused_body_is_generated() {
     let expansion = expand("", "fn k() { if first() { return } sync_threads() }").to_string();

@@ -56,7 +56,7 @@ snapshots! {
         r#"
         fn sometimes() {
             #[cfg(feature = "log",)]
-            let log = shared_array![Entry; 8];
+            let log = shared_array![LogLine; 8];
             #[cfg(a)]
             if t() {
                 #[cfg_attr(b, cfg(not(c)))]
@@ -122,7 +122,7 @@ snapshots! {
     idempotent: expand("idempotent", "fn nothing() {}");
     unsafe_kernel: expand("", "pub unsafe fn r#move(out: *mut u32) { unsafe { *out = 1 } }");
     no_parameters: expand("", "fn nothing() {}");
-    // `#[kernel]` of `cuda_std` below; `#[kernel]` is left to whoever it is.
+    // With `#[kernel]` of `cuda_std` below, which stays in the expansion.
     rust_cuda_above: expand(
         "block = 128",
         r#"
@@ -150,7 +150,7 @@ snapshots! {
         }
         "#,
     );
-    // The same without the word to its code generator, as on the host.
+    // What `cuda_std`'s `#[kernel]` leaves on the host, without the attribute for its code generator.
     rust_cuda_below_on_host: expand(
         "",
         r#"
@@ -160,7 +160,7 @@ snapshots! {
         }
         "#,
     );
-    rust_cuda_native: expand_kernel(
+    rust_cuda_plain: expand_kernel(
         "",
         "/// Adds.
         pub unsafe fn add(a: &[f32], c: *mut f32, n: usize) { let s = shared_array![f32; 2]; }",
@@ -185,7 +185,7 @@ snapshots! {
 }
 
 #[test]
-fn an_automatic_factor_is_what_there_is_without_one() {
+fn an_automatic_factor_is_the_default() {
     let expansion = |options| expand(options, "fn k(out: SliceMut<f32>) {}").to_string();
     assert_eq!(expansion("amortize = auto"), expansion(""));
     assert_ne!(expansion("amortize = 3"), expansion(""));

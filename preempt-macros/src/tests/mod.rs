@@ -1,4 +1,4 @@
-//! What is generated, and what is refused with which words.
+//! Expansions, and the messages of refused kernels.
 
 use proc_macro2::TokenStream;
 use syn::visit::{self, Visit};

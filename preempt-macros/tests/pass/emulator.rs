@@ -79,14 +79,13 @@ pub(crate) fn run(call: Call) {
     assert_eq!(run_yielding(call, Yields::OFF), 0);
 }
 
-/// Runs a kernel without barriers as if its SM had been taken from it; the number of threads that
-/// dropped their task.
+/// Runs a kernel without barriers whose SM is taken; returns the number of threads that requeued their task.
 pub(crate) fn run_on_a_taken_sm(call: Call) -> u32 {
     let queue = DeviceQueue::default();
     // SAFETY: all zeros are a cohort; nothing follows its pointers.
     let cohort: Cohort = unsafe { std::mem::zeroed() };
     let cohort = Cohort { queue: &queue, signal: Signal::new(1, SmRange::EMPTY), ..cohort };
-    // SAFETY: the lane is there until all threads have ended.
+    // SAFETY: the queue is alive until all threads have ended.
     run_yielding(call, unsafe { Yields::new(&cohort, true) })
 }
 
@@ -95,7 +94,7 @@ fn run_yielding(call: Call, yields: Yields) -> u32 {
 }
 
 pub(crate) fn run_waiting(call: Call, yields: Yields, wait: fn(Rendezvous) -> u64) -> u32 {
-    let mut dropped = 0;
+    let mut requeued = 0;
     let kernel = call.kernel();
     let block_dim = kernel.block.or(call.block_dim()).expect("a block");
     let mut shared = vec![0_u128; kernel.shared_bytes.div_ceil(16) as usize];
@@ -112,9 +111,9 @@ pub(crate) fn run_waiting(call: Call, yields: Yields, wait: fn(Rendezvous) -> u6
                 wait,
             };
             // SAFETY: the arguments are those of the call, and the thread is set.
-            let drops = unsafe { with_thread(&context, || (kernel.cpu)(call.args())) };
-            dropped += u32::from(drops);
+            let requeues = unsafe { with_thread(&context, || (kernel.cpu)(call.args())) };
+            requeued += u32::from(requeues);
         }
     }
-    dropped
+    requeued
 }

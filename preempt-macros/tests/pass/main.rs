@@ -56,7 +56,7 @@ fn the_description_says_what_the_attribute_says() {
 
 #[derive(Clone, Copy, KernelArg)]
 #[repr(C)]
-struct Line {
+struct LinearMap {
     slope: Slope,
     offset: f64,
     steps: [u16; 3],
@@ -67,19 +67,18 @@ struct Line {
 struct Slope(f32);
 
 #[preemptible(block = 2)]
-fn line(line: Line, mut at: u8, out: *mut f64) {
-    at += line.steps[2] as u8;
+fn line(map: LinearMap, mut at: u8, out: *mut f64) {
+    at += map.steps[2] as u8;
     // SAFETY: each thread writes its own element, and there are two.
     unsafe {
-        *out.add(thread::index_1d() as usize) =
-            f64::from(line.slope.0) * f64::from(at) + line.offset
+        *out.add(thread::index_1d() as usize) = f64::from(map.slope.0) * f64::from(at) + map.offset
     }
 }
 
 #[test]
 fn structs_and_scalars() {
     let mut out = Buffer::new([0.0; 2]);
-    run(line(Line { slope: Slope(0.5), offset: 1.25, steps: [0, 0, 4] }, 6, &mut out).grid(1));
+    run(line(LinearMap { slope: Slope(0.5), offset: 1.25, steps: [0, 0, 4] }, 6, &mut out).grid(1));
     assert_eq!(out.to_vec(), [6.25; 2]);
 }
 
@@ -121,7 +120,7 @@ fn shared(out: SliceMut<u64>) {
     let mut starts = [0; 4];
     for round in 0..2 {
         let words = preempt_device::shared_array!(f64; TILE * 2);
-        let again = (|| shared_array![Line; 1])();
+        let again = (|| shared_array![LinearMap; 1])();
         starts = [bytes as usize, words as usize, again as usize, round];
     }
     let last = shared_array! { [u16; 4]; 5 };
@@ -148,7 +147,7 @@ fn shared_arrays_are_aligned_and_apart() {
     assert_eq!(out.to_vec(), [0, 8, 8 + 48, 8 + 48 + 24, 7]);
 }
 
-/// Arrays that are not there take no space, and their types need not exist.
+/// Arrays under a false condition take no space, and their types need not exist.
 #[preemptible(block = 1)]
 fn absent_arrays(out: SliceMut<u64>) {
     #[cfg(any())]
@@ -171,7 +170,7 @@ fn absent_arrays(out: SliceMut<u64>) {
     let also_there = match 3 {
         #[cfg(any())]
         3 => shared_array![Missing; 1],
-        // Outside of the scope that is not there.
+        // Outside of the scope under the condition.
         _ => shared_array![u32; 4],
     };
     // An item of another block.
@@ -188,7 +187,7 @@ fn absent_arrays(out: SliceMut<u64>) {
 }
 
 #[test]
-fn arrays_that_are_not_there_take_no_space() {
+fn arrays_under_a_false_condition_take_no_space() {
     let mut out = Buffer::new([9; 2]);
     let call = absent_arrays(&mut out);
     assert_eq!(call.kernel().shared_bytes, 4 + 8 + 16 + 12);
@@ -292,7 +291,7 @@ fn absent(missing: Missing) {
     let array = shared_array![Missing; 1];
 }
 
-/// Attributes of the function, wherever they are written, hold for all that it becomes.
+/// Attributes of the function, wherever they are written, apply to its whole expansion.
 #[deny(unused_variables)]
 #[preemptible(block = 1)]
 #[doc = "More words."]

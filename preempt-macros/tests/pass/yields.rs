@@ -1,4 +1,4 @@
-//! Yield points: what ends where, and what the block comes to together.
+//! Yield points: where threads end, and where the block decides together.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +10,7 @@ use preempt_device::yields::Yields;
 
 use crate::emulator::{Buffer, run, run_on_a_taken_sm, run_waiting};
 
-/// Counts how far each thread comes.
+/// Counts the yield points that each thread passes.
 #[preemptible(block = 2, idempotent)]
 fn yielding(rounds: u32, out: SliceMut<u32>) {
     let i = thread::index_1d() as usize;
@@ -51,11 +51,11 @@ fn yield_points_end_threads_whose_sm_was_taken() {
     assert_eq!(out.to_vec(), [1; 4]);
 
     assert_eq!(run_on_a_taken_sm(yielding(1, &mut out).grid(2)), 4);
-    assert_eq!(out.to_vec(), [100, 100, 1, 1], "the first two come to the last yield point only");
+    assert_eq!(out.to_vec(), [100, 100, 1, 1], "the first two reach the last yield point only");
 }
 
 #[test]
-fn a_thread_that_comes_to_no_yield_point_drops_nothing() {
+fn a_thread_that_reaches_no_yield_point_requeues_nothing() {
     #[preemptible(block = 2, idempotent)]
     fn sometimes(out: SliceMut<u32>) {
         let i = thread::index_1d();
@@ -71,8 +71,8 @@ fn a_thread_that_comes_to_no_yield_point_drops_nothing() {
     assert_eq!(out.to_vec(), [0, 9, 2, 3]);
 }
 
-/// What the only thread of a kernel with barriers comes to, `b` for a barrier and `v` for a vote: in the plain
-/// entry, and in the preemptible one while the SM is granted.
+/// The barriers (`b`) and votes (`v`) that a kernel's only thread reaches: in the plain entry, and in the
+/// preemptible one on a granted SM.
 fn waits(call: Call) -> [String; 2] {
     thread_local!(static WAITS: RefCell<String> = const { RefCell::new(String::new()) });
     fn wait(rendezvous: Rendezvous) -> u64 {
@@ -88,7 +88,7 @@ fn waits(call: Call) -> [String; 2] {
     // SAFETY: all zeros are a cohort; nothing follows its pointers.
     let cohort: Cohort = unsafe { std::mem::zeroed() };
     let cohort = Cohort { queue: &queue, signal: Signal::new(1, SmRange::ALL), ..cohort };
-    // SAFETY: the lane is there until all threads have ended.
+    // SAFETY: the queue is alive until all threads have ended.
     [Yields::OFF, unsafe { Yields::new(&cohort, true) }].map(|yields| {
         assert_eq!(run_waiting(call.clone(), yields, wait), 0);
         WAITS.take()
@@ -114,7 +114,7 @@ mod own {
 }
 
 #[test]
-fn a_function_that_has_the_name_of_a_barrier_alone_is_called() {
+fn a_function_with_only_the_name_of_a_barrier_is_called() {
     #[preemptible(block = 1, idempotent)]
     fn kernel(out: SliceMut<u32>) {
         own::sync_threads();
@@ -189,7 +189,7 @@ fn only_idempotent(out: *mut u32) {
 }
 
 #[test]
-fn a_kernel_without_yield_points_drops_nothing() {
+fn a_kernel_without_yield_points_requeues_nothing() {
     let mut out = Buffer::new([0]);
     let call = only_idempotent(&mut out);
     assert!(!call.kernel().yields);

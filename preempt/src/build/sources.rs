@@ -1,8 +1,8 @@
 //! What a kernels crate is made of, and a hash of it.
 //!
 //! A committed PTX says in its first lines which files it was compiled from, and a hash of them. So it is
-//! known to be fresh without a device toolchain. Only the tokens of those files are hashed: neither a comment, nor
-//! a line break, nor a file that the device never sees (tests, host modules) makes PTX stale.
+//! known to be fresh without a device toolchain. Only the tokens of those files are hashed. So neither
+//! comments, nor line breaks, nor files that the device never sees (tests, host modules) make PTX stale.
 
 use std::env;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! What the stock compiler's code generator, LLVM's, has words for.
+//! The primitives in terms of the stock compiler's code generator, LLVM.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -66,12 +66,12 @@ pub(crate) fn yield_word() -> *mut u64 {
     unsafe { preempt_yield_word() }
 }
 
-/// Starts to copy 16 bytes of global memory to shared memory, past the L1 cache. Nobody waits for them.
+/// Starts to copy 16 bytes of global memory to shared memory, past the L1 cache, without waiting for them.
 ///
 /// # Safety
 ///
-/// Both places are aligned to 16 bytes, and alive until [`await_copies`](super::await_copies) returns on this thread.
-/// What is written there meanwhile is read as something volatile.
+/// Source and target are aligned to 16 bytes, and alive until [`await_copies`](super::await_copies) returns
+/// on this thread. The target is read by volatile loads in between.
 #[inline(always)]
 pub(crate) unsafe fn start_copy<T, U>(from: &T, to: &U) {
     // SAFETY: the caller's promise.
@@ -83,15 +83,15 @@ pub(crate) unsafe fn start_copy<T, U>(from: &T, to: &U) {
     }
 }
 
-/// The same pointer, of which the compiler knows that it points to global memory (device
-/// memory or host memory that is mapped).
+/// Returns `ptr`, and tells the compiler that it points to global memory (device memory, or mapped host
+/// memory).
 #[inline(always)]
 pub(crate) fn global<T>(ptr: *const T) -> *const T {
     // SAFETY: returns an address.
     unsafe { preempt_global(ptr as u64).cast() }
 }
 
-/// Core's fences are for everybody, the host included.
+/// A sequentially consistent fence for the device and the host, as core's fences are.
 #[inline(always)]
 pub(crate) fn system_fence() {
     fence(Ordering::SeqCst)

@@ -1,12 +1,11 @@
-//! What rust-cuda's code generator (`rustc_codegen_nvvm`, for NVIDIA's `libnvvm`) has words for, of
+//! The primitives in terms of rust-cuda's code generator (`rustc_codegen_nvvm`, for NVIDIA's `libnvvm`), of
 //! 2025 and later.
 //!
-//! That compiler cannot be had where this crate is tested: see the limits in `preempt::migration`. So
-//! there is as little as possible that depends on it. Fences and the block's own barrier are functions that
-//! the generator defines itself, and what the protocol reads and writes is written in PTX, so that it
-//! does not matter what the generator makes of Rust's atomics. The worker loop's barrier, votes and
-//! shuffles are intrinsics of LLVM since version 7, which `cuda_std` gets at in other ways: what to look at
-//! first, if this does not compile.
+//! This crate is tested without that compiler: see the limits in `preempt::migration`. So as little as
+//! possible depends on it. Fences and barrier 0 are functions that the generator defines itself. Atomics of
+//! the protocol are PTX, so they do not depend on the generator's treatment of Rust's atomics. The worker
+//! loop's barrier, votes and shuffles are intrinsics of LLVM since version 7, which `cuda_std` reaches in
+//! other ways. If this file does not compile, look at those first.
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -50,8 +49,8 @@ pub(super) unsafe fn barrier_sync(id: u32) {
     }
 }
 
-/// Reductions are there for barrier 0 alone. So threads that disagree about a yield point and a barrier of
-/// the body may meet there, where others would hang.
+/// Counts predicates at barrier 0, the only one with reductions. So threads that disagree about a yield point
+/// and a barrier of the body may meet there, where they would hang with other code generators.
 #[inline(always)]
 pub(super) unsafe fn barrier_popc(_id: u32, predicate: bool) -> u32 {
     // SAFETY: the caller's promise.
@@ -79,12 +78,12 @@ mod shared_memory {
     #[repr(C, align(16))]
     struct Shared<T>(UnsafeCell<MaybeUninit<T>>);
 
-    // SAFETY: whoever uses it orders the threads of the block.
+    // SAFETY: its users order the threads of the block.
     unsafe impl<T> Sync for Shared<T> {}
 
     unsafe extern "C" {
-        // The kernel's shared arrays are offsets into it; the launch gives its size.
-        #[allow(improper_ctypes, reason = "nobody but this crate gives it a meaning")]
+        // The kernel's shared arrays are offsets into this symbol; the launch gives its size.
+        #[allow(improper_ctypes, reason = "only this crate gives it a meaning")]
         #[nvvm_internal::addrspace(3)]
         static preempt_smem: Shared<u128>;
     }
@@ -116,12 +115,12 @@ mod shared_memory {
     }
 }
 
-/// Starts to copy 16 bytes of global memory to shared memory, past the L1 cache. Nobody waits for them.
+/// Starts to copy 16 bytes of global memory to shared memory, past the L1 cache, without waiting for them.
 ///
 /// # Safety
 ///
-/// Both places are aligned to 16 bytes, and alive until [`await_copies`](super::await_copies) returns on this thread.
-/// What is written there meanwhile is read as something volatile.
+/// Source and target are aligned to 16 bytes, and alive until [`await_copies`](super::await_copies) returns
+/// on this thread. The target is read by volatile loads in between.
 #[inline(always)]
 pub(crate) unsafe fn start_copy<T, U>(from: &T, to: &U) {
     // SAFETY: the caller's promise.
@@ -135,7 +134,7 @@ pub(crate) unsafe fn start_copy<T, U>(from: &T, to: &U) {
     }
 }
 
-/// What `.ci/ptx` compiles instead, to have the rest of this file checked by the stock compiler.
+/// The replacement that `.ci/ptx` compiles, so that the stock compiler checks the rest of this file.
 #[cfg(preempt_stand_in)]
 mod shared_memory {
     macro_rules! addresses {
@@ -158,7 +157,7 @@ mod shared_memory {
 
 pub(crate) use shared_memory::{loop_slot, shared_base, yield_word};
 
-/// There are no words to say where it points to.
+/// Returns `ptr`: this code generator cannot be told which memory it points to.
 #[inline(always)]
 pub(crate) fn global<T>(ptr: *const T) -> *const T {
     ptr
@@ -170,7 +169,7 @@ pub(crate) fn device_fence() {
     unsafe { __nvvm_device_fence() }
 }
 
-/// `membar.gl` is `fence.sc.gpu`, which is more.
+/// A fence for the device: `membar.gl`, which is `fence.sc.gpu` and stronger than needed.
 #[inline(always)]
 pub(crate) fn device_fence_acq_rel() {
     device_fence()
@@ -182,7 +181,7 @@ pub(crate) fn system_fence() {
     unsafe { __nvvm_system_fence() }
 }
 
-/// `membar.sys` is `fence.sc.sys`, which is more.
+/// A fence for device and host: `membar.sys`, which is `fence.sc.sys` and stronger than needed.
 #[inline(always)]
 pub(crate) fn system_fence_acq_rel() {
     system_fence()
@@ -237,10 +236,10 @@ macro_rules! protocol_words {
     };
 }
 protocol_words! {
-    /// The word of control blocks, signals, posts and lists, under the names that core's atomic has. All
-    /// orderings are fences; the only one named here is relaxed.
+    /// The 64-bit word of control blocks, signals, posts and lists, under the names of core's atomic. All
+    /// orderings are fences, so accesses are relaxed.
     ProtocolU64 u64 reg64 "ld.relaxed.sys.u64" "st.relaxed.sys.u64";
-    /// The word of claims and lists, and what the warps of a block know of their signal.
+    /// The 32-bit word of claims, lists and watches.
     ProtocolU32 u32 reg32 "ld.relaxed.sys.u32" "st.relaxed.sys.u32";
 }
 

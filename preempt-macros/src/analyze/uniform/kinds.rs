@@ -1,16 +1,16 @@
-//! What is known of types: enough to tell operators and methods of the language and its library from a user's own,
-//! which may give each thread something else.
+//! Kinds of types. They tell operators and methods of the language and its library from a user's own, which
+//! may give each thread another result.
 
 use syn::{BinOp, Ident, Lit, Pat, Type};
 
 use crate::parse::{Form, Param, ParamKind};
 
-/// What a value is; references are what they refer to.
+/// The kind of a value. A reference has the kind of its target.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Kind {
     Integer,
     Float,
-    /// A `bool`, or a number of whatever type; and a constant, which is taken to be one or an array of such.
+    /// A `bool`, or a number of unknown type. Constants are assumed to be such, or arrays of such.
     Primitive,
     /// A slice or an array.
     Slice(Box<Kind>),
@@ -18,7 +18,7 @@ pub enum Kind {
     SliceMut,
     /// A range, or an iterator over one or over a slice.
     Iterator(Box<Kind>),
-    /// A tuple, or what `Some` holds.
+    /// A tuple, or the contents of `Some`.
     Tuple(Vec<Kind>),
     /// Indices or extents in x, y and z.
     Indices,
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// Of a type by its name.
+    /// The kind of a primitive type, by its name.
     pub fn of_number(name: &str) -> Kind {
         match name {
             "f32" | "f64" => Kind::Float,
@@ -78,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// Of what an operator gives that takes both values.
+    /// The kind of the result of a binary operator.
     pub fn of_operation(op: BinOp, left: Kind, right: Kind) -> Kind {
         if !left.is_primitive() || !right.is_primitive() {
             return Kind::Unknown;
@@ -103,7 +103,7 @@ impl Kind {
         }
     }
 
-    /// What holds for both.
+    /// The most specific kind that both values have.
     pub fn and(&self, other: &Kind) -> Kind {
         match (self, other) {
             (Kind::Slice(a), Kind::Slice(b)) => Kind::Slice(Box::new(a.and(b))),
@@ -117,7 +117,7 @@ impl Kind {
         }
     }
 
-    /// Of two values that have the same type, or of their sum.
+    /// The kind of two values that have the same type, or of their sum.
     pub fn or(self, other: Kind) -> Kind {
         match self {
             Kind::Primitive | Kind::Unknown if other != Kind::Unknown => other,
@@ -125,12 +125,12 @@ impl Kind {
         }
     }
 
-    /// Whether operators are the language's.
+    /// Whether operators on the value are the language's.
     pub fn is_primitive(&self) -> bool {
         matches!(self, Kind::Integer | Kind::Float | Kind::Primitive)
     }
 
-    /// What `[..]` gives, which is the language's own for numbers and ranges.
+    /// The kind of the result of `[..]`, which is the language's own for numbers and ranges.
     pub fn index(&self, index: &Kind) -> Option<Kind> {
         match (self, index) {
             (Kind::Slice(_) | Kind::Primitive, Kind::Iterator(_)) => Some(self.clone()),
@@ -140,7 +140,7 @@ impl Kind {
         }
     }
 
-    /// What `for` gives, if it is the library that gives it.
+    /// The kind of the items of a `for` loop, if the iterator is the library's.
     pub fn item(&self) -> Option<Kind> {
         match self {
             Kind::Slice(item) | Kind::Iterator(item) => Some((**item).clone()),
@@ -148,7 +148,8 @@ impl Kind {
         }
     }
 
-    /// What a method gives that is the library's, changes nothing, and depends on nothing else.
+    /// The kind of a method's result, if the method is the library's, changes nothing, and depends only on
+    /// receiver and arguments.
     pub fn method(&self, name: &str, arguments: usize) -> Option<Kind> {
         let kind = match (self, name) {
             (Kind::Integer, "is_multiple_of" | "is_power_of_two") => Kind::Primitive,
@@ -169,7 +170,7 @@ impl Kind {
     }
 }
 
-/// Methods of integers that give an integer.
+/// Whether an integer's method of this name returns an integer.
 fn is_integer_method(name: &str) -> bool {
     const METHODS: [&str; 15] = [
         "abs",
@@ -194,7 +195,7 @@ fn is_integer_method(name: &str) -> bool {
     METHODS.contains(&name) || operation.is_some_and(|name| OPERATIONS.contains(&name))
 }
 
-/// Calls `add` with each name in a pattern that is known to take a part of its own, and what that is.
+/// Calls `add` with each name in a pattern whose part of the value is known, and with the kind of that part.
 pub fn parts(pat: &Pat, kind: Kind, add: &mut impl FnMut(&Ident, Kind)) {
     match (pat, kind) {
         (Pat::Ident(pat), kind) => {
@@ -203,7 +204,7 @@ pub fn parts(pat: &Pat, kind: Kind, add: &mut impl FnMut(&Ident, Kind)) {
             }
             add(&pat.ident, kind);
         }
-        // What becomes a reference may go through a user's `Deref` before.
+        // A coercion to a reference may call a user's `Deref`.
         (Pat::Type(typed), kind) if matches!(*typed.ty, Type::Reference(_)) => {
             parts(&typed.pat, kind, add);
         }

@@ -1,13 +1,22 @@
-//! Which parts of a body all threads of a block run together.
+//! The parts of a body that all threads of a block run together.
 //!
-//! A yield point in a body with barriers is a vote of the whole block, so every thread has to come to
-//! it. What cannot be shown is not assumed: a value is *uniform*, the same in all threads, only if it
-//! is made of parameters, literals, constants and the block's own indices by operations that are known,
-//! and a place is uniform only if all branches and loops around it are. Variables are known by name
-//! alone, so those that share one are uniform together or not at all. Of types little is known (`kinds`): methods
-//! and operators of what may be a user's type are taken to depend on the thread. Taken for granted is that names
-//! which the body does not define are those of numbers or arrays of them, that fields are the type's own, and that
-//! no trait of the user's gives numbers, ranges and slices a method that the library has for others of them.
+//! A yield point in a body with barriers is a vote of the whole block, so every thread has to reach it.
+//! Nothing is assumed that cannot be shown.
+//!
+//! - A value is *uniform*, the same in all threads, only if known operations make it of parameters, literals,
+//!   constants and the block's own indices.
+//!
+//! - A point is uniform only if all branches and loops around it are.
+//!
+//! - Variables are known by name alone, so variables of one name are uniform together or not at all.
+//!
+//! - Little is known of types (`kinds`): methods and operators of what may be a user's type are assumed to
+//!   depend on the thread.
+//!
+//!
+//! Three assumptions remain. Names that the body does not define are those of numbers or arrays of numbers.
+//! Fields are the type's own. No trait of the user's gives numbers, ranges and slices a method that the
+//! library has for others of them.
 
 pub mod kinds;
 mod values;
@@ -30,20 +39,20 @@ use self::kinds::Kind;
 use self::values::Known;
 use crate::names::{is_named, text_of, yield_point};
 
-/// What was found out about a body.
+/// The uniform parts of a body.
 #[derive(Default)]
 pub struct Uniformity {
-    /// Yield points that not all threads may come to, each with what decides who does.
+    /// Yield points that some threads may miss, each with the expression that decides it.
     pub divergent_points: Vec<(Span, Span)>,
-    /// For each loop, in the order of the text, whether all threads run its body together; `None` for
-    /// those in closures and the like.
+    /// For each loop, in the order of the text, whether all threads run its body together; `None` for loops
+    /// in closures and the like.
     pub loops: Vec<Option<bool>>,
-    /// Names of what the body defines.
+    /// The names that the body defines.
     pub names: HashSet<String>,
 }
 
 impl Uniformity {
-    /// Of a body whose parameters have these names, are `mut` or not, and are of these kinds.
+    /// Analyzes a body whose parameters have these names, are `mut` or not, and are of these kinds.
     pub fn of<'a>(
         body: &Block,
         params: impl IntoIterator<Item = (&'a Ident, bool, Kind)>,
@@ -56,7 +65,7 @@ impl Uniformity {
                 known.fixed.insert(text_of(name));
             }
         }
-        // What is found to differ may make more differ, so often until nothing is found.
+        // A value that differs may make others differ, so the walk is repeated until it finds no more.
         loop {
             let before = known.size();
             let mut walk = Walk::new(&mut known);
@@ -69,19 +78,19 @@ impl Uniformity {
     }
 }
 
-/// One look at the whole body.
+/// One walk through the whole body.
 struct Walk<'a> {
     known: &'a mut Known,
     found: Uniformity,
-    /// What decides who comes here, if not all do.
+    /// The expression that decides which threads get here, if not all do.
     divergence: Option<Span>,
-    /// The loops and labelled blocks around, by number.
+    /// The numbers of the loops and labelled blocks around.
     around: Vec<usize>,
-    /// How many there were so far.
+    /// The number of loops and labelled blocks so far.
     numbers: usize,
     /// Whether some threads may have ended.
     ended: bool,
-    /// Whether a closure or the like is around, of which it is not known who runs it when.
+    /// The number of closures and the like around, which may run at any time, on any thread.
     inner_functions: usize,
 }
 
@@ -98,7 +107,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Visits what runs only where `condition` says so.
+    /// Visits code that runs only if `condition` holds.
     fn under(&mut self, condition: &Expr, visit: impl FnOnce(&mut Self)) {
         let uniform = self.is_uniform_condition(condition);
         self.with(uniform, condition.span(), visit);
@@ -113,7 +122,7 @@ impl<'a> Walk<'a> {
         self.divergence = before;
     }
 
-    /// Whether a condition is uniform, `let` in it included, whose names it makes known.
+    /// Whether a condition is uniform. Adds the names that a `let` in it declares.
     fn is_uniform_condition(&mut self, condition: &Expr) -> bool {
         match condition {
             Expr::Let(test) => {
@@ -130,7 +139,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Makes the names known in a pattern that takes a value of this `kind`, for parts of `value` if they are such.
+    /// Adds the names in a pattern that takes a value of this `kind`. They may refer to parts of `value`.
     fn bind(&mut self, pat: &Pat, value: Option<&Expr>, uniform: bool, kind: Kind) {
         struct Names<'a> {
             known: &'a mut Known,
@@ -158,7 +167,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes note that a place is written, with a value that is `uniform` or not.
+    /// Records a write to a variable or a part of it, with a value that is `uniform` or not.
     fn write(&mut self, place: &Expr, uniform: bool) {
         let mut place = place;
         let mut uniform = uniform && self.divergence.is_none() && self.inner_functions == 0;
@@ -178,13 +187,13 @@ impl<'a> Walk<'a> {
                 Expr::Field(field) => place = &field.base,
                 Expr::Paren(inner) => place = &inner.expr,
                 Expr::Group(inner) => place = &inner.expr,
-                // A value of its own, or what a pointer points to, which never is uniform.
+                // A temporary value, or the target of a pointer, which never is uniform.
                 _ => return,
             }
         }
     }
 
-    /// Whether a method cannot change a place.
+    /// Whether no method can change this variable, or this part of one.
     fn is_fixed(&self, place: &Expr) -> bool {
         match place {
             Expr::Path(path) => {
@@ -196,7 +205,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The same for the left side of an assignment, which may take the value apart.
+    /// Records writes to the left side of an assignment, which may take the value apart.
     fn assign(&mut self, places: &Expr, uniform: bool) {
         match places {
             Expr::Tuple(tuple) => self.assign_all(&tuple.elems, uniform),
@@ -225,7 +234,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// Visits what `break` can leave.
+    /// Visits a loop or a labelled block, which `break` can leave.
     fn in_breakable(&mut self, visit: impl FnOnce(&mut Self)) {
         let number = self.numbers;
         self.numbers += 1;
@@ -235,14 +244,15 @@ impl<'a> Walk<'a> {
         self.around.pop();
     }
 
-    /// A loop or labelled block around is left, or begins anew, by whoever comes here.
+    /// Records that the threads that get here leave a loop or labelled block around, or start its next round.
     fn leave(&mut self, span: Span, is_labelled: bool) {
         if self.divergence.is_some() {
             self.leave_apart(span, is_labelled);
         }
     }
 
-    /// The same, by some threads of those that come here.
+    /// Records that some of the threads that get here leave a loop or labelled block around, or start its
+    /// next round.
     fn leave_apart(&mut self, span: Span, is_labelled: bool) {
         // A label may name any of them.
         let count = if is_labelled { self.around.len() } else { 1 };
@@ -251,7 +261,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Some threads of those that come here end.
+    /// Records that some of the threads that get here end.
     fn end_apart(&mut self) {
         if self.inner_functions == 0 {
             self.ended = true;
@@ -267,8 +277,8 @@ impl<'a> Walk<'a> {
         self.inner_functions -= 1;
     }
 
-    /// What a macro makes of its tokens is not known: it may write, or declare, each variable that it
-    /// names.
+    /// Visits the tokens of a macro. Its expansion is unknown: it may write, or declare, each variable that
+    /// it names.
     fn visit_tokens(&mut self, tokens: TokenStream) {
         for token in tokens {
             match token {
@@ -286,7 +296,7 @@ impl<'a> Walk<'a> {
 impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_local(&mut self, local: &'ast Local) {
         let Some(init) = &local.init else {
-            // Whoever gives it a value says more.
+            // An assignment that follows decides.
             return self.bind(&local.pat, None, true, Kind::Unknown);
         };
         self.visit_expr(&init.expr);
@@ -312,7 +322,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
             }
             _ => visit::visit_expr_binary(self, expr),
         }
-        // `+=` and the like, whose names end with it.
+        // `+=` and the like.
         if let BinOp::AddAssign(_)
         | BinOp::SubAssign(_)
         | BinOp::MulAssign(_)
@@ -371,7 +381,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
             self.bind(&arm.pat, Some(&expr.expr), uniform, kind);
             if let Pat::Guard(PatGuard { guard, .. }) = &arm.pat {
                 self.with(uniform, expr.expr.span(), |walk| walk.visit_expr(guard));
-                // Whoever does not pass it goes on to the next arm.
+                // Threads that do not pass the guard go on to the next arm.
                 uniform &= self.is_uniform_condition(guard);
             }
             self.with(uniform, expr.expr.span(), |walk| walk.visit_expr(&arm.body));
@@ -383,7 +393,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     }
 
     fn visit_expr_while(&mut self, expr: &'ast ExprWhile) {
-        // Not before the loop: it decides each time.
+        // In the loop and not before it, because the condition is evaluated in each round.
         self.under(&expr.cond, |walk| {
             walk.in_loop(|walk| {
                 walk.visit_expr(&expr.cond);
@@ -429,14 +439,14 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_macro(&mut self, mac: &'ast Macro) {
         match yield_point(mac) {
             Some(name) => {
-                // In closures they are refused anyway.
+                // Yield points in closures are refused elsewhere.
                 if let Some(decides) = self.divergence {
                     self.found.divergent_points.push((name.span(), decides));
                 }
             }
             None if is_named(mac, "shared_array") => {}
             None => match checked(mac) {
-                // Loops in there get no yield points.
+                // Loops in these arguments get no yield points.
                 Some(exprs) => {
                     let loops = self.found.loops.len();
                     exprs.iter().for_each(|expr| self.visit_expr(expr));
@@ -444,7 +454,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
                 }
                 None => {
                     self.visit_tokens(mac.tokens.clone());
-                    // It may hold a `break` or a `return`.
+                    // The macro may hold a `break` or a `return`.
                     self.leave_apart(mac.span(), true);
                     self.end_apart();
                 }
@@ -464,7 +474,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         self.in_inner_function(|walk| visit::visit_expr_const(walk, expr));
     }
 
-    /// Functions inside have variables of their own, macros inside see those of the body.
+    /// Functions inside the body have variables of their own; macros inside it see those of the body.
     fn visit_item(&mut self, item: &'ast Item) {
         match item {
             Item::Fn(function) => self.known.add(&function.sig.ident, false),
@@ -475,7 +485,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         }
     }
 
-    // What is computed in there is the same in all threads, and its loops are nobody's.
+    // Constants in patterns and types are the same in all threads, and their loops are not run by threads.
     fn visit_pat(&mut self, _: &'ast Pat) {}
 
     fn visit_type(&mut self, _: &'ast Type) {}
@@ -484,12 +494,12 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     }
 }
 
-/// `shared_array!`, the same pointer in all threads.
+/// Whether this is a `shared_array!`, the same pointer in all threads.
 fn is_shared_array(expr: &Expr) -> bool {
     matches!(expr, Expr::Macro(mac) if is_named(&mac.mac, "shared_array"))
 }
 
-/// What a macro evaluates that does nothing else, but for ending the kernel.
+/// The arguments of a macro that only evaluates them, and may end the kernel.
 fn checked(mac: &Macro) -> Option<Punctuated<Expr, Token![,]>> {
     const MACROS: [&str; 8] = [
         "assert",

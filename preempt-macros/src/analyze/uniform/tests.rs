@@ -1,6 +1,6 @@
 use super::*;
 
-/// Of the body of a kernel with the parameters `n`, `x`, `out`, `mut own`, and `p` of a user's type.
+/// Analyzes the body of a kernel with the parameters `n`, `x`, `out`, `mut own`, and `p` of a user's type.
 fn of(body: &Block) -> Uniformity {
     let kinds = [
         ("n", Kind::Integer),
@@ -13,14 +13,14 @@ fn of(body: &Block) -> Uniformity {
     Uniformity::of(body, params.iter().map(|(name, kind)| (name, name == "own", kind.clone())))
 }
 
-/// How many yield points of a body may be missed by some threads.
+/// The number of yield points of a body that some threads may miss.
 fn missed(body: &str) -> usize {
     let body: Block = syn::parse_str(&format!("{{ {body} }}")).expect("a body");
     of(&body).divergent_points.len()
 }
 
 #[test]
-fn what_only_the_block_decides_is_reached_together() {
+fn points_that_only_the_block_decides_are_reached_together() {
     for body in [
         "yield_point!();",
         "for i in 0..n { yield_point!(); }",
@@ -52,14 +52,14 @@ fn what_only_the_block_decides_is_reached_together() {
         "let n = n as usize; if n.is_multiple_of(3) { yield_point!(); }",
         "let mut f = || { let own = t(); own }; for _ in 0..n { yield_point!(); }",
     ] {
-        // `*N` is a pointer's, which others may write.
+        // `*N` is the target of a pointer, which other threads may write.
         let expected = usize::from(body.contains("*N"));
         assert_eq!(missed(body), expected, "{body}");
     }
 }
 
 #[test]
-fn what_a_thread_may_decide_is_not() {
+fn points_that_a_thread_may_decide_are_not() {
     for body in [
         "if thread::thread_idx_x() == 0 { yield_point!(); }",
         "if thread_idx_x() == 0 {} else { yield_point!(); }",
@@ -79,7 +79,7 @@ fn what_a_thread_may_decide_is_not() {
         "let mut k; k = t(); if k > 0 { yield_point!(); }",
         "let mut a = [0; 4]; a[t()] = 1; if a[0] > 0 { yield_point!(); }",
         "let mut a = S { b: n }; a.b = t(); if a.b > 0 { yield_point!(); }",
-        // What differs comes after what it makes differ, in a loop around both.
+        // The value that differs comes after the value that depends on it, in a loop around both.
         "let mut k = n; loop { if k > 3 { yield_point!(); } k = l; let l = t(); }",
         "let (a, b) = (n, t()); if a > 3 { yield_point!(); }",
         "match t() { 0 => yield_point!(), _ => {} }",
@@ -129,7 +129,7 @@ fn what_a_thread_may_decide_is_not() {
 }
 
 #[test]
-fn loops_are_told_in_the_order_of_the_text() {
+fn loops_are_in_the_order_of_the_text() {
     let body: Block = syn::parse_quote! {{
         for _ in 0..n {
             while t() {}
@@ -143,7 +143,7 @@ fn loops_are_told_in_the_order_of_the_text() {
 }
 
 #[test]
-fn loops_that_some_threads_do_not_live_to_see_are_not_run_together() {
+fn loops_after_the_end_of_some_threads_are_not_run_together() {
     for (body, expected) in [
         ("for _ in 0..n {} if t() { return; } for _ in 0..n {}", vec![Some(true), Some(false)]),
         ("loop { for _ in 0..n {} if t() { return; } }", vec![Some(false), Some(false)]),

@@ -1,4 +1,4 @@
-//! Which values all threads of a block have alike.
+//! The values that all threads of a block have alike.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,26 +9,26 @@ use super::kinds::Kind;
 use crate::names::text_of;
 use crate::primitives::{Primitive, PrimitiveResult};
 
-/// What is known so far; it only gets less.
+/// The facts that are assumed about a body. A walk only withdraws facts.
 #[derive(Default)]
 pub struct Known {
     /// For each variable, whether it is uniform.
     pub variables: HashMap<String, bool>,
-    /// For each variable, what it is.
+    /// For each variable, its kind.
     pub kinds: HashMap<String, Kind>,
-    /// How often less was known of one than before.
+    /// How often the kind of a variable became less specific.
     pub widened: usize,
-    /// Parameters that no method can change: not `mut`, and of a name that nothing else has.
+    /// Parameters that no method can change: they are not `mut`, and their names are declared once.
     pub fixed: HashSet<String>,
-    /// Loops and labelled blocks, by number, that some threads may leave, or begin anew, before others,
-    /// and where.
+    /// The loops and labelled blocks, by number, that threads may leave or repeat at different times; and the
+    /// expression that makes them.
     pub broken: HashMap<usize, Span>,
-    /// Those in which some threads may end.
+    /// The numbers of loops and labelled blocks in which some threads may end.
     pub ended: HashSet<usize>,
 }
 
 impl Known {
-    /// How much is known to differ.
+    /// The number of withdrawn facts.
     pub fn size(&self) -> usize {
         let differing = self.variables.values().filter(|uniform| !**uniform).count();
         let changing = self.variables.len() - self.fixed.len();
@@ -44,7 +44,7 @@ impl Known {
         *known &= uniform;
     }
 
-    /// A variable of this name is of this kind.
+    /// Adds the kind of a variable.
     pub fn add_kind(&mut self, name: &Ident, kind: Kind) {
         let known = self.kinds.entry(text_of(name)).or_insert_with(|| kind.clone());
         let both = known.and(&kind);
@@ -58,7 +58,7 @@ impl Known {
         exprs.into_iter().all(|expr| self.is_uniform(expr))
     }
 
-    /// What a value is.
+    /// The kind of a value.
     pub fn kind(&self, expr: &Expr) -> Kind {
         match expr {
             Expr::Lit(literal) => Kind::of_literal(&literal.lit),
@@ -139,17 +139,18 @@ impl Known {
         }
     }
 
-    /// What a method gives that changes nothing and depends on nothing else.
+    /// The kind of a method's result, if the method changes nothing and depends only on receiver and
+    /// arguments.
     pub fn method(&self, call: &ExprMethodCall) -> Option<Kind> {
         self.kind(&call.receiver).method(&call.method.to_string(), call.args.len())
     }
 
-    /// What `for` gives, if all threads are given the same.
+    /// The kind of the items of a `for` loop, if all threads get the same ones.
     pub fn item(&self, iterable: &Expr) -> Option<Kind> {
         match iterable {
             Expr::Paren(inner) => self.item(&inner.expr),
             Expr::Group(inner) => self.item(&inner.expr),
-            // Ranges of a user's type are no iterators.
+            // A range of a user's type is no iterator.
             Expr::Range(_) => Some(self.kind(iterable).item().unwrap_or(Kind::Primitive)),
             _ => self.kind(iterable).item(),
         }
@@ -161,7 +162,7 @@ impl Known {
         self.kind(expr).is_primitive()
     }
 
-    /// Whether a block gives all threads the same value.
+    /// Whether a block has the same value in all threads.
     fn is_uniform_block(&self, block: &Block) -> bool {
         matches!(block.stmts.last(), Some(Stmt::Expr(value, None)) if self.is_uniform(value))
     }
@@ -171,7 +172,7 @@ impl Known {
         match expr {
             Expr::Lit(_) => true,
             Expr::Path(path) => match path.path.get_ident() {
-                // What is not a variable is a constant, or a function by name.
+                // A name that is no variable is a constant or a function.
                 Some(name) => self.get(name).unwrap_or(true),
                 None => true,
             },
@@ -181,7 +182,7 @@ impl Known {
             Expr::Cast(cast) => !matches!(*cast.ty, Type::Ptr(_)) && self.is_uniform(&cast.expr),
             Expr::Field(inner) => self.is_uniform(&inner.base),
             Expr::Reference(inner) => inner.mutability.is_none() && self.is_uniform(&inner.expr),
-            // What a pointer points to, others may write.
+            // Other threads may write the target of a pointer.
             Expr::Unary(unary) => {
                 !matches!(unary.op, UnOp::Deref(_))
                     && self.is_primitive(&unary.expr)
@@ -192,7 +193,7 @@ impl Known {
                     && self.is_uniform(&binary.left)
                     && self.is_uniform(&binary.right)
             }
-            // Slices are read by all and written by nobody, and arrays are variables.
+            // No thread writes slices, and arrays are variables.
             Expr::Index(index) => {
                 self.kind(&index.expr).index(&self.kind(&index.index)).is_some()
                     && self.is_uniform(&index.expr)
@@ -234,12 +235,12 @@ impl Known {
     }
 }
 
-/// What a function gives that gives all threads of a block the same, if its arguments are.
+/// The kind of a function's result, if all threads of a block get the same result from the same arguments.
 fn uniform_function(path: &Path, arguments: Vec<Kind>) -> Option<Kind> {
     let names: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
     match &names[..] {
         [number, name] if name == "from" => {
-            // From another type it is a user's.
+            // A conversion from another type is a user's.
             let is_known = arguments.iter().all(Kind::is_primitive);
             Some(Kind::of_number(number)).filter(|kind| is_known && *kind != Kind::Unknown)
         }
