@@ -124,7 +124,7 @@ fn changes_in_place_together(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32
     start(starts);
     let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x());
     let neighbour = i - t as usize + ((t + 1) % THREADS) as usize;
-    // SAFETY: nobody writes the block's elements before the last barrier.
+    // SAFETY: no thread writes the block's elements before the last barrier.
     let mut value = unsafe { x.read(neighbour) };
     for _ in 0..rounds {
         thread::sync_threads();

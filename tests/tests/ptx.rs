@@ -272,7 +272,7 @@ fn a_vote_asks_for_the_signal_and_does_not_wait_for_it() {
     let is_ask = |(operation, _): &(&str, &str)| *operation == "ld.relaxed.sys.global.b64";
     let ask = all[..vote].iter().rposition(is_ask).expect("a look");
     let (register, _) = all[ask].1.split_once(',').expect("a register and an address");
-    // Whoever only moves it does not wait, once that is a register of the machine.
+    // Code that only moves it does not wait, once that is a register of the machine.
     let mut waits = all[ask + 1..vote].iter().filter(|(operation, _)| *operation != "mov.b64");
     assert!(waits.all(|(_, operands)| !operands.contains(register)), "{register} is used");
 }

@@ -69,7 +69,7 @@ impl Control {
         barrier: bool,
     ) -> Result<Cohort, Error> {
         let (memory, words) = (self.memory.address(), self.memory.bytes() / size_of::<u32>());
-        // SAFETY: nobody uses the memory, since the last cohort is out.
+        // SAFETY: no kernel uses the memory, since the last cohort is out.
         unsafe { stream.fill(memory, 0, words)? };
         self.ticket += 1;
         let grid = call.grid_dim();

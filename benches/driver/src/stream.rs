@@ -111,7 +111,7 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// The memory is valid until the stream has come to it, and nobody else uses it then.
+    /// The memory is valid until the stream has done the fill, and no other work uses it meanwhile.
     ///
     /// # Errors
     ///

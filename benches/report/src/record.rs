@@ -76,8 +76,8 @@ fn date() -> String {
     now.chars().take_while(|letter| *letter != 'T').collect()
 }
 
-/// The command line. Arguments need not be Unicode: files are named by them. Where these are on this machine is nobody
-/// else's business.
+/// The command line, without the folders of absolute paths, since results are published. Arguments need not be
+/// Unicode: files are named by them.
 fn command() -> String {
     let args = env::args_os().map(|arg| without_folders(&arg.to_string_lossy()));
     args.collect::<Vec<_>>().join(" ")

@@ -40,7 +40,7 @@ pub struct Seen {
     pub full_sms: u64,
 }
 
-/// Gives the marker's SMs to nobody else, from its arrival to the end of the victim.
+/// Gives the marker's SMs to no other launch, from its arrival to the end of the victim.
 #[derive(Debug)]
 struct Exclude {
     /// The range of the next marker.

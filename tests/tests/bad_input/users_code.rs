@@ -180,7 +180,7 @@ fn a_callback_may_wait_for_another_operation() {
     let waker = Waker::from(Arc::new(WaitingWaker(Mutex::new(Some(other)), sender)));
     let mut handle = Box::pin(handle);
     assert!(Future::poll(handle.as_mut(), &mut Context::from_waker(&waker)).is_pending());
-    // Nobody but the poller is there to call the waker, and then to see the other one end.
+    // The poller alone is there to call the waker, and then to see the other one end.
     gate.open();
     later.wait_for(1);
     later.open();

@@ -63,7 +63,7 @@ pub fn likelihood_kernel(
 ///
 /// # Safety
 ///
-/// Every thread of the block calls this, with [`BLOCK`] elements of shared memory that nobody else uses meanwhile.
+/// Every thread of the block calls this, with [`BLOCK`] elements of shared memory that no other call uses meanwhile.
 #[inline(always)]
 unsafe fn add_up(partial: *mut f32, t: usize, mine: f32) {
     // SAFETY: `t` is below `BLOCK`, and so is `t + stride` where it is read. Barriers lie between writes and

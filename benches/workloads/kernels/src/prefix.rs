@@ -59,7 +59,7 @@ pub unsafe fn exclusive_from<T: Summand>(inclusive: T) -> T {
 /// # Safety
 ///
 /// All threads of a block of [`TOP_BLOCK`] threads call together, `totals` are [`TOP_WARPS`] elements of
-/// its shared memory that are not used otherwise, and nobody else touches `out`.
+/// its shared memory that are not used otherwise, and no other code touches `out`.
 #[inline(always)]
 pub unsafe fn scan_in_one_block<T: Summand>(input: &[T], out: SliceMut<T>, totals: *mut T) {
     let length = input.len();

@@ -82,7 +82,7 @@ pub fn sort_reduce(keys: &[u32], shift: u32, windows: u32, counts: SliceMut<u32>
     if t < DIGITS {
         let (mut sum, mut warp) = (0, 0);
         while warp < WARPS {
-            // SAFETY: in bounds, and nobody counts after the barrier.
+            // SAFETY: in bounds, and no thread counts after the barrier.
             sum += unsafe { counters.add(warp * DIGITS + t).read() };
             warp += 1;
         }

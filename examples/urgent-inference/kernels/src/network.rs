@@ -110,7 +110,7 @@ pub fn classify(
     thread::sync_threads();
 
     if thread == 0 {
-        // SAFETY: all of it was written before the barrier, and nobody writes it any more.
+        // SAFETY: all of it was written before the barrier, and no thread writes it any more.
         let logits = unsafe { logits.cast::<[f32; CLASSES]>().read() };
         let answer = Answer { request, class: most_probable(&logits), logits };
         // SAFETY: the grid's only thread that writes.
