@@ -36,7 +36,7 @@ static ALLOCATOR: Counting = Counting;
 
 const THREADS: u32 = 64;
 const LAUNCHES: u32 = 100_000;
-/// In so many parts, after each of which everything has ended.
+/// Parts of the test, after each of which everything has ended.
 const PARTS: u32 = 10;
 
 /// What became of a thread's launches.

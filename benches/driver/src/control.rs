@@ -56,7 +56,7 @@ impl Control {
     /// A cohort for a launch of `call` in `blocks` blocks that may use all SMs. `barrier` says
     /// whether a task must not start before all threads have ended the one before.
     ///
-    /// Everything starts from zero when `stream` comes to it; the last cohort is out.
+    /// Resets everything to zero in the order of `stream`; the last cohort is out.
     ///
     /// # Errors
     ///

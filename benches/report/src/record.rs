@@ -19,7 +19,7 @@ pub struct Record {
     pub driver: Option<String>,
     /// One object for each row of the table.
     pub rows: Vec<Value>,
-    /// What it comes to: an object.
+    /// The rows in a few figures: an object.
     pub summary: Value,
 }
 
@@ -52,7 +52,7 @@ pub fn hardware() -> String {
     format!("{}, {processors} processors", model.unwrap_or(env::consts::ARCH))
 }
 
-/// The commit that this program was built from, if `PREEMPT_COMMIT` said so then; or else the one that the working
+/// The commit that this program was built from, if `PREEMPT_COMMIT` said so then; or else that of the working
 /// folder is at, if it is in a repository.
 fn commit() -> Option<String> {
     if let Some(commit) = option_env!("PREEMPT_COMMIT") {

@@ -61,7 +61,7 @@ const CASES: [Case; 4] = [
     Case { policy: "fifo", launches: "large", needs: LARGE, make: || Box::new(Fifo::new()) },
 ];
 
-/// What one case comes to.
+/// The results of one case.
 struct Measured {
     events_per_s: f64,
     allocations_per_event: f64,
@@ -189,7 +189,7 @@ fn measure(load: &mut EngineLoad, waiting: usize, batches: u64, samples: u64) ->
         load.tell();
         load.decide();
     };
-    // Everything has come to its size: a launch has taken each place.
+    // All collections have grown to their size: a launch has taken each place.
     (0..3 * waiting as u64 + samples / 2).for_each(|_| event(load));
     let (before, yields, done) = (allocations(), load.yields(), load.done());
     let mut rates = Vec::with_capacity(batches as usize);

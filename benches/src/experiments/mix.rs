@@ -188,7 +188,7 @@ fn add_ceilings(settings: &mut [Setting], members: &[Member], alone: &[Duration]
     Ok(())
 }
 
-/// Runs each program again and again, until so many runs are over in all.
+/// Runs each program again and again, until `launches` runs are over in all.
 fn evict(
     testbed: &DeviceTestbed,
     wait: Duration,

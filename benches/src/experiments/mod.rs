@@ -71,7 +71,7 @@ pub struct Outcome {
     pub text_columns: usize,
     /// A JSON object for each row.
     pub rows: Vec<Value>,
-    /// What it comes to: a JSON object.
+    /// The rows in a few figures: a JSON object.
     pub summary: Value,
     /// What was wrong with the kernels' results.
     pub mistake: Option<String>,

@@ -164,7 +164,7 @@ struct Storm {
 impl Storm {
     fn new(scheduler: &Scheduler, seed: u64) -> Result<Storm> {
         let properties = scheduler.device().properties();
-        // One that needs no more than the device holds, and up to one that needs it twice.
+        // From a launch that needs no more than the device holds to a launch that needs twice as much.
         let most = 2 * properties.sms * properties.blocks_per_sm;
         Ok(Storm {
             scheduler: scheduler.clone(),

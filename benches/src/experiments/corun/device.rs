@@ -179,7 +179,7 @@ impl DeviceTestbed {
         Ok(Completed::new(times.collect(), 0, Vec::new()))
     }
 
-    /// Sees that there is a raw stream of each level for each of so many jobs.
+    /// Creates the raw streams that are missing: one of each level for each of `jobs` jobs.
     pub(super) fn open_streams(&mut self, jobs: usize) -> Result<()> {
         self.raw_streams.resize_with(LEVELS, Vec::new);
         for (level, streams) in self.raw_streams.iter_mut().enumerate() {

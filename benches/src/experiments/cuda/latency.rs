@@ -334,7 +334,7 @@ impl<'a> Ours<'a> {
         random: &mut Random,
         tally: &mut Tally,
     ) -> Result<()> {
-        // A block-task and more between two launches: one that is dropped each time would have to
+        // A block-task and more between two launches: a block-task that is dropped each time would have to
         // run to its end the third time (the limit is in preempt's worker loop), and no arm of the
         // others meets such a block-task.
         let length = case.length;

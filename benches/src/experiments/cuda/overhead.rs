@@ -256,7 +256,7 @@ impl Arms<'_> {
         Ok(())
     }
 
-    /// The times of whole runs in slices of so many blocks, and of stops.
+    /// The times of whole runs in slices of `blocks` blocks, and of stops.
     fn sliced(&mut self, blocks: u32, others: u32, stops: u32) -> Result<(Samples, Samples)> {
         let mut times = Samples::default();
         for round in 0..=others {

@@ -255,7 +255,7 @@ impl Subject {
         Ok(self.gpu.time(self.control.last_left()?)?)
     }
 
-    /// Slices of so many blocks, two of them in flight, from the first launch to the host's knowledge of the
+    /// Slices of `blocks` blocks, two of them in flight, from the first launch to the host's knowledge of the
     /// last one's end. If `stop_after` so much time, no more are launched then, and the time is from there.
     pub fn slices(
         &mut self,

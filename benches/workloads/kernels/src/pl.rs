@@ -135,7 +135,7 @@ pub fn cumulative_sums(weights: &[f32], cumulative: SliceMut<f32>) {
     while first < cumulative.len() {
         let at = first + t * SCAN_RUN;
         // SAFETY: `at + SCAN_RUN` is at most the length of `cumulative`, `warp` is below the warps of a
-        // block, and barriers lie around what other warps read. All lanes of all warps come to the shuffles.
+        // block, and barriers lie around what other warps read. All lanes of all warps execute the shuffles.
         unsafe {
             let mut run = [0.0; SCAN_RUN];
             let mut sum = 0.0;

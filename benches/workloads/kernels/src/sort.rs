@@ -135,7 +135,7 @@ pub fn sort_bottom_scan(
     let mut first = task as u32 * windows * WINDOW as u32;
     let mut window = 0;
     // SAFETY: all indices into shared memory are below the arrays' lengths: digits are below `DIGITS`, and
-    // positions in a window below `WINDOW`. Barriers lie between writes and reads. Whole warps come to all
+    // positions in a window below `WINDOW`. Barriers lie between writes and reads. Whole warps execute all
     // shuffles and votes. Keys are read below their length, and each has a position of its own.
     unsafe {
         while window < windows && first < length {

@@ -143,7 +143,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path of so many periods, at its start.
+    /// A path of `periods` periods, at its start.
     #[inline]
     pub fn start(call: &AsianCall, periods: u32) -> Path {
         let period = call.maturity / periods as f32;
