@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    // Before anything runs, so that nobody waits for results that cannot be drawn or written.
+    // Before anything runs, so that no measurement is lost to a result that cannot be drawn or written.
     if args.svg.is_some() {
         preempt_report::ensure_picture(args.suite.name())?;
     }
@@ -51,7 +51,7 @@ fn run(args: &Args) -> Result<()> {
     let properties = device.as_ref().map(Device::properties);
     let name = properties.map_or("sim".to_owned(), |properties| properties.name.clone());
     let driver = properties.and_then(|properties| properties.driver.clone());
-    // Not `println!`: it panics where nobody reads on.
+    // Not `println!`: it panics where the reader has closed the pipe.
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
@@ -122,7 +122,7 @@ fn ensure_device_code() -> Result<()> {
     Ok(())
 }
 
-/// A sentence for those who read simulated results.
+/// For simulated results, a sentence about the model.
 fn how_it_was_simulated(args: &Args) -> Result<String> {
     if args.device != DeviceKind::Sim {
         return Ok(String::new());

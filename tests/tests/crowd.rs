@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 const THREADS: u32 = 64;
 const LAUNCHES: u32 = 100_000;
-/// In so many parts, after each of which everything has ended.
+/// Parts of the test, after each of which everything has ended.
 const PARTS: u32 = 10;
 
 /// What became of a thread's launches.
@@ -118,7 +118,7 @@ fn a_crowd_is_accounted_for_and_its_memory_is_bounded() {
         most.push(MOST.load(Relaxed));
     }
     assert_eq!(sum.done + sum.cancelled, LAUNCHES);
-    assert!(sum.cancelled > 0, "somebody was cancelled");
+    assert!(sum.cancelled > 0, "no launch was cancelled");
     // How much is under way at once is up to the threads, and what was needed for it is kept for the next time. But
     // 10,000 launches that leave ten bytes each leave a hundred thousand every time.
     let growth = in_use.windows(2).map(|two| two[1].saturating_sub(two[0])).min();

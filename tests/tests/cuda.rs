@@ -142,7 +142,7 @@ fn fill(stream: &Stream, opaque: Opaque, data: &mut Buffer<u32>, value: u32) -> 
     let (address, len) = (data.address(), data.len());
     let work = stream.opaque(opaque.writes(data), move |raw| {
         let raw = raw.as_raw().ok_or("a GPU has streams")?;
-        // SAFETY: the operation keeps the buffer, which nobody else uses meanwhile.
+        // SAFETY: the operation keeps the buffer, which no other work uses meanwhile.
         unsafe { sys::cuMemsetD32Async(address, value, len, raw.cast()) }.result()?;
         Ok(())
     });
@@ -218,7 +218,7 @@ fn storms_lose_and_repeat_nothing() {
     let storm = |builder: preempt::SchedulerBuilder, urgent_priority| {
         let builder = builder.device(gpu.device.clone()).kernels(preempt_test_kit::KERNELS);
         let scheduler = builder.build().expect("a scheduler");
-        // Up to 50 µs or so: time enough for somebody to come in between.
+        // Up to 50 µs or so: time enough for another launch to come in between.
         let load = Load { tasks, ticks: 100_000 };
         let strength = Strength { enough, load, kinds, urgent_priority, seed: 7 };
         let tally = storm::yields(&scheduler, strength, |_| ()).expect("runs");
@@ -324,7 +324,7 @@ fn launches_that_are_known_to_be_short_become_native() {
         let handle = stream.launch(call.preemption(Preemption::Auto)).expect("accepted");
         handle.wait().expect("runs").plain
     };
-    assert!(!launch(8, 1), "nobody knows yet");
+    assert!(!launch(8, 1), "the duration is not known yet");
     // Not at once: the first launches may take longer.
     assert!((0..200).any(|_| launch(8, 1)));
     assert!(!(0..20).any(|_| launch(24_000, 20_000)), "each takes milliseconds");
@@ -466,7 +466,7 @@ fn trap() {
         let error = handle.wait().expect_err("the context is lost");
         assert!(lost(&error), "{error:?}");
     }
-    assert!(start.elapsed() < Duration::from_secs(20), "nobody is told late");
+    assert!(start.elapsed() < Duration::from_secs(20), "the report comes late");
     let error = scheduler.zeroed::<u32>(1).expect_err("no memory in a context that is lost");
     assert!(lost(&error), "{error:?}");
     let error = batch.launch(kernels::panics(0, &mut out).grid(1).block(32)).expect_err("lost");

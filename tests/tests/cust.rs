@@ -112,7 +112,7 @@ impl Long {
         Long::of(2_000_000, 1_000_000, scheduler, stream)
     }
 
-    /// Leaves room on each SM: work of `cust`'s takes no SMs from anybody.
+    /// Leaves room on each SM: work of `cust`'s takes no SMs from launches.
     fn with_room(scheduler: &Scheduler, stream: &Stream) -> Long {
         Long::of(100, 500_000_000, scheduler, stream)
     }
@@ -164,7 +164,7 @@ fn lent_buffers_are_ordered_and_right_in_a_storm() {
                 let stream = &streams[(round + turn) % 2];
                 handles.push(scope.launch(stream, call).expect("accepted"));
             }
-            // Somebody else, who makes them share the device.
+            // Another launch, which makes them share the device.
             if handles.len() > 50 {
                 yields += handles
                     .drain(..)
@@ -188,7 +188,7 @@ fn parts_and_pointers_are_lent_with_a_promise() {
     let c = buffer(f32::NAN);
     let half = N / 2;
     scheduler.scope(|scope| {
-        // SAFETY: the buffers outlive the scope, and nobody else uses them meanwhile.
+        // SAFETY: the buffers outlive the scope, and no other work uses them meanwhile.
         let (a, mut low, b) = unsafe {
             (
                 Lent::slice(a.index(..half)),
@@ -338,7 +338,7 @@ fn work_that_fails_or_panics_is_told_and_the_stream_goes_on() {
     let scheduler = gpu.scheduler();
     let (stream, theirs) = (scheduler.stream(0), cust_stream());
     let module = module();
-    let fails = move |_: &CustStream| module.get_function("nobody").map(drop);
+    let fails = move |_: &CustStream| module.get_function("missing").map(drop);
     let failed = stream.run_cust(&theirs, fails).expect("accepted");
     let panicked = stream.run_cust(&theirs, |_| panic!("as intended")).expect("accepted");
     let ran = Arc::new(AtomicBool::new(false));
@@ -451,7 +451,7 @@ fn the_last_scheduler_may_be_dropped_in_work_of_others() {
         Ok(())
     };
     let handle = stream.run_cust(&theirs, drops).expect("accepted");
-    let error = handle.wait().expect_err("nobody waits for it");
+    let error = handle.wait().expect_err("the scheduler is dropped");
     assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
     let refused = stream.run_cust(&theirs, |_| Ok(())).map(drop).expect_err("it is gone");
     assert!(matches!(refused, Error::Launch(LaunchError::SchedulerDropped { .. })), "{refused:?}");

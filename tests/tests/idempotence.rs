@@ -13,7 +13,7 @@ const THREADS: u32 = 32;
 /// How many block-tasks have to be dropped before it counts that nothing was wrong.
 const DROPS: u32 = 100;
 
-/// The most launches until so many were dropped: a thousand times as many as it takes.
+/// The most launches until enough were dropped: a thousand times as many as it takes.
 const LAUNCHES: u32 = 20_000;
 
 /// Yield points of a thread, and of a block that decides together, which takes longer.
@@ -37,7 +37,7 @@ fn step(x: u32) -> u32 {
     x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
 }
 
-/// What so many steps make of element `i`, which holds its number.
+/// The value of element `i`, which holds its number, after `steps` steps.
 fn end(i: u32, steps: u32) -> u32 {
     (0..steps).fold(i, |x, _| step(x))
 }
@@ -124,7 +124,7 @@ fn changes_in_place_together(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32
     start(starts);
     let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x());
     let neighbour = i - t as usize + ((t + 1) % THREADS) as usize;
-    // SAFETY: nobody writes the block's elements before the last barrier.
+    // SAFETY: no thread writes the block's elements before the last barrier.
     let mut value = unsafe { x.read(neighbour) };
     for _ in 0..rounds {
         thread::sync_threads();

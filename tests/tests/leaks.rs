@@ -62,7 +62,7 @@ fn threads() -> usize {
     names.filter(|name| name.starts_with("preempt-")).count()
 }
 
-/// Waits until only so many threads of devices and schedulers are left: they end on their own.
+/// Waits until at most `left` threads of devices and schedulers remain: they end on their own.
 fn await_threads(left: usize) {
     while threads() > left {
         std::thread::sleep(Duration::from_millis(1));
@@ -77,10 +77,10 @@ fn resident() -> isize {
     pages.expect("the second number is that of resident pages") * 4096
 }
 
-/// Bytes that may come to be resident without a leak: how the allocator and the threads divide memory varies.
+/// Bytes that may become resident without a leak: how the allocator and the threads divide memory varies.
 const VARIES: isize = 16 << 20;
 
-/// Bytes that stay for each round of many, after some to warm up, beside so many threads.
+/// Bytes that stay for each round of many, after some to warm up, with `threads` threads left.
 fn bytes_left_by_each(rounds: isize, threads: usize, mut round: impl FnMut()) -> isize {
     (0..rounds / 20).for_each(|_| round());
     await_threads(threads);

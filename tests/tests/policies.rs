@@ -125,7 +125,7 @@ fn a_deadline_that_is_past_is_refused() {
     running.wait().expect("runs");
     scheduler.synchronize().expect("the policy is still there");
     assert_eq!(missed.count(), 1);
-    // Without a deadline, nobody is refused, nor with one that nobody will see.
+    // Without a deadline, no launch is refused, nor with a deadline that is years away.
     for due in [None, Some(Duration::MAX)] {
         late.set_deadline(due);
         let mut log = log(&scheduler);
@@ -154,7 +154,7 @@ fn launches_run_in_the_order_of_their_deadlines() {
     }
     gate.open();
     for next in [2, 1, 0] {
-        // Nobody else can get past his gate.
+        // No other launch can get past this gate.
         gates[next].open();
         handles[next].wait().expect("runs");
         assert!(handles[..next].iter().all(|handle| !handle.is_done()));

@@ -162,7 +162,7 @@ fn the_body_is_there_once() {
 #[test]
 fn the_worker_loop_is_there_once() {
     for name in NAMES {
-        // The first chunk; the one after it, and the one that has to be looked for; between tasks; the end. With yield
+        // The first chunk; the chunk after it, and a chunk that has to be looked for; between tasks; the end. With yield
         // points, whether the last task was dropped, and giving it back.
         let expected = if [YIELDING, VOTING].contains(&name) { 7 } else { 5 };
         assert_eq!(barriers(name, 1), expected, "in {name}");
@@ -272,7 +272,7 @@ fn a_vote_asks_for_the_signal_and_does_not_wait_for_it() {
     let is_ask = |(operation, _): &(&str, &str)| *operation == "ld.relaxed.sys.global.b64";
     let ask = all[..vote].iter().rposition(is_ask).expect("a look");
     let (register, _) = all[ask].1.split_once(',').expect("a register and an address");
-    // Whoever only moves it does not wait, once that is a register of the machine.
+    // Code that only moves it does not wait, once that is a register of the machine.
     let mut waits = all[ask + 1..vote].iter().filter(|(operation, _)| *operation != "mov.b64");
     assert!(waits.all(|(_, operands)| !operands.contains(register)), "{register} is used");
 }
@@ -314,7 +314,7 @@ fn a_kernel_that_is_launched_early_waits_before_it_looks_at_the_launch_before() 
         // A loader puts the instruction in the comment's place.
         let waits: Vec<_> =
             entry.match_indices("// preempt.griddepcontrol.wait").map(|(at, _)| at).collect();
-        // A block that claims its first task, and one that has it.
+        // A block that claims its first task, and a block that has it.
         let [wait, last] = waits[..] else { panic!("{} marks in {name}", waits.len()) };
         assert_eq!(entry.matches("griddepcontrol").count(), 3, "in {name}");
         // The next task and the signal before, how far the launch before is after it.

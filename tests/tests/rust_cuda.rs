@@ -9,7 +9,7 @@ use preempt_rust_cuda_kernels as kernels;
 use preempt_test_kit::Random;
 use preempt_test_kit::storm::Chaos;
 
-/// How much there is to do: a GPU is done with what an emulated one needs a second for before anybody
+/// How much there is to do: a GPU is done with what an emulated one needs a second for before any launch
 /// could interrupt it.
 struct Size {
     elements: usize,
@@ -47,7 +47,7 @@ fn download<T: KernelArg>(stream: &Stream, buffer: &Buffer<T>) -> Vec<T> {
     stream.download(buffer).and_then(|copy| copy.wait()).expect("copied")
 }
 
-/// Waits for all; where they are so many that somebody must have been interrupted, asks for that.
+/// Waits for all; with enough of them that some must have been interrupted, checks that.
 fn wait(scheduler: &Scheduler, handles: Vec<Handle<LaunchReport>>) {
     let is_storm = handles.len() > 5 && scheduler.device().properties().driver.is_some();
     let mut yields = 0;

@@ -302,7 +302,7 @@ fn a_stream_has_room_for_64_operations() {
     assert_eq!(log[1..66], (0..65).collect::<Vec<_>>(), "in order");
 }
 
-/// Submits from the thread that completes operations, which is the poller if nobody waits.
+/// Submits from the thread that completes operations, which is the poller if no thread waits.
 struct SubmitMore {
     stream: Stream,
     scheduler: Scheduler,
@@ -401,7 +401,7 @@ fn a_native_launch_runs_through_whoever_comes() {
     let mut urgent_log = scheduler.zeroed(4).expect("memory");
     open.open();
     let urgent = launch(&scheduler.stream(1), gated(&open.0, &mut urgent_log, 2).grid(2));
-    assert!(!urgent.is_done(), "nobody leaves");
+    assert!(!urgent.is_done(), "no block leaves");
     gate.open();
     urgent.wait().expect("runs");
     let report = native.wait().expect("runs");

@@ -56,7 +56,7 @@ impl Counting {
     }
 }
 
-/// How often a launch runs for so many factors.
+/// Runs of a launch that is tuned over this number of factors.
 fn runs_for(factors: u32) -> u32 {
     WARM_UP + 2 * SAMPLES * factors
 }

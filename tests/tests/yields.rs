@@ -51,7 +51,7 @@ fn an_urgent_launch_gets_the_sm_of_a_block_task_that_runs_twice_and_then_no_more
     let mut tick = || kernels::count_1d(&mut ticks, &mut writes).grid(1).block(1);
     let urgent = scheduler.stream(1);
 
-    // With more, others could come before the one that was dropped.
+    // With more, others could come before the dropped task.
     let batch = scheduler.stream(0).launch(stand(&gate.0, &mut ends).grid(1)).expect("accepted");
     gate.wait_for(1);
     for drops in 1..=2 {

@@ -56,7 +56,7 @@ impl Control {
     /// A cohort for a launch of `call` in `blocks` blocks that may use all SMs. `barrier` says
     /// whether a task must not start before all threads have ended the one before.
     ///
-    /// Everything starts from zero when `stream` comes to it; the last cohort is out.
+    /// Resets everything to zero in the order of `stream`; the last cohort is out.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Control {
         barrier: bool,
     ) -> Result<Cohort, Error> {
         let (memory, words) = (self.memory.address(), self.memory.bytes() / size_of::<u32>());
-        // SAFETY: nobody uses the memory, since the last cohort is out.
+        // SAFETY: no kernel uses the memory, since the last cohort is out.
         unsafe { stream.fill(memory, 0, words)? };
         self.ticket += 1;
         let grid = call.grid_dim();

@@ -124,7 +124,7 @@ impl Gpu {
         Ok((time.as_nanos() * u128::from(self.kilohertz()?) / 1_000_000) as u64)
     }
 
-    /// What so many cycles of the SMs' clock take, at its highest rate.
+    /// The duration of `ticks` cycles of the SMs' clock at its highest rate.
     ///
     /// # Errors
     ///

@@ -92,7 +92,7 @@ impl Module {
     }
 }
 
-/// The most registers of a thread with which an SM holds so many warps: each of its four parts has 16384, and
+/// The most registers of a thread with which an SM holds `warps` warps: each of its four parts has 16384, and
 /// gives 256 or a multiple to a warp.
 fn registers_for(warps: u32) -> u32 {
     16_384 / warps.div_ceil(4).max(1) / 256 * 8

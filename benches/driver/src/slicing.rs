@@ -74,6 +74,6 @@ mod tests {
         assert!(own.contains("k_param_0,\n\t.param .u32 k_slice_first,"), "{own}");
         let without = sliced(&text, "other").expect("there is such an entry");
         assert!(without.contains("other(\n\t.param .u32 other_slice_first"), "{without}");
-        assert_eq!(sliced(&ptx, "nobody"), None);
+        assert_eq!(sliced(&ptx, "missing"), None);
     }
 }

@@ -16,7 +16,7 @@ pub enum Level {
     Lowest,
     /// The highest one.
     Highest,
-    /// So many above the lowest one, or the highest one if there are not so many.
+    /// This number of levels above the lowest priority, at most the highest one.
     Above(u32),
 }
 
@@ -91,7 +91,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes a word to memory when the stream comes to it.
+    /// Writes a word to memory in the order of the stream.
     ///
     /// # Safety
     ///
@@ -111,7 +111,7 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// The memory is valid until the stream has come to it, and nobody else uses it then.
+    /// The memory is valid until the stream has done the fill, and no other work uses it meanwhile.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// The memory at `from` has that size, and both are valid until the stream has come to it.
+    /// The memory at `from` has that size, and both are valid until the stream has done the copy.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl Stream {
         check("cuMemcpyDtoHAsync", result)
     }
 
-    /// Lets `event` happen when the stream comes to it.
+    /// Records `event` in the order of the stream.
     ///
     /// # Errors
     ///

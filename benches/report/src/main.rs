@@ -41,7 +41,7 @@ fn run(args: &Args) -> Result<()> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(lines) = papers::comparison(&results) {
-        // Not `print!`: it panics where nobody reads on.
+        // Not `print!`: it panics where the reader has closed the pipe.
         write!(io::stdout(), "{}", table(&lines, 1))?;
     }
     Ok(())

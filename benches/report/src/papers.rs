@@ -121,7 +121,7 @@ fn mix(summary: &Summary) -> Vec<Vec<String>> {
     settings.chain([line("scheduling overhead", paper, here, nothing())]).collect()
 }
 
-/// What a suite's results come to.
+/// A suite's results in a few figures.
 struct Summary<'a>(&'a Value);
 
 impl Summary<'_> {

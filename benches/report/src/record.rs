@@ -19,7 +19,7 @@ pub struct Record {
     pub driver: Option<String>,
     /// One object for each row of the table.
     pub rows: Vec<Value>,
-    /// What it comes to: an object.
+    /// The rows in a few figures: an object.
     pub summary: Value,
 }
 
@@ -52,7 +52,7 @@ pub fn hardware() -> String {
     format!("{}, {processors} processors", model.unwrap_or(env::consts::ARCH))
 }
 
-/// The commit that this program was built from, if `PREEMPT_COMMIT` said so then; or else the one that the working
+/// The commit that this program was built from, if `PREEMPT_COMMIT` said so then; or else that of the working
 /// folder is at, if it is in a repository.
 fn commit() -> Option<String> {
     if let Some(commit) = option_env!("PREEMPT_COMMIT") {
@@ -76,8 +76,8 @@ fn date() -> String {
     now.chars().take_while(|letter| *letter != 'T').collect()
 }
 
-/// The command line. Arguments need not be Unicode: files are named by them. Where these are on this machine is nobody
-/// else's business.
+/// The command line, without the folders of absolute paths, since results are published. Arguments need not be
+/// Unicode: files are named by them.
 fn command() -> String {
     let args = env::args_os().map(|arg| without_folders(&arg.to_string_lossy()));
     args.collect::<Vec<_>>().join(" ")

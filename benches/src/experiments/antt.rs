@@ -6,11 +6,12 @@ use anyhow::Result;
 use preempt_report::microseconds;
 use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
+use preempt_workloads::Definition;
 use serde_json::{Value, json};
 
 use super::corun::{Arm, Job, Testbed, Turnarounds, antt, ceiling, stp};
 use super::priority::hpf;
-use super::{Bench, Experiment, FLEP, Outcome, line, with_tally};
+use super::{Bench, Experiment, FLEP, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
 
@@ -69,19 +70,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let [long, short] = bench.sizes();
     let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
     testbed.add_flep(short)?;
-    // A long one, and two others that are short; all different.
-    let number =
-        |name: &str| FLEP.iter().position(|&other| other == name).expect("it is one of them");
-    let mut random = Random(bench.seed);
-    let mut drawn: Vec<[usize; 3]> = Vec::new();
-    while drawn.len() < bench.amount(QUICK_TRIPLES, TRIPLES) {
-        let [a, b, c] =
-            [longs.len(), FLEP.len(), FLEP.len()].map(|n| random.below(n as u32) as usize);
-        let a = number(longs[a].name);
-        if a != b && b != c && a != c && !drawn.contains(&[a, b, c]) {
-            drawn.push([a, b, c]);
-        }
-    }
+    let drawn = draw_triples(bench, &longs);
     let mut groups = Vec::new();
     let progress = Progress::new("long programs", longs.len() as u64);
     for definition in longs {
@@ -100,6 +89,26 @@ fn run(bench: &Bench) -> Result<Outcome> {
         progress.step();
     }
     Ok(outcome(&groups, testbed.close()?))
+}
+
+/// The number of one of FLEP's programs.
+fn number(name: &str) -> usize {
+    FLEP.iter().position(|&other| other == name).expect("it is one of FLEP's")
+}
+
+/// Random triples of FLEP's programs, all different: one of `longs`, and two that are short.
+fn draw_triples(bench: &Bench, longs: &[&Definition]) -> Vec<[usize; 3]> {
+    let mut random = Random(bench.seed);
+    let mut drawn: Vec<[usize; 3]> = Vec::new();
+    while drawn.len() < bench.amount(QUICK_TRIPLES, TRIPLES) {
+        let [a, b, c] =
+            [longs.len(), FLEP.len(), FLEP.len()].map(|n| random.below(n as u32) as usize);
+        let a = number(longs[a].name);
+        if a != b && b != c && a != c && !drawn.contains(&[a, b, c]) {
+            drawn.push([a, b, c]);
+        }
+    }
+    drawn
 }
 
 fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<Group> {
@@ -129,7 +138,7 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
     Ok(Group { names, alone, arms, ceiling: ceiling(hpf(), &jobs)? })
 }
 
-/// What somebody does who has nothing but the hardware's priorities: the less a job takes alone, the higher is its.
+/// Jobs for a user without a scheduler: the shorter a job is alone, the higher its hardware priority.
 fn shortest_first(jobs: &[Job], alone: &[Duration]) -> Vec<Job> {
     let longer = |time| alone.iter().filter(|&&other| other > time).count() as i32;
     jobs.iter().zip(alone).map(|(job, &time)| Job { priority: longer(time), ..*job }).collect()
@@ -165,7 +174,8 @@ fn gain(groups: &[Group], size: usize, antt: impl Fn(&Group) -> Option<f64>) -> 
     mean(&of_size.filter_map(|group| group.gain(antt(group))).collect::<Vec<_>>())
 }
 
-fn outcome(groups: &[Group], tally: Tally) -> Outcome {
+/// The keys of the summary.
+fn summary(groups: &[Group]) -> Value {
     let ours = |group: &Group| group.antt(Arm::Ours(HPF));
     let reordered = |group: &Group| group.antt(Arm::Reordered(HPF));
     let by_priority = |group: &Group| group.antt(Arm::StreamPriorities);
@@ -184,8 +194,7 @@ fn outcome(groups: &[Group], tally: Tally) -> Outcome {
             Some(stp(Arm::Ours(HPF))? / stp(Arm::PlainStreams)?)
         })
         .collect();
-    let summary = with_tally(
-        json!({
+    json!({
             "pairs": groups.iter().filter(|group| group.names.len() == 2).count(),
             "triples": groups.iter().filter(|group| group.names.len() == 3).count(),
             "pairs_gain": gain(groups, 2, ours),
@@ -200,11 +209,11 @@ fn outcome(groups: &[Group], tally: Tally) -> Outcome {
             "triples_gain_stream_priorities": gain(groups, 3, by_priority),
             "stp_over_plain": mean(&throughput),
             "makespan_lost": mean(&lost),
-        }),
-        &tally,
-    );
-    let mut table = vec![line(["programs", "arm", "ANTT", "STP", "makespan", "turnarounds, each"])];
-    let mut rows: Vec<Value> = Vec::new();
+    })
+}
+
+fn rows(groups: &[Group]) -> Rows {
+    let mut rows = Rows::below(["programs", "arm", "ANTT", "STP", "makespan", "turnarounds, each"]);
     for group in groups {
         let alone = group.alone();
         let names = group.names.join(" ");
@@ -216,15 +225,15 @@ fn outcome(groups: &[Group], tally: Tally) -> Outcome {
         for (arm, times, makespan) in others.into_iter().chain(measured) {
             let (antt, stp) = (antt(&times, &alone), stp(&times, &alone));
             let each: Vec<String> = times.iter().map(|&time| show(time)).collect();
-            table.push(line([
+            let cells = line([
                 &names,
                 arm,
                 &show_number(antt),
                 &show_number(stp),
                 &show_time(makespan),
                 &each.join("  "),
-            ]));
-            rows.push(json!({
+            ]);
+            let json = json!({
                 "programs": group.names,
                 "arm": arm,
                 "samples": group.alone.first().map(Samples::len),
@@ -233,18 +242,26 @@ fn outcome(groups: &[Group], tally: Tally) -> Outcome {
                 "makespan_p50_us": makespan.map(microseconds),
                 "turnaround_p50_us":
                     times.iter().map(|&time| microseconds(time)).collect::<Vec<_>>(),
-            }));
+            });
+            rows.push(cells, json);
         }
     }
+    rows
+}
+
+fn outcome(groups: &[Group], tally: Tally) -> Outcome {
+    let summary = with_tally(summary(groups), &tally);
+    let Rows { table, json: rows } = rows(groups);
+    let number = |key: &str| show_number(summary[key].as_f64());
     Outcome {
         about: format!(
             "A long program, and right after it one or two short ones of equal priority, in the order of \
              submission. With `Hpf`, ANTT is {} times lower than on plain streams for pairs and {} times for \
              triples; where preemption is free it would be {} and {} times lower.",
-            show_number(gain(groups, 2, ours)),
-            show_number(gain(groups, 3, ours)),
-            show_number(gain(groups, 2, Group::ceiling)),
-            show_number(gain(groups, 3, Group::ceiling)),
+            number("pairs_gain"),
+            number("triples_gain"),
+            number("pairs_ceiling"),
+            number("triples_ceiling"),
         ),
         table,
         text_columns: 2,

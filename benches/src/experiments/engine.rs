@@ -8,9 +8,9 @@ use anyhow::{Result, ensure};
 use preempt::policy::{Fifo, Policy, StaticPriority};
 use preempt::sim::{EngineLoad, Machine};
 use preempt_report::{digits, microseconds};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Bench, Experiment, Outcome, line};
+use super::{Bench, Experiment, Outcome, Rows, line};
 use crate::progress::Progress;
 use crate::samples::{Samples, Summary, show};
 
@@ -61,7 +61,7 @@ const CASES: [Case; 4] = [
     Case { policy: "fifo", launches: "large", needs: LARGE, make: || Box::new(Fifo::new()) },
 ];
 
-/// What one case comes to.
+/// The results of one case.
 struct Measured {
     events_per_s: f64,
     allocations_per_event: f64,
@@ -91,68 +91,96 @@ impl Experiment for Engine {
 /// Measures decisions.
 fn run(bench: &Bench) -> Result<Outcome> {
     let (batches, samples) = bench.amount(QUICK, FULL);
-    let headings = ["policy", "launches", "waiting", "events/s", "allocations", "yields"];
-    let times = ["event p50", "event p99", "decision p50", "decision p99"];
-    let mut table = vec![[headings.map(str::to_owned).to_vec(), line(times)].concat()];
-    let (mut rows, mut all) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
     let progress = Progress::new("engine", (CASES.len() * WAITING.len()) as u64);
     for case in &CASES {
         for waiting in WAITING {
             let mut load =
                 EngineLoad::new(Machine::h200(), (case.make)(), waiting, case.needs, bench.seed)?;
-            let measured = measure(&mut load, waiting, batches, samples)?;
-            let Measured { events_per_s, allocations_per_event, yields_per_event, event, decision } =
-                measured;
-            let (rate, allocations) =
-                (digits(events_per_s / 1e6) + " M", digits(allocations_per_event));
-            let yields = digits(yields_per_event);
-            let (waits, launches) = (waiting.to_string(), case.launches);
-            let counts = [case.policy, launches, &waits, &rate, &allocations, &yields];
-            let times = [event.p50, event.p99, decision.p50, decision.p99];
-            table.push([counts.map(str::to_owned).to_vec(), times.map(show).to_vec()].concat());
-            rows.push(json!({
-                "policy": case.policy,
-                "launches": launches,
-                "sms_needed": case.needs,
-                "waiting": waiting,
-                "events_per_s": events_per_s,
-                "allocations_per_event": allocations_per_event,
-                "yields_per_event": yields_per_event,
-                "event_p50_us": microseconds(event.p50),
-                "event_p99_us": microseconds(event.p99),
-                "decision_p50_us": microseconds(decision.p50),
-                "decision_p99_us": microseconds(decision.p99),
-                "decision_max_us": microseconds(decision.max),
-            }));
-            all.push(measured);
+            all.push((case, waiting, measure(&mut load, waiting, batches, samples)?));
             progress.step();
         }
     }
     drop(progress);
-    // In the order of the cases, each with both numbers of launches.
-    let [large_1000, large_100000, mixed_1000, mixed_100000, ..] = &all[..] else {
-        unreachable!("there are four cases")
-    };
-    let p99 = |measured: &Measured| microseconds(measured.decision.p99);
-    let most = all.iter().map(|measured| measured.allocations_per_event).fold(0.0, f64::max);
-    Ok(Outcome {
+    Ok(outcome(&all))
+}
+
+type CaseMeasured = (&'static Case, usize, Measured);
+
+fn outcome(all: &[CaseMeasured]) -> Outcome {
+    let mut rows = Rows::below([
+        "policy",
+        "launches",
+        "waiting",
+        "events/s",
+        "allocations",
+        "yields",
+        "event p50",
+        "event p99",
+        "decision p50",
+        "decision p99",
+    ]);
+    for (case, waiting, measured) in all {
+        let Measured { events_per_s, allocations_per_event, yields_per_event, event, decision } =
+            measured;
+        let cells = line([
+            case.policy,
+            case.launches,
+            &waiting.to_string(),
+            &(digits(events_per_s / 1e6) + " M"),
+            &digits(*allocations_per_event),
+            &digits(*yields_per_event),
+            &show(event.p50),
+            &show(event.p99),
+            &show(decision.p50),
+            &show(decision.p99),
+        ]);
+        let json = json!({
+            "policy": case.policy,
+            "launches": case.launches,
+            "sms_needed": case.needs,
+            "waiting": waiting,
+            "events_per_s": events_per_s,
+            "allocations_per_event": allocations_per_event,
+            "yields_per_event": yields_per_event,
+            "event_p50_us": microseconds(event.p50),
+            "event_p99_us": microseconds(event.p99),
+            "decision_p50_us": microseconds(decision.p50),
+            "decision_p99_us": microseconds(decision.p99),
+            "decision_max_us": microseconds(decision.max),
+        });
+        rows.push(cells, json);
+    }
+    Outcome {
         about: "The engine of a device of 132 SMs and a policy, by themselves: no device is used. An event is a \
                 launch that comes or a cohort that is out, with the decision that follows; times contain 20 to 40 ns \
                 for the clock."
             .to_owned(),
-        table,
+        table: rows.table,
         text_columns: 2,
-        rows,
-        summary: json!({
-            "events_per_s": large_1000.events_per_s,
-            "events_per_s_mixed": mixed_1000.events_per_s,
-            "allocations_per_event": most,
-            "decision_p99_us_1000_waiting": p99(large_1000),
-            "decision_p99_us_100000_waiting": p99(large_100000),
-            "decision_p99_us_1000_waiting_mixed": p99(mixed_1000),
-            "decision_p99_us_100000_waiting_mixed": p99(mixed_100000),
-        }),
+        rows: rows.json,
+        summary: summary(all),
         mistake: None,
+    }
+}
+
+/// The keys of the summary.
+fn summary(all: &[CaseMeasured]) -> Value {
+    // In the order of the cases, each with both numbers of launches.
+    let [(.., large_1000), (.., large_100000), (.., mixed_1000), (.., mixed_100000), ..] = all
+    else {
+        unreachable!("there are four cases")
+    };
+    let p99 = |measured: &Measured| microseconds(measured.decision.p99);
+    let most = all.iter().map(|(.., measured)| measured.allocations_per_event).fold(0.0, f64::max);
+    json!({
+        "events_per_s": large_1000.events_per_s,
+        "events_per_s_mixed": mixed_1000.events_per_s,
+        "allocations_per_event": most,
+        "decision_p99_us_1000_waiting": p99(large_1000),
+        "decision_p99_us_100000_waiting": p99(large_100000),
+        "decision_p99_us_1000_waiting_mixed": p99(mixed_1000),
+        "decision_p99_us_100000_waiting_mixed": p99(mixed_100000),
     })
 }
 
@@ -161,7 +189,7 @@ fn measure(load: &mut EngineLoad, waiting: usize, batches: u64, samples: u64) ->
         load.tell();
         load.decide();
     };
-    // Everything has come to its size: a launch has taken each place.
+    // All collections have grown to their size: a launch has taken each place.
     (0..3 * waiting as u64 + samples / 2).for_each(|_| event(load));
     let (before, yields, done) = (allocations(), load.yields(), load.done());
     let mut rates = Vec::with_capacity(batches as usize);

@@ -40,7 +40,7 @@ pub struct Seen {
     pub full_sms: u64,
 }
 
-/// Gives the marker's SMs to nobody else, from its arrival to the end of the victim.
+/// Gives the marker's SMs to no other launch, from its arrival to the end of the victim.
 #[derive(Debug)]
 struct Exclude {
     /// The range of the next marker.
@@ -138,7 +138,7 @@ impl Seen {
         for sm in range.lo()..range.hi() {
             let on_sm = |stamp: &&Stamp| stamp.sm == u64::from(sm);
             let marks: Vec<&Stamp> = marker.iter().filter(on_sm).collect();
-            // The SM was full of the marker when so many of its block-tasks were there at a time.
+            // The SM was full of the marker when this number of its block-tasks were there at a time.
             let beside = |at: u64| {
                 let there = |stamp: &&&Stamp| stamp.start <= at && at < stamp.end;
                 marks.iter().filter(there).count() as u32

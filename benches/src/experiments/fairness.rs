@@ -138,24 +138,26 @@ fn fair() -> f64 {
     f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1])
 }
 
-fn outcome(rows: &[Row], window: Duration, tally: Tally) -> Outcome {
+/// The keys of the summary.
+fn summary(rows: &[Row]) -> Value {
     let of = |most: f64| rows.iter().filter(move |row| row.max_overhead == Some(most));
     let errors: Vec<f64> =
         of(MAX_OVERHEAD).filter_map(|row| Some(100.0 * (row.share? - fair()).abs())).collect();
     let lost = |most| mean(&of(most).filter_map(|row| row.lost).collect::<Vec<_>>());
     let by_overhead: serde_json::Map<String, Value> =
         OVERHEADS.iter().map(|&most| (digits(100.0 * most), json!(lost(most)))).collect();
-    let summary = with_tally(
-        json!({
+    json!({
             "pairs": of(MAX_OVERHEAD).count(),
             "share_error_points": errors.iter().copied().reduce(f64::max),
             "share_error_points_mean": mean(&errors),
             "throughput_lost": lost(MAX_OVERHEAD),
             "throughput_lost_max": of(MAX_OVERHEAD).filter_map(|row| row.lost).reduce(f64::max),
             "throughput_lost_by_max_overhead_percent": by_overhead,
-        }),
-        &tally,
-    );
+    })
+}
+
+fn outcome(rows: &[Row], window: Duration, tally: Tally) -> Outcome {
+    let summary = with_tally(summary(rows), &tally);
     let mut table = vec![line([
         "weight 2",
         "weight 1",

@@ -1,16 +1,17 @@
-//! What a launch costs: on an idle device, and in a long stream of them.
+//! What a launch costs: on an idle device, and in a long stream of launches.
 
 use std::time::Instant;
 
 use anyhow::Result;
 use preempt::policy::StaticPriority;
+use preempt::{Scheduler, Stream};
 use preempt_microkernels::{count, empty};
 use preempt_report::microseconds;
 use preempt_test_kit::storm::Tally;
 use serde_json::json;
 
 use super::counted::Counted;
-use super::{Bench, Experiment, Outcome, line};
+use super::{Bench, Experiment, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, show};
 
@@ -43,14 +44,35 @@ impl Experiment for Launch {
     }
 }
 
+/// Times of single launches and of streams of launches.
+#[derive(Default)]
+struct Times {
+    submit: Samples,
+    done: Samples,
+    stream_submit: Samples,
+    per_kernel: Samples,
+}
+
 /// Measures launches.
 fn run(bench: &Bench) -> Result<Outcome> {
     let (launches, streams) = bench.amount(QUICK, FULL);
     let scheduler = bench.scheduler(StaticPriority::new())?;
     let stream = scheduler.stream(0);
-    let mut tally = Tally::default();
+    let (mut times, mut tally) = (Times::default(), Tally::default());
+    measure_single(&scheduler, &stream, launches, &mut times, &mut tally)?;
+    measure_streams(&scheduler, &stream, streams, &mut times, &mut tally)?;
+    scheduler.synchronize()?;
+    Ok(outcome(&times, tally))
+}
 
-    let (mut submit, mut done) = (Samples::default(), Samples::default());
+/// Empty kernels on an idle device, one by one.
+fn measure_single(
+    scheduler: &Scheduler,
+    stream: &Stream,
+    launches: u64,
+    times: &mut Times,
+    tally: &mut Tally,
+) -> Result<()> {
     let progress = Progress::new("idle device", launches);
     for _ in 0..launches {
         // `wait` returns before the last block has left its SM.
@@ -60,17 +82,25 @@ fn run(bench: &Bench) -> Result<Outcome> {
         let handle = stream.launch(call)?;
         let submitted = start.elapsed();
         let report = handle.wait()?;
-        done.push(start.elapsed());
-        submit.push(submitted);
+        times.done.push(start.elapsed());
+        times.submit.push(submitted);
         tally.report(&report);
         // An empty kernel leaves nothing to look at but its report.
         tally.count("an empty kernel's report", &[report.tasks], &[1]);
         progress.step();
     }
-    drop(progress);
+    Ok(())
+}
 
-    let (mut stream_submit, mut per_kernel) = (Samples::default(), Samples::default());
-    let mut tiny = Counted::new("tiny kernels", &scheduler, 1)?;
+/// Tiny kernels, many in a stream at a time.
+fn measure_streams(
+    scheduler: &Scheduler,
+    stream: &Stream,
+    streams: u64,
+    times: &mut Times,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut tiny = Counted::new("tiny kernels", scheduler, 1)?;
     let progress = Progress::new("stream of kernels", streams);
     for _ in 0..streams {
         scheduler.synchronize()?;
@@ -78,63 +108,59 @@ fn run(bench: &Bench) -> Result<Outcome> {
         let start = Instant::now();
         let mut last = start;
         for _ in 0..STREAM {
-            handles.push(tiny.launch(&stream, |counts| count(counts))?);
+            handles.push(tiny.launch(stream, |counts| count(counts))?);
             let now = Instant::now();
-            stream_submit.push(now - last);
+            times.stream_submit.push(now - last);
             last = now;
         }
         for handle in handles.iter().rev() {
             handle.wait()?;
         }
-        per_kernel.push(start.elapsed() / STREAM);
+        times.per_kernel.push(start.elapsed() / STREAM);
         progress.step();
     }
-    drop(progress);
-    tiny.check(&stream, &mut tally)?;
-    scheduler.synchronize()?;
+    tiny.check(stream, tally)
+}
 
-    let rows = [
-        ("submit, idle device", "empty", &submit),
-        ("launch to done, idle device", "empty", &done),
-        ("submit, stream of 1,000", "tiny", &stream_submit),
-        ("stream of 1,000, per kernel", "tiny", &per_kernel),
-    ];
-    let mut table = vec![line(["time", "kernel", "samples", "p50", "p99", "max"])];
-    table.extend(rows.iter().map(|(name, kernel, samples)| {
+fn outcome(times: &Times, tally: Tally) -> Outcome {
+    let Times { submit, done, stream_submit, per_kernel } = times;
+    let mut rows = Rows::below(["time", "kernel", "samples", "p50", "p99", "max"]);
+    for (name, kernel, samples) in [
+        ("submit, idle device", "empty", submit),
+        ("launch to done, idle device", "empty", done),
+        ("submit, stream of 1,000", "tiny", stream_submit),
+        ("stream of 1,000, per kernel", "tiny", per_kernel),
+    ] {
         let summary = samples.summary();
         let count = samples.len().to_string();
         let (p50, p99, max) = (show(summary.p50), show(summary.p99), show(summary.max));
-        line([name, kernel, &count, &p50, &p99, &max])
-    }));
-    let json_rows = rows.iter().map(|(name, kernel, samples)| {
-        let summary = samples.summary();
-        json!({
+        let json = json!({
             "name": name,
             "kernel": kernel,
             "samples": samples.len(),
             "p50_us": microseconds(summary.p50),
             "p99_us": microseconds(summary.p99),
             "max_us": microseconds(summary.max),
-        })
-    });
-    Ok(Outcome {
+        });
+        rows.push(line([name, kernel, &count, &p50, &p99, &max]), json);
+    }
+    Outcome {
         about: "Submit is the time inside `launch`. Kernels have one block-task of one thread."
             .to_owned(),
-        table,
+        table: rows.table,
         text_columns: 2,
-        rows: json_rows.collect(),
-        summary: json!({
-            "submit_p50_us": microseconds(submit.summary().p50),
-            "submit_p99_us": microseconds(submit.summary().p99),
-            "done_p50_us": microseconds(done.summary().p50),
-            "done_p99_us": microseconds(done.summary().p99),
-            "stream_submit_p50_us": microseconds(stream_submit.summary().p50),
-            "stream_per_kernel_p50_us": microseconds(per_kernel.summary().p50),
-            "kernels": tally.kernels,
-            "block_tasks": tally.block_tasks,
-            "lost": tally.lost,
-            "repeated": tally.repeated,
-        }),
+        rows: rows.json,
+        summary: with_tally(
+            json!({
+                "submit_p50_us": microseconds(submit.summary().p50),
+                "submit_p99_us": microseconds(submit.summary().p99),
+                "done_p50_us": microseconds(done.summary().p50),
+                "done_p99_us": microseconds(done.summary().p99),
+                "stream_submit_p50_us": microseconds(stream_submit.summary().p50),
+                "stream_per_kernel_p50_us": microseconds(per_kernel.summary().p50),
+            }),
+            &tally,
+        ),
         mistake: tally.mistake,
-    })
+    }
 }

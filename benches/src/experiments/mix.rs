@@ -12,7 +12,7 @@ use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
 use super::corun::{Arm, DeviceTestbed, Job, NewPolicy, Testbed, Turnarounds, antt, ceiling, stp};
-use super::{Bench, Experiment, Outcome, line, with_tally};
+use super::{Bench, Experiment, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
 
@@ -148,14 +148,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
         progress.step();
     }
     let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
-    let interval = alone.iter().sum::<Duration>().mul_f64(INTERVAL / alone.len() as f64);
-    for (index, setting) in settings.iter_mut().enumerate() {
-        let jobs: Vec<_> = (0..count)
-            .map(|program| (interval * program as u32, alone[program], members[program].1[index]))
-            .collect();
-        let [of_static, of_dynamic] = policies();
-        setting.ceilings = [ceiling(of_static(), &jobs)?, ceiling(of_dynamic(), &jobs)?];
-    }
+    add_ceilings(&mut settings, &members, &alone)?;
     let mut evictions = Vec::new();
     // Not in virtual time: there, no stream changes its priority.
     if let Some(testbed) = testbed.device() {
@@ -182,7 +175,20 @@ struct Loop {
     next: Duration,
 }
 
-/// Runs each program again and again, until so many runs are over in all.
+/// Simulates each setting with its intervals where preemption is free.
+fn add_ceilings(settings: &mut [Setting], members: &[Member], alone: &[Duration]) -> Result<()> {
+    let interval = alone.iter().sum::<Duration>().mul_f64(INTERVAL / alone.len() as f64);
+    for (index, setting) in settings.iter_mut().enumerate() {
+        let jobs: Vec<_> = (0..members.len())
+            .map(|program| (interval * program as u32, alone[program], members[program].1[index]))
+            .collect();
+        let [of_static, of_dynamic] = policies();
+        setting.ceilings = [ceiling(of_static(), &jobs)?, ceiling(of_dynamic(), &jobs)?];
+    }
+    Ok(())
+}
+
+/// Runs each program again and again, until `launches` runs are over in all.
 fn evict(
     testbed: &DeviceTestbed,
     wait: Duration,
@@ -274,13 +280,8 @@ impl Setting {
     }
 }
 
-fn outcome(
-    members: &[Member],
-    settings: &[Setting],
-    alone: &[Duration],
-    evictions: &[Evictions],
-    tally: Tally,
-) -> Outcome {
+/// The keys of the summary.
+fn summary(settings: &[Setting], alone: &[Duration]) -> Value {
     let mut summary = serde_json::Map::new();
     for setting in settings {
         let told = setting.summary(alone);
@@ -296,10 +297,17 @@ fn outcome(
     let overheads: Vec<f64> =
         settings.iter().filter_map(|setting| setting.overhead(alone)).collect();
     summary.insert("scheduling_overhead".into(), json!(mean(&overheads)));
-    let summary = with_tally(Value::Object(summary), &tally);
-    let mut table =
-        vec![line(["setting", "arm", "ANTT", "STP", "makespan", "NTT of each program"])];
-    let mut rows: Vec<Value> = Vec::new();
+    Value::Object(summary)
+}
+
+fn rows(
+    members: &[Member],
+    settings: &[Setting],
+    alone: &[Duration],
+    evictions: &[Evictions],
+) -> Rows {
+    let mut rows =
+        Rows::below(["setting", "arm", "ANTT", "STP", "makespan", "NTT of each program"]);
     for setting in settings {
         let ceilings = ["ceiling, static", "ceiling, dynamic"].into_iter().zip(&setting.ceilings);
         let ceilings = ceilings.map(|(name, times)| (name, times.clone(), None));
@@ -311,15 +319,15 @@ fn outcome(
             let ntt: Vec<_> = times.iter().zip(alone).map(|(&a, &b)| ratio(a, b)).collect();
             let each: Vec<String> = ntt.iter().map(|&ntt| show_number(ntt)).collect();
             let (antt, stp) = (antt(&times, alone), stp(&times, alone));
-            table.push(line([
+            let cells = line([
                 setting.name,
                 arm,
                 &show_number(antt),
                 &show_number(stp),
                 &show_time(makespan),
                 &each.join("  "),
-            ]));
-            rows.push(json!({
+            ]);
+            let json = json!({
                 "setting": setting.name,
                 "arm": arm,
                 "antt": antt,
@@ -328,15 +336,30 @@ fn outcome(
                 "programs": members.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
                 "alone_p50_us": alone.iter().map(|&time| microseconds(time)).collect::<Vec<_>>(),
                 "ntt": ntt,
-            }));
+            });
+            rows.push(cells, json);
         }
     }
     for Evictions { wait, yields } in evictions {
         let each: Vec<String> = yields.iter().map(u64::to_string).collect();
         let name = format!("yields, a wait of {}", show(*wait));
-        table.push(line([&name, "priorities 1 to 9", "-", "-", "-", &each.join("  ")]));
-        rows.push(json!({ "wait_ms": wait.as_millis() as u64, "yields_by_priority": yields }));
+        rows.push(
+            line([&name, "priorities 1 to 9", "-", "-", "-", &each.join("  ")]),
+            json!({ "wait_ms": wait.as_millis() as u64, "yields_by_priority": yields }),
+        );
     }
+    rows
+}
+
+fn outcome(
+    members: &[Member],
+    settings: &[Setting],
+    alone: &[Duration],
+    evictions: &[Evictions],
+    tally: Tally,
+) -> Outcome {
+    let summary = with_tally(summary(settings, alone), &tally);
+    let Rows { table, json: rows } = rows(members, settings, alone, evictions);
     let mut about = "EffiSha's eleven programs, each submitted an interval after the one before; priorities as in \
                      the paper's table 2. Normalized turnaround times (NTT) are to each program alone."
         .to_owned();

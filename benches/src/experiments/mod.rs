@@ -71,10 +71,29 @@ pub struct Outcome {
     pub text_columns: usize,
     /// A JSON object for each row.
     pub rows: Vec<Value>,
-    /// What it comes to: a JSON object.
+    /// The rows in a few figures: a JSON object.
     pub summary: Value,
     /// What was wrong with the kernels' results.
     pub mistake: Option<String>,
+}
+
+/// The rows of an outcome, as lines of its table and as JSON.
+#[derive(Debug)]
+struct Rows {
+    table: Vec<Vec<String>>,
+    json: Vec<Value>,
+}
+
+impl Rows {
+    /// No rows below these headings.
+    fn below<const N: usize>(headings: [&str; N]) -> Rows {
+        Rows { table: vec![line(headings)], json: Vec::new() }
+    }
+
+    fn push(&mut self, cells: Vec<String>, json: Value) {
+        self.table.push(cells);
+        self.json.push(json);
+    }
 }
 
 /// What `preempt-bench NAME` measures. A new experiment is a file with an implementation of this, and a line in

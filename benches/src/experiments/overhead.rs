@@ -1,4 +1,4 @@
-//! What being preemptible costs a kernel that nobody preempts, on the CPU device: the dominating launch of each
+//! What being preemptible costs a kernel that is not preempted, on the CPU device: the dominating launch of each
 //! program, preemptible and as an ordinary grid, through the scheduler. On a GPU see `cuda/overhead.rs`.
 
 use std::time::{Duration, Instant};

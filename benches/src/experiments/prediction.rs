@@ -82,27 +82,13 @@ fn run(bench: &Bench) -> Result<Outcome> {
             runs.push(measure(&scheduler, program, sizes, &mut random)?);
             progress.step();
         }
-        let (training, test) = runs.split_at(inputs[0]);
-        let ridge = Ridge::train(training);
-        let mut online = Online::new();
-        for run in training {
-            online.finished(&run.launch, run.took);
-        }
-        let took = || runs.iter().map(|run| run.took);
-        rows.push(Row {
-            program: program.name,
-            inputs,
-            shortest: took().min().unwrap_or_default(),
-            longest: took().max().unwrap_or_default(),
-            ridge: errors(test, |run| ridge.predict(&run.launch)),
-            online: errors(test, |run| {
-                let predicted = online.predict(&run.launch);
-                online.finished(&run.launch, run.took);
-                predicted
-            }),
-        });
+        rows.push(Row::of(program, inputs, &runs));
     }
     drop(progress);
+    Ok(outcome(&rows))
+}
+
+fn outcome(rows: &[Row]) -> Outcome {
     let mean =
         |of: fn(&Row) -> Errors| mean(&rows.iter().map(|row| of(row).mean).collect::<Vec<_>>());
     let summary = json!({
@@ -122,7 +108,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
         "worst",
     ])];
     table.extend(rows.iter().map(Row::line));
-    Ok(Outcome {
+    Outcome {
         about: "The dominating launch of each program with inputs of random sizes; how far predictions are from its \
                 duration, in the mean and at worst, for inputs after those that were learned from."
             .to_owned(),
@@ -131,7 +117,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
         rows: rows.iter().map(Row::json).collect(),
         summary,
         mistake: None,
-    })
+    }
 }
 
 /// How long a program's dominating launch takes with an input of random size.
@@ -181,6 +167,29 @@ fn errors(
 }
 
 impl Row {
+    /// Learns from the first runs of the program, and predicts the others.
+    fn of(program: &Scalable, inputs: [usize; 2], runs: &[Run<'static>]) -> Row {
+        let (training, test) = runs.split_at(inputs[0]);
+        let ridge = Ridge::train(training);
+        let mut online = Online::new();
+        for run in training {
+            online.finished(&run.launch, run.took);
+        }
+        let took = || runs.iter().map(|run| run.took);
+        Row {
+            program: program.name,
+            inputs,
+            shortest: took().min().unwrap_or_default(),
+            longest: took().max().unwrap_or_default(),
+            ridge: errors(test, |run| ridge.predict(&run.launch)),
+            online: errors(test, |run| {
+                let predicted = online.predict(&run.launch);
+                online.finished(&run.launch, run.took);
+                predicted
+            }),
+        }
+    }
+
     fn line(&self) -> Vec<String> {
         line([
             self.program,

@@ -9,7 +9,7 @@ use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
 use super::corun::{Arm, Job, Testbed, Turnarounds, ceiling};
-use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{
     Samples, geometric_mean, mean, ratio, show, show_number, show_ratio, show_time,
@@ -26,7 +26,7 @@ const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
 /// `Hpf` among the testbed's policies.
 const HPF: usize = 1;
 
-/// What the summary is about: nobody preempts what is most urgent, so that need not be preemptible.
+/// The arm of the summary: no launch preempts the most urgent one, so that one need not be preemptible.
 const BEST: Arm = Arm::UrgentNative(HPF);
 
 const ARMS: [Arm; 4] = [Arm::PlainStreams, Arm::StreamPriorities, Arm::Ours(HPF), BEST];
@@ -159,7 +159,8 @@ impl Pair {
     }
 }
 
-fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
+/// The keys of the summary.
+fn summary(pairs: &[Pair]) -> Value {
     let figure_8 = || pairs.iter().filter(|pair| pair.delay == 0.0);
     let mid_run = || pairs.iter().filter(|pair| pair.delay > 0.0 && pair.delay < 1.0);
     let ours = |pair: &Pair| pair.urgent(BEST);
@@ -175,8 +176,7 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
     ];
     let by_priority = |pair: &Pair| ratio(pair.urgent(Arm::StreamPriorities)?, ours(pair)?);
     let mean_speedup = mean(&speedups);
-    let summary = with_tally(
-        json!({
+    json!({
             "pairs": figure_8().count(),
             "mean_speedup": mean_speedup,
             "best_speedup": speedups.iter().copied().reduce(f64::max),
@@ -188,10 +188,11 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
             "mean_vs_stream_priority": geometric_mean(figure_8().map(by_priority)),
             "mid_run_over_ceiling": mid_run_means[0].zip(mid_run_means[1]).map(|(ours, best)| ours / best),
             "mid_run_vs_stream_priority": geometric_mean(mid_run().map(by_priority)),
-        }),
-        &tally,
-    );
-    let mut table = vec![line([
+    })
+}
+
+fn rows(pairs: &[Pair]) -> Rows {
+    let mut rows = Rows::below([
         "low priority",
         "high priority",
         "arm",
@@ -201,8 +202,7 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
         "low p50",
         "faster than plain streams",
         "yields",
-    ])];
-    let mut rows: Vec<Value> = Vec::new();
+    ]);
     for pair in pairs {
         for (arm, times, urgent, yields) in pair.lines() {
             let jobs = times.map(|times| &times.jobs);
@@ -212,7 +212,7 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
                 "alone" => Some(pair.alone[0].p50()),
                 _ => jobs.and_then(|jobs| Some(jobs.first()?.p50())),
             };
-            table.push(line([
+            let cells = line([
                 pair.names[0],
                 pair.names[1],
                 arm,
@@ -222,8 +222,8 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
                 &show_time(low),
                 &show_ratio(speedup),
                 &yields.to_string(),
-            ]));
-            rows.push(json!({
+            ]);
+            let json = json!({
                 "low": pair.names[0],
                 "high": pair.names[1],
                 "arm": arm,
@@ -234,16 +234,23 @@ fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
                 "low_p50_us": low.map(microseconds),
                 "speedup": speedup,
                 "yields": yields,
-            }));
+            });
+            rows.push(cells, json);
         }
     }
+    rows
+}
+
+fn outcome(pairs: &[Pair], tally: Tally) -> Outcome {
+    let summary = with_tally(summary(pairs), &tally);
+    let Rows { table, json: rows } = rows(pairs);
     Outcome {
         about: format!(
             "From the submission of a short urgent program to its end, while a long one runs that was \
              submitted just before, or earlier. Without a delay it is {} times as fast as on plain streams in the \
              mean; with preemption that costs nothing it would be {} times as fast.",
-            show_number(mean_speedup),
-            show_number(mean(&ceilings)),
+            show_number(summary["mean_speedup"].as_f64()),
+            show_number(summary["mean_ceiling"].as_f64()),
         ),
         table,
         text_columns: 3,

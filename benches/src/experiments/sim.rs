@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use preempt::LaunchReport;
 use preempt::policy::Hpf;
 use preempt::sim::{Costs, Machine};
+use preempt::{LaunchReport, Replay};
 use preempt_report::{digits, microseconds};
 use serde_json::{Value, json};
 
 use super::corun::{Arm, Completed, DeviceTestbed, Job, Simulated, Testbed, row, simulate};
-use super::{Bench, Experiment, FLEP, LONG, Outcome, antt, line, priority, with_tally};
+use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, antt, line, priority, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, show, show_percent};
 use model::launch_models;
@@ -23,7 +23,7 @@ mod watch;
 const SAMPLES: u32 = 7;
 const QUICK_SAMPLES: u32 = 2;
 
-/// Whatever is completed, the testbed has one policy.
+/// The testbed has one policy, whatever runs.
 const OURS: Arm = Arm::Ours(0);
 
 /// Two programs that run at the same time.
@@ -294,6 +294,73 @@ const HEADINGS: [&str; 11] = [
     "simulated",
 ];
 
+/// The keys of the summary that are about the pairs and their costs.
+fn summary(pairs: &[Pair], costs: Costs, replay: &Replay) -> Value {
+    let errors: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.simulated)).collect();
+    let free: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.free)).collect();
+    let alone = |pair: &Pair| {
+        let each = pair.simulated_alone.into_iter().zip(pair.alone);
+        each.filter_map(|(found, truth)| error(found, truth)).collect::<Vec<_>>()
+    };
+    let alone: Vec<f64> = pairs.iter().flat_map(alone).collect();
+    json!({
+            "pairs": pairs.len(),
+            "mean_turnaround_error": mean(&errors),
+            "max_turnaround_error": errors.iter().copied().reduce(f64::max),
+            "mean_turnaround_error_if_free": mean(&free),
+            "mean_error_alone": mean(&alone),
+            "replays_identical": replay.is_identical(),
+            "decisions": replay.plans,
+            "launch_us": microseconds(costs.launch),
+            "follow_us": microseconds(costs.follow),
+            "report_us": microseconds(costs.report),
+            "decision_us": microseconds(costs.decision),
+    })
+}
+
+fn rows(pairs: &[Pair]) -> Rows {
+    let mut rows = Rows::below(HEADINGS);
+    for pair in pairs {
+        let Pair { names, case, alone, yields, simulated, free, .. } = pair;
+        let [first, second] = pair.measured();
+        let priorities =
+            if case.priorities[0] == case.priorities[1] { "equal" } else { "low, high" };
+        let samples = pair.measured[0].len();
+        let mean_yields = *yields as f64 / samples.max(1) as f64;
+        let cells = line([
+            names[0],
+            names[1],
+            priorities,
+            &digits(case.delay),
+            &show(first),
+            &show(simulated.turnaround[0]),
+            &show(second),
+            &show(simulated.turnaround[1]),
+            &show_percent(pair.error(simulated)),
+            &digits(mean_yields),
+            &simulated.yields.to_string(),
+        ]);
+        let us =
+            |times: &[Duration]| times.iter().map(|&time| microseconds(time)).collect::<Vec<_>>();
+        let json = json!({
+            "programs": names,
+            "priorities": case.priorities,
+            "delay_over_first_alone": case.delay,
+            "samples": samples,
+            "alone_p50_us": us(alone),
+            "alone_simulated_us": us(&pair.simulated_alone),
+            "turnaround_p50_us": us(&[first, second]),
+            "turnaround_simulated_us": us(&simulated.turnaround),
+            "turnaround_if_free_us": us(&free.turnaround),
+            "mean_turnaround_error": pair.error(simulated),
+            "yields_mean": mean_yields,
+            "yields_simulated": simulated.yields,
+        });
+        rows.push(cells, json);
+    }
+    rows
+}
+
 fn outcome(
     pairs: &[Pair],
     programs: Vec<Program>,
@@ -307,71 +374,10 @@ fn outcome(
         let found = || format!("the replay decided otherwise: {difference}");
         testbed.tally.mistake.get_or_insert_with(found);
     }
-    let errors: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.simulated)).collect();
-    let free: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.free)).collect();
-    let alone = |pair: &Pair| {
-        let each = pair.simulated_alone.into_iter().zip(pair.alone);
-        each.filter_map(|(found, truth)| error(found, truth)).collect::<Vec<_>>()
-    };
-    let alone: Vec<f64> = pairs.iter().flat_map(alone).collect();
-    let summary = with_tally(
-        json!({
-            "pairs": pairs.len(),
-            "mean_turnaround_error": mean(&errors),
-            "max_turnaround_error": errors.iter().copied().reduce(f64::max),
-            "mean_turnaround_error_if_free": mean(&free),
-            "mean_error_alone": mean(&alone),
-            "replays_identical": replay.is_identical(),
-            "decisions": replay.plans,
-            "launch_us": microseconds(costs.launch),
-            "follow_us": microseconds(costs.follow),
-            "report_us": microseconds(costs.report),
-            "decision_us": microseconds(costs.decision),
-        }),
-        &testbed.tally,
-    );
-    let mut table = vec![line(HEADINGS)];
-    let mut rows: Vec<Value> = Vec::new();
-    for pair in pairs {
-        let Pair { names, case, alone, yields, simulated, free, .. } = pair;
-        let [first, second] = pair.measured();
-        let priorities =
-            if case.priorities[0] == case.priorities[1] { "equal" } else { "low, high" };
-        let samples = pair.measured[0].len();
-        let mean_yields = *yields as f64 / samples.max(1) as f64;
-        table.push(line([
-            names[0],
-            names[1],
-            priorities,
-            &digits(case.delay),
-            &show(first),
-            &show(simulated.turnaround[0]),
-            &show(second),
-            &show(simulated.turnaround[1]),
-            &show_percent(pair.error(simulated)),
-            &digits(mean_yields),
-            &simulated.yields.to_string(),
-        ]));
-        let us =
-            |times: &[Duration]| times.iter().map(|&time| microseconds(time)).collect::<Vec<_>>();
-        rows.push(json!({
-            "programs": names,
-            "priorities": case.priorities,
-            "delay_over_first_alone": case.delay,
-            "samples": samples,
-            "alone_p50_us": us(alone),
-            "alone_simulated_us": us(&pair.simulated_alone),
-            "turnaround_p50_us": us(&[first, second]),
-            "turnaround_simulated_us": us(&simulated.turnaround),
-            "turnaround_if_free_us": us(&free.turnaround),
-            "mean_turnaround_error": pair.error(simulated),
-            "yields_mean": mean_yields,
-            "yields_simulated": simulated.yields,
-        }));
-    }
+    let summary = with_tally(summary(pairs, costs, &replay), &testbed.tally);
+    let mut rows = rows(pairs);
     for (cells, row) in programs {
-        table.push(cells);
-        rows.push(row);
+        rows.push(cells, row);
     }
     let is_identical = if replay.is_identical() { "the same" } else { "others" };
     Ok(Outcome {
@@ -379,12 +385,12 @@ fn outcome(
             "A long program and a short one under `Hpf`, as they ran and as the simulator has it, from their \
              launches alone and measured costs: mean turnarounds are off by {} in the mean. Of what the scheduler \
              was told, the engine made {is_identical} again: {} plans.",
-            show_percent(mean(&errors)),
+            show_percent(summary["mean_turnaround_error"].as_f64()),
             replay.plans,
         ),
-        table,
+        table: rows.table,
         text_columns: 3,
-        rows,
+        rows: rows.json,
         summary,
         mistake: testbed.tally.mistake,
     })

@@ -190,7 +190,7 @@ struct Session<'a> {
 type Done = (Duration, LaunchReport);
 
 impl Session<'_> {
-    /// How long a launch takes that nobody preempts.
+    /// How long a launch takes that is not preempted.
     fn estimate(&mut self, victim: &mut Subject) -> Result<Duration> {
         let mut times = Samples::default();
         for round in 0..4 {

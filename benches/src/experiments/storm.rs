@@ -105,6 +105,54 @@ fn run(bench: &Bench) -> Result<Outcome> {
         exclusion_row(bench, excluded)?,
     ];
 
+    Ok(outcome(&rows, bench.gpu.is_some()))
+}
+
+/// The keys of the summary.
+fn summary(rows: &[Row]) -> Value {
+    let sum = |field: fn(&Tally) -> u64| rows.iter().map(|row| field(&row.tally)).sum::<u64>();
+    let (on_excluded, full_sms) = excluded(rows);
+    let wrong = |tally: &Tally| tally.lost + tally.repeated + u64::from(tally.mistake.is_some());
+    json!({
+        "yields_mid_kernel": sum(|tally| tally.yields),
+        "tasks_wrong": rows.iter().map(|row| wrong(&row.tally)).sum::<u64>(),
+        "tasks_on_excluded_sm": on_excluded,
+        "sms_full_of_another": full_sms,
+        "block_tasks": sum(|tally| tally.block_tasks),
+        "yields": sum(|tally| tally.yields),
+        "resumes": sum(|tally| tally.resumes),
+        "cancelled": sum(|tally| tally.cancelled),
+        "lost": sum(|tally| tally.lost),
+        "repeated": sum(|tally| tally.repeated),
+        "seconds": rows.iter().map(|row| row.time.as_secs_f64()).sum::<f64>(),
+    })
+}
+
+/// Block-tasks on SMs that were taken away, and SMs where such would show.
+fn excluded(rows: &[Row]) -> (u64, u64) {
+    let sums = |(a, b), (tasks, sms)| (a + tasks, b + sms);
+    rows.iter().filter_map(|row| row.excluded).fold((0, 0), sums)
+}
+
+/// What is wrong, if something is.
+fn mistake(rows: &[Row], is_gpu: bool) -> Option<String> {
+    let (on_excluded, full_sms) = excluded(rows);
+    let mistake = rows.iter().find_map(|row| {
+        let mistake = row.tally.mistake.as_ref()?;
+        Some(format!("row `{}`: {mistake}", row.name))
+    });
+    let mistake = mistake.or_else(|| {
+        (on_excluded > 0)
+            .then(|| format!("{on_excluded} block-tasks started on SMs that had been taken away"))
+    });
+    // On the CPU device, where SMs share processors, the marker may come and go block by block.
+    mistake.or_else(|| {
+        (is_gpu && full_sms == 0)
+            .then(|| "no SM was full of the marker, so nothing was looked at".to_owned())
+    })
+}
+
+fn outcome(rows: &[Row], is_gpu: bool) -> Outcome {
     let mut table = vec![line([
         "storm",
         "kernels",
@@ -118,37 +166,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
         "time",
     ])];
     table.extend(rows.iter().map(Row::cells));
-    let sum = |field: fn(&Tally) -> u64| rows.iter().map(|row| field(&row.tally)).sum::<u64>();
-    let on_excluded: u64 = rows.iter().filter_map(|row| Some(row.excluded?.0)).sum();
-    let full_sms: u64 = rows.iter().filter_map(|row| Some(row.excluded?.1)).sum();
-    let wrong = |tally: &Tally| tally.lost + tally.repeated + u64::from(tally.mistake.is_some());
-    let summary = json!({
-        "yields_mid_kernel": sum(|tally| tally.yields),
-        "tasks_wrong": rows.iter().map(|row| wrong(&row.tally)).sum::<u64>(),
-        "tasks_on_excluded_sm": on_excluded,
-        "sms_full_of_another": full_sms,
-        "block_tasks": sum(|tally| tally.block_tasks),
-        "yields": sum(|tally| tally.yields),
-        "resumes": sum(|tally| tally.resumes),
-        "cancelled": sum(|tally| tally.cancelled),
-        "lost": sum(|tally| tally.lost),
-        "repeated": sum(|tally| tally.repeated),
-        "seconds": rows.iter().map(|row| row.time.as_secs_f64()).sum::<f64>(),
-    });
-    let mistake = rows.iter().find_map(|row| {
-        let mistake = row.tally.mistake.as_ref()?;
-        Some(format!("row `{}`: {mistake}", row.name))
-    });
-    let mistake = mistake.or_else(|| {
-        (on_excluded > 0)
-            .then(|| format!("{on_excluded} block-tasks started on SMs that had been taken away"))
-    });
-    // On the CPU device, where SMs share processors, the marker may come and go block by block.
-    let mistake = mistake.or_else(|| {
-        (bench.gpu.is_some() && full_sms == 0)
-            .then(|| "no SM was full of the marker, so nothing was looked at".to_owned())
-    });
-    Ok(Outcome {
+    Outcome {
         about:
             "Eight kernels that count their block-tasks run at once, and SMs are taken from them \
                 and given back."
@@ -156,9 +174,9 @@ fn run(bench: &Bench) -> Result<Outcome> {
         table,
         text_columns: 1,
         rows: rows.iter().map(Row::json).collect(),
-        summary,
-        mistake,
-    })
+        summary: summary(rows),
+        mistake: mistake(rows, is_gpu),
+    }
 }
 
 /// Victims that lose SMs for good, which another kernel then fills.

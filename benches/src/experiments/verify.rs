@@ -23,7 +23,7 @@ const ENOUGH: [u64; 3] = [100, 20, 3];
 /// Runs in which they have to come. A program that takes 20 us is resumed in every third run, or, with other kernels or on
 /// another host, in every fortieth.
 const MOST_ROUNDS: u32 = 10_000;
-/// Runs in a storm that nobody yields to.
+/// Runs of a plain program in a storm, to which it does not yield.
 const NATIVE_ROUNDS: u32 = 5;
 /// Runs at full size, on a GPU, in a storm.
 const LARGE_ROUNDS: u32 = 2;
@@ -164,7 +164,7 @@ struct Storm {
 impl Storm {
     fn new(scheduler: &Scheduler, seed: u64) -> Result<Storm> {
         let properties = scheduler.device().properties();
-        // One that needs no more than the device holds, and up to one that needs it twice.
+        // From a launch that needs no more than the device holds to a launch that needs twice as much.
         let most = 2 * properties.sms * properties.blocks_per_sm;
         Ok(Storm {
             scheduler: scheduler.clone(),

@@ -81,7 +81,7 @@ fn far_field() -> FarField {
 /// A cell's density, momentum and energy.
 type Cell = [f32; FIELDS];
 
-/// The fields, one after the other, after so many steps in time.
+/// The fields, one after the other, after `iterations` steps in time.
 fn reference(mesh: Mesh, iterations: u32) -> Vec<f32> {
     let mut cells = vec![far_field().fields; mesh.cells() as usize];
     for _ in 0..iterations {

@@ -15,7 +15,7 @@ pub const DEFINITION: Definition =
 
 /// The results are sums of 512 points of up to 1 in both parts: about 18, and seldom more than 60. On the way
 /// to one lie some 24 roundings to single precision, each by at most 2⁻²⁴ of a number of that size. If all
-/// of them were the largest and added up, that would be 9e-5; they are random, and come to a tenth of it. A
+/// of them were the largest and added up, that would be 9e-5; they are random, and add up to a tenth of it. A
 /// point at a wrong place or with a wrong factor changes results by about 1.
 const TOLERANCE: Tolerance = Tolerance::Within { absolute: 1e-4, relative: 0.0 };
 

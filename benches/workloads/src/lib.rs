@@ -2,7 +2,7 @@
 //! launches around the kernels of `preempt-workload-kernels`, with inputs from a seed, outputs, and sequential
 //! references. One file for each benchmark; [`ALL`] is the list.
 //!
-//! A [`Program`] is a list of typed calls, so whoever runs it chooses how: through a scheduler, or as raw
+//! A [`Program`] is a list of typed calls, so the caller chooses how it runs: through a scheduler, or as raw
 //! launches on the same buffers.
 
 use std::fmt;

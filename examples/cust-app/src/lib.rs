@@ -119,7 +119,7 @@ pub struct Results {
     start: Instant,
     /// How long each score took.
     pub scores: Vec<Duration>,
-    /// How often walks were interrupted; 0 where nobody can.
+    /// How often walks were interrupted; 0 in `before`.
     pub yields: u32,
     /// A number that depends on where every walk of every round ended.
     pub checksum: u64,

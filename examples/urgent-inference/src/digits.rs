@@ -18,7 +18,7 @@ pub const HELD_OUT: usize = COUNT / 4;
 /// Chooses the digits that are held out; part of what the committed weights are.
 const SPLIT_SEED: u64 = 1998;
 
-/// A digit as somebody wrote it, and what was meant.
+/// A handwritten digit, and what was meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
     /// The image.

@@ -55,11 +55,11 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     let (device, gpu) = device(args.device)?;
-    // Before anything runs, so that nobody waits for results that cannot be written.
+    // Before anything runs, so that no measurement is lost to a result that cannot be written.
     let mut out = args.out.as_deref().map(create).transpose()?;
     let picture = picture_file(args)?;
 
-    // Not `println!`: it panics where nobody reads on.
+    // Not `println!`: it panics where the reader has closed the pipe.
     let mut stdout = io::stdout();
     let mut builder = Scheduler::builder().device(device).kernels(KERNELS);
     if gpu.is_some() {

@@ -92,7 +92,7 @@ impl Report {
         columns(&lines)
     }
 
-    /// What it comes to, in a sentence.
+    /// The comparison of `preempt` with submission order, in a sentence.
     pub fn verdict(&self) -> Option<String> {
         let with = self.p99(PREEMPT.name)?;
         let without = self.p99(SUBMISSION_ORDER.name)?;

@@ -57,7 +57,7 @@ impl Streams {
         let clients: Vec<Client> = clients.collect::<Result<_>>()?;
 
         let launched = Instant::now();
-        // SAFETY: nobody else uses the arrays until both kernels have ended.
+        // SAFETY: no other work uses the arrays until both kernels have ended.
         unsafe {
             simulation.on(&batch)?;
             estimation.on(&batch)?;
@@ -97,7 +97,7 @@ impl Streams {
         for _ in 0..2 {
             client.stream.record(&start)?;
             for _ in 0..TIMED {
-                // SAFETY: nobody else uses the arrays.
+                // SAFETY: no other work uses the arrays.
                 unsafe { launch.on(&client.stream)? };
             }
             client.stream.record(&end)?;
@@ -155,7 +155,7 @@ impl<'a> Client<'a> {
             let moment = start + request.moment(time);
             wait_until(moment);
             let launch = self.launch(request);
-            // SAFETY: nobody else uses the client's memory, and this thread waits for the end.
+            // SAFETY: no other work uses the client's memory, and this thread waits for the end.
             unsafe {
                 launch.on(&self.stream)?;
                 self.stream.download(&self.answers, &self.received)?;

@@ -34,7 +34,7 @@ pub struct Gate(
 );
 
 impl Gate {
-    /// A closed gate, before which nobody stands.
+    /// A closed gate, at which no block-task waits.
     pub fn new(scheduler: &Scheduler) -> Gate {
         Gate(scheduler.zeroed(2).expect("memory"))
     }
@@ -44,7 +44,7 @@ impl Gate {
         unsafe { AtomicU32::from_ptr((self.0.address() as *mut u32).add(index)) }
     }
 
-    /// Lets everybody through.
+    /// Lets all block-tasks through.
     pub fn open(&self) {
         self.word(0).store(1, SeqCst);
     }

@@ -48,13 +48,13 @@ const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 /// Called when something is dropped, which frees nothing after an error.
 const FREES: [&str; 4] = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost"];
 
-/// Codes of errors that pass, and of one that does not.
+/// Codes of errors that pass, and of an error that does not.
 const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
 const OUT_OF_RESOURCES: u32 = 701;
 const LAUNCH_FAILED: u32 = 719;
 
-/// What a thread of `spin_yielding` comes to: `x -> a x + c`, so many times.
+/// The result of a thread of `spin_yielding`: `x -> a x + c`, repeated.
 pub fn spun(x: u32, rounds: u32) -> u32 {
     let (mut a, mut c) = (1u32, 0u32);
     for _ in 0..rounds {
@@ -126,7 +126,7 @@ impl Outcome {
 fn child() {
     let Ok(driver) = env::var(CHILD) else { return };
     if driver == FAKE {
-        // SAFETY: each function there has the signature of the one that it stands for.
+        // SAFETY: each function there has the signature of the function that it replaces.
         unsafe { faults::install(fake::find) };
     } else {
         keep_context();
@@ -454,7 +454,7 @@ fn drive(driver: &str, each: u64, seconds: u64, processes: u64) {
             for (case, outcome) in some.iter().zip(&outcomes) {
                 tally.lock().expect("no panic").take(driver, case, outcome);
             }
-            // Those behind one that ended the process.
+            // Those behind a call that ended the process.
             let rest = some.into_iter().skip(outcomes.len());
             cases.lock().expect("no panic").extend(rest);
         }

@@ -244,7 +244,7 @@ pub fn schedulers(device: &Device, found: &mut Found) {
         let path = [SignalPath::StreamWrite, SignalPath::Proxy][round as usize % 2];
         let Some(mut run) = start(device, path, found) else { continue };
         let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
-        // If a word of the last scheduler got here, blocks would be sent away that nobody takes SMs from.
+        // If a word of the last scheduler got here, blocks would be sent away although no SM is taken from them.
         let piece = run.piece(&streams[0], round, 500);
         run.check(piece, round);
         let victim = run.victim(&streams[0], 400_000);

@@ -17,7 +17,7 @@ struct Row {
     speedup: Option<f64>,
 }
 
-/// The one that the summary is about.
+/// The arm of the summary.
 const OURS: &str = "preempt, urgent ones native";
 const ARMS: [&str; 4] = [OURS, "preempt", "stream priorities", "ceiling"];
 

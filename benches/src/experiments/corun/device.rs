@@ -1,4 +1,4 @@
-//! Jobs, played on one device: by a policy, as ordinary grids, or on raw streams of the driver.
+//! Jobs on one device: by a policy, as ordinary grids, or on raw streams of the driver.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl DeviceTestbed {
     ///
     /// What the scheduler says.
     pub fn recording(bench: &Bench, policy: impl Policy + 'static) -> Result<DeviceTestbed> {
-        // A selector of nothing.
+        // This selector belongs to no policy.
         Ok(DeviceTestbed::of(
             bench,
             bench.recording_scheduler(policy, SPIN)?,
@@ -84,7 +84,7 @@ impl DeviceTestbed {
         &self.programs
     }
 
-    /// Has the policy of this number decide from now on, until something is completed.
+    /// Has the policy of this number decide, until the next run of jobs.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl DeviceTestbed {
         Ok(())
     }
 
-    /// Whether the arm is played on raw streams.
+    /// Whether the arm runs on raw streams.
     pub(super) fn is_raw(&self, arm: Arm) -> Result<bool> {
         ensure!(self.has(arm), "the device has no streams with priorities");
         Ok(self.gpu.is_some() && matches!(arm, Arm::PlainStreams | Arm::StreamPriorities))
@@ -165,7 +165,7 @@ impl DeviceTestbed {
                     (None, _) if start.elapsed() >= job.at => {
                         times.0 = Some(start.elapsed());
                         for launch in self.programs[job.program].raw_steps() {
-                            // SAFETY: the program owns its buffers, and nobody else uses them now.
+                            // SAFETY: the program owns its buffers, and no other work uses them now.
                             unsafe { launch.on(stream)? };
                         }
                     }
@@ -179,7 +179,7 @@ impl DeviceTestbed {
         Ok(Completed::new(times.collect(), 0, Vec::new()))
     }
 
-    /// Sees that there is a raw stream of each level for each of so many jobs.
+    /// Creates the raw streams that are missing: one of each level for each of `jobs` jobs.
     pub(super) fn open_streams(&mut self, jobs: usize) -> Result<()> {
         self.raw_streams.resize_with(LEVELS, Vec::new);
         for (level, streams) in self.raw_streams.iter_mut().enumerate() {
@@ -258,7 +258,7 @@ fn ranks(jobs: &[Job]) -> Vec<usize> {
     jobs.iter().map(|job| level(rank(job))).collect()
 }
 
-/// A job on the testbed of the scheduler.
+/// A job while its launches are submitted to the scheduler.
 struct Submission {
     job: Job,
     stream: Stream,

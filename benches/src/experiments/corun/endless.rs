@@ -17,7 +17,7 @@ use super::testbed::{Arm, FIFO, Job};
 /// A program that is run again as soon as it has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Endless {
-    /// Which one: its number on the testbed.
+    /// The number of the program on the testbed.
     pub program: usize,
     /// Of its stream; less than four.
     pub weight: u32,
@@ -114,7 +114,7 @@ impl DeviceTestbed {
                 }
                 if start.elapsed() < window {
                     for launch in self.programs[job.program].raw_steps() {
-                        // SAFETY: the program owns its buffers, and nobody else uses them now.
+                        // SAFETY: the program owns its buffers, and no other work uses them now.
                         unsafe { launch.on(stream)? };
                     }
                     running[index] = true;
@@ -165,7 +165,7 @@ impl Looped {
     }
 }
 
-/// A loop on the scheduler's testbed.
+/// A program in a loop on a stream of the scheduler.
 struct Loop {
     stream: Stream,
     handles: VecDeque<Handle<LaunchReport>>,
@@ -180,7 +180,7 @@ impl Loop {
     /// Submits what there is room for, and takes in what is over.
     fn go_on(&mut self, program: &PreparedProgram, native: bool) -> Result<()> {
         let mode = if native { Preemption::Plain } else { Preemption::Preemptible };
-        // Two runs ahead, so that the stream never waits for whoever submits.
+        // Two runs ahead, so that the stream never waits for the submitting thread.
         let most = (2 * program.steps().len()).clamp(2, DeviceTestbed::AHEAD);
         while self.handles.len() < most {
             let call = program.steps()[self.next].clone();

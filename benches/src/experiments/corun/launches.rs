@@ -34,7 +34,7 @@ impl Launches {
     ///
     /// # Errors
     ///
-    /// If there are none, or one that cannot be read.
+    /// If there are none, or if one cannot be read.
     pub fn of(&self, program: &str, size: Size) -> Result<Vec<KernelModel>> {
         let is_it = |row: &&Value| row["program"] == program && row["size"] == name(size);
         let rows = self.0["rows"].as_array().map_or(&[][..], Vec::as_slice);

@@ -1,4 +1,4 @@
-//! Turnaround, and what it comes to for several jobs (Eyerman and Eeckhout, IEEE Micro 2008).
+//! Turnaround, and its means over several jobs (Eyerman and Eeckhout, IEEE Micro 2008).
 
 use std::time::Duration;
 

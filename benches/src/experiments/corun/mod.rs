@@ -6,7 +6,7 @@
 //! | `device` | jobs on a device: by a policy, as ordinary grids, or on raw streams |
 //! | `prepared` | a program there that can be run again and again, each time with its result checked |
 //! | `endless` | programs in endless loops, in the same ways |
-//! | `switch` | one scheduler, many policies, and how long whose launches had SMs |
+//! | `switch` | one scheduler, many policies, and the SM-time that launches had |
 //! | `simulated` | the same in virtual time, without any device |
 //! | `launches` | the launches of each program, as they were measured on a GPU |
 //! | `ceiling` | jobs in virtual time, where preemption is free |

@@ -35,7 +35,7 @@ impl Path {
         Path { machine: Machine::h200(), submit, latency: Duration::ZERO }
     }
 
-    /// By streams of the driver: nobody decides, and a launch gets into the hardware's line when the one before it in
+    /// By streams of the driver: no policy decides, and a launch gets into the hardware's line when the one before it in
     /// its stream is done, behind those of other streams that are there already. By the driver's rows of the same file,
     /// it follows in what a stream of kernels of 10 µs takes longer than these, for each; the first one of a program
     /// takes as long as an empty kernel from launch to done.
@@ -73,7 +73,7 @@ impl SimulatedTestbed {
         Ok(SimulatedTestbed { known, policies, models: Vec::new(), tally })
     }
 
-    /// A new one each time: nothing that was played before is known to it.
+    /// A new one each time: nothing that ran before is known to it.
     fn policy(&self, arm: Arm) -> Box<dyn Policy> {
         match arm.policy() {
             // With equal priorities, submission order; what a launch can do without is left to the next one.
@@ -184,7 +184,7 @@ pub struct Simulated {
     pub results: Results,
 }
 
-/// Plays programs: of each, its launches, when all of them are submitted, and its priority.
+/// Runs programs: of each, its launches, when all of them are submitted, and its priority.
 ///
 /// # Errors
 ///

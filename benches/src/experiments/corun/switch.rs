@@ -1,4 +1,4 @@
-//! One scheduler, many policies; and how long whose launches had SMs.
+//! A policy that hands everything to one of several, and the SM-time that launches of each weight had.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub struct PolicySelector {
 /// Counts the SM-time of launches by the weight of their streams, which tells these apart.
 #[derive(Debug, Default)]
 struct Meter {
-    /// Whether anybody wants to know: to count takes time from decisions.
+    /// Whether SM-time is counted, which takes time from decisions.
     counts: bool,
     /// Each launch that has not departed, with its stream's weight, and the SMs that it has.
     launches: Vec<(LaunchId, u32, u32)>,

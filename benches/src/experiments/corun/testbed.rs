@@ -1,4 +1,4 @@
-//! Where programs run at the same time, and who decides there.
+//! Jobs, the arms in which they run, and the testbed that runs them: a device or a model of one.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use super::DeviceTestbed;
 use super::endless::{Endless, Looped};
 use crate::experiments::FLEP;
 
-/// A program that somebody wants to run.
+/// One run of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Which one: its number on the testbed.
+    /// The number of the program on the testbed.
     pub program: usize,
-    /// When it is submitted, from the start of the play on.
+    /// When it is submitted, from the start of the run on.
     pub at: Duration,
     /// Of its stream.
     pub priority: i32,
 }
 
-/// Who decides.
+/// What decides about the order of jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
     /// Ordinary grids on streams of equal priority: submission order, as far as the device keeps it.
@@ -34,11 +34,11 @@ pub enum Arm {
     Reordered(usize),
     /// The policy of this number, which preempts.
     Ours(usize),
-    /// The same, with ordinary grids for the jobs of the highest priority, which nobody preempts.
+    /// The same, with ordinary grids for the jobs of the highest priority, which no job preempts.
     UrgentNative(usize),
 }
 
-/// What became of the jobs of a play.
+/// Times and reports of jobs that have run.
 #[derive(Debug)]
 pub struct Completed {
     /// From submission to the end, for each.
@@ -66,7 +66,7 @@ pub(super) const FIFO: usize = 0;
 /// Makes a policy that knows nothing yet.
 pub type NewPolicy = Box<dyn Fn() -> Box<dyn Policy>>;
 
-/// A device or a model of one, with programs that are played there again and again.
+/// A device or a model of one, with programs that run there again and again.
 pub trait Testbed {
     /// Whether there is what the arm needs.
     fn has(&self, arm: Arm) -> bool;
@@ -96,7 +96,7 @@ pub trait Testbed {
     /// The program of this number.
     fn name(&self, program: usize) -> &'static str;
 
-    /// Plays the jobs once, and checks their results.
+    /// Runs the jobs once, and checks their results.
     ///
     /// # Errors
     ///

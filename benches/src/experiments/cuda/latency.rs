@@ -96,23 +96,67 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         }
     }
 
-    // The scheduler has one path as long as it lives, so this cannot take turns with the others.
     let evictions = evictions(bench, gpu, &scheduler, &mut random)?;
+    // A scheduler has one path of signals, so this cannot take turns with the others.
     drop(scheduler);
     let scheduler = build(SignalPath::Proxy)?;
-    for case in &mut cases {
+    measure_proxy(bench, gpu, &scheduler, &mut cases, &mut random, &mut tally)?;
+    Ok(outcome(&cases, &evictions, tally))
+}
+
+/// Measures the urgent launches of each case again, by a scheduler whose signals go by the proxy.
+fn measure_proxy(
+    bench: &Bench,
+    gpu: Gpu,
+    scheduler: &Scheduler,
+    cases: &mut [Case],
+    random: &mut Random,
+    tally: &mut Tally,
+) -> Result<()> {
+    for case in cases {
         let blocks =
             RawArms::new(gpu, case.length, case.yields, RAW_TIME + 4 * case.length)?.blocks;
-        let mut ours = Ours::new(&scheduler, gpu, case.length, blocks)?;
+        let mut ours = Ours::new(scheduler, gpu, case.length, blocks)?;
         let mut proxied = Case::new(case.length, case.yields);
         let (_, groups) =
             CASES.into_iter().find(|case| case.0 == proxied.length).unwrap_or(CASES[0]);
         for _ in 0..bench.amount(QUICK_GROUPS, groups.div_ceil(2)) {
-            ours.measure_group(&mut proxied, &mut random, &mut tally)?;
+            ours.measure_group(&mut proxied, random, tally)?;
         }
         case.proxy = proxied.ours;
         scheduler.synchronize()?;
     }
+    Ok(())
+}
+
+/// The keys of the summary.
+fn summary(cases: &[Case], evictions: &[Eviction], floor: Duration, tally: &Tally) -> Value {
+    let find = |length| cases.iter().find(|case| case.yields && case.length == length);
+    let over_ours =
+        |length| find(length).and_then(|case| ratio(case.stream_priority.p50(), case.ours.p50()));
+    let with_yields = cases.iter().filter(|case| case.yields);
+    let worst = with_yields.filter_map(Case::over_floor).reduce(f64::max);
+    json!({
+        "urgent_over_floor_p50": worst,
+        "stream_priority_over_ours_p50_1ms": over_ours(Duration::from_millis(1)),
+        "stream_priority_over_ours_p50_10ms": over_ours(Duration::from_millis(10)),
+        "urgent_p50_us_1ms":
+            find(Duration::from_millis(1)).map(|case| microseconds(case.ours.p50())),
+        "stop_floor_p50_us": microseconds(floor),
+        "stop_over_floor_long_tasks_max": evictions
+            .iter()
+            .filter(|eviction| eviction.longest > LONG)
+            .filter_map(|eviction| ratio(eviction.stop.p50(), floor))
+            .reduce(f64::max),
+        "yields": cases.iter().map(|case| case.victim_yields).sum::<u64>(),
+        "kernels": tally.kernels,
+        "block_tasks": tally.block_tasks,
+        "lost": tally.lost,
+        "repeated": tally.repeated,
+    })
+}
+
+fn outcome(cases: &[Case], evictions: &[Eviction], tally: Tally) -> Outcome {
     let floor = cases.iter().find(|case| case.yields && case.length == FLOOR_LENGTH);
     let floor = floor.map_or(Duration::ZERO, |case| case.drained.p50());
 
@@ -130,30 +174,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     ])];
     table.extend(cases.iter().flat_map(Case::lines));
     table.extend(evictions.iter().map(|eviction| eviction.line(floor)));
-    let find = |length| cases.iter().find(|case| case.yields && case.length == length);
-    let over_ours =
-        |length| find(length).and_then(|case| ratio(case.stream_priority.p50(), case.ours.p50()));
-    let with_yields = cases.iter().filter(|case| case.yields);
-    let worst = with_yields.filter_map(Case::over_floor).reduce(f64::max);
-    let summary = json!({
-        "urgent_over_floor_p50": worst,
-        "stream_priority_over_ours_p50_1ms": over_ours(Duration::from_millis(1)),
-        "stream_priority_over_ours_p50_10ms": over_ours(Duration::from_millis(10)),
-        "urgent_p50_us_1ms":
-            find(Duration::from_millis(1)).map(|case| microseconds(case.ours.p50())),
-        "stop_floor_p50_us": microseconds(floor),
-        "stop_over_floor_long_tasks_max": evictions
-            .iter()
-            .filter(|eviction| eviction.longest > LONG)
-            .filter_map(|eviction| ratio(eviction.stop.p50(), floor))
-            .reduce(f64::max),
-        "yields": cases.iter().map(|case| case.victim_yields).sum::<u64>(),
-        "kernels": tally.kernels,
-        "block_tasks": tally.block_tasks,
-        "lost": tally.lost,
-        "repeated": tally.repeated,
-    });
-    Ok(Outcome {
+    Outcome {
         about: format!(
             "From an urgent launch of {URGENT_BLOCKS} blocks of 1024 threads to its end, while a \
              victim fills the GPU. All threads that wait spin ({} in `wait` of `preempt`).",
@@ -166,9 +187,9 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
             .flat_map(Case::json_rows)
             .chain(evictions.iter().map(|eviction| eviction.json(floor)))
             .collect(),
-        summary,
+        summary: summary(cases, evictions, floor, &tally),
         mistake: tally.mistake,
-    })
+    }
 }
 
 /// How fast a program's dominating kernel leaves the device (EffiSha, figure 10).
@@ -313,7 +334,7 @@ impl<'a> Ours<'a> {
         random: &mut Random,
         tally: &mut Tally,
     ) -> Result<()> {
-        // A block-task and more between two launches: one that is dropped each time would have to
+        // A block-task and more between two launches: a block-task that is dropped each time would have to
         // run to its end the third time (the limit is in preempt's worker loop), and no arm of the
         // others meets such a block-task.
         let length = case.length;

@@ -108,7 +108,7 @@ fn idle(scheduler: &Scheduler, launches: u64, tally: &mut Tally) -> Result<[Row;
         scheduler.synchronize()?;
 
         let start = Instant::now();
-        // SAFETY: nobody else uses the counter.
+        // SAFETY: no other work uses the counter.
         unsafe { raw.on(&raw_stream)? };
         submit.raw.push(start.elapsed());
         raw_stream.spin()?;
@@ -149,7 +149,7 @@ fn stream(
 
         let start = Instant::now();
         for _ in 0..STREAM {
-            // SAFETY: nobody else uses the counters.
+            // SAFETY: no other work uses the counters.
             unsafe { raw.on(&raw_stream)? };
         }
         raw_stream.spin()?;
@@ -175,7 +175,7 @@ fn our_stream(
     let mut last = None;
     let start = Instant::now();
     for _ in 0..STREAM {
-        // An error of one that nobody waits for makes the next ones fail, up to the last.
+        // An error of a launch that is not waited for makes the next ones fail, up to the last.
         last = Some(stream.launch(call(counts))?);
     }
     last.context("a stream without kernels")?.wait()?;

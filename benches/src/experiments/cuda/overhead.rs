@@ -1,4 +1,4 @@
-//! What being preemptible costs a kernel that nobody preempts, and how fast it leaves when somebody does: the
+//! What being preemptible costs a kernel that is not preempted, and how fast a kernel leaves that is: the
 //! dominating launch of each program, in its plain form, ours, FLEP's loop, and in slices (FLEP figures 10 and
 //! 17, EffiSha figures 13 and 14).
 
@@ -256,7 +256,7 @@ impl Arms<'_> {
         Ok(())
     }
 
-    /// The times of whole runs in slices of so many blocks, and of stops.
+    /// The times of whole runs in slices of `blocks` blocks, and of stops.
     fn sliced(&mut self, blocks: u32, others: u32, stops: u32) -> Result<(Samples, Samples)> {
         let mut times = Samples::default();
         for round in 0..=others {

@@ -127,7 +127,7 @@ impl RawArms {
         let cohort = self.control.start(&self.batch_stream, &self.call, self.blocks, true)?;
         self.batch_stream.synchronize()?;
         self.preemptible.set_cohort(cohort);
-        // SAFETY: the arguments are this case's, and nobody uses them until the cohort is out; the
+        // SAFETY: the arguments are this case's, and no other work uses them until the cohort is out; the
         // control block is reset.
         unsafe { self.preemptible.on(&self.batch_stream)? };
         std::thread::sleep(START + pause);
@@ -136,7 +136,7 @@ impl RawArms {
         let met = self.control.out().is_none();
         let start = Instant::now();
         self.control.signal(&self.control_stream, keep)?;
-        // SAFETY: nobody else uses what it writes.
+        // SAFETY: no other work uses what it writes.
         unsafe { self.answer.on(&self.urgent_stream)? };
         let (mut urgent, mut drained) = (None, None);
         spin_until(|| {
@@ -160,14 +160,14 @@ impl RawArms {
     /// From the urgent launch to its answers on the host; `None` if the victim was over before.
     pub fn plain(&mut self, priority: bool, pause: Duration) -> Result<Option<Duration>> {
         self.clear()?;
-        // SAFETY: the arguments are this case's, and nobody uses them until the kernel has ended.
+        // SAFETY: the arguments are this case's, and no other work uses them until the kernel has ended.
         unsafe { self.plain.on(&self.batch_stream)? };
         std::thread::sleep(START + pause);
 
         let stream = if priority { &self.urgent_stream } else { &self.equal_stream };
         let met = !self.batch_stream.is_idle()?;
         let start = Instant::now();
-        // SAFETY: nobody else uses what it writes.
+        // SAFETY: no other work uses what it writes.
         unsafe { self.answer.on(stream)? };
         spin_until(|| Ok(self.is_answered()))?;
         let time = start.elapsed();

@@ -164,14 +164,14 @@ impl Subject {
 
     /// Makes the launch's input.
     fn prepare(&self) -> Result<()> {
-        // SAFETY: nobody else uses the program's buffers.
+        // SAFETY: no other work uses the program's buffers.
         self.before.iter().try_for_each(|launch| unsafe { launch.on(&self.stream) })?;
         Ok(self.stream.synchronize()?)
     }
 
     /// What follows the launch.
     fn finish(&self) -> Result<()> {
-        // SAFETY: nobody else uses the program's buffers.
+        // SAFETY: no other work uses the program's buffers.
         self.after.iter().try_for_each(|launch| unsafe { launch.on(&self.stream) })?;
         Ok(self.stream.synchronize()?)
     }
@@ -196,7 +196,7 @@ impl Subject {
     fn between_events(&self, launch: &Launch) -> Result<Duration> {
         let [start, end] = &self.events;
         self.stream.record(start)?;
-        // SAFETY: nobody else uses the buffers now.
+        // SAFETY: no other work uses the buffers now.
         unsafe { launch.on(&self.stream)? };
         self.stream.record(end)?;
         spin_until(|| Ok(self.stream.is_idle()?))?;
@@ -215,7 +215,7 @@ impl Subject {
     pub fn plain_done(&mut self) -> Result<Duration> {
         self.prepare()?;
         let start = Instant::now();
-        // SAFETY: nobody else uses the buffers now.
+        // SAFETY: no other work uses the buffers now.
         unsafe { self.plain.on(&self.stream)? };
         spin_until(|| Ok(self.stream.is_idle()?))?;
         Ok(start.elapsed())
@@ -255,7 +255,7 @@ impl Subject {
         Ok(self.gpu.time(self.control.last_left()?)?)
     }
 
-    /// Slices of so many blocks, two of them in flight, from the first launch to the host's knowledge of the
+    /// Slices of `blocks` blocks, two of them in flight, from the first launch to the host's knowledge of the
     /// last one's end. If `stop_after` so much time, no more are launched then, and the time is from there.
     pub fn slices(
         &mut self,
@@ -277,7 +277,7 @@ impl Subject {
             }
             let next = blocks.min(tasks - first);
             self.sliced.set_slice(first, next);
-            // SAFETY: nobody else uses the buffers now.
+            // SAFETY: no other work uses the buffers now.
             unsafe { self.sliced.on(stream)? };
             first += next;
         }
@@ -295,7 +295,7 @@ impl Subject {
         self.prepare()?;
         self.arm(None)?;
         let launched = Instant::now();
-        // SAFETY: nobody else uses the buffers now.
+        // SAFETY: no other work uses the buffers now.
         unsafe { self.preemptible.on(&self.stream)? };
         while launched.elapsed() < after {
             std::hint::spin_loop();
@@ -316,7 +316,7 @@ impl Subject {
         self.prepare()?;
         self.arm(Some((flep::FLEP, self.definition.flep_amortize)))?;
         let launched = Instant::now();
-        // SAFETY: nobody else uses the buffers now.
+        // SAFETY: no other work uses the buffers now.
         unsafe { self.flep.on(&self.stream)? };
         while launched.elapsed() < after {
             std::hint::spin_loop();

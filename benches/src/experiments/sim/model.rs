@@ -16,7 +16,7 @@ const LAUNCHES: u32 = 200;
 const STREAMS: u32 = 20;
 
 /// What things cost here, by launches of an empty kernel and by the scheduler's own account of its decisions. `stop` is
-/// for launches that nobody has seen to yield.
+/// for launches that have not yielded.
 ///
 /// # Errors
 ///

@@ -32,7 +32,7 @@ pub struct Subject {
 
 impl Subject {
     /// Allocates the program, makes the launch's inputs, and runs it once, undisturbed. With `grid`, it is
-    /// a launch of so many block-tasks instead.
+    /// a launch of this number of block-tasks instead.
     ///
     /// # Errors
     ///

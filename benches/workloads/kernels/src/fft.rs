@@ -123,7 +123,7 @@ unsafe fn read(from: *const Complex, stride: usize) -> [Complex; 8] {
 ///
 /// # Safety
 ///
-/// They are valid for reads, and nobody writes them.
+/// They are valid for reads, and no thread writes them.
 #[inline(always)]
 unsafe fn gather(re: *const f32, im: *const f32, stride: usize) -> [Complex; 8] {
     let mut points = [Complex { re: 0.0, im: 0.0 }; 8];
@@ -140,7 +140,7 @@ unsafe fn gather(re: *const f32, im: *const f32, stride: usize) -> [Complex; 8] 
 ///
 /// # Safety
 ///
-/// The places are valid for writes, and nobody else uses them.
+/// The places are valid for writes, and no other thread uses them.
 #[inline(always)]
 unsafe fn scatter(points: [Complex; 8], re: *mut f32, im: *mut f32, stride: usize) {
     let mut j = 0;

@@ -1,5 +1,5 @@
 //! Lists of very different lengths, one after another in an array: rows of sparse matrices, neighbours in
-//! graphs. Where a list starts is a closed formula, so that nobody has to add up lengths.
+//! graphs. Where a list starts is a closed formula, so that no lengths have to be added up.
 
 use preempt_device::prelude::*;
 

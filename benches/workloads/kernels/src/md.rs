@@ -69,7 +69,7 @@ pub fn neighbour(seed: u32, side: u32, i: u32, j: u32) -> u32 {
     let (start, step) = (random % PLACES, 1 + random / PLACES % 48 * 7 + random / 65_536 % 6);
     let place = |j| (start + j * step) % PLACES;
     let own = PLACES / 2;
-    // Nobody is a neighbour to itself: the place after the last one stands in.
+    // No atom is a neighbour to itself: the place after the last one stands in.
     let place = if place(j) == own { place(256) } else { place(j) };
     let moved = |at: u32, by: u32| (at + side + by - REACH) % side;
     let x = moved(i % side, place % WIDTH);

@@ -52,7 +52,7 @@ pub fn md5_search(digest: Digest, bytes: u32, values: u32, keys: u32, found: Sli
     }
 }
 
-/// The bytes of key `number`, in little-endian words, and the one that ends a message.
+/// The bytes of key `number`, in little-endian words, and the byte that ends a message.
 #[inline(always)]
 fn key(number: u32, bytes: u32, values: u32) -> [u32; 2] {
     let (mut rest, mut key, mut byte) = (number, 0x80 << (8 * bytes), 0);

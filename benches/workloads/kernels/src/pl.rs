@@ -63,7 +63,7 @@ pub fn likelihood_kernel(
 ///
 /// # Safety
 ///
-/// Every thread of the block calls this, with [`BLOCK`] elements of shared memory that nobody else uses meanwhile.
+/// Every thread of the block calls this, with [`BLOCK`] elements of shared memory that no other call uses meanwhile.
 #[inline(always)]
 unsafe fn add_up(partial: *mut f32, t: usize, mine: f32) {
     // SAFETY: `t` is below `BLOCK`, and so is `t + stride` where it is read. Barriers lie between writes and
@@ -135,7 +135,7 @@ pub fn cumulative_sums(weights: &[f32], cumulative: SliceMut<f32>) {
     while first < cumulative.len() {
         let at = first + t * SCAN_RUN;
         // SAFETY: `at + SCAN_RUN` is at most the length of `cumulative`, `warp` is below the warps of a
-        // block, and barriers lie around what other warps read. All lanes of all warps come to the shuffles.
+        // block, and barriers lie around what other warps read. All lanes of all warps execute the shuffles.
         unsafe {
             let mut run = [0.0; SCAN_RUN];
             let mut sum = 0.0;

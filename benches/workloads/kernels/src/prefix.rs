@@ -59,7 +59,7 @@ pub unsafe fn exclusive_from<T: Summand>(inclusive: T) -> T {
 /// # Safety
 ///
 /// All threads of a block of [`TOP_BLOCK`] threads call together, `totals` are [`TOP_WARPS`] elements of
-/// its shared memory that are not used otherwise, and nobody else touches `out`.
+/// its shared memory that are not used otherwise, and no other code touches `out`.
 #[inline(always)]
 pub unsafe fn scan_in_one_block<T: Summand>(input: &[T], out: SliceMut<T>, totals: *mut T) {
     let length = input.len();
@@ -71,7 +71,7 @@ pub unsafe fn scan_in_one_block<T: Summand>(input: &[T], out: SliceMut<T>, total
     let end = if first + run < length { first + run } else { length };
     // SAFETY: elements of the slices have numbers below `end`, hence below the length, and each is written
     // by one lane. There are as many totals as warps, with a barrier between writing and reading. The end
-    // of its run is the same for all lanes of a warp, so they come to all shuffles together.
+    // of its run is the same for all lanes of a warp, so they execute all shuffles together.
     unsafe {
         let mut sum = T::default();
         let mut i = first + lane;

@@ -126,7 +126,7 @@ pub fn scan_bottom(input: &[f32], carries: &[f32], windows: u32, out: SliceMut<f
     while window < windows {
         // SAFETY: `i` is a multiple of 4, and everything is aligned. Each warp writes its own total, and
         // others read it after the barrier; it writes it again after the next window's barrier. All lanes
-        // come to all shuffles. Each thread writes its own elements, below the length.
+        // execute all shuffles. Each thread writes its own elements, below the length.
         unsafe {
             let Four([a, b, c, d]) = four(input, i);
             let (ab, abc) = (a + b, a + b + c);

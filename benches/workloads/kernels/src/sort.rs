@@ -82,7 +82,7 @@ pub fn sort_reduce(keys: &[u32], shift: u32, windows: u32, counts: SliceMut<u32>
     if t < DIGITS {
         let (mut sum, mut warp) = (0, 0);
         while warp < WARPS {
-            // SAFETY: in bounds, and nobody counts after the barrier.
+            // SAFETY: in bounds, and no thread counts after the barrier.
             sum += unsafe { counters.add(warp * DIGITS + t).read() };
             warp += 1;
         }
@@ -135,7 +135,7 @@ pub fn sort_bottom_scan(
     let mut first = task as u32 * windows * WINDOW as u32;
     let mut window = 0;
     // SAFETY: all indices into shared memory are below the arrays' lengths: digits are below `DIGITS`, and
-    // positions in a window below `WINDOW`. Barriers lie between writes and reads. Whole warps come to all
+    // positions in a window below `WINDOW`. Barriers lie between writes and reads. Whole warps execute all
     // shuffles and votes. Keys are read below their length, and each has a position of its own.
     unsafe {
         while window < windows && first < length {

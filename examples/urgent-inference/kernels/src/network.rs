@@ -52,7 +52,7 @@ const SHARE: usize = 4;
 pub const MOST_LANES: u32 = 16;
 
 /// Classifies one digit: `answers[0]`. Launch it with a grid of 1 and blocks of `HIDDEN * lanes`
-/// threads, where `lanes` is a power of two up to [`MOST_LANES`]: so many share the sum of a hidden
+/// threads, where `lanes` is a power of two up to [`MOST_LANES`]: that number share the sum of a hidden
 /// unit.
 #[preemptible]
 pub fn classify(
@@ -110,7 +110,7 @@ pub fn classify(
     thread::sync_threads();
 
     if thread == 0 {
-        // SAFETY: all of it was written before the barrier, and nobody writes it any more.
+        // SAFETY: all of it was written before the barrier, and no thread writes it any more.
         let logits = unsafe { logits.cast::<[f32; CLASSES]>().read() };
         let answer = Answer { request, class: most_probable(&logits), logits };
         // SAFETY: the grid's only thread that writes.

@@ -50,7 +50,7 @@ pub struct Sums {
 /// Simulates `paths` random paths of `periods` periods for each option of the book, one option a
 /// block-task. `sums` has an element for each thread. Launch it with a grid of `book.len()`.
 ///
-/// It waits for nobody and writes only what it does not read, so a block-task can be stopped anywhere
+/// It waits for no other block and writes only what it does not read, so a block-task can be stopped anywhere
 /// and run again.
 // A block-task is long: a block must not claim several between two looks at the signal.
 #[preemptible(block = THREADS as u32, amortize = 1, idempotent)]
@@ -97,7 +97,7 @@ pub fn estimate_asian_calls(sums: &[Sums], estimates: SliceMut<Estimate>, paths:
     while half > 0 {
         thread::sync_threads();
         if thread < half {
-            // SAFETY: below THREADS; the upper half was written before the barrier, and nobody
+            // SAFETY: below THREADS; the upper half was written before the barrier, and no thread
             // writes it now. The lower half is this thread's own.
             unsafe {
                 let (lower, upper) = (shared.add(thread).read(), shared.add(thread + half).read());
@@ -143,7 +143,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path of so many periods, at its start.
+    /// A path of `periods` periods, at its start.
     #[inline]
     pub fn start(call: &AsianCall, periods: u32) -> Path {
         let period = call.maturity / periods as f32;

@@ -105,7 +105,7 @@ impl Entry {
 
     /// All blocks of a cohort, one after the other.
     pub fn run_cohort(&self, cohort: &Cohort, threads: u32) {
-        // Where blocks come to lie is the hardware's business; this goes round.
+        // The hardware is free to place blocks; here they are dealt to SMs in turn.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         for number in 0..cohort.blocks {
             let sm = NEXT.fetch_add(1, Ordering::Relaxed) % SMS;

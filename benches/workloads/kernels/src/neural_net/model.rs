@@ -11,7 +11,7 @@ pub const DIGITS: usize = 10;
 
 /// Pixels of an image's row.
 const WIDTH: u32 = 28;
-/// A digit's strokes are made of squares of so many pixels in each direction.
+/// A digit's strokes are made of squares of this number of pixels in each direction.
 const SQUARE: u32 = 4;
 /// The seed of the digits' shapes, which are the same for all programs. Digit 0 has this one.
 const FONT: u32 = 0xD161;

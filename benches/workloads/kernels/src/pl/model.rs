@@ -34,7 +34,7 @@ const LARGEST: f32 = 328.0;
 pub struct Frame {
     /// The seed of the video. What is random in a frame has others, after it.
     pub seed: u32,
-    /// The frame's number, from 1 on where particles come to it.
+    /// The frame's number, from 1 on where particles are moved to it.
     pub number: u32,
 }
 
