@@ -13,7 +13,7 @@ use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 const AHEAD_OF_OTHERS: usize = 8;
 
 /// Where a cohort goes.
-enum Place {
+enum CohortPlace {
     /// Into a free queue, with the SMs that its blocks may use.
     Free { keeps_to: SmRange },
     /// Behind another launch, with what the queue may use.
@@ -63,7 +63,7 @@ impl Engine {
         let Some(slot) = launch.free_slot() else { return };
         let has_taken = self.ledger.has_taken(range);
         let Some(queue) = self.queues.free(has_taken) else {
-            self.short_of_queues = true;
+            self.agenda.short_of_queues = true;
             return;
         };
         let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
@@ -87,7 +87,7 @@ impl Engine {
             }
         }
         self.ledger.cover(range);
-        self.put(key, (slot, queue), blocks, Place::Free { keeps_to }, actions);
+        self.put(key, (slot, queue), blocks, CohortPlace::Free { keeps_to }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
         }
@@ -117,18 +117,18 @@ impl Engine {
         key: OpKey,
         (slot, queue): (usize, QueueIndex),
         blocks: u32,
-        place: Place,
+        place: CohortPlace,
         actions: &mut Vec<Action>,
     ) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let (after, keeps_to, hands) = match place {
-            Place::Free { keeps_to: SmRange::ALL } => (None, SmRange::ALL, blocks),
+            CohortPlace::Free { keeps_to: SmRange::ALL } => (None, SmRange::ALL, blocks),
             // Blocks behind another launch, or outside of their range, may have to leave at once, and would leave those
             // tasks behind.
-            Place::Free { keeps_to } => (None, keeps_to, 0),
-            Place::Behind(after) => (Some(after), self.queues.range(queue), 0),
+            CohortPlace::Free { keeps_to } => (None, keeps_to, 0),
+            CohortPlace::Behind(after) => (Some(after), self.queues.range(queue), 0),
         };
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
@@ -152,14 +152,14 @@ impl Engine {
 
     /// Has more launches queued in a queue, when there is time.
     pub(super) fn go_on_behind(&mut self, queue: QueueIndex) {
-        if !self.behind.contains(&queue) {
-            self.behind.push_back(queue);
+        if !self.agenda.behind.contains(&queue) {
+            self.agenda.behind.push_back(queue);
         }
     }
 
     /// Whether there may be a launch to queue behind another one.
     pub fn may_go_ahead(&self) -> bool {
-        !self.behind.is_empty()
+        !self.agenda.behind.is_empty()
     }
 
     /// Queues one launch behind another one, if there is any to queue. Each takes the driver microseconds, in which
@@ -169,13 +169,13 @@ impl Engine {
             return;
         }
         let told = actions.len();
-        while let Some(queue) = self.behind.pop_front() {
+        while let Some(queue) = self.agenda.behind.pop_front() {
             if self.queue_ahead(queue, actions) {
-                self.behind.push_back(queue);
+                self.agenda.behind.push_back(queue);
                 break;
             }
         }
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = &mut self.observers.recorder {
             recorder.went_ahead(now, &actions[told..]);
         }
     }
@@ -184,7 +184,7 @@ impl Engine {
     /// that queue. The device starts it when the one before it is done, or lets it leave if that one has left without
     /// being done.
     fn queue_ahead(&mut self, queue: QueueIndex, actions: &mut Vec<Action>) -> bool {
-        let is_enough = self.known > 1 && self.queues.waiting(queue) >= AHEAD_OF_OTHERS;
+        let is_enough = self.launches.known > 1 && self.queues.waiting(queue) >= AHEAD_OF_OTHERS;
         if is_enough || self.is_draining() {
             return false;
         }
@@ -212,7 +212,7 @@ impl Engine {
             left: before.wrapping_add(departures(cohort.blocks, last.remaining())),
         };
         // If nobody else wants SMs, it can have more than the one before.
-        let room = if self.known <= 1 { sms } else { ledger::count(range, sms) };
+        let room = if self.launches.known <= 1 { sms } else { ledger::count(range, sms) };
         let Some(Op {
             launch: Some(launch),
             phase: Phase::Blocked,
@@ -252,7 +252,7 @@ impl Engine {
             SmRange::ALL => 0,
             _ => (self.sms_outside(keeps_to, Some(queue)) * each) as u32,
         };
-        self.put(next, (0, queue), (room + spare).min(left), Place::Behind(after), actions);
+        self.put(next, (0, queue), (room + spare).min(left), CohortPlace::Behind(after), actions);
         true
     }
 

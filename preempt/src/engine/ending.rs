@@ -33,7 +33,7 @@ impl Engine {
 
     /// Ends all operations, and those to come.
     pub(super) fn end_all(&mut self, now: Duration, verdict: Verdict, actions: &mut Vec<Action>) {
-        self.over = Some(verdict);
+        self.intake.over = Some(verdict);
         let all: Vec<OpKey> = self.ops.keys().collect();
         for op in all {
             self.stop(now, op, verdict, actions);
@@ -134,10 +134,10 @@ impl Engine {
             successor_op.blockers -= 1;
             successor_op.foreign_blockers -= u32::from(successor_op.stream != stream);
             if successor_op.blockers == 0 {
-                self.released.push_back(successor);
+                self.agenda.released.push_back(successor);
             }
         }
-        self.spare_keys.push(successors);
+        self.intake.spare_keys.push(successors);
         if is_out {
             self.retire(key, actions);
         }
@@ -150,9 +150,9 @@ impl Engine {
             self.controls.give_back(control.control, ran);
         }
         op.uses.clear();
-        self.spare_uses.push(op.uses);
+        self.intake.spare_uses.push(op.uses);
         op.waits_for.clear();
-        self.spare_keys.push(op.waits_for);
+        self.intake.spare_keys.push(op.waits_for);
         actions.push(Action::Retire { op: key });
     }
 
@@ -165,8 +165,8 @@ impl Engine {
         self.ledger.release(launch.range);
         launch.set_range(now, SmRange::EMPTY, self.ledger.sms());
         self.note(key, now, SmRange::EMPTY, true);
-        self.known -= 1;
-        self.unsettled = true;
+        self.launches.known -= 1;
+        self.agenda.unsettled = true;
         if self.ops[key].verdict.is_some() {
             self.shrink(key, actions);
         }

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Entry {
+    enum LedgerStep {
         Commit(usize),
         Rest,
         HandOver(usize),
@@ -257,14 +257,14 @@ mod tests {
         Uncover,
     }
 
-    fn entry() -> impl Strategy<Value = Entry> {
+    fn entry() -> impl Strategy<Value = LedgerStep> {
         prop_oneof![
-            4 => (0usize..3).prop_map(Entry::Commit),
-            1 => Just(Entry::Rest),
-            1 => (0usize..3).prop_map(Entry::HandOver),
-            1 => Just(Entry::Release),
-            2 => Just(Entry::Cover),
-            1 => Just(Entry::Uncover),
+            4 => (0usize..3).prop_map(LedgerStep::Commit),
+            1 => Just(LedgerStep::Rest),
+            1 => (0usize..3).prop_map(LedgerStep::HandOver),
+            1 => Just(LedgerStep::Release),
+            2 => Just(LedgerStep::Cover),
+            1 => Just(LedgerStep::Uncover),
         ]
     }
 
@@ -285,34 +285,34 @@ mod tests {
                 let mut note = |sm, loser| lost.push((sm, loser));
                 let before = model.clone();
                 match entry {
-                    Entry::Commit(id) => ledger.commit(ids[id], range, &mut note),
-                    Entry::Rest => {
+                    LedgerStep::Commit(id) => ledger.commit(ids[id], range, &mut note),
+                    LedgerStep::Rest => {
                         ledger.begin_plan();
                         prop_assert_eq!(ledger.plan(range), Ok(()));
                         ledger.commit_rest(&mut note);
                     }
-                    Entry::HandOver(id) => {
+                    LedgerStep::HandOver(id) => {
                         ledger.release(range);
                         ledger.hand_over(ids[id], range);
                     }
-                    Entry::Release => ledger.release(range),
-                    Entry::Cover => ledger.cover(range),
-                    Entry::Uncover => ledger.uncover(range),
+                    LedgerStep::Release => ledger.release(range),
+                    LedgerStep::Cover => ledger.cover(range),
+                    LedgerStep::Uncover => ledger.uncover(range),
                 }
                 for (at, sm) in model.iter_mut().enumerate() {
                     let loser = match entry {
-                        Entry::Commit(id) if is_in(at) => sm.pass(Some(ids[id])),
-                        Entry::Rest if !is_in(at) => sm.pass(None),
-                        Entry::HandOver(id) if is_in(at) => {
+                        LedgerStep::Commit(id) if is_in(at) => sm.pass(Some(ids[id])),
+                        LedgerStep::Rest if !is_in(at) => sm.pass(None),
+                        LedgerStep::HandOver(id) if is_in(at) => {
                             *sm = Sm { owner: Some(ids[id]), covered: true, taken: false };
                             None
                         }
-                        Entry::Release if is_in(at) => {
+                        LedgerStep::Release if is_in(at) => {
                             *sm = Sm::default();
                             None
                         }
-                        Entry::Cover | Entry::Uncover if is_in(at) => {
-                            let covered = matches!(entry, Entry::Cover);
+                        LedgerStep::Cover | LedgerStep::Uncover if is_in(at) => {
+                            let covered = matches!(entry, LedgerStep::Cover);
                             *sm = Sm { owner: sm.owner, covered, taken: false };
                             None
                         }

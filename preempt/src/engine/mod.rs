@@ -4,17 +4,16 @@
 //! happened, [`Engine::settle`] asks the policy, and all of them append [`Action`]s for a device
 //! and for whoever waits. States, and races by name, are in `README.md` beside this file.
 
-use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
 use preempt_device::abi::{Posted, SmRange};
 use slotmap::SlotMap;
 
-use crate::error::caught;
-use crate::policy::{Arrival, Plan, Policy, Urgency};
+use crate::policy::Policy;
 use crate::vocabulary::{BufferId, LaunchId, OpKey, QueueCount, QueueIndex};
 
+mod agenda;
 mod cohorts;
 mod controls;
 mod ending;
@@ -22,6 +21,7 @@ mod interface;
 mod launch;
 mod ledger;
 mod opaque;
+mod operation;
 mod order;
 mod planning;
 mod queues;
@@ -31,6 +31,7 @@ mod step;
 mod tests;
 mod urgency;
 
+use agenda::{Agenda, Intake, Launches};
 use controls::Controls;
 use ending::outcome;
 pub(crate) use interface::{Action, Change, Event, Grant, Outcome, Refusal, Submission, Whose};
@@ -41,119 +42,41 @@ use ledger::Ledger;
 pub(crate) use ledger::count;
 pub(crate) use opaque::Opaque;
 use opaque::Pieces;
+use operation::{Op, Phase, Verdict};
 pub(crate) use order::Use;
 use order::{End, Order};
+use planning::Decider;
 use queues::DeviceQueues;
+use recorder::Observers;
 pub(crate) use recorder::Recorded;
-use recorder::Recorder;
 pub(crate) use step::{Input, Step};
 #[cfg(test)]
 pub(crate) use step::{LaunchRecord, UrgencyRecord};
-use urgency::arrival;
-
-#[derive(Debug)]
-struct Op {
-    stream: u32,
-    name: &'static str,
-    uses: Vec<Use>,
-    /// Operations that have to finish first, those of them in other streams, and those that wait for
-    /// this one.
-    blockers: u32,
-    foreign_blockers: u32,
-    successors: Vec<OpKey>,
-    /// Those that this one waited for when it came. Some may be over.
-    waits_for: Vec<OpKey>,
-    /// Its place in the order of submission.
-    number: u64,
-    /// What it asks for itself, and with all that wait for it.
-    urgency: Urgency,
-    effective: Urgency,
-    /// The operation after this one in its stream.
-    next: Option<OpKey>,
-    /// `None` for a copy, and for opaque work.
-    launch: Option<Launch>,
-    opaque: Option<Opaque>,
-    phase: Phase,
-    /// Why the operation ends before its work is done.
-    verdict: Option<Verdict>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    /// Waits for its blockers ("preparing"), perhaps with a cohort queued on the device behind the
-    /// last of them; or for the device to be drained.
-    Blocked,
-    /// A copy on the device, or a launch that the policy knows; [`Launch::state`] says more.
-    Active,
-    /// Reported as finished.
-    Finished,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
-    Cancelled,
-    Closed,
-    Failed,
-    /// It was queued on the device, and this kernel had failed and left a buffer in pieces.
-    InputLost(&'static str),
-}
-
-impl Verdict {
-    /// What it comes to when `done` tasks were done.
-    fn outcome(self, done: u32) -> Outcome {
-        match self {
-            Verdict::Cancelled => Outcome::Cancelled { done },
-            Verdict::Closed => Outcome::Closed { done },
-            Verdict::Failed => Outcome::Failed,
-            Verdict::InputLost(kernel) => Outcome::InputLost { kernel },
-        }
-    }
-}
+use urgency::{Inheritance, arrival};
 
 /// See the module's documentation.
 pub(crate) struct Engine {
+    /// All operations that are not retired. Each file writes the part of an [`Op`] that it is about.
     ops: SlotMap<OpKey, Op>,
+    /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
     order: Order,
+    /// Which launch has which SM. `planning.rs` follows plans, `cohorts.rs` covers SMs, `ending.rs` releases them.
     ledger: Ledger,
+    /// Control blocks. `cohorts.rs` takes them, `mod.rs` counts what blocks left there, `ending.rs` gives them back.
     controls: Controls,
+    /// What is queued on the device. `cohorts.rs` fills queues and signals them, `mod.rs` takes cohorts out.
     queues: DeviceQueues,
-    /// Whether a launch waits for a queue.
-    short_of_queues: bool,
-    /// DeviceQueues in which more launches could be queued.
-    behind: VecDeque<QueueIndex>,
-    policy: Box<dyn Policy>,
-    policy_name: String,
-    refusal: Option<Refusal>,
-    /// Launches that the policy knows, and how many there ever were.
-    known: usize,
-    arrivals: u64,
-    /// Those of them that came since it was asked.
-    newcomers: Vec<OpKey>,
-    /// Plans that the policy ever made.
-    plans: u64,
-    /// When the policy wants to be asked again.
-    wake: Option<Duration>,
-    /// Operations that there ever were.
-    submissions: u64,
+    intake: Intake,
+    launches: Launches,
+    agenda: Agenda,
+    /// The policy and its plan. Only `planning.rs` and `opaque.rs`, which plans that nothing runs, write it.
+    decider: Decider,
+    /// Opaque work. Only `opaque.rs` writes it.
     opaque: Pieces,
-    /// Something changed that the policy should look at.
-    unsettled: bool,
-    /// How everything ends that is submitted from now on.
-    over: Option<Verdict>,
-    plan: Plan,
-    /// Who has other SMs than before, if somebody keeps accounts.
-    grants: Option<Vec<Grant>>,
-    /// Operations whose last blocker is gone; always empty between calls.
-    released: VecDeque<OpKey>,
-    /// If somebody wants to see it decide again.
-    recorder: Option<Box<Recorder>>,
-    /// Kept for their capacity.
-    lost: Vec<(u32, OpKey)>,
-    losers: Vec<OpKey>,
-    raised: Vec<OpKey>,
-    reconsidered: BinaryHeap<(u64, OpKey)>,
-    spare_uses: Vec<Vec<Use>>,
-    spare_keys: Vec<Vec<OpKey>>,
+    /// Kept for its capacity by `urgency.rs`.
+    inheritance: Inheritance,
+    /// What is noted for others, and decides nothing. `recorder.rs` writes it.
+    observers: Observers,
 }
 
 impl fmt::Debug for Engine {
@@ -161,7 +84,7 @@ impl fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("ops", &self.ops)
             .field("ledger", &self.ledger)
-            .field("policy", &self.policy_name)
+            .field("policy", &self.policy_name())
             .finish_non_exhaustive()
     }
 }
@@ -169,37 +92,19 @@ impl fmt::Debug for Engine {
 impl Engine {
     /// An engine for a device of `sms` SMs.
     pub fn new(sms: u32, queues: QueueCount, policy: Box<dyn Policy>) -> Engine {
-        let name = caught(|| policy.name().to_owned());
         Engine {
             ops: SlotMap::with_key(),
             order: Order::default(),
             ledger: Ledger::new(sms),
             controls: Controls::default(),
             queues: DeviceQueues::new(queues),
-            short_of_queues: false,
-            behind: VecDeque::new(),
-            policy,
-            policy_name: name.unwrap_or_else(|_| "a policy that cannot say its name".into()),
-            refusal: None,
-            known: 0,
-            arrivals: 0,
-            newcomers: Vec::new(),
-            plans: 0,
-            wake: None,
-            submissions: 0,
+            intake: Intake::default(),
+            launches: Launches::default(),
+            agenda: Agenda::default(),
+            decider: Decider::new(policy),
             opaque: Pieces::default(),
-            unsettled: false,
-            over: None,
-            plan: Plan::default(),
-            grants: None,
-            released: VecDeque::new(),
-            recorder: None,
-            lost: Vec::new(),
-            losers: Vec::new(),
-            raised: Vec::new(),
-            reconsidered: BinaryHeap::new(),
-            spare_uses: Vec::new(),
-            spare_keys: Vec::new(),
+            inheritance: Inheritance::default(),
+            observers: Observers::default(),
         }
     }
 
@@ -208,52 +113,9 @@ impl Engine {
         !self.ops.is_empty()
     }
 
-    /// The name of the policy that decides.
-    pub fn policy_name(&self) -> &str {
-        &self.policy_name
-    }
-
-    /// Why the policy was replaced, if it was.
-    pub fn refusal(&self) -> Option<&Refusal> {
-        self.refusal.as_ref()
-    }
-
-    /// Records from now on what it is told and decides; nothing has happened yet.
-    pub fn record(&mut self) {
-        self.recorder = Some(Box::default());
-    }
-
-    /// What was recorded, if anything is.
-    pub fn recorded(&self) -> Option<Recorded<'_>> {
-        let recorder = self.recorder.as_ref()?;
-        let policy = self.refusal.as_ref().map_or(&self.policy_name, |refusal| &refusal.policy);
-        let (sms, queues) = (self.ledger.sms(), self.queues.count());
-        Some(Recorded { policy, sms, queues, steps: &recorder.steps })
-    }
-
-    /// Takes the last call that was recorded since this was called.
-    pub fn last_step(&mut self) -> Option<Step> {
-        let steps = &mut self.recorder.as_mut()?.steps;
-        let last = steps.pop();
-        steps.clear();
-        last
-    }
-
     /// Who has each SM.
     pub fn owners(&self) -> &[Option<LaunchId>] {
         self.ledger.owners()
-    }
-
-    /// Who got or lost SMs since the first call, in the order in which it happened: for the caller to take out.
-    pub fn grants(&mut self) -> &mut Vec<Grant> {
-        self.grants.get_or_insert_default()
-    }
-
-    /// Notes that a launch has other SMs than before.
-    fn note(&mut self, op: OpKey, at: Duration, range: SmRange, is_over: bool) {
-        if let Some(grants) = &mut self.grants {
-            grants.push(Grant { op, at, range, is_over });
-        }
     }
 
     /// Forgets a buffer that is there no more, and whose contents were lost. This decides nothing, since no
@@ -275,19 +137,19 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> OpKey {
         let told = actions.len();
-        let mut uses = self.spare_uses.pop().unwrap_or_default();
+        let mut uses = self.intake.spare_uses.pop().unwrap_or_default();
         uses.extend_from_slice(submission.uses);
         let urgency = submission.urgency;
-        self.submissions += 1;
+        self.intake.submissions += 1;
         let op = self.ops.insert(Op {
             stream: submission.stream,
             name: submission.name,
             uses,
             blockers: 0,
             foreign_blockers: 0,
-            successors: self.spare_keys.pop().unwrap_or_default(),
+            successors: self.intake.spare_keys.pop().unwrap_or_default(),
             waits_for: Vec::new(),
-            number: self.submissions,
+            number: self.intake.submissions,
             urgency,
             effective: urgency,
             next: None,
@@ -296,7 +158,7 @@ impl Engine {
             phase: Phase::Blocked,
             verdict: None,
         });
-        let mut waits_for = self.spare_keys.pop().unwrap_or_default();
+        let mut waits_for = self.intake.spare_keys.pop().unwrap_or_default();
         let mut foreign_blockers = 0;
         let after = submission.after.filter(|&after| self.is_in_order(after));
         let ops = &mut self.ops;
@@ -312,12 +174,12 @@ impl Engine {
         self.ops[op].waits_for = waits_for;
         self.ops[op].blockers = blockers;
         self.ops[op].foreign_blockers = foreign_blockers;
-        match self.over {
+        match self.intake.over {
             Some(verdict) => self.stop(now, op, verdict, actions),
             None => self.raise(now, op),
         }
         if blockers == 0 {
-            self.released.push_back(op);
+            self.agenda.released.push_back(op);
         } else if let Some(before) = before {
             self.ops[before].next = Some(op);
             let queue = self.ops[before].launch.as_ref().and_then(|launch| launch.queue);
@@ -326,7 +188,7 @@ impl Engine {
             }
         }
         self.release(now, actions);
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = &mut self.observers.recorder {
             recorder.submitted(now, submission, op, &actions[told..]);
         }
         op
@@ -354,14 +216,14 @@ impl Engine {
             Event::Lost => self.lose_device(now, actions),
         }
         self.release(now, actions);
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = &mut self.observers.recorder {
             recorder.handled(now, event, &actions[told..]);
         }
     }
 
     /// Starts every operation whose blockers are gone.
     fn release(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        while let Some(key) = self.released.pop_front() {
+        while let Some(key) = self.agenda.released.pop_front() {
             let op = &mut self.ops[key];
             if op.phase == Phase::Finished {
                 // Cancelled while it waited. It kept its place in the order until now.
@@ -404,12 +266,12 @@ impl Engine {
                     self.finish(now, key, Outcome::NotAdmitted, actions);
                     continue;
                 }
-                self.arrivals += 1;
-                self.known += 1;
-                self.newcomers.push(key);
-                self.unsettled = true;
+                self.launches.arrivals += 1;
+                self.launches.known += 1;
+                self.launches.newcomers.push(key);
+                self.agenda.unsettled = true;
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
-                launch.arrival = Some(self.arrivals);
+                launch.arrival = Some(self.launches.arrivals);
                 self.take_over(now, key, handover, actions);
                 self.ask(now, |policy| policy.arrived(now, arrival));
             }
@@ -441,7 +303,7 @@ impl Engine {
         };
         self.queues.leave(queue, key, slot.into());
         if self.queues.is_free(queue) {
-            self.unsettled |= std::mem::take(&mut self.short_of_queues);
+            self.agenda.unsettled |= std::mem::take(&mut self.agenda.short_of_queues);
         }
         let is_out = launch.is_out();
         if is_out {
@@ -474,7 +336,7 @@ impl Engine {
                         // It has to start over on whatever SMs it has, or will be given.
                         self.ledger.uncover(range);
                     }
-                    self.unsettled |= self.ledger.uncovered(range) > 0;
+                    self.agenda.unsettled |= self.ledger.uncovered(range) > 0;
                     if range.is_empty() && launch.arrival.is_some() {
                         self.ask(now, |policy| policy.yielded(now, LaunchId(key)));
                     }

@@ -56,7 +56,7 @@ impl Engine {
         if self.opaque.drains || self.opaque.needs_all(opaque) {
             self.ops[key].phase = Phase::Blocked;
             self.opaque.waiting.push_back(key);
-            self.unsettled = true;
+            self.agenda.unsettled = true;
         } else {
             self.start_opaque(key, actions);
         }
@@ -70,10 +70,10 @@ impl Engine {
 
     /// Takes all SMs from all launches.
     pub(super) fn drain(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.plan.grants.clear();
+        self.decider.plan.grants.clear();
         self.ledger.begin_plan();
         self.follow_plan(now, actions);
-        self.wake = None;
+        self.agenda.wake = None;
     }
 
     /// Has the device drained for opaque work that waits for it, if its turn has come, and starts it when it is.
@@ -98,7 +98,7 @@ impl Engine {
             if !self.opaque.drains {
                 self.opaque.drains = true;
                 self.opaque.since = now;
-                self.unsettled = true;
+                self.agenda.unsettled = true;
             }
             if self.opaque.running == 0 && self.queues.all_free() {
                 self.start_opaque(key, actions);
@@ -153,7 +153,7 @@ impl Engine {
             return;
         }
         self.opaque.running -= 1;
-        self.unsettled = true;
+        self.agenda.unsettled = true;
         if self.opaque.drains && self.opaque.waiting.front() == Some(&key) {
             self.opaque.waiting.pop_front();
             self.opaque.drains = false;
@@ -173,8 +173,8 @@ impl Engine {
         self.opaque.waiting.remove(place);
         self.opaque.drains &= place > 0;
         // It leaves the order as one that was cancelled before.
-        self.released.push_back(key);
-        self.unsettled = true;
+        self.agenda.released.push_back(key);
+        self.agenda.unsettled = true;
     }
 
     /// Nothing runs on the device any more.

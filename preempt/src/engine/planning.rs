@@ -9,7 +9,7 @@ use super::launch::{Launch, State};
 use super::ledger::Ledger;
 use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
-use crate::policy::{Arrival, DeviceView, Fifo, Policy, Priority};
+use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
 use crate::vocabulary::{LaunchId, OpKey};
 
 /// A launch whose rest takes less than so many times as long as one takes to stop keeps the SMs that the one behind
@@ -22,12 +22,56 @@ const LOOK_AHEAD: usize = 4;
 /// A policy that wants to be asked again at once, again and again, would leave no time for anything else.
 const SHORTEST_WAIT: Duration = Duration::from_micros(10);
 
+/// The policy, and what it decided last.
+pub(super) struct Decider {
+    policy: Box<dyn Policy>,
+    name: String,
+    /// Why the policy was replaced, if it was.
+    refusal: Option<Refusal>,
+    pub plan: Plan,
+    /// Plans that were ever made.
+    plans: u64,
+    /// The SMs that the plan takes from launches, and these launches; kept for their capacity.
+    lost: Vec<(u32, OpKey)>,
+    losers: Vec<OpKey>,
+}
+
+impl Decider {
+    pub fn new(policy: Box<dyn Policy>) -> Decider {
+        let name = caught(|| policy.name().to_owned());
+        Decider {
+            policy,
+            name: name.unwrap_or_else(|_| "a policy that cannot say its name".into()),
+            refusal: None,
+            plan: Plan::default(),
+            plans: 0,
+            lost: Vec::new(),
+            losers: Vec::new(),
+        }
+    }
+
+    /// The name of the policy that decided first.
+    pub fn first_policy(&self) -> &str {
+        self.refusal.as_ref().map_or(&self.name, |refusal| &refusal.policy)
+    }
+}
+
 impl Engine {
+    /// The name of the policy that decides.
+    pub fn policy_name(&self) -> &str {
+        &self.decider.name
+    }
+
+    /// Why the policy was replaced, if it was.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        self.decider.refusal.as_ref()
+    }
+
     /// Whether all launches that have SMs, or came since the policy was asked, are in this stream or less urgent: so
     /// that no policy that goes by priority puts one of them first, whatever comes behind this one in its stream.
     pub fn leads(&self, stream: u32, priority: Priority) -> bool {
         let owners = self.ledger.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
-        let mut others = owners.map(|owner| owner.0).chain(self.newcomers.iter().copied());
+        let mut others = owners.map(|owner| owner.0).chain(self.launches.newcomers.iter().copied());
         others.all(|other| {
             let other = self.ops.get(other);
             other.is_none_or(|other| other.stream == stream || other.effective.priority < priority)
@@ -36,18 +80,18 @@ impl Engine {
 
     /// Whether [`settle`](Engine::settle) would ask the policy.
     pub fn is_unsettled(&self, now: Duration) -> bool {
-        self.unsettled || self.wake.is_some_and(|wake| wake <= now)
+        self.agenda.unsettled || self.agenda.wake.is_some_and(|wake| wake <= now)
     }
 
     /// Asks the policy who runs where, if something changed, and acts on it.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.unsettled = self.is_unsettled(now);
+        self.agenda.unsettled = self.is_unsettled(now);
         let told = actions.len();
-        let is_asked = self.unsettled;
-        self.newcomers.clear();
+        let is_asked = self.agenda.unsettled;
+        self.launches.newcomers.clear();
         loop {
             self.advance_opaque(now, actions);
-            if !std::mem::take(&mut self.unsettled) {
+            if !std::mem::take(&mut self.agenda.unsettled) {
                 break;
             }
             if self.is_draining() {
@@ -59,15 +103,15 @@ impl Engine {
                 continue;
             }
             self.follow_plan(now, actions);
-            self.wake = None;
+            self.agenda.wake = None;
             let mut wake = None;
             self.ask(now, |policy| wake = policy.wake());
-            if self.known > 0 {
+            if self.launches.known > 0 {
                 let wakes = [wake, self.opaque_wake(now)].into_iter().flatten();
-                self.wake = wakes.map(|wake| wake.max(now + SHORTEST_WAIT)).min();
+                self.agenda.wake = wakes.map(|wake| wake.max(now + SHORTEST_WAIT)).min();
             }
         }
-        if let Some(recorder) = &mut self.recorder
+        if let Some(recorder) = &mut self.observers.recorder
             && (is_asked || actions.len() > told)
         {
             recorder.settled(now, &actions[told..]);
@@ -76,13 +120,13 @@ impl Engine {
 
     /// When [`settle`](Engine::settle) has to be called again, whatever else happens.
     pub fn wake(&self) -> Option<Duration> {
-        self.wake
+        self.agenda.wake
     }
 
     /// Whether the policy takes a launch.
     pub(super) fn admits(&mut self, now: Duration, arrival: &Arrival) -> bool {
         let view = View { now, ops: &self.ops, ledger: &self.ledger };
-        let policy = &mut self.policy;
+        let policy = &mut self.decider.policy;
         match caught(|| policy.admits(now, arrival, &view)) {
             Ok(admits) => admits,
             Err(message) => {
@@ -94,24 +138,24 @@ impl Engine {
 
     /// Asks the policy for a plan, and refuses one that cannot be.
     fn make_plan(&mut self, now: Duration) -> Result<(), String> {
-        let mut plan = std::mem::take(&mut self.plan);
+        let mut plan = std::mem::take(&mut self.decider.plan);
         plan.grants.clear();
         let view = View { now, ops: &self.ops, ledger: &self.ledger };
-        let policy = &mut self.policy;
+        let policy = &mut self.decider.policy;
         let answer = caught(|| policy.assign(now, &view, &mut plan));
-        self.plan = plan;
+        self.decider.plan = plan;
         answer.map_err(|message| format!("it panicked: {message}"))?;
 
         self.ledger.begin_plan();
         let sms = self.ledger.sms();
         let mut granted = 0;
-        self.plans += 1;
-        for &(id, range) in &self.plan.grants {
+        self.decider.plans += 1;
+        for &(id, range) in &self.decider.plan.grants {
             let launch = self.ops.get_mut(id.0).and_then(|op| op.launch.as_mut());
             let Some(launch) = launch.filter(|launch| launch.arrival.is_some()) else {
                 return Err(format!("it granted SMs to {id:?}, which is not waiting or running"));
             };
-            if std::mem::replace(&mut launch.planned, self.plans) == self.plans {
+            if std::mem::replace(&mut launch.planned, self.decider.plans) == self.decider.plans {
                 return Err(format!("it granted SMs to {id:?} twice"));
             }
             if range.hi() > sms || range.lo() >= sms && !range.is_empty() {
@@ -122,8 +166,8 @@ impl Engine {
             }
             granted += usize::from(!range.is_empty());
         }
-        if granted == 0 && self.known > 0 {
-            return Err(format!("it granted no SM to any of {} launches", self.known));
+        if granted == 0 && self.launches.known > 0 {
+            return Err(format!("it granted no SM to any of {} launches", self.launches.known));
         }
         Ok(())
     }
@@ -131,12 +175,12 @@ impl Engine {
     /// Makes the plan true: signals those that lose SMs, then launches blocks on the gained ones.
     pub(super) fn follow_plan(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
-        if let Some(recorder) = &mut self.recorder {
-            recorder.planned(&self.plan);
+        if let Some(recorder) = &mut self.observers.recorder {
+            recorder.planned(&self.decider.plan);
         }
         let (mut lost, mut losers) =
-            (std::mem::take(&mut self.lost), std::mem::take(&mut self.losers));
-        let plan = std::mem::take(&mut self.plan);
+            (std::mem::take(&mut self.decider.lost), std::mem::take(&mut self.decider.losers));
+        let plan = std::mem::take(&mut self.decider.plan);
         lost.clear();
         for &(id, range) in &plan.grants {
             // Most keep what they have.
@@ -181,12 +225,13 @@ impl Engine {
         for &(id, _) in &plan.grants {
             self.cover(now, id.0, actions);
         }
-        self.plan = plan;
-        (self.lost, self.losers) = (lost, losers);
+        self.decider.plan = plan;
+        (self.decider.lost, self.decider.losers) = (lost, losers);
         // Whoever has SMs is in the plan; to look at all that wait would take longer than the rest.
         debug_assert!(
-            self.short_of_queues
+            self.agenda.short_of_queues
                 || self
+                    .decider
                     .plan
                     .grants
                     .iter()
@@ -198,7 +243,7 @@ impl Engine {
 
     /// Calls a hook of the policy.
     pub(super) fn ask(&mut self, now: Duration, hook: impl FnOnce(&mut dyn Policy)) {
-        let policy = &mut *self.policy;
+        let policy = &mut *self.decider.policy;
         if let Err(message) = caught(|| hook(policy)) {
             self.replace_policy(now, format!("it panicked: {message}"));
         }
@@ -207,11 +252,11 @@ impl Engine {
     /// Goes on first come, first served, instead of a policy that answered nonsense.
     fn replace_policy(&mut self, now: Duration, reason: String) {
         // A policy that panics when it is dropped must not take the engine with it.
-        let refused = std::mem::replace(&mut self.policy, Box::new(Fifo::new()));
+        let refused = std::mem::replace(&mut self.decider.policy, Box::new(Fifo::new()));
         let _ = caught(|| drop(refused));
-        let name = std::mem::replace(&mut self.policy_name, "fifo".into());
-        assert!(self.refusal.is_none(), "the last resort was refused: {reason}");
-        self.refusal = Some(Refusal { policy: name, reason });
+        let name = std::mem::replace(&mut self.decider.name, "fifo".into());
+        assert!(self.decider.refusal.is_none(), "the last resort was refused: {reason}");
+        self.decider.refusal = Some(Refusal { policy: name, reason });
         let mut known: Vec<(u64, OpKey)> = self
             .ops
             .iter()
@@ -220,10 +265,10 @@ impl Engine {
         known.sort_unstable();
         for (_, key) in known {
             if let Some(arrival) = arrival(key, &self.ops[key]) {
-                self.policy.arrived(now, arrival);
+                self.decider.policy.arrived(now, arrival);
             }
         }
-        self.unsettled = true;
+        self.agenda.unsettled = true;
     }
 }
 

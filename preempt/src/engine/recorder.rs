@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use preempt_device::abi::SmRange;
 use slotmap::Key;
 
-use super::{Action, Event, Input, Outcome, Step, Submission};
+use super::{Action, Engine, Event, Grant, Input, Outcome, Step, Submission};
 use crate::policy::Plan;
 use crate::vocabulary::{After, CohortOrder, ControlUse, OpKey, QueueCount};
 
@@ -60,6 +61,50 @@ impl Recorder {
     fn step(&mut self, now: Duration, input: Input, decided: u64) {
         let now = now.as_nanos().min(u128::from(u64::MAX)) as u64;
         self.steps.push(Step { now, decided, input });
+    }
+}
+
+/// What is noted for others.
+#[derive(Debug, Default)]
+pub(super) struct Observers {
+    /// The launches that have other SMs than before, once that was asked for.
+    grants: Option<Vec<Grant>>,
+    /// What the engine is told and decides, if it is recorded.
+    pub recorder: Option<Box<Recorder>>,
+}
+
+impl Engine {
+    /// Records from now on what it is told and decides; nothing has happened yet.
+    pub fn record(&mut self) {
+        self.observers.recorder = Some(Box::default());
+    }
+
+    /// What was recorded, if anything is.
+    pub fn recorded(&self) -> Option<Recorded<'_>> {
+        let recorder = self.observers.recorder.as_ref()?;
+        let policy = self.decider.first_policy();
+        let (sms, queues) = (self.ledger.sms(), self.queues.count());
+        Some(Recorded { policy, sms, queues, steps: &recorder.steps })
+    }
+
+    /// Takes the last call that was recorded since this was called.
+    pub fn last_step(&mut self) -> Option<Step> {
+        let steps = &mut self.observers.recorder.as_mut()?.steps;
+        let last = steps.pop();
+        steps.clear();
+        last
+    }
+
+    /// Who got or lost SMs since the first call, in the order in which it happened: for the caller to take out.
+    pub fn grants(&mut self) -> &mut Vec<Grant> {
+        self.observers.grants.get_or_insert_default()
+    }
+
+    /// Notes that a launch has other SMs than before.
+    pub(super) fn note(&mut self, op: OpKey, at: Duration, range: SmRange, is_over: bool) {
+        if let Some(grants) = &mut self.observers.grants {
+            grants.push(Grant { op, at, range, is_over });
+        }
     }
 }
 

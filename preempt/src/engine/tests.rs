@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use self::world::{Asked, Asks, World};
 use super::*;
-use crate::policy::{DeviceView, Priority, StaticPriority};
+use crate::policy::{Arrival, DeviceView, Plan, Priority, StaticPriority, Urgency};
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -4,14 +4,23 @@
 //! Whoever comes raises those before it, and only as far as that changes anything; whoever goes before its turn, or
 //! asks for less, has those before it look again at all that still wait for them.
 
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::{Arrival, Change, Engine, Op, Phase, Whose};
-use crate::policy::{Priority, Urgency};
+use super::{Change, Engine, Op, Phase, Whose};
+use crate::policy::{Arrival, Priority, Urgency};
 use crate::vocabulary::{LaunchId, OpKey};
 
 /// What one asks for that wants nothing.
 const NOTHING: Urgency = Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None };
+
+/// Operations to look at; kept for their capacity.
+#[derive(Debug, Default)]
+pub(super) struct Inheritance {
+    raised: Vec<OpKey>,
+    /// By the number of their submission.
+    reconsidered: BinaryHeap<(u64, OpKey)>,
+}
 
 impl Op {
     /// What it asks for itself.
@@ -35,7 +44,7 @@ fn inherit(own: Urgency, other: Urgency) -> Urgency {
 impl Engine {
     /// Makes those that an operation waits for as urgent as it is. The cost is that of what changes.
     pub(super) fn raise(&mut self, now: Duration, key: OpKey) {
-        let mut raised = std::mem::take(&mut self.raised);
+        let mut raised = std::mem::take(&mut self.inheritance.raised);
         raised.push(key);
         while let Some(key) = raised.pop() {
             let Some(op) = self.ops.get(key) else { continue };
@@ -52,16 +61,16 @@ impl Engine {
                 }
             }
         }
-        self.raised = raised;
+        self.inheritance.raised = raised;
     }
 
     /// Looks again at what operations ask for, and at those that they wait for.
     pub(super) fn reconsider(&mut self, now: Duration, keys: impl IntoIterator<Item = OpKey>) {
-        if self.over.is_some() {
+        if self.intake.over.is_some() {
             // Everything ends, whatever it asked for.
             return;
         }
-        let mut line = std::mem::take(&mut self.reconsidered);
+        let mut line = std::mem::take(&mut self.inheritance.reconsidered);
         line.extend(keys.into_iter().filter_map(|key| Some((self.ops.get(key)?.number, key))));
         // The last one in the order of submission first: those that wait for it are done with.
         while let Some((_, key)) = line.pop() {
@@ -76,7 +85,7 @@ impl Engine {
             self.ops[key].effective = effective;
             self.tell(now, key);
         }
-        self.reconsidered = line;
+        self.inheritance.reconsidered = line;
     }
 
     /// Makes launches more urgent, or less, from now on.
@@ -104,7 +113,7 @@ impl Engine {
         let Some(arrival) = self.ops.get(key).and_then(|op| arrival(key, op)) else { return };
         let launch = self.ops.get(key).and_then(|op| op.launch.as_ref());
         if launch.is_some_and(|launch| launch.arrival.is_some()) {
-            self.unsettled = true;
+            self.agenda.unsettled = true;
             self.ask(now, |policy| policy.changed(now, arrival));
         }
     }

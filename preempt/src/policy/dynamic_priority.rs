@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::line::Line;
+use super::indexed_heap::IndexedHeap;
 use super::placement::{Placement, runs};
-use super::{Arrival, DeviceView, Plan, Policy, Priority};
+use super::{Arrival, DeviceView, Plan, Policy, Priority, SmRange};
 use crate::vocabulary::LaunchId;
 
 /// How much of its waiting time counts for a launch, and so by how many it can become more urgent (EffiSha section 7):
@@ -33,12 +33,12 @@ const STEP: Duration = Duration::from_millis(1);
 pub struct DynamicPriority {
     /// The active queue: what came in this era, or was preempted, and waits; what has SMs, or has waited long enough;
     /// and what was inactive in the era before.
-    aging: Line<LaunchId, Rank>,
-    fixed: Line<LaunchId, Rank>,
-    inherited: Line<LaunchId, Rank>,
-    inactive: Line<LaunchId, Rank>,
+    aging: IndexedHeap<LaunchId, Rank>,
+    fixed: IndexedHeap<LaunchId, Rank>,
+    inherited: IndexedHeap<LaunchId, Rank>,
+    inactive: IndexedHeap<LaunchId, Rank>,
     /// When those in `aging` have waited long enough.
-    caps: Line<LaunchId, (Duration, u64)>,
+    caps: IndexedHeap<LaunchId, (Duration, u64)>,
     launches: FxHashMap<LaunchId, Request>,
     streams: FxHashMap<u32, Quota>,
     /// Streams that have had no launch at some time in this era.
@@ -177,6 +177,112 @@ impl DynamicPriority {
         }
     }
 
+    /// Charges the launches that have had SMs since the last plan.
+    fn charge_running(&mut self, now: Duration) {
+        for index in 0..self.running.len() {
+            self.charge(now, self.running[index]);
+        }
+        self.asked = now;
+    }
+
+    /// Moves running launches whose stream has used up its quota to the inactive queue.
+    fn retire_spent(&mut self, now: Duration) {
+        let mut running = std::mem::take(&mut self.running);
+        running.retain(|&launch| {
+            let Some(request) = self.launches.get(&launch) else { return false };
+            let is_over = self.is_over(request);
+            let rank = (Reverse(base(request.priority)), request.arrival);
+            if is_over {
+                self.leave(now, launch);
+                self.inactive.put(launch, rank);
+            }
+            !is_over
+        });
+        self.running = running;
+    }
+
+    /// Has launches run in the new era that were inactive and had SMs.
+    fn adopt_owners(&mut self, now: Duration, device: &dyn DeviceView) {
+        for (launch, _) in runs(device) {
+            self.start(now, launch);
+        }
+    }
+
+    /// Has a launch run that does not, if it is in the active queue.
+    fn start(&mut self, now: Duration, launch: LaunchId) {
+        if !self.running.contains(&launch)
+            && let Some(waited) = self.leave(now, launch)
+        {
+            self.run(launch, waited);
+            self.running.push(launch);
+        }
+    }
+
+    /// Fixes the priority of launches that have waited long enough.
+    fn cap_waiting(&mut self, now: Duration) {
+        while let Some(((at, _), launch)) = self.caps.first()
+            && at <= now
+        {
+            self.leave(now, launch);
+            self.wait(now, launch, CAP);
+        }
+    }
+
+    /// Grants SMs to the active queue, and what it leaves to the inactive one. The first launch that has less than it
+    /// can fill.
+    fn share(
+        &mut self,
+        now: Duration,
+        device: &dyn DeviceView,
+        plan: &mut Plan,
+    ) -> Option<LaunchId> {
+        let (known, era_start) = (self.launches.len(), self.era_start);
+        let DynamicPriority { aging, fixed, inherited, inactive, placement, .. } = self;
+        let ((aging, aging_keys), (fixed, fixed_keys)) = (aging.in_order(), fixed.in_order());
+        let (inherited, inherited_keys) = inherited.in_order();
+        let (inactive, inactive_keys) = inactive.in_order();
+        let age = nanos(now.saturating_sub(era_start).min(CAP));
+        let active = Merged {
+            queues: [
+                (fixed.peekable(), 0),
+                (inherited.peekable(), age),
+                (aging.peekable(), nanos(now)),
+            ],
+        };
+        let rank = |owner| {
+            let value = fixed_keys.get(owner).map(|(Reverse(value), _)| value);
+            let value = value
+                .or_else(|| inherited_keys.get(owner).map(|(Reverse(value), _)| value + age))
+                .or_else(|| aging_keys.get(owner).map(|(Reverse(value), _)| value + nanos(now)));
+            (value.is_none(), Reverse(value), inactive_keys.get(owner))
+        };
+        let order = active.chain(inactive.map(|(_, launch)| launch));
+        placement.share_in(order, known == 1, rank, device, plan)
+    }
+
+    /// Has launches that lost all SMs wait again, and those run that have some.
+    fn enter_grants(&mut self, now: Duration, grants: &[(LaunchId, SmRange)]) {
+        self.plans += 1;
+        for (launch, _) in grants {
+            if let Some(request) = self.launches.get_mut(launch) {
+                request.planned = self.plans;
+            }
+        }
+        let mut running = std::mem::take(&mut self.running);
+        running.retain(|&launch| {
+            let request = self.launches.get(&launch);
+            let stays = request.is_some_and(|request| request.planned == self.plans);
+            if !stays && let Some(waited) = self.leave(now, launch) {
+                self.wait(now, launch, waited);
+            }
+            stays
+        });
+        self.running = running;
+        for &(launch, _) in grants {
+            self.start(now, launch);
+        }
+    }
+
     /// When there is something to decide if nothing happens before.
     fn next_change(&self, now: Duration) -> Option<Duration> {
         let left = |launch: &LaunchId| {
@@ -259,85 +365,14 @@ impl Policy for DynamicPriority {
     }
 
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        for index in 0..self.running.len() {
-            self.charge(now, self.running[index]);
-        }
-        self.asked = now;
-        let mut running = std::mem::take(&mut self.running);
-        running.retain(|&launch| {
-            let Some(request) = self.launches.get(&launch) else { return false };
-            let is_over = self.is_over(request);
-            let rank = (Reverse(base(request.priority)), request.arrival);
-            if is_over {
-                self.leave(now, launch);
-                self.inactive.put(launch, rank);
-            }
-            !is_over
-        });
+        self.charge_running(now);
+        self.retire_spent(now);
         self.turn_over(now);
-        // What was inactive, and had SMs, runs in the new era.
-        for (launch, _) in runs(device) {
-            if !running.contains(&launch)
-                && let Some(waited) = self.leave(now, launch)
-            {
-                self.run(launch, waited);
-                running.push(launch);
-            }
-        }
-        while let Some(((at, _), launch)) = self.caps.first()
-            && at <= now
-        {
-            self.leave(now, launch);
-            self.wait(now, launch, CAP);
-        }
-
+        self.adopt_owners(now, device);
+        self.cap_waiting(now);
         let first = plan.grants.len();
-        let (known, era_start) = (self.launches.len(), self.era_start);
-        let DynamicPriority { aging, fixed, inherited, inactive, placement, .. } = self;
-        let ((aging, aging_keys), (fixed, fixed_keys)) = (aging.in_order(), fixed.in_order());
-        let (inherited, inherited_keys) = inherited.in_order();
-        let (inactive, inactive_keys) = inactive.in_order();
-        let age = nanos(now.saturating_sub(era_start).min(CAP));
-        let active = Merged {
-            lines: [
-                (fixed.peekable(), 0),
-                (inherited.peekable(), age),
-                (aging.peekable(), nanos(now)),
-            ],
-        };
-        let rank = |owner| {
-            let value = fixed_keys.get(owner).map(|(Reverse(value), _)| value);
-            let value = value
-                .or_else(|| inherited_keys.get(owner).map(|(Reverse(value), _)| value + age))
-                .or_else(|| aging_keys.get(owner).map(|(Reverse(value), _)| value + nanos(now)));
-            (value.is_none(), Reverse(value), inactive_keys.get(owner))
-        };
-        let order = active.chain(inactive.map(|(_, launch)| launch));
-        let denied = placement.share_in(order, known == 1, rank, device, plan);
-
-        self.plans += 1;
-        for &(launch, _) in &plan.grants[first..] {
-            if let Some(request) = self.launches.get_mut(&launch) {
-                request.planned = self.plans;
-            }
-        }
-        // Those that lost all SMs wait again, and the others run.
-        running.retain(|&launch| {
-            let stays = self.launches.get(&launch).is_some_and(|r| r.planned == self.plans);
-            if !stays && let Some(waited) = self.leave(now, launch) {
-                self.wait(now, launch, waited);
-            }
-            stays
-        });
-        for &(launch, _) in &plan.grants[first..] {
-            if !running.contains(&launch)
-                && let Some(waited) = self.leave(now, launch)
-            {
-                self.run(launch, waited);
-                running.push(launch);
-            }
-        }
-        self.running = running;
+        let denied = self.share(now, device, plan);
+        self.enter_grants(now, &plan.grants[first..]);
         self.wake = denied.and_then(|_| self.next_change(now));
     }
 
@@ -346,9 +381,9 @@ impl Policy for DynamicPriority {
     }
 }
 
-/// Several lines as one, the most urgent first; with each, what is to be added to its ranks.
+/// Several queues as one, the most urgent first; with each, the number to add to its ranks.
 struct Merged<L: Iterator> {
-    lines: [(std::iter::Peekable<L>, i64); 3],
+    queues: [(std::iter::Peekable<L>, i64); 3],
 }
 
 impl<L: Iterator<Item = (Rank, LaunchId)>> Iterator for Merged<L> {
@@ -356,15 +391,15 @@ impl<L: Iterator<Item = (Rank, LaunchId)>> Iterator for Merged<L> {
 
     fn next(&mut self) -> Option<LaunchId> {
         let mut best: Option<(Rank, usize)> = None;
-        for (index, (line, add)) in self.lines.iter_mut().enumerate() {
-            if let Some(&((Reverse(value), arrival), _)) = line.peek() {
+        for (index, (queue, add)) in self.queues.iter_mut().enumerate() {
+            if let Some(&((Reverse(value), arrival), _)) = queue.peek() {
                 let rank = (Reverse(value + *add), arrival);
                 if best.is_none_or(|(most, _)| rank < most) {
                     best = Some((rank, index));
                 }
             }
         }
-        self.lines[best?.1].0.next().map(|(_, launch)| launch)
+        self.queues[best?.1].0.next().map(|(_, launch)| launch)
     }
 }
 

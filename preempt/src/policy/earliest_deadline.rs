@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::demand::Demand;
-use super::line::Line;
+use super::indexed_heap::IndexedHeap;
 use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, Policy};
 use crate::vocabulary::LaunchId;
@@ -25,7 +25,7 @@ use crate::vocabulary::LaunchId;
 /// A deadline that is changed is not tested again. [`missed`](EarliestDeadline::missed) counts where this went wrong.
 #[derive(Debug, Default)]
 pub struct EarliestDeadline {
-    line: Line<LaunchId, Place>,
+    queue: IndexedHeap<LaunchId, DeadlineKey>,
     demand: Demand,
     /// Launches of which what is left to do is not what `demand` has.
     stale: Vec<LaunchId>,
@@ -35,7 +35,7 @@ pub struct EarliestDeadline {
 }
 
 /// Whether there is no deadline, the deadline, and a running number.
-type Place = (bool, Duration, u64);
+type DeadlineKey = (bool, Duration, u64);
 
 /// How many launches departed after their deadlines, since the policy was made.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ impl EarliestDeadline {
     fn catch_up(&mut self, device: &dyn DeviceView) {
         let owners = runs(device).map(|(owner, _)| owner);
         for launch in self.stale.drain(..).chain(owners) {
-            if let Some((false, deadline, arrival)) = self.line.key(launch)
+            if let Some((false, deadline, arrival)) = self.queue.key(launch)
                 && let Some(work) = work(device, launch)
             {
                 self.demand.put(launch, (deadline, arrival), work);
@@ -107,14 +107,14 @@ impl Policy for EarliestDeadline {
     fn arrived(&mut self, _now: Duration, launch: Arrival) {
         self.arrivals += 1;
         let deadline = launch.deadline.unwrap_or_default();
-        self.line.put(launch.id, (launch.deadline.is_none(), deadline, self.arrivals));
+        self.queue.put(launch.id, (launch.deadline.is_none(), deadline, self.arrivals));
         self.stale.push(launch.id);
     }
 
     fn changed(&mut self, _now: Duration, launch: Arrival) {
-        let Some((_, _, arrival)) = self.line.key(launch.id) else { return };
+        let Some((_, _, arrival)) = self.queue.key(launch.id) else { return };
         let deadline = launch.deadline.unwrap_or_default();
-        self.line.put(launch.id, (launch.deadline.is_none(), deadline, arrival));
+        self.queue.put(launch.id, (launch.deadline.is_none(), deadline, arrival));
         self.demand.remove(launch.id);
         self.stale.push(launch.id);
     }
@@ -125,7 +125,7 @@ impl Policy for EarliestDeadline {
 
     fn departed(&mut self, now: Duration, launch: LaunchId) {
         self.demand.remove(launch);
-        if let Some((false, deadline, _)) = self.line.remove(launch)
+        if let Some((false, deadline, _)) = self.queue.remove(launch)
             && now > deadline
         {
             self.missed.fetch_add(1, Ordering::Relaxed);
@@ -136,6 +136,6 @@ impl Policy for EarliestDeadline {
         self.catch_up(device);
         // Those that have SMs are caught up with when they have lost them.
         self.stale.extend(runs(device).map(|(owner, _)| owner));
-        self.placement.share(&mut self.line, device, plan);
+        self.placement.share(&mut self.queue, device, plan);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::delegate::delegate;
 use super::shares::{Shares, Turn};
-use super::{Arrival, DeviceView, Plan, Policy};
+use super::{Arrival, DeviceView, Plan};
 use crate::vocabulary::LaunchId;
 
 /// Shares of the device in proportion to the weights of streams, by virtual time (start-time fair queueing: Goyal,
@@ -46,28 +47,4 @@ impl Default for FairShare {
     }
 }
 
-impl Policy for FairShare {
-    fn name(&self) -> &str {
-        "fair share"
-    }
-
-    fn arrived(&mut self, now: Duration, launch: Arrival) {
-        self.shares.arrived(now, launch);
-    }
-
-    fn changed(&mut self, now: Duration, launch: Arrival) {
-        self.shares.changed(now, launch);
-    }
-
-    fn departed(&mut self, now: Duration, launch: LaunchId) {
-        self.shares.departed(now, launch);
-    }
-
-    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        self.shares.assign(now, device, plan);
-    }
-
-    fn wake(&self) -> Option<Duration> {
-        self.shares.wake()
-    }
-}
+delegate!(FairShare, "fair share", shares);

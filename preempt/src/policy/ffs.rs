@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::delegate::delegate;
 use super::shares::{Shares, Turn};
-use super::{Arrival, DeviceView, Plan, Policy};
+use super::{Arrival, DeviceView, Plan};
 use crate::vocabulary::LaunchId;
 
 /// Fairness first, under an overhead constraint (FFS; FLEP section 5.2.2), with spatial sharing.
@@ -55,28 +56,4 @@ impl Default for Ffs {
     }
 }
 
-impl Policy for Ffs {
-    fn name(&self) -> &str {
-        "ffs"
-    }
-
-    fn arrived(&mut self, now: Duration, launch: Arrival) {
-        self.shares.arrived(now, launch);
-    }
-
-    fn changed(&mut self, now: Duration, launch: Arrival) {
-        self.shares.changed(now, launch);
-    }
-
-    fn departed(&mut self, now: Duration, launch: LaunchId) {
-        self.shares.departed(now, launch);
-    }
-
-    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        self.shares.assign(now, device, plan);
-    }
-
-    fn wake(&self) -> Option<Duration> {
-        self.shares.wake()
-    }
-}
+delegate!(Ffs, "ffs", shares);

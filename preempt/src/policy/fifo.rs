@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::line::Line;
+use super::indexed_heap::IndexedHeap;
 use super::placement::Placement;
 use super::{Arrival, DeviceView, Plan, Policy};
 use crate::vocabulary::LaunchId;
@@ -13,7 +13,7 @@ use crate::vocabulary::LaunchId;
 /// on with when it has to refuse another policy. A short launch waits for all the long ones that came before it.
 #[derive(Debug, Default)]
 pub struct Fifo {
-    line: Line<LaunchId, u64>,
+    queue: IndexedHeap<LaunchId, u64>,
     arrivals: u64,
     placement: Placement,
 }
@@ -32,17 +32,17 @@ impl Policy for Fifo {
 
     fn arrived(&mut self, _now: Duration, launch: Arrival) {
         self.arrivals += 1;
-        self.line.put(launch.id, self.arrivals);
+        self.queue.put(launch.id, self.arrivals);
     }
 
     // It keeps its place.
     fn changed(&mut self, _now: Duration, _launch: Arrival) {}
 
     fn departed(&mut self, _now: Duration, launch: LaunchId) {
-        self.line.remove(launch);
+        self.queue.remove(launch);
     }
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        self.placement.share(&mut self.line, device, plan);
+        self.placement.share(&mut self.queue, device, plan);
     }
 }

@@ -30,6 +30,7 @@ pub use preempt_device::abi::SmRange;
 
 use crate::vocabulary::LaunchId;
 
+mod delegate;
 mod demand;
 mod dynamic_priority;
 mod earliest_deadline;
@@ -37,7 +38,7 @@ mod fair_share;
 mod ffs;
 mod fifo;
 mod hpf;
-mod line;
+mod indexed_heap;
 mod placement;
 mod remaining;
 mod shares;

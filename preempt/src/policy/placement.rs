@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use preempt_device::abi::SmRange;
 
-use super::line::Line;
+use super::indexed_heap::IndexedHeap;
 use super::{DeviceView, Plan};
 use crate::vocabulary::{LaunchId, SmSet};
 
@@ -47,7 +47,7 @@ impl Placement {
     /// first launch that has less than it can fill.
     pub fn share<K: Copy + Ord>(
         &mut self,
-        line: &mut Line<LaunchId, K>,
+        line: &mut IndexedHeap<LaunchId, K>,
         device: &dyn DeviceView,
         plan: &mut Plan,
     ) -> Option<LaunchId> {

@@ -1,30 +1,32 @@
-//! Launches by priority, and those of equal priority by what is left of them.
+//! Launches by what is left of them, and by priority before that.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::line::Line;
+use super::indexed_heap::IndexedHeap;
 use super::placement::{Placement, runs};
-use super::{DeviceView, Plan, Priority};
+use super::{Arrival, DeviceView, Plan, Policy, Priority};
 use crate::vocabulary::LaunchId;
 
-/// The line of [`Hpf`](super::Hpf) and [`ShortestRemaining`](super::ShortestRemaining).
+/// The queue of [`Hpf`](super::Hpf) and [`ShortestRemaining`](super::ShortestRemaining).
 #[derive(Debug, Default)]
 pub(super) struct ByRemaining {
-    line: Line<LaunchId, Place>,
-    /// Launches of which the remaining time is not what it was when the place was chosen: those that came, that had
-    /// SMs at the last plan, or whose last block has left.
+    queue: IndexedHeap<LaunchId, RemainingKey>,
+    /// Launches whose remaining time has changed since their key was made: they arrived, had SMs at the last plan, or
+    /// their last block has left.
     stale: Vec<LaunchId>,
     arrivals: u64,
-    /// Whether what is queued behind a launch in its stream counts.
+    /// Whether the launch of the highest priority is first, whatever is left of it.
+    by_priority: bool,
+    /// Whether launches that are queued behind a launch in its stream count as part of it.
     by_stream: bool,
     placement: Placement,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place {
+struct RemainingKey {
     priority: Reverse<Priority>,
-    /// The remaining time; of a launch with SMs, less what it costs to make it yield. So one that waits comes first
+    /// The remaining time; of a launch with SMs, less what it costs to make it yield. So a waiting launch comes first
     /// if and only if that pays.
     left: Duration,
     waits: bool,
@@ -32,48 +34,64 @@ struct Place {
 }
 
 impl ByRemaining {
-    /// What is queued behind a launch in its stream counts, too.
-    pub fn by_stream() -> ByRemaining {
-        ByRemaining { by_stream: true, ..ByRemaining::default() }
+    /// Of launches of different priority, the one of the higher priority is first.
+    pub fn by_priority(self) -> ByRemaining {
+        ByRemaining { by_priority: true, ..self }
     }
 
-    pub fn arrived(&mut self, launch: LaunchId, priority: Priority) {
-        self.arrivals += 1;
-        let (priority, arrival) = (Reverse(priority), self.arrivals);
-        self.line.put(launch, Place { priority, left: UNKNOWN, waits: true, arrival });
-        self.stale.push(launch);
+    /// Launches that are queued behind a launch in its stream count as part of it.
+    pub fn by_stream(self) -> ByRemaining {
+        ByRemaining { by_stream: true, ..self }
     }
 
-    pub fn changed(&mut self, launch: LaunchId, priority: Priority) {
-        if let Some(place) = self.line.key(launch) {
-            self.line.put(launch, Place { priority: Reverse(priority), ..place });
-        }
+    fn priority(&self, launch: Arrival) -> Reverse<Priority> {
+        Reverse(if self.by_priority { launch.priority } else { Priority::default() })
     }
 
-    pub fn yielded(&mut self, launch: LaunchId) {
-        self.stale.push(launch);
-    }
-
-    pub fn departed(&mut self, launch: LaunchId) {
-        self.line.remove(launch);
-    }
-
-    /// Finds the place of a launch anew; whether it is another one.
+    /// Makes the key of a launch anew; whether it is another one.
     fn look_again(&mut self, launch: LaunchId, device: &dyn DeviceView) -> bool {
-        let Some(before) = self.line.key(launch) else { return false };
+        let Some(before) = self.queue.key(launch) else { return false };
         let waits = device.range(launch).is_empty();
         let left = device.remaining(launch).unwrap_or(UNKNOWN);
         let saved = if waits { Duration::ZERO } else { device.yield_overhead(launch) };
         let behind = if self.by_stream { device.backlog(launch) } else { Duration::ZERO };
         let left = left.saturating_add(behind).saturating_sub(saved);
-        let place = Place { left, waits, ..before };
-        if place != before {
-            self.line.put(launch, place);
+        let key = RemainingKey { left, waits, ..before };
+        if key != before {
+            self.queue.put(launch, key);
         }
-        place != before
+        key != before
+    }
+}
+
+impl Policy for ByRemaining {
+    fn name(&self) -> &str {
+        "by remaining time"
     }
 
-    pub fn assign(&mut self, device: &dyn DeviceView, plan: &mut Plan) {
+    fn arrived(&mut self, _now: Duration, launch: Arrival) {
+        self.arrivals += 1;
+        let (priority, arrival) = (self.priority(launch), self.arrivals);
+        self.queue.put(launch.id, RemainingKey { priority, left: UNKNOWN, waits: true, arrival });
+        self.stale.push(launch.id);
+    }
+
+    fn changed(&mut self, _now: Duration, launch: Arrival) {
+        if let Some(key) = self.queue.key(launch.id) {
+            let priority = self.priority(launch);
+            self.queue.put(launch.id, RemainingKey { priority, ..key });
+        }
+    }
+
+    fn yielded(&mut self, _now: Duration, launch: LaunchId) {
+        self.stale.push(launch);
+    }
+
+    fn departed(&mut self, _now: Duration, launch: LaunchId) {
+        self.queue.remove(launch);
+    }
+
+    fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let owners = || runs(device).map(|(owner, _)| owner);
         let mut stale = std::mem::take(&mut self.stale);
         for launch in stale.drain(..).chain(owners()) {
@@ -81,14 +99,14 @@ impl ByRemaining {
         }
         self.stale = stale;
         self.stale.extend(owners());
-        // Behind those that wait, more may have been queued since, but not less: one that stays first is first.
+        // Behind waiting launches, more may have been queued since, but not less: a launch that stays first is first.
         while self.by_stream
-            && let Some((_, first)) = self.line.first()
+            && let Some((_, first)) = self.queue.first()
             && self.look_again(first, device)
         {}
-        self.placement.share(&mut self.line, device, plan);
+        self.placement.share(&mut self.queue, device, plan);
     }
 }
 
-/// Longer than anything that is known.
+/// Longer than every predicted duration.
 const UNKNOWN: Duration = Duration::MAX;

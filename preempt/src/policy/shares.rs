@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::line::Line;
+use super::indexed_heap::IndexedHeap;
 use super::placement::{Placement, runs};
-use super::{Arrival, DeviceView, Plan, SmRange};
+use super::{Arrival, DeviceView, Plan, Policy, SmRange};
 use crate::vocabulary::LaunchId;
 
 /// The turns of [`Ffs`](super::Ffs) and [`FairShare`](super::FairShare).
@@ -23,11 +23,11 @@ pub(super) struct Shares {
     turn: Turn,
     /// How soon the next launch of a stream has to come for the stream to keep its place.
     grace: Duration,
-    line: Line<LaunchId, Place>,
-    launches: FxHashMap<LaunchId, Entry>,
-    streams: FxHashMap<u32, Share>,
+    queue: IndexedHeap<LaunchId, TurnKey>,
+    launches: FxHashMap<LaunchId, LaunchAccount>,
+    streams: FxHashMap<u32, StreamAccount>,
     /// Streams without a launch, and since when.
-    idle: Line<u32, (Duration, u32)>,
+    idle: IndexedHeap<u32, (Duration, u32)>,
     /// Launches that came since the last plan.
     fresh: Vec<LaunchId>,
     /// The launches that the last plan granted SMs to.
@@ -59,10 +59,10 @@ pub(super) enum Turn {
 }
 
 /// The end of the stream's turn, and two running numbers: of that turn, and of the launch.
-type Place = (u128, u64, u64);
+type TurnKey = (u128, u64, u64);
 
 #[derive(Debug)]
-struct Entry {
+struct LaunchAccount {
     stream: u32,
     arrival: u64,
     /// Its time on SMs, as far as it was charged.
@@ -75,7 +75,7 @@ struct Entry {
 }
 
 #[derive(Debug)]
-struct Share {
+struct StreamAccount {
     time: u128,
     end: u128,
     place: u64,
@@ -123,10 +123,10 @@ impl Shares {
         Shares {
             turn,
             grace,
-            line: Line::default(),
+            queue: IndexedHeap::default(),
             launches: FxHashMap::default(),
             streams: FxHashMap::default(),
-            idle: Line::default(),
+            idle: IndexedHeap::default(),
             fresh: Vec::new(),
             running: Vec::new(),
             contended: false,
@@ -148,143 +148,74 @@ impl Shares {
         self
     }
 
-    pub fn arrived(&mut self, now: Duration, launch: Arrival) {
-        self.forget(now);
-        self.places += 1;
-        let (start, end, place) = (self.start, self.start + self.length, self.places);
-        let newcomer = || Share {
-            time: start,
-            end,
-            place,
-            weight: launch.weight,
-            launches: Vec::new(),
-            yields: Yields::default(),
-        };
-        let share = self.streams.entry(launch.stream).or_insert_with(newcomer);
-        if let Some((since, _)) = self.idle.remove(launch.stream) {
-            // It may have a turn to make up for, and an absence, and no more than that.
-            let earliest = start.saturating_sub(self.absence);
-            share.time = share.time.max(earliest.saturating_sub(self.length));
-            share.end = share.end.max(earliest);
-            if now.saturating_sub(since) > self.grace {
-                share.end = share.end.max(end);
-                share.place = place;
-            }
-        }
-        if self.idle.is_empty() {
-            self.awaited = Duration::ZERO;
-        }
-        share.weight = launch.weight.max(1);
-        share.launches.push(launch.id);
-        self.line.put(launch.id, (share.end, share.place, place));
-        let (stream, weight) = (launch.stream, share.weight);
-        self.weights += u64::from(weight);
-        let (counted, overhead, since) = (Duration::ZERO, Duration::ZERO, now);
-        let entry = Entry { stream, arrival: place, counted, has: 0, since, overhead, weight };
-        self.launches.insert(launch.id, entry);
-        self.fresh.push(launch.id);
-    }
-
-    /// Another weight counts from now on; the place stays.
-    pub fn changed(&mut self, now: Duration, launch: Arrival) {
-        self.charge_granted(now, launch.id);
-        let Some(entry) = self.launches.get_mut(&launch.id) else { return };
-        let before = std::mem::replace(&mut entry.weight, launch.weight.max(1));
-        self.weights = self.weights - u64::from(before) + u64::from(entry.weight);
-        if let Some(share) = self.streams.get_mut(&entry.stream) {
-            share.weight = entry.weight;
-        }
-    }
-
-    pub fn departed(&mut self, now: Duration, launch: LaunchId) {
-        self.charge_granted(now, launch);
-        self.line.remove(launch);
-        let Some(entry) = self.launches.remove(&launch) else { return };
-        self.overheads -= entry.overhead;
-        self.weights -= u64::from(entry.weight);
-        if let Some(share) = self.streams.get_mut(&entry.stream) {
-            share.launches.retain(|&other| other != launch);
-            if share.launches.is_empty() {
-                self.idle.put(entry.stream, (now, entry.stream));
-                self.awaited = now.saturating_add(self.grace);
-            }
-        }
-        self.end_turn(entry.stream);
-    }
-
-    pub fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        self.forget(now);
+    /// Charges streams for the time on SMs of their launches, as the device has counted it.
+    fn charge_owners(&mut self, device: &dyn DeviceView) {
         for (launch, _) in runs(device) {
-            let Some(entry) = self.launches.get_mut(&launch) else { continue };
+            let Some(account) = self.launches.get_mut(&launch) else { continue };
             let time = device.sm_time(launch);
-            let more = time.saturating_sub(std::mem::replace(&mut entry.counted, time));
-            let stream = entry.stream;
+            let more = time.saturating_sub(std::mem::replace(&mut account.counted, time));
+            let stream = account.stream;
             self.charge(stream, more);
         }
-        let mut fresh = std::mem::take(&mut self.fresh);
-        for launch in &fresh {
-            if let Some(entry) = self.launches.get_mut(launch) {
-                let Some(share) = self.streams.get_mut(&entry.stream) else { continue };
-                self.overheads -= entry.overhead;
-                let overhead = device.yield_overhead(*launch);
-                entry.overhead = share.yields.add(overhead, device.remaining(*launch));
-                self.overheads += entry.overhead;
-            }
+    }
+
+    /// Learns what it costs to make the launches yield that arrived since the last plan.
+    fn learn_overheads(&mut self, device: &dyn DeviceView) {
+        for launch in &self.fresh {
+            let Some(account) = self.launches.get_mut(launch) else { continue };
+            let Some(stream) = self.streams.get_mut(&account.stream) else { continue };
+            self.overheads -= account.overhead;
+            let overhead = device.yield_overhead(*launch);
+            account.overhead = stream.yields.add(overhead, device.remaining(*launch));
+            self.overheads += account.overhead;
         }
+    }
+
+    /// Sets the length of turns by what yields cost now, and ends the turns that are over.
+    fn end_turns(&mut self, device: &dyn DeviceView) {
         let in_shares = |time: Duration| time.as_nanos() * u128::from(device.sms()) * UNIT;
         (self.length, self.absence) = (in_shares(self.turn_length()), in_shares(self.grace));
-        for launch in fresh.drain(..) {
-            if let Some(entry) = self.launches.get(&launch) {
-                let stream = entry.stream;
-                self.end_turn(stream);
+        let mut fresh = std::mem::take(&mut self.fresh);
+        let owners = runs(device).map(|(owner, _)| owner);
+        for launch in fresh.drain(..).chain(owners) {
+            if let Some(account) = self.launches.get(&launch) {
+                self.end_turn(account.stream);
             }
         }
         self.fresh = fresh;
-        for (launch, _) in runs(device) {
-            let stream = self.launches.get(&launch).map(|entry| entry.stream);
-            stream.into_iter().for_each(|stream| self.end_turn(stream));
-        }
+    }
 
+    /// Notes what launches have from now on. When the first turn of them ends, and the least key of a launch that is
+    /// limited by its share, which the denied launch is.
+    fn enter_grants(
+        &mut self,
+        now: Duration,
+        device: &dyn DeviceView,
+        grants: &[(LaunchId, SmRange)],
+        denied: Option<TurnKey>,
+    ) -> (Option<Duration>, Option<TurnKey>) {
         for launch in self.running.drain(..) {
-            if let Some(entry) = self.launches.get_mut(&launch) {
-                entry.has = 0;
+            if let Some(account) = self.launches.get_mut(&launch) {
+                account.has = 0;
             }
         }
-        let first = plan.grants.len();
-        let denied = self.placement.share(&mut self.line, device, plan);
-        self.contended = denied.is_some() || now < self.awaited;
-        let mut limited = denied.and_then(|launch| self.line.key(launch));
-        let mut wake = None;
-        for &(launch, range) in &plan.grants[first..] {
-            let Some(entry) = self.launches.get_mut(&launch) else { continue };
-            (entry.has, entry.since) = (range.hi() - range.lo(), now);
+        let (mut wake, mut limited) = (None, denied);
+        for &(launch, range) in grants {
+            let Some(account) = self.launches.get_mut(&launch) else { continue };
+            (account.has, account.since) = (range.hi() - range.lo(), now);
             self.running.push(launch);
-            let Some(share) = self.streams.get(&entry.stream) else { continue };
-            // One that can fill its share is limited by that, although it may have all that it can fill now.
-            if is_wide(device, launch, share.weight, self.weights) {
-                let place = self.line.key(launch);
-                limited = limited.min(place).or(place);
+            let Some(stream) = self.streams.get(&account.stream) else { continue };
+            // A launch that can fill its share is limited by that, although it may have all that it can fill now.
+            if is_wide(device, launch, stream.weight, self.weights) {
+                let key = self.queue.key(launch);
+                limited = limited.min(key).or(key);
             }
-            let left = share.end.saturating_sub(share.time) * u128::from(share.weight) / UNIT;
-            let left = left / u128::from(entry.has.max(1)) + 1;
+            let left = stream.end.saturating_sub(stream.time) * u128::from(stream.weight) / UNIT;
+            let left = left / u128::from(account.has.max(1)) + 1;
             let end = now.saturating_add(Duration::from_nanos(left.try_into().unwrap_or(u64::MAX)));
             wake = Some(wake.map_or(end, |wake: Duration| wake.min(end)));
         }
-        self.wake = match denied {
-            Some(_) => wake,
-            None => Some(self.awaited).filter(|&until| now < until),
-        };
-        if let Some((end, ..)) = limited {
-            self.start = self.start.max(end.saturating_sub(self.length));
-        }
-        // Those that want less than their share have it, and save nothing up.
-        if self.contended {
-            self.limit_savings(device, &plan.grants[first..]);
-        }
-    }
-
-    pub fn wake(&self) -> Option<Duration> {
-        self.wake
+        (wake, limited)
     }
 
     /// Keeps those that have all that they can fill, and less than their share, within a turn of the others.
@@ -300,7 +231,7 @@ impl Shares {
             share.time = share.time.max(self.start.saturating_sub(self.length));
             if share.end < self.start {
                 share.end = self.start;
-                Self::rekey(&mut self.line, &self.launches, share);
+                Self::rekey(&mut self.queue, &self.launches, share);
             }
         }
     }
@@ -344,13 +275,13 @@ impl Shares {
         share.end += ((share.time - share.end) / self.length + 1) * self.length;
         self.places += 1;
         share.place = self.places;
-        Self::rekey(&mut self.line, &self.launches, share);
+        Self::rekey(&mut self.queue, &self.launches, share);
     }
 
     fn rekey(
-        line: &mut Line<LaunchId, Place>,
-        launches: &FxHashMap<LaunchId, Entry>,
-        share: &Share,
+        line: &mut IndexedHeap<LaunchId, TurnKey>,
+        launches: &FxHashMap<LaunchId, LaunchAccount>,
+        share: &StreamAccount,
     ) {
         for &launch in &share.launches {
             if let Some(entry) = launches.get(&launch) {
@@ -367,6 +298,105 @@ impl Shares {
             self.idle.remove(stream);
             self.streams.remove(&stream);
         }
+    }
+}
+
+impl Policy for Shares {
+    fn name(&self) -> &str {
+        "shares"
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.forget(now);
+        self.places += 1;
+        let (start, end, place) = (self.start, self.start + self.length, self.places);
+        let newcomer = || StreamAccount {
+            time: start,
+            end,
+            place,
+            weight: launch.weight,
+            launches: Vec::new(),
+            yields: Yields::default(),
+        };
+        let share = self.streams.entry(launch.stream).or_insert_with(newcomer);
+        if let Some((since, _)) = self.idle.remove(launch.stream) {
+            // It may have a turn to make up for, and an absence, and no more than that.
+            let earliest = start.saturating_sub(self.absence);
+            share.time = share.time.max(earliest.saturating_sub(self.length));
+            share.end = share.end.max(earliest);
+            if now.saturating_sub(since) > self.grace {
+                share.end = share.end.max(end);
+                share.place = place;
+            }
+        }
+        if self.idle.is_empty() {
+            self.awaited = Duration::ZERO;
+        }
+        share.weight = launch.weight.max(1);
+        share.launches.push(launch.id);
+        self.queue.put(launch.id, (share.end, share.place, place));
+        let (stream, weight) = (launch.stream, share.weight);
+        self.weights += u64::from(weight);
+        let (counted, overhead, since) = (Duration::ZERO, Duration::ZERO, now);
+        let entry =
+            LaunchAccount { stream, arrival: place, counted, has: 0, since, overhead, weight };
+        self.launches.insert(launch.id, entry);
+        self.fresh.push(launch.id);
+    }
+
+    /// Another weight counts from now on; the place stays.
+    fn changed(&mut self, now: Duration, launch: Arrival) {
+        self.charge_granted(now, launch.id);
+        let Some(entry) = self.launches.get_mut(&launch.id) else { return };
+        let before = std::mem::replace(&mut entry.weight, launch.weight.max(1));
+        self.weights = self.weights - u64::from(before) + u64::from(entry.weight);
+        if let Some(share) = self.streams.get_mut(&entry.stream) {
+            share.weight = entry.weight;
+        }
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.charge_granted(now, launch);
+        self.queue.remove(launch);
+        let Some(entry) = self.launches.remove(&launch) else { return };
+        self.overheads -= entry.overhead;
+        self.weights -= u64::from(entry.weight);
+        if let Some(share) = self.streams.get_mut(&entry.stream) {
+            share.launches.retain(|&other| other != launch);
+            if share.launches.is_empty() {
+                self.idle.put(entry.stream, (now, entry.stream));
+                self.awaited = now.saturating_add(self.grace);
+            }
+        }
+        self.end_turn(entry.stream);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.forget(now);
+        self.charge_owners(device);
+        self.learn_overheads(device);
+        self.end_turns(device);
+        let first = plan.grants.len();
+        let denied = self.placement.share(&mut self.queue, device, plan);
+        let grants = &plan.grants[first..];
+        self.contended = denied.is_some() || now < self.awaited;
+        let denied_key = denied.and_then(|launch| self.queue.key(launch));
+        let (wake, limited) = self.enter_grants(now, device, grants, denied_key);
+        self.wake = match denied {
+            Some(_) => wake,
+            None => Some(self.awaited).filter(|&until| now < until),
+        };
+        if let Some((end, ..)) = limited {
+            self.start = self.start.max(end.saturating_sub(self.length));
+        }
+        // Launches that want less than their share have it, and save nothing up.
+        if self.contended {
+            self.limit_savings(device, grants);
+        }
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        self.wake
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::line::Line;
+use super::indexed_heap::IndexedHeap;
 use super::placement::Placement;
 use super::{Arrival, DeviceView, Plan, Policy, Priority};
 use crate::vocabulary::LaunchId;
@@ -18,7 +18,7 @@ use crate::vocabulary::LaunchId;
 /// A constant stream of urgent launches can keep a less urgent one waiting for ever.
 #[derive(Debug, Default)]
 pub struct StaticPriority {
-    line: Line<LaunchId, (Reverse<Priority>, u64)>,
+    queue: IndexedHeap<LaunchId, (Reverse<Priority>, u64)>,
     arrivals: u64,
     placement: Placement,
 }
@@ -49,20 +49,20 @@ impl Policy for StaticPriority {
 
     fn arrived(&mut self, _now: Duration, launch: Arrival) {
         self.arrivals += 1;
-        self.line.put(launch.id, (Reverse(launch.priority), self.arrivals));
+        self.queue.put(launch.id, (Reverse(launch.priority), self.arrivals));
     }
 
     fn changed(&mut self, _now: Duration, launch: Arrival) {
-        if let Some((_, arrival)) = self.line.key(launch.id) {
-            self.line.put(launch.id, (Reverse(launch.priority), arrival));
+        if let Some((_, arrival)) = self.queue.key(launch.id) {
+            self.queue.put(launch.id, (Reverse(launch.priority), arrival));
         }
     }
 
     fn departed(&mut self, _now: Duration, launch: LaunchId) {
-        self.line.remove(launch);
+        self.queue.remove(launch);
     }
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        self.placement.share(&mut self.line, device, plan);
+        self.placement.share(&mut self.queue, device, plan);
     }
 }

@@ -55,16 +55,16 @@ pub struct EngineLoad {
     streams: Vec<u32>,
     /// Of each launch: its stream.
     stream_of: SecondaryMap<OpKey, u32>,
-    cohorts: VecDeque<Out>,
+    cohorts: VecDeque<PendingCohort>,
     /// Those that were told to leave.
-    leaving: VecDeque<Out>,
+    leaving: VecDeque<PendingCohort>,
     done: u64,
     yields: u64,
 }
 
 /// A cohort that is on the device.
 #[derive(Clone, Copy)]
-struct Out {
+struct PendingCohort {
     op: OpKey,
     slot: u8,
     queue: QueueIndex,
@@ -172,7 +172,7 @@ impl EngineLoad {
         self.stream_of.insert(op, stream);
     }
 
-    fn out(&mut self, Out { op, slot, queue }: Out) {
+    fn out(&mut self, PendingCohort { op, slot, queue }: PendingCohort) {
         let Some((left, fill)) = self.left.get_mut(op) else { return };
         let leaves = self.engine.queue_range(queue).is_empty();
         // What is left of one that was interrupted fills as many SMs as before, or nothing is left.
@@ -189,7 +189,7 @@ impl EngineLoad {
             match action {
                 Action::Launch(order) => {
                     let (op, slot, queue) = (order.op, order.slot, order.queue);
-                    self.cohorts.push_back(Out { op, slot, queue });
+                    self.cohorts.push_back(PendingCohort { op, slot, queue });
                 }
                 Action::Signal { queue, signal } => {
                     self.yields += 1;

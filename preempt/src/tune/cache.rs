@@ -42,7 +42,7 @@ pub(super) struct LaunchKey {
     pub limit: String,
 }
 
-type Entry = (Key, Tuned);
+type CacheEntry = (Key, Tuned);
 
 /// A number for code that consists of these parts: FNV-1a (Fowler, Noll and Vo) of 64 bits, which is the same in
 /// every process, as the standard library's need not be.
@@ -83,7 +83,7 @@ pub(super) fn keep(path: &Path, key: Key, tuned: Tuned) -> io::Result<()> {
     replace(path, &text)
 }
 
-fn read(path: &Path) -> io::Result<Vec<Entry>> {
+fn read(path: &Path) -> io::Result<Vec<CacheEntry>> {
     match fs::read(path) {
         Ok(bytes) => entries(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -92,7 +92,7 @@ fn read(path: &Path) -> io::Result<Vec<Entry>> {
 }
 
 /// The entries of a file, without the lines that are none.
-fn entries(bytes: &[u8]) -> io::Result<Vec<Entry>> {
+fn entries(bytes: &[u8]) -> io::Result<Vec<CacheEntry>> {
     // Some editors end lines in their own way.
     let lines = bytes.split(|&byte| byte == b'\n').map(|line| line.trim_ascii_end());
     let mut lines = lines.map(|line| std::str::from_utf8(line).ok());
@@ -107,7 +107,7 @@ fn entries(bytes: &[u8]) -> io::Result<Vec<Entry>> {
     }
 }
 
-fn line((Key { launch, build }, tuned): &Entry) -> String {
+fn line((Key { launch, build }, tuned): &CacheEntry) -> String {
     let LaunchKey { module, kernel, grid, block, input, device, limit } = launch;
     let [module, kernel, input, device] = [module, kernel, input, device].map(|text| escape(text));
     // Medians of times that an `Instant` can measure: they fit.
@@ -119,7 +119,7 @@ fn line((Key { launch, build }, tuned): &Entry) -> String {
     )
 }
 
-fn entry(line: &str) -> Option<Entry> {
+fn entry(line: &str) -> Option<CacheEntry> {
     let fields: Vec<&str> = line.split('\t').collect();
     let [module, kernel, grid, block, input, device, limit, build, amortize, plain, preemptible] =
         fields.try_into().ok()?;

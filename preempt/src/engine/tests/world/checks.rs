@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use preempt_device::host::Access;
 
 use super::*;
-use crate::policy::DeviceView;
+use crate::policy::{Arrival, DeviceView, Plan};
 
 impl World {
     /// Opaque work that needs the device alone has it.
@@ -22,7 +22,7 @@ impl World {
 
     /// What has a place in the order is as urgent as the most urgent of all that wait for it, and the policy knows.
     pub(super) fn check_inheritance(&self) {
-        if self.engine.over.is_some() {
+        if self.engine.intake.over.is_some() {
             return;
         }
         // The last one first, so that each finds those that wait for it done.
@@ -49,7 +49,7 @@ impl World {
             expected.weight = engine.urgency.weight;
             assert_eq!(engine.effective, expected, "{key:?}, {op:?}");
             if engine.launch.as_ref().is_some_and(|launch| launch.arrival.is_some())
-                && self.engine.refusal.is_none()
+                && self.engine.refusal().is_none()
             {
                 let heard = self.heard.with(|heard| heard.get(&LaunchId(*key)).copied());
                 let heard = heard.map(|arrival| {
@@ -92,7 +92,7 @@ impl World {
                 assert_eq!(launch.range.contains(sm), owns, "{key:?} and SM {sm}: {launch:?}");
             }
         }
-        let is_built_in = engine.refusal.is_some() || self.work_conserving;
+        let is_built_in = engine.refusal().is_some() || self.work_conserving;
         // Opaque work may wait for the device, or have it alone.
         let is_exempt = !is_built_in || engine.is_draining();
         if is_exempt || owners.iter().all(Option::is_some) {
@@ -123,7 +123,7 @@ impl World {
         let mut first = known.filter(|(_, urgency)| Some(urgency.priority) == most);
         if let (Some((launch, _)), None) = (first.next(), first.next())
             && !self.engine.is_draining()
-            && self.engine.policy_name == "static priority"
+            && self.engine.policy_name() == "static priority"
         {
             let has = (0..self.sms).filter(|&sm| launch.range.contains(sm)).count() as u32;
             assert!(has >= launch.need(self.sms), "{launch:?}");

@@ -18,7 +18,7 @@ new_key_type! {
 /// Everything costs at most the logarithm of the length, and allocates only where the line becomes longer than it
 /// ever was. Keys must differ.
 #[derive(Debug)]
-pub(super) struct Line<I, K> {
+pub(super) struct IndexedHeap<I, K> {
     /// Nobody comes before the one at half of its place.
     heap: Vec<(K, I, Mark)>,
     /// The place of each, for which those that move need not be looked up by name.
@@ -28,14 +28,14 @@ pub(super) struct Line<I, K> {
     frontier: BinaryHeap<Reverse<(K, usize)>>,
 }
 
-impl<I, K: Ord> Default for Line<I, K> {
-    fn default() -> Line<I, K> {
+impl<I, K: Ord> Default for IndexedHeap<I, K> {
+    fn default() -> IndexedHeap<I, K> {
         let (places, marks) = (SlotMap::with_key(), FxHashMap::default());
-        Line { heap: Vec::new(), places, marks, frontier: BinaryHeap::new() }
+        IndexedHeap { heap: Vec::new(), places, marks, frontier: BinaryHeap::new() }
     }
 }
 
-impl<I: Copy + Eq + Hash, K: Copy + Ord> Line<I, K> {
+impl<I: Copy + Eq + Hash, K: Copy + Ord> IndexedHeap<I, K> {
     pub fn len(&self) -> usize {
         self.heap.len()
     }
@@ -77,7 +77,7 @@ impl<I: Copy + Eq + Hash, K: Copy + Ord> Line<I, K> {
 
     /// Everybody in order, one after the other as they are asked for, and how to find the key of each meanwhile.
     pub fn in_order(&mut self) -> (InOrder<'_, I, K>, Keys<'_, I, K>) {
-        let Line { heap, places, marks, frontier } = self;
+        let IndexedHeap { heap, places, marks, frontier } = self;
         frontier.clear();
         let fresh = 0..heap.len().min(1);
         (InOrder { heap, frontier, fresh }, Keys { heap, places, marks })
@@ -113,7 +113,7 @@ fn children<T>(place: usize, heap: &[T]) -> Range<usize> {
     2 * place + 1..(2 * place + 3).min(heap.len())
 }
 
-/// See [`Line::in_order`].
+/// See [`IndexedHeap::in_order`].
 #[derive(Debug)]
 pub(super) struct InOrder<'a, I, K> {
     heap: &'a [(K, I, Mark)],
@@ -135,7 +135,7 @@ impl<I: Copy, K: Copy + Ord> Iterator for InOrder<'_, I, K> {
     }
 }
 
-/// See [`Line::in_order`].
+/// See [`IndexedHeap::in_order`].
 #[derive(Debug)]
 pub(super) struct Keys<'a, I, K> {
     heap: &'a [(K, I, Mark)],
@@ -162,7 +162,7 @@ mod tests {
         fn everybody_is_where_a_sorted_map_has_them(
             steps in prop::collection::vec((0u8..20, prop::option::weighted(0.7, 0u32..50)), 0..200),
         ) {
-            let mut line = Line::default();
+            let mut line = IndexedHeap::default();
             let mut model = BTreeMap::new();
             for (id, key) in steps {
                 match key {

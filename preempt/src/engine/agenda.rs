@@ -1,0 +1,49 @@
+//! What the engine keeps beside operations and the device: what was submitted, what the policy knows, what is to do.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::operation::Verdict;
+use super::order::Use;
+use crate::vocabulary::{OpKey, QueueIndex};
+
+/// The submissions. `mod.rs` takes operations in, `ending.rs` gives their lists back and says when all is over.
+#[derive(Debug, Default)]
+pub(super) struct Intake {
+    /// Operations that there ever were.
+    pub submissions: u64,
+    /// How everything ends that is submitted from now on.
+    pub over: Option<Verdict>,
+    /// Lists of retired operations, kept for their capacity.
+    pub spare_uses: Vec<Vec<Use>>,
+    pub spare_keys: Vec<Vec<OpKey>>,
+}
+
+/// The launches that the policy knows. `mod.rs` adds those whose turn has come, `ending.rs` takes out those that are
+/// over, and `planning.rs` forgets the newcomers when the policy is asked.
+#[derive(Debug, Default)]
+pub(super) struct Launches {
+    /// How many there are.
+    pub known: usize,
+    /// How many there ever were.
+    pub arrivals: u64,
+    /// Those that arrived since the policy was asked.
+    pub newcomers: Vec<OpKey>,
+}
+
+/// What there is to do.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    /// Operations whose last blocker is gone; always empty between calls. Written where an operation ends
+    /// (`ending.rs`, `opaque.rs`) or has nothing to wait for (`mod.rs`), which also takes them out.
+    pub released: VecDeque<OpKey>,
+    /// Queues in which more launches could be queued. Only `cohorts.rs` writes it.
+    pub behind: VecDeque<QueueIndex>,
+    /// Whether a launch waits for a queue. `cohorts.rs` sets it; `mod.rs` clears it when a queue is free.
+    pub short_of_queues: bool,
+    /// Something changed that the policy should look at. All files set it; `planning.rs` clears it.
+    pub unsettled: bool,
+    /// When the policy has to be asked again, whatever else happens. `planning.rs` sets it, and `opaque.rs` clears it
+    /// while the device is drained.
+    pub wake: Option<Duration>,
+}
