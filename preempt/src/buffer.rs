@@ -85,7 +85,7 @@ impl<T: KernelArg> Buffer<T> {
         let bytes = len.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(Error::Memory(MemoryError::OutOfMemory { bytes: usize::MAX }))?;
         let inner = &device.inner;
-        let address = inner.allocations.allocate(&*inner.backend, bytes, patience, poll)?;
+        let address = inner.allocations.allocate(inner, bytes, patience, poll)?;
         let memory = Memory::new(device, address, bytes);
         Ok(Buffer { memory: Arc::new(memory), len, element: PhantomData })
     }
@@ -98,9 +98,9 @@ impl<T: KernelArg> Buffer<T> {
         poll: Option<Sleep<'_>>,
     ) -> Result<Buffer<T>, Error> {
         let buffer = Buffer::zeroed(device, data.len(), patience, poll)?;
-        let backend = &buffer.memory.backend;
+        let memory = buffer.memory.backend.memory();
         // SAFETY: just allocated with this size, and nobody else knows of it.
-        unsafe { backend.fill(buffer.memory.address, data.as_ptr().cast(), size_of_val(data)) }?;
+        unsafe { memory.fill(buffer.memory.address, data.as_ptr().cast(), size_of_val(data)) }?;
         Ok(buffer)
     }
 }
@@ -176,7 +176,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if !*self.is_gone.get_mut() {
             // SAFETY: allocated with this size; operations hold the memory until they are done.
-            unsafe { self.backend.free(self.address, self.bytes) }
+            unsafe { self.backend.memory().free(self.address, self.bytes) }
         }
         self.allocations.give_back(self.bytes, Some(self.id));
     }

@@ -131,7 +131,7 @@ impl Scheduler {
             }));
         }
         device.await_unseen()?;
-        if let Some(foreign) = device.backend.foreign() {
+        if let Some(foreign) = device.backend.memory().foreign() {
             foreign.take_back(address);
         }
         // SAFETY: this context's, and nobody else's since it was handed over.
@@ -167,7 +167,7 @@ impl Stream {
             // It has an address that `cust` must not free.
             0 => DevicePointer::null(),
             _ => {
-                if let Some(foreign) = self.shared().device.inner.backend.foreign() {
+                if let Some(foreign) = self.shared().device.inner.backend.memory().foreign() {
                     foreign.give_away(buffer.address());
                 }
                 DevicePointer::from_raw(buffer.into_address())

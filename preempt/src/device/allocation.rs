@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashSet;
 
-use super::Backend;
+use super::DeviceInner;
 use crate::error::{Error, MemoryError};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use crate::vocabulary::BufferId;
@@ -85,20 +85,21 @@ impl Allocations {
     /// after the device meanwhile.
     pub fn allocate(
         &self,
-        backend: &dyn Backend,
+        device: &DeviceInner,
         bytes: usize,
         patience: Patience,
         poll: Option<Sleep<'_>>,
     ) -> Result<u64, Error> {
         if bytes == 0 {
-            return backend.allocate(bytes);
+            return device.backend.memory().allocate(bytes);
         }
         let mut state = self.state();
         if state.line.is_empty() {
             // Before it is there, so that whoever comes now does not think that nobody has any.
             state.live += bytes;
             drop(state);
-            let result = backend.allocate(bytes).inspect_err(|_| self.give_back(bytes, None));
+            let result = device.backend.memory().allocate(bytes);
+            let result = result.inspect_err(|_| self.give_back(bytes, None));
             match result {
                 Err(Error::Memory(MemoryError::OutOfMemory { .. }))
                     if !patience.timeout.is_zero() => {}
@@ -116,7 +117,7 @@ impl Allocations {
         let number = state.arrivals;
         state.line.push_back(number);
         drop(state);
-        Place { allocations: self, number }.wait(backend, bytes, patience.timeout, poll)
+        Place { allocations: self, number }.wait(device, bytes, patience.timeout, poll)
     }
 
     fn sleep_while(&self, until: Option<Instant>, condition: impl Fn(&State) -> bool) {
@@ -146,13 +147,14 @@ struct Place<'a> {
 impl Place<'_> {
     fn wait(
         &self,
-        backend: &dyn Backend,
+        device: &DeviceInner,
         bytes: usize,
         timeout: Duration,
         poll: Option<Sleep<'_>>,
     ) -> Result<u64, Error> {
         let live = self.allocations.state().live;
-        if backend.memory_within_reach(live).is_some_and(|most| bytes > most) {
+        let memory = device.backend.memory();
+        if memory.within_reach(live).is_some_and(|most| bytes > most) {
             return Err(Error::Memory(MemoryError::OutOfMemory { bytes }));
         }
         let start = Instant::now();
@@ -165,7 +167,7 @@ impl Place<'_> {
             // Whoever is not the first one waits for those before it, too.
             if is_first {
                 self.allocations.take(bytes);
-                match backend.allocate(bytes) {
+                match memory.allocate(bytes) {
                     Ok(address) => return Ok(address),
                     // Not `give_back`, which would end the wait below.
                     Err(error) => {
@@ -182,7 +184,7 @@ impl Place<'_> {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::Memory(MemoryError::Timeout { bytes, waited: start.elapsed() }));
             }
-            let again = (is_first && backend.is_polled()).then(|| now + LOOK_AGAIN);
+            let again = (is_first && device.capabilities.is_polled).then(|| now + LOOK_AGAIN);
             let until = [deadline, again].into_iter().flatten().min();
             let unchanged =
                 |state: &State| state.freed == freed && self.is_first(state) == is_first;

@@ -1,13 +1,12 @@
 //! The engine with its device. One thread at a time runs it.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use preempt_device::abi::{Post, Posted, SmRange};
-use preempt_device::host::{Amortize, Preemption};
+use preempt_device::abi::SmRange;
+use preempt_device::host::Preemption;
 use slotmap::SecondaryMap;
 
 use super::accounts::{Accounts, Entry};
@@ -17,7 +16,7 @@ use super::external::ExternalOperation;
 use super::forecast::{Ended, Forecast};
 use super::handle::Completion;
 use super::opaque::OpaqueJob;
-use crate::device::{ControlMemory, Copy, Device, Drops, KernelLaunch, Report};
+use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
@@ -61,19 +60,13 @@ pub(super) struct Job {
 
 pub(super) enum Work {
     Launch {
-        grid: Arc<KernelLaunch>,
-        extents: [u32; 3],
-        amortize: Amortize,
+        launch: Arc<KernelLaunch>,
         preemption: Preemption,
         spec: LaunchSpec,
         /// When it is due, from its submission on.
         due: Option<Duration>,
     },
-    Copy {
-        copy: Copy,
-        /// What keeps both places valid.
-        _owners: [Arc<dyn Any + Send + Sync>; 2],
-    },
+    Copy(OwnedCopy),
     /// Nothing, which is done in its turn: when what is before it is, and an operation besides.
     Marker {
         after: Option<Arc<Completion>>,
@@ -87,7 +80,7 @@ impl Work {
     /// Whether dropping it may run code of others.
     pub fn is_of_others(&self) -> bool {
         match self {
-            Work::Launch { .. } | Work::Copy { .. } | Work::Marker { .. } => false,
+            Work::Launch { .. } | Work::Copy(_) | Work::Marker { .. } => false,
             Work::Opaque(job) => job.has_work(),
             Work::ExternalOperation(_) => true,
         }
@@ -97,8 +90,10 @@ impl Work {
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Work::Launch { grid, .. } => f.debug_tuple("Launch").field(&grid.kernel.name).finish(),
-            Work::Copy { copy, .. } => f.debug_tuple("Copy").field(copy).finish(),
+            Work::Launch { launch, .. } => {
+                f.debug_tuple("Launch").field(&launch.kernel.name).finish()
+            }
+            Work::Copy(copy) => f.debug_tuple("Copy").field(copy).finish(),
             Work::Marker { .. } => f.write_str("Marker"),
             Work::Opaque(job) => job.fmt(f),
             Work::ExternalOperation(external) => external.fmt(f),
@@ -141,37 +136,16 @@ pub(super) enum Rest {
     Retired,
 }
 
-/// How long a block should take for the block-tasks between two looks at the signal, unless a single
-/// one takes longer. What it sees is as old as the chunk, so a yield waits for one and a half on average.
-const CHUNK_TIME: Duration = Duration::from_micros(7);
-
-/// Between two claims of any blocks, on average, if they are not to wait for each other: six times as long as an
-/// H200 takes for an atomic addition to the same word.
-const CLAIM_TIME: Duration = Duration::from_nanos(5);
-
 /// How many launches are queued behind others in one turn, each of which takes the driver microseconds: a chain of
 /// short ones is decided about once and not once for each.
 const AT_ONCE: usize = 8;
-
-/// A cohort on the device.
-#[derive(Clone, Copy)]
-struct Out {
-    order: CohortOrder,
-    /// Shows the order's ticket when the cohort is out.
-    post: *const Post,
-    launched: Duration,
-    /// When it was told to leave.
-    told: Option<Duration>,
-}
 
 /// A job that the engine has taken in.
 struct InWork {
     job: Job,
     /// What went wrong with it.
     fault: Option<Arc<str>>,
-    /// Where its kernel puts dropped chunks, from the first cohort on.
-    drops: Option<Drops>,
-    /// Whether every block-task is done, so that none is left on that list.
+    /// Whether every block-task is done.
     is_done: bool,
     /// Whether blocks of it had to wait for others to leave.
     waited: bool,
@@ -184,13 +158,7 @@ pub(super) struct Core {
     device: Device,
     start: Instant,
     jobs: SecondaryMap<OpKey, InWork>,
-    controls: Vec<ControlMemory>,
-    /// [`CHUNK_TIME`] on the clock that blocks read.
-    pace: u32,
-    /// [`CLAIM_TIME`] on the same clock.
-    claim_time: u32,
-    /// Cohorts on the device.
-    cohorts: Vec<Out>,
+    session: Session,
     /// How long launches take whose preemption is `Auto`.
     estimates: Estimates,
     /// How long launches are expected to take.
@@ -205,15 +173,11 @@ pub(super) struct Core {
     actions: Vec<Action>,
     /// Kept for their capacity.
     reports: Vec<Report>,
-    out: Vec<(Out, Posted)>,
     news: News,
     in_flight: Arc<InFlight>,
     closed: bool,
     retired: bool,
 }
-
-// SAFETY: the posts are atomics that the device keeps until its next scheduler, and the core holds it.
-unsafe impl Send for Core {}
 
 impl Turn for Core {
     type Message = Message;
@@ -236,7 +200,7 @@ impl Turn for Core {
             now = self.take_in_all(now, &mut mail, &mut ahead);
             self.decide(now);
             // Those that have ended are looked at in the next turn, if somebody comes back for it.
-            if ahead >= AT_ONCE && self.device.inner.backend.is_polled() || !self.go_ahead(now) {
+            if ahead >= AT_ONCE && self.device.inner.capabilities.is_polled || !self.go_ahead(now) {
                 break;
             }
             ahead += 1;
@@ -254,7 +218,7 @@ impl Turn for Core {
         self.news.became_idle = was_busy && !is_busy;
         // Also where a launch came and was refused in one turn.
         if !is_busy {
-            self.device.inner.backend.rest();
+            self.session.rest();
         }
         self.news.is_busy = is_busy;
         std::mem::take(&mut self.news)
@@ -271,18 +235,15 @@ impl Core {
         record: bool,
     ) -> Core {
         let mut engine =
-            Engine::new(device.properties().sms, device.inner.backend.queues(), policy);
+            Engine::new(device.properties().sms, device.inner.capabilities.queues, policy);
         if record {
             engine.record();
         }
         Core {
             engine,
-            pace: device.inner.backend.ticks(CHUNK_TIME),
-            claim_time: device.inner.backend.ticks(CLAIM_TIME),
+            session: Session::new(&device),
             start: Instant::now(),
             jobs: SecondaryMap::new(),
-            controls: Vec::new(),
-            cohorts: Vec::new(),
             estimates: Estimates::default(),
             forecast: Forecast::new(predictor),
             ended: Vec::new(),
@@ -292,7 +253,6 @@ impl Core {
             lost: None,
             actions: Vec::new(),
             reports: Vec::new(),
-            out: Vec::new(),
             news: News::default(),
             in_flight,
             closed: false,
@@ -358,18 +318,8 @@ impl Core {
     }
 
     fn take_reports(&mut self, now: Duration) {
-        // Posts first: a fault comes before the post of its cohort, so whoever has read the post
-        // finds the fault below. The engine has to hear of the fault first.
-        let mut out = std::mem::take(&mut self.out);
-        self.cohorts.retain(|&cohort| {
-            // SAFETY: the device keeps posts until its next scheduler, for which this core is retired.
-            let posted = unsafe { (*cohort.post).read(cohort.order.ticket) };
-            out.extend(posted.map(|posted| (cohort, posted)));
-            posted.is_none()
-        });
-        self.news.happened |= !out.is_empty();
         let mut reports = std::mem::take(&mut self.reports);
-        self.device.inner.backend.poll(&mut reports);
+        self.session.poll(&mut reports);
         self.news.happened |= !reports.is_empty();
         for report in reports.drain(..) {
             match report {
@@ -379,41 +329,37 @@ impl Core {
                 Report::Fault(op, message) => self.fault(now, op, message),
                 Report::Lost(message) => {
                     self.lost.get_or_insert(message);
-                    // No post comes any more, and what would be told to the device is told to nobody.
-                    self.cohorts.clear();
+                    // What would be told to the device is lost, too.
                     self.externals.clear();
                     self.engine.handle(now, Event::Lost, &mut self.actions);
                 }
+                // The last one of a chain first: then those before it have ended when their turn comes, and what they had
+                // goes to the launch behind them as a whole, however few SMs one in between can use.
+                Report::CohortOut(end) => self.cohort_out(now, end),
             }
         }
         self.reports = reports;
-        // The last one of a chain first: then those before it have ended when their turn comes, and what they had goes to
-        // the one behind them as a whole, however few SMs one in between can use.
-        for (
-            Out {
-                order: CohortOrder { op, slot, after, signal, workers, .. }, launched, told, ..
-            },
-            posted,
-        ) in out.drain(..).rev()
-        {
-            if let Some(InWork {
-                job: Job { work: Work::Launch { grid, spec, preemption, .. }, .. },
-                ..
-            }) = self.jobs.get(op)
-            {
-                if *preemption == Preemption::Auto && after.is_none() && posted.done == spec.tasks {
-                    self.estimates.record(grid.kernel, spec.tasks, now.saturating_sub(launched));
-                }
-                // Where there are more block-tasks than the device holds blocks, those to spare may have waited for room.
-                let none_waited = signal.range() == SmRange::ALL || spec.tasks <= workers;
-                if let Some(told) = told.filter(|_| none_waited) {
-                    self.forecast.yielded(grid.kernel, now.saturating_sub(told));
-                }
-            }
-            self.engine.handle(now, Event::CohortOut { op, slot, posted }, &mut self.actions);
-        }
-        self.out = out;
         self.act(now);
+    }
+
+    fn cohort_out(&mut self, now: Duration, end: CohortEnd) {
+        let CohortEnd { order, posted, launched, stopped } = end;
+        let CohortOrder { op, slot, after, signal, workers, .. } = order;
+        if let Some(InWork {
+            job: Job { work: Work::Launch { launch, spec, preemption, .. }, .. },
+            ..
+        }) = self.jobs.get(op)
+        {
+            if *preemption == Preemption::Auto && after.is_none() && posted.done == spec.tasks {
+                self.estimates.record(launch.kernel, spec.tasks, now.saturating_sub(launched));
+            }
+            // Where there are more block-tasks than the device holds blocks, those to spare may have waited for room.
+            let none_waited = signal.range() == SmRange::ALL || spec.tasks <= workers;
+            if let Some(stopped) = stopped.filter(|_| none_waited) {
+                self.forecast.yielded(launch.kernel, now.saturating_sub(stopped));
+            }
+        }
+        self.engine.handle(now, Event::CohortOut { op, slot, posted }, &mut self.actions);
     }
 
     fn end_externals(&mut self, now: Duration) {

@@ -20,7 +20,7 @@ use super::handle::Completion;
 use super::opaque::{OpaqueThread, Task};
 use super::stats::Stats;
 use super::trace::Trace;
-use crate::device::{Device, Patience, SignalPath};
+use crate::device::{Device, Mark, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::{Error, LaunchError, SchedulerError};
 use crate::module::DeviceCode;
@@ -119,8 +119,7 @@ impl Shared {
         code: &[DeviceCode],
         Settings { spin, busy_poll, preemption, signal_path, record, patience, trace }: Settings,
     ) -> Result<Arc<Shared>, Error> {
-        device.inner.backend.load(code)?;
-        device.inner.backend.set_signal_path(signal_path);
+        device.inner.backend.load(code, signal_path)?;
         let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
             combiner: Combiner::new(Core::new(
@@ -188,7 +187,7 @@ impl Shared {
 
     /// Has the poller look. Whoever calls this need not be able to run code of others.
     pub fn announce(&self) {
-        self.device.inner.backend.announce();
+        self.device.inner.announce();
     }
 
     /// Where opaque work goes.
@@ -299,21 +298,21 @@ impl Shared {
 
     /// Looks after the device while `condition` holds.
     pub fn poll_while(&self, condition: impl Fn() -> bool) {
-        let backend = &self.device.inner.backend;
+        let device = &self.device.inner;
         while condition() {
             let (mark, _) = self.look();
             if condition() {
-                backend.wait(mark, POLL_TIMEOUT);
+                device.wait(mark, POLL_TIMEOUT);
             }
         }
     }
 
     /// Runs the core; what happens after it has looked at the device ends a wait from the mark. And
     /// whether anything happened, and whether there is more to come.
-    fn look(&self) -> (u64, Looked) {
+    fn look(&self) -> (Mark, Looked) {
         // The mark comes first, and then a turn of the core that begins after it: not just any
         // turn, for another thread's may have looked at the device before the mark.
-        let mark = self.device.inner.backend.mark();
+        let mark = self.device.inner.mark();
         let mut looked = Looked::default();
         self.combiner.drive_now(|news| {
             looked.happened |= news.happened;
@@ -325,7 +324,7 @@ impl Shared {
 
     /// The poller thread.
     fn poll(&self) {
-        let backend = &self.device.inner.backend;
+        let device = &self.device.inner;
         let (mut active, mut checked) = (Instant::now(), Instant::now());
         loop {
             let (mark, looked) = self.look();
@@ -333,12 +332,13 @@ impl Shared {
             if looked.happened {
                 active = now;
             }
-            let spins =
-                backend.is_polled() && (now - active < ATTEND || self.busy_poll && looked.is_busy);
+            let spins = device.capabilities.is_polled
+                && (now - active < ATTEND || self.busy_poll && looked.is_busy);
             if spins {
                 if now - checked > FAULT_CHECK {
                     checked = now;
-                    backend.check();
+                    // A wait looks for faults, and this one ends at once.
+                    device.wait(mark, Duration::ZERO);
                 }
                 self.combiner.attend();
                 hint::spin_loop();
@@ -350,7 +350,7 @@ impl Shared {
             // No wakers between this look and the sleep: they may eat what unparks this thread.
             match self.combiner.peek(Core::rest) {
                 None => {}
-                Some(Rest::Busy(time)) => backend.wait(mark, time.min(POLL_TIMEOUT)),
+                Some(Rest::Busy(time)) => device.wait(mark, time.min(POLL_TIMEOUT)),
                 // Whoever makes the core busy, or closes the scheduler, unparks.
                 Some(Rest::Idle) => thread::park(),
                 Some(Rest::Retired) => break,

@@ -17,7 +17,7 @@ use super::credits::StreamCredits;
 use super::external::ExternalOperation;
 use super::handle::{Completion, Handle, HostMemory};
 use crate::buffer::{Buffer, Memory};
-use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy};
+use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
@@ -172,10 +172,14 @@ impl Stream {
                 plain: false,
             },
             due,
-            extents: [x, y, z],
-            amortize,
             preemption: call.preemption_mode().unwrap_or(self.shared.preemption),
-            grid: Arc::new(KernelLaunch { kernel, args: call.into_args(), block }),
+            launch: Arc::new(KernelLaunch {
+                kernel,
+                args: call.into_args(),
+                block,
+                grid: [x, y, z],
+                amortize,
+            }),
         };
         self.submit(name, uses, work, ())
     }
@@ -297,7 +301,9 @@ impl Stream {
             }));
         }
         let copy = Copy { kind, from, to, bytes: from_len * size_of::<T>() };
-        self.submit(COPY, uses, Work::Copy { copy, _owners: [from_owner, to_owner] }, keep)
+        // SAFETY: each owner keeps its place, and the engine orders operations on them by `uses`.
+        let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
+        self.submit(COPY, uses, Work::Copy(copy), keep)
     }
 
     pub(super) fn submit<O: super::Output>(
@@ -386,7 +392,6 @@ const COPY: &str = "a copy";
 
 /// Address, number of elements, and what keeps them.
 type Place = (u64, usize, Owner);
-type Owner = Arc<dyn std::any::Any + Send + Sync>;
 
 fn place<T>(buffer: &Buffer<T>) -> Place {
     (buffer.memory.address, buffer.len(), buffer.memory.clone())

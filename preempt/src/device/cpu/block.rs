@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use preempt_device::abi::{Cohort, Post, Posted};
+use preempt_device::abi::Cohort;
 use preempt_device::host::Dim3;
 use preempt_device::worker::{self, BlockNotes, Chunk};
 
+use super::Shared;
 use super::dispatch::Demand;
 use super::threads::{Emulator, Task};
-use super::{Shared, lock};
-use crate::device::{KernelLaunch, PlainLaunch, Report};
+use crate::device::control::PlainGrid;
+use crate::device::{DeviceReport, KernelLaunch, lock};
 use crate::error::caught;
 use crate::sync::Instant;
 use crate::vocabulary::OpKey;
@@ -19,7 +20,7 @@ use crate::vocabulary::OpKey;
 /// A block on its way to its SM.
 pub(super) struct Resident {
     pub op: OpKey,
-    pub grid: Arc<KernelLaunch>,
+    pub launch: Arc<KernelLaunch>,
     pub run: Run,
     pub failed: Arc<AtomicBool>,
     pub sm: u32,
@@ -35,36 +36,31 @@ pub(super) enum Run {
     /// The worker loop.
     Cohort(Cohort),
     /// Block-tasks as they come, like the hardware's own blocks one after the other.
-    Plain(Arc<PlainGrid>),
+    Plain(Arc<PlainRun>),
 }
 
 // SAFETY: the pointers are to words that all threads share through atomics.
 unsafe impl Send for Run {}
 
-/// A plain grid.
-pub(super) struct PlainGrid {
-    plain: PlainLaunch,
+/// A plain grid while it runs.
+pub(super) struct PlainRun {
+    grid: PlainGrid,
     /// The next block-task.
     next: AtomicU64,
     /// Blocks that have not left.
     blocks: AtomicU32,
 }
 
-// SAFETY: the post is an atomic that all threads share, and outlives the blocks.
-unsafe impl Send for PlainGrid {}
-// SAFETY: as above.
-unsafe impl Sync for PlainGrid {}
-
 impl Run {
-    pub fn plain(plain: PlainLaunch, blocks: u32) -> Run {
+    pub fn plain(grid: PlainGrid, blocks: u32) -> Run {
         let (next, blocks) = (AtomicU64::new(0), AtomicU32::new(blocks));
-        Run::Plain(Arc::new(PlainGrid { plain, next, blocks }))
+        Run::Plain(Arc::new(PlainRun { grid, next, blocks }))
     }
 
     fn extents(&self) -> [u32; 3] {
         match self {
             Run::Cohort(cohort) => cohort.grid,
-            Run::Plain(grid) => grid.plain.extents,
+            Run::Plain(run) => run.grid.extents,
         }
     }
 
@@ -149,7 +145,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
     }
 
     fn run(&mut self, requeueable: bool) -> bool {
-        let Resident { op, grid, run, failed, sm, .. } = self.resident;
+        let Resident { op, launch, run, failed, sm, .. } = self.resident;
         // A launch that went wrong has no result; the rest only has to be counted.
         // Relaxed, as below: a block that sees it late does work for nothing.
         if failed.load(Ordering::Relaxed) {
@@ -158,11 +154,11 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
         let [x, y, z] = run.extents();
         let row = self.index / x;
         let task = Task {
-            grid,
+            launch,
             grid_dim: Dim3::new(x, y, z),
             block: Dim3::new(self.index % x, row % y, row / y),
             sm: *sm,
-            droppable: run.cohort().filter(|_| requeueable),
+            requeueable: run.cohort().filter(|_| requeueable),
         };
         // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
         // block goes on: a launch whose blocks do not leave never ends.
@@ -173,7 +169,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
                 if !failed.swap(true, Ordering::Relaxed) {
                     let Dim3 { x, y, z } = task.block;
                     let message = format!("block-task ({x}, {y}, {z}): {message}");
-                    self.shared.report(Report::Fault(*op, message.into()));
+                    self.shared.report(DeviceReport::Fault(*op, message.into()));
                 }
                 false
             }
@@ -181,9 +177,9 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
     }
 }
 
-impl PlainGrid {
+impl PlainRun {
     fn work(&self, body: &mut impl worker::Body) {
-        let PlainLaunch { tasks, post, ticket, .. } = self.plain;
+        let PlainGrid { tasks, post, .. } = self.grid;
         loop {
             // Relaxed: it hands out an index and nothing else.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -195,24 +191,23 @@ impl PlainGrid {
         }
         // Acquire and release: the last block takes over what the others wrote, for whoever reads the post.
         if self.blocks.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let word = Post::word(ticket, Posted { done: tasks, amortize: 0 });
             // SAFETY: the block's thread holds the device's words while the block runs.
-            unsafe { &*post }.0.store(word, Ordering::Release);
+            unsafe { &*post }.0.store(self.grid.last_word(), Ordering::Release);
         }
     }
 }
 
 impl Resident {
     pub fn run(self, emulator: &mut Emulator, shared: &Shared) {
-        match self.grid.kernel.yields {
+        match self.launch.kernel.yields {
             true => self.work(&mut Tasks::<true> { resident: &self, emulator, shared, index: 0 }),
             false => self.work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }),
         }
 
-        let Resident { grid, sm, slot, queue, .. } = self;
-        let demand = Demand::of(grid.kernel, grid.block);
+        let Resident { launch, sm, slot, queue, .. } = self;
+        let demand = Demand::of(launch.kernel, launch.block);
         // The launch's arguments are not needed any more; whoever waits may want them gone.
-        drop(grid);
+        drop(launch);
         let mut dispatch = lock(&shared.dispatch);
         dispatch.free(sm, slot, demand, queue);
         shared.place(&mut dispatch);
@@ -230,7 +225,7 @@ impl Resident {
                 // SAFETY: the block's thread holds what a cohort points to while the block runs, which it does once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
             }
-            Run::Plain(grid) => grid.work(tasks),
+            Run::Plain(run) => run.work(tasks),
         }
     }
 }

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use preempt_device::abi::Cohort;
+use preempt_device::abi::{Cohort, DeviceQueue};
 use preempt_device::host::{Dim3, Kernel};
 
 use super::block::{Resident, Run};
-use crate::device::{KernelLaunch, PlainLaunch, Properties};
+use crate::device::control::Grid;
+use crate::device::{KernelLaunch, Properties};
 use crate::vocabulary::{OpKey, QueueCount};
 
 /// What a block takes of its SM.
@@ -28,7 +29,7 @@ impl Demand {
 /// A grid of which not all blocks are placed.
 pub(super) struct PendingGrid {
     op: OpKey,
-    grid: Arc<KernelLaunch>,
+    launch: Arc<KernelLaunch>,
     run: Run,
     blocks: u32,
     demand: Demand,
@@ -39,32 +40,30 @@ pub(super) struct PendingGrid {
 }
 
 impl PendingGrid {
-    /// The blocks of a cohort.
-    pub fn new(op: OpKey, grid: Arc<KernelLaunch>, cohort: Cohort) -> PendingGrid {
-        PendingGrid::of(op, grid, Run::Cohort(cohort), cohort.blocks)
-    }
-
-    /// A plain grid. Its blocks take no more room than that of so many at the same time, so more would
-    /// only come one after the other.
-    pub fn plain(
+    /// The blocks of a cohort, or of a plain grid: of that no more than the device has `slots`, because more would only
+    /// come one after the other. `word` is the queue's.
+    pub fn new(
         op: OpKey,
-        grid: Arc<KernelLaunch>,
-        plain: PlainLaunch,
+        launch: Arc<KernelLaunch>,
+        grid: Grid,
+        word: *const DeviceQueue,
         slots: u32,
     ) -> PendingGrid {
-        let blocks = plain.tasks.min(slots);
-        PendingGrid::of(op, grid, Run::plain(plain, blocks), blocks)
-    }
-
-    fn of(op: OpKey, grid: Arc<KernelLaunch>, run: Run, blocks: u32) -> PendingGrid {
-        let demand = Demand::of(grid.kernel, grid.block);
-        PendingGrid { op, grid, run, blocks, demand, left: blocks, failed: Arc::default() }
+        let (run, blocks) = match grid {
+            Grid::Cohort(cohort) => (Run::Cohort(Cohort { queue: word, ..cohort }), cohort.blocks),
+            Grid::Plain(plain) => {
+                let blocks = plain.tasks.min(slots);
+                (Run::plain(plain, blocks), blocks)
+            }
+        };
+        let demand = Demand::of(launch.kernel, launch.block);
+        PendingGrid { op, launch, run, blocks, demand, left: blocks, failed: Arc::default() }
     }
 }
 
 /// What is free where, and who waits.
 pub(super) struct Dispatch {
-    queues: Vec<DeviceQueue>,
+    queues: Vec<QueuedGrids>,
     /// The queues whose first grid has blocks to place: urgent ones first, then in order of launch.
     pending: VecDeque<u32>,
     normal: u32,
@@ -73,7 +72,7 @@ pub(super) struct Dispatch {
 
 /// Grids that run one after the other.
 #[derive(Default)]
-struct DeviceQueue {
+struct QueuedGrids {
     /// The first one runs.
     grids: VecDeque<PendingGrid>,
     /// Its blocks that have not left.
@@ -95,7 +94,7 @@ impl Dispatch {
             shared: properties.shared_per_sm,
         };
         Dispatch {
-            queues: (0..queues.normal + queues.urgent).map(|_| DeviceQueue::default()).collect(),
+            queues: (0..queues.normal + queues.urgent).map(|_| QueuedGrids::default()).collect(),
             pending: VecDeque::new(),
             normal: queues.normal,
             sms: (0..properties.sms).map(sm).collect(),
@@ -145,7 +144,7 @@ impl Dispatch {
         grid.left -= 1;
         let resident = Resident {
             op: grid.op,
-            grid: grid.grid.clone(),
+            launch: grid.launch.clone(),
             run: grid.run.clone(),
             failed: grid.failed.clone(),
             sm: id as u32,
@@ -165,7 +164,7 @@ impl Dispatch {
         sm.free_slots.push(slot);
         sm.threads += demand.threads;
         sm.shared += demand.shared;
-        let DeviceQueue { grids, out } = &mut self.queues[queue as usize];
+        let QueuedGrids { grids, out } = &mut self.queues[queue as usize];
         *out -= 1;
         if *out == 0 {
             grids.pop_front();

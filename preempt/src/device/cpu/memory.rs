@@ -1,8 +1,8 @@
-//! Memory for buffers: the host's.
+//! Memory for buffers on devices whose memory is the host's.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-use super::lock;
+use crate::device::{DeviceMemory, lock};
 use crate::error::{Error, MemoryError};
 use crate::sync::Mutex;
 
@@ -10,8 +10,9 @@ use crate::sync::Mutex;
 const ALIGNMENT: usize = 256;
 
 pub(super) struct Memory {
-    /// Bytes that buffers can have, if that is limited, and how many they have.
-    pub limit: Option<usize>,
+    /// Bytes that buffers can have, if that is limited.
+    limit: Option<usize>,
+    /// Bytes that they have.
     used: Mutex<usize>,
 }
 
@@ -19,9 +20,10 @@ impl Memory {
     pub fn new(limit: Option<usize>) -> Memory {
         Memory { limit, used: Mutex::default() }
     }
+}
 
-    /// Zeroed memory.
-    pub fn allocate(&self, bytes: usize) -> Result<u64, Error> {
+impl DeviceMemory for Memory {
+    fn allocate(&self, bytes: usize) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT as u64);
         }
@@ -42,16 +44,23 @@ impl Memory {
         }
     }
 
-    /// # Safety
-    ///
-    /// `address` came from `allocate` with the same `bytes`; it is freed once.
-    pub unsafe fn free(&self, address: u64, bytes: usize) {
+    unsafe fn free(&self, address: u64, bytes: usize) {
         if bytes > 0
             && let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT)
         {
-            // SAFETY: `allocate` gave this address for this layout.
+            // SAFETY: `allocate` gave this address for this layout, as the caller says.
             unsafe { dealloc(address as *mut u8, layout) }
             *lock(&self.used) -= bytes;
         }
+    }
+
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(data, address as *mut u8, bytes) };
+        Ok(())
+    }
+
+    fn within_reach(&self, _live: usize) -> Option<usize> {
+        self.limit
     }
 }

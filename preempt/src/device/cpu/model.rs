@@ -10,19 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use preempt_device::abi::{
-    COHORT_SLOTS, Cohort, ControlBlock, DeviceQueue, Post, RequeueList, Signal,
-};
+use preempt_device::abi::Signal;
 use preempt_device::host::{Dim3, Kernel};
 use preempt_device::worker;
 
 use super::block::Resident;
 use super::dispatch::{Demand, Dispatch, PendingGrid};
 use super::memory::Memory;
-use super::{News, lock};
+use crate::device::control::{ControlSource, Grid, HostWords};
 use crate::device::{
-    Backend, ControlMemory, Copy, Device, Drops, ForeignMemory, KernelLaunch, Occupancy,
-    OpaqueWork, PlainLaunch, Properties, RawStream, Report, SignalPath,
+    Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Mark, News,
+    Occupancy, OpaqueWork, Properties, RawStream, SignalPath, lock,
 };
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
@@ -36,7 +34,7 @@ const FAULTY: &str = "faulty";
 const PATIENT: &str = "patient";
 
 /// Few, so that launches have to wait for them.
-const LANES: QueueCount = QueueCount { normal: 2, urgent: 1, chains: 1 };
+const QUEUES: QueueCount = QueueCount { normal: 2, urgent: 1, chains: 1 };
 
 /// What a model is like.
 #[derive(Clone, Copy, Debug)]
@@ -60,26 +58,21 @@ pub(crate) struct Ran {
 pub(crate) struct Model {
     settings: Settings,
     state: Mutex<State>,
-    news: News,
+    news: Arc<News>,
     memory: Memory,
-    queues: Vec<Arc<DeviceQueue>>,
+    words: HostWords,
 }
 
 struct State {
     dispatch: Dispatch,
-    reports: Vec<Report>,
+    reports: Vec<DeviceReport>,
     ran: HashMap<OpKey, Ran>,
     steps: u64,
     is_lost: bool,
-    controls: Vec<(Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>)>,
-    drops: Vec<&'static RequeueList>,
 }
 
 /// What a block that is lost with the device ends with.
 struct Lost;
-
-/// Empty lists. Never freed, since they are large: one execution after the other uses them.
-static DROP_LISTS: std::sync::Mutex<Vec<&'static RequeueList>> = std::sync::Mutex::new(Vec::new());
 
 impl Model {
     /// A device, and the model behind it.
@@ -96,26 +89,27 @@ impl Model {
         let model = Arc::new(Model {
             settings,
             state: Mutex::new(State {
-                dispatch: Dispatch::new(&properties, LANES),
+                dispatch: Dispatch::new(&properties, QUEUES),
                 reports: Vec::new(),
                 ran: HashMap::new(),
                 steps: 0,
                 is_lost: false,
-                controls: Vec::new(),
-                drops: Vec::new(),
             }),
-            news: News::default(),
+            news: Arc::default(),
             memory: Memory::new(settings.memory),
-            queues: (0..LANES.normal + LANES.urgent).map(|_| Arc::default()).collect(),
+            words: HostWords::new(QUEUES),
         });
-        (Device::new(Arc::new(model.clone()), properties), model)
+        let is_polled = settings.is_polled;
+        let capabilities = Capabilities { queues: QUEUES, clock: 1_000_000, is_polled };
+        let backend = Arc::new(model.clone());
+        (Device::new(backend, properties, capabilities, model.news.clone()), model)
     }
 
     /// The device is lost, with all that is on it.
     pub fn lose(&self) {
         let mut state = lock(&self.state);
         state.is_lost = true;
-        state.reports.push(Report::Lost("as intended".into()));
+        state.reports.push(DeviceReport::Lost("as intended".into()));
         drop(state);
         self.news.announce();
     }
@@ -124,24 +118,11 @@ impl Model {
     fn report(&self, op: OpKey, fault: Option<String>) {
         let mut state = lock(&self.state);
         if !state.is_lost {
-            state.reports.extend(fault.map(|message| Report::Fault(op, message.into())));
-            state.reports.push(Report::CopyDone(op));
+            state.reports.extend(fault.map(|message| DeviceReport::Fault(op, message.into())));
+            state.reports.push(DeviceReport::CopyDone(op));
         }
         drop(state);
         self.news.announce();
-    }
-
-    /// Queues a grid, and starts the blocks that there is room for.
-    fn queue(self: &Arc<Self>, queue: u32, grid: PendingGrid) -> Result<(), Error> {
-        let mut state = lock(&self.state);
-        if state.is_lost {
-            return Err(Error::Device(DeviceError::ContextLost { message: "as intended".into() }));
-        }
-        state.dispatch.queue(queue, grid);
-        let blocks = next_blocks(&mut state.dispatch);
-        drop(state);
-        start(self, blocks);
-        Ok(())
     }
 
     /// What became of an operation until now.
@@ -176,7 +157,7 @@ fn start(model: &Arc<Model>, blocks: Vec<Resident>) {
 
 /// A block, from its start until its room is given back.
 fn run(model: &Arc<Model>, block: Resident) {
-    let work = || match block.grid.kernel.yields {
+    let work = || match block.launch.kernel.yields {
         true => block.work(&mut Tasks::<true> { model, block: &block, index: 0 }),
         false => block.work(&mut Tasks::<false> { model, block: &block, index: 0 }),
     };
@@ -186,24 +167,15 @@ fn run(model: &Arc<Model>, block: Resident) {
             false => resume_unwind(panic),
         }
     }
-    let Resident { sm, slot, queue, grid, .. } = block;
-    let demand = Demand::of(grid.kernel, grid.block);
-    drop(grid);
+    let Resident { sm, slot, queue, launch, .. } = block;
+    let demand = Demand::of(launch.kernel, launch.block);
+    drop(launch);
     let mut state = lock(&model.state);
     state.dispatch.free(sm, slot, demand, queue);
     let blocks = next_blocks(&mut state.dispatch);
     drop(state);
     start(model, blocks);
     model.news.announce();
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        let drops = std::mem::take(&mut lock(&self.state).drops);
-        // Blocks may have used them until now, if the device was lost.
-        drops.iter().for_each(|list| list.clear());
-        DROP_LISTS.lock().expect("no panic").extend(drops);
-    }
 }
 
 /// Block-tasks that count; `YIELDS` says whether the kernel has yield points.
@@ -234,11 +206,11 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
         self.index
     }
 
-    fn run(&mut self, droppable: bool) -> bool {
-        let Resident { op, grid, failed, .. } = self.block;
+    fn run(&mut self, requeueable: bool) -> bool {
+        let Resident { op, launch, failed, .. } = self.block;
         // Everybody else goes first, as often as shuttle likes.
         let mut state = lock(&self.model.state);
-        while grid.kernel.name == PATIENT && droppable && self.goes_on() && !state.is_lost {
+        while launch.kernel.name == PATIENT && requeueable && self.goes_on() && !state.is_lost {
             drop(state);
             thread::yield_now();
             state = lock(&self.model.state);
@@ -247,87 +219,61 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
             drop(state);
             resume_unwind(Box::new(Lost));
         }
-        if YIELDS && droppable && !self.goes_on() {
+        if YIELDS && requeueable && !self.goes_on() {
             return true;
         }
         state.count(*op, self.index);
         // Relaxed: only one of shuttle's threads runs.
-        if grid.kernel.name == FAULTY && !failed.swap(true, Ordering::Relaxed) {
-            state.reports.push(Report::Fault(*op, "as intended".into()));
+        if launch.kernel.name == FAULTY && !failed.swap(true, Ordering::Relaxed) {
+            state.reports.push(DeviceReport::Fault(*op, "as intended".into()));
         }
         false
     }
 }
 
 impl Backend for Arc<Model> {
-    fn load(&self, _code: &[DeviceCode]) -> Result<(), Error> {
-        for queue in &self.queues {
-            queue.signal.store(Signal::default().to_bits(), Ordering::Relaxed);
-        }
+    fn load(&self, _code: &[DeviceCode], _path: SignalPath) -> Result<(), Error> {
+        // Control blocks stay: blocks of a device that is lost may look at theirs yet.
+        self.words.forget_signals();
         Ok(())
-    }
-
-    fn queues(&self) -> QueueCount {
-        LANES
-    }
-
-    fn ticks(&self, time: Duration) -> u32 {
-        time.as_nanos() as u32
     }
 
     fn occupancy(&self, _kernel: &'static Kernel, _block: Dim3) -> Result<Occupancy, Error> {
         Ok(Occupancy { blocks_per_sm: 1, on_last_sm: 1 })
     }
 
-    fn set_signal_path(&self, _path: SignalPath) {}
-
     fn rest(&self) {}
 
-    fn new_control(&self) -> Result<ControlMemory, Error> {
-        let words = (Arc::<ControlBlock>::default(), Arc::<[Post; COHORT_SLOTS]>::default());
-        let memory = ControlMemory { control: Arc::as_ptr(&words.0), posts: Arc::as_ptr(&words.1) };
-        lock(&self.state).controls.push(words);
-        Ok(memory)
+    fn control(&self) -> &dyn ControlSource {
+        &self.words
     }
 
-    fn take_drops(&self) -> Result<Drops, Error> {
-        let own = lock(&self.state).drops.pop();
-        let list = own.or_else(|| DROP_LISTS.lock().expect("no panic").pop());
-        Ok(Drops(list.unwrap_or_else(|| Box::leak(Box::default()))))
+    fn memory(&self) -> &dyn DeviceMemory {
+        &self.memory
     }
 
-    fn give_back_drops(&self, drops: Drops, is_empty: bool) {
-        // SAFETY: lists are never freed.
-        let list = unsafe { &*drops.0 };
-        if !is_empty {
-            list.clear();
+    unsafe fn launch(
+        &self,
+        op: OpKey,
+        queue: u32,
+        launch: &Arc<KernelLaunch>,
+        grid: Grid,
+    ) -> Result<(), Error> {
+        let word = self.words.queue(queue);
+        let grid = PendingGrid::new(op, launch.clone(), grid, word, self.settings.sms);
+        let mut state = lock(&self.state);
+        if state.is_lost {
+            return Err(Error::Device(DeviceError::ContextLost { message: "as intended".into() }));
         }
-        lock(&self.state).drops.push(list);
-    }
-
-    fn launch(
-        &self,
-        op: OpKey,
-        queue: u32,
-        grid: &Arc<KernelLaunch>,
-        cohort: Cohort,
-    ) -> Result<(), Error> {
-        let cohort = Cohort { queue: Arc::as_ptr(&self.queues[queue as usize]), ..cohort };
-        self.queue(queue, PendingGrid::new(op, grid.clone(), cohort))
-    }
-
-    fn launch_plain(
-        &self,
-        op: OpKey,
-        queue: u32,
-        grid: &Arc<KernelLaunch>,
-        plain: PlainLaunch,
-    ) -> Result<(), Error> {
-        self.queue(queue, PendingGrid::plain(op, grid.clone(), plain, self.settings.sms))
+        state.dispatch.queue(queue, grid);
+        let blocks = next_blocks(&mut state.dispatch);
+        drop(state);
+        start(self, blocks);
+        Ok(())
     }
 
     fn signal(&self, queue: u32, signal: Signal) {
-        self.queues[queue as usize].signal.store(signal.to_bits(), Ordering::Relaxed);
+        self.words.signal(queue, signal);
     }
 
     unsafe fn copy(&self, op: OpKey, Copy { from, to, bytes, .. }: Copy) {
@@ -337,7 +283,7 @@ impl Backend for Arc<Model> {
             if state.is_lost {
                 return;
             }
-            // SAFETY: whoever started the copy keeps both places valid, until the device is lost.
+            // SAFETY: both places are valid until the copy is reported or the device is lost.
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
             state.count(op, 0);
             drop(state);
@@ -351,50 +297,13 @@ impl Backend for Arc<Model> {
         self.report(op, result.err());
     }
 
-    fn poll(&self, reports: &mut Vec<Report>) {
+    fn poll(&self, reports: &mut Vec<DeviceReport>) {
         reports.append(&mut lock(&self.state).reports);
         // Others go on before the caller does.
         thread::sleep(Duration::ZERO);
     }
 
-    fn is_polled(&self) -> bool {
-        self.settings.is_polled
-    }
-
-    fn check(&self) {}
-
-    fn mark(&self) -> u64 {
-        self.news.mark()
-    }
-
-    fn wait(&self, mark: u64, timeout: Duration) {
-        self.news.wait(mark, timeout);
-    }
-
-    fn announce(&self) {
-        self.news.announce();
-    }
-
-    fn foreign(&self) -> Option<&dyn ForeignMemory> {
-        None
-    }
-
-    fn memory_within_reach(&self, _live: usize) -> Option<usize> {
-        self.memory.limit
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<u64, Error> {
-        self.memory.allocate(bytes)
-    }
-
-    unsafe fn free(&self, address: u64, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.memory.free(address, bytes) }
-    }
-
-    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(data, address as *mut u8, bytes) };
-        Ok(())
+    fn wait(&self, since: Mark, timeout: Duration) {
+        self.news.wait(since, timeout);
     }
 }

@@ -23,7 +23,7 @@ use crate::error::caught;
 /// at most 512 KiB of local memory, and unoptimised host code needs more than device code.
 const STACK_BYTES: usize = 1 << 20;
 
-/// DeviceQueues of a warp.
+/// Lanes of a warp.
 const WARP: usize = 32;
 
 /// What shared memory holds when a task starts: a value that nobody takes for a result.
@@ -37,12 +37,12 @@ const PLACES: usize = 4;
 
 /// One block-task.
 pub(super) struct Task<'a> {
-    pub grid: &'a Arc<KernelLaunch>,
+    pub launch: &'a Arc<KernelLaunch>,
     pub grid_dim: Dim3,
     pub block: Dim3,
     pub sm: u32,
     /// The cohort whose signal the task's yield points look at, unless it has to run to its end.
-    pub droppable: Option<&'a Cohort>,
+    pub requeueable: Option<&'a Cohort>,
 }
 
 /// What one emulated thread runs: until it waits, or has ended, perhaps by a panic. It goes on with what
@@ -107,7 +107,7 @@ impl Emulator {
     pub unsafe fn run(&mut self, task: &Task<'_>) -> Result<bool, String> {
         self.dropped = false;
         self.shared.clear();
-        self.shared.resize((task.grid.kernel.shared_bytes as usize).div_ceil(16), POISON);
+        self.shared.resize((task.launch.kernel.shared_bytes as usize).div_ceil(16), POISON);
         SKIPPED.set(false);
         let result = self.start_all(task).and_then(|()| self.run_to_end(task));
         let result = result.and_then(|()| match SKIPPED.get() {
@@ -144,20 +144,20 @@ impl Emulator {
         if !left.is_empty() {
             // They catch what unwinds them and wait again, perhaps for ever. So they stay where they are, and
             // with them all that they may have lent to others: stacks, arguments and shared memory.
-            mem::forget((left, task.grid.clone(), mem::take(&mut self.shared)));
+            mem::forget((left, task.launch.clone(), mem::take(&mut self.shared)));
         }
     }
 
     /// Where thread `index` of a task is.
     fn context(&mut self, task: &Task<'_>, index: usize) -> ThreadContext {
         ThreadContext {
-            thread: position(index, task.grid.block),
+            thread: position(index, task.launch.block),
             block: task.block,
-            block_dim: task.grid.block,
+            block_dim: task.launch.block,
             grid_dim: task.grid_dim,
             sm: task.sm,
             shared: self.shared.as_mut_ptr().cast(),
-            yields: task.droppable.map_or(Yields::OFF, |cohort| {
+            yields: task.requeueable.map_or(Yields::OFF, |cohort| {
                 // SAFETY: the block's thread holds the device's queues while the block runs.
                 unsafe { Yields::new(cohort, true) }
             }),
@@ -166,14 +166,14 @@ impl Emulator {
     }
 
     fn start_all(&mut self, task: &Task<'_>) -> Result<(), String> {
-        for index in 0..task.grid.block.count() as usize {
+        for index in 0..task.launch.block.count() as usize {
             let stack = match self.stacks.pop() {
                 Some(stack) => stack,
                 None => DefaultStack::new(STACK_BYTES)
                     .map_err(|error| format!("no memory for a thread's stack: {error}"))?,
             };
-            let kernel = task.grid.kernel;
-            let args: *const Args = &task.grid.args;
+            let kernel = task.launch.kernel;
+            let args: *const Args = &task.launch.args;
             // SAFETY: the coroutine is run to its end before `run` returns, and so before the arguments go;
             // or else it is forgotten, and the arguments with it.
             let thread = unsafe {
@@ -260,24 +260,24 @@ impl Emulator {
         Ok(true)
     }
 
-    /// Resolves the warp operations whose queues have all come, in the warp of thread `first`.
+    /// Resolves the warp operations whose lanes have all come, in the warp of thread `first`.
     fn meet_in_warp(&mut self, task: &Task<'_>, first: usize) -> Result<bool, String> {
-        let queues = WARP.min(self.places.len() - first);
+        let lanes = WARP.min(self.places.len() - first);
         let mut progress = false;
-        for queue in 0..queues {
-            let Some(operation) = self.warp_operation(first + queue) else { continue };
+        for lane in 0..lanes {
+            let Some(operation) = self.warp_operation(first + lane) else { continue };
             let mask = operation.mask;
-            let members = (0..queues).filter(|queue| mask >> queue & 1 == 1);
-            // DeviceQueues that are named but do not exist do not count.
-            if mask >> queue & 1 == 0 {
+            let members = (0..lanes).filter(|lane| mask >> lane & 1 == 1);
+            // Lanes that are named but do not exist do not count.
+            if mask >> lane & 1 == 0 {
                 return Err(format!(
                     "thread {} calls a warp operation whose mask {mask:#010x} leaves it out",
-                    first + queue
+                    first + lane
                 ));
             }
             let mut are_here = true;
-            for queue in members.clone() {
-                match self.warp_operation(first + queue) {
+            for lane in members.clone() {
+                match self.warp_operation(first + lane) {
                     Some(other) if operation.is_same(&other) => {}
                     // Each waits for the other one.
                     Some(other) if other.mask == mask => return Err(self.disagreement(task)),
@@ -289,36 +289,36 @@ impl Emulator {
             }
             let mut answers = [0; WARP];
             let mut ballot = 0;
-            for queue in members.clone() {
-                if let Some(Operation::WarpBallot { predicate, .. }) = self.operation(first + queue)
+            for lane in members.clone() {
+                if let Some(Operation::WarpBallot { predicate, .. }) = self.operation(first + lane)
                 {
-                    ballot |= u64::from(*predicate) << queue;
+                    ballot |= u64::from(*predicate) << lane;
                 }
             }
-            for queue in members.clone() {
-                answers[queue] = match self.operation(first + queue) {
+            for lane in members.clone() {
+                answers[lane] = match self.operation(first + lane) {
                     Some(Operation::WarpShuffle(shuffle)) => {
                         self.offered(first, shuffle.source, mask)?
                     }
                     _ => ballot,
                 };
             }
-            for queue in members {
-                self.go_on(task, first + queue, answers[queue])?;
+            for lane in members {
+                self.go_on(task, first + lane, answers[lane])?;
             }
             progress = true;
         }
         Ok(progress)
     }
 
-    /// What queue `source` offers in a shuffle.
+    /// What lane `source` offers in a shuffle.
     fn offered(&self, first: usize, source: u32, mask: u32) -> Result<u64, String> {
         match self.operation(first + source as usize) {
             Some(Operation::WarpShuffle(shuffle)) if source < 32 && mask >> source & 1 == 1 => {
                 Ok(shuffle.value.into())
             }
             _ => Err(format!(
-                "a warp shuffle reads queue {source}, which is not in its mask {mask:#010x} or does \
+                "a warp shuffle reads lane {source}, which is not in its mask {mask:#010x} or does \
                  not exist"
             )),
         }
@@ -382,10 +382,10 @@ impl Emulator {
         }
         let _ = write!(message, "{in_warp} in a warp operation, {ended} have returned; ");
         for (index, site) in places {
-            let Dim3 { x, y, z } = position(index, task.grid.block);
+            let Dim3 { x, y, z } = position(index, task.launch.block);
             let _ = write!(message, "thread ({x}, {y}, {z}) waits at {site}; ");
         }
-        message += "every thread has to reach each barrier, and every queue in its mask each warp \
+        message += "every thread has to reach each barrier, and every lane in its mask each warp \
                     operation, at the same place in the source (on a GPU this hangs or gives wrong results)";
         message
     }

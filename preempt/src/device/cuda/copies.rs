@@ -19,7 +19,7 @@ use super::memory::Pinned;
 use super::ring::{Place, Ring};
 use super::staged::Staged;
 use super::watch::Watch;
-use crate::device::{Copy, CopyKind, Report};
+use crate::device::{Copy, CopyKind, DeviceReport};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::OpKey;
 
@@ -34,7 +34,7 @@ const STAGING: usize = 1 << 20;
 pub(super) struct Shared {
     pub context: Arc<Context>,
     pub watch: Watch,
-    reports: Mutex<Vec<Report>>,
+    reports: Mutex<Vec<DeviceReport>>,
     has_reports: AtomicBool,
 }
 
@@ -50,18 +50,18 @@ impl Shared {
         let fault = match result {
             Ok(()) => None,
             Err(Error::Device(DeviceError::ContextLost { .. })) => return,
-            Err(error) => Some(Report::Fault(op, error.to_string().into())),
+            Err(error) => Some(DeviceReport::Fault(op, error.to_string().into())),
         };
         let mut reports = lock(&self.reports);
         reports.extend(fault);
-        reports.push(Report::CopyDone(op));
+        reports.push(DeviceReport::CopyDone(op));
         // Relaxed: whoever sees it takes the lock.
         self.has_reports.store(true, Ordering::Relaxed);
         drop(reports);
         self.watch.announce();
     }
 
-    fn take_reports(&self, reports: &mut Vec<Report>) {
+    fn take_reports(&self, reports: &mut Vec<DeviceReport>) {
         if self.has_reports.load(Ordering::Relaxed) {
             let mut own = lock(&self.reports);
             self.has_reports.store(false, Ordering::Relaxed);
@@ -135,7 +135,7 @@ impl Copies {
     }
 
     /// Ends what is done, and appends the reports.
-    pub fn take_reports(&self, reports: &mut Vec<Report>) {
+    pub fn take_reports(&self, reports: &mut Vec<DeviceReport>) {
         for direction in [&self.up, &self.down, &self.across] {
             direction.take_done(&self.shared, reports);
         }
@@ -265,7 +265,7 @@ impl Direction {
         self.line.done() != self.seen.load(Ordering::Relaxed)
     }
 
-    fn take_done(&self, shared: &Shared, reports: &mut Vec<Report>) {
+    fn take_done(&self, shared: &Shared, reports: &mut Vec<DeviceReport>) {
         let done = self.line.done();
         if done == self.seen.load(Ordering::Relaxed) {
             return;
@@ -286,7 +286,7 @@ impl Direction {
                 }
                 queue.ring.give_back(place);
             }
-            reports.push(Report::CopyDone(op));
+            reports.push(DeviceReport::CopyDone(op));
         }
         self.start_waiting(&mut queue, shared);
         self.seen.store(done, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use super::context::Context;
 use super::copies::Shared;
 use super::line::{Line, Stream};
 use super::lock;
-use crate::device::{OpaqueWork, RawStream, Report};
+use crate::device::{DeviceReport, OpaqueWork, RawStream};
 use crate::error::{Error, caught};
 use crate::vocabulary::OpKey;
 
@@ -97,7 +97,7 @@ impl OpaqueStreams {
     }
 
     /// Appends reports of what is done.
-    pub fn take_reports(&self, reports: &mut Vec<Report>) {
+    pub fn take_reports(&self, reports: &mut Vec<DeviceReport>) {
         for OpaqueStream { line, under_way, seen } in &self.streams {
             let done = line.done();
             if done == seen.load(Ordering::Relaxed) {
@@ -106,8 +106,8 @@ impl OpaqueStreams {
             let mut under_way = lock(under_way);
             while under_way.front().is_some_and(|work| work.number <= done) {
                 let Some(UnderWay { op, result, .. }) = under_way.pop_front() else { break };
-                reports.extend(result.err().map(|message| Report::Fault(op, message.into())));
-                reports.push(Report::CopyDone(op));
+                reports.extend(result.err().map(|message| DeviceReport::Fault(op, message.into())));
+                reports.push(DeviceReport::CopyDone(op));
             }
             seen.store(done, Ordering::Relaxed);
         }

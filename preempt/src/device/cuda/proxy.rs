@@ -19,7 +19,7 @@ use super::driver::RawStream;
 use super::line::{BlockPriority, Stream};
 use super::lock;
 use super::memory::{Fixed, Pinned};
-use super::queues::{DeviceQueues, LANES};
+use super::queues::{DeviceQueues, QUEUES};
 use crate::error::Error;
 
 /// One warp: each thread carries the word of one queue; the last one reads which proxy has to end, and says that this
@@ -56,10 +56,10 @@ SHARE:
     add.u64 %rd4, %rd2, %rd3;
     ld.param.u64 %rd5, [queues];
     cvta.to.global.u64 %rd5, %rd5;
-    mul.wide.u32 %rd6, %r4, LANE_BYTES;
+    mul.wide.u32 %rd6, %r4, QUEUE_BYTES;
     add.u64 %rd7, %rd5, %rd6;
     mov.u64 %rd8, 0;
-    setp.lt.u32 %p4, %r4, LANE_COUNT;
+    setp.lt.u32 %p4, %r4, QUEUE_COUNT;
     setp.ne.u32 %p5, %r4, 31;
     @%p5 bra LOOK;
     st.relaxed.sys.global.u32 [%rd4+8], %r3;
@@ -77,14 +77,14 @@ END:
 }
 ";
 
-const LANE_COUNT: usize = (LANES.normal + LANES.urgent) as usize;
+const QUEUE_COUNT: usize = (QUEUES.normal + QUEUES.urgent) as usize;
 
 /// Where in the mailbox the number is of the last proxy that has to end, and of the one that is there.
 const END: usize = 31;
 const THERE: usize = 32;
 const WORDS: usize = 33;
 
-const _: () = assert!(LANE_COUNT <= END);
+const _: () = assert!(QUEUE_COUNT <= END);
 
 /// Threads of the proxy's block; a block has a warp's registers for them, at most so many each.
 pub(super) const THREADS: u32 = 32;
@@ -131,8 +131,8 @@ impl Proxy {
         zeroing: RawStream,
     ) -> Result<Proxy, Error> {
         let ptx = PTX
-            .replace("LANE_BYTES", &size_of::<DeviceQueue>().to_string())
-            .replace("LANE_COUNT", &LANE_COUNT.to_string());
+            .replace("QUEUE_BYTES", &size_of::<DeviceQueue>().to_string())
+            .replace("QUEUE_COUNT", &QUEUE_COUNT.to_string());
         let code = Code::load(context, "preempt_proxy", &ptx)?;
         let function = code.function("preempt_proxy")?;
         let stream = Stream::new(context, BlockPriority::Greatest)?;
@@ -161,7 +161,7 @@ impl Proxy {
     pub fn reset(&self) -> Result<(), Error> {
         self.rest();
         // Relaxed: one that comes late reads old words, or these, and the wait below is for the one that reads now.
-        (0..LANE_COUNT).for_each(|queue| self.word(queue).store(0, Ordering::Relaxed));
+        (0..QUEUE_COUNT).for_each(|queue| self.word(queue).store(0, Ordering::Relaxed));
         // One that never found its place may stay where it waits: it would carry these.
         self.stream.settle(PATIENCE).map(drop)
     }
@@ -261,7 +261,7 @@ impl Proxy {
         // Signals go by stream writes from now on, and a late store of the proxy's would put an older word in their place.
         // A proxy that has not found its place carries nothing yet.
         let _ = self.stream.settle(PATIENCE);
-        let words = (0..LANE_COUNT).map(|queue| (queue as u32, self.word(queue)));
+        let words = (0..QUEUE_COUNT).map(|queue| (queue as u32, self.word(queue)));
         // Relaxed: written by the thread that signals, under the lock.
         let words = words.map(|(queue, word)| (queue, word.load(Ordering::Relaxed)));
         let given = words.filter(|(_, word)| *word != 0);

@@ -16,16 +16,16 @@ use crate::vocabulary::QueueCount;
 /// The hardware has few queues, and streams that share one wait for each other; the driver uses 8 unless
 /// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Chains leave half of them to single cohorts, signals
 /// and copies.
-pub(super) const LANES: QueueCount = QueueCount { normal: 16, urgent: 8, chains: 4 };
+pub(super) const QUEUES: QueueCount = QueueCount { normal: 16, urgent: 8, chains: 4 };
 
 /// The urgent and the normal queues that are created first, and have queues of their own with 8 of them. The engine
 /// takes the first free queue, so most programs need no others.
-const FIRST_LANES: (u32, u32) = (3, 4);
+const FIRST_QUEUES: (u32, u32) = (3, 4);
 
 /// How long a scheduler that starts waits for the signals of the last one, which take microseconds.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-const COUNT: usize = (LANES.normal + LANES.urgent) as usize;
+const COUNT: usize = (QUEUES.normal + QUEUES.urgent) as usize;
 
 /// The streams, before anything else is created.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Streams {
             }
             Ok::<_, Error>(())
         };
-        for (share_urgent, share_normal) in [FIRST_LANES, (LANES.urgent, LANES.normal)] {
+        for (share_urgent, share_normal) in [FIRST_QUEUES, (QUEUES.urgent, QUEUES.normal)] {
             more(&mut urgent, share_urgent, BlockPriority::Greatest)?;
             more(&mut normal, share_normal, BlockPriority::Least)?;
         }

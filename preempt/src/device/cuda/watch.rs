@@ -1,15 +1,19 @@
-//! Which cohorts are out on the device, and whether something happened that the scheduler has not
+//! Waiting for posts: which grids have yet to post, and whether something happened that the scheduler has not
 //! looked at.
+//!
+//! The scheduler's own book of cohorts is behind its lock, which a thread that waits does not have; and a turn that reads
+//! posts does not wait for a thread that waits. So the posts to wait for are here once more.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use preempt_device::abi::Post;
 
 use super::lock;
+use crate::device::{Mark, News};
 
 /// How long a waiting thread spins after something happened: what happens in microseconds is seen in
 /// microseconds.
@@ -17,38 +21,39 @@ const SPIN: Duration = Duration::from_millis(1);
 /// After that it sleeps between two looks, so that long kernels do not cost a processor. A launch does
 /// not wake it: that would take microseconds of the thread that launches, which mostly looks itself.
 const SLEEP: Duration = Duration::from_micros(50);
-/// How often it asks the driver whether the context still works.
+/// Time between two questions to the driver whether the context still works.
 const FAULT_CHECK: Duration = Duration::from_millis(10);
 
-/// The cohorts that are out, and news of them.
+/// The posts that are yet to come.
 #[derive(Debug)]
 pub(super) struct Watch {
+    news: Arc<News>,
     start: Instant,
     /// When something was last given to the device or came back from it, in nanoseconds since `start`.
     active: AtomicU64,
-    /// Counts what happened.
-    news: AtomicU64,
+    /// When the driver was last asked for faults, on the same clock.
+    checked: AtomicU64,
     /// Launched, and in no queue yet, so that a launch does not wait for a thread that looks.
-    arrivals: Mutex<Vec<(u32, Out)>>,
+    arrivals: Mutex<Vec<(u32, PendingPost)>>,
     /// Whether there are any.
     has_arrivals: AtomicBool,
     /// For each queue, in the order in which they were launched, which is the order in which they end:
     /// looking at the first one is enough.
-    queues: Mutex<Vec<VecDeque<Out>>>,
+    queues: Mutex<Vec<VecDeque<PendingPost>>>,
 }
 
-/// A cohort that is out.
+/// The post of a grid that is out.
 #[derive(Clone, Copy, Debug)]
-struct Out {
+struct PendingPost {
     post: *const Post,
     ticket: u32,
 }
 
 // SAFETY: posts are shared between threads through atomics only.
-unsafe impl Send for Out {}
+unsafe impl Send for PendingPost {}
 
-impl Out {
-    /// Whether the cohort, or a later one that uses its post, has posted.
+impl PendingPost {
+    /// Whether the grid, or a later one that uses its post, has posted.
     fn is_back(self) -> bool {
         // SAFETY: the device keeps posts as long as it lives.
         unsafe { &*self.post }.has_passed(self.ticket)
@@ -56,11 +61,12 @@ impl Out {
 }
 
 impl Watch {
-    pub fn new(queues: usize) -> Watch {
+    pub fn new(queues: usize, news: Arc<News>) -> Watch {
         Watch {
+            news,
             start: Instant::now(),
             active: AtomicU64::new(0),
-            news: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
             arrivals: Mutex::default(),
             has_arrivals: AtomicBool::new(false),
             queues: Mutex::new(vec![VecDeque::new(); queues]),
@@ -74,7 +80,7 @@ impl Watch {
     /// The post lives as long as the watch.
     pub unsafe fn add(&self, queue: u32, post: *const Post, ticket: u32) {
         let mut arrivals = lock(&self.arrivals);
-        arrivals.push((queue, Out { post, ticket }));
+        arrivals.push((queue, PendingPost { post, ticket }));
         // Relaxed: whoever sees it takes the lock.
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
@@ -83,25 +89,18 @@ impl Watch {
 
     /// Notes that something goes on, so that waiting threads look often.
     pub fn stir(&self) {
-        let now = self.start.elapsed().as_nanos() as u64;
-        // Relaxed: whoever sees it late sleeps once more.
-        self.active.store(now, Ordering::Relaxed);
+        // Relaxed: a thread that sees it late sleeps once more.
+        self.active.store(self.start.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Notes that something happened which is not seen in a post.
     pub fn announce(&self) {
-        // Release, with the acquire below: what happened is seen by whoever sees the count.
-        self.news.fetch_add(1, Ordering::Release);
+        self.news.announce();
         self.stir();
     }
 
-    /// How much has happened.
-    pub fn news(&self) -> u64 {
-        self.news.load(Ordering::Acquire)
-    }
-
     /// Takes cohorts that are back from the queues, which is news.
-    fn look(&self, queues: &mut [VecDeque<Out>]) {
+    fn look(&self, queues: &mut [VecDeque<PendingPost>]) {
         if self.has_arrivals.load(Ordering::Relaxed) {
             let mut arrivals = lock(&self.arrivals);
             for (queue, out) in arrivals.drain(..) {
@@ -122,7 +121,7 @@ impl Watch {
     }
 
     /// Whether cohorts are out.
-    pub fn has_out(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         let mut queues = lock(&self.queues);
         self.look(&mut queues);
         queues.iter().any(|queue| !queue.is_empty())
@@ -143,28 +142,35 @@ impl Watch {
         queues.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// Waits until `is_over`, which looks at [`news`](Watch::news) among others, or for `timeout`.
-    /// `check` asks the driver for faults.
-    pub fn wait(&self, timeout: Duration, is_over: impl Fn() -> bool, check: impl Fn()) {
-        let start = Instant::now();
-        let mut checked = start;
+    /// Waits until something was announced since the mark, a grid has posted, or `has_news`; or for `timeout`. `check`
+    /// asks the driver for faults: at least once, and then from time to time.
+    pub fn wait(
+        &self,
+        since: Mark,
+        timeout: Duration,
+        has_news: impl Fn() -> bool,
+        check: impl Fn(),
+    ) {
+        let start = self.start.elapsed();
+        let mut now = start;
         loop {
-            self.look(&mut lock(&self.queues));
-            if is_over() {
-                return;
-            }
-            let now = Instant::now();
-            if now - start >= timeout {
-                return;
-            }
-            if now - checked >= FAULT_CHECK {
-                checked = now;
+            // Relaxed: two threads that ask at the same time do no harm.
+            let checked = Duration::from_nanos(self.checked.load(Ordering::Relaxed));
+            if timeout.is_zero() || now.saturating_sub(checked) >= FAULT_CHECK {
+                self.checked.store(now.as_nanos() as u64, Ordering::Relaxed);
                 check();
-                continue;
             }
-            let active = self.start + Duration::from_nanos(self.active.load(Ordering::Relaxed));
-            let quiet = now.saturating_duration_since(active);
-            match quiet < SPIN {
+            self.look(&mut lock(&self.queues));
+            if self.news.mark() != since {
+                // More of it comes soon.
+                return self.stir();
+            }
+            now = self.start.elapsed();
+            if has_news() || now - start >= timeout {
+                return;
+            }
+            let active = Duration::from_nanos(self.active.load(Ordering::Relaxed));
+            match now.saturating_sub(active) < SPIN {
                 true => std::hint::spin_loop(),
                 false => thread::sleep(SLEEP.min(timeout)),
             }
@@ -186,7 +192,7 @@ mod tests {
     }
 
     fn watch(posts: &[Post], cohorts: &[(u32, usize, u32)]) -> Watch {
-        let watch = Watch::new(2);
+        let watch = Watch::new(2, Arc::default());
         for &(queue, index, ticket) in cohorts {
             // SAFETY: the tests keep the posts.
             unsafe { watch.add(queue, &raw const posts[index], ticket) };
@@ -198,14 +204,17 @@ mod tests {
     fn a_post_is_news_once() {
         let posts = [Post::default(), Post::default()];
         let watch = watch(&posts, &[(0, 0, 1), (1, 1, 7)]);
-        assert!(watch.has_out() && watch.news() == 0);
+        let mark = || watch.news.mark();
+        let start = mark();
+        assert!(watch.has_pending() && mark() == start);
         assert_eq!(watch.busy_queues(), [0, 1]);
         post(&posts[1], 7);
-        assert!(watch.has_out() && watch.news() == 1);
-        assert!(watch.has_out() && watch.news() == 1);
+        assert!(watch.has_pending() && mark() != start);
+        let first = mark();
+        assert!(watch.has_pending() && mark() == first);
         assert_eq!(watch.busy_queues(), [0]);
         post(&posts[0], 1);
-        assert!(!watch.has_out() && watch.news() == 2);
+        assert!(!watch.has_pending() && mark() != first);
     }
 
     #[test]
@@ -213,9 +222,9 @@ mod tests {
         let posts = [Post::default()];
         let watch = watch(&posts, &[(0, 0, MAX_TICKET), (0, 0, 1)]);
         post(&posts[0], MAX_TICKET - 1);
-        assert!(watch.has_out());
+        assert!(watch.has_pending());
         post(&posts[0], 1);
-        assert!(!watch.has_out());
+        assert!(!watch.has_pending());
     }
 
     #[test]
@@ -223,27 +232,28 @@ mod tests {
         let posts = [Post::default()];
         let watch = watch(&posts, &[(0, 0, 1)]);
         watch.clear();
-        assert!(!watch.has_out());
+        assert!(!watch.has_pending());
     }
 
     #[test]
     fn a_wait_ends_with_news_or_the_timeout_and_checks_for_faults() {
         let posts = [Post::default()];
         let watch = watch(&posts, &[(0, 0, 1)]);
-        let mark = watch.news();
+        let mark = watch.news.mark();
         let checks = Cell::new(0);
         let check = || checks.set(checks.get() + 1);
-        let wait = |timeout| watch.wait(timeout, || watch.news() != mark, check);
-        wait(Duration::from_millis(25));
-        assert!(checks.get() > 0);
+        watch.wait(mark, Duration::ZERO, || false, check);
+        assert_eq!(checks.get(), 1);
+        watch.wait(mark, Duration::from_millis(25), || false, check);
+        assert!(checks.get() > 1);
+        let long = Duration::from_secs(100);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
-                watch.wait(Duration::from_secs(100), || watch.news() != mark, || ());
-            });
+            let waiter = scope.spawn(|| watch.wait(mark, long, || false, || ()));
             post(&posts[0], 1);
             waiter.join().expect("no panic");
         });
         // At once, since it has happened.
-        watch.wait(Duration::from_secs(100), || watch.news() != mark, || ());
+        watch.wait(mark, long, || false, || ());
+        watch.wait(watch.news.mark(), long, || true, || ());
     }
 }

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use preempt_device::abi::Signal;
-
 use super::{Core, InWork, Job, Work};
 use crate::engine::{LaunchReport, Outcome};
 use crate::scheduler::accounts::Entry;
 use crate::scheduler::forecast::Ended;
 use crate::scheduler::stats::Stats;
 use crate::scheduler::trace::Trace;
-use crate::vocabulary::{OpKey, QueueIndex};
+use crate::vocabulary::OpKey;
 
 impl Core {
     /// What was done since it was built.
@@ -50,20 +48,10 @@ impl Core {
         }
     }
 
-    /// The cohort that a queue is at has to leave, if none of its SMs is left.
-    pub(super) fn tell(&mut self, now: Duration, queue: QueueIndex, signal: Signal) {
-        if signal.range().is_empty()
-            && let Some(out) = self.cohorts.iter_mut().find(|out| out.order.queue == queue)
-            && !out.order.plain
-        {
-            out.told.get_or_insert(now);
-        }
-    }
-
     /// Enters the end of a launch, and how long it took, where that is known, for the predictor.
     pub(super) fn learn(&mut self, now: Duration, op: OpKey, outcome: Outcome) {
         let Some(InWork {
-            job: job @ Job { work: Work::Launch { grid, spec, .. }, .. },
+            job: job @ Job { work: Work::Launch { launch, spec, .. }, .. },
             waited,
             entry: Some(entry),
             ..
@@ -82,7 +70,7 @@ impl Core {
         };
         self.accounts.finished(now, entry, outcome, took);
         if let Some(took) = took {
-            let (stream, launch) = (job.stream, grid.features(spec.tasks));
+            let (stream, launch) = (job.stream, launch.features(spec.tasks));
             let predicted = entry.predicted;
             self.ended.push(Ended { stream, launch, predicted, took, waited: *waited });
         }

@@ -129,18 +129,18 @@ impl Core {
                 _ => job.urgency,
             },
             launch: match &job.work {
-                Work::Launch { grid, spec, preemption, .. } => {
+                Work::Launch { launch, spec, preemption, .. } => {
                     let plain = match preemption {
                         Preemption::Preemptible => false,
                         Preemption::Plain => true,
-                        Preemption::Auto => self.estimates.is_short(grid.kernel, spec.tasks),
+                        Preemption::Auto => self.estimates.is_short(launch.kernel, spec.tasks),
                     };
-                    let predicted = self.forecast.predict(&grid.features(spec.tasks));
+                    let predicted = self.forecast.predict(&launch.features(spec.tasks));
                     let dropped =
-                        predicted.filter(|_| grid.kernel.yields).map_or(Duration::ZERO, |took| {
+                        predicted.filter(|_| launch.kernel.yields).map_or(Duration::ZERO, |took| {
                             spec.dropped_of(took, self.device.properties().sms)
                         });
-                    let yield_overhead = self.forecast.stop(grid.kernel) + dropped;
+                    let yield_overhead = self.forecast.stop(launch.kernel) + dropped;
                     Some(LaunchSpec { plain, predicted, yield_overhead, dropped, ..*spec })
                 }
                 _ => None,
@@ -162,9 +162,6 @@ impl Core {
         let op = self.engine.submit(now, submission, &mut self.actions);
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
-        self.jobs.insert(
-            op,
-            InWork { job, fault: None, drops: None, is_done: false, waited: false, entry },
-        );
+        self.jobs.insert(op, InWork { job, fault: None, is_done: false, waited: false, entry });
     }
 }

@@ -1,20 +1,14 @@
 //! What the core does: the engine's actions, carried out on the device and told to those who wait.
 
-use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::abi::{Cohort, Divisor, share_bits};
-use preempt_device::host::{Access, Amortize};
+use preempt_device::host::Access;
 
-use super::{Core, InWork, Job, Out, Work};
-use crate::device::{ControlMemory, Drops, PlainLaunch};
+use super::{Core, InWork, Job, Work};
 use crate::engine::{Action, Event, Outcome};
 use crate::error::{DeviceError, Error, LaunchError};
-use crate::vocabulary::{After, BufferId, CohortOrder, ControlIndex, OpKey};
-
-/// The most block-tasks in such a chunk.
-const MAX_CHUNK: u32 = 1024;
+use crate::vocabulary::{BufferId, CohortOrder, OpKey};
 
 impl Core {
     pub(super) fn fault(&mut self, now: Duration, op: OpKey, message: Arc<str>) {
@@ -32,7 +26,7 @@ impl Core {
             for action in actions.drain(..) {
                 match action {
                     Action::Launch(order) => {
-                        match self.launch(now, order) {
+                        match self.launch(now, &order) {
                             // The device will report that, and then this launch ends with all others.
                             Ok(()) | Err(Error::Device(DeviceError::ContextLost { .. })) => {}
                             Err(error) => {
@@ -44,8 +38,7 @@ impl Core {
                         }
                     }
                     Action::Signal { queue, signal } => {
-                        self.tell(now, queue, signal);
-                        self.device.inner.backend.signal(queue, signal);
+                        self.session.signal(now, queue, signal);
                     }
                     Action::Copy { op } => self.start(now, op),
                     Action::Finish { op, outcome } => {
@@ -54,9 +47,7 @@ impl Core {
                     }
                     Action::Retire { op } => {
                         let Some(work) = self.jobs.remove(op) else { continue };
-                        if let Some(drops) = work.drops {
-                            self.device.inner.backend.give_back_drops(drops, work.is_done);
-                        }
+                        self.session.retire(op, work.is_done);
                         self.news.retired.push(work.job);
                     }
                 }
@@ -72,10 +63,7 @@ impl Core {
     /// Starts what is no launch.
     fn start(&mut self, now: Duration, op: OpKey) {
         match self.jobs.get_mut(op).map(|work| &mut work.job.work) {
-            Some(Work::Copy { copy, .. }) => {
-                // SAFETY: the job owns both places until the copy is done.
-                unsafe { self.device.inner.backend.copy(op, *copy) };
-            }
+            Some(Work::Copy(copy)) => self.session.copy(op, copy),
             Some(Work::ExternalOperation(external)) => {
                 external.start();
                 self.externals.push((op, external.clone()));
@@ -84,9 +72,9 @@ impl Core {
                 self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
             }
             Some(Work::Opaque(job)) => {
-                if self.cohorts.is_empty() {
+                if self.session.has_no_cohorts() {
                     // What it loads may wait for all that runs, the device's own blocks included.
-                    self.device.inner.backend.rest();
+                    self.session.rest();
                 }
                 if !job.start(op) {
                     self.fault(now, op, "its thread has ended".into());
@@ -97,83 +85,14 @@ impl Core {
         }
     }
 
-    fn launch(&mut self, now: Duration, order: CohortOrder) -> Result<(), Error> {
-        let memory = self.control(order.control.control)?;
-        let backend = &self.device.inner.backend;
-        let Some(InWork {
-            job: Job { work: Work::Launch { grid, extents, amortize, spec, .. }, .. },
-            drops,
-            waited,
-            ..
-        }) = self.jobs.get_mut(order.op)
+    fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
+        let Some(InWork { job: Job { work: Work::Launch { launch, .. }, .. }, waited, .. }) =
+            self.jobs.get_mut(order.op)
         else {
             return Ok(());
         };
-        *waited |= order.queue >= backend.queues().normal;
-        // SAFETY: the device keeps posts until its next scheduler; a slot is below COHORT_SLOTS.
-        let post = unsafe { &raw const (*memory.posts)[usize::from(order.slot)] };
-        if order.plain {
-            let (extents, tasks, ticket) = (*extents, spec.tasks, order.ticket);
-            let plain = PlainLaunch { extents, tasks, post, ticket };
-            backend.launch_plain(order.op, order.queue, grid, plain)?;
-            self.cohorts.push(Out { order, post, launched: now, told: None });
-            return Ok(());
-        }
-        if drops.is_none() {
-            *drops = Some(backend.take_drops()?);
-        }
-        let (after, after_word) = match order.after {
-            None => (ptr::null(), 0),
-            Some(After { control, slot, left }) => {
-                let before = self.controls[control as usize].control;
-                // SAFETY: the device keeps control blocks until its next scheduler, and a slot is below
-                // COHORT_SLOTS.
-                (unsafe { &raw const (*before).left[usize::from(slot)] }, left)
-            }
-        };
-        let (amortize, pace, crowd) = match *amortize {
-            Amortize::Auto => (MAX_CHUNK, self.pace, order.workers.saturating_mul(self.claim_time)),
-            Amortize::Tasks(tasks) => (tasks, 0, 0),
-        };
-        let cohort = Cohort {
-            control: memory.control,
-            // SAFETY: as above, and a parity is 0 or 1.
-            claims: unsafe {
-                &raw const (*memory.control).claims[usize::from(order.control.parity)]
-            },
-            // The device knows.
-            queue: ptr::null(),
-            post,
-            requeue_list: drops.map_or(ptr::null(), |Drops(list)| list),
-            signal: order.signal,
-            after,
-            after_word,
-            left: order.left,
-            grid: *extents,
-            row: Divisor::new(extents[0]),
-            layer: Divisor::new(extents[1]),
-            tasks: spec.tasks,
-            ticket: order.ticket,
-            blocks: order.blocks,
-            amortize,
-            pace,
-            share_bits: share_bits(order.workers),
-            crowd,
-            handed: order.handed,
-            is_first: order.is_first,
-            slot: order.slot,
-            barrier: true,
-        };
-        backend.launch(order.op, order.queue, grid, cohort)?;
-        self.cohorts.push(Out { order, post, launched: now, told: None });
-        Ok(())
-    }
-
-    fn control(&mut self, index: ControlIndex) -> Result<ControlMemory, Error> {
-        while self.controls.len() <= index as usize {
-            self.controls.push(self.device.inner.backend.new_control()?);
-        }
-        Ok(self.controls[index as usize])
+        *waited |= order.queue >= self.device.inner.capabilities.queues.normal;
+        self.session.launch(now, order, launch)
     }
 
     fn finish(&mut self, op: OpKey, outcome: Outcome) {

@@ -1,5 +1,4 @@
-//! Lists for chunks that are given back: those that come back with something on them are zeroed while others are
-//! in use.
+//! Lists for requeued chunks: a list that comes back with chunks on it is zeroed while others are in use.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -11,7 +10,7 @@ use super::context::Context;
 use super::line::Line;
 use super::lock;
 use super::memory::Pool;
-use crate::device::Drops;
+use crate::device::control::LentList;
 use crate::error::{Error, MemoryError};
 
 const BYTES: usize = size_of::<RequeueList>();
@@ -22,7 +21,7 @@ const FIRST: usize = 256;
 const MORE: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct DropLists {
+pub(super) struct RequeueLists {
     lists: Mutex<Lists>,
     /// Where they are zeroed. Not the pool's line, on which the system may be asked for memory.
     line: Arc<Line>,
@@ -49,15 +48,15 @@ impl Lists {
     }
 }
 
-impl DropLists {
+impl RequeueLists {
     pub fn new(
         context: &Arc<Context>,
         pool: &Arc<Pool>,
         line: &Arc<Line>,
-    ) -> Result<DropLists, Error> {
+    ) -> Result<RequeueLists, Error> {
         let mut lists = Lists::default();
         lists.add(pool, FIRST)?;
-        Ok(DropLists {
+        Ok(RequeueLists {
             lists: Mutex::new(lists),
             line: line.clone(),
             pool: pool.clone(),
@@ -65,7 +64,7 @@ impl DropLists {
         })
     }
 
-    pub fn take(&self) -> Result<Drops, Error> {
+    pub fn take(&self) -> Result<LentList, Error> {
         let mut lists = lock(&self.lists);
         let done = self.line.done();
         while let Some(&(number, list)) = lists.zeroing.front()
@@ -78,12 +77,12 @@ impl DropLists {
             lists.add(&self.pool, MORE)?;
         }
         match lists.empty.pop() {
-            Some(list) => Ok(Drops(ptr::with_exposed_provenance(list as usize))),
+            Some(list) => Ok(LentList(ptr::with_exposed_provenance(list as usize))),
             None => Err(Error::Memory(MemoryError::OutOfMemory { bytes: BYTES })),
         }
     }
 
-    pub fn give_back(&self, Drops(list): Drops, is_empty: bool) -> Result<(), Error> {
+    pub fn give_back(&self, LentList(list): LentList, is_empty: bool) -> Result<(), Error> {
         let address = list.expose_provenance() as u64;
         if is_empty {
             lock(&self.lists).empty.push(address);
@@ -99,7 +98,7 @@ impl DropLists {
     }
 }
 
-impl Drop for DropLists {
+impl Drop for RequeueLists {
     fn drop(&mut self) {
         for (address, bytes) in &lock(&self.lists).memory {
             // SAFETY: allocated with this size, and the device with all its users is gone.

@@ -9,7 +9,7 @@ use preempt_device::abi::{COHORT_SLOTS, ControlBlock, Post};
 use super::context::{Context, call};
 use super::lock;
 use super::memory::{Pinned, Pool};
-use crate::device::ControlMemory;
+use crate::device::control::ControlMemory;
 use crate::error::Error;
 
 /// Control blocks that are there from the start: one for each launch that has begun and is not over. A stream has 64
@@ -22,7 +22,7 @@ const MORE: usize = 4096;
 const POSTS: usize = size_of::<[Post; COHORT_SLOTS]>();
 
 #[derive(Debug)]
-pub(super) struct Controls {
+pub(super) struct ControlBlocks {
     slabs: Mutex<Slabs>,
     pool: Arc<Pool>,
     context: Arc<Context>,
@@ -44,16 +44,16 @@ struct Slab {
     posts: Pinned,
 }
 
-impl Controls {
+impl ControlBlocks {
     /// The context is entered.
-    pub fn new(context: &Arc<Context>, pool: &Arc<Pool>) -> Result<Controls, Error> {
+    pub fn new(context: &Arc<Context>, pool: &Arc<Pool>) -> Result<ControlBlocks, Error> {
         #[cfg(feature = "fault-injection")]
         let count = super::faults::control_blocks().unwrap_or(FIRST);
         #[cfg(not(feature = "fault-injection"))]
         let count = FIRST;
         let first = Slab::new(context, pool, count)?;
         let slabs = Mutex::new(Slabs { slabs: vec![first], used: 0 });
-        Ok(Controls { slabs, pool: pool.clone(), context: context.clone() })
+        Ok(ControlBlocks { slabs, pool: pool.clone(), context: context.clone() })
     }
 
     /// A zeroed control block with zeroed posts. If there are no more, `before_waiting` has that end which would not end by
@@ -133,7 +133,7 @@ impl Slab {
     }
 }
 
-impl Drop for Controls {
+impl Drop for ControlBlocks {
     fn drop(&mut self) {
         for slab in &lock(&self.slabs).slabs {
             // SAFETY: allocated with this size, and the device with all its users is gone.

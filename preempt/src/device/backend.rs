@@ -1,0 +1,256 @@
+//! What a kind of device implements. The contract is at the top of `device`.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::fmt;
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use preempt_device::abi::Signal;
+use preempt_device::host::{Amortize, Args, Dim3, Kernel};
+
+use super::control::{ControlSource, Grid};
+use super::news::Mark;
+use crate::error::Error;
+use crate::module::DeviceCode;
+use crate::vocabulary::{OpKey, QueueCount};
+
+/// A kind of device. Any thread may call any method; calls for one operation come in the engine's order.
+pub(crate) trait Backend: Send + Sync {
+    /// Makes the device ready for a scheduler, whose signals take this path: kernels are known, and no word of the
+    /// scheduler before is left in the queues. Nothing is in flight. May block.
+    fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error>;
+
+    /// Blocks of a kernel that one SM holds.
+    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error>;
+
+    /// Says that nothing is in flight, so the device may put down what it keeps resident.
+    fn rest(&self);
+
+    /// Where control blocks, posts and requeue lists come from.
+    fn control(&self) -> &dyn ControlSource;
+
+    /// Where the memory of buffers comes from.
+    fn memory(&self) -> &dyn DeviceMemory;
+
+    /// Puts a grid into a queue, without waiting for the device. A refused launch leaves nothing behind.
+    ///
+    /// # Safety
+    ///
+    /// What the grid points to came from [`control`](Backend::control), and is not given back before the grid has
+    /// posted. The arguments are the kernel's.
+    unsafe fn launch(
+        &self,
+        op: OpKey,
+        queue: u32,
+        launch: &Arc<KernelLaunch>,
+        grid: Grid,
+    ) -> Result<(), Error>;
+
+    /// Writes a queue's signal word, without waiting for the device. Words of one queue arrive in order.
+    fn signal(&self, queue: u32, signal: Signal);
+
+    /// Starts a copy, without waiting for it.
+    ///
+    /// # Safety
+    ///
+    /// Both places are valid for the copy until its end, or the loss of the device, is reported.
+    unsafe fn copy(&self, op: OpKey, copy: Copy);
+
+    /// Calls `work` on this thread, and may block. The operation ends with everything that `work` put into the stream.
+    /// One thread at a time calls this, for operations of the scheduler that has the device.
+    fn opaque(&self, op: OpKey, work: OpaqueWork);
+
+    /// Appends what was not reported yet, without waiting. A fault is reported no later than the post of its cohort
+    /// can be read.
+    fn poll(&self, reports: &mut Vec<DeviceReport>);
+
+    /// Waits until something may have happened since the mark, or for `timeout`. It looks at least once for faults
+    /// that the device does not announce, also with a timeout of zero.
+    fn wait(&self, since: Mark, timeout: Duration);
+}
+
+/// The memory of a device that buffers are in.
+pub(crate) trait DeviceMemory {
+    /// Zeroed memory. Waits for no kernel that runs.
+    fn allocate(&self, bytes: usize) -> Result<u64, Error>;
+
+    /// Frees memory that no operation uses. Waits for no kernel that runs.
+    ///
+    /// # Safety
+    ///
+    /// `address` came from `allocate` with the same `bytes`, or starts an
+    /// [`allocation`](ForeignMemory::allocation) of `bytes`; it is freed once.
+    unsafe fn free(&self, address: u64, bytes: usize);
+
+    /// Copies to memory that no operation uses, and waits for the copy.
+    ///
+    /// # Safety
+    ///
+    /// Both places are valid for `bytes`, and no other thread uses `address`.
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error>;
+
+    /// Bytes that an allocation could have if this process freed all its memory, of which buffers have `live`; no less
+    /// than that, and `None` where that is not known.
+    fn within_reach(&self, live: usize) -> Option<usize>;
+
+    /// Memory that other libraries have allocated, if kernels can use it.
+    fn foreign(&self) -> Option<&dyn ForeignMemory> {
+        None
+    }
+}
+
+/// Memory that other libraries have allocated on a device, and what they do there.
+pub(crate) trait ForeignMemory {
+    /// The allocation of another library that an address lies in, if kernels can use it.
+    fn allocation(&self, address: u64) -> Result<Option<Range<u64>>, Error>;
+
+    /// Waits for work of other libraries that is under way although their calls have returned, and that no launch
+    /// would wait for.
+    fn await_unseen(&self) -> Result<(), Error>;
+
+    /// Hands the memory that `allocate` gave at this address over to another library.
+    #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` is given some"))]
+    fn give_away(&self, address: u64);
+
+    /// Takes such memory back.
+    #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` is given some"))]
+    fn take_back(&self, address: u64);
+}
+
+/// What a kind of device can do; it never changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capabilities {
+    pub queues: QueueCount,
+    /// Kilohertz of the clock that blocks read.
+    pub clock: u32,
+    /// Whether the host sees what happens there only by looking again and again.
+    pub is_polled: bool,
+}
+
+impl Capabilities {
+    /// A time in units of the clock that blocks read.
+    pub fn ticks(&self, time: Duration) -> u32 {
+        let ticks = time.as_nanos() * u128::from(self.clock) / 1_000_000;
+        ticks.try_into().unwrap_or(u32::MAX)
+    }
+}
+
+/// What all cohorts of a launch have in common.
+#[derive(Debug)]
+pub(crate) struct KernelLaunch {
+    pub kernel: &'static Kernel,
+    pub args: Args,
+    pub block: Dim3,
+    /// Block-tasks in x, y and z.
+    pub grid: [u32; 3],
+    pub amortize: Amortize,
+}
+
+impl KernelLaunch {
+    /// Block-tasks in all.
+    pub fn tasks(&self) -> u32 {
+        // Checked before: at most `MAX_TASKS`.
+        self.grid.iter().product()
+    }
+}
+
+/// How many blocks of a kernel an SM holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Occupancy {
+    /// 0 if not even one fits.
+    pub blocks_per_sm: u32,
+    /// On the last SM of the device, where a block of the device's own may be, too.
+    pub on_last_sm: u32,
+}
+
+/// How a running kernel is told that SMs were taken from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum SignalPath {
+    /// By a write that a stream of the GPU does: about 5 µs, and nothing is resident.
+    #[default]
+    StreamWrite,
+    /// By a resident warp that reads the host's memory and carries each word over (EffiSha section 4.1): 2 µs or
+    /// so. It takes a block's place on one SM while anything is in flight, reads over the bus all the time, and the
+    /// first launch after a pause waits 10 µs for it. Kernels whose one block fills an SM are refused. The CPU
+    /// device needs neither.
+    Proxy,
+}
+
+/// A stream of the device's own API, for [opaque work](crate::Stream::opaque).
+#[derive(Clone, Copy, Debug)]
+pub struct RawStream(*mut c_void);
+
+impl RawStream {
+    /// Of a device whose API has no streams.
+    pub(super) const NONE: RawStream = RawStream(ptr::null_mut());
+
+    pub(super) fn new(stream: *mut c_void) -> RawStream {
+        RawStream(stream)
+    }
+
+    /// The `CUstream` (a `cudaStream_t`, too), in the device's primary context; `None` on the CPU device. It is the
+    /// scheduler's: do not destroy it, and use it only while the work is called.
+    pub fn as_raw(self) -> Option<*mut c_void> {
+        (!self.0.is_null()).then_some(self.0)
+    }
+}
+
+/// Code of the application or of a library that puts work into the stream that it is given. It returns what went wrong,
+/// and does not panic.
+pub(crate) type OpaqueWork = Box<dyn FnOnce(RawStream) -> Result<(), String> + Send>;
+
+/// A copy between the device and the host, or on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy {
+    pub kind: CopyKind,
+    pub from: u64,
+    pub to: u64,
+    pub bytes: usize,
+}
+
+/// Which side of a copy is where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CopyKind {
+    ToDevice,
+    ToHost,
+    OnDevice,
+}
+
+/// A copy with what keeps its memory.
+pub(crate) struct OwnedCopy {
+    pub(super) copy: Copy,
+    pub(super) owners: [Owner; 2],
+}
+
+/// Keeps memory that a copy uses.
+pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
+
+impl OwnedCopy {
+    /// # Safety
+    ///
+    /// Both places are valid for the copy while the owners live and it has its turn among the operations on them.
+    pub unsafe fn new(copy: Copy, owners: [Owner; 2]) -> OwnedCopy {
+        OwnedCopy { copy, owners }
+    }
+}
+
+impl fmt::Debug for OwnedCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.copy.fmt(f)
+    }
+}
+
+/// What a device reports beside the posts of cohorts.
+#[derive(Debug)]
+pub(crate) enum DeviceReport {
+    /// A copy is over, or opaque work.
+    CopyDone(OpKey),
+    /// A launch, a copy or opaque work went wrong; it still ends.
+    Fault(OpKey, Arc<str>),
+    /// The device is lost to this process: nothing that it was given ends, or is reported, any more.
+    Lost(Arc<str>),
+}

@@ -1,0 +1,332 @@
+//! Orders become grids, posts become reports.
+//!
+//! Everything that host and device share about a launch passes through this module: control blocks, posts, tickets,
+//! requeue lists, and the first parameter of every preemptible entry. All kinds of devices share it; they only say
+//! where that memory is ([`ControlSource`]) and put grids into queues.
+//!
+//! Why a post means the end of its cohort: a ticket is used again only after more than half a million other cohorts of
+//! the same slot, each of which was launched after the one before it had posted.
+
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use preempt_device::abi::{
+    COHORT_SLOTS, Cohort, ControlBlock, Divisor, Post, Posted, RequeueList, Signal, share_bits,
+};
+use preempt_device::host::Amortize;
+use slotmap::SecondaryMap;
+
+use super::backend::{DeviceReport, KernelLaunch, OwnedCopy, Owner};
+use super::{Device, DeviceInner};
+use crate::error::Error;
+use crate::vocabulary::{After, CohortOrder, ControlIndex, OpKey, QueueIndex};
+
+mod host_words;
+
+pub(super) use host_words::HostWords;
+
+/// Time for the block-tasks between two looks at the signal, unless a single one takes longer. What a block sees is as
+/// old as the chunk, so a yield waits for one and a half on average.
+const CHUNK_TIME: Duration = Duration::from_micros(7);
+
+/// Block-tasks: bounds a chunk whose length follows the clock.
+const MAX_CHUNK: u32 = 1024;
+
+/// Time between two claims of any blocks, on average, if they are not to wait for each other: six times as long as an
+/// H200 takes for an atomic addition to the same word.
+const CLAIM_TIME: Duration = Duration::from_nanos(5);
+
+/// Gives out the words that host and device share.
+pub(crate) trait ControlSource {
+    /// A zeroed control block and its posts; they stay until the device is loaded for its next scheduler.
+    fn new_control(&self) -> Result<ControlMemory, Error>;
+
+    /// An empty requeue list. Waits for no kernel that runs.
+    fn take_requeue_list(&self) -> Result<LentList, Error>;
+
+    /// Takes a list back that no cohort uses any more, perhaps with chunks on it.
+    fn give_back_requeue_list(&self, list: LentList, is_empty: bool);
+}
+
+/// The words of one launch after another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ControlMemory {
+    /// Where blocks see it.
+    pub control: *const ControlBlock,
+    /// One post for each cohort slot, where the host sees them; blocks see them at the same address.
+    pub posts: *const [Post; COHORT_SLOTS],
+}
+
+// SAFETY: the memory is shared between threads through atomics only.
+unsafe impl Send for ControlMemory {}
+
+/// A list for requeued chunks, which its device keeps until it has it back.
+#[derive(Debug)]
+pub(crate) struct LentList(pub *const RequeueList);
+
+// SAFETY: the memory is shared between threads through atomics only.
+unsafe impl Send for LentList {}
+
+/// What a back end puts into a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Grid {
+    /// Blocks that pull block-tasks and look at signals. The back end fills in what it alone knows: [`Cohort::lane`],
+    /// and [`Cohort::barrier`] where the kernel does without.
+    Cohort(Cohort),
+    /// The launch's own blocks, which run through.
+    Plain(PlainGrid),
+}
+
+/// A whole launch as a plain grid. When its last block has left, the device posts that all block-tasks are done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainGrid {
+    /// Block-tasks in x, y and z, and in all.
+    pub extents: [u32; 3],
+    pub tasks: u32,
+    pub post: *const Post,
+    pub ticket: u32,
+}
+
+// SAFETY: the post is an atomic that all threads share.
+unsafe impl Send for PlainGrid {}
+// SAFETY: as above.
+unsafe impl Sync for PlainGrid {}
+
+impl PlainGrid {
+    /// What its post shows in the end.
+    pub fn last_word(&self) -> u64 {
+        Post::word(self.ticket, Posted { done: self.tasks, amortize: 0 })
+    }
+}
+
+/// What a device tells a scheduler.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// Every block of a cohort has left.
+    CohortOut(CohortEnd),
+    /// A copy is over, or opaque work.
+    CopyDone(OpKey),
+    /// A launch, a copy or opaque work went wrong; it still ends.
+    Fault(OpKey, Arc<str>),
+    /// The device is lost to this process: nothing that it was given ends, or is reported, any more.
+    Lost(Arc<str>),
+}
+
+/// A cohort that is out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CohortEnd {
+    pub order: CohortOrder,
+    pub posted: Posted,
+    pub launched: Duration,
+    /// When a signal took all its SMs, if one did.
+    pub stopped: Option<Duration>,
+}
+
+/// A cohort on the device.
+#[derive(Debug)]
+struct Out {
+    order: CohortOrder,
+    /// Shows the order's ticket when the cohort is out.
+    post: *const Post,
+    launched: Duration,
+    stopped: Option<Duration>,
+}
+
+/// A scheduler's work on a device. One thread at a time has it.
+pub(crate) struct Session {
+    device: Arc<DeviceInner>,
+    /// [`CHUNK_TIME`] and [`CLAIM_TIME`] on the clock that blocks read.
+    pace: u32,
+    claim_time: u32,
+    controls: Vec<ControlMemory>,
+    /// Cohorts on the device, in the order in which they were launched.
+    out: Vec<Out>,
+    /// Of launches that have had a cohort.
+    requeue_lists: SecondaryMap<OpKey, LentList>,
+    /// What copies under way use.
+    owners: SecondaryMap<OpKey, [Owner; 2]>,
+    /// Empty; kept for their capacity.
+    ends: Vec<CohortEnd>,
+    reports: Vec<DeviceReport>,
+}
+
+// SAFETY: posts are atomics that the device keeps until it is loaded for its next scheduler.
+unsafe impl Send for Session {}
+
+impl Session {
+    /// The work of a scheduler that the device was loaded for.
+    pub fn new(device: &Device) -> Session {
+        let device = device.inner.clone();
+        Session {
+            pace: device.capabilities.ticks(CHUNK_TIME),
+            claim_time: device.capabilities.ticks(CLAIM_TIME),
+            device,
+            controls: Vec::new(),
+            out: Vec::new(),
+            requeue_lists: SecondaryMap::new(),
+            owners: SecondaryMap::new(),
+            ends: Vec::new(),
+            reports: Vec::new(),
+        }
+    }
+
+    /// Whether no cohort is on the device.
+    pub fn has_no_cohorts(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Queues a cohort, or a launch as a plain grid, in the order's queue. Does not wait for the device.
+    pub fn launch(
+        &mut self,
+        now: Duration,
+        order: &CohortOrder,
+        launch: &Arc<KernelLaunch>,
+    ) -> Result<(), Error> {
+        let ControlMemory { control, posts } = self.control(order.control.control)?;
+        // SAFETY: the device keeps posts until its next scheduler.
+        let post = unsafe { &raw const (*posts)[usize::from(order.slot)] };
+        let grid = match order.plain {
+            true => {
+                let (extents, tasks, ticket) = (launch.grid, launch.tasks(), order.ticket);
+                Grid::Plain(PlainGrid { extents, tasks, post, ticket })
+            }
+            false => Grid::Cohort(self.cohort(order, launch, control, post)?),
+        };
+        // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
+        // given back when the launch has retired. The caller's launch has the arguments of a checked call.
+        unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) }?;
+        self.out.push(Out { order: *order, post, launched: now, stopped: None });
+        Ok(())
+    }
+
+    /// The first parameter of a preemptible entry.
+    fn cohort(
+        &mut self,
+        order: &CohortOrder,
+        launch: &KernelLaunch,
+        control: *const ControlBlock,
+        post: *const Post,
+    ) -> Result<Cohort, Error> {
+        let requeue_list = self.requeue_list(order.op)?;
+        let (after, after_word) = match order.after {
+            None => (ptr::null(), 0),
+            Some(After { control, slot, left }) => {
+                let before = self.controls[control as usize].control;
+                // SAFETY: the device keeps control blocks until its next scheduler.
+                (unsafe { &raw const (*before).left[usize::from(slot)] }, left)
+            }
+        };
+        let (amortize, pace, crowd) = match launch.amortize {
+            Amortize::Auto => (MAX_CHUNK, self.pace, order.workers.saturating_mul(self.claim_time)),
+            Amortize::Tasks(tasks) => (tasks, 0, 0),
+        };
+        Ok(Cohort {
+            control,
+            // SAFETY: as above.
+            claims: unsafe { &raw const (*control).claims[usize::from(order.control.parity)] },
+            // The back end's.
+            queue: ptr::null(),
+            barrier: true,
+            post,
+            requeue_list,
+            signal: order.signal,
+            after,
+            after_word,
+            left: order.left,
+            grid: launch.grid,
+            row: Divisor::new(launch.grid[0]),
+            layer: Divisor::new(launch.grid[1]),
+            tasks: launch.tasks(),
+            ticket: order.ticket,
+            blocks: order.blocks,
+            amortize,
+            pace,
+            share_bits: share_bits(order.workers),
+            crowd,
+            handed: order.handed,
+            is_first: order.is_first,
+            slot: order.slot,
+        })
+    }
+
+    fn control(&mut self, index: ControlIndex) -> Result<ControlMemory, Error> {
+        while self.controls.len() <= index as usize {
+            self.controls.push(self.device.backend.control().new_control()?);
+        }
+        Ok(self.controls[index as usize])
+    }
+
+    /// Where a launch's kernel puts requeued chunks, from its first cohort on.
+    fn requeue_list(&mut self, op: OpKey) -> Result<*const RequeueList, Error> {
+        if let Some(LentList(list)) = self.requeue_lists.get(op) {
+            return Ok(*list);
+        }
+        let list = self.device.backend.control().take_requeue_list()?;
+        let address = list.0;
+        self.requeue_lists.insert(op, list);
+        Ok(address)
+    }
+
+    /// Writes a queue's signal word. The cohort that the queue is at has to leave if it has no SM by that.
+    pub fn signal(&mut self, now: Duration, queue: QueueIndex, signal: Signal) {
+        if signal.range().is_empty()
+            && let Some(out) = self.out.iter_mut().find(|out| out.order.queue == queue)
+            && !out.order.plain
+        {
+            out.stopped.get_or_insert(now);
+        }
+        self.device.backend.signal(queue, signal);
+    }
+
+    /// Starts a copy, whose owners stay until its end is reported.
+    pub fn copy(&mut self, op: OpKey, OwnedCopy { copy, owners }: &OwnedCopy) {
+        self.owners.insert(op, owners.clone());
+        // SAFETY: the owners keep both places until the end of the copy is reported below.
+        unsafe { self.device.backend.copy(op, *copy) }
+    }
+
+    /// A launch has no cohort any more, and gets none; `is_done` if every block-task of it is done.
+    pub fn retire(&mut self, op: OpKey, is_done: bool) {
+        if let Some(list) = self.requeue_lists.remove(op) {
+            // No chunk is left on the list of a launch that is done.
+            self.device.backend.control().give_back_requeue_list(list, is_done);
+        }
+    }
+
+    /// Says that nothing is in flight.
+    pub fn rest(&self) {
+        self.device.backend.rest();
+    }
+
+    /// Appends what happened. Faults come before the ends of cohorts, and the last one of a chain of cohorts before those
+    /// ahead of it.
+    pub fn poll(&mut self, reports: &mut Vec<Report>) {
+        // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
+        let ends = &mut self.ends;
+        self.out.retain(|&Out { order, post, launched, stopped }| {
+            // SAFETY: the device keeps posts until its next scheduler, and this is the present one's.
+            let posted = unsafe { (*post).read(order.ticket) };
+            ends.extend(posted.map(|posted| CohortEnd { order, posted, launched, stopped }));
+            posted.is_none()
+        });
+        self.device.backend.poll(&mut self.reports);
+        for report in self.reports.drain(..) {
+            reports.push(match report {
+                DeviceReport::CopyDone(op) => {
+                    // The operation itself still has what these keep.
+                    self.owners.remove(op);
+                    Report::CopyDone(op)
+                }
+                DeviceReport::Fault(op, message) => Report::Fault(op, message),
+                DeviceReport::Lost(message) => {
+                    // No post comes any more.
+                    self.out.clear();
+                    self.owners.clear();
+                    Report::Lost(message)
+                }
+            });
+        }
+        reports.extend(self.ends.drain(..).rev().map(Report::CohortOut));
+    }
+}

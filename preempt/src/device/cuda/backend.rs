@@ -1,0 +1,199 @@
+//! The contract of `device`, on a GPU.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use preempt_device::abi::Signal;
+use preempt_device::host::{Dim3, Kernel};
+
+use super::kernels::Launchable;
+use super::{CudaDevice, context::Context};
+use crate::device::control::{ControlMemory, ControlSource, Grid, LentList};
+use crate::device::{
+    Backend, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark, Occupancy,
+    OpaqueWork, SignalPath,
+};
+use crate::error::{ConfigurationError, Error, MemoryError};
+use crate::module::DeviceCode;
+use crate::vocabulary::OpKey;
+
+impl Backend for CudaDevice {
+    fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        // The last scheduler is gone, and the next one counts epochs and tickets from the start. The proxy first: to load
+        // a module the driver waits for what runs.
+        self.proxy.reset()?;
+        self.kernels.load(code)?;
+        self.shared.watch.clear();
+        self.queues.reset(self.pool.line().stream().raw())?;
+        self.control_blocks.reset()?;
+        self.proxy.set_wanted(path == SignalPath::Proxy);
+        Ok(())
+    }
+
+    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error> {
+        self.context().alive()?;
+        let Launchable { blocks_per_sm, beside_proxy, .. } = self.kernels.get(kernel, block)?;
+        if !self.proxy.is_wanted() {
+            return Ok(Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm });
+        }
+        match (blocks_per_sm, beside_proxy) {
+            (1.., 0) => Err(Error::Configuration(ConfigurationError::NoRoomForProxy {
+                kernel: kernel.name,
+            })),
+            _ => Ok(Occupancy { blocks_per_sm, on_last_sm: beside_proxy }),
+        }
+    }
+
+    fn rest(&self) {
+        self.proxy.rest();
+    }
+
+    fn control(&self) -> &dyn ControlSource {
+        self
+    }
+
+    fn memory(&self) -> &dyn DeviceMemory {
+        self
+    }
+
+    unsafe fn launch(
+        &self,
+        _op: OpKey,
+        queue: u32,
+        launch: &Arc<KernelLaunch>,
+        grid: Grid,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match grid {
+                Grid::Cohort(cohort) => self.launch_cohort(queue, launch, cohort),
+                Grid::Plain(plain) => self.launch_plain(queue, launch, plain),
+            }
+        }
+    }
+
+    fn signal(&self, queue: u32, signal: Signal) {
+        let context = self.context();
+        if !self.proxy.signal(queue, signal) {
+            // Without it the launch that the SMs are for would wait for ever. The loss of the context is reported for
+            // all.
+            let _ = context
+                .must(|| context.enter().and_then(|_entered| self.queues.signal(queue, signal)));
+        }
+        self.shared.watch.stir();
+    }
+
+    unsafe fn copy(&self, op: OpKey, copy: Copy) {
+        // SAFETY: the caller's promise.
+        unsafe { self.copies.start(op, copy) }
+    }
+
+    fn opaque(&self, op: OpKey, work: OpaqueWork) {
+        self.opaque.run(op, work);
+    }
+
+    fn poll(&self, reports: &mut Vec<DeviceReport>) {
+        let Some(message) = self.context().lost() else {
+            self.opaque.take_reports(reports);
+            return self.copies.take_reports(reports);
+        };
+        // Relaxed: the scheduler's own lock orders its turns.
+        if !self.lost_reported.swap(true, Ordering::Relaxed) {
+            self.opaque.forget();
+            self.copies.forget();
+            reports.push(DeviceReport::Lost(message.clone()));
+        }
+    }
+
+    fn wait(&self, since: Mark, timeout: Duration) {
+        // Relaxed: the next turn of the thread that waits comes after its last one.
+        let is_lost =
+            || self.context().lost().is_some() && !self.lost_reported.load(Ordering::Relaxed);
+        let has_news = || is_lost() || self.copies.has_news() || self.opaque.has_news();
+        self.shared.watch.wait(since, timeout, has_news, || self.check_for_faults());
+    }
+}
+
+impl ControlSource for CudaDevice {
+    fn new_control(&self) -> Result<ControlMemory, Error> {
+        // The proxy would be among what the driver may wait for, and end never. Signals go the other way meanwhile.
+        self.control_blocks.take(|| self.end_proxy())
+    }
+
+    fn take_requeue_list(&self) -> Result<LentList, Error> {
+        self.requeue_lists.take()
+    }
+
+    fn give_back_requeue_list(&self, list: LentList, is_empty: bool) {
+        // A list that cannot be zeroed is used no more.
+        let _ = self.requeue_lists.give_back(list, is_empty);
+    }
+}
+
+impl DeviceMemory for CudaDevice {
+    fn allocate(&self, bytes: usize) -> Result<u64, Error> {
+        let something_runs =
+            self.shared.watch.has_pending() || self.proxy.is_live() || self.opaque.has_under_way();
+        let address = match self.pool.allocate(bytes, something_runs) {
+            Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !something_runs => {
+                // What was freed may be in pieces that are too small.
+                self.pool.trim()?;
+                self.pool.allocate(bytes, something_runs)?
+            }
+            result => result?,
+        };
+        self.foreign.forget(address);
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.pool.free(address, bytes) }
+    }
+
+    unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.pool.fill(address, data, bytes) }
+    }
+
+    fn within_reach(&self, live: usize) -> Option<usize> {
+        // Buffers may have been taken over, whose memory is not in the pool.
+        let (total, reach) = self.pool.sizes().ok()?;
+        Some(total.min(reach.saturating_add(live)))
+    }
+
+    fn foreign(&self) -> Option<&dyn ForeignMemory> {
+        Some(&self.foreign)
+    }
+}
+
+impl CudaDevice {
+    pub(super) fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// Asks the driver about everything that is out. It tells of a fault when it is asked, and takes
+    /// note of it here.
+    fn check_for_faults(&self) {
+        let Ok(_entered) = self.context().enter() else { return };
+        for queue in self.shared.watch.busy_queues() {
+            if self.queues.stream(queue).is_idle().is_err() {
+                return;
+            }
+        }
+        // Errors that are not of the context are those of what was put into the stream.
+        let _ = self.copies.check().and_then(|()| self.opaque.check());
+    }
+
+    /// Has the proxy end while something is in flight, so that signals go by stream writes until it is launched again. The
+    /// context is entered.
+    fn end_proxy(&self) {
+        for (queue, word) in self.proxy.leave() {
+            // The same word twice is one signal. As for any other one, no operation could be told of an error.
+            let _ = self.context().must(|| self.queues.signal(queue, word));
+        }
+    }
+}

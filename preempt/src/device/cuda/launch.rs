@@ -1,0 +1,191 @@
+//! Launches: cohorts and plain grids.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use cudarc::driver::sys::{
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
+};
+use preempt_device::abi::Cohort;
+use preempt_device::host::Args;
+
+use super::CudaDevice;
+use super::context::call;
+use super::kernels::Launchable;
+use crate::device::KernelLaunch;
+use crate::device::control::PlainGrid;
+use crate::error::Error;
+
+/// Parameters: a launch with no more of them needs no allocation.
+const FEW_PARAMETERS: usize = 64;
+
+/// Lets a grid start while the last blocks of the one before it in its stream end, and wait there: that
+/// hides most of the time between two grids.
+fn early_start() -> CUlaunchAttribute {
+    CUlaunchAttribute {
+        id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    }
+}
+
+/// Calls `launch` with pointers to the parameters: the cohort, if the entry is a preemptible one, and then the
+/// arguments.
+#[inline]
+fn with_parameters<R>(
+    cohort: Option<&Cohort>,
+    args: &Args,
+    launch: impl FnOnce(*mut *mut c_void) -> R,
+) -> R {
+    let cohort = cohort.map(|cohort| ptr::from_ref(cohort).cast());
+    let pointers = cohort.into_iter().chain(args.pointers());
+    let mut pointers = pointers.map(|pointer| pointer.cast_mut().cast::<c_void>());
+    let mut few = [ptr::null_mut(); FEW_PARAMETERS];
+    for place in &mut few {
+        match pointers.next() {
+            Some(pointer) => *place = pointer,
+            None => return launch(few.as_mut_ptr()),
+        }
+    }
+    let mut many: Vec<_> = few.into_iter().chain(pointers).collect();
+    launch(many.as_mut_ptr())
+}
+
+impl CudaDevice {
+    /// Puts a cohort into a queue.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::launch`](crate::device::Backend::launch).
+    pub(super) unsafe fn launch_cohort(
+        &self,
+        queue: u32,
+        launch: &KernelLaunch,
+        cohort: Cohort,
+    ) -> Result<(), Error> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        let Launchable { function, cooperates, waits, .. } =
+            self.kernels.get(launch.kernel, launch.block)?;
+        self.proxy.await_place()?;
+        let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
+        let mut attribute = early_start();
+        let config = CUlaunchConfig {
+            gridDimX: cohort.blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: launch.block.x,
+            blockDimY: launch.block.y,
+            blockDimZ: launch.block.z,
+            sharedMemBytes: launch.kernel.shared_bytes,
+            hStream: self.queues.stream(queue).raw(),
+            attrs: &raw mut attribute,
+            // Where nothing is in the queue, too: the driver takes less time for it.
+            numAttrs: u32::from(waits),
+        };
+        with_parameters(Some(&cohort), &launch.args, |parameters| {
+            let (config, function) = (&raw const config, function.0);
+            // SAFETY: these are the parameters of the entry, whose first one has a cohort's size, and
+            // of which a `Call` promises the others; the driver copies them.
+            unsafe {
+                call!(context, cuLaunchKernelEx(config, function, parameters, ptr::null_mut()))
+            }
+        })?;
+        // SAFETY: the control blocks keep their posts as long as the device lives.
+        unsafe { self.shared.watch.add(queue, cohort.post, cohort.ticket) };
+        Ok(())
+    }
+
+    /// Puts a plain grid into a queue, and the write of its post behind it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::launch`](crate::device::Backend::launch).
+    pub(super) unsafe fn launch_plain(
+        &self,
+        queue: u32,
+        launch: &KernelLaunch,
+        plain: PlainGrid,
+    ) -> Result<(), Error> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        let Launchable { plain: entry, .. } = self.kernels.get(launch.kernel, launch.block)?;
+        let (PlainGrid { extents: [x, y, z], post, ticket, .. }, block) = (plain, launch.block);
+        let stream = self.queues.stream(queue);
+        with_parameters(None, &launch.args, |parameters| {
+            let (function, raw, shared) = (entry.0, stream.raw(), launch.kernel.shared_bytes);
+            let none = ptr::null_mut();
+            // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
+            unsafe {
+                call!(
+                    context,
+                    cuLaunchKernel(
+                        function, x, y, z, block.x, block.y, block.z, shared, raw, parameters, none
+                    )
+                )
+            }
+        })?;
+        // Without the word nothing would tell that the grid is over. The loss of the context is reported for all.
+        // SAFETY: the control blocks keep their posts as long as the device lives, at the same address for it.
+        let _ = context.must(|| unsafe { stream.write(post as u64, plain.last_word()) });
+        // SAFETY: as above.
+        unsafe { self.shared.watch.add(queue, post, ticket) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use preempt_device::abi::{Divisor, Signal};
+
+    use super::*;
+
+    fn parameters(values: u32) -> Vec<usize> {
+        let mut args = Args::default();
+        (0..values).for_each(|value| args.push_value(value));
+        let cohort = COHORT;
+        let expected = args.pointers().map(|pointer| pointer.addr());
+        let expected: Vec<_> =
+            [ptr::from_ref(&cohort).addr()].into_iter().chain(expected).collect();
+        let given = with_parameters(Some(&cohort), &args, |parameters| {
+            // SAFETY: there is one for the cohort and one for each value.
+            let given = |index| unsafe { *parameters.add(index) }.addr();
+            (0..=values as usize).map(given).collect::<Vec<_>>()
+        });
+        assert_eq!(given, expected);
+        given
+    }
+
+    const COHORT: Cohort = Cohort {
+        control: ptr::null(),
+        claims: ptr::null(),
+        queue: ptr::null(),
+        post: ptr::null(),
+        requeue_list: ptr::null(),
+        signal: Signal::from_bits(0),
+        after: ptr::null(),
+        after_word: 0,
+        left: 0,
+        tasks: 0,
+        grid: [0; 3],
+        row: Divisor::new(1),
+        layer: Divisor::new(1),
+        ticket: 1,
+        blocks: 0,
+        amortize: 0,
+        pace: 0,
+        share_bits: 0,
+        crowd: 0,
+        handed: 0,
+        is_first: false,
+        slot: 0,
+        barrier: true,
+    };
+
+    #[test]
+    fn parameters_come_after_the_cohort_however_many_there_are() {
+        for values in [0, 1, 62, 63, 64, 200] {
+            assert_eq!(parameters(values).len(), values as usize + 1);
+        }
+    }
+}

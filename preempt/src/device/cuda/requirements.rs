@@ -1,0 +1,55 @@
+//! What a GPU, and its driver, need to have.
+
+use preempt_device::abi::MAX_SMS;
+
+use super::context::Context;
+use super::driver::DeviceAttribute;
+use crate::device::Properties;
+use crate::error::{DeviceError, Error};
+
+/// The least compute capability: memory operations and barriers that the worker loop uses.
+const LEAST_CAPABILITY: u32 = 8;
+
+/// Refuses a device that lacks what is used here.
+pub(super) fn check(context: &Context) -> Result<Properties, Error> {
+    use DeviceAttribute::*;
+    let (major, minor) = (
+        context.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        context.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    if major < LEAST_CAPABILITY {
+        let reason = format!(
+            "it has compute capability {major}.{minor}; {LEAST_CAPABILITY}.0 or more is needed"
+        );
+        return Err(Error::Device(DeviceError::Unsupported { reason: reason.into() }));
+    }
+    for (attribute, what) in [
+        (
+            CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
+            "one address space with the host, through which the device reports",
+        ),
+        (
+            CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+            "access to the host's memory, through which it reports",
+        ),
+        (
+            CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+            "64-bit stream memory operations, which carry the signals to stop",
+        ),
+        (
+            CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
+            "memory pools, without which memory is not freed while kernels run",
+        ),
+    ] {
+        if context.attribute(attribute)? == 0 {
+            let reason = format!("it, or its driver, lacks {what}");
+            return Err(Error::Device(DeviceError::Unsupported { reason: reason.into() }));
+        }
+    }
+    let properties = context.properties()?;
+    if properties.sms > MAX_SMS {
+        let reason = format!("it has {} SMs, and a signal can name {MAX_SMS}", properties.sms);
+        return Err(Error::Device(DeviceError::Unsupported { reason: reason.into() }));
+    }
+    Ok(properties)
+}

@@ -1,0 +1,49 @@
+//! Counts what happened, for threads that wait for more.
+
+use std::time::Duration;
+
+use super::lock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
+
+/// How much has happened on a device and around it.
+///
+/// No wake-up is lost: a thread takes a mark, then looks for itself, and then waits from the mark. What
+/// is announced after the mark ends that wait, or keeps it from beginning; what was announced before, the look sees.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Written with the lock; release and acquire, so that a thread that sees the count sees what happened.
+    count: AtomicU64,
+    sleepers: Mutex<()>,
+    changed: Condvar,
+}
+
+/// How much had happened at some time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark(u64);
+
+impl News {
+    /// Says that something happened.
+    pub fn announce(&self) {
+        // A thread that is about to sleep has the lock from its look at the count until it sleeps.
+        let sleepers = lock(&self.sleepers);
+        self.count.fetch_add(1, Ordering::Release);
+        drop(sleepers);
+        self.changed.notify_all();
+    }
+
+    /// What was announced until now.
+    pub fn mark(&self) -> Mark {
+        Mark(self.count.load(Ordering::Acquire))
+    }
+
+    /// Sleeps until more was announced than at the mark, or for `timeout`.
+    pub fn wait(&self, since: Mark, timeout: Duration) {
+        if timeout.is_zero() {
+            return;
+        }
+        let is_old = |_: &mut ()| self.mark() == since;
+        // Why the wait ended does not matter: the caller looks for itself.
+        drop(self.changed.wait_timeout_while(lock(&self.sleepers), timeout, is_old));
+    }
+}
