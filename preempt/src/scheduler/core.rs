@@ -12,10 +12,10 @@ use slotmap::SecondaryMap;
 
 use super::accounts::{Accounts, Entry};
 use super::combiner::{Mail, Turn};
+use super::completion::Completion;
 use super::estimates::Estimates;
 use super::external::ExternalOperation;
 use super::forecast::{Ended, Forecast};
-use super::handle::Completion;
 use super::lock;
 use super::opaque::OpaqueJob;
 use crate::device::{ControlMemory, Copy, Device, Drops, KernelLaunch, Report};

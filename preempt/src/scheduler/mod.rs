@@ -46,6 +46,7 @@ use crate::sync::{Mutex, MutexGuard};
 
 mod accounts;
 mod combiner;
+mod completion;
 mod core;
 mod credits;
 mod estimates;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use preempt_device::host::Preemption;
 
 use super::combiner::Combiner;
+use super::completion::Completion;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
-use super::handle::Completion;
 use super::opaque::{OpaqueThread, Task};
 use super::stats::Stats;
 use super::trace::Trace;

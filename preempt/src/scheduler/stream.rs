@@ -10,11 +10,12 @@ use preempt_device::host::{
 };
 use preempt_device::kernel::KernelArg;
 
+use super::completion::Completion;
 use super::core::{Job, Target, Work};
 use super::credits::StreamCredits;
 #[cfg(any(test, feature = "cust"))]
 use super::external::ExternalOperation;
-use super::handle::{Completion, Handle, HostMemory};
+use super::handle::{Handle, HostMemory};
 use super::{Shared, lock};
 use crate::buffer::{Buffer, Memory};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy};
