@@ -1,11 +1,12 @@
 //! Devices: what executes the engine's actions.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use preempt_device::abi::{Cohort, ControlBlock, DropList, MAX_SMS, Post, Signal};
@@ -14,6 +15,7 @@ use preempt_device::host::{Args, Dim3, Kernel};
 use crate::engine::OpKey;
 use crate::error::Error;
 use crate::module::DeviceCode;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 mod allocation;
@@ -41,6 +43,8 @@ pub(crate) struct DeviceInner {
     pub id: u64,
     /// Whether a scheduler has the device.
     taken: AtomicBool,
+    /// The last scheduler that the device had; the layer above knows its type.
+    pub scheduler: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
     /// The application's context, if it uses `cust`.
     #[cfg(feature = "cust")]
     pub cust: std::sync::OnceLock<Arc<cust::context::Context>>,
@@ -161,6 +165,7 @@ impl Device {
                 allocations: Arc::default(),
                 id,
                 taken,
+                scheduler: Mutex::new(None),
                 #[cfg(feature = "cust")]
                 cust: std::sync::OnceLock::new(),
             }),
@@ -210,7 +215,7 @@ impl fmt::Debug for Device {
 }
 
 /// What a device has to know of a launch, beside what is in each cohort.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KernelLaunch {
     pub kernel: &'static Kernel,
     pub args: Args,

@@ -223,6 +223,13 @@ impl Engine {
         !self.ops.is_empty()
     }
 
+    /// From now on the failure of an operation is told as that of this kernel.
+    pub fn blame(&mut self, op: OpKey, kernel: &'static str) {
+        if let Some(op) = self.ops.get_mut(op) {
+            op.name = kernel;
+        }
+    }
+
     /// The name of the policy that decides.
     pub fn policy_name(&self) -> &str {
         &self.policy_name

@@ -72,14 +72,13 @@ pub(super) enum Work {
     Copy {
         copy: Copy,
         /// What keeps both places valid.
-        _owners: [Arc<dyn Any + Send + Sync>; 2],
+        owners: [Arc<dyn Any + Send + Sync>; 2],
     },
     /// Nothing, which is done in its turn: when what is before it is, and an operation besides.
     Marker {
         after: Option<Arc<Completion>>,
     },
     Opaque(OpaqueJob),
-    #[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
     ExternalOperation(Arc<ExternalOperation>),
 }
 
@@ -422,6 +421,9 @@ impl Core {
             let Some(end) = external.end() else { return true };
             self.news.happened = true;
             if let Err(message) = end {
+                if let Some(kernel) = external.cause() {
+                    self.engine.blame(*op, kernel);
+                }
                 self.fault(now, *op, message);
             }
             self.engine.handle(now, Event::CopyDone { op: *op }, &mut self.actions);

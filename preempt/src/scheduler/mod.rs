@@ -56,6 +56,8 @@ mod forecast;
 mod handle;
 #[cfg(all(test, shuttle))]
 mod interleavings;
+mod memory;
+mod moves;
 mod opaque;
 mod profile;
 mod scope;
@@ -69,6 +71,7 @@ pub use event::Event;
 #[cfg(feature = "cust")]
 pub(crate) use external::ExternalOperation;
 pub use handle::{Handle, Output};
+pub(crate) use memory::Memory;
 pub use opaque::Opaque;
 pub use scope::Scope;
 pub(crate) use shared::Shared;
