@@ -77,10 +77,11 @@ pub enum Access {
     Write,
 }
 
-/// A buffer as a launch argument: its address, and its owner.
+/// A buffer as a launch argument: what keeps it alive, and where it was made.
 #[derive(Clone, Debug)]
 pub struct BufferArg {
-    /// Device address of the first element.
+    /// Address of the first element on the device that the memory was made on. A launch on another device
+    /// [resolves](Args::resolve) it anew.
     pub address: u64,
     /// Number of elements.
     pub len: usize,
@@ -133,6 +134,8 @@ pub struct Args {
     offsets: Vec<u32>,
     /// Buffers in use, and how.
     buffers: Vec<(BufferArg, Access)>,
+    /// For each of these the position of its address among the values.
+    addresses: Vec<u32>,
 }
 
 impl Args {
@@ -167,6 +170,7 @@ impl Args {
     }
 
     fn push_slice<T>(&mut self, buffer: BufferArg, access: Access) {
+        self.addresses.push(self.offsets.len() as u32);
         // A slice without elements still needs an aligned address that is not null.
         self.push_value(if buffer.len == 0 { align_of::<T>() as u64 } else { buffer.address });
         self.push_value(buffer.len as u64);
@@ -174,9 +178,23 @@ impl Args {
     }
 
     fn push_pointer(&mut self, buffer: BufferArg, access: Access) {
+        self.addresses.push(self.offsets.len() as u32);
         // Null, as from `cudaMalloc` of no bytes: kernels test for it.
         self.push_value(if buffer.len == 0 { 0 } else { buffer.address });
         self.buffers.push((buffer, access));
+    }
+
+    /// Replaces the address of each buffer that has elements by the one that `address` gives, if it gives one: that
+    /// of the same contents on the device that runs the launch.
+    pub fn resolve(&mut self, mut address: impl FnMut(&BufferArg) -> Option<u64>) {
+        for ((buffer, _), &position) in self.buffers.iter().zip(&self.addresses) {
+            let resolved = if buffer.len == 0 { None } else { address(buffer) };
+            if let Some(resolved) = resolved {
+                let start = self.offsets[position as usize] as usize;
+                // SAFETY: the value at this position is a `u64`, pushed with the buffer.
+                unsafe { self.words.as_mut_ptr().add(start).cast::<u64>().write(resolved) }
+            }
+        }
     }
 
     /// The value at `position`.

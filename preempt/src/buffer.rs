@@ -1,17 +1,16 @@
-//! Memory on a device.
+//! Arrays on devices.
 
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
-use crate::device::{Allocations, Backend, Device, Patience, Sleep};
+use crate::device::{Device, Patience, Sleep};
 use crate::error::{Error, MemoryError};
-use crate::vocabulary::BufferId;
+use crate::scheduler::Memory;
 
 /// An array of `T` in device memory.
 ///
@@ -20,6 +19,37 @@ use crate::vocabulary::BufferId;
 /// readers at the same time, a writer alone. The buffer counts as a whole: launches that write
 /// different parts of one buffer run one after the other. The memory is freed when the buffer is
 /// dropped and the last operation that uses it is done.
+///
+/// # Several devices
+///
+/// A buffer can be used through the schedulers of several devices, and the order of submission holds across them. Each
+/// scheduler copies the contents, through the host, when an operation needs them and a copy elsewhere is newer. The
+/// submission does not wait for that. Readers on several devices share the contents; after a writer they are valid on
+/// its device alone.
+///
+/// Memory on a device is allocated at the first use there and kept until the buffer is dropped. If there is no room for
+/// it, the submission fails with [`MemoryError::OutOfMemory`], and the contents stay valid where they were.
+///
+/// ```
+/// use preempt::{Device, Scheduler};
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(block = 32)]
+/// # fn double(x: SliceMut<u32>) {
+/// #     let i = thread::index_1d() as usize;
+/// #     // SAFETY: each thread writes its own element.
+/// #     unsafe { x.write(i, 2 * x.read(i)) }
+/// # }
+///
+/// let one = Scheduler::builder().device(Device::cpu(2, 1)?).build()?;
+/// let other = Scheduler::builder().device(Device::cpu(2, 1)?).build()?;
+/// let mut x = one.buffer(&[1u32; 64])?;
+/// one.stream(0).launch(double(&mut x).grid(2))?;
+/// other.stream(0).launch(double(&mut x).grid(2))?;
+/// assert_eq!(one.stream(0).download(&x)?.wait()?, [4; 64]);
+/// # Ok::<(), preempt::Error>(())
+/// ```
+///
+/// # One writer
 ///
 /// A kernel that writes a buffer has it alone, so one buffer cannot be passed both ways:
 ///
@@ -35,36 +65,6 @@ pub struct Buffer<T> {
     pub(crate) memory: Arc<Memory>,
     len: usize,
     element: PhantomData<T>,
-}
-
-/// What operations in flight keep alive.
-pub(crate) struct Memory {
-    pub address: u64,
-    pub id: BufferId,
-    pub device: u64,
-    bytes: usize,
-    backend: Arc<dyn Backend>,
-    /// Counts it until it is freed.
-    allocations: Arc<Allocations>,
-    /// Whether somebody else has the memory now.
-    is_gone: AtomicBool,
-}
-
-impl Memory {
-    /// Memory that is freed with this, and counted until then.
-    fn new(device: &Device, address: u64, bytes: usize) -> Memory {
-        // Relaxed below: only the number counts.
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        Memory {
-            address,
-            id: BufferId::Own(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
-            device: device.inner.id,
-            bytes,
-            backend: device.inner.backend.clone(),
-            allocations: device.inner.allocations.clone(),
-            is_gone: AtomicBool::new(false),
-        }
-    }
 }
 
 // SAFETY: a buffer is an address; elements are plain data (`KernelArg: Send`), and are only
@@ -86,7 +86,7 @@ impl<T: KernelArg> Buffer<T> {
         let bytes = bytes.ok_or(Error::Memory(MemoryError::OutOfMemory { bytes: usize::MAX }))?;
         let inner = &device.inner;
         let address = inner.allocations.allocate(inner, bytes, patience, poll)?;
-        let memory = Memory::new(device, address, bytes);
+        let memory = Memory::new(device, address, bytes, false);
         Ok(Buffer { memory: Arc::new(memory), len, element: PhantomData })
     }
 
@@ -98,31 +98,29 @@ impl<T: KernelArg> Buffer<T> {
         poll: Option<Sleep<'_>>,
     ) -> Result<Buffer<T>, Error> {
         let buffer = Buffer::zeroed(device, data.len(), patience, poll)?;
-        let memory = buffer.memory.backend.memory();
-        // SAFETY: just allocated with this size, and nobody else knows of it.
-        unsafe { memory.fill(buffer.memory.address, data.as_ptr().cast(), size_of_val(data)) }?;
+        // SAFETY: just allocated for these elements, and not yet used.
+        unsafe { buffer.memory.fill(data.as_ptr().cast()) }?;
         Ok(buffer)
     }
 }
 
 #[cfg(feature = "cust")]
 impl<T> Buffer<T> {
-    /// Memory of `len` elements that somebody else has allocated; 0 of them if that is `len`.
+    /// Memory of `len` elements that the application has allocated; it stays on this device.
     ///
     /// # Safety
     ///
-    /// The allocation starts at `address`, is this device's, and nobody else uses or frees it.
+    /// The allocation starts at `address` and is this device's, and only the buffer uses and frees it from now on.
     pub(crate) unsafe fn from_parts(device: &Device, address: u64, len: usize) -> Buffer<T> {
-        let memory = Memory::new(device, address, len * size_of::<T>());
-        memory.allocations.take(memory.bytes);
+        let memory = Memory::new(device, address, len * size_of::<T>(), true);
+        device.inner.allocations.take(memory.bytes);
         Buffer { memory: Arc::new(memory), len, element: PhantomData }
     }
 
-    /// Where the memory is, which is the caller's from now on: nobody frees it.
+    /// The address of the memory at home, which is the caller's to free from now on.
     pub(crate) fn into_address(self) -> u64 {
-        // Relaxed: dropping the references orders it before the last one is dropped.
-        self.memory.is_gone.store(true, Ordering::Relaxed);
-        self.memory.address
+        self.memory.give_away();
+        self.memory.address()
     }
 }
 
@@ -137,17 +135,18 @@ impl<T> Buffer<T> {
         self.len == 0
     }
 
-    /// The device address of the first element; on the CPU device, an address of this process.
+    /// The address of the first element on the device that the buffer was made on; on the CPU device, an address of
+    /// this process.
     ///
-    /// Operations in flight may use the memory, and the scheduler does not know of those who go
-    /// there by address.
+    /// Operations in flight may use the memory, and the scheduler does not see accesses by address. Newer contents may
+    /// be on another device; opaque work that names the buffer finds them here.
     pub fn address(&self) -> u64 {
-        self.memory.address
+        self.memory.address()
     }
 
     fn argument(&self) -> BufferArg {
         let owner = Some(self.memory.clone() as Arc<dyn Any + Send + Sync>);
-        let Memory { address, bytes, .. } = *self.memory;
+        let (address, bytes) = (self.memory.address(), self.memory.bytes);
         BufferArg { address, len: self.len, bytes, owner }
     }
 }
@@ -169,21 +168,5 @@ unsafe impl<T: KernelArg> ReadArg<'_, T> for &Buffer<T> {
 unsafe impl<T: KernelArg> WriteArg<'_, T> for &mut Buffer<T> {
     fn write_arg(self) -> BufferArg {
         self.argument()
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if !*self.is_gone.get_mut() {
-            // SAFETY: allocated with this size; operations hold the memory until they are done.
-            unsafe { self.backend.memory().free(self.address, self.bytes) }
-        }
-        self.allocations.give_back(self.bytes, Some(self.id));
-    }
-}
-
-impl fmt::Debug for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes at {:#x}", self.bytes, self.address)
     }
 }

@@ -139,7 +139,7 @@ impl Capabilities {
 }
 
 /// What all cohorts of a launch have in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KernelLaunch {
     pub kernel: &'static Kernel,
     pub args: Args,
@@ -235,6 +235,21 @@ impl OwnedCopy {
     /// Both places are valid for the copy while the owners live and it has its turn among the operations on them.
     pub unsafe fn new(copy: Copy, owners: [Owner; 2]) -> OwnedCopy {
         OwnedCopy { copy, owners }
+    }
+
+    /// The owners of the source and of the target.
+    pub fn owners(&self) -> &[Owner; 2] {
+        &self.owners
+    }
+
+    /// Moves the source and the target to other addresses.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](OwnedCopy::new).
+    pub unsafe fn relocate(&mut self, from: Option<u64>, to: Option<u64>) {
+        self.copy.from = from.unwrap_or(self.copy.from);
+        self.copy.to = to.unwrap_or(self.copy.to);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Devices: what executes the engine's actions.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use preempt_device::abi::MAX_SMS;
@@ -55,6 +56,8 @@ pub(crate) struct DeviceInner {
     pub id: u64,
     /// Whether a scheduler has the device.
     taken: AtomicBool,
+    /// The last scheduler that the device had; the layer above knows its type.
+    pub scheduler: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
     /// The application's context, if it uses `cust`.
     #[cfg(feature = "cust")]
     pub cust: std::sync::OnceLock<Arc<cust::context::Context>>,
@@ -188,6 +191,7 @@ impl Device {
                 allocations: Arc::default(),
                 id,
                 taken,
+                scheduler: Mutex::new(None),
                 #[cfg(feature = "cust")]
                 cust: std::sync::OnceLock::new(),
             }),

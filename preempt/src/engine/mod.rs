@@ -113,6 +113,13 @@ impl Engine {
         !self.ops.is_empty()
     }
 
+    /// Names another kernel as the cause, from now on, when the failure of an operation is reported.
+    pub fn blame(&mut self, op: OpKey, kernel: &'static str) {
+        if let Some(op) = self.ops.get_mut(op) {
+            op.name = kernel;
+        }
+    }
+
     /// Who has each SM.
     pub fn owners(&self) -> &[Option<LaunchId>] {
         self.ledger.owners()

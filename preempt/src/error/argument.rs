@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 /// A buffer, an event or memory that cannot be used as it was passed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -11,11 +13,25 @@ pub enum ArgumentError {
         /// The kernel's name, or what the copy is called.
         name: &'static str,
     },
-    /// A buffer that lives on another device.
-    #[error("`{name}` is passed a buffer of another device; allocate it through this scheduler")]
+    /// Memory that is bound to another device: a buffer that was adopted there, or is used there by its address.
+    #[error(
+        "`{name}` is passed memory that is bound to another device; use it on that one, or allocate it \
+         through this scheduler: other buffers are moved by launches and copies"
+    )]
     ForeignBuffer {
         /// The kernel's name, or what the copy is called.
         name: &'static str,
+    },
+    /// A buffer whose contents are on another device, which has no scheduler to copy them.
+    #[error(
+        "`{name}` uses a buffer whose contents are on another device without a scheduler ({device}); keep \
+         that device's scheduler until the contents are copied, or build another one for it"
+    )]
+    ContentsElsewhere {
+        /// The kernel's name, or what the copy is called.
+        name: &'static str,
+        /// The other device's name.
+        device: Arc<str>,
     },
     /// An event of another scheduler.
     #[error(

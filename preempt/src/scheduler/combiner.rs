@@ -74,6 +74,14 @@ pub(super) struct Combiner<C: Turn> {
     attended: AtomicBool,
 }
 
+/// Why a message was not put into the inbox.
+pub(super) enum Unposted<M> {
+    /// The inbox is closed.
+    Closed,
+    /// It was not admitted.
+    Refused(M),
+}
+
 struct Inbox<M> {
     messages: VecDeque<M>,
     closed: bool,
@@ -135,11 +143,25 @@ impl<C: Turn> Combiner<C> {
     /// Puts a message into the inbox, for the next [`drive`](Combiner::drive); `false` if the inbox is
     /// closed.
     pub fn post(&self, message: C::Message) -> bool {
+        self.post_if(message, |_| true).is_ok()
+    }
+
+    /// The same if `admit` says so, which looks at the message with the inbox locked: what another thread has written
+    /// before it posted is seen.
+    pub fn post_if(
+        &self,
+        message: C::Message,
+        admit: impl FnOnce(&C::Message) -> bool,
+    ) -> Result<(), Unposted<C::Message>> {
         let mut inbox = self.inbox();
-        if !inbox.closed {
-            inbox.messages.push_back(message);
+        if inbox.closed {
+            return Err(Unposted::Closed);
         }
-        !inbox.closed
+        if !admit(&message) {
+            return Err(Unposted::Refused(message));
+        }
+        inbox.messages.push_back(message);
+        Ok(())
     }
 
     /// Puts the last message in.

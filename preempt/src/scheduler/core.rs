@@ -11,10 +11,10 @@ use slotmap::SecondaryMap;
 
 use super::accounts::{Accounts, Entry};
 use super::combiner::{Mail, Turn};
+use super::completion::Completion;
 use super::estimates::Estimates;
 use super::external::ExternalOperation;
 use super::forecast::{Ended, Forecast};
-use super::handle::Completion;
 use super::opaque::OpaqueJob;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
@@ -72,7 +72,6 @@ pub(super) enum Work {
         after: Option<Arc<Completion>>,
     },
     Opaque(OpaqueJob),
-    #[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
     ExternalOperation(Arc<ExternalOperation>),
 }
 
@@ -368,6 +367,9 @@ impl Core {
             let Some(end) = external.end() else { return true };
             self.news.happened = true;
             if let Err(message) = end {
+                if let Some(kernel) = external.cause() {
+                    self.engine.blame(*op, kernel);
+                }
                 self.fault(now, *op, message);
             }
             self.engine.handle(now, Event::CopyDone { op: *op }, &mut self.actions);

@@ -1,6 +1,6 @@
 //! How many operations of a stream can be outstanding.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use super::Shared;
 use crate::sync::{Condvar, Instant, Mutex, hint, lock};
@@ -16,6 +16,11 @@ pub(super) struct StreamCredits {
 }
 
 impl StreamCredits {
+    /// The credits of a stream with one operation, which has its credit.
+    pub fn of_one() -> Arc<StreamCredits> {
+        Arc::new(StreamCredits { outstanding: Mutex::new(1), ..StreamCredits::default() })
+    }
+
     /// Takes room for one more operation; waits for it if there is none.
     pub fn enter(&self, shared: &Shared) {
         if self.try_enter() {

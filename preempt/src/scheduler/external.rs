@@ -10,12 +10,13 @@ use crate::sync::{Mutex, lock};
 pub(crate) struct ExternalOperation {
     begin: Mutex<Option<Begin>>,
     end: OnceLock<Result<(), Arc<str>>>,
+    /// The kernel whose failure it passes on.
+    cause: OnceLock<&'static str>,
 }
 
 /// Called by whoever runs the core, so it does not wait for anything and calls no code of others.
 type Begin = Box<dyn FnOnce(Arc<ExternalOperation>) + Send>;
 
-#[cfg_attr(not(any(test, feature = "cust")), allow(dead_code, reason = "only `cust` has any"))]
 impl ExternalOperation {
     pub fn new(
         begin: impl FnOnce(Arc<ExternalOperation>) + Send + 'static,
@@ -23,6 +24,7 @@ impl ExternalOperation {
         Arc::new(ExternalOperation {
             begin: Mutex::new(Some(Box::new(begin))),
             end: OnceLock::new(),
+            cause: OnceLock::new(),
         })
     }
 
@@ -38,6 +40,18 @@ impl ExternalOperation {
     /// has the scheduler look afterwards.
     pub fn finish(&self, result: Result<(), Arc<str>>) {
         let _ = self.end.set(result);
+    }
+
+    /// Says that it is over because this kernel failed: its buffers are lost as if the kernel had written them.
+    pub fn fail_with(&self, kernel: &'static str) {
+        // Before the end: it is read after that.
+        let _ = self.cause.set(kernel);
+        self.finish(Err("the contents are lost".into()));
+    }
+
+    /// The kernel whose failure it passes on, if it does.
+    pub fn cause(&self) -> Option<&'static str> {
+        self.cause.get().copied()
     }
 
     /// How it ended, if it is over.

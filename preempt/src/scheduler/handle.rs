@@ -1,4 +1,4 @@
-//! What a submission returns: somebody to ask for the result.
+//! Handles: what a submission returns, to wait for the operation and to steer it.
 
 use std::fmt;
 use std::future::Future;
@@ -6,21 +6,19 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::ptr;
-use std::sync::{Arc, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use preempt_device::kernel::KernelArg;
 
 use super::Shared;
+use super::completion::{Completion, Ending};
 use super::core::Target;
-use super::credits::StreamCredits;
 use crate::engine::{Change, LaunchReport};
 use crate::error::{Error, LaunchError};
 use crate::policy::Priority;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Instant, Mutex, hint, lock};
-use crate::vocabulary::OpKey;
+use crate::sync::{Instant, hint};
 
 /// A launch or copy that was submitted.
 ///
@@ -113,79 +111,6 @@ impl<T> fmt::Debug for HostMemory<T> {
     }
 }
 
-/// How an operation ended, once it has.
-#[derive(Debug)]
-pub(super) struct Completion {
-    /// Where the operation holds a credit until it ends.
-    credits: Arc<StreamCredits>,
-    /// What the engine calls the operation, once it has taken it in.
-    pub op: OnceLock<OpKey>,
-    /// Set with `state`; lets those who wait look without a lock.
-    done: AtomicBool,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    result: Option<Result<LaunchReport, Error>>,
-    waker: Option<Waker>,
-}
-
-impl Completion {
-    /// Of an operation that has entered the credits of its stream.
-    pub fn new(credits: Arc<StreamCredits>) -> Completion {
-        Completion {
-            credits,
-            op: OnceLock::new(),
-            done: AtomicBool::new(false),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        }
-    }
-
-    /// Ends the operation, wakes the threads that wait, and returns whom else to wake.
-    pub fn complete(&self, result: Result<LaunchReport, Error>) -> Option<Waker> {
-        let mut state = lock(&self.state);
-        state.result = Some(result);
-        let waker = state.waker.take();
-        // Under the lock, so that whoever has the result finds it done. Release: pairs with the acquire in `is_done`.
-        self.done.store(true, Ordering::Release);
-        drop(state);
-        self.changed.notify_all();
-        self.credits.leave();
-        waker
-    }
-
-    fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
-    }
-
-    fn result(&self) -> Option<Result<LaunchReport, Error>> {
-        lock(&self.state).result.clone()
-    }
-
-    /// The result, waiting for it until `deadline`.
-    fn park(&self, deadline: Option<Instant>) -> Option<Result<LaunchReport, Error>> {
-        let mut state = lock(&self.state);
-        loop {
-            if let Some(result) = &state.result {
-                return Some(result.clone());
-            }
-            state = match deadline {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.checked_duration_since(Instant::now())?;
-                    match self.changed.wait_timeout(state, left) {
-                        Ok((state, _)) => state,
-                        Err(poisoned) => poisoned.into_inner().0,
-                    }
-                }
-            }
-        }
-    }
-}
-
 impl<T: Output> Handle<T> {
     pub(super) fn new(
         shared: Arc<Shared>,
@@ -268,7 +193,7 @@ impl<T: Output> Handle<T> {
     }
 
     /// Drives the scheduler until the operation is done or the time to spin is over.
-    fn spin(&self, deadline: Option<Instant>) -> Option<Result<LaunchReport, Error>> {
+    fn spin(&self, deadline: Option<Instant>) -> Option<Ending> {
         let start = Instant::now();
         loop {
             if self.completion.is_done() {
@@ -284,7 +209,7 @@ impl<T: Output> Handle<T> {
     }
 
     /// Waits without driving, unless this thread is the one that everybody else relies on.
-    fn sleep(&self, deadline: Option<Instant>) -> Option<Result<LaunchReport, Error>> {
+    fn sleep(&self, deadline: Option<Instant>) -> Option<Ending> {
         if self.shared.is_poller() {
             let in_time = || deadline.is_none_or(|end| Instant::now() < end);
             self.shared.poll_while(|| !self.completion.is_done() && in_time());
@@ -293,7 +218,7 @@ impl<T: Output> Handle<T> {
         self.completion.park(deadline)
     }
 
-    fn output(&self, result: Result<LaunchReport, Error>) -> Result<T, Error> {
+    fn output(&self, result: Ending) -> Result<T, Error> {
         result.map(|report| T::output(report, &self.keep))
     }
 }
@@ -325,18 +250,7 @@ impl<T: Output> Future for Handle<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Wakers are code of others, and come and go without the lock.
-        let waker = context.waker().clone();
-        let mut state = lock(&self.completion.state);
-        if let Some(result) = &state.result {
-            let result = result.clone();
-            drop(state);
-            return Poll::Ready(self.output(result));
-        }
-        let before = state.waker.replace(waker);
-        drop(state);
-        drop(before);
-        Poll::Pending
+        self.completion.poll(context.waker().clone()).map(|result| self.output(result))
     }
 }
 

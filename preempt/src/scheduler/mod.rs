@@ -45,6 +45,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 
 mod accounts;
 mod combiner;
+mod completion;
 mod core;
 mod credits;
 mod estimates;
@@ -54,6 +55,8 @@ mod forecast;
 mod handle;
 #[cfg(all(test, shuttle))]
 mod interleavings;
+mod memory;
+mod moves;
 mod opaque;
 mod profile;
 mod scope;
@@ -67,6 +70,7 @@ pub use event::Event;
 #[cfg(feature = "cust")]
 pub(crate) use external::ExternalOperation;
 pub use handle::{Handle, Output};
+pub(crate) use memory::Memory;
 pub use opaque::Opaque;
 pub use scope::Scope;
 #[cfg(feature = "cust")]

@@ -62,7 +62,7 @@ impl Opaque {
 
     fn uses<T>(mut self, buffer: &Buffer<T>, access: Access) -> Opaque {
         let used = Use { buffer: buffer.memory.id, access, overwrites: false };
-        self.uses.push((buffer.memory.device, used));
+        self.uses.push((buffer.memory.home(), used));
         self.owners.push(buffer.memory.clone());
         self
     }
@@ -138,7 +138,7 @@ impl Stream {
             }
         });
         let to = self.shared().opaque_thread()?;
-        let job = OpaqueJob { known, work: Some(work), to, _owners: owners };
+        let job = OpaqueJob { known, work: Some(work), to, owners };
         self.submit(name, uses, Work::Opaque(job), ())
     }
 }
@@ -150,7 +150,7 @@ pub(super) struct OpaqueJob {
     work: Option<OpaqueWork>,
     to: Sender<Task>,
     /// What keeps its buffers.
-    _owners: Vec<Arc<dyn Any + Send + Sync>>,
+    pub owners: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl OpaqueJob {

@@ -4,7 +4,6 @@
 //!
 //! While operations are in flight, one poller thread waits for the device. It sleeps otherwise.
 
-#[cfg(feature = "cust")]
 use std::any::Any;
 use std::fmt;
 #[cfg(feature = "cust")]
@@ -14,19 +13,21 @@ use std::time::Duration;
 
 use preempt_device::host::Preemption;
 
-use super::combiner::Combiner;
+use super::combiner::{Combiner, Unposted};
+use super::completion::Completion;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
-use super::handle::Completion;
+use super::moves;
 use super::opaque::{OpaqueThread, Task};
 use super::stats::Stats;
 use super::trace::Trace;
-use crate::device::{Device, Mark, Patience, SignalPath};
+use crate::device::{Device, DeviceInner, Mark, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::{Error, LaunchError, SchedulerError};
 use crate::module::DeviceCode;
 use crate::policy::Policy;
 use crate::predict::Predictor;
 use crate::recording::Recording;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::mpsc::Sender;
 use crate::sync::thread::{self, JoinHandle, Thread};
 use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock};
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     /// Whether the poller attends as long as anything is in flight.
     busy_poll: bool,
     combiner: Combiner<Core>,
+    /// Numbers for the streams of moves.
+    moves: AtomicU32,
     in_flight: Arc<InFlight>,
     /// Whether the device was given back.
     released: Mutex<bool>,
@@ -130,6 +133,7 @@ impl Shared {
                 in_flight.clone(),
                 record,
             )),
+            moves: AtomicU32::new(0),
             device,
             spin,
             preemption,
@@ -151,19 +155,46 @@ impl Shared {
                 // Set here and nowhere else.
                 let _ = shared.poller.set(handle.thread().clone());
                 *lock(&shared.join) = Some(handle);
+                let known: Arc<dyn Any + Send + Sync> = shared.clone();
+                *lock(&shared.device.inner.scheduler) = Some(Arc::downgrade(&known));
                 Ok(shared)
             }
             Err(source) => Err(Error::Thread { what: "the poller", source: Arc::new(source) }),
         }
     }
 
-    /// Hands a submission to the core.
-    pub(super) fn submit(&self, job: Job) -> Result<(), Error> {
-        if !self.combiner.post(Message::Submit(job)) {
-            return Err(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 0 }));
+    /// The scheduler that a device has, or had last.
+    pub(super) fn of(device: &DeviceInner) -> Option<Arc<Shared>> {
+        let last = lock(&device.scheduler).clone()?;
+        last.upgrade()?.downcast().ok()
+    }
+
+    /// Hands a submission to the core, with the moves that it needs if its buffers were used on other devices.
+    pub(super) fn submit(self: &Arc<Self>, job: Job) -> Result<(), Error> {
+        let device = self.device.inner.id;
+        let is_at_home = |message: &Message| match message {
+            Message::Submit(job) => job.is_at_home(device),
+            _ => true,
+        };
+        match self.combiner.post_if(Message::Submit(job), is_at_home) {
+            Ok(()) => {
+                self.drive();
+                Ok(())
+            }
+            Err(Unposted::Refused(Message::Submit(job))) => moves::submit(self, job),
+            Err(_) => Err(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 0 })),
         }
-        self.drive();
-        Ok(())
+    }
+
+    /// Puts a submission into the inbox, and leaves the core to others; `false` if the scheduler is closed.
+    pub(super) fn post(&self, job: Job) -> bool {
+        self.combiner.post(Message::Submit(job))
+    }
+
+    /// A number that no other stream of the scheduler has: for the operations of one move.
+    pub(super) fn move_stream(&self) -> u32 {
+        // Relaxed: only the number counts. Streams of the application count upwards from 0.
+        u32::MAX - self.moves.fetch_add(1, Ordering::Relaxed) % (u32::MAX / 2)
     }
 
     /// Asks for an operation to be stopped.

@@ -11,12 +11,16 @@ use preempt_device::host::{
 use preempt_device::kernel::KernelArg;
 
 use super::Shared;
+use super::completion::Completion;
 use super::core::{Job, Target, Work};
 use super::credits::StreamCredits;
 #[cfg(any(test, feature = "cust"))]
 use super::external::ExternalOperation;
-use super::handle::{Completion, Handle, HostMemory};
-use crate::buffer::{Buffer, Memory};
+use super::handle::{Handle, HostMemory};
+use super::memory::Memory;
+#[cfg(feature = "cust")]
+use super::moves;
+use crate::buffer::Buffer;
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
@@ -259,10 +263,17 @@ impl Stream {
     /// What is done when everything is that uses the buffer.
     #[cfg(feature = "cust")]
     pub(crate) fn after_all_uses<T>(&self, buffer: &Buffer<T>) -> Result<Handle<()>, Error> {
-        // Whoever has it then must not find what a failed kernel left.
+        if buffer.memory.home() != self.shared.device.inner.id {
+            return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
+        }
+        // Its next owner must not find what a failed kernel left.
         let uses = vec![Use { overwrites: false, ..self.copy_use(buffer, Access::Write)? }];
         let external = ExternalOperation::new(|external| external.finish(Ok(())));
-        self.submit(COPY, uses, Work::ExternalOperation(external), ())
+        let (job, handle) = self.job(COPY, uses, Work::ExternalOperation(external), ());
+        // With the memory, which the job does not keep: the contents may be on another device.
+        moves::submit_using(&self.shared, job, std::slice::from_ref(&buffer.memory))
+            .inspect_err(|_| self.credits.leave())?;
+        Ok(handle)
     }
 
     /// Has somebody else do something in the order of the stream.
@@ -280,7 +291,7 @@ impl Stream {
     }
 
     fn copy_use<T>(&self, buffer: &Buffer<T>, access: Access) -> Result<Use, Error> {
-        if buffer.memory.device != self.shared.device.inner.id {
+        if !buffer.memory.may_be_on(self.shared.device.inner.id) {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
         Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
@@ -313,14 +324,25 @@ impl Stream {
         work: Work,
         keep: O::Keep,
     ) -> Result<Handle<O>, Error> {
+        let (job, handle) = self.job(name, uses, work, keep);
+        self.shared.submit(job).inspect_err(|_| self.credits.leave())?;
+        Ok(handle)
+    }
+
+    /// An operation, which has a credit, and its handle.
+    fn job<O: super::Output>(
+        &self,
+        name: &'static str,
+        uses: Vec<Use>,
+        work: Work,
+        keep: O::Keep,
+    ) -> (Job, Handle<O>) {
         self.credits.enter(&self.shared);
         let completion = Arc::new(Completion::new(self.credits.clone()));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), keep);
         let Terms { priority, weight, .. } = *lock(&self.terms);
         let urgency = Urgency { priority, weight, deadline: None };
-        let job = Job { completion, stream: self.id, name, uses, urgency, work };
-        self.shared.submit(job).inspect_err(|_| self.credits.leave())?;
-        Ok(handle)
+        (Job { completion, stream: self.id, name, uses, urgency, work }, handle)
     }
 
     /// The buffers of a call, of which one that is written is passed only once.
@@ -354,7 +376,7 @@ impl Stream {
         let device = &self.shared.device.inner;
         match &argument.owner {
             Some(owner) => match owner.downcast_ref::<Memory>() {
-                Some(memory) if memory.device == device.id => Ok(Some(memory.id)),
+                Some(memory) if memory.may_be_on(device.id) => Ok(Some(memory.id)),
                 _ => Err(Error::Argument(ArgumentError::ForeignBuffer { name })),
             },
             None if bytes == 0 => Ok(None),
@@ -394,7 +416,7 @@ const COPY: &str = "a copy";
 type Place = (u64, usize, Owner);
 
 fn place<T>(buffer: &Buffer<T>) -> Place {
-    (buffer.memory.address, buffer.len(), buffer.memory.clone())
+    (buffer.memory.address(), buffer.len(), buffer.memory.clone())
 }
 
 /// The grid, and the number of its block-tasks.

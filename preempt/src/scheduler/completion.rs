@@ -1,0 +1,131 @@
+//! The end of an operation, shared by the core that announces it and the handles that wait for it.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::credits::StreamCredits;
+
+use crate::engine::LaunchReport;
+use crate::error::Error;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Instant, Mutex, lock};
+use crate::vocabulary::OpKey;
+
+/// How an operation ended: its report, or why there is none.
+pub(super) type Ending = Result<LaunchReport, Error>;
+
+/// The state of an operation that threads and futures can wait for.
+#[derive(Debug)]
+pub(super) struct Completion {
+    /// Where the operation holds a credit until it ends.
+    credits: Arc<StreamCredits>,
+    /// The operation's key in the engine; set when the core takes the operation in.
+    pub op: OnceLock<OpKey>,
+    /// Set with `state`; lets waiting threads look without a lock.
+    done: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    result: Option<Ending>,
+    waker: Option<Waker>,
+    sequel: Option<Sequel>,
+}
+
+/// What the scheduler itself does at the end of an operation. Called while the core is held, so it neither waits nor
+/// runs code of applications.
+pub(super) struct Sequel(Box<dyn FnOnce(&Ending) + Send>);
+
+impl fmt::Debug for Sequel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Sequel").finish_non_exhaustive()
+    }
+}
+
+impl Completion {
+    /// The completion of an operation that holds one of these credits.
+    pub fn new(credits: Arc<StreamCredits>) -> Completion {
+        Completion {
+            credits,
+            op: OnceLock::new(),
+            done: AtomicBool::new(false),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// The same with a `sequel`, which neither waits nor runs code of applications.
+    pub fn with_sequel(
+        credits: Arc<StreamCredits>,
+        sequel: impl FnOnce(&Ending) + Send + 'static,
+    ) -> Completion {
+        let mut completion = Completion::new(credits);
+        let state = completion.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.sequel = Some(Sequel(Box::new(sequel)));
+        completion
+    }
+
+    /// Ends the operation and wakes the threads that wait; the waker of a future is the caller's to call.
+    pub fn complete(&self, result: Ending) -> Option<Waker> {
+        let mut state = lock(&self.state);
+        let sequel = state.sequel.take().map(|sequel| (sequel, result.clone()));
+        state.result = Some(result);
+        let waker = state.waker.take();
+        // Under the lock, so that a thread that has the result finds it done. Release: pairs with the acquire in `is_done`.
+        self.done.store(true, Ordering::Release);
+        drop(state);
+        self.changed.notify_all();
+        self.credits.leave();
+        if let Some((Sequel(run), result)) = sequel {
+            run(&result);
+        }
+        waker
+    }
+
+    /// Whether the operation has ended.
+    pub fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// The result, if the operation has ended.
+    pub fn result(&self) -> Option<Ending> {
+        lock(&self.state).result.clone()
+    }
+
+    /// The result, or a promise to wake `waker`; a waker is code of applications, so it comes and goes without the lock.
+    pub fn poll(&self, waker: Waker) -> Poll<Ending> {
+        let mut state = lock(&self.state);
+        if let Some(result) = &state.result {
+            let result = result.clone();
+            drop(state);
+            return Poll::Ready(result);
+        }
+        let before = state.waker.replace(waker);
+        drop(state);
+        drop(before);
+        Poll::Pending
+    }
+
+    /// The result, waiting for it until `deadline`.
+    pub fn park(&self, deadline: Option<Instant>) -> Option<Ending> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(result) = &state.result {
+                return Some(result.clone());
+            }
+            state = match deadline {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.checked_duration_since(Instant::now())?;
+                    match self.changed.wait_timeout(state, left) {
+                        Ok((state, _)) => state,
+                        Err(poisoned) => poisoned.into_inner().0,
+                    }
+                }
+            }
+        }
+    }
+}

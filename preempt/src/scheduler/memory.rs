@@ -1,0 +1,251 @@
+//! The memory of a buffer: where it was made, and where else its contents are.
+//!
+//! A buffer is made on its *home* device. While launches there alone use it, nothing is looked up: its address is the
+//! one in the arguments, and each submission finds [`Memory::is_at_home`]. The first use on another device ends that for
+//! good. From then on the [`Residence`] says on which devices the contents are valid, and submissions that use the
+//! buffer hold its lock until they are in the inboxes of their schedulers. So the residence is always that after the
+//! last submission, in the order in which these take effect.
+//!
+//! Memory on a device where the contents are not valid any more is kept until the buffer is dropped: operations may still
+//! use it, and contents that went once often go again.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::Shared;
+use super::completion::Completion;
+use crate::device::{Allocations, Backend, Device, DeviceInner, Patience};
+use crate::error::Error;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::vocabulary::BufferId;
+
+/// The memory of a buffer, which operations in flight keep alive.
+pub(crate) struct Memory {
+    /// The buffer's name in every engine.
+    pub id: BufferId,
+    number: u64,
+    pub bytes: usize,
+    home: Replica,
+    /// Whether it is never used on other devices.
+    is_bound: bool,
+    /// Whether it was never used on other devices. Cleared with the residence locked, before the first copy from home is
+    /// posted. Relaxed: submissions read it with an inbox locked, and one that is behind that copy sees what was
+    /// written before.
+    is_at_home: AtomicBool,
+    residence: Mutex<Residence>,
+}
+
+/// Memory on one device.
+struct Replica {
+    address: u64,
+    bytes: usize,
+    buffer: BufferId,
+    device: u64,
+    backend: Arc<dyn Backend>,
+    /// Counts it until it is freed.
+    allocations: Arc<Allocations>,
+    /// Whether the application has the memory now.
+    is_gone: AtomicBool,
+}
+
+/// Where a buffer's contents are; meaningful once it was used on another device than its home.
+#[derive(Default)]
+pub(super) struct Residence {
+    /// Devices where the contents are valid after what was submitted until now.
+    pub valid: Vec<ValidCopy>,
+    /// Memory on other devices than the home.
+    away: Vec<Replica>,
+}
+
+/// A device on which the contents are valid.
+pub(super) struct ValidCopy {
+    pub device: Weak<DeviceInner>,
+    pub device_id: u64,
+    /// What made them valid, if that may not have happened.
+    pub filling: Option<Filling>,
+}
+
+/// An operation that fills the memory of a buffer on a device.
+pub(super) struct Filling {
+    pub completion: Arc<Completion>,
+    pub scheduler: Weak<Shared>,
+}
+
+/// What is known of contents on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Validity {
+    /// They are there, or will be when the operations before are done.
+    Valid,
+    /// What would have filled the memory failed, and the device's scheduler knows.
+    KnownLost,
+    /// What would have filled the memory failed, and the device has another scheduler by now, or none.
+    Lost,
+}
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+impl Memory {
+    /// Memory that is freed with this, and counted from now on or by the caller.
+    pub fn new(device: &Device, address: u64, bytes: usize, is_bound: bool) -> Memory {
+        // Relaxed: only the number counts.
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let id = BufferId::Own(number);
+        let home = Replica::new(&device.inner, address, bytes, id);
+        let residence =
+            Residence { valid: vec![ValidCopy::new(&device.inner, None)], ..Residence::default() };
+        Memory {
+            id,
+            number,
+            bytes,
+            home,
+            is_bound,
+            is_at_home: AtomicBool::new(true),
+            residence: Mutex::new(residence),
+        }
+    }
+
+    /// The address on the home device.
+    pub fn address(&self) -> u64 {
+        self.home.address
+    }
+
+    /// The number of the home device.
+    pub fn home(&self) -> u64 {
+        self.home.device
+    }
+
+    /// Whether it can be used on a device at all.
+    pub fn may_be_on(&self, device: u64) -> bool {
+        self.home.device == device || !self.is_bound
+    }
+
+    /// Whether it can be used on this device without further ado: no other one has ever used it.
+    pub fn is_at_home(&self, device: u64) -> bool {
+        self.home.device == device && self.is_at_home.load(Ordering::Relaxed)
+    }
+
+    /// A key that orders buffers, for whichever thread locks the residences of several.
+    pub fn lock_order(&self) -> u64 {
+        self.number
+    }
+
+    /// Locks the residence. No submission takes effect meanwhile, unless the buffer is at home.
+    pub(super) fn residence(&self) -> MutexGuard<'_, Residence> {
+        lock(&self.residence)
+    }
+
+    /// From now on submissions look at the residence, which the caller has locked.
+    pub fn leave_home(&self) {
+        self.is_at_home.store(false, Ordering::Relaxed);
+    }
+
+    /// The address on a device; allocates the memory there if there is none. Does not wait for memory.
+    pub(super) fn address_on(
+        &self,
+        residence: &mut Residence,
+        device: &Device,
+    ) -> Result<u64, Error> {
+        let inner = &device.inner;
+        let mut replicas = std::iter::once(&self.home).chain(residence.away.iter());
+        let there = replicas.find(|replica| replica.device == inner.id);
+        if let Some(replica) = there {
+            return Ok(replica.address);
+        }
+        let at_once = Patience { timeout: Duration::ZERO, most: 0 };
+        let address = inner.allocations.allocate(inner, self.bytes, at_once, None)?;
+        residence.away.push(Replica::new(inner, address, self.bytes, self.id));
+        Ok(address)
+    }
+
+    /// Fills memory that no operation uses.
+    ///
+    /// # Safety
+    ///
+    /// `data` is valid for the buffer's bytes, and no operation uses the buffer.
+    pub unsafe fn fill(&self, data: *const u8) -> Result<(), Error> {
+        // SAFETY: allocated with this size; the caller says the rest.
+        unsafe { self.home.backend.memory().fill(self.home.address, data, self.bytes) }
+    }
+
+    /// From now on the memory at home is the application's.
+    #[cfg(feature = "cust")]
+    pub fn give_away(&self) {
+        // Relaxed: dropping the references orders it before the last one is dropped.
+        self.home.is_gone.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Replica {
+    fn new(device: &DeviceInner, address: u64, bytes: usize, buffer: BufferId) -> Replica {
+        let (backend, allocations) = (device.backend.clone(), device.allocations.clone());
+        let is_gone = AtomicBool::new(false);
+        Replica { address, bytes, buffer, device: device.id, backend, allocations, is_gone }
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        if !*self.is_gone.get_mut() {
+            // SAFETY: allocated with this size; operations hold the memory until they are done.
+            unsafe { self.backend.memory().free(self.address, self.bytes) }
+        }
+        self.allocations.give_back(self.bytes, Some(self.buffer));
+    }
+}
+
+impl Residence {
+    /// The copy on a device, if the contents are valid there.
+    pub fn on(&self, device: u64) -> Option<&ValidCopy> {
+        self.valid.iter().find(|copy| copy.device_id == device)
+    }
+
+    /// The schedulers of the devices other than `here` of whose contents this is known.
+    pub fn sources(&self, here: u64, validity: Validity) -> Vec<Arc<Shared>> {
+        let others = self.valid.iter().filter(|copy| copy.device_id != here);
+        let known = others.filter(|copy| copy.validity() == validity);
+        known.filter_map(ValidCopy::scheduler).collect()
+    }
+
+    /// From now on the contents are valid on this device, when `filling` is done, and where they were.
+    pub fn add(&mut self, device: &Arc<DeviceInner>, filling: Filling) {
+        self.valid.retain(|copy| copy.device_id != device.id);
+        self.valid.push(ValidCopy::new(device, Some(filling)));
+    }
+
+    /// From now on the contents are valid on this device only.
+    pub fn keep_only(&mut self, device: u64) {
+        self.valid.retain(|copy| copy.device_id == device);
+    }
+}
+
+impl ValidCopy {
+    fn new(device: &Arc<DeviceInner>, filling: Option<Filling>) -> ValidCopy {
+        ValidCopy { device: Arc::downgrade(device), device_id: device.id, filling }
+    }
+
+    /// The scheduler that the device has now.
+    pub fn scheduler(&self) -> Option<Arc<Shared>> {
+        Shared::of(&*self.device.upgrade()?)
+    }
+
+    /// Whether the contents are there.
+    pub fn validity(&self) -> Validity {
+        let Some(Filling { completion, scheduler }) = &self.filling else { return Validity::Valid };
+        match completion.result() {
+            // Not done: so the device still has the scheduler that orders what comes after.
+            None | Some(Ok(_)) => Validity::Valid,
+            Some(Err(_)) => match self.scheduler() {
+                Some(now) if Weak::as_ptr(scheduler) == Arc::as_ptr(&now) => Validity::KnownLost,
+                _ => Validity::Lost,
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.bytes, self.home.address)
+    }
+}

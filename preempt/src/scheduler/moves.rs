@@ -1,0 +1,282 @@
+//! Moves of contents between devices, and the submissions that need them.
+//!
+//! A move is three operations: a copy to the host, where the contents are valid; on the other device an external
+//! operation that is over when that copy is; and a copy from the host behind it. The engines order all three by their
+//! use of the buffer, like operations of an application. Each waits for what was submitted before it only, so moves in
+//! both directions cannot wait for each other.
+//!
+//! The external operation passes failures on: it counts as the writer of the buffer, and fails with the kernel to which
+//! the contents were lost.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use preempt_device::host::Access;
+
+use super::Shared;
+use super::completion::{Completion, Ending};
+use super::core::{Job, Work};
+use super::credits::StreamCredits;
+use super::external::ExternalOperation;
+use super::handle::HostMemory;
+use super::memory::{Filling, Memory, Residence, ValidCopy, Validity};
+use crate::device::{Copy, CopyKind, OwnedCopy};
+use crate::engine::Use;
+use crate::error::{ArgumentError, Error, LaunchError};
+use crate::policy::Urgency;
+use crate::sync::MutexGuard;
+use crate::vocabulary::BufferId;
+
+/// What a move is called in errors.
+const MOVE: &str = "a move between devices";
+
+impl Job {
+    /// Whether no other device than this one has ever used its buffers.
+    pub fn is_at_home(&self, device: u64) -> bool {
+        self.all_owners(|owner| {
+            owner.downcast_ref::<Memory>().is_none_or(|memory| memory.is_at_home(device))
+        })
+    }
+
+    /// The memory of its buffers, each once, in the order in which residences are locked.
+    fn memories(&self) -> Vec<Arc<Memory>> {
+        let mut memories = Vec::new();
+        self.all_owners(|owner| {
+            memories.extend(owner.clone().downcast::<Memory>().ok());
+            true
+        });
+        memories.sort_by_key(|memory| memory.lock_order());
+        memories.dedup_by_key(|memory| memory.lock_order());
+        memories
+    }
+
+    fn all_owners(&self, holds: impl FnMut(&Arc<dyn Any + Send + Sync>) -> bool) -> bool {
+        match &self.work {
+            Work::Launch { launch, .. } => {
+                let buffers = launch.args.buffers().iter();
+                buffers.filter_map(|(buffer, _)| buffer.owner.as_ref()).all(holds)
+            }
+            Work::Copy(copy) => copy.owners().iter().all(holds),
+            Work::Opaque(job) => job.owners.iter().all(holds),
+            Work::Marker { .. } | Work::ExternalOperation(_) => true,
+        }
+    }
+
+    /// Lets it use its buffers at these addresses.
+    fn resolve(&mut self, addresses: &[(BufferId, u64)]) {
+        let resolved = |owner: &Arc<dyn Any + Send + Sync>| {
+            let id = owner.downcast_ref::<Memory>()?.id;
+            addresses.iter().find(|(buffer, _)| *buffer == id).map(|&(_, address)| address)
+        };
+        match &mut self.work {
+            Work::Launch { launch, .. } => {
+                Arc::make_mut(launch).args.resolve(|buffer| resolved(buffer.owner.as_ref()?));
+            }
+            Work::Copy(copy) => {
+                let [from, to] = copy.owners().each_ref().map(resolved);
+                // SAFETY: each address is that of the owner's memory on this device, with as many bytes.
+                unsafe { copy.relocate(from, to) };
+            }
+            // Opaque work has taken the address at home, and runs there.
+            Work::Opaque(_) | Work::Marker { .. } | Work::ExternalOperation(_) => {}
+        }
+    }
+}
+
+/// Submits a job some of whose buffers were used on other devices, behind the moves that it needs.
+pub(super) fn submit(shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
+    let memories = job.memories();
+    submit_using(shared, job, &memories)
+}
+
+/// The same for a job that uses these memories, which are in the order of their locks.
+pub(super) fn submit_using(
+    shared: &Arc<Shared>,
+    job: Job,
+    memories: &[Arc<Memory>],
+) -> Result<(), Error> {
+    let mut submission = Submission { shared, sources: Vec::new(), urgency: job.urgency };
+    let result = submission.post(job, memories);
+    // Without the residences: running a core may run code of applications, which may submit in turn.
+    for source in submission.sources {
+        source.drive();
+    }
+    shared.drive();
+    result
+}
+
+/// A submission to a scheduler.
+struct Submission<'a> {
+    shared: &'a Arc<Shared>,
+    /// The other schedulers that got something to do for it.
+    sources: Vec<Arc<Shared>>,
+    urgency: Urgency,
+}
+
+impl Submission<'_> {
+    /// Posts the moves and the job, and enters them into the residences.
+    fn post(&mut self, mut job: Job, memories: &[Arc<Memory>]) -> Result<(), Error> {
+        let (shared, name) = (self.shared, job.name);
+        let device = &shared.device;
+        if !memories.iter().all(|memory| memory.may_be_on(device.inner.id)) {
+            return Err(Error::Argument(ArgumentError::ForeignBuffer { name }));
+        }
+        let mut residences: Vec<(&Arc<Memory>, MutexGuard<'_, Residence>)> =
+            memories.iter().map(|memory| (memory, memory.residence())).collect();
+        // First, so that nothing has happened if there is no room.
+        let mut addresses = Vec::with_capacity(residences.len());
+        for (memory, residence) in &mut residences {
+            addresses.push((memory.id, memory.address_on(residence, device)?));
+        }
+        for (memory, residence) in &mut residences {
+            if memory.home() != device.inner.id {
+                memory.leave_home();
+            }
+            self.make_valid(&job, memory, residence)?;
+        }
+        job.resolve(&addresses);
+        let (written, completion) = (written(&job), job.completion.clone());
+        self.post_to(shared, job)?;
+        for (memory, residence) in &mut residences {
+            let Some(used) = written.iter().find(|used| used.buffer == memory.id) else { continue };
+            if used.overwrites && !self.is_valid_here(residence) {
+                residence.add(&device.inner, self.filling(completion.clone()));
+            }
+            residence.keep_only(device.inner.id);
+        }
+        Ok(())
+    }
+
+    fn post_to(&self, scheduler: &Shared, job: Job) -> Result<(), Error> {
+        match scheduler.post(job) {
+            true => Ok(()),
+            false => Err(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 0 })),
+        }
+    }
+
+    fn filling(&self, completion: Arc<Completion>) -> Filling {
+        Filling { completion, scheduler: Arc::downgrade(self.shared) }
+    }
+
+    fn is_valid_here(&self, residence: &Residence) -> bool {
+        let here = residence.on(self.shared.device.inner.id);
+        here.map(ValidCopy::validity) == Some(Validity::Valid)
+    }
+
+    /// Has the buffer's contents on this device before the job, or known to be lost there.
+    fn make_valid(
+        &mut self,
+        job: &Job,
+        memory: &Arc<Memory>,
+        residence: &mut Residence,
+    ) -> Result<(), Error> {
+        if self.is_valid_here(residence) || memory.bytes == 0 {
+            return Ok(());
+        }
+        if written(job).iter().any(|used| used.buffer == memory.id && used.overwrites) {
+            // If the job is cancelled, nothing valid is here.
+            let lost = ExternalOperation::new(|_| ());
+            lost.fail_with(job.name);
+            return self.post_writer(self.shared.move_stream(), memory, lost);
+        }
+        let here = self.shared.device.inner.id;
+        for source in residence.sources(here, Validity::Valid) {
+            if self.fetch(memory, residence, source)? {
+                return Ok(());
+            }
+        }
+        if residence.on(here).map(ValidCopy::validity) == Some(Validity::KnownLost) {
+            return Ok(());
+        }
+        // Their copies fail, and say which kernel it was.
+        for source in residence.sources(here, Validity::KnownLost) {
+            if self.fetch(memory, residence, source)? {
+                return Ok(());
+            }
+        }
+        let valid = |copy: &&ValidCopy| copy.validity() == Validity::Valid;
+        match residence.valid.iter().find(valid) {
+            Some(copy) => {
+                let device = copy.device.upgrade();
+                let device = device.map(|device| device.properties.name.as_str().into());
+                let device = device.unwrap_or_else(|| "a device that was dropped".into());
+                Err(Error::Argument(ArgumentError::ContentsElsewhere { name: job.name, device }))
+            }
+            None => Err(Error::Launch(LaunchError::InputLost { kernel: MOVE })),
+        }
+    }
+
+    /// Moves the contents here from another device; `false` if its scheduler takes nothing in any more.
+    fn fetch(
+        &mut self,
+        memory: &Arc<Memory>,
+        residence: &mut Residence,
+        source: Arc<Shared>,
+    ) -> Result<bool, Error> {
+        let bytes = memory.bytes;
+        let from = memory.address_on(residence, &source.device)?;
+        let to = memory.address_on(residence, &self.shared.device)?;
+        let host = Arc::new(HostMemory::<u8>::new(bytes));
+        let arrival = ExternalOperation::new(|_| ());
+        let (arrives, device) = (arrival.clone(), self.shared.device.clone());
+        let sequel = move |ending: &Ending| {
+            match ending {
+                Ok(_) => arrives.finish(Ok(())),
+                Err(
+                    Error::Launch(LaunchError::InputLost { kernel })
+                    | Error::Launch(LaunchError::KernelFailed { kernel, .. }),
+                ) => {
+                    arrives.fail_with(kernel);
+                }
+                Err(_) => arrives.fail_with(MOVE),
+            }
+            device.inner.announce();
+        };
+        let copy = Copy { kind: CopyKind::ToHost, from, to: host.address(), bytes };
+        // SAFETY: both owners keep their places, and the engine orders operations on the buffer by `read`.
+        let copy = unsafe { OwnedCopy::new(copy, [memory.clone(), host.clone()]) };
+        let read = Use { buffer: memory.id, access: Access::Read, overwrites: false };
+        let departure = Completion::with_sequel(StreamCredits::of_one(), sequel);
+        if !source.post(self.job(source.move_stream(), read, Work::Copy(copy), departure)) {
+            return Ok(false);
+        }
+        self.sources.push(source);
+
+        let stream = self.shared.move_stream();
+        self.post_writer(stream, memory, arrival)?;
+        let copy = Copy { kind: CopyKind::ToDevice, from: host.address(), to, bytes };
+        // SAFETY: as above, by `write`; the contents of `host` were written before `arrival` is over.
+        let copy = unsafe { OwnedCopy::new(copy, [host, memory.clone()]) };
+        // Not as one that overwrites: it would hide a failure of the arrival.
+        let write = Use { buffer: memory.id, access: Access::Write, overwrites: false };
+        let done = Completion::new(StreamCredits::of_one());
+        let job = self.job(stream, write, Work::Copy(copy), done);
+        let filling = self.filling(job.completion.clone());
+        self.post_to(self.shared, job)?;
+        residence.add(&self.shared.device.inner, filling);
+        Ok(true)
+    }
+
+    /// Posts an external operation here that replaces the contents of the buffer, or loses them.
+    fn post_writer(
+        &self,
+        stream: u32,
+        memory: &Memory,
+        external: Arc<ExternalOperation>,
+    ) -> Result<(), Error> {
+        let write = Use { buffer: memory.id, access: Access::Write, overwrites: true };
+        let completion = Completion::new(StreamCredits::of_one());
+        let work = Work::ExternalOperation(external);
+        self.post_to(self.shared, self.job(stream, write, work, completion))
+    }
+
+    fn job(&self, stream: u32, used: Use, work: Work, completion: Completion) -> Job {
+        let (completion, uses) = (Arc::new(completion), vec![used]);
+        Job { completion, stream, name: MOVE, uses, urgency: self.urgency, work }
+    }
+}
+
+/// The buffers that a job writes.
+fn written(job: &Job) -> Vec<Use> {
+    job.uses.iter().filter(|used| used.access == Access::Write).copied().collect()
+}

@@ -1,0 +1,516 @@
+//! Buffers that kernels on two devices use, each with a scheduler of its own.
+
+use preempt::error::{ArgumentError, LaunchError, MemoryError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Opaque, Scheduler, Stream};
+use preempt_device::prelude::*;
+use preempt_test_kernels as kernels;
+use preempt_test_kit::{Gate, Random, gated};
+
+/// Longer than any operation of these tests takes.
+const LONG: Duration = Duration::from_secs(60);
+/// Long enough for an operation that nothing holds back.
+const WHILE: Duration = Duration::from_millis(30);
+/// Elements of most buffers: of several blocks, the last one of which is not full.
+const LEN: usize = 100;
+const BLOCK: u32 = 32;
+
+/// `x[i] = factor * x[i] + i`
+#[preemptible(block = 32)]
+fn scale(factor: u32, x: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    if i < x.len() {
+        // SAFETY: each thread writes its own element.
+        unsafe { x.write(i, x.read(i).wrapping_mul(factor).wrapping_add(i as u32)) }
+    }
+}
+
+/// `out[i] = a[i] + b[i]`
+#[preemptible(block = 32)]
+fn add(a: &[u32], b: &[u32], out: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    if i < out.len() {
+        // SAFETY: each thread writes its own element.
+        unsafe { out.write(i, a[i].wrapping_add(b[i])) }
+    }
+}
+
+fn scheduler_on(device: &Device) -> Scheduler {
+    Scheduler::builder().device(device.clone()).build().expect("a scheduler")
+}
+
+fn scheduler() -> Scheduler {
+    scheduler_on(&Device::cpu(2, 2).expect("a device"))
+}
+
+fn in_time<T: preempt::Output>(handle: &Handle<T>) -> Result<T, Error> {
+    handle.wait_timeout(LONG).expect("it ends")
+}
+
+fn contents(stream: &Stream, buffer: &Buffer<u32>) -> Result<Vec<u32>, Error> {
+    in_time(&stream.download(buffer)?)
+}
+
+fn launch(stream: &Stream, call: Call) -> Result<LaunchReport, Error> {
+    in_time(&stream.launch(call)?)
+}
+
+/// What `scale` makes of these elements.
+fn scaled(factor: u32, x: &[u32]) -> Vec<u32> {
+    (0..).zip(x).map(|(i, x)| x.wrapping_mul(factor).wrapping_add(i)).collect()
+}
+
+fn numbers(random: &mut Random) -> Vec<u32> {
+    (0..LEN).map(|_| random.below(1 << 20)).collect()
+}
+
+/// A scheduler on a device with room for one such buffer and a bit.
+fn narrow() -> Scheduler {
+    scheduler_on(&Device::cpu_with_memory(1, 1, 4 * LEN + 20).expect("a device"))
+}
+
+#[test]
+fn the_order_of_submission_holds_across_devices() {
+    const STREAMS: u32 = 2;
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let schedulers = [scheduler(), scheduler()];
+        let streams = schedulers.each_ref().map(|scheduler| {
+            [0; STREAMS as usize].map(|_| scheduler.stream(random.below(3) as i32))
+        });
+        let mut expected = [(); 3].map(|()| numbers(&mut random));
+        let mut buffers =
+            [0, 1, 0].map(|home: usize| schedulers[home].zeroed(LEN).expect("memory"));
+        for (buffer, data) in buffers.iter_mut().zip(&expected) {
+            let upload = streams[0][0].upload(data.clone(), buffer).expect("accepted");
+            drop(upload);
+        }
+        let mut downloads = Vec::new();
+        for step in 0..60 {
+            let stream = &streams[random.below(2) as usize][random.below(STREAMS) as usize];
+            let (at, next) = (random.below(3) as usize, random.below(2) as usize + 1);
+            let (other, third) = ((at + next) % 3, (at + 3 - next) % 3);
+            match random.below(10) {
+                0..4 => {
+                    let factor = random.below(100);
+                    let call = scale(factor, &mut buffers[at]).threads(LEN as u32);
+                    drop(stream.launch(call).expect("accepted"));
+                    expected[at] = scaled(factor, &expected[at]);
+                }
+                4..7 => {
+                    let [x, y, z] = &mut buffers;
+                    let mut parts = [Some(x), Some(y), Some(z)];
+                    let out = parts[at].take().expect("three different ones");
+                    let a = parts[other].take().expect("three different ones");
+                    let b = parts[third].take().expect("three different ones");
+                    drop(stream.launch(add(&*a, &*b, out).threads(LEN as u32)).expect("accepted"));
+                    let sums = expected[other].iter().zip(&expected[third]);
+                    expected[at] = sums.map(|(a, b)| a.wrapping_add(*b)).collect();
+                }
+                7 => {
+                    let data = numbers(&mut random);
+                    drop(stream.upload(data.clone(), &mut buffers[at]).expect("accepted"));
+                    expected[at] = data;
+                }
+                8 => {
+                    let (from, to) = match at < other {
+                        true => {
+                            let (front, back) = buffers.split_at_mut(other);
+                            (&front[at], &mut back[0])
+                        }
+                        false => {
+                            let (front, back) = buffers.split_at_mut(at);
+                            (&back[0], &mut front[other])
+                        }
+                    };
+                    drop(stream.copy_buffer(from, to).expect("accepted"));
+                    expected[other] = expected[at].clone();
+                }
+                _ => {
+                    let download = stream.download(&buffers[at]).expect("accepted");
+                    downloads.push((step, download, expected[at].clone()));
+                }
+            }
+        }
+        for (step, download, expected) in downloads {
+            assert_eq!(in_time(&download).expect("copied"), expected, "seed {seed}, step {step}");
+        }
+        for (at, buffer) in buffers.iter().enumerate() {
+            for streams in &streams {
+                let found = contents(&streams[0], buffer).expect("copied");
+                assert_eq!(found, expected[at], "seed {seed}, buffer {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_launch_waits_for_writes_under_way_on_another_device_and_its_thread_does_not() {
+    let (one, other) = (scheduler(), scheduler());
+    let gate = Gate::new(&one);
+    let mut log = one.zeroed::<u32>(LEN).expect("memory");
+    let writes = one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    // Returns although what it needs is not there.
+    let scales = scale(2, &mut log).threads(LEN as u32);
+    let scales = other.stream(0).launch(scales).expect("accepted");
+    // A write at home waits for it in turn, and so does a download there.
+    let again = one.stream(0).launch(scale(3, &mut log).threads(LEN as u32)).expect("accepted");
+    let download = one.stream(1).download(&log).expect("accepted");
+    assert!(scales.wait_timeout(WHILE).is_none() && !again.is_done() && !download.is_done());
+    gate.open();
+    in_time(&writes).expect("runs");
+    in_time(&scales).expect("runs");
+    let mut expected = vec![0; LEN];
+    expected[..2].copy_from_slice(&[1, 7]);
+    assert_eq!(in_time(&download).expect("copied"), scaled(3, &scaled(2, &expected)));
+    in_time(&again).expect("runs");
+}
+
+#[test]
+fn other_work_on_the_second_device_goes_on_while_a_move_waits() {
+    let (one, other) = (scheduler(), scheduler());
+    let gate = Gate::new(&one);
+    let mut log = one.zeroed::<u32>(2).expect("memory");
+    let writes = one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    let waits = other.stream(0).launch(scale(2, &mut log).threads(2)).expect("accepted");
+    let mut free = other.zeroed::<u32>(LEN).expect("memory");
+    launch(&other.stream(0), scale(2, &mut free).threads(LEN as u32)).expect("runs");
+    assert!(!waits.is_done());
+    gate.open();
+    in_time(&writes).expect("runs");
+    in_time(&waits).expect("runs");
+}
+
+#[test]
+fn readers_share_contents_without_moving_them_back() {
+    let devices = [0; 2].map(|_| Device::cpu(1, 1).expect("a device"));
+    let (one, other) = (scheduler_on(&devices[0]), scheduler_on(&devices[1]));
+    let data: Vec<u32> = (5..).take(LEN).collect();
+    let buffer = one.buffer(&data).expect("memory");
+    assert_eq!(contents(&other.stream(0), &buffer).expect("copied"), data);
+    // Neither side can move anything from a scheduler that is gone.
+    drop(one);
+    assert_eq!(contents(&other.stream(0), &buffer).expect("still here"), data);
+    let one = scheduler_on(&devices[0]);
+    drop(other);
+    assert_eq!(contents(&one.stream(0), &buffer).expect("still here"), data);
+}
+
+#[test]
+fn threads_read_on_both_devices_at_the_same_time() {
+    let schedulers = [scheduler(), scheduler()];
+    let data: Vec<u32> = (5..).take(LEN).collect();
+    for round in 0..20 {
+        let buffer = schedulers[round % 2].buffer(&data).expect("memory");
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (scheduler, buffer, data) = (&schedulers[thread % 2], &buffer, &data);
+                scope.spawn(move || {
+                    let stream = scheduler.stream(thread as i32);
+                    let mut sum = scheduler.zeroed::<u32>(LEN).expect("memory");
+                    for _ in 0..5 {
+                        let call = add(buffer, buffer, &mut sum).threads(LEN as u32);
+                        launch(&stream, call).expect("runs");
+                        let found = contents(&stream, &sum).expect("copied");
+                        assert!(found.iter().zip(data).all(|(sum, x)| *sum == 2 * x));
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// Launches one call from threads on both devices, the first ones while the buffer leaves home.
+#[test]
+fn no_write_is_lost_when_threads_launch_one_call_on_both_devices() {
+    const LAUNCHES: u32 = 6;
+    let schedulers = [scheduler(), scheduler()];
+    for round in 0..60 {
+        let mut counts = schedulers[round % 2].zeroed::<u32>(64).expect("memory");
+        let mut writes = schedulers[round / 2 % 2].zeroed::<u32>(64).expect("memory");
+        let call = kernels::count_1d(&mut counts, &mut writes).grid(2).block(BLOCK);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (scheduler, call) = (&schedulers[thread % 2], call.clone());
+                scope.spawn(move || {
+                    let stream = scheduler.stream(0);
+                    let launches = (0..LAUNCHES).map(|_| stream.launch(call.clone()));
+                    let handles: Vec<_> = launches.collect();
+                    for handle in handles {
+                        in_time(&handle.expect("accepted")).expect("runs");
+                    }
+                });
+            }
+        });
+        for scheduler in &schedulers {
+            let found = contents(&scheduler.stream(0), &writes).expect("copied");
+            assert_eq!(found.iter().sum::<u32>(), 64 * 4 * LAUNCHES, "round {round}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_buffer_can_be_read_twice_and_not_also_written() {
+    let (one, other) = (scheduler(), scheduler());
+    let mut buffer = one.buffer(&[3u32; LEN]).expect("memory");
+    let mut out = one.zeroed::<u32>(LEN).expect("memory");
+    launch(&other.stream(0), add(&buffer, &buffer, &mut out).threads(LEN as u32)).expect("runs");
+    assert_eq!(contents(&one.stream(0), &out).expect("copied"), [6; LEN]);
+    let first = scale(1, &mut buffer).threads(LEN as u32);
+    let args = {
+        let mut args = preempt_device::host::Args::default();
+        args.push_read::<u32>(&buffer);
+        args.push_write::<u32>(&mut buffer);
+        args
+    };
+    // SAFETY: it is refused.
+    let both = unsafe { Call::new(first.kernel(), args) }.threads(LEN as u32);
+    let error = launch(&other.stream(0), both).expect_err("refused");
+    assert!(
+        matches!(error, Error::Argument(ArgumentError::BufferConflict { name: "scale" })),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_failed_producer_on_another_device_loses_the_input() {
+    let (one, other) = (scheduler(), scheduler());
+    let mut buffer = one.zeroed::<u32>(LEN).expect("memory");
+    let mut out = other.zeroed::<u32>(LEN).expect("memory");
+    let fails = kernels::panics(1, &mut buffer).grid(2).block(BLOCK);
+    drop(one.stream(0).launch(fails).expect("accepted"));
+    let call = add(&buffer, &buffer, &mut out).threads(LEN as u32);
+    for stream in [other.stream(0), other.stream(0), one.stream(0)] {
+        let error = launch(&stream, call.clone()).expect_err("its input is lost");
+        assert!(
+            matches!(error, Error::Launch(LaunchError::InputLost { kernel: "panics" })),
+            "{error:?}"
+        );
+    }
+    // What the lost input was to become is lost as well, on both sides.
+    for scheduler in [&one, &other] {
+        let error = contents(&scheduler.stream(0), &out).expect_err("never written");
+        assert!(
+            matches!(error, Error::Launch(LaunchError::InputLost { kernel: "panics" })),
+            "{error:?}"
+        );
+    }
+    // Uploaded anew on either device, both are there again.
+    let upload = other.stream(0).upload(vec![1; LEN], &mut buffer).expect("accepted");
+    in_time(&upload).expect("copied");
+    let upload = one.stream(0).upload(vec![9; LEN], &mut out).expect("accepted");
+    in_time(&upload).expect("copied");
+    assert_eq!(contents(&one.stream(0), &buffer).expect("copied"), [1; LEN]);
+    launch(&one.stream(0), call).expect("runs");
+    assert_eq!(contents(&other.stream(0), &out).expect("copied"), [2; LEN]);
+}
+
+#[test]
+fn without_room_on_the_second_device_a_launch_is_refused_and_the_contents_stay() {
+    let (one, other) = (scheduler(), narrow());
+    let data: Vec<u32> = (5..).take(LEN).collect();
+    let mut buffer = one.buffer(&data).expect("memory");
+    let held = other.zeroed::<u8>(100).expect("memory");
+    let call = scale(3, &mut buffer).threads(LEN as u32);
+    let error = launch(&other.stream(0), call.clone()).expect_err("no room");
+    assert!(
+        matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes }) if bytes == 4 * LEN),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("drop buffers"), "{error}");
+    launch(&one.stream(0), call.clone()).expect("runs");
+    drop(held);
+    launch(&other.stream(0), call).expect("now there is room");
+    let expected = scaled(3, &scaled(3, &data));
+    assert_eq!(contents(&one.stream(0), &buffer).expect("copied"), expected);
+    // With the buffer all its memory is free again.
+    drop(buffer);
+    let start = std::time::Instant::now();
+    while other.zeroed::<u8>(4 * LEN + 20).is_err() {
+        assert!(start.elapsed() < LONG, "memory is missing");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn contents_stay_reachable_when_their_scheduler_is_replaced_and_not_without_one() {
+    let device = Device::cpu(1, 1).expect("a device");
+    let (one, other) = (scheduler_on(&device), scheduler());
+    let mut buffer = one.buffer(&[3u32; LEN]).expect("memory");
+    drop(one);
+    let error = contents(&other.stream(0), &buffer).expect_err("nothing can copy them");
+    assert!(
+        matches!(error, Error::Argument(ArgumentError::ContentsElsewhere { name: "a copy", .. })),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("build another one for it"), "{error}");
+    let one = scheduler_on(&device);
+    launch(&other.stream(0), scale(2, &mut buffer).threads(LEN as u32)).expect("runs");
+    assert_eq!(contents(&one.stream(0), &buffer).expect("copied"), scaled(2, &[3; LEN]));
+    // An upload needs nothing from there.
+    let stranded = one.buffer(&[3u32; LEN]).expect("memory");
+    drop((one, device));
+    let mut stranded = stranded;
+    let upload = other.stream(0).upload(vec![4; LEN], &mut stranded).expect("accepted");
+    in_time(&upload).expect("copied");
+    assert_eq!(contents(&other.stream(0), &stranded).expect("copied"), [4; LEN]);
+}
+
+#[test]
+fn a_source_that_is_dropped_before_the_copy_loses_the_input_of_the_target() {
+    let (one, other) = (scheduler(), scheduler());
+    let gate = Gate::new(&one);
+    let mut log = one.zeroed::<u32>(LEN).expect("memory");
+    let writes = one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    let waits = scale(2, &mut log).threads(LEN as u32);
+    let waits = other.stream(0).launch(waits).expect("accepted");
+    let drops = std::thread::spawn(move || drop(one));
+    // The copy was behind the kernel, and is given up at once; the kernel still stands there.
+    let error = in_time(&waits).expect_err("nothing came");
+    assert!(matches!(error, Error::Launch(LaunchError::InputLost { .. })), "{error:?}");
+    assert!(error.to_string().contains("a move between devices"), "{error}");
+    assert!(error.to_string().contains("upload the buffer anew"), "{error}");
+    gate.open();
+    let _ = in_time(&writes);
+    drops.join().expect("no panic");
+    let upload = other.stream(0).upload(vec![4; LEN], &mut log).expect("accepted");
+    in_time(&upload).expect("copied");
+    assert_eq!(contents(&other.stream(0), &log).expect("copied"), [4; LEN]);
+}
+
+#[test]
+fn a_target_that_is_dropped_before_the_copy_has_no_contents_for_the_next_scheduler() {
+    let device = Device::cpu(1, 1).expect("a device");
+    let (one, other) = (scheduler(), scheduler_on(&device));
+    let gate = Gate::new(&one);
+    let mut log = one.zeroed::<u32>(LEN).expect("memory");
+    let writes = one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    let download = other.stream(0).download(&log).expect("accepted");
+    drop(other);
+    let error = in_time(&download).expect_err("its scheduler is gone");
+    assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
+    let other = scheduler_on(&device);
+    let download = other.stream(0).download(&log).expect("accepted");
+    gate.open();
+    in_time(&writes).expect("runs");
+    assert_eq!(in_time(&download).expect("moved anew")[..2], [1, 7]);
+
+    // A write that was dropped with its scheduler leaves nothing that could be moved.
+    let gate = Gate::new(&one);
+    let writes = one.stream(0).launch(gated(&gate.0, &mut log, 8).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    let scales = scale(2, &mut log).threads(LEN as u32);
+    let scales = other.stream(0).launch(scales).expect("accepted");
+    drop(other);
+    let error = in_time(&scales).expect_err("its scheduler is gone");
+    assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
+    gate.open();
+    in_time(&writes).expect("runs");
+    let other = scheduler_on(&device);
+    for scheduler in [&one, &other] {
+        let error = contents(&scheduler.stream(0), &log).expect_err("nothing is there");
+        assert!(matches!(error, Error::Launch(LaunchError::InputLost { .. })), "{error:?}");
+    }
+    let upload = one.stream(0).upload(vec![4; LEN], &mut log).expect("accepted");
+    in_time(&upload).expect("copied");
+    assert_eq!(contents(&other.stream(0), &log).expect("copied"), [4; LEN]);
+}
+
+#[test]
+fn an_upload_that_is_cancelled_on_another_device_leaves_no_stale_contents() {
+    let (one, other) = (scheduler(), scheduler());
+    let gate = Gate::new(&other);
+    let mut log = other.zeroed::<u32>(2).expect("memory");
+    let mut buffer = one.buffer(&[3u32; LEN]).expect("memory");
+    let stream = other.stream(0);
+    let before = stream.launch(gated(&gate.0, &mut log, 0).grid(1)).expect("accepted");
+    let upload = stream.upload(vec![4; LEN], &mut buffer).expect("accepted");
+    upload.cancel();
+    let error = in_time(&upload).expect_err("cancelled");
+    assert!(matches!(error, Error::Launch(LaunchError::Cancelled { .. })), "{error:?}");
+    gate.open();
+    in_time(&before).expect("runs");
+    for scheduler in [&other, &one] {
+        let error = contents(&scheduler.stream(0), &buffer).expect_err("nothing valid is there");
+        assert!(
+            matches!(error, Error::Launch(LaunchError::InputLost { kernel: "a copy" })),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
+fn a_launch_that_is_cancelled_while_its_move_waits_leaves_the_contents() {
+    let (one, other) = (scheduler(), scheduler());
+    let gate = Gate::new(&one);
+    let mut log = one.zeroed::<u32>(LEN).expect("memory");
+    let writes = one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    let scales = scale(2, &mut log).threads(LEN as u32);
+    let scales = other.stream(0).launch(scales).expect("accepted");
+    scales.cancel();
+    let error = in_time(&scales).expect_err("cancelled");
+    assert!(matches!(error, Error::Launch(LaunchError::Cancelled { done: 0, .. })), "{error:?}");
+    gate.open();
+    in_time(&writes).expect("runs");
+    assert_eq!(contents(&one.stream(0), &log).expect("copied")[..3], [1, 7, 0]);
+}
+
+#[test]
+fn a_buffer_can_be_dropped_while_it_moves() {
+    let (one, other) = (scheduler(), narrow());
+    let gate = Gate::new(&one);
+    let mut log = one.zeroed::<u32>(LEN).expect("memory");
+    let writes = one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
+    let download = other.stream(0).download(&log).expect("accepted");
+    drop(log);
+    gate.open();
+    in_time(&writes).expect("runs");
+    assert_eq!(in_time(&download).expect("copied")[..2], [1, 7]);
+    let all = other.zeroed_within::<u8>(4 * LEN + 20, LONG);
+    all.expect("its memory is free");
+}
+
+#[test]
+fn opaque_work_at_home_finds_what_another_device_wrote() {
+    let (one, other) = (scheduler(), scheduler());
+    let mut buffer = one.buffer(&[3u32; LEN]).expect("memory");
+    drop(other.stream(0).launch(scale(2, &mut buffer).threads(LEN as u32)).expect("accepted"));
+    let address = buffer.address();
+    let found = Arc::new(AtomicBool::new(false));
+    let finds = found.clone();
+    let work = one.stream(0).opaque(Opaque::new("opaque").reads(&buffer), move |_| {
+        // SAFETY: on the CPU device an address is one of this process; the work is a reader.
+        let data = unsafe { std::slice::from_raw_parts(address as *const u32, LEN) };
+        finds.store(data == scaled(2, &[3; LEN]), Ordering::Relaxed);
+        Ok(())
+    });
+    in_time(&work.expect("accepted")).expect("runs");
+    assert!(found.load(Ordering::Relaxed), "the contents were not moved back");
+    // Its addresses are good on this device only.
+    let away = Opaque::new("opaque").reads(&buffer);
+    let error = other.stream(0).opaque(away, |_| Ok(())).expect_err("refused");
+    assert!(
+        matches!(error, Error::Argument(ArgumentError::ForeignBuffer { name: "opaque" })),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("bound to another device"), "{error}");
+}
+
+#[test]
+fn buffers_without_elements_go_everywhere() {
+    let (one, other) = (scheduler(), scheduler());
+    let mut empty = one.zeroed::<u32>(0).expect("memory");
+    for stream in [other.stream(0), one.stream(0), other.stream(0)] {
+        launch(&stream, scale(2, &mut empty).grid(1)).expect("runs");
+        assert_eq!(contents(&stream, &empty).expect("copied"), [0; 0]);
+        in_time(&stream.upload(Vec::new(), &mut empty).expect("accepted")).expect("copied");
+    }
+}
