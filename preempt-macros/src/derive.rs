@@ -87,8 +87,8 @@ fn check_layout(input: &DeriveInput, errors: &mut Errors) {
     if matches!(input.data, Data::Struct(_)) && !fixed {
         errors.push(
             &input.ident,
-            "host and device code come from different compilers, which choose the layout of a \
-             struct without `repr` differently; put `#[repr(C)]` on it",
+            "host and device code come from different compilers, which may lay out this struct \
+             differently; put `#[repr(C)]` on it",
         );
     }
 }

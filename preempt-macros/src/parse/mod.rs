@@ -83,9 +83,9 @@ impl Form {
     }
 }
 
-/// Threads in a block, and in its z dimension, on every CUDA device so far (CUDA C++
-/// programming guide, "Compute capabilities").
+/// Threads: the most in a block, on every CUDA device so far (CUDA C++ programming guide, "Compute capabilities").
 pub const MAX_THREADS: u32 = 1024;
+/// Threads: the most in the z dimension of a block, on every CUDA device so far.
 pub const MAX_THREADS_Z: u32 = 64;
 pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at most 64 in z; give `block = 256` or `block = (16, 16)`";
 

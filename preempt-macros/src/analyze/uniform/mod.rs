@@ -5,14 +5,10 @@
 //!
 //! - A value is *uniform*, the same in all threads, only if known operations make it of parameters, literals,
 //!   constants and the block's own indices.
-//!
 //! - A point is uniform only if all branches and loops around it are.
-//!
 //! - Variables are known by name alone, so variables of one name are uniform together or not at all.
-//!
 //! - Little is known of types (`kinds`): methods and operators of what may be a user's type are assumed to
 //!   depend on the thread.
-//!
 //!
 //! Three assumptions remain. Names that the body does not define are those of numbers or arrays of numbers.
 //! Fields are the type's own. No trait of the user's gives numbers, ranges and slices a method that the
