@@ -30,9 +30,22 @@ pub(crate) mod flep {
 
 /// EffiSha (PPoPP 2017).
 pub(crate) mod effisha {
-    /// Figure 12, for each setting of priorities: ANTT to that without preemption, less one, and STP to that.
-    pub const SETTINGS: [(&str, f64, f64); 3] =
-        [("sjf", -0.65, 1.8), ("random", -0.18, 1.35), ("group", -0.24, 1.42)];
+    /// Figure 12, for each setting of priorities.
+    pub const SETTINGS: [Setting; 3] = [
+        Setting { name: "sjf", antt_change: -0.65, stp_gain: 1.8 },
+        Setting { name: "random", antt_change: -0.18, stp_gain: 1.35 },
+        Setting { name: "group", antt_change: -0.24, stp_gain: 1.42 },
+    ];
+
+    /// A setting of priorities.
+    pub struct Setting {
+        pub name: &'static str,
+        /// ANTT by that without preemption, less 1.
+        pub antt_change: f64,
+        /// STP by that without preemption.
+        pub stp_gain: f64,
+    }
+
     /// Figure 15: what scheduling costs, at most.
     pub const MAX_OVERHEAD: f64 = 0.05;
 }
@@ -104,7 +117,8 @@ fn prediction(summary: &Summary) -> Vec<Vec<String>> {
 }
 
 fn mix(summary: &Summary) -> Vec<Vec<String>> {
-    let settings = effisha::SETTINGS.into_iter().flat_map(|(setting, antt, stp)| {
+    let settings = effisha::SETTINGS.into_iter().flat_map(|paper| {
+        let effisha::Setting { name: setting, antt_change: antt, stp_gain: stp } = paper;
         let of = |key| summary.number(&format!("{setting}_{key}"));
         let (our_antt, our_stp) = (of("antt_change"), of("stp_gain"));
         let free_antt = our_antt.zip(of("antt_over_ceiling"));

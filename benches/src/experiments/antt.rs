@@ -9,7 +9,7 @@ use preempt_test_kit::storm::Tally;
 use preempt_workloads::Definition;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Job, Testbed, Turnarounds, antt, ceiling, stp};
+use super::corun::{Arm, IdealJob, Job, Testbed, Turnarounds, antt, ceiling, stp};
 use super::priority::hpf;
 use super::{Bench, Experiment, FLEP, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
@@ -133,7 +133,10 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
             }
         }
     }
-    let jobs: Vec<_> = alone.iter().map(|time| (Duration::ZERO, time.p50(), 0)).collect();
+    let jobs: Vec<_> = alone
+        .iter()
+        .map(|time| IdealJob { at: Duration::ZERO, alone: time.p50(), priority: 0 })
+        .collect();
     let names = members.iter().map(|&program| testbed.name(program)).collect();
     Ok(Group { names, alone, arms, ceiling: ceiling(hpf(), &jobs)? })
 }
@@ -195,20 +198,20 @@ fn summary(groups: &[Group]) -> Value {
         })
         .collect();
     json!({
-            "pairs": groups.iter().filter(|group| group.names.len() == 2).count(),
-            "triples": groups.iter().filter(|group| group.names.len() == 3).count(),
-            "pairs_gain": gain(groups, 2, ours),
-            "pairs_ceiling": gain(groups, 2, Group::ceiling),
-            "pairs_over_ceiling": over(2),
-            "pairs_gain_reordered": gain(groups, 2, reordered),
-            "pairs_gain_stream_priorities": gain(groups, 2, by_priority),
-            "triples_gain": gain(groups, 3, ours),
-            "triples_ceiling": gain(groups, 3, Group::ceiling),
-            "triples_over_ceiling": over(3),
-            "triples_gain_reordered": gain(groups, 3, reordered),
-            "triples_gain_stream_priorities": gain(groups, 3, by_priority),
-            "stp_over_plain": mean(&throughput),
-            "makespan_lost": mean(&lost),
+        "pairs": groups.iter().filter(|group| group.names.len() == 2).count(),
+        "triples": groups.iter().filter(|group| group.names.len() == 3).count(),
+        "pairs_gain": gain(groups, 2, ours),
+        "pairs_ceiling": gain(groups, 2, Group::ceiling),
+        "pairs_over_ceiling": over(2),
+        "pairs_gain_reordered": gain(groups, 2, reordered),
+        "pairs_gain_stream_priorities": gain(groups, 2, by_priority),
+        "triples_gain": gain(groups, 3, ours),
+        "triples_ceiling": gain(groups, 3, Group::ceiling),
+        "triples_over_ceiling": over(3),
+        "triples_gain_reordered": gain(groups, 3, reordered),
+        "triples_gain_stream_priorities": gain(groups, 3, by_priority),
+        "stp_over_plain": mean(&throughput),
+        "makespan_lost": mean(&lost),
     })
 }
 

@@ -147,12 +147,12 @@ fn summary(rows: &[Row]) -> Value {
     let by_overhead: serde_json::Map<String, Value> =
         OVERHEADS.iter().map(|&most| (digits(100.0 * most), json!(lost(most)))).collect();
     json!({
-            "pairs": of(MAX_OVERHEAD).count(),
-            "share_error_points": errors.iter().copied().reduce(f64::max),
-            "share_error_points_mean": mean(&errors),
-            "throughput_lost": lost(MAX_OVERHEAD),
-            "throughput_lost_max": of(MAX_OVERHEAD).filter_map(|row| row.lost).reduce(f64::max),
-            "throughput_lost_by_max_overhead_percent": by_overhead,
+        "pairs": of(MAX_OVERHEAD).count(),
+        "share_error_points": errors.iter().copied().reduce(f64::max),
+        "share_error_points_mean": mean(&errors),
+        "throughput_lost": lost(MAX_OVERHEAD),
+        "throughput_lost_max": of(MAX_OVERHEAD).filter_map(|row| row.lost).reduce(f64::max),
+        "throughput_lost_by_max_overhead_percent": by_overhead,
     })
 }
 

@@ -11,7 +11,9 @@ use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, DeviceTestbed, Job, NewPolicy, Testbed, Turnarounds, antt, ceiling, stp};
+use super::corun::{
+    Arm, DeviceTestbed, IdealJob, Job, NewPolicy, Testbed, Turnarounds, antt, ceiling, stp,
+};
 use super::{Bench, Experiment, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
@@ -180,7 +182,11 @@ fn add_ceilings(settings: &mut [Setting], members: &[Member], alone: &[Duration]
     let interval = alone.iter().sum::<Duration>().mul_f64(INTERVAL / alone.len() as f64);
     for (index, setting) in settings.iter_mut().enumerate() {
         let jobs: Vec<_> = (0..members.len())
-            .map(|program| (interval * program as u32, alone[program], members[program].1[index]))
+            .map(|program| IdealJob {
+                at: interval * program as u32,
+                alone: alone[program],
+                priority: members[program].1[index],
+            })
             .collect();
         let [of_static, of_dynamic] = policies();
         setting.ceilings = [ceiling(of_static(), &jobs)?, ceiling(of_dynamic(), &jobs)?];

@@ -8,7 +8,7 @@ use preempt_report::{digits, microseconds};
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Job, Testbed, Turnarounds, ceiling};
+use super::corun::{Arm, IdealJob, Job, Testbed, Turnarounds, ceiling};
 use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{
@@ -132,7 +132,9 @@ fn pair(
     }
     let [long, short] = [alone[0].p50(), alone[1].p50()];
     let at = long.mul_f64(delay);
-    let free = ceiling(hpf(), &[(Duration::ZERO, long, 0), (at, short, 1)])?;
+    let victim = IdealJob { at: Duration::ZERO, alone: long, priority: 0 };
+    let urgent = IdealJob { at, alone: short, priority: 1 };
+    let free = ceiling(hpf(), &[victim, urgent])?;
     let names = [low, high].map(|program| testbed.name(program));
     Ok(Pair { names, delay, alone, arms, ceiling: free[1] })
 }
@@ -177,17 +179,17 @@ fn summary(pairs: &[Pair]) -> Value {
     let by_priority = |pair: &Pair| ratio(pair.urgent(Arm::StreamPriorities)?, ours(pair)?);
     let mean_speedup = mean(&speedups);
     json!({
-            "pairs": figure_8().count(),
-            "mean_speedup": mean_speedup,
-            "best_speedup": speedups.iter().copied().reduce(f64::max),
-            "mean_speedup_all_preemptible": mean(&preemptible),
-            "mean_ceiling": mean(&ceilings),
-            "best_ceiling": ceilings.iter().copied().reduce(f64::max),
-            "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
-            "worst_vs_stream_priority": figure_8().filter_map(by_priority).reduce(f64::min),
-            "mean_vs_stream_priority": geometric_mean(figure_8().map(by_priority)),
-            "mid_run_over_ceiling": mid_run_means[0].zip(mid_run_means[1]).map(|(ours, best)| ours / best),
-            "mid_run_vs_stream_priority": geometric_mean(mid_run().map(by_priority)),
+        "pairs": figure_8().count(),
+        "mean_speedup": mean_speedup,
+        "best_speedup": speedups.iter().copied().reduce(f64::max),
+        "mean_speedup_all_preemptible": mean(&preemptible),
+        "mean_ceiling": mean(&ceilings),
+        "best_ceiling": ceilings.iter().copied().reduce(f64::max),
+        "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
+        "worst_vs_stream_priority": figure_8().filter_map(by_priority).reduce(f64::min),
+        "mean_vs_stream_priority": geometric_mean(figure_8().map(by_priority)),
+        "mid_run_over_ceiling": mid_run_means[0].zip(mid_run_means[1]).map(|(ours, best)| ours / best),
+        "mid_run_vs_stream_priority": geometric_mean(mid_run().map(by_priority)),
     })
 }
 

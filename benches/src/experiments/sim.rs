@@ -304,17 +304,17 @@ fn summary(pairs: &[Pair], costs: Costs, replay: &Replay) -> Value {
     };
     let alone: Vec<f64> = pairs.iter().flat_map(alone).collect();
     json!({
-            "pairs": pairs.len(),
-            "mean_turnaround_error": mean(&errors),
-            "max_turnaround_error": errors.iter().copied().reduce(f64::max),
-            "mean_turnaround_error_if_free": mean(&free),
-            "mean_error_alone": mean(&alone),
-            "replays_identical": replay.is_identical(),
-            "decisions": replay.plans,
-            "launch_us": microseconds(costs.launch),
-            "follow_us": microseconds(costs.follow),
-            "report_us": microseconds(costs.report),
-            "decision_us": microseconds(costs.decision),
+        "pairs": pairs.len(),
+        "mean_turnaround_error": mean(&errors),
+        "max_turnaround_error": errors.iter().copied().reduce(f64::max),
+        "mean_turnaround_error_if_free": mean(&free),
+        "mean_error_alone": mean(&alone),
+        "replays_identical": replay.is_identical(),
+        "decisions": replay.plans,
+        "launch_us": microseconds(costs.launch),
+        "follow_us": microseconds(costs.follow),
+        "report_us": microseconds(costs.report),
+        "decision_us": microseconds(costs.decision),
     })
 }
 

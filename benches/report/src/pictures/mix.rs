@@ -72,8 +72,8 @@ fn change(antt: f64) -> String {
 /// What is marked is the paper's change of what plain streams have here.
 fn marked(rows: &[Row], label: &str, Marked { of_arm, paper }: &Marked) -> Panel {
     let marks = settings(rows).into_iter().enumerate().filter_map(|(group, setting)| {
-        let (_, antt, stp) = effisha::SETTINGS.into_iter().find(|(name, ..)| *name == setting)?;
-        let (to_plain, label) = paper(antt, stp);
+        let of_paper = effisha::SETTINGS.into_iter().find(|paper| paper.name == setting)?;
+        let (to_plain, label) = paper(of_paper.antt_change, of_paper.stp_gain);
         let value = to_plain * of_arm(find(rows, setting, PLAIN)?)?;
         Some(Mark { label, value, group: Some(group) })
     });

@@ -12,17 +12,24 @@ use super::simulate;
 const SMS: u32 = 132;
 const TASKS: u32 = 1 << 20;
 
-/// What the policy reaches at most: the turnaround of each job, which is a launch that fills the device, if
-/// launching and preempting take no time. Of each, when it comes, what it takes alone, and its priority.
+/// A job of a single launch that fills the device.
+#[derive(Clone, Copy, Debug)]
+pub struct IdealJob {
+    /// The time of its arrival.
+    pub at: Duration,
+    /// The time that it takes alone.
+    pub alone: Duration,
+    /// Of its stream.
+    pub priority: i32,
+}
+
+/// The turnaround of each job if launching and preempting take no time, which bounds what the policy can reach.
 ///
 /// # Errors
 ///
 /// What the simulation says.
-pub fn ceiling(
-    policy: Box<dyn Policy>,
-    jobs: &[(Duration, Duration, i32)],
-) -> Result<Vec<Duration>> {
-    let program = |&(at, alone, priority): &(Duration, Duration, i32)| {
+pub fn ceiling(policy: Box<dyn Policy>, jobs: &[IdealJob]) -> Result<Vec<Duration>> {
+    let program = |&IdealJob { at, alone, priority }: &IdealJob| {
         ([KernelModel::new("job", alone, TASKS)], at, priority)
     };
     let programs: Vec<_> = jobs.iter().map(program).collect();
@@ -38,7 +45,11 @@ mod tests {
     #[test]
     fn what_is_urgent_takes_as_long_as_alone() {
         let ms = Duration::from_millis;
-        let jobs = [(ms(0), ms(10), 0), (ms(1), ms(2), 1), (ms(4), ms(1), 0)];
+        let jobs = [
+            IdealJob { at: ms(0), alone: ms(10), priority: 0 },
+            IdealJob { at: ms(1), alone: ms(2), priority: 1 },
+            IdealJob { at: ms(4), alone: ms(1), priority: 0 },
+        ];
         let close = |found: Vec<Duration>, expected: [u64; 3]| {
             found
                 .iter()

@@ -24,7 +24,7 @@ mod testbed;
 
 use anyhow::Result;
 
-pub use ceiling::ceiling;
+pub use ceiling::{IdealJob, ceiling};
 pub use device::DeviceTestbed;
 pub use endless::Endless;
 pub use launches::{Launches, row};
