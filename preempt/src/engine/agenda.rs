@@ -7,7 +7,7 @@ use super::operation::Verdict;
 use super::order::Use;
 use crate::vocabulary::{OpKey, QueueIndex};
 
-/// The submissions. `mod.rs` takes operations in, `ending.rs` gives their lists back and says when all is over.
+/// The submissions. `mod.rs` takes operations in; `ending.rs` returns their lists and says when all is over.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
     /// Operations that there ever were.
