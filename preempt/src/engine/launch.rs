@@ -400,14 +400,23 @@ mod tests {
     #[test]
     fn what_was_done_tells_what_the_rest_takes() {
         // Half of it took `took`; the prediction was 50 ms.
-        for (took, expected) in [(50, 50), (100, 75), (10, 30)] {
+        struct Case {
+            took: u64,
+            rest: u64,
+        }
+        let cases = [
+            Case { took: 50, rest: 50 },
+            Case { took: 100, rest: 75 },
+            Case { took: 10, rest: 30 },
+        ];
+        for Case { took, rest } in cases {
             let mut launch = launch();
             launch.set_range(at(took), SmRange::EMPTY, SMS);
             launch.cohort_out(0, Posted { done: 500, amortize: 1 });
             launch.count_progress(at(took), SMS);
-            assert_eq!(left(&launch, took), expected);
+            assert_eq!(left(&launch, took), u128::from(rest));
             launch.set_range(at(took), SmRange::new(0, SMS), SMS);
-            assert_eq!(left(&launch, took + 5), expected - 5);
+            assert_eq!(left(&launch, took + 5), u128::from(rest - 5));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which amortizing factor it is, by what was measured.
+//! The choice of the amortizing factor, by the measurements.
 
 use std::time::Duration;
 
