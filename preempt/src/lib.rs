@@ -67,7 +67,7 @@
 //! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_turnaround_seconds` |
 //! | `cuda-std`, of `preempt-device` | kernels that rust-cuda's own code generator compiles; the stock compiler does without |
 //!
-//! The thread that drives the scheduler calls subscribers of `tracing` and recorders of `metrics` and waits
+//! The thread that drives the scheduler calls subscribers of `tracing` and recorders of `metrics`. It waits
 //! for them, so they must not wait for the scheduler. A subscriber that panics is ignored.
 //!
 //! # What a kernel promises

@@ -23,8 +23,8 @@ pub(crate) use std::time::Instant;
 #[cfg(not(shuttle))]
 pub(crate) use std::{hint, thread};
 
-/// Locks a mutex. Its contents are whole even if it is poisoned, because callbacks of the application, which may panic, are only
-/// called through [`contain`] or the engine's own guards.
+/// Locks a mutex. Its contents are whole even if it is poisoned: callbacks of the application, which may panic, are
+/// only called through [`contain`] or the engine's own guards.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

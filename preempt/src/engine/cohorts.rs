@@ -223,7 +223,7 @@ impl Engine {
         else {
             return false;
         };
-        // In a queue that is confined to a part of the device, some blocks come to lie outside.
+        // In a queue that is confined to a part of the device, the hardware places some blocks outside.
         let keeps_to = self.queues.range(queue);
         if keeps_to != SmRange::ALL && !launch.crowds(sms) {
             return false;

@@ -60,11 +60,13 @@ pub(crate) struct Engine {
     ops: SlotMap<OpKey, Op>,
     /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
     order: Order,
-    /// Which launch has which SM. `planning.rs` follows plans, `cohorts.rs` covers SMs, `ending.rs` releases them.
+    /// Which launch has which SM. `planning.rs` follows plans, `cohorts.rs` covers SMs and hands them over, `mod.rs`
+    /// uncovers them, `ending.rs` releases them.
     ledger: Ledger,
     /// Control blocks. `cohorts.rs` takes them, `mod.rs` counts what blocks left there, `ending.rs` gives them back.
     controls: Controls,
-    /// What is queued on the device. `cohorts.rs` fills queues and signals them, `mod.rs` takes cohorts out.
+    /// What is queued on the device. `cohorts.rs` fills queues, `mod.rs` takes cohorts out; `cohorts.rs` signals the
+    /// loss of SMs, `ending.rs` that a queue has to leave.
     queues: DeviceQueues,
     intake: Intake,
     launches: Launches,

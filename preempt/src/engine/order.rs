@@ -32,8 +32,8 @@ struct Buffer {
 }
 
 impl Order {
-    /// Puts an operation behind those that it has to wait for, and calls `wait_for` with each of them, twice if there
-    /// are two reasons. Returns the operation before it in its stream.
+    /// Puts an operation behind its blockers, and calls `wait_for` with each of them, twice if there are two reasons.
+    /// Returns the operation before it in its stream.
     pub fn enter(
         &mut self,
         op: OpKey,

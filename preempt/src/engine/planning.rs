@@ -12,8 +12,8 @@ use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
 use crate::vocabulary::{LaunchId, OpKey};
 
-/// Multiples of the time that a launch takes to stop. If less than that is left of it, it keeps the SMs that its
-/// stream successor will fill, because another launch would have to yield them at once.
+/// Multiples of the time that a launch takes to stop. A launch with less than that left keeps the SMs that its stream
+/// successor will fill: another launch would have to yield them at once.
 const WORTH_A_YIELD: u32 = 3;
 
 /// Launches of the same stream that are considered for that.
@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Asks the policy for a plan, and refuses one that cannot be.
+    /// Asks the policy for a plan, and refuses it if it breaks the contract.
     fn make_plan(&mut self, now: Duration) -> Result<(), String> {
         let mut plan = std::mem::take(&mut self.decider.plan);
         plan.grants.clear();

@@ -63,7 +63,7 @@ impl Engine {
         self.inheritance.raised = raised;
     }
 
-    /// Computes the urgency of operations anew, and of those that they wait for.
+    /// Computes the urgency of operations and of their blockers anew.
     pub(super) fn reconsider(&mut self, now: Duration, keys: impl IntoIterator<Item = OpKey>) {
         if self.intake.over.is_some() {
             // Everything ends, whatever it asked for.

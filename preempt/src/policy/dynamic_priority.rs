@@ -17,18 +17,18 @@ const STEP: Duration = Duration::from_millis(1);
 
 /// Dynamic priorities (EffiSha section 7), with spatial sharing.
 ///
-/// There are two queues. A launch starts in the active one, with its own priority, and becomes more urgent by one for
+/// There are two queues. A launch starts in the active one, with its own priority. It becomes more urgent by one for
 /// each millisecond that it waits there, by 20 at most. The most urgent launch runs; a launch that becomes more
 /// urgent than a running one takes SMs from it. A stream of priority p has a quota of (p + 1) / 2 ms, and at least
-/// 0.5 ms, so negative priorities have what 0 has. When its launches have had SMs for that long, its launch goes to
-/// the inactive queue, with its own priority again. When the active queue is empty, the two change places, and every
+/// 0.5 ms: negative priorities have what 0 has. When its launches have had SMs for that long, its launch goes to the
+/// inactive queue, with its own priority again. When the active queue is empty, the two change places, and every
 /// stream has a new quota.
 ///
 /// A request of EffiSha is a stream here: if a launch ends before the quota does, the next one of the stream goes on
-/// with the rest. So no stream runs for longer than its quota while launches of other streams wait in the active
-/// queue, except for block-tasks that do not yield, and no launch waits for ever behind a given number of streams.
-/// New streams that keep coming can delay the inactive queue. SMs that the active queue does not fill go to the
-/// inactive one, most urgent first.
+/// with the rest. So no stream runs for longer than its quota while other streams wait in the active queue, except
+/// for block-tasks that do not yield. No launch waits for ever behind a given number of streams; new streams that
+/// keep coming can delay the inactive queue. SMs that the active queue does not fill go to the inactive one, most
+/// urgent first.
 #[derive(Debug, Default)]
 pub struct DynamicPriority {
     /// The active queue, part one: launches that arrived in this era, or were preempted, and wait.

@@ -13,7 +13,7 @@ use crate::vocabulary::LaunchId;
 /// A stream's virtual time is its time on SMs, summed over SMs and divided by its [weight](Arrival::weight); it
 /// counts while a launch has less than it can fill. The stream that is furthest behind runs until it is a *quantum*
 /// ahead: that time on the whole device, for a weight of 1. So over any time, a stream that always has work differs
-/// from its share by at most two quanta of the heaviest one, and waits for at most a quantum of each other one. A new
+/// from its share by at most two quanta of the heaviest one. It waits for at most a quantum of each other one. A new
 /// stream starts where the stream that is furthest behind is: it neither waits for what others have had before, nor
 /// makes them wait. A stream that comes back within a millisecond, and a quantum, takes its turn up again, and what
 /// others had meanwhile counts.

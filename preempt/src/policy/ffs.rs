@@ -13,10 +13,10 @@ use crate::vocabulary::LaunchId;
 /// [weight](Arrival::weight). T is the smallest for which ΣO / (T · ΣW) is at most the given overhead. O is the cost
 /// of a yield of the stream, on average over its time; sums are over the launches that wait or run. An epoch is
 /// measured in time on SMs, summed over SMs. A stream that had too much or too little in one gets the difference in
-/// the next, so a stream that always has work has its share to within two epochs of the heaviest stream. SMs that a
+/// the next. So a stream that always has work has its share to within two epochs of the heaviest stream. SMs that a
 /// launch cannot fill go to the streams after it, and cost nothing if no other stream wants them.
 ///
-/// A stream whose launch ends in mid-epoch takes its turn up again if its next launch arrives within 200 µs, and what
+/// A stream whose launch ends in mid-epoch takes its turn up again if its next launch arrives within 200 µs. What
 /// other streams had meanwhile counts. That may be a yield for each launch, which T does not account for. If the next
 /// launch arrives later, the rest of the epoch is added to the stream's next one. Launches that do not yield run
 /// beyond their epoch, and their streams wait longer for the next one. Priorities and remaining times do not count.

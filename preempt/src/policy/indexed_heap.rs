@@ -178,7 +178,7 @@ mod tests {
                 let (order, keys) = heap.in_order();
                 prop_assert_eq!(order.map(|(key, _)| key).collect::<Vec<_>>(), sorted);
                 prop_assert!((0..20).all(|id| keys.get(id) == model.get(&id).copied()));
-                prop_assert_eq!(heap.places.len(), model.len(), "nothing is kept of those that left");
+                prop_assert_eq!(heap.places.len(), model.len(), "nothing is kept of removed items");
             }
         }
     }

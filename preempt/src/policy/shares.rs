@@ -12,7 +12,7 @@ use crate::vocabulary::LaunchId;
 /// The turns of [`Ffs`](super::Ffs) and [`FairShare`](super::FairShare).
 ///
 /// Each stream has a *virtual time*: its time on SMs, summed over SMs and divided by its weight. Streams take turns
-/// of the same length in virtual time. A turn ends one length after the end of the stream's last turn, so a stream
+/// of the same length in virtual time. A turn ends one length after the end of the stream's last turn. So a stream
 /// that had too much in one turn lacks it in the next (deficit round robin). The stream whose turn ends first goes
 /// first, and of those with the same end, the one that has had its place for longest.
 ///

@@ -103,8 +103,8 @@ pub trait Predictor: Send {
     /// over SMs, divided by the number of SMs that it can fill. Its waiting, before it started or because it had to
     /// yield, is not in it.
     ///
-    /// It is not called for launches that failed or were cancelled, nor where that time is not known, as for some
-    /// launches that followed others of their stream within microseconds. If the host saw the ends of several
+    /// It is not called for launches that failed or were cancelled, nor where that time is not known. That is so for
+    /// some launches that followed others of their stream within microseconds. If the host saw the ends of several
     /// launches together, each has a share of their time, in proportion to the predictions.
     fn finished(&mut self, launch: &Features<'_>, took: Duration);
 }

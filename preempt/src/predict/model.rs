@@ -15,8 +15,8 @@ pub(super) fn vector(launch: &Features<'_>) -> [f64; FEATURES] {
 /// A launch's features, and how many seconds it took; more than 0.
 pub(super) type Point = ([f64; FEATURES], f64);
 
-/// The penalty on slopes of features that are scaled to a variance of 1. It is enough to choose between features that
-/// grow together, such as grid and input size, and too little to be seen beside the noise of a clock.
+/// The penalty on slopes of features that are scaled to a variance of 1. It is large enough to choose between
+/// features that grow together, such as grid and input size. It is too small to be seen beside the noise of a clock.
 const PENALTY: f64 = 1e-6;
 
 /// The form of the function.

@@ -72,7 +72,7 @@ struct PendingCohort {
 }
 
 impl EngineLoad {
-    /// With so many launches at any time, each of which can fill one of these numbers of SMs.
+    /// A load of `launches` launches at any time, each of which can fill one of the numbers of SMs in `needs`.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@
 //! - A launch of blocks takes effect after [`Costs::launch`], and where other blocks have to leave first, when these are
 //!   out. Blocks that are told to leave work until they are out, [`KernelModel::stop`] later; with yield points, each SM
 //!   then has [`KernelModel::redo`] of its work to do again.
-//! - Blocks come to lie on the SMs that the policy meant them for, spread over all of them; on a GPU some may not at
+//! - Blocks are placed on the SMs that the policy meant them for, spread over all of them; on a GPU some may not at
 //!   first. Those of a plain grid fill one SM after the other, and leave the rest to others, which stands for the room
 //!   that a GPU has beside them. A launch with more SMs than it can fill is no faster for it.
 //! - Events of the same time are handled together, then the policy is asked once.
@@ -120,7 +120,7 @@ impl Simulation {
     /// # Errors
     ///
     /// [`SimulationError::GivenUp`](crate::error::SimulationError::GivenUp) if the machine or a kernel cannot be, or
-    /// if the policy lets no launch come to its end.
+    /// if the policy lets no launch end.
     pub fn run(self, workload: &Workload) -> Result<Results, Error> {
         run::run(workload, self)
     }

@@ -13,7 +13,7 @@ use shuttle::thread;
 /// Virtual time by which each look moves the clock: a thread that spins until a time looks a few times.
 const TICK: Duration = Duration::from_micros(100);
 
-/// Virtual time that nothing takes here. Waits for this or longer do not end by themselves, so a thread that goes on
+/// Virtual time that nothing takes here. Waits for this or longer do not end by themselves. So a thread that goes on
 /// only because of such a timeout waits for ever, and shuttle reports it.
 const LONG: Duration = Duration::from_millis(100);
 

@@ -1,6 +1,6 @@
 //! Launches, queues and cohorts: races, case by case.
 
-use super::world::{LANES, World};
+use super::world::{QUEUES, World};
 use super::*;
 use crate::policy::{EarliestDeadline, Ffs, Fifo, Priority};
 
@@ -302,7 +302,7 @@ fn waiting_launches_use_a_limited_number_of_queues() {
         world.submit(stream, 0, 1, &[]);
         world.submit(stream, 0, 1, &[]);
     }
-    assert_eq!(world.queued_ahead, LANES.chains as usize);
+    assert_eq!(world.queued_ahead, QUEUES.chains as usize);
     world.run_out();
 }
 
@@ -336,7 +336,7 @@ fn plain_launches_queue_behind_one_another_and_behind_no_others() {
 #[test]
 fn a_report_has_the_times_of_a_launch() {
     let at = Duration::from_millis;
-    let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+    let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     let submission = submission(0, 0, spec(2));
     let first = engine.submit(at(1), submission, &mut actions);
@@ -373,7 +373,7 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
         dropped: u64,
     }
     let has = |Case { overhead, dropped }: Case| {
-        let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+        let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
         let mut actions = Vec::new();
         let us = Duration::from_micros;
         let mut submit = |stream: u32, priority: i32, tasks: u32| {
@@ -461,7 +461,7 @@ fn a_launch_whose_blocks_are_all_there_gets_no_more_of_them() {
 
 #[test]
 fn one_launch_is_queued_ahead_at_a_time_and_none_by_a_submission() {
-    let mut engine = Engine::new(1, LANES, Box::new(StaticPriority::new()));
+    let mut engine = Engine::new(1, QUEUES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     for _ in 0..3 {
         engine.submit(Duration::ZERO, submission(0, 0, spec(10)), &mut actions);
@@ -477,7 +477,7 @@ fn one_launch_is_queued_ahead_at_a_time_and_none_by_a_submission() {
 
 #[test]
 fn a_stream_leads_if_no_running_or_new_launch_of_others_is_as_urgent() {
-    let mut engine = Engine::new(1, LANES, Box::new(Fifo::new()));
+    let mut engine = Engine::new(1, QUEUES, Box::new(Fifo::new()));
     let mut actions = Vec::new();
     engine.submit(Duration::ZERO, submission(0, 1, spec(10)), &mut actions);
     engine.settle(Duration::ZERO, &mut actions);
@@ -494,7 +494,7 @@ fn a_stream_leads_if_no_running_or_new_launch_of_others_is_as_urgent() {
 #[test]
 fn a_launch_that_has_begun_is_admitted_without_a_question() {
     for done in [0, 3] {
-        let mut engine = Engine::new(1, LANES, Box::new(EarliestDeadline::new()));
+        let mut engine = Engine::new(1, QUEUES, Box::new(EarliestDeadline::new()));
         let mut actions = Vec::new();
         let first = engine.submit(Duration::ZERO, submission(0, 0, spec(10)), &mut actions);
         let late = Urgency { deadline: Some(Duration::ZERO), ..Urgency::default() };
@@ -507,7 +507,10 @@ fn a_launch_that_has_begun_is_admitted_without_a_question() {
             let posted = Posted { done, amortize: 1 };
             engine.handle(Duration::ZERO, Event::CohortOut { op, slot: 0, posted }, &mut actions);
         }
-        let is_refused = |action: &Action| matches!(action, Action::Finish { op, outcome: Outcome::NotAdmitted } if *op == second);
+        let is_refused = |action: &Action| {
+            let Action::Finish { op, outcome } = action else { return false };
+            *op == second && *outcome == Outcome::NotAdmitted
+        };
         assert_eq!(actions.iter().any(is_refused), done == 0);
     }
 }

@@ -73,7 +73,7 @@ fn the_first_run_of_opaque_work_has_the_device_alone() {
     assert!(run(opaque(0, false)), "the first one");
     assert!(!run(opaque(0, false)), "the second one needs no drain");
     assert!(run(opaque(1, false)), "another variant");
-    assert!(run(opaque(0, true)), "one that is always alone");
+    assert!(run(opaque(0, true)), "exclusive work");
     world.run_out();
     let Some(Outcome::Done(report)) = world.op(launch).finished else { panic!("done") };
     assert_eq!(report.tasks, 1000);

@@ -14,7 +14,7 @@ use crate::vocabulary::{After, CohortOrder, ControlIndex, ControlUse};
 use checks::{Heard, Listening};
 
 /// Queues; few, so that launches have to wait for them.
-pub const LANES: QueueCount = QueueCount { normal: 3, urgent: 2, chains: 2 };
+pub const QUEUES: QueueCount = QueueCount { normal: 3, urgent: 2, chains: 2 };
 
 /// A cohort on the model device.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl World {
         let heard = Heard::default();
         let policy = Listening { policy, heard: heard.clone() };
         World {
-            engine: Engine::new(sms, LANES, Box::new(policy)),
+            engine: Engine::new(sms, QUEUES, Box::new(policy)),
             now: Duration::ZERO,
             sm_times: HashMap::new(),
             known_opaque: HashSet::new(),
@@ -332,7 +332,7 @@ impl World {
         let waiting = self.cohorts.iter().filter(|cohort| !cohort.at_head);
         let mut chains: HashSet<QueueIndex> = waiting.map(|cohort| cohort.order.queue).collect();
         chains.extend((!at_head).then_some(order.queue));
-        assert!(chains.len() <= LANES.chains as usize, "more chains than hardware queues");
+        assert!(chains.len() <= QUEUES.chains as usize, "more chains than hardware queues");
         let ControlUse { control, parity } = order.control;
         // It was never used; the first parity is 0.
         let fresh = (OpKey::default(), 1, HashMap::new());
