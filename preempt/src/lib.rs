@@ -1,6 +1,6 @@
-//! Preemption on NVIDIA GPUs, in process: an urgent kernel gets the SMs that it needs from
-//! whatever is running, between two block-tasks of the running kernel or at a yield point within one, and
-//! that one goes on afterwards as if nothing had happened.
+//! Preemption on NVIDIA GPUs, in process: an urgent kernel gets the SMs that it needs from running kernels,
+//! between two of their block-tasks or at a yield point within one. The preempted kernel goes on afterwards
+//! as if nothing had happened.
 //!
 //! # Quick start
 //!
@@ -48,11 +48,11 @@
 //! | [`Event`] | order between streams |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there, [waited for](Scheduler::zeroed_within) if need be |
-//! | [`policy`] | who runs on which SMs: by priority, by deadline, in shares, or as you say |
+//! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
 //! | [`Recording`] | what a scheduler was told and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`predict`] | how long launches take, for policies that look ahead |
-//! | [`Scheduler::stats`], [`Scheduler::write_trace`], [`LaunchReport`] | what launches came to, as numbers and as a timeline |
+//! | [`Scheduler::stats`], [`Scheduler::write_trace`], [`LaunchReport`] | how launches ran, as numbers and as a timeline |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`], [`mod@error`] | what went wrong and what to do; one enum for each area |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
@@ -67,15 +67,15 @@
 //! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_turnaround_seconds` |
 //! | `cuda-std`, of `preempt-device` | kernels that rust-cuda's own code generator compiles; the stock compiler does without |
 //!
-//! Subscribers of `tracing` and recorders of `metrics` are called by whichever thread drives the scheduler, which waits
-//! for them: they must not wait for the scheduler. One that panics is passed over.
+//! The thread that drives the scheduler calls subscribers of `tracing` and recorders of `metrics`. It waits
+//! for them, so they must not wait for the scheduler. A subscriber that panics is ignored.
 //!
 //! # What a kernel promises
 //!
-//! Block-tasks run in any order, each exactly once, and must not wait for one another: no
-//! look-back scans and no barriers across the grid. A kernel yields between block-tasks, and within them at
-//! yield points if it has any; without them an urgent launch waits for the block-tasks that run: a
-//! millisecond if they take a millisecond.
+//! Block-tasks run in any order, each exactly once, and must not wait for one another: no look-back scans and
+//! no barriers across the grid. A kernel yields between block-tasks, and within them at yield points if it
+//! has any. Without yield points, an urgent launch waits for the block-tasks that run: for a millisecond if
+//! they take a millisecond.
 
 mod buffer;
 #[cfg(feature = "build")]

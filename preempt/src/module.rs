@@ -67,8 +67,8 @@ impl DeviceCode {
     }
 }
 
-/// The PTX of a kernels crate. Unlike [`DeviceCode`], whoever has it keeps no module loaded: those have to be
-/// unloaded in their context, and not while they run.
+/// The PTX of a kernels crate. Unlike [`DeviceCode`] it keeps no module loaded: modules have to be unloaded in their
+/// context, and not while they run.
 #[derive(Clone)]
 pub(crate) struct Source {
     pub name: &'static str,
@@ -97,7 +97,7 @@ pub(crate) struct LoadedModule {
     pub name: &'static str,
     /// What it was loaded from.
     pub ptx: Arc<str>,
-    /// Finds an entry by name; a handle of the driver's, good as long as this.
+    /// Finds an entry by name; a handle of the driver, which is valid as long as this.
     pub find: Arc<FindFunction>,
 }
 

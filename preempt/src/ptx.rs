@@ -1,5 +1,4 @@
-//! What can be read from the text of a PTX file, whatever compiled it, and the few things that are
-//! written into it.
+//! What can be read from the text of a PTX file of any compiler, and the few things that are written into it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat_n;
@@ -148,7 +147,7 @@ pub(crate) struct Reach<'a> {
     /// The entry and the functions that it calls, directly or not. What is only declared, the
     /// driver's own functions such as `vprintf`, is left out.
     pub functions: Vec<&'a str>,
-    /// A function among them that calls through a pointer, whoever that is.
+    /// A function among them that calls through a pointer, so the callee is unknown.
     pub indirect: Option<&'a str>,
 }
 

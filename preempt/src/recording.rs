@@ -1,4 +1,4 @@
-//! What a scheduler was told and what it decided, to look at it later and to decide again.
+//! The calls of a scheduler's engine and its decisions, to be looked at later and made again.
 
 use std::fmt;
 use std::path::Path;
@@ -19,11 +19,11 @@ const VERSION: u32 = 2;
 /// Everything that a scheduler's engine was told, when, and what it decided.
 ///
 /// The engine has no clock and no threads: told the same again, it decides the same. So a run that went wrong can be
-/// looked at as often as one likes, without the device, and with other policies. From
+/// examined repeatedly, without the device, and with other policies. A recording comes from
 /// [`Scheduler::recording`](crate::Scheduler::recording), or from a [`Simulation`](crate::sim::Simulation).
 ///
-/// It holds names of kernels, sizes and times, and nothing that launches computed. A launch takes a few hundred bytes,
-/// as long as the scheduler lives.
+/// It holds names of kernels, sizes and times, and nothing that launches computed. A launch takes a few hundred bytes
+/// for the life of the scheduler.
 ///
 /// ```
 /// use preempt::{Device, Recording, Scheduler, policy};
@@ -50,12 +50,12 @@ pub struct Recording {
     version: u32,
     policy: String,
     sms: u32,
-    /// Normal, urgent, and those that can be chains.
+    /// Normal queues, urgent queues, and the queues that can be chains.
     queues: (u32, u32, u32),
     steps: Vec<Step>,
 }
 
-/// What came of telling an engine the same again.
+/// The result of telling an engine the same again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Replay {
@@ -65,8 +65,8 @@ pub struct Replay {
     pub steps: usize,
     /// Plans that were made again.
     pub plans: usize,
-    /// Where it first decided otherwise, if it did. Nothing is replayed beyond: what the device reported then
-    /// belongs to another history.
+    /// The first decision that is not as recorded. Nothing is replayed beyond it, because the later reports of the
+    /// device belong to another history.
     pub difference: Option<Difference>,
 }
 
@@ -74,15 +74,15 @@ pub struct Replay {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Difference {
-    /// Which call of the engine it is, counted from 0.
+    /// The number of the engine's call, counted from 0.
     pub step: usize,
-    /// When that was.
+    /// When the call was made.
     pub at: Duration,
     /// What the engine was told.
     pub event: String,
-    /// The plans that were made then: launches with ranges of SMs.
+    /// The recorded plans of that call: launches with ranges of SMs.
     pub recorded: String,
-    /// The plans that were made now. If they are the same, what came of them is not.
+    /// The plans that were made now. If they are the same, the actions that followed differ.
     pub replayed: String,
 }
 
@@ -134,8 +134,7 @@ impl Recording {
         self.steps.iter().map(|step| step.input.plans().len()).sum()
     }
 
-    /// Tells an engine with this policy, which has not decided anything yet, the same in the same order, and compares
-    /// what it decides.
+    /// Tells a new engine with this policy the same in the same order, and compares what it decides.
     ///
     /// # Errors
     ///
@@ -146,7 +145,7 @@ impl Recording {
             return Err(bad(format!("a device of {} SMs", self.sms)));
         }
         let (normal, urgent, chains) = self.queues;
-        if !(1..=MAX_LANES).contains(&normal) || urgent > MAX_LANES {
+        if !(1..=MAX_QUEUES).contains(&normal) || urgent > MAX_QUEUES {
             return Err(bad(format!("a device of {normal} and {urgent} queues")));
         }
         let queues = QueueCount { normal, urgent, chains };
@@ -220,8 +219,8 @@ impl fmt::Debug for Recording {
 #[cfg(test)]
 mod tests;
 
-/// More than any device has.
-const MAX_LANES: u32 = 1024;
+/// Queues; more than any device has.
+const MAX_QUEUES: u32 = 1024;
 
 fn bad(reason: impl Into<String>) -> Error {
     Error::Recording(RecordingError::Invalid { reason: reason.into() })

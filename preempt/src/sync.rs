@@ -1,7 +1,11 @@
-//! Locks, atomics, channels, threads and the clock: the standard library's, or shuttle's.
+//! Locks, atomics, channels, threads and the clock: those of the standard library, or shuttle's.
 //!
-//! With `--cfg shuttle` the scheduler's threads are shuttle's, which runs one at a time and chooses at every lock,
-//! atomic and channel who goes on (`scheduler/interleavings.rs`).
+//! With `--cfg shuttle` the scheduler runs on shuttle's threads. Shuttle runs one at a time and chooses at
+//! every lock, atomic and channel which goes on (`scheduler/interleavings.rs`).
+
+use std::sync::PoisonError;
+
+use crate::error::caught;
 
 #[cfg(shuttle)]
 mod explored;
@@ -19,17 +23,13 @@ pub(crate) use std::time::Instant;
 #[cfg(not(shuttle))]
 pub(crate) use std::{hint, thread};
 
-use std::sync::PoisonError;
-
-use crate::error::caught;
-
-/// Locks a mutex. Its contents are whole even if it is poisoned, because code of others, which may panic, is only
-/// called through [`contain`] or the engine's own guards.
+/// Locks a mutex. Its contents are whole even if it is poisoned: callbacks of the application, which may panic, are
+/// only called through [`contain`] or the engine's own guards.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls code of others; a panic ends there.
+/// Calls a callback of the application; a panic ends there.
 pub(crate) fn contain(callback: impl FnOnce()) {
     // The panic hook has reported it.
     let _ = caught(callback);

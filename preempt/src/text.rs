@@ -1,10 +1,10 @@
-//! Text files with fields between tabs, that are replaced as a whole.
+//! Text files with fields between tabs, which are replaced as a whole.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, io};
 
-/// Writes the file beside its place, and then moves it there.
+/// Writes the file beside its place, and then moves it there, so that readers see the old one or the new one.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let Some(name) = path.file_name() else {
@@ -21,7 +21,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// `text` without what ends a field or a line.
+/// Replaces the characters that would end a field or a line.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -36,7 +36,7 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// What was escaped; `None` if that is not how it was done.
+/// The text that was escaped; `None` if the escapes are not those of [`escape`].
 pub(crate) fn unescape(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut characters = text.chars();

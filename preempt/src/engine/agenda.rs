@@ -7,7 +7,7 @@ use super::operation::Verdict;
 use super::order::Use;
 use crate::vocabulary::{OpKey, QueueIndex};
 
-/// The submissions. `mod.rs` takes operations in, `ending.rs` gives their lists back and says when all is over.
+/// The submissions. `mod.rs` takes operations in; `ending.rs` returns their lists and says when all is over.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
     /// Operations that there ever were.
@@ -19,15 +19,15 @@ pub(super) struct Intake {
     pub spare_keys: Vec<Vec<OpKey>>,
 }
 
-/// The launches that the policy knows. `mod.rs` adds those whose turn has come, `ending.rs` takes out those that are
-/// over, and `planning.rs` forgets the newcomers when the policy is asked.
+/// The launches that the policy knows. `mod.rs` adds launches whose turn has come, `ending.rs` takes finished ones
+/// out, and `planning.rs` forgets the newcomers when the policy is asked.
 #[derive(Debug, Default)]
 pub(super) struct Launches {
     /// How many there are.
     pub known: usize,
     /// How many there ever were.
     pub arrivals: u64,
-    /// Those that arrived since the policy was asked.
+    /// Launches that arrived since the policy was asked.
     pub newcomers: Vec<OpKey>,
 }
 

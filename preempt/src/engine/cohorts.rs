@@ -8,8 +8,8 @@ use super::ledger::{self, intersection};
 use super::{Action, Engine, Op, Phase};
 use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 
-/// How many launches are queued behind a running one while others want SMs: each of them has to leave the queue, and to be
-/// launched again, if these are taken away.
+/// Launches: how many are queued behind a running one while launches of other streams want SMs. If its SMs are taken,
+/// each of them has to leave the queue and to be launched again.
 const AHEAD_OF_OTHERS: usize = 8;
 
 /// Where a cohort goes.
@@ -21,12 +21,12 @@ enum CohortPlace {
 }
 
 impl Engine {
-    /// Tells the cohorts of a launch which SMs are left to them, and what is queued behind them.
+    /// Signals the cohorts of a launch, and those queued behind them, to leave the SMs that the launch has lost.
     pub(super) fn shrink(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         if launch.spec.plain {
-            // Its blocks leave when they are done, whatever they are told.
+            // Its blocks look at no signal.
             return;
         }
         let mut signalled = false;
@@ -55,7 +55,7 @@ impl Engine {
         }
         let there = launch.blocks_that_stay(&self.queues);
         if launch.spec.plain && !launch.is_out() || there >= launch.remaining() {
-            // All its blocks are out, and find room by themselves.
+            // All its blocks are on the device, and the hardware finds room for them.
             self.ledger.cover(range);
             return;
         }
@@ -68,10 +68,10 @@ impl Engine {
         };
         let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
         let mut blocks = room.min(launch.remaining() - there);
-        // The hardware spreads blocks over all SMs, also those that others have to themselves as far as anybody knows,
-        // and blocks that share an SM hold each other up. A word that grants the launch's SMs alone keeps it
-        // from that, but excludes and does not place: it takes blocks to spare. Where blocks have yet to leave, those
-        // would be gone before there is room; and where this failed, others lie on its SMs.
+        // The hardware spreads blocks over all SMs, also over those of other launches, and blocks that share an SM
+        // slow each other down. A word that grants only the launch's SMs excludes the others but does not place
+        // blocks, so it takes spare blocks. Spare blocks would be gone before there is room if blocks have yet to
+        // leave. After a spill, blocks of other launches occupy these SMs, so it is not tried again.
         let crowds = launch.crowds(sms);
         let is_apart = (crowds || launch.has_long_few(room))
             && launch.is_out()
@@ -94,14 +94,14 @@ impl Engine {
         self.go_on_behind(queue);
     }
 
-    /// How many SMs are free outside of a range, beside the cohorts that are at the head of other queues than this one.
+    /// The SMs outside of a range that are free beside the cohorts at the head of all queues but this one.
     fn sms_outside(&self, range: SmRange, queue: Option<QueueIndex>) -> f64 {
         let sms = self.ledger.sms();
         let mut free = f64::from(sms - ledger::count(range, sms));
         for (head, op, slot) in self.queues.heads().filter(|&(head, ..)| Some(head) != queue) {
             let Some(Op { launch: Some(other), .. }) = self.ops.get(op) else { continue };
             let Some(cohort) = &other.cohorts[slot] else { continue };
-            // Those to spare have left.
+            // The spare blocks have left.
             let most = match self.queues.range(head) {
                 SmRange::ALL | SmRange::EMPTY => cohort.blocks,
                 part => other.room(ledger::count(part, sms), false),
@@ -125,8 +125,8 @@ impl Engine {
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let (after, keeps_to, hands) = match place {
             CohortPlace::Free { keeps_to: SmRange::ALL } => (None, SmRange::ALL, blocks),
-            // Blocks behind another launch, or outside of their range, may have to leave at once, and would leave those
-            // tasks behind.
+            // Blocks get no first task if they may have to leave at once, behind another launch or outside of their
+            // range: that task would not run.
             CohortPlace::Free { keeps_to } => (None, keeps_to, 0),
             CohortPlace::Behind(after) => (Some(after), self.queues.range(queue), 0),
         };
@@ -150,7 +150,7 @@ impl Engine {
         }));
     }
 
-    /// Has more launches queued in a queue, when there is time.
+    /// Enters a queue in the agenda, to queue more launches there when there is time.
     pub(super) fn go_on_behind(&mut self, queue: QueueIndex) {
         if !self.agenda.behind.contains(&queue) {
             self.agenda.behind.push_back(queue);
@@ -162,8 +162,8 @@ impl Engine {
         !self.agenda.behind.is_empty()
     }
 
-    /// Queues one launch behind another one, if there is any to queue. Each takes the driver microseconds, in which
-    /// nobody else gets through: so whoever calls this sees first what else there is to do.
+    /// Queues one launch behind another one, if there is one to queue. The caller first does what else there is to
+    /// do, because each call takes the driver microseconds in which no urgent launch gets through.
     pub fn go_ahead(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if !self.may_go_ahead() {
             return;
@@ -180,9 +180,8 @@ impl Engine {
         }
     }
 
-    /// Queues a launch behind the last one in a queue, if it waits for nothing but launches that are ahead of it in
-    /// that queue. The device starts it when the one before it is done, or lets it leave if that one has left without
-    /// being done.
+    /// Queues a launch behind the last one in a queue, if it waits only for launches that are ahead of it there. The
+    /// device starts it when its predecessor is done, and lets it leave if that has left without being done.
     fn queue_ahead(&mut self, queue: QueueIndex, actions: &mut Vec<Action>) -> bool {
         let is_enough = self.launches.known > 1 && self.queues.waiting(queue) >= AHEAD_OF_OTHERS;
         if is_enough || self.is_draining() {
@@ -207,11 +206,11 @@ impl Engine {
         let after = After {
             control: used.control,
             slot: slot as u8,
-            // If it does all that is left to do; what another cohort does at the same time, this
-            // word does not say.
+            // The word if this cohort does all that is left to do; it does not count what another cohort does at the
+            // same time.
             left: before.wrapping_add(departures(cohort.blocks, last.remaining())),
         };
-        // If nobody else wants SMs, it can have more than the one before.
+        // Without other launches it can have more than its predecessor.
         let room = if self.launches.known <= 1 { sms } else { ledger::count(range, sms) };
         let Some(Op {
             launch: Some(launch),
@@ -224,27 +223,27 @@ impl Engine {
         else {
             return false;
         };
-        // Of the blocks of a queue that keeps to a part of the device some come to lie outside.
+        // In a queue that is confined to a part of the device, the hardware places some blocks outside.
         let keeps_to = self.queues.range(queue);
         if keeps_to != SmRange::ALL && !launch.crowds(sms) {
             return false;
         }
-        // A long launch of few blocks loses more where these lie among the blocks of others than by waiting for its turn.
+        // A long launch of few blocks loses more among the blocks of other launches than by waiting for its turn.
         let has_few = launch.has_long_few(launch.room(ledger::count(range, sms), false));
         if has_few && keeps_to == SmRange::ALL && self.ledger.has_others(range) {
             return false;
         }
-        // A plain launch is in nobody's word, and looks at none: it can only follow another one, which
-        // is done when its queue comes to the next.
+        // A plain launch writes no word when it is done, and looks at none. It can only follow another plain launch,
+        // which is done when its queue comes to the next.
         if launch.spec.plain != plain || self.order.lost(uses).is_some() {
             return false;
         }
-        // One that was queued before may be done, and not reported.
+        // A launch that was queued before may be done, and not reported.
         if range.is_empty() || !launch.is_out() || launch.remaining() == 0 {
             return false;
         }
         let wanted = launch.need(sms).min(room);
-        // All of it: the one behind this one may fill more than this one does.
+        // All of it, because the next launch may fill more than this one.
         launch.handover = range;
         let room = launch.room(wanted, range.contains(sms - 1));
         let (left, each) = (launch.remaining(), f64::from(launch.spec.blocks_per_sm));
@@ -256,8 +255,7 @@ impl Engine {
         true
     }
 
-    /// Lets a launch whose turn has come go on with the SMs of the one before it, if a cohort of it
-    /// was queued behind that one.
+    /// Hands the SMs of its predecessor to a launch whose turn has come, if a cohort of it was queued behind that.
     pub(super) fn take_over(
         &mut self,
         now: Duration,
@@ -276,7 +274,7 @@ impl Engine {
             let lo = handover.lo().min(sms - wanted);
             SmRange::new(lo, lo + wanted)
         } else {
-            // Its blocks are nowhere else.
+            // Its blocks are on no other SMs.
             ledger::first(intersection(handover, keeps_to, sms), wanted, sms)
         };
         self.ledger.hand_over(LaunchId(key), range);

@@ -9,8 +9,8 @@ use preempt_device::abi::{COHORT_SLOTS, MAX_TICKET, departures};
 #[derive(Debug, Default)]
 pub(super) struct Controls {
     all: Vec<Counters>,
-    /// The first one was given back first, so that launches behind its last use can still see that
-    /// that is done.
+    /// FIFO: the control block released longest ago is reused first, so cohorts queued behind its last use can still
+    /// observe completion.
     free: VecDeque<ControlIndex>,
 }
 
@@ -18,7 +18,7 @@ pub(super) struct Controls {
 struct Counters {
     parity: u8,
     tickets: [u32; COHORT_SLOTS],
-    /// What the cohorts that are out have left in the slots' words.
+    /// The value of each slot's word after the cohorts that have left.
     left: [u64; COHORT_SLOTS],
 }
 
@@ -32,19 +32,19 @@ impl Controls {
         ControlUse { control, parity: self.all[control as usize].parity }
     }
 
-    /// Gives a control block back after every cohort is out. The cohorts that `ran` have zeroed the
-    /// other claims; without any, these are still zero.
+    /// Releases a control block after every cohort is out. Cohorts that `ran` have zeroed the other claim; without
+    /// any, it is still zero.
     pub fn give_back(&mut self, control: ControlIndex, ran: bool) {
         self.all[control as usize].parity ^= u8::from(ran);
         self.free.push_back(control);
     }
 
-    /// What is in a slot's word while no cohort of the slot is out.
+    /// The value of a slot's word while none of its cohorts is out.
     pub fn left(&self, control: ControlIndex, slot: usize) -> u64 {
         self.all[control as usize].left[slot]
     }
 
-    /// A cohort of `blocks` blocks has left, with `done` tasks done.
+    /// Counts a cohort of `blocks` blocks that has left with `done` tasks done.
     pub fn depart(&mut self, control: ControlIndex, slot: usize, blocks: u32, done: u32) {
         let left = &mut self.all[control as usize].left[slot];
         *left = left.wrapping_add(departures(blocks, done));

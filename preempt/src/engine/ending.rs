@@ -10,14 +10,14 @@ use super::{Action, Engine, Op, Outcome, Phase, Verdict};
 use crate::vocabulary::{LaunchId, OpKey};
 
 impl Engine {
-    /// Ends everything, since nobody will report what was on the device.
+    /// Ends everything, because a lost device reports nothing.
     pub(super) fn lose_device(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.queues.clear();
         self.lose_opaque();
         for op in self.ops.values_mut() {
             match &mut op.launch {
                 Some(launch) => launch.cohorts = Default::default(),
-                // A copy that has started ends as one that has not.
+                // A copy that has started ends like a copy that has not.
                 None if op.phase == Phase::Active => op.phase = Phase::Blocked,
                 None => {}
             }
@@ -72,7 +72,7 @@ impl Engine {
         }
     }
 
-    /// Makes a launch leave that was queued behind others, and those with it: they come again.
+    /// Makes a launch leave that was queued behind others, and the launches queued with it, which are launched again.
     pub(super) fn flush(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         for cohort in launch.cohorts.iter().flatten() {
@@ -97,7 +97,7 @@ impl Engine {
             *report = launch.done(now, self.ledger.sms());
         }
         let range = launch.map_or(SmRange::EMPTY, |launch| launch.range);
-        self.bequeath(key, range);
+        self.hand_over(key, range);
         self.depart(now, key, actions);
         let op = &mut self.ops[key];
         op.phase = Phase::Finished;
@@ -113,8 +113,8 @@ impl Engine {
         self.pass_on(key, end, actions);
     }
 
-    /// Leaves a launch's SMs to the one after it in the stream.
-    pub(super) fn bequeath(&mut self, key: OpKey, range: SmRange) {
+    /// Hands a launch's SMs over to the one after it in the stream.
+    pub(super) fn hand_over(&mut self, key: OpKey, range: SmRange) {
         if let Some(next) = self.ops[key].next
             && let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next)
         {
@@ -156,7 +156,7 @@ impl Engine {
         actions.push(Action::Retire { op: key });
     }
 
-    /// Takes a launch away from the policy, and its SMs from the launch.
+    /// Tells the policy that a launch is over, and releases its SMs.
     pub(super) fn depart(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let Some(launch) = &mut self.ops[key].launch else { return };
         if launch.arrival.take().is_none() {
@@ -174,7 +174,7 @@ impl Engine {
     }
 }
 
-/// How a launch ends, if it does so now.
+/// The outcome of a launch, if it ends now.
 pub(super) fn outcome(launch: &Launch, verdict: Option<Verdict>) -> Option<Outcome> {
     let report = launch.report();
     match verdict {

@@ -10,14 +10,14 @@ use super::order::Use;
 use crate::policy::{Priority, Urgency};
 use crate::vocabulary::{CohortOrder, OpKey, QueueIndex};
 
-/// A launch or copy that a stream takes in.
+/// An operation that a stream takes in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submission<'a> {
     pub stream: u32,
     /// The kernel's name; what a copy is called.
     pub name: &'static str,
     pub uses: &'a [Use],
-    /// An operation that it waits for besides, wherever that one is.
+    /// Another operation that it waits for, in any stream.
     pub after: Option<OpKey>,
     pub urgency: Urgency,
     /// `None` for a copy, and for opaque work.
@@ -37,17 +37,17 @@ pub(crate) enum Event {
     CopyDone { op: OpKey },
     /// A launch or copy went wrong. The device still reports when it is out or over.
     Fault { op: OpKey },
-    /// Somebody does not want the result any more.
+    /// The result of an operation is not wanted any more.
     Cancel { op: OpKey },
-    /// A launch, or all of a stream that are not over, are more urgent now, or less.
+    /// The priority, weight or deadline of a launch, or of all unfinished ones of a stream, has changed.
     Change { of: Whose, change: Change },
-    /// Nobody wants any result any more.
+    /// No result is wanted any more.
     Close,
     /// The device is gone, with everything that was on it. What is submitted later fails at once.
     Lost,
 }
 
-/// Whom a change concerns.
+/// The launches that a change concerns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Whose {
     Launch(OpKey),
@@ -71,7 +71,7 @@ pub(crate) enum Action {
     Signal { queue: QueueIndex, signal: Signal },
     /// Start a copy, or opaque work.
     Copy { op: OpKey },
-    /// Tell whoever waits. Once for each operation.
+    /// Complete the handle. Once for each operation.
     Finish { op: OpKey, outcome: Outcome },
     /// The device does not need the operation's arguments any more. Once, and last.
     Retire { op: OpKey },

@@ -12,22 +12,22 @@ use crate::vocabulary::{ControlUse, QueueIndex};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchSpec {
     pub tasks: u32,
-    /// How long all of it takes with as many SMs as it can fill, if anybody knows.
+    /// Its predicted duration on all SMs that it can fill, if it is known.
     pub predicted: Option<Duration>,
-    /// From the signal until its last block is out, and what it has to do again then.
+    /// The time from the signal until its last block is out, and the work that it has to do again.
     pub yield_overhead: Duration,
-    /// The latter, as part of it.
+    /// The work that it has to do again, which is part of the yield overhead.
     pub dropped: Duration,
     /// Blocks of the kernel that fit on one SM.
     pub blocks_per_sm: u32,
-    /// Blocks of the kernel that fit on the last SM: where a block of the device's own may be, too. At least one.
+    /// Blocks of the kernel that fit on the last SM, where a block of the device itself may run, too. At least one.
     pub on_last_sm: u32,
-    /// Whether it runs as a plain grid: in one cohort, of which no block leaves before the end.
+    /// Whether it runs as a plain grid: in one cohort, whose blocks leave only at the end.
     pub plain: bool,
 }
 
 impl LaunchSpec {
-    /// The SMs that all of it can fill, of a device that has so many.
+    /// The SMs that all of it can use, of a device with `sms` SMs.
     pub fn fills(&self, sms: u32) -> u32 {
         fills(self.tasks, sms)
     }
@@ -37,22 +37,22 @@ impl LaunchSpec {
         self.yield_overhead.saturating_sub(self.dropped)
     }
 
-    /// The work that is lost if each block of a launch that takes `took` is stopped in a block-task, half of which is
-    /// done on average, as a time on all SMs that it can fill.
+    /// The work that is dropped by a stop, as a time on all SMs that it can fill. Each block of a launch that takes
+    /// `took` is stopped in a block-task, half of which is done on average.
     pub fn dropped_of(&self, took: Duration, sms: u32) -> Duration {
         let places = self.blocks_per_sm.saturating_mul(sms).min(self.tasks);
         took.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)) / 2.0)
     }
 }
 
-/// The SMs that so many block-tasks can use, of a device that has `sms`: with one on each.
+/// The SMs that `tasks` block-tasks can use, one on each, of a device with `sms` SMs.
 pub(crate) fn fills(tasks: u32, sms: u32) -> u32 {
     tasks.clamp(1, sms)
 }
 
-/// What became of a launch.
+/// How a launch ran.
 ///
-/// Moments are told as the time since the scheduler was built, as policies are.
+/// Moments are times since the scheduler was built, as for policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LaunchReport {
@@ -62,23 +62,23 @@ pub struct LaunchReport {
     pub yields: u32,
     /// How many later cohorts ran block-tasks: each is a resume or a growth in mid-kernel.
     pub resumes: u32,
-    /// The amortizing factor: how many block-tasks a block came to claim at once, between two looks at the
-    /// signal, at the end of the launch, as its last block saw it; at most 4095. 0 for a plain launch.
+    /// The amortizing factor at the end of the launch, as its last block saw it: how many block-tasks a block claimed
+    /// between two looks at the signal. At most 4095; 0 for a plain launch.
     pub amortize: u32,
     /// Whether it ran as a plain grid, without preemption.
     pub plain: bool,
     /// How long it had SMs, summed over SMs. Launches that follow each other in a stream within microseconds may
     /// be counted with the first of them.
     pub sm_time: Duration,
-    /// How long it would have had SMs, if it had had as many as it can use all the while.
+    /// How long it would have had SMs with as many as it can use.
     pub(crate) own_time: Duration,
     /// When the scheduler took it in.
     pub queued: Duration,
     /// When everything that it had to wait for was done: what comes before it in its stream, and what uses its
     /// buffers.
     pub ready: Duration,
-    /// When its first blocks were launched; one that was queued on the device behind another one starts when that
-    /// one is reported.
+    /// When its first blocks were launched. A launch that was queued behind another one on the device starts when
+    /// that one is reported.
     pub started: Duration,
     /// When the scheduler found it done.
     pub done: Duration,
@@ -110,23 +110,22 @@ pub(super) struct Launch {
     pub cohorts: [Option<OnDevice>; COHORT_SLOTS],
     /// The queue of the last cohort.
     pub queue: Option<QueueIndex>,
-    /// The SMs that the launch before it in the stream left to it, for the cohort that was queued
-    /// behind that one.
+    /// The SMs that its predecessor in the stream handed over, for the cohort that was queued behind that.
     pub handover: SmRange,
-    /// When the policy was told, as a running number; `None` before and after.
+    /// The running number under which the policy was told; `None` before and after.
     pub arrival: Option<u64>,
-    /// The last plan, as a running number, that granted SMs to the launch.
+    /// The running number of the last plan that granted SMs to the launch.
     pub planned: u64,
     /// Whether a cohort came out of the device.
     pub ran: bool,
-    /// Whether a cohort that was to keep to its SMs left them with work to do, which nobody told it: blocks of others
-    /// lie there.
+    /// Set when a confined cohort left its SMs without a signal and with tasks remaining: blocks of other launches
+    /// occupy them, so the next cohort is not confined.
     pub spilled: bool,
     /// Whether there was a cohort that could run at once.
     started: bool,
-    /// Until when the report's times on SMs count; and, when the last block was out, what its own time was and how
-    /// many block-tasks were done.
+    /// Until when the report counts times on SMs.
     counted: Duration,
+    /// The own time, and the block-tasks done, when the last block was out.
     own_time_out: Duration,
     tasks_out: u32,
     report: LaunchReport,
@@ -137,13 +136,14 @@ pub(super) struct Launch {
 pub(super) struct OnDevice {
     pub queue: QueueIndex,
     pub blocks: u32,
-    /// The SMs that it was to keep to.
+    /// The SMs that it is confined to.
     pub keeps_to: SmRange,
-    /// Whether another cohort came before.
+    /// Whether an earlier cohort of the launch could run.
     resumed: bool,
 }
 
-/// A launch is long if it takes ten times as long as the host does from the end of one to the start of the next (H200).
+/// Duration from which a launch is long: ten times what the host takes from the end of one launch to the start of the
+/// next (H200).
 const LONG: Duration = Duration::from_micros(100);
 
 impl Launch {
@@ -191,7 +191,7 @@ impl Launch {
         self.spec.tasks - self.report.tasks
     }
 
-    /// Blocks that fit on so many SMs, of which the last one of the device is one or not.
+    /// Blocks that fit on `sms` SMs, with or without the last SM of the device among them.
     pub fn room(&self, sms: u32, with_last: bool) -> u32 {
         let LaunchSpec { blocks_per_sm, on_last_sm, .. } = self.spec;
         let less = if with_last { blocks_per_sm - on_last_sm } else { 0 };
@@ -203,18 +203,18 @@ impl Launch {
         !self.spec.plain && self.remaining() > self.room(sms, true)
     }
 
-    /// Whether it has a block for each block-task where there is so much room, and takes long.
+    /// Whether it is long and `room` holds a block for each of its block-tasks.
     pub fn has_long_few(&self, room: u32) -> bool {
         let is_long = self.spec.predicted.is_some_and(|took| took >= LONG);
         !self.spec.plain && is_long && self.remaining() <= room
     }
 
-    /// The SMs that the rest can fill.
+    /// The SMs that the remaining block-tasks can fill.
     pub fn need(&self, sms: u32) -> u32 {
         self.remaining().div_ceil(self.spec.blocks_per_sm).clamp(1, sms)
     }
 
-    /// The SMs that the rest can use.
+    /// The SMs that the remaining block-tasks can use, one on each.
     pub fn spread(&self, sms: u32) -> u32 {
         fills(self.remaining(), sms)
     }
@@ -229,7 +229,7 @@ impl Launch {
         LaunchReport { sm_time, own_time, done: now, ..self.report }
     }
 
-    /// Gives it other SMs than it had until now.
+    /// Changes its SMs from now on.
     pub fn set_range(&mut self, now: Duration, range: SmRange, sms: u32) {
         (self.report.sm_time, self.report.own_time) =
             (self.sm_time(now, sms), self.own_time(now, sms));
@@ -243,29 +243,30 @@ impl Launch {
         self.report.sm_time + now.saturating_sub(self.counted).saturating_mul(has)
     }
 
-    /// How long it would have had SMs, if it had had as many as it can use all the while. More of them count for
-    /// nothing: it may hold those of the next launch of its stream.
+    /// How long it would have had SMs with as many as it can use. More SMs do not count: it may hold those of the
+    /// next launch of its stream.
     fn own_time(&self, now: Duration, sms: u32) -> Duration {
         let uses = self.spec.fills(sms);
         let has = ledger::count(self.range, sms).min(uses);
         self.report.own_time + now.saturating_sub(self.counted).saturating_mul(has) / uses
     }
 
-    /// How long the rest takes with as many SMs as it can fill. What was done is known when no block is out: then
-    /// the rest is expected to take as long as that did, the more so the more that was, and otherwise as predicted.
+    /// How long the rest takes with as many SMs as it can fill. The work done is known when no block is out. The rest
+    /// is then expected to take as long as that work did, weighted by its part of the whole, and otherwise as
+    /// predicted.
     ///
-    /// A launch that runs longer than expected is taken to need as much more again. With nothing left, it would
-    /// look as if it were about to end, and one that was predicted a hundred times too short would let nobody pass
-    /// until it does.
+    /// A launch that outlives its prediction is taken to need as much more again. Otherwise a launch that was
+    /// predicted a hundred times too short would look as if it were about to end, and keep others waiting until it
+    /// does.
     pub fn time_left(&self, now: Duration, sms: u32) -> Option<Duration> {
         let predicted = self.spec.predicted?;
         let done = f64::from(self.tasks_out) / f64::from(self.spec.tasks);
-        // Of what both say of the whole, `done` parts are the time so far by `done`.
+        // `done` is the weight of the time so far, and the rest that of the prediction.
         let left = (self.own_time_out + predicted.mul_f64(1.0 - done)).mul_f64(1.0 - done);
         Some(left.abs_diff(self.own_time(now, sms).saturating_sub(self.own_time_out)))
     }
 
-    /// Everything that it waited for is done.
+    /// Notes that everything that it waited for is done.
     pub fn ready(&mut self, now: Duration) {
         self.report.ready = now;
         self.report.started = now;
@@ -277,7 +278,7 @@ impl Launch {
         self.queue = Some(queue);
     }
 
-    /// The cohorts that there are can run, even if one was queued behind another launch.
+    /// Notes that its cohorts can run, also one that was queued behind another launch.
     pub fn start(&mut self, now: Duration) {
         if !self.started && !self.is_out() {
             self.started = true;
@@ -285,7 +286,7 @@ impl Launch {
         }
     }
 
-    /// Takes in what the cohort in `slot` did; the queue that it was in, if there was one.
+    /// Takes a cohort out with what it posted; the queue of the cohort, if there was one.
     pub fn cohort_out(
         &mut self,
         slot: usize,
@@ -303,7 +304,7 @@ impl Launch {
         Some(cohort.queue)
     }
 
-    /// What is done is what was reported, now that no block is out.
+    /// Counts the reported block-tasks as progress, now that no block is out.
     pub fn count_progress(&mut self, now: Duration, sms: u32) {
         self.own_time_out = self.own_time(now, sms);
         self.tasks_out = self.report.tasks;
@@ -335,7 +336,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// A launch that fills the device for 100 ms, or so it is thought, and has had it since then.
+    /// A launch that is predicted to fill the device for 100 ms, and has had it since 0.
     fn launch() -> Launch {
         let spec = LaunchSpec {
             tasks: 1000,
@@ -398,15 +399,24 @@ mod tests {
 
     #[test]
     fn what_was_done_tells_what_the_rest_takes() {
-        // Half of it took so long; it was thought to be 50 ms.
-        for (took, expected) in [(50, 50), (100, 75), (10, 30)] {
+        // Half of it took `took`; the prediction was 50 ms.
+        struct Case {
+            took: u64,
+            rest: u64,
+        }
+        let cases = [
+            Case { took: 50, rest: 50 },
+            Case { took: 100, rest: 75 },
+            Case { took: 10, rest: 30 },
+        ];
+        for Case { took, rest } in cases {
             let mut launch = launch();
             launch.set_range(at(took), SmRange::EMPTY, SMS);
             launch.cohort_out(0, Posted { done: 500, amortize: 1 });
             launch.count_progress(at(took), SMS);
-            assert_eq!(left(&launch, took), expected);
+            assert_eq!(left(&launch, took), u128::from(rest));
             launch.set_range(at(took), SmRange::new(0, SMS), SMS);
-            assert_eq!(left(&launch, took + 5), expected - 5);
+            assert_eq!(left(&launch, took + 5), u128::from(rest - 5));
         }
     }
 }

@@ -6,17 +6,17 @@ use preempt_device::abi::SmRange;
 
 use crate::vocabulary::{LaunchId, SmSet};
 
-/// For each SM: who has it, and what was done about it.
+/// The owner of each SM, and whether blocks were launched for it.
 #[derive(Debug)]
 pub(super) struct Ledger {
     owners: Vec<Option<LaunchId>>,
-    /// The SMs that somebody else has than the one before.
+    /// The SMs with another owner than the SM before.
     borders: SmSet,
     /// The SMs for which blocks were launched since their owners got them.
     covered: SmSet,
-    /// Of the others: those that the owner took from another launch, which has yet to leave.
+    /// Of the other SMs, those that the owner took from a launch that has yet to leave.
     taken: SmSet,
-    /// Those that are granted in the plan that is being looked at.
+    /// The SMs that are granted in the plan that is being checked.
     granted: SmSet,
 }
 
@@ -37,17 +37,17 @@ impl Ledger {
         self.owners.len() as u32
     }
 
-    /// Who has each SM.
+    /// The owner of each SM.
     pub fn owners(&self) -> &[Option<LaunchId>] {
         &self.owners
     }
 
-    /// Starts to look at a plan.
+    /// Starts to check a plan.
     pub fn begin_plan(&mut self) {
         self.granted.clear(self.owners.len());
     }
 
-    /// Enters a grant into the plan; the first SM that it shares with another grant if there is one.
+    /// Enters a grant into the plan. Fails with the first SM that it shares with another grant.
     pub fn plan(&mut self, range: SmRange) -> Result<(), u32> {
         for part in parts(range, self.sms()) {
             if let Some(sm) = self.granted.first(part.clone()) {
@@ -58,15 +58,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// Makes a grant of the plan true; calls `lost` with each run of SMs that changes hands: its first one, and whose
-    /// it was.
+    /// Makes a grant of the plan true. Calls `lost` with each run of SMs that changes hands: its first SM, and its
+    /// owner before.
     pub fn commit(&mut self, owner: LaunchId, range: SmRange, mut lost: impl FnMut(u32, LaunchId)) {
         for part in parts(range, self.sms()) {
             self.pass(part, Some(owner), &mut lost);
         }
     }
 
-    /// Takes back what the plan grants to nobody; calls `lost` as [`commit`](Ledger::commit) does.
+    /// Frees the SMs that the plan does not grant; calls `lost` as [`commit`](Ledger::commit) does.
     pub fn commit_rest(&mut self, mut lost: impl FnMut(u32, LaunchId)) {
         let granted = std::mem::take(&mut self.granted);
         for gap in granted.gaps(0..self.owners.len()) {
@@ -75,7 +75,7 @@ impl Ledger {
         self.granted = granted;
     }
 
-    /// Gives SMs to another owner, or to nobody.
+    /// Gives SMs to another owner, or frees them.
     fn pass(
         &mut self,
         sms: Range<usize>,
@@ -101,7 +101,7 @@ impl Ledger {
         }
     }
 
-    /// Writes down who has some SMs.
+    /// Writes down the owner of some SMs.
     fn hand(&mut self, sms: Range<usize>, owner: Option<LaunchId>) {
         let Range { start, end } = sms;
         self.owners[start..end].fill(owner);
@@ -114,7 +114,7 @@ impl Ledger {
         }
     }
 
-    /// Hands over SMs that nobody has, with blocks for them on the device.
+    /// Hands over free SMs, with blocks for them on the device.
     pub fn hand_over(&mut self, owner: LaunchId, range: SmRange) {
         for part in parts(range, self.sms()) {
             debug_assert!(
@@ -126,12 +126,12 @@ impl Ledger {
         self.cover(range);
     }
 
-    /// Whether nobody has any SM.
+    /// Whether no SM has an owner.
     pub fn is_free(&self) -> bool {
         self.owners.iter().all(Option::is_none)
     }
 
-    /// Takes back what a launch has.
+    /// Frees the SMs of a launch.
     pub fn release(&mut self, range: SmRange) {
         for part in parts(range, self.sms()) {
             self.hand(part, None);
@@ -156,13 +156,13 @@ impl Ledger {
         parts(range, self.sms()).into_iter().any(|part| self.taken.first(part).is_some())
     }
 
-    /// Whether anybody has SMs outside of this range.
+    /// Whether an SM outside of this range has an owner.
     pub fn has_others(&self, range: SmRange) -> bool {
         let outside = |&(sm, _): &(u32, _)| !range.contains(sm);
         (0..).zip(&self.owners).filter(outside).any(|(_, owner)| owner.is_some())
     }
 
-    /// Blocks were launched for a launch's SMs.
+    /// Notes that blocks were launched for SMs of a launch.
     pub fn cover(&mut self, range: SmRange) {
         for part in parts(range, self.sms()) {
             self.covered.insert(part.clone());
@@ -170,7 +170,7 @@ impl Ledger {
         }
     }
 
-    /// A launch's blocks have left its SMs.
+    /// Notes that the blocks of a launch have left its SMs.
     pub fn uncover(&mut self, range: SmRange) {
         for part in parts(range, self.sms()) {
             self.covered.remove(part.clone());
@@ -193,14 +193,14 @@ pub(super) fn first(range: SmRange, count: u32, sms: u32) -> SmRange {
     }
 }
 
-/// The SMs in a range that a device of `sms` SMs has; the second part is what wraps around.
+/// The SMs in a range that a device of `sms` SMs has. The second part is the one that wraps around.
 fn parts(range: SmRange, sms: u32) -> [Range<usize>; 2] {
     let (lo, hi, sms) = (range.lo() as usize, range.hi() as usize, sms as usize);
     if lo <= hi { [lo.min(sms)..hi.min(sms), 0..0] } else { [lo.min(sms)..sms, 0..hi.min(sms)] }
 }
 
-/// The SMs of a device of `sms` SMs that lie in both ranges; if these are in two pieces, the
-/// larger one: a signal word has one range.
+/// The SMs of a device of `sms` SMs that lie in both ranges. Of two pieces, the larger one, because a signal word has
+/// one range.
 pub(super) fn intersection(a: SmRange, b: SmRange, sms: u32) -> SmRange {
     if a.lo() <= a.hi() && b.lo() <= b.hi() {
         let (lo, hi) = (a.lo().max(b.lo()), a.hi().min(b.hi()).min(sms));
@@ -228,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    /// What is known of an SM: who has it, and whether blocks were launched for it, or it was taken from another one.
+    /// The state of an SM: its owner, and whether blocks were launched for it or it was taken from another launch.
     #[derive(Clone, Copy, PartialEq, Debug, Default)]
     struct Sm {
         owner: Option<LaunchId>,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     impl Sm {
-        /// Gives it to another one, or to nobody; who had it.
+        /// Gives it to another owner, or frees it; the owner before.
         fn pass(&mut self, owner: Option<LaunchId>) -> Option<LaunchId> {
             let before = self.owner.filter(|_| self.owner != owner);
             if self.owner != owner {

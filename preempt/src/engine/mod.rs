@@ -1,8 +1,8 @@
 //! The engine: what happens to launches and copies, as a pure function of events.
 //!
-//! No threads, no clock, no device: [`Engine::submit`] and [`Engine::handle`] take what
-//! happened, [`Engine::settle`] asks the policy, and all of them append [`Action`]s for a device
-//! and for whoever waits. States, and races by name, are in `README.md` beside this file.
+//! No threads, no clock, no device: [`Engine::submit`] and [`Engine::handle`] take in what happened,
+//! [`Engine::settle`] asks the policy. All of them append [`Action`]s for a device and for the threads that wait.
+//! States, and races by name, are in `README.md` beside this file.
 
 use std::fmt;
 use std::time::Duration;
@@ -54,17 +54,19 @@ pub(crate) use step::{Input, Step};
 pub(crate) use step::{LaunchRecord, UrgencyRecord};
 use urgency::{Inheritance, arrival};
 
-/// See the module's documentation.
+/// What happens to launches and copies: events in, actions out. `README.md` names the states and the races.
 pub(crate) struct Engine {
     /// All operations that are not retired. Each file writes the part of an [`Op`] that it is about.
     ops: SlotMap<OpKey, Op>,
     /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
     order: Order,
-    /// Which launch has which SM. `planning.rs` follows plans, `cohorts.rs` covers SMs, `ending.rs` releases them.
+    /// Which launch has which SM. `planning.rs` follows plans, `cohorts.rs` covers SMs and hands them over, `mod.rs`
+    /// uncovers them, `ending.rs` releases them.
     ledger: Ledger,
     /// Control blocks. `cohorts.rs` takes them, `mod.rs` counts what blocks left there, `ending.rs` gives them back.
     controls: Controls,
-    /// What is queued on the device. `cohorts.rs` fills queues and signals them, `mod.rs` takes cohorts out.
+    /// What is queued on the device. `cohorts.rs` fills queues, `mod.rs` takes cohorts out; `cohorts.rs` signals the
+    /// loss of SMs, `ending.rs` that a queue has to leave.
     queues: DeviceQueues,
     intake: Intake,
     launches: Launches,
@@ -75,7 +77,7 @@ pub(crate) struct Engine {
     opaque: Pieces,
     /// Kept for its capacity by `urgency.rs`.
     inheritance: Inheritance,
-    /// What is noted for others, and decides nothing. `recorder.rs` writes it.
+    /// What observers asked for; it decides nothing. `recorder.rs` writes it.
     observers: Observers,
 }
 
@@ -120,13 +122,12 @@ impl Engine {
         }
     }
 
-    /// Who has each SM.
+    /// The owner of each SM.
     pub fn owners(&self) -> &[Option<LaunchId>] {
         self.ledger.owners()
     }
 
-    /// Forgets a buffer that is there no more, and whose contents were lost. This decides nothing, since no
-    /// operation will use it.
+    /// Forgets a freed buffer whose contents were lost. This decides nothing, because no operation will use it.
     pub fn forget(&mut self, buffer: BufferId) {
         self.order.forget(buffer);
     }
@@ -203,7 +204,7 @@ impl Engine {
 
     /// Whether others can be put behind an operation.
     fn is_in_order(&self, key: OpKey) -> bool {
-        // One that was cancelled in the queue keeps its place until those before it are over.
+        // A launch that was cancelled in the queue keeps its place until those before it are over.
         self.ops.get(key).is_some_and(|op| op.phase != Phase::Finished || op.blockers > 0)
     }
 
@@ -234,7 +235,7 @@ impl Engine {
             let op = &mut self.ops[key];
             if op.phase == Phase::Finished {
                 // Cancelled while it waited. It kept its place in the order until now.
-                self.bequeath(key, SmRange::EMPTY);
+                self.hand_over(key, SmRange::EMPTY);
                 self.pass_on(key, End::Stopped, actions);
                 continue;
             }
@@ -242,7 +243,8 @@ impl Engine {
                 if op.launch.as_ref().is_none_or(Launch::is_out) {
                     self.finish(now, key, Outcome::InputLost { kernel }, actions);
                 } else {
-                    // It was queued behind the one that failed. Nobody may follow before it is out.
+                    // It was queued behind the failed launch. Its successors start when it is out, because it may
+                    // still run.
                     op.phase = Phase::Active;
                     op.verdict = Some(Verdict::InputLost(kernel));
                     self.flush(key, actions);
@@ -261,8 +263,8 @@ impl Engine {
             let handover = launch.handover;
             launch.ready(now);
             if let Some(outcome) = outcome(launch, op.verdict) {
-                // It was queued on the device, and is over. What it was left is for the next one.
-                // For how long it had that, nobody knows.
+                // It was queued on the device, and is over. Its SMs go to the next launch. How long it ran on them is
+                // not known.
                 launch.set_range(now, handover, self.ledger.sms());
                 self.finish(now, key, outcome, actions);
             } else if op.verdict.is_none() {
@@ -322,8 +324,8 @@ impl Engine {
                     self.retire(key, actions);
                 }
             }
-            // It was queued behind another launch. Whether it left or is done: its turn comes when
-            // that one is reported.
+            // It was queued behind another launch, and has bounced or is done. Its turn comes when that launch is
+            // reported.
             Phase::Blocked => {
                 if is_out
                     && matches!(verdict, Some(Verdict::Cancelled | Verdict::Closed))
@@ -340,7 +342,7 @@ impl Engine {
                 None => {
                     let range = launch.range;
                     if is_out {
-                        // It has to start over on whatever SMs it has, or will be given.
+                        // It has to start over on the SMs that it has, or will be given.
                         self.ledger.uncover(range);
                     }
                     self.agenda.unsettled |= self.ledger.uncovered(range) > 0;

@@ -1,9 +1,9 @@
-//! Opaque work: work of others that the engine knows only the beginning and the end of.
+//! Opaque work: code of other libraries, of which the engine knows only the beginning and the end.
 //!
-//! It takes SMs from nobody, so some of it has to have the device alone: no cohort is on the device when it starts,
-//! and none is launched before it is over. The launches that were there are told to leave, and go on afterwards.
-//! They are not told for work that is less urgent than any of them; and where none is more urgent than the other, they
-//! have the device for as long as it had it, before the next piece has it alone.
+//! It takes no SMs from launches, so some of it has to have the device alone: no cohort is on the device when it
+//! starts, and none is launched before it is over. Running launches are told to leave, and go on afterwards. They are
+//! not told to leave for less urgent work. Among equals, launches have the device for as long as the work had it,
+//! before the next piece has it alone.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,15 +27,15 @@ pub(crate) struct Opaque {
 /// Opaque work that runs, and that waits for the device.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    /// Those that wait; while the device is drained, the first one waits for that, or runs.
+    /// The pieces that wait. While the device is drained, the first one waits for that, or runs.
     waiting: VecDeque<OpKey>,
     /// Whether launches have to leave the device, and to stay away; and since when.
     drains: bool,
     since: Duration,
-    /// When launches that are no less urgent have had their turn.
+    /// When launches of the same urgency have had their turn.
     next: Duration,
     running: u32,
-    /// Those whose first run is over.
+    /// Names and variants whose first run is over.
     known: FxHashSet<(&'static str, u64)>,
 }
 
@@ -89,7 +89,8 @@ impl Engine {
                 return;
             }
             if !self.opaque.needs_all(*opaque) {
-                // It waited while another piece had the device, which may have been the first run of the same.
+                // It waited while another piece had the device, which may have been the first run of the same name
+                // and variant.
                 self.opaque.waiting.pop_front();
                 self.opaque.drains = false;
                 self.start_opaque(key, actions);
@@ -107,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// Puts the piece that goes on next first; whether there is one.
+    /// Moves the piece that goes on next to the front; whether there is one.
     fn choose_opaque(&mut self, now: Duration) -> bool {
         let Pieces { waiting, next, .. } = &self.opaque;
         let opaque = |key: &OpKey| self.ops.get(*key).and_then(|op| op.opaque);
@@ -116,7 +117,7 @@ impl Engine {
         let place = match waiting.iter().position(|key| !needs_all(key)) {
             Some(free) => free,
             None => {
-                // The first one of those that are most urgent.
+                // The first of the most urgent ones.
                 let rest = waiting.iter().map(urgency).enumerate().rev();
                 let Some((place, own)) = rest.max_by_key(|&(_, urgency)| urgency) else {
                     return false;
@@ -135,7 +136,7 @@ impl Engine {
         true
     }
 
-    /// When opaque work can have the device that waits for others to have had their turn.
+    /// When waiting opaque work can have the device, because launches have had their turn.
     pub(super) fn opaque_wake(&self, now: Duration) -> Option<Duration> {
         let waits = !self.opaque.drains && !self.opaque.waiting.is_empty();
         (waits && self.opaque.next > now).then_some(self.opaque.next)
@@ -159,20 +160,20 @@ impl Engine {
             self.opaque.drains = false;
             self.opaque.next = now + now.saturating_sub(self.opaque.since);
         }
-        // One that went wrong may not have come to what it has to load.
+        // Failed work may not have loaded all that it has to load.
         if matches!(outcome, Outcome::Done(_)) {
             self.opaque.known.insert((opaque.name, opaque.variant));
         }
     }
 
-    /// Opaque work that waited for the device does so no more.
+    /// Takes opaque work out that waited for the device.
     pub(super) fn withdraw_opaque(&mut self, key: OpKey) {
         let Some(place) = self.opaque.waiting.iter().position(|&other| other == key) else {
             return;
         };
         self.opaque.waiting.remove(place);
         self.opaque.drains &= place > 0;
-        // It leaves the order as one that was cancelled before.
+        // It leaves the order like an operation that was cancelled before.
         self.agenda.released.push_back(key);
         self.agenda.unsettled = true;
     }

@@ -1,5 +1,4 @@
-//! What has to wait for what: order within a stream, and between launches and copies that use
-//! the same buffer.
+//! The order of operations: within a stream, and between those that use the same buffer.
 
 use preempt_device::host::Access;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -33,8 +32,8 @@ struct Buffer {
 }
 
 impl Order {
-    /// Puts an operation behind those that it has to wait for, and calls `wait_for` with each
-    /// of them; one that is waited for twice is named twice. The one before it in its stream.
+    /// Puts an operation behind its blockers, and calls `wait_for` with each of them, twice if there are two reasons.
+    /// Returns the operation before it in its stream.
     pub fn enter(
         &mut self,
         op: OpKey,
@@ -61,7 +60,7 @@ impl Order {
         before
     }
 
-    /// Takes a finished operation out. If it `failed`, what it wrote is lost.
+    /// Takes a finished operation out. If it failed, the buffers that it wrote are lost.
     pub fn leave(&mut self, op: OpKey, stream: u32, uses: &[Use], end: End) {
         if self.tails.get(&stream) == Some(&op) {
             self.tails.remove(&stream);
@@ -78,8 +77,8 @@ impl Order {
                 _ => {}
             }
             let is_used = buffer.writer.is_some() || !buffer.readers.is_empty();
-            // The scheduler does not see who writes borrowed memory anew: only those that were submitted
-            // by then find it lost.
+            // Borrowed memory may be written by code that the scheduler does not see. So only operations that were
+            // submitted by then find it lost.
             let is_lost = buffer.lost.is_some() && matches!(used.buffer, BufferId::Own(_));
             if !is_used && !is_lost {
                 self.buffers.remove(&used.buffer);
@@ -87,12 +86,12 @@ impl Order {
         }
     }
 
-    /// A buffer is there no more, and no operation will use it.
+    /// Forgets a freed buffer, which no operation will use.
     pub fn forget(&mut self, buffer: BufferId) {
         self.buffers.remove(&buffer);
     }
 
-    /// The failed kernel to which the contents were lost that an operation would use.
+    /// The failed kernel that left a buffer of these uses in an unknown state, if there is one.
     pub fn lost(&self, uses: &[Use]) -> Option<&'static str> {
         uses.iter()
             .filter(|used| !used.overwrites)

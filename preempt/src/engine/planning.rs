@@ -1,4 +1,4 @@
-//! The policy: what it sees, its plan, and what becomes of that.
+//! The policy: what it sees, its plan, and how the plan is followed.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
 use crate::vocabulary::{LaunchId, OpKey};
 
-/// A launch whose rest takes less than so many times as long as one takes to stop keeps the SMs that the one behind
-/// it in its stream will fill: whoever got them meanwhile would have to leave at once.
+/// Multiples of the time that a launch takes to stop. A launch with less than that left keeps the SMs that its stream
+/// successor will fill: another launch would have to yield them at once.
 const WORTH_A_YIELD: u32 = 3;
 
-/// How far that looks.
+/// Launches of the same stream that are considered for that.
 const LOOK_AHEAD: usize = 4;
 
-/// A policy that wants to be asked again at once, again and again, would leave no time for anything else.
+/// Time until a policy is asked again at the earliest; bounds what a policy that always wants to be asked takes from
+/// everything else.
 const SHORTEST_WAIT: Duration = Duration::from_micros(10);
 
 /// The policy, and what it decided last.
@@ -67,8 +68,8 @@ impl Engine {
         self.decider.refusal.as_ref()
     }
 
-    /// Whether all launches that have SMs, or came since the policy was asked, are in this stream or less urgent: so
-    /// that no policy that goes by priority puts one of them first, whatever comes behind this one in its stream.
+    /// Whether all launches with SMs, and all newcomers, are in this stream or less urgent. Then no policy that goes
+    /// by priority prefers one of them to the next launches of this stream.
     pub fn leads(&self, stream: u32, priority: Priority) -> bool {
         let owners = self.ledger.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
         let mut others = owners.map(|owner| owner.0).chain(self.launches.newcomers.iter().copied());
@@ -83,7 +84,7 @@ impl Engine {
         self.agenda.unsettled || self.agenda.wake.is_some_and(|wake| wake <= now)
     }
 
-    /// Asks the policy who runs where, if something changed, and acts on it.
+    /// Asks the policy for a plan, if something changed, and acts on it.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.agenda.unsettled = self.is_unsettled(now);
         let told = actions.len();
@@ -136,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Asks the policy for a plan, and refuses one that cannot be.
+    /// Asks the policy for a plan, and refuses it if it breaks the contract.
     fn make_plan(&mut self, now: Duration) -> Result<(), String> {
         let mut plan = std::mem::take(&mut self.decider.plan);
         plan.grants.clear();
@@ -172,7 +173,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the plan true: signals those that lose SMs, then launches blocks on the gained ones.
+    /// Makes the plan true: signals launches that lose SMs, then launches blocks on the gained SMs.
     pub(super) fn follow_plan(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         if let Some(recorder) = &mut self.observers.recorder {
@@ -183,7 +184,7 @@ impl Engine {
         let plan = std::mem::take(&mut self.decider.plan);
         lost.clear();
         for &(id, range) in &plan.grants {
-            // Most keep what they have.
+            // Most launches keep the SMs that they have.
             if self
                 .ops
                 .get(id.0)
@@ -218,7 +219,7 @@ impl Engine {
                 self.note(op, now, SmRange::EMPTY, false);
             }
         }
-        // Ownership passes at the signal: it comes before the launch of whoever gained the SMs.
+        // Ownership passes at the signal, so it comes before the launch on the gained SMs.
         for &loser in &losers {
             self.shrink(loser, actions);
         }
@@ -227,7 +228,7 @@ impl Engine {
         }
         self.decider.plan = plan;
         (self.decider.lost, self.decider.losers) = (lost, losers);
-        // Whoever has SMs is in the plan; to look at all that wait would take longer than the rest.
+        // Every launch with SMs is in the plan. A look at all waiting launches would take longer than the rest.
         debug_assert!(
             self.agenda.short_of_queues
                 || self
@@ -249,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Goes on first come, first served, instead of a policy that answered nonsense.
+    /// Replaces a policy that broke its contract by first come, first served.
     fn replace_policy(&mut self, now: Duration, reason: String) {
         // A policy that panics when it is dropped must not take the engine with it.
         let refused = std::mem::replace(&mut self.decider.policy, Box::new(Fifo::new()));
@@ -284,7 +285,7 @@ impl View<'_> {
         self.ops.get(id.0)?.launch.as_ref()
     }
 
-    /// The launches behind one in its stream, as long as they wait for nothing else.
+    /// The launches behind one in its stream, up to the first that waits for something else, too.
     fn behind(&self, id: LaunchId) -> impl Iterator<Item = &Launch> {
         let next = |op: &&Op| self.ops.get(op.next?).filter(|next| next.foreign_blockers == 0);
         std::iter::successors(self.ops.get(id.0), next).skip(1).map_while(|op| op.launch.as_ref())
@@ -295,7 +296,7 @@ impl View<'_> {
         let is_short = |launch: &Launch, left: Option<Duration>| {
             left.is_some_and(|left| left < WORTH_A_YIELD * launch.spec.stop())
         };
-        // Mostly nobody is, and to see that costs less than to find out how long this one takes.
+        // Mostly there is none. To see that costs less than to find out how long this launch takes.
         if self.behind(id).next().is_none()
             || !is_short(launch, launch.time_left(self.now, self.sms()))
         {

@@ -1,4 +1,4 @@
-//! DeviceQueues: what is queued in which, and the signal word of each.
+//! Device queues: the cohorts in each, and the signal word of each.
 
 use std::collections::VecDeque;
 
@@ -6,25 +6,24 @@ use preempt_device::abi::{Signal, SmRange};
 
 use crate::vocabulary::{OpKey, QueueCount, QueueIndex};
 
-/// How many cohorts are in a queue at most: the first one runs, and the others wait for the end of the
-/// launch before them. Enough to keep the device busy while the host looks elsewhere, and few enough
-/// to be gone quickly when the queue is told to leave.
+/// Cohorts in a queue at most: one runs, and the others wait for their predecessor to end. Enough to keep the device
+/// busy while the host looks elsewhere, and few enough to be gone quickly when the queue is told to leave.
 pub(super) const QUEUED_AHEAD: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct DeviceQueues {
     all: Vec<DeviceQueue>,
     normal: usize,
-    /// The most queues in which anything waits, and how many there are.
+    /// Queues with more than one cohort: the most that there may be, and how many there are.
     most_chains: u32,
     chains: u32,
 }
 
 #[derive(Debug, Default)]
 struct DeviceQueue {
-    /// Words that were ever made for this queue.
+    /// Signal words that were ever made for this queue.
     epoch: u64,
-    /// The range in the last one.
+    /// The range in the last word.
     range: SmRange,
     /// The cohorts on the device, first to run first.
     cohorts: VecDeque<(OpKey, usize)>,
@@ -47,7 +46,7 @@ impl DeviceQueues {
         QueueCount { normal, urgent: self.all.len() as u32 - normal, chains: self.most_chains }
     }
 
-    /// A queue with nothing in it. What is not urgent leaves the urgent queues to others.
+    /// An empty queue. The urgent queues are left to urgent cohorts.
     pub fn free(&self, urgent: bool) -> Option<QueueIndex> {
         let is_free = |&queue: &usize| self.all[queue].cohorts.is_empty();
         let normal = (0..self.normal).find(is_free);
@@ -58,8 +57,8 @@ impl DeviceQueues {
         queue.map(|queue| queue as QueueIndex)
     }
 
-    /// Puts a cohort into a queue, behind what is there. The word in its parameter, which grants `range` if the queue was
-    /// free.
+    /// Puts a cohort at the end of a queue. Returns the word for its parameter, which grants `range` if the queue was
+    /// empty.
     pub fn enter(&mut self, queue: QueueIndex, op: OpKey, slot: usize, range: SmRange) -> Signal {
         if self.is_free(queue) {
             self.signal(queue, range);
@@ -84,7 +83,7 @@ impl DeviceQueues {
         self.chains = 0;
     }
 
-    /// A word that is newer than all before it.
+    /// Makes a word that is newer than all before it.
     pub fn signal(&mut self, queue: QueueIndex, range: SmRange) -> Signal {
         let queue = &mut self.all[queue as usize];
         queue.epoch += 1;

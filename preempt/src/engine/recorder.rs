@@ -1,4 +1,4 @@
-//! What enters an engine and what it decides, for those who want to see it decide again.
+//! What enters an engine and what it decides, recorded to be decided again.
 
 use std::time::Duration;
 
@@ -64,17 +64,17 @@ impl Recorder {
     }
 }
 
-/// What is noted for others.
+/// What the engine notes on request; none of it decides anything.
 #[derive(Debug, Default)]
 pub(super) struct Observers {
-    /// The launches that have other SMs than before, once that was asked for.
+    /// Launches whose SMs have changed, once that was asked for.
     grants: Option<Vec<Grant>>,
     /// What the engine is told and decides, if it is recorded.
     pub recorder: Option<Box<Recorder>>,
 }
 
 impl Engine {
-    /// Records from now on what it is told and decides; nothing has happened yet.
+    /// Records from now on what the engine is told and decides; nothing has happened yet.
     pub fn record(&mut self) {
         self.observers.recorder = Some(Box::default());
     }
@@ -95,7 +95,7 @@ impl Engine {
         last
     }
 
-    /// Who got or lost SMs since the first call, in the order in which it happened: for the caller to take out.
+    /// The launches that got or lost SMs since the first call, in order, for the caller to take out.
     pub fn grants(&mut self) -> &mut Vec<Grant> {
         self.observers.grants.get_or_insert_default()
     }

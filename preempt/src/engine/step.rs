@@ -19,12 +19,12 @@ use crate::vocabulary::{BufferId, OpKey};
 pub(crate) struct Step {
     /// In nanoseconds.
     pub now: u64,
-    /// A number for the actions that came of it.
+    /// The digest of the actions that followed.
     pub decided: u64,
     pub input: Input,
 }
 
-/// What the engine was told. Operations are keys as numbers: told the same, it gives out the same keys.
+/// What the engine was told. Operations are keys as numbers: an engine that is told the same gives out the same keys.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum Input {
     Submit {
@@ -118,8 +118,8 @@ pub(crate) enum ChangeRecord {
 }
 
 impl Step {
-    /// Tells the engine, which records it, the same again; what it recorded. `None` if there was nothing to decide
-    /// where the policy was asked.
+    /// Tells a recording engine the same again; what it recorded. `None` if there was nothing to decide where the
+    /// policy was asked.
     pub fn again(&self, engine: &mut Engine) -> Option<Step> {
         let mut actions = Vec::new();
         let now = Duration::from_nanos(self.now);
@@ -145,7 +145,7 @@ impl Step {
     }
 }
 
-/// A name that lives as long as the process, which names of kernels do. There are few.
+/// A copy of a name that lives as long as the process, as names of kernels do. There are few names.
 fn interned(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +207,7 @@ impl Input {
         }
     }
 
-    /// `None` for what is no event.
+    /// The event; `None` for other calls.
     fn event(&self) -> Option<Event> {
         Some(match *self {
             Input::Submit { .. } | Input::Settle { .. } | Input::GoAhead => return None,

@@ -30,7 +30,7 @@ enum Step {
         priority: i32,
         uses: Vec<(u64, bool)>,
     },
-    /// Waits for any operation, in a stream where nothing else may be.
+    /// An event that waits for any operation, in a stream that may be otherwise empty.
     Wait {
         stream: u32,
         priority: i32,
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_from_a_policy_is_refused_and_nothing_is_lost(
+    fn arbitrary_plans_are_refused_and_nothing_is_lost(
         sms in 1u32..6, answers in prop::collection::vec((0usize..4, 0u32..9, 0u32..9), 1..40), steps in steps(),
     ) {
         let mut world = World::new(sms, 1, Nonsense { known: Vec::new(), answers });
@@ -182,7 +182,7 @@ proptest! {
     }
 }
 
-/// Grants whatever it was told to, to launches that may be gone.
+/// Grants arbitrary ranges, to launches that may be gone.
 struct Nonsense {
     known: Vec<LaunchId>,
     answers: Vec<(usize, u32, u32)>,

@@ -1,8 +1,7 @@
-//! Priority inheritance: what others wait for is as urgent as the most urgent of them, and due as early as the
-//! first of them is due.
+//! Priority inheritance: an operation is as urgent as the most urgent one that waits for it, and due as early.
 //!
-//! Whoever comes raises those before it, and only as far as that changes anything; whoever goes before its turn, or
-//! asks for less, has those before it look again at all that still wait for them.
+//! A submitted operation raises those before it, as far as that changes them. An operation that ends before its turn,
+//! or asks for less, has those before it look at their successors again.
 
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use super::{Change, Engine, Op, Phase, Whose};
 use crate::policy::{Arrival, Priority, Urgency};
 use crate::vocabulary::{LaunchId, OpKey};
 
-/// What one asks for that wants nothing.
+/// The urgency of an operation that asks for nothing.
 const NOTHING: Urgency = Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None };
 
 /// Operations to look at; kept for their capacity.
@@ -23,7 +22,7 @@ pub(super) struct Inheritance {
 }
 
 impl Op {
-    /// What it asks for itself.
+    /// The urgency that the application asks for; nothing once the operation is over.
     fn asks(&self) -> Urgency {
         match self.phase {
             Phase::Finished => Urgency { weight: self.urgency.weight, ..NOTHING },
@@ -32,7 +31,7 @@ impl Op {
     }
 }
 
-/// `own`, as urgent as `other` if that one is more urgent. Weights are not inherited.
+/// `own`, raised to the urgency of `other`. Weights are not inherited.
 fn inherit(own: Urgency, other: Urgency) -> Urgency {
     let deadline = match (own.deadline, other.deadline) {
         (Some(own), Some(other)) => Some(own.min(other)),
@@ -42,7 +41,7 @@ fn inherit(own: Urgency, other: Urgency) -> Urgency {
 }
 
 impl Engine {
-    /// Makes those that an operation waits for as urgent as it is. The cost is that of what changes.
+    /// Makes the operations that one waits for as urgent as it is. The cost is that of what changes.
     pub(super) fn raise(&mut self, now: Duration, key: OpKey) {
         let mut raised = std::mem::take(&mut self.inheritance.raised);
         raised.push(key);
@@ -51,7 +50,7 @@ impl Engine {
             let (urgency, count) = (op.effective, op.waits_for.len());
             for index in 0..count {
                 let before = self.ops[key].waits_for[index];
-                // Those that are over are waited for no more.
+                // Operations that are over are not waited for any more.
                 let Some(op) = self.ops.get_mut(before) else { continue };
                 let effective = inherit(op.effective, urgency);
                 if effective != op.effective {
@@ -64,7 +63,7 @@ impl Engine {
         self.inheritance.raised = raised;
     }
 
-    /// Looks again at what operations ask for, and at those that they wait for.
+    /// Computes the urgency of operations and of their blockers anew.
     pub(super) fn reconsider(&mut self, now: Duration, keys: impl IntoIterator<Item = OpKey>) {
         if self.intake.over.is_some() {
             // Everything ends, whatever it asked for.
@@ -72,7 +71,7 @@ impl Engine {
         }
         let mut line = std::mem::take(&mut self.inheritance.reconsidered);
         line.extend(keys.into_iter().filter_map(|key| Some((self.ops.get(key)?.number, key))));
-        // The last one in the order of submission first: those that wait for it are done with.
+        // In the reverse order of submission, so that the successors of each are up to date.
         while let Some((_, key)) = line.pop() {
             let Some(op) = self.ops.get(key) else { continue };
             let waiting = op.successors.iter().filter_map(|&successor| self.ops.get(successor));
@@ -108,7 +107,7 @@ impl Engine {
         self.reconsider(now, keys);
     }
 
-    /// Tells the policy how urgent a launch has become, if it knows the launch.
+    /// Tells the policy the new urgency of a launch, if it knows the launch.
     fn tell(&mut self, now: Duration, key: OpKey) {
         let Some(arrival) = self.ops.get(key).and_then(|op| arrival(key, op)) else { return };
         let launch = self.ops.get(key).and_then(|op| op.launch.as_ref());
@@ -119,7 +118,7 @@ impl Engine {
     }
 }
 
-/// A launch as policies hear of it; `None` for other operations.
+/// A launch as policies see it; `None` for other operations.
 pub(super) fn arrival(key: OpKey, op: &Op) -> Option<Arrival> {
     let Urgency { priority, weight, deadline } = op.effective;
     let tasks = op.launch.as_ref()?.spec.tasks;

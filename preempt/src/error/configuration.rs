@@ -100,8 +100,8 @@ pub enum ConfigurationError {
     },
     /// A block with more threads than the SM has registers for.
     #[error(
-        "kernel `{kernel}` takes {registers} registers in each thread; a block of this device has at \
-         most {threads} threads with so many, and {block} are more: use a smaller block"
+        "kernel `{kernel}` takes {registers} registers in each thread; a block of this device has room \
+         for {threads} such threads, and {block} are more: use a smaller block"
     )]
     Registers {
         /// The kernel's name.

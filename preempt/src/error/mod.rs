@@ -90,14 +90,14 @@ pub enum Error {
     },
 }
 
-/// Calls code of others; the message of its panic, if it panics.
+/// Calls code of the application; the message of its panic, if it panics.
 pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let message = text.unwrap_or("without a message").to_owned();
         if text.is_none() {
-            // Dropping what was thrown is code of others, too, and may panic again.
+            // The payload's `drop` is code of the application, too, and may panic again.
             std::mem::forget(panic);
         }
         message

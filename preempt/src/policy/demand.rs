@@ -1,4 +1,4 @@
-//! What has to be done by when: is there time for one more?
+//! The work that is due by each deadline: is there time for one more launch?
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 
 use crate::vocabulary::LaunchId;
 
-/// Launches with deadlines, in a tree by deadline (a treap) of which each node knows the work in its part, and how
-/// little time that part leaves. Everything costs about the logarithm of the number of launches.
+/// Launches with deadlines, in a tree by deadline (a treap). Each node knows the work in its part of the tree, and
+/// how little time that part leaves. Each operation costs about the logarithm of the number of launches.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     nodes: Vec<Node>,
@@ -26,15 +26,15 @@ struct Node {
     due: Due,
     work: i128,
     children: [Link; 2],
-    /// A child's is not greater.
+    /// Random, and not less than those of its children.
     rank: u32,
-    /// Of it and all below: the work, and the least of each one's deadline less the work that is due by then.
+    /// Over it and all below: the work, and the least of each deadline less the work that is due by then.
     total: i128,
     slack: i128,
 }
 
 impl Demand {
-    /// Enters a launch, or what is known better of it.
+    /// Enters a launch, or another estimate of its work.
     pub fn put(&mut self, launch: LaunchId, due: Due, work: Duration) {
         let work = nanos(work);
         if let Some(&place) = self.places.get(&launch) {
@@ -44,7 +44,7 @@ impl Demand {
             }
             self.remove(launch);
         }
-        // Xorshift (Marsaglia 2003); nobody has an interest in a bad shape.
+        // Xorshift (Marsaglia 2003); the shape need not be unpredictable.
         let mut rank = self.seed.wrapping_add(0x9E37_79B9);
         rank ^= rank << 13;
         rank ^= rank >> 17;
@@ -78,8 +78,8 @@ impl Demand {
         self.free.push(place);
     }
 
-    /// Whether all are done in time if one after the other has the device from `now` on, with another one among
-    /// them. Of those that are due before it, it does not matter.
+    /// Whether all launches are in time with another one among them, one after the other on the device from `now` on.
+    /// Launches that are due before it are not looked at.
     pub fn has_time(&mut self, now: Duration, due: Duration, work: Duration) -> bool {
         let (before, after) = self.split(self.root, (due, u64::MAX));
         let earlier = before.map_or(0, |node| self.nodes[node as usize].total);
@@ -89,7 +89,7 @@ impl Demand {
         now + earlier + work <= due && later.saturating_sub(now + earlier) >= work
     }
 
-    /// Those that are due before `due`, and the others.
+    /// The launches that are due before `due`, and the others.
     fn split(&mut self, root: Link, due: Due) -> (Link, Link) {
         let Some(place) = root else { return (None, None) };
         let Node { due: own, children: [left, right], .. } = self.nodes[place as usize];
@@ -106,7 +106,7 @@ impl Demand {
         }
     }
 
-    /// One tree of two, of which the first one's are due before the other's.
+    /// Joins two trees; all launches of the first are due before those of the other.
     fn merge(&mut self, before: Link, after: Link) -> Link {
         let (Some(first), Some(last)) = (before, after) else { return before.or(after) };
         if self.nodes[first as usize].rank > self.nodes[last as usize].rank {

@@ -10,40 +10,41 @@ use super::placement::{Placement, runs};
 use super::{Arrival, DeviceView, Plan, Policy, Priority, SmRange};
 use crate::vocabulary::LaunchId;
 
-/// How much of its waiting time counts for a launch, and so by how many it can become more urgent (EffiSha section 7):
-/// one for each [`STEP`].
+/// Milliseconds of waiting that count for a launch, which bounds how much more urgent it can become (EffiSha section
+/// 7): one for each [`STEP`].
 const CAP: Duration = STEP.saturating_mul(20);
 const STEP: Duration = Duration::from_millis(1);
 
 /// Dynamic priorities (EffiSha section 7), with spatial sharing.
 ///
-/// There are two queues. A launch starts in the active one, with its own priority, and becomes more urgent by one for
-/// each millisecond that it waits there, by 20 at most; the most urgent one runs, and a launch that has become more
-/// urgent than one that runs takes SMs from it. A stream of priority p has a quota of (p + 1) / 2 ms, and at least
-/// 0.5 ms, so negative priorities have what 0 has. When its launches have had SMs for so long, its launch goes to
-/// the inactive queue, with its own priority again. When nothing is in the active queue, the two change places, and
-/// every stream has a new quota.
+/// There are two queues. A launch starts in the active one, with its own priority. It becomes more urgent by one for
+/// each millisecond that it waits there, by 20 at most. The most urgent launch runs; a launch that becomes more
+/// urgent than a running one takes SMs from it. A stream of priority p has a quota of (p + 1) / 2 ms, and at least
+/// 0.5 ms: negative priorities have what 0 has. When its launches have had SMs for that long, its launch goes to the
+/// inactive queue, with its own priority again. When the active queue is empty, the two change places, and every
+/// stream has a new quota.
 ///
-/// What EffiSha calls a request is a stream here: if a launch ends before the quota does, the next one of the stream
-/// goes on with the rest, so that no stream runs for longer than its quota while launches of others wait in the active
-/// queue, but for block-tasks that do not yield. So no launch waits for ever behind a given number of streams. New
-/// streams that come again and again can delay those that are in the inactive queue. SMs that the active queue
-/// does not fill go to the inactive one, most urgent first, at nobody's expense.
+/// A request of EffiSha is a stream here: if a launch ends before the quota does, the next one of the stream goes on
+/// with the rest. So no stream runs for longer than its quota while other streams wait in the active queue, except
+/// for block-tasks that do not yield. No launch waits for ever behind a given number of streams; new streams that
+/// keep coming can delay the inactive queue. SMs that the active queue does not fill go to the inactive one, most
+/// urgent first.
 #[derive(Debug, Default)]
 pub struct DynamicPriority {
-    /// The active queue: what came in this era, or was preempted, and waits; what has SMs, or has waited long enough;
-    /// and what was inactive in the era before.
+    /// The active queue, part one: launches that arrived in this era, or were preempted, and wait.
     aging: IndexedHeap<LaunchId, Rank>,
+    /// Part two: launches with SMs, or that have waited long enough.
     fixed: IndexedHeap<LaunchId, Rank>,
+    /// Part three: launches that were inactive in the era before.
     inherited: IndexedHeap<LaunchId, Rank>,
     inactive: IndexedHeap<LaunchId, Rank>,
-    /// When those in `aging` have waited long enough.
+    /// When launches in `aging` have waited long enough.
     caps: IndexedHeap<LaunchId, (Duration, u64)>,
     launches: FxHashMap<LaunchId, Request>,
     streams: FxHashMap<u32, Quota>,
     /// Streams that have had no launch at some time in this era.
     idle: Vec<u32>,
-    /// How often the queues have changed places, and when they last did.
+    /// The number of times that the queues have changed places, and the last time.
     era: u64,
     era_start: Duration,
     /// The launches of the active queue that have SMs.
@@ -55,8 +56,8 @@ pub struct DynamicPriority {
     placement: Placement,
 }
 
-/// In each line the most urgent comes first: a dynamic priority in nanoseconds of waiting. In `fixed` it is that;
-/// in `aging` the time is to be added; in the other two the time since the queues changed places, which is the
+/// A dynamic priority in nanoseconds of waiting; the most urgent is first in each queue. In `fixed` it is absolute.
+/// In `aging` the time is to be added, and in the other two the time since the queues changed places, which is the
 /// same for all.
 type Rank = (Reverse<i64>, u64);
 
@@ -72,7 +73,7 @@ struct Request {
     planned: u64,
 }
 
-/// What a stream has used up of its quota in an era.
+/// The part of its quota that a stream has used in an era.
 #[derive(Debug, Default)]
 struct Quota {
     era: u64,
@@ -82,7 +83,7 @@ struct Quota {
 }
 
 impl Quota {
-    /// What was used in another era does not count.
+    /// Starts anew in another era.
     fn renew(&mut self, era: u64) {
         if self.era != era {
             *self = Quota { era, launches: self.launches, ..Quota::default() };
@@ -101,7 +102,7 @@ impl DynamicPriority {
         DynamicPriority { placement: Placement::whole_device(), ..DynamicPriority::default() }
     }
 
-    /// Puts a launch into the queue where its stream is.
+    /// Puts a launch into the queue of its stream.
     fn enter(&mut self, now: Duration, launch: LaunchId) {
         let Some(request) = self.launches.get(&launch) else { return };
         let (priority, arrival) = (request.priority, request.arrival);
@@ -112,7 +113,7 @@ impl DynamicPriority {
         }
     }
 
-    /// Has a launch wait in the active queue, where it has waited already.
+    /// Puts a launch into the active queue, where it has waited for `waited` already.
     fn wait(&mut self, now: Duration, launch: LaunchId, waited: Duration) {
         let Some(request) = self.launches.get_mut(&launch) else { return };
         (request.waited, request.since) = (waited, now);
@@ -125,17 +126,17 @@ impl DynamicPriority {
         }
     }
 
-    /// Has a launch of the active queue run.
+    /// Fixes the priority of a launch of the active queue that runs.
     fn run(&mut self, launch: LaunchId, waited: Duration) {
         let Some(request) = self.launches.get_mut(&launch) else { return };
         request.waited = waited;
         let whole = nanos(waited) / nanos(STEP) * nanos(STEP);
-        // One that waits has to be more urgent by a whole one, or they would take turns within nanoseconds.
+        // A waiting launch has to be more urgent by a whole step, or the two would take turns within nanoseconds.
         let value = base(request.priority) + whole + nanos(STEP) - 1;
         self.fixed.put(launch, (Reverse(value), request.arrival));
     }
 
-    /// Takes a launch out of the active queue; how long it has waited there.
+    /// Takes a launch out of the active queue; the time that it has waited there.
     fn leave(&mut self, now: Duration, launch: LaunchId) -> Option<Duration> {
         let request = self.launches.get(&launch)?;
         if self.fixed.remove(launch).is_some() {
@@ -148,7 +149,7 @@ impl DynamicPriority {
         self.inherited.remove(launch).map(|_| now.saturating_sub(self.era_start).min(CAP))
     }
 
-    /// Counts what a launch that had SMs until now has used of its quota.
+    /// Charges the stream of a launch that had SMs until now.
     fn charge(&mut self, now: Duration, launch: LaunchId) {
         let Some(request) = self.launches.get(&launch) else { return };
         let Some(quota) = self.streams.get_mut(&request.stream) else { return };
@@ -201,14 +202,14 @@ impl DynamicPriority {
         self.running = running;
     }
 
-    /// Has launches run in the new era that were inactive and had SMs.
+    /// Starts launches of the active queue that have SMs: they were inactive in the era before.
     fn adopt_owners(&mut self, now: Duration, device: &dyn DeviceView) {
         for (launch, _) in runs(device) {
             self.start(now, launch);
         }
     }
 
-    /// Has a launch run that does not, if it is in the active queue.
+    /// Starts a launch that does not run, if it is in the active queue.
     fn start(&mut self, now: Duration, launch: LaunchId) {
         if !self.running.contains(&launch)
             && let Some(waited) = self.leave(now, launch)
@@ -228,8 +229,8 @@ impl DynamicPriority {
         }
     }
 
-    /// Grants SMs to the active queue, and what it leaves to the inactive one. The first launch that has less than it
-    /// can fill.
+    /// Grants SMs to the active queue, and the rest to the inactive one. Returns the first launch that has less than
+    /// it can fill.
     fn share(
         &mut self,
         now: Duration,
@@ -260,7 +261,7 @@ impl DynamicPriority {
         placement.share_in(order, known == 1, rank, device, plan)
     }
 
-    /// Has launches that lost all SMs wait again, and those run that have some.
+    /// Returns launches that lost all SMs to the queue, and starts those that gained some.
     fn enter_grants(&mut self, now: Duration, grants: &[(LaunchId, SmRange)]) {
         self.plans += 1;
         for (launch, _) in grants {
@@ -283,7 +284,7 @@ impl DynamicPriority {
         }
     }
 
-    /// When there is something to decide if nothing happens before.
+    /// The next time at which there is something to decide if nothing happens before.
     fn next_change(&self, now: Duration) -> Option<Duration> {
         let left = |launch: &LaunchId| {
             let request = self.launches.get(launch)?;
@@ -411,7 +412,7 @@ fn base(priority: Priority) -> i64 {
     i64::from(priority.0) * nanos(STEP)
 }
 
-/// Three hundred years fit.
+/// Nanoseconds; three hundred years fit.
 fn nanos(time: Duration) -> i64 {
     time.as_nanos() as i64
 }

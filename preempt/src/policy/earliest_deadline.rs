@@ -1,4 +1,4 @@
-//! The earliest deadline first, and no more than there is time for.
+//! The earliest deadline first, with an admission test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,31 +13,33 @@ use crate::vocabulary::LaunchId;
 /// Earliest deadline first (EDF; Liu and Layland, JACM 1973), with an admission test, and with spatial sharing.
 ///
 /// A launch never waits for one with a later deadline, except for the block-tasks that run when it arrives. Of equal
-/// deadlines, the launch goes first that was ready first; launches without a deadline run after all that have one, in
-/// the order in which they became ready. Priorities do not count.
+/// deadlines, the launch that was ready first goes first. Launches without a deadline run after all others, in the
+/// order in which they became ready. Priorities do not count.
 ///
-/// A launch is admitted if it, and everybody who was admitted with a later deadline, is in time when each
-/// launch takes its [remaining time](DeviceView::remaining) and one [yield overhead](DeviceView::yield_overhead), one
-/// after the other. So, as far as the predictions are right, whoever was admitted is in time; launches that do not
-/// fill the device run side by side, and would be in time more often than this test can tell. One whose duration
-/// nobody can tell is refused only if its deadline is past, and is not there for the test of others; and one that is
-/// queued on the device behind another one of its stream may run before it could be asked about: it is taken as it is.
-/// A deadline that is changed is not tested again. [`missed`](EarliestDeadline::missed) counts where this went wrong.
+/// A launch is admitted if it and all admitted launches with later deadlines are in time when they run one after the
+/// other. Each counts with its [remaining time](DeviceView::remaining) and one
+/// [yield overhead](DeviceView::yield_overhead). So an admitted launch is in time, as far as the predictions are
+/// right; launches that do not fill the device run side by side, and would be in time more often than this test says.
+///
+/// A launch of unknown duration is refused only if its deadline is past, and does not count in the test of others. A
+/// launch that is queued on the device behind another one of its stream may run before its test, and is then
+/// admitted. A deadline that is changed is not tested again. [`missed`](EarliestDeadline::missed) counts where this
+/// went wrong.
 #[derive(Debug, Default)]
 pub struct EarliestDeadline {
     queue: IndexedHeap<LaunchId, DeadlineKey>,
     demand: Demand,
-    /// Launches of which what is left to do is not what `demand` has.
+    /// Launches whose remaining work is not what `demand` has.
     stale: Vec<LaunchId>,
     arrivals: u64,
     missed: Arc<AtomicU64>,
     placement: Placement,
 }
 
-/// Whether there is no deadline, the deadline, and a running number.
+/// Whether there is no deadline, the deadline, and the running number of the arrival.
 type DeadlineKey = (bool, Duration, u64);
 
-/// How many launches departed after their deadlines, since the policy was made.
+/// The number of launches that departed after their deadlines.
 #[derive(Clone, Debug)]
 pub struct MissedDeadlines(Arc<AtomicU64>);
 
@@ -50,7 +52,7 @@ impl MissedDeadlines {
 }
 
 impl EarliestDeadline {
-    /// With nothing in the line.
+    /// An empty queue.
     pub fn new() -> EarliestDeadline {
         EarliestDeadline::default()
     }
@@ -74,7 +76,7 @@ impl EarliestDeadline {
         MissedDeadlines(self.missed.clone())
     }
 
-    /// Has the test know how far launches are.
+    /// Updates the remaining work of launches in the admission test.
     fn catch_up(&mut self, device: &dyn DeviceView) {
         let owners = runs(device).map(|(owner, _)| owner);
         for launch in self.stale.drain(..).chain(owners) {
@@ -87,7 +89,7 @@ impl EarliestDeadline {
     }
 }
 
-/// How long a launch keeps the device from others, if anybody knows.
+/// The time for which a launch keeps the device from others, if it is known.
 fn work(device: &dyn DeviceView, launch: LaunchId) -> Option<Duration> {
     Some(device.remaining(launch)?.saturating_add(device.yield_overhead(launch)))
 }
@@ -134,7 +136,7 @@ impl Policy for EarliestDeadline {
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.catch_up(device);
-        // Those that have SMs are caught up with when they have lost them.
+        // Launches with SMs are updated when they have lost them.
         self.stale.extend(runs(device).map(|(owner, _)| owner));
         self.placement.share(&mut self.queue, device, plan);
     }

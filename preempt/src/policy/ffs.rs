@@ -9,24 +9,23 @@ use crate::vocabulary::LaunchId;
 
 /// Fairness first, under an overhead constraint (FFS; FLEP section 5.2.2), with spatial sharing.
 ///
-/// Streams take turns, in each of which stream i has the device for an *epoch* of T · Wᵢ, where W is its
-/// [weight](Arrival::weight). T is the smallest for which ΣO / (T · ΣW) is at most the given overhead; O is what it
-/// costs to make a launch of the stream yield, on average over their time, and the sums are over the launches that wait
-/// or run. An epoch is measured in time on
-/// SMs, summed over SMs; what a stream had too much or too little in one it gets in the next, so that over time each
-/// stream that always has work has its share to within two epochs of the heaviest stream. SMs that a launch cannot fill go to the
-/// streams after it; nobody pays for what nobody else wants.
+/// Streams take turns. In each, stream i has the device for an *epoch* of T · Wᵢ, where W is its
+/// [weight](Arrival::weight). T is the smallest for which ΣO / (T · ΣW) is at most the given overhead. O is the cost
+/// of a yield of the stream, on average over its time; sums are over the launches that wait or run. An epoch is
+/// measured in time on SMs, summed over SMs. A stream that had too much or too little in one gets the difference in
+/// the next. So a stream that always has work has its share to within two epochs of the heaviest stream. SMs that a
+/// launch cannot fill go to the streams after it, and cost nothing if no other stream wants them.
 ///
-/// A stream whose launch ends in mid-epoch, and whose next one comes within 200 µs, takes its turn up again, and what others had
-/// meanwhile counts; that may be a yield for each launch, which T does not account for. If the next one comes later, the rest of the epoch
-/// is added to the stream's next one. Launches that do not yield run beyond their epoch, and their streams wait longer
-/// for it. Priorities and remaining times do not count.
+/// A stream whose launch ends in mid-epoch takes its turn up again if its next launch arrives within 200 µs. What
+/// other streams had meanwhile counts. That may be a yield for each launch, which T does not account for. If the next
+/// launch arrives later, the rest of the epoch is added to the stream's next one. Launches that do not yield run
+/// beyond their epoch, and their streams wait longer for the next one. Priorities and remaining times do not count.
 #[derive(Debug)]
 pub struct Ffs {
     shares: Shares,
 }
 
-/// How long a stream without a launch keeps its turn.
+/// Time for which a stream without a launch keeps its turn.
 const GRACE: Duration = Duration::from_micros(200);
 
 impl Ffs {
@@ -43,8 +42,8 @@ impl Ffs {
         Ffs { shares: Shares::new(Turn::Overhead(limit.clamp(0.001, 1.0)), GRACE) }
     }
 
-    /// Without spatial sharing, as in FLEP: whoever's turn it is has the whole device, and pays for all of it. Then
-    /// streams whose launches cannot fill the device have no less of it than their share, nor others more.
+    /// Without spatial sharing, as in FLEP: the stream whose turn it is has the whole device, and pays for all of it.
+    /// Then streams whose launches cannot fill the device have no less than their share, and others no more.
     pub fn whole_device(self) -> Ffs {
         Ffs { shares: self.shares.whole_device() }
     }

@@ -9,8 +9,8 @@ use crate::vocabulary::LaunchId;
 
 /// First come, first served, whatever the priorities; what the first launch leaves free goes to the next one.
 ///
-/// No launch waits for ever, and none yields but SMs that it cannot fill any more. This is what the engine goes
-/// on with when it has to refuse another policy. A short launch waits for all the long ones that came before it.
+/// No launch waits for ever, and none yields except SMs that it cannot fill any more. The engine goes on with this
+/// policy when it has to refuse another one. A short launch waits for all long ones that arrived before it.
 #[derive(Debug, Default)]
 pub struct Fifo {
     queue: IndexedHeap<LaunchId, u64>,
@@ -19,7 +19,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// With nothing in the line.
+    /// An empty queue.
     pub fn new() -> Fifo {
         Fifo::default()
     }

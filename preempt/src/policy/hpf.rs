@@ -15,8 +15,8 @@ use crate::vocabulary::LaunchId;
 /// by more than the [yield overhead](DeviceView::yield_overhead). Average slowdown, over launches of equal priority on
 /// the whole device, is at most twice the optimum, as far as the predictions are right.
 ///
-/// An unknown remaining time counts as longest; launches of unknown remaining time run in the order in which they became
-/// ready. A constant stream of urgent or short launches can keep another launch waiting for ever.
+/// An unknown remaining time counts as longest; launches of unknown remaining time run in the order in which they
+/// became ready. A constant stream of urgent or short launches can keep another launch waiting for ever.
 #[derive(Debug)]
 pub struct Hpf {
     queue: ByRemaining,

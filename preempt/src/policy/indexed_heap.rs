@@ -1,4 +1,4 @@
-//! Things in order, of which mostly the first few are asked for.
+//! Items in order of their keys, for iterations that mostly end after the first few.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,22 +9,22 @@ use rustc_hash::FxHashMap;
 use slotmap::{SlotMap, new_key_type};
 
 new_key_type! {
-    /// Where to find the place of somebody.
+    /// A handle of an item, which finds its place.
     struct Mark;
 }
 
-/// What stands in line, the least key first: a binary heap that knows where everybody is.
+/// An indexed binary heap: the item with the least key is first, and each item can be found and moved.
 ///
-/// Everything costs at most the logarithm of the length, and allocates only where the line becomes longer than it
-/// ever was. Keys must differ.
+/// Each operation costs at most the logarithm of the length, and allocates only if the heap becomes longer than ever
+/// before. Keys must differ.
 #[derive(Debug)]
 pub(super) struct IndexedHeap<I, K> {
-    /// Nobody comes before the one at half of its place.
+    /// No item has a lesser key than the one at half of its place.
     heap: Vec<(K, I, Mark)>,
-    /// The place of each, for which those that move need not be looked up by name.
+    /// The place of each item, by its handle: items that move need not be looked up by id.
     places: SlotMap<Mark, usize>,
     marks: FxHashMap<I, Mark>,
-    /// The places of those that can be next in an iteration; kept for its capacity.
+    /// The places that can be next in an iteration; kept for its capacity.
     frontier: BinaryHeap<Reverse<(K, usize)>>,
 }
 
@@ -52,7 +52,7 @@ impl<I: Copy + Eq + Hash, K: Copy + Ord> IndexedHeap<I, K> {
         self.marks.get(&id).map(|&mark| self.heap[self.places[mark]].0)
     }
 
-    /// Puts somebody in, or elsewhere.
+    /// Inserts an item, or changes its key.
     pub fn put(&mut self, id: I, key: K) {
         let end = self.heap.len();
         let mark = *self.marks.entry(id).or_insert_with(|| self.places.insert(end));
@@ -65,7 +65,7 @@ impl<I: Copy + Eq + Hash, K: Copy + Ord> IndexedHeap<I, K> {
         self.restore(place, (key, id, mark));
     }
 
-    /// Takes somebody out; the key.
+    /// Removes an item; its key.
     pub fn remove(&mut self, id: I) -> Option<K> {
         let place = self.places.remove(self.marks.remove(&id)?)?;
         let (key, ..) = self.heap[place];
@@ -75,7 +75,7 @@ impl<I: Copy + Eq + Hash, K: Copy + Ord> IndexedHeap<I, K> {
         Some(key)
     }
 
-    /// Everybody in order, one after the other as they are asked for, and how to find the key of each meanwhile.
+    /// The items in order, found one after the other, and a view of all keys meanwhile.
     pub fn in_order(&mut self) -> (InOrder<'_, I, K>, Keys<'_, I, K>) {
         let IndexedHeap { heap, places, marks, frontier } = self;
         frontier.clear();
@@ -83,7 +83,7 @@ impl<I: Copy + Eq + Hash, K: Copy + Ord> IndexedHeap<I, K> {
         (InOrder { heap, frontier, fresh }, Keys { heap, places, marks })
     }
 
-    /// Puts somebody where they belong, from a place on where there is nobody any more.
+    /// Moves an item from a free place to where it belongs.
     fn restore(&mut self, mut place: usize, (key, id, mark): (K, I, Mark)) {
         while place > 0 && key < self.heap[(place - 1) / 2].0 {
             place = self.fill(place, (place - 1) / 2);
@@ -100,7 +100,7 @@ impl<I: Copy + Eq + Hash, K: Copy + Ord> IndexedHeap<I, K> {
         self.places[mark] = place;
     }
 
-    /// Moves somebody to a place where there is nobody; where there is nobody now.
+    /// Moves an item to a free place; the place that is free now.
     fn fill(&mut self, place: usize, from: usize) -> usize {
         self.heap[place] = self.heap[from];
         self.places[self.heap[place].2] = place;
@@ -108,7 +108,7 @@ impl<I: Copy + Eq + Hash, K: Copy + Ord> IndexedHeap<I, K> {
     }
 }
 
-/// The places of those that come after the one at a place.
+/// The places of the children of a place.
 fn children<T>(place: usize, heap: &[T]) -> Range<usize> {
     2 * place + 1..(2 * place + 3).min(heap.len())
 }
@@ -118,7 +118,7 @@ fn children<T>(place: usize, heap: &[T]) -> Range<usize> {
 pub(super) struct InOrder<'a, I, K> {
     heap: &'a [(K, I, Mark)],
     frontier: &'a mut BinaryHeap<Reverse<(K, usize)>>,
-    /// The places of those that can be next since the last one was taken.
+    /// The children of the last item, which are not in the frontier yet.
     fresh: Range<usize>,
 }
 
@@ -159,26 +159,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn everybody_is_where_a_sorted_map_has_them(
+        fn items_are_in_the_order_of_a_sorted_map(
             steps in prop::collection::vec((0u8..20, prop::option::weighted(0.7, 0u32..50)), 0..200),
         ) {
-            let mut line = IndexedHeap::default();
+            let mut heap = IndexedHeap::default();
             let mut model = BTreeMap::new();
             for (id, key) in steps {
                 match key {
                     Some(key) => {
-                        line.put(id, (key, id));
+                        heap.put(id, (key, id));
                         model.insert(id, (key, id));
                     }
-                    None => assert_eq!(line.remove(id), model.remove(&id)),
+                    None => assert_eq!(heap.remove(id), model.remove(&id)),
                 }
                 let mut sorted: Vec<_> = model.values().copied().collect();
                 sorted.sort_unstable();
-                prop_assert_eq!(line.first().map(|(key, _)| key), sorted.first().copied());
-                let (order, keys) = line.in_order();
+                prop_assert_eq!(heap.first().map(|(key, _)| key), sorted.first().copied());
+                let (order, keys) = heap.in_order();
                 prop_assert_eq!(order.map(|(key, _)| key).collect::<Vec<_>>(), sorted);
                 prop_assert!((0..20).all(|id| keys.get(id) == model.get(&id).copied()));
-                prop_assert_eq!(line.places.len(), model.len(), "nothing is kept of those that left");
+                prop_assert_eq!(heap.places.len(), model.len(), "nothing is kept of removed items");
             }
         }
     }

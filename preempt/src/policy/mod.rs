@@ -1,28 +1,27 @@
-//! Who runs on which SMs: the trait that decides, and the policies that come with the library.
+//! Which launch runs on which SMs: the trait that decides, and the policies that come with the library.
 //!
-//! A policy hears of launches that came and went, and is asked for a plan: which launch has
-//! which SMs. The engine turns the difference between two plans into yields, resumes and
-//! growth. A plan that makes no sense is refused; the engine then goes on with [`Fifo`].
+//! A policy is told which launches arrived and departed, and is asked for a plan: which launch has which SMs. The
+//! engine turns the difference between two plans into yields, resumes and growth. A plan that breaks the contract is
+//! refused; the engine then goes on with [`Fifo`].
 //!
-//! | policy | who goes first | source | what it guarantees |
+//! | policy | which goes first | source | what it guarantees |
 //! | --- | --- | --- | --- |
 //! | [`StaticPriority`], the default | the highest [priority](Priority), then the oldest | EffiSha 7 | a launch never waits for a less urgent one |
 //! | [`Hpf`] | the highest priority, then the shortest remaining time | FLEP 5.2.1 | the same; launches of equal priority preempt each other only if that pays for the yield |
 //! | [`Ffs`] | streams in turn, by [weight](Arrival::weight) | FLEP 5.2.2 | shares to within two epochs of the heaviest stream; yields cost at most a given fraction of the time |
-//! | [`DynamicPriority`] | the highest priority, which grows with waiting | EffiSha 7 | nobody waits for ever: quotas, and an inactive queue |
-//! | [`EarliestDeadline`] | the earliest [deadline](Arrival::deadline) | Liu and Layland 1973 | whoever is admitted is in time, as far as predictions are right |
+//! | [`DynamicPriority`] | the highest priority, which grows with waiting | EffiSha 7 | no launch waits for ever: quotas, and an inactive queue |
+//! | [`EarliestDeadline`] | the earliest [deadline](Arrival::deadline) | Liu and Layland 1973 | an admitted launch is in time, as far as predictions are right |
 //! | [`ShortestRemaining`] | the shortest remaining time | FLEP 5.2.1 | at most twice the least average slowdown, as far as predictions are right |
 //! | [`FairShare`] | the stream that is furthest behind its share | Goyal et al. 1996 | shares to within two quanta of the heaviest stream; no wait longer than a quantum of each other stream |
 //! | [`Fifo`] | the oldest | | no launch yields, none waits for ever |
 //!
-//! All of them share the SMs in space: the first launch has as many as it can fill, and the next ones have
-//! the rest, in their order. SMs of a launch lie side by side, so an SM can be left over beside launches that can fill
-//! no more; none is while a launch has no SM, or could fill one more beside its own. (`whole_device`, where a policy
-//! has it, gives the first launch everything, as EffiSha does.) The cost of a decision grows with the number of
-//! SMs and the logarithm of the number of launches, and nothing is allocated for it but where more launches wait than
-//! ever before.
+//! All of them share the SMs in space: the first launch has as many as it can fill, and the next ones share the rest,
+//! in their order. SMs of a launch lie side by side, so an SM can be left over beside launches that can fill no more.
+//! None is left over while a launch has no SM, or could fill one more beside its own. (`whole_device`, where a policy
+//! has it, gives the first launch everything, as EffiSha does.) The cost of a decision grows with the number of SMs
+//! and the logarithm of the number of launches. It allocates only if more launches wait than ever before.
 //!
-//! A policy of one's own takes thirty lines: see `examples/own-policy`.
+//! `examples/own-policy` is a policy of an application in thirty lines.
 
 use std::time::Duration;
 
@@ -64,7 +63,7 @@ impl From<i32> for Priority {
     }
 }
 
-/// A launch as a policy hears of it.
+/// A launch as a policy sees it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Arrival {
@@ -84,45 +83,43 @@ pub struct Arrival {
 
 /// Decides which launch runs on which SMs.
 ///
-/// Hooks are called by the engine, in order, from whichever thread drives it. `now` is the time
-/// since the scheduler was built, and never goes back. The scheduler waits for them: a hook must not wait for the
-/// scheduler, nor drop it.
+/// The engine calls hooks in order, on the thread that drives it. `now` is the time since the scheduler was built,
+/// and never goes back. The scheduler waits for hooks, so a hook must not wait for the scheduler, nor drop it.
 pub trait Policy: Send {
     /// The name that errors and reports use.
     fn name(&self) -> &str;
 
-    /// Whether a launch that is ready is to run at all. One that is not fails with
-    /// [`LaunchError::NotAdmitted`](crate::error::LaunchError::NotAdmitted); the policy hears no more of it.
+    /// Whether a ready launch is to run at all. A launch that is not admitted fails with
+    /// [`LaunchError::NotAdmitted`](crate::error::LaunchError::NotAdmitted), and the policy is not told of it again.
     fn admits(&mut self, _now: Duration, _launch: &Arrival, _device: &dyn DeviceView) -> bool {
         true
     }
 
-    /// A launch is ready to run: everything it has to wait for is done.
+    /// Notes that a launch is ready to run: everything that it waits for is done.
     fn arrived(&mut self, now: Duration, launch: Arrival);
 
-    /// The priority, weight or deadline of a launch was changed, or it has inherited another one.
+    /// Notes that the priority, weight or deadline of a launch has changed, or is inherited from another one.
     fn changed(&mut self, now: Duration, launch: Arrival) {
         self.departed(now, launch.id);
         self.arrived(now, launch);
     }
 
-    /// Blocks of a launch that has lost its SMs have left, so that [`DeviceView::remaining`] says something else than
-    /// before. The policy is not asked for a plan on that account.
+    /// Notes that the blocks of a launch that has lost its SMs have left, which changes [`DeviceView::remaining`].
+    /// The policy is not asked for a plan because of it.
     fn yielded(&mut self, _now: Duration, _launch: LaunchId) {}
 
-    /// A launch is done, was cancelled or failed; it needs no SMs from now on.
+    /// Notes that a launch is done, was cancelled or failed; it needs no SMs from now on.
     fn departed(&mut self, now: Duration, launch: LaunchId);
 
     /// Grants SMs to launches that arrived and have not departed. A launch that is granted
     /// nothing yields all that it has.
     ///
-    /// Called after every change; the cost should not grow with the number of launches that
-    /// wait. While launches wait, at least one must be granted an SM: nothing else would ever
-    /// call again.
+    /// Called after every change, so the cost should not grow with the number of waiting launches. While launches
+    /// wait, at least one must be granted an SM, because nothing else would ever call again.
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan);
 
-    /// When it wants to be asked again although nothing else happens: when a quota ends, say. Asked for
-    /// after each plan.
+    /// When it wants to be asked again although nothing else happens, such as at the end of a quota. Asked for after
+    /// each plan.
     fn wake(&self) -> Option<Duration> {
         None
     }
@@ -133,8 +130,8 @@ pub trait DeviceView {
     /// The number of SMs.
     fn sms(&self) -> u32;
 
-    /// The SMs that the rest of a launch can fill, at least 1; 0 for an unknown launch. If that rest is shorter than
-    /// it would take anyone else to leave again, also those that the next launches of its stream can fill.
+    /// The SMs that the rest of a launch can fill, at least 1; 0 for an unknown launch. If that rest is too short for
+    /// another launch to take its SMs, they include those that the next launches of its stream can fill.
     fn need(&self, launch: LaunchId) -> u32;
 
     /// The SMs over which the rest of a launch can be spread, one block-task on each: at least as many as it
@@ -145,23 +142,23 @@ pub trait DeviceView {
     /// The SMs that a launch has.
     fn range(&self, launch: LaunchId) -> SmRange;
 
-    /// Who has each SM.
+    /// The owner of each SM.
     fn owners(&self) -> &[Option<LaunchId>];
 
-    /// How long the launches take that are queued behind a launch in its stream, as far as that was predicted.
+    /// The predicted durations of the launches that are queued behind one in its stream, summed up.
     fn backlog(&self, launch: LaunchId) -> Duration;
 
-    /// How long the rest of a launch takes if it has all the SMs that it can fill, by its predicted duration
-    /// and its progress; `None` if nobody can tell.
+    /// How long the rest of a launch takes on all SMs that it can fill, by its predicted duration and its progress;
+    /// `None` without a prediction.
     fn remaining(&self, launch: LaunchId) -> Option<Duration>;
 
-    /// What it costs to make a launch yield: from the signal until its last block is out, the mean of its kernel's last
-    /// yields, and what it [drops](DeviceView::dropped).
+    /// The cost of a yield: the time from the signal until the last block is out (the mean of the kernel's last
+    /// yields), and the work that it [drops](DeviceView::dropped).
     fn yield_overhead(&self, launch: LaunchId) -> Duration;
 
-    /// The work that a launch has to do again when it yields, as a time on all the SMs that it can fill; part of the
-    /// [yield overhead](DeviceView::yield_overhead). Where there are yield points, half of a block-task in each place
-    /// on the device, by the predicted duration.
+    /// The work that a launch has to do again when it yields, as a time on all SMs that it can fill; part of the
+    /// [yield overhead](DeviceView::yield_overhead). For a kernel with yield points that is half of a block-task for
+    /// each of its blocks on the device, by the predicted duration.
     fn dropped(&self, launch: LaunchId) -> Duration;
 
     /// The time that a launch has had SMs, summed over SMs.
@@ -174,7 +171,7 @@ pub struct Plan {
     pub(crate) grants: Vec<(LaunchId, SmRange)>,
 }
 
-/// What a stream or its owner asks of the policy for a launch.
+/// The urgency that the application asks for, of a launch or of all launches of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Urgency {
     pub priority: Priority,
@@ -196,7 +193,7 @@ impl Plan {
         self.grants.push((launch, range));
     }
 
-    /// What was granted until now, for policies that ask others.
+    /// The grants so far, for policies that ask other policies.
     pub fn grants(&self) -> &[(LaunchId, SmRange)] {
         &self.grants
     }

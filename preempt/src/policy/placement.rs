@@ -15,11 +15,11 @@ pub(super) struct Placement {
     space: Space,
     /// The SMs that the plan has granted. Kept for its capacity.
     granted: SmSet,
-    /// For each SM: what it costs to take it, once a launch has to know. Kept, too.
+    /// For each SM, the price of taking it, once it was asked for. Kept for its capacity.
     prices: Vec<u8>,
 }
 
-/// How many SMs a launch gets, as long as there are any.
+/// The SMs that a launch gets, as long as there are any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Space {
     /// As many as it can use: it is as fast as alone.
@@ -41,22 +41,22 @@ impl Placement {
         Placement { space: Space::Packed, ..Placement::default() }
     }
 
-    /// Grants SMs to the launches of a line until there are none left.
+    /// Grants SMs to the launches of a queue until there are none left.
     ///
-    /// An SM stays without an owner only if each launch has one, and no launch beside it can fill one more. The
-    /// first launch that has less than it can fill.
+    /// An SM stays without an owner only if each launch has one, and no launch beside it can fill one more. Returns
+    /// the first launch that has less than it can fill.
     pub fn share<K: Copy + Ord>(
         &mut self,
-        line: &mut IndexedHeap<LaunchId, K>,
+        queue: &mut IndexedHeap<LaunchId, K>,
         device: &dyn DeviceView,
         plan: &mut Plan,
     ) -> Option<LaunchId> {
-        let is_alone = line.len() == 1;
-        let (order, keys) = line.in_order();
+        let is_alone = queue.len() == 1;
+        let (order, keys) = queue.in_order();
         self.share_in(order.map(|(_, id)| id), is_alone, |id| keys.get(id), device, plan)
     }
 
-    /// The same for launches in the order of an iterator. Of those that have SMs, the one whose `rank` is greatest
+    /// Grants SMs to launches in the order of an iterator. Of launches with SMs, the one whose `rank` is greatest
     /// gives some up first.
     pub fn share_in<R: Ord>(
         &mut self,
@@ -105,14 +105,14 @@ impl Placement {
         denied
     }
 
-    /// Where a launch is, if it can stay as it is. Most can, so this comes before the search.
+    /// The first SM of a launch that can stay as it is. Most can, so this comes before the search.
     fn kept(&self, own: SmRange, length: usize) -> Option<usize> {
         let window = own.lo() as usize..own.hi() as usize;
         let open = window.len() == length && self.granted.first(window).is_none();
         open.then_some(own.lo() as usize)
     }
 
-    /// Where the fewest and least urgent launches have to move for a launch.
+    /// The first SM of the window where the fewest and least urgent launches have to move.
     fn cheapest<R: Ord>(
         &mut self,
         device: &dyn DeviceView,
@@ -127,7 +127,7 @@ impl Placement {
         if self.prices.is_empty() {
             self.ask_prices(device, rank);
         }
-        // What it has costs nothing; if that wraps around, it has to move anyway.
+        // Its own SMs cost nothing; if they wrap around, it has to move anyway.
         let own = own.lo().min(own.hi()) as usize..own.hi() as usize;
         let price = self.prices.get(own.start).copied().unwrap_or(FREE);
         self.prices[own.clone()].fill(0);
@@ -136,7 +136,7 @@ impl Placement {
         place
     }
 
-    /// Asks what it costs to take each SM.
+    /// Sets the price of each SM.
     fn ask_prices<R: Ord>(&mut self, device: &dyn DeviceView, rank: impl Fn(LaunchId) -> R) {
         let has = runs(device).map(|(owner, _)| owner);
         let least_urgent = has.max_by_key(|&owner| rank(owner));
@@ -148,30 +148,30 @@ impl Placement {
     }
 }
 
-/// Each launch that has SMs, and which, from the first SM to the last; one whose SMs wrap around comes twice.
+/// The runs of SMs that have an owner, in order; a launch whose SMs wrap around comes twice.
 pub(super) fn runs(device: &dyn DeviceView) -> impl Iterator<Item = (LaunchId, Range<usize>)> {
     let owners = device.owners();
     let mut end = 0;
     std::iter::from_fn(move || {
         let start = end + owners[end..].iter().position(Option::is_some)?;
         let owner = owners[start]?;
-        // There are many more SMs than owners: each is not looked at.
+        // There are many more SMs than owners, so not each SM is looked at.
         let hi = device.range(owner).hi() as usize;
         end = if hi > start { hi } else { owners.len() };
         Some((owner, start..end))
     })
 }
 
-/// The price of an SM that nobody has: blocks have to be launched there.
+/// The price of a free SM: blocks have to be launched there.
 const FREE: u8 = 2;
 /// The price of an SM that the least urgent launch has: it has to yield first.
 const TAKEN: u8 = 4;
 /// The price of an SM that another launch has.
 const TAKEN_FROM_OTHERS: u8 = 6;
-/// The price of a window that leaves free SMs on both sides: what is left is in two pieces.
+/// The price of a window with free SMs on both sides, which would be left in two pieces.
 const SPLIT: u32 = 1;
 
-/// Where to put `length` SMs: the cheapest window in gaps between SMs that are granted.
+/// The first SM of the cheapest window of `length` SMs in the gaps between granted SMs.
 fn place(gaps: impl Iterator<Item = Range<usize>>, length: usize, prices: &[u8]) -> Option<usize> {
     let price = |sm: usize| u32::from(prices[sm]);
     let lowest = prices.iter().min().map_or(0, |&lowest| length as u32 * u32::from(lowest));
@@ -195,7 +195,7 @@ fn place(gaps: impl Iterator<Item = Range<usize>>, length: usize, prices: &[u8])
     best.map(|(_, start)| start)
 }
 
-/// Where the longest gap starts, the first one of those.
+/// The start of the first of the longest gaps.
 fn largest_gap(gaps: impl Iterator<Item = Range<usize>>) -> Option<usize> {
     // Of equals, `max_by_key` has the last one.
     gaps.max_by_key(|gap| (gap.len(), Reverse(gap.start))).map(|gap| gap.start)
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// Launches on eight SMs: which each has, and how many it can fill.
+    /// Launches on eight SMs: the SMs of each, and how many it can fill.
     struct Device {
         owners: Vec<Option<LaunchId>>,
         launches: Vec<(LaunchId, SmRange, u32)>,
@@ -280,13 +280,13 @@ mod tests {
             placement.share_in([first, second].into_iter(), false, |id| id, &device, &mut plan);
             plan.grants.iter().map(|grant| grant.1).collect::<Vec<_>>()
         };
-        // The first one cannot fill all that it has any more; the second one gets what nobody had.
+        // The first launch cannot fill all its SMs any more; the second one gets free SMs.
         assert_eq!(place(SmRange::new(0, 4)), [SmRange::new(0, 2), SmRange::new(6, 8)]);
         assert_eq!(place(SmRange::new(4, 8)), [SmRange::new(6, 8), SmRange::new(0, 2)]);
     }
 
     #[test]
-    fn those_that_have_sms_are_found_wherever_these_are() {
+    fn owners_are_found_wherever_their_sms_are() {
         let mut ids = SlotMap::with_key();
         let [first, second] = [0, 1].map(|_| LaunchId(ids.insert(())));
         let (wrapped, inner) = (SmRange::new(6, 2), SmRange::new(3, 5));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_avoids_what_more_urgent_ones_have() {
+    fn a_launch_avoids_sms_of_more_urgent_ones() {
         let gaps = || [0..1, 3..8].into_iter();
         assert_eq!(place(gaps(), 2, &[FREE; 8]), Some(3));
         assert_eq!(place(gaps(), 6, &[FREE; 8]), None);

@@ -1,4 +1,4 @@
-//! Turns of streams that have SMs in proportion to their weights.
+//! Turns of streams, with SMs in proportion to their weights.
 
 use std::time::Duration;
 
@@ -11,37 +11,38 @@ use crate::vocabulary::LaunchId;
 
 /// The turns of [`Ffs`](super::Ffs) and [`FairShare`](super::FairShare).
 ///
-/// Each stream has a *virtual time*: its time on SMs, summed over SMs and divided by its weight. Streams take turns of
-/// the same length in virtual time. A turn ends where the last one of the stream ended, and one length later;
-/// what a stream had too much in one turn it lacks in the next (deficit round robin). Whose turn ends first
-/// goes first, and of those with the same end, whoever has been there longest.
+/// Each stream has a *virtual time*: its time on SMs, summed over SMs and divided by its weight. Streams take turns
+/// of the same length in virtual time. A turn ends one length after the end of the stream's last turn. So a stream
+/// that had too much in one turn lacks it in the next (deficit round robin). The stream whose turn ends first goes
+/// first, and of those with the same end, the one that has had its place for longest.
 ///
-/// Time counts only while a launch has less than it can fill, or a stream may be about to go on with its turn: what
-/// nobody else wants costs nothing.
+/// Time counts only while a launch has less than it can fill, or a stream may be about to go on with its turn: SMs
+/// that no other stream wants cost nothing.
 #[derive(Debug)]
 pub(super) struct Shares {
     turn: Turn,
-    /// How soon the next launch of a stream has to come for the stream to keep its place.
+    /// Time within which the next launch of a stream has to arrive for the stream to keep its place.
     grace: Duration,
     queue: IndexedHeap<LaunchId, TurnKey>,
     launches: FxHashMap<LaunchId, LaunchAccount>,
     streams: FxHashMap<u32, StreamAccount>,
-    /// Streams without a launch, and since when.
+    /// Streams without a launch, by the time since when.
     idle: IndexedHeap<u32, (Duration, u32)>,
-    /// Launches that came since the last plan.
+    /// Launches that arrived since the last plan.
     fresh: Vec<LaunchId>,
     /// The launches that the last plan granted SMs to.
     running: Vec<LaunchId>,
-    /// Whether a launch has had less than it can fill since then, or a stream may have been about to go on.
+    /// Whether a launch has had less than it can fill since the last plan, or a stream may have been about to go on.
     contended: bool,
-    /// Until when one may be.
+    /// Until when a stream may be about to go on.
     awaited: Duration,
-    /// Where newcomers start.
+    /// The virtual time at which new streams start.
     start: u128,
-    /// The length of a turn, and how far others can come while a stream keeps its place.
+    /// The length of a turn in virtual time.
     length: u128,
+    /// How far other streams can come while one keeps its place.
     absence: u128,
-    /// Sums over launches.
+    /// Sums over all launches.
     overheads: Duration,
     weights: u64,
     places: u64,
@@ -54,20 +55,20 @@ pub(super) struct Shares {
 pub(super) enum Turn {
     /// On the whole device, for a weight of 1.
     Fixed(Duration),
-    /// So long that yields cost at most this fraction.
+    /// The shortest for which yields cost at most this fraction.
     Overhead(f64),
 }
 
-/// The end of the stream's turn, and two running numbers: of that turn, and of the launch.
+/// The end of the stream's turn, and the running numbers of that turn and of the launch.
 type TurnKey = (u128, u64, u64);
 
 #[derive(Debug)]
 struct LaunchAccount {
     stream: u32,
     arrival: u64,
-    /// Its time on SMs, as far as it was charged.
+    /// The part of its time on SMs that was charged.
     counted: Duration,
-    /// The SMs that it has, and since when that is not charged.
+    /// The SMs that it has, and since when they are not charged.
     has: u32,
     since: Duration,
     overhead: Duration,
@@ -84,23 +85,22 @@ struct StreamAccount {
     yields: Yields,
 }
 
-/// What it costs to make a stream yield: the mean of its last launches, which are met as often as they are long. If
-/// each launch counted alone, the turns of streams with long and short ones would be as long as what happens to wait
-/// is expensive, and not as what runs.
+/// The cost of a yield of a stream: the mean of its last launches, weighted by their durations. If each launch
+/// counted alone, turns would be as long as what happens to wait is expensive, and not as what runs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Yields {
-    /// Both in seconds: how long launches took, and that multiplied by what they cost.
+    /// Seconds that launches took, and the sum of their products with the seconds of a yield.
     time: f64,
     cost: f64,
 }
 
 impl Yields {
-    /// Of about so many launches the mean is taken.
+    /// Launches over which the mean is taken, about.
     const LAUNCHES: f64 = 16.0;
 
-    /// Enters a launch; the mean.
+    /// Enters a launch; the mean cost.
     fn add(&mut self, overhead: Duration, took: Option<Duration>) -> Duration {
-        // Those that nobody knows, and those that cost nothing, count a little.
+        // Launches of unknown duration, and those whose yields cost nothing, count a little.
         let took = took.unwrap_or(overhead).as_secs_f64().max(1e-9);
         let keep = 1.0 - 1.0 / Yields::LAUNCHES;
         self.time = keep * self.time + took;
@@ -109,13 +109,13 @@ impl Yields {
     }
 }
 
-/// A nanosecond on an SM, for a weight of 1. Larger weights need the digits.
+/// Virtual time of a nanosecond on an SM, for a weight of 1. Larger weights need the digits.
 const UNIT: u128 = 1 << 32;
 
-/// No turn is shorter: the policy would be asked all the time.
+/// The shortest turn; bounds how often the policy is asked.
 const SHORTEST_TURN: Duration = Duration::from_micros(10);
 
-/// A stream that has had no launch for so long is forgotten, with what it had too much or too little.
+/// Time without a launch after which a stream is forgotten, with what it had too much or too little.
 const MEMORY: Duration = Duration::from_secs(1);
 
 impl Shares {
@@ -142,7 +142,7 @@ impl Shares {
         }
     }
 
-    /// Whoever has the turn has the whole device.
+    /// Without spatial sharing: the stream whose turn it is has the whole device.
     pub fn whole_device(mut self) -> Shares {
         self.placement = Placement::whole_device();
         self
@@ -218,7 +218,7 @@ impl Shares {
         (wake, limited)
     }
 
-    /// Keeps those that have all that they can fill, and less than their share, within a turn of the others.
+    /// Keeps streams that have all that they can fill, and less than their share, within a turn of the others.
     fn limit_savings(&mut self, device: &dyn DeviceView, grants: &[(LaunchId, SmRange)]) {
         for (launch, _) in grants {
             let Some(entry) = self.launches.get(launch) else { continue };
@@ -290,7 +290,7 @@ impl Shares {
         }
     }
 
-    /// Forgets streams that have long had no launch.
+    /// Forgets streams that have had no launch for [`MEMORY`].
     fn forget(&mut self, now: Duration) {
         while let Some(((since, _), stream)) = self.idle.first()
             && now.saturating_sub(since) > MEMORY
@@ -320,7 +320,7 @@ impl Policy for Shares {
         };
         let share = self.streams.entry(launch.stream).or_insert_with(newcomer);
         if let Some((since, _)) = self.idle.remove(launch.stream) {
-            // It may have a turn to make up for, and an absence, and no more than that.
+            // It may make up for a turn and an absence, and no more.
             let earliest = start.saturating_sub(self.absence);
             share.time = share.time.max(earliest.saturating_sub(self.length));
             share.end = share.end.max(earliest);
@@ -344,7 +344,7 @@ impl Policy for Shares {
         self.fresh.push(launch.id);
     }
 
-    /// Another weight counts from now on; the place stays.
+    /// Counts another weight from now on; the place stays.
     fn changed(&mut self, now: Duration, launch: Arrival) {
         self.charge_granted(now, launch.id);
         let Some(entry) = self.launches.get_mut(&launch.id) else { return };

@@ -10,10 +10,10 @@ use crate::vocabulary::LaunchId;
 
 /// Static priorities (EffiSha section 7), with spatial sharing (FLEP section 5.2).
 ///
-/// A more urgent launch never waits for a less urgent one, except for the block-tasks that run
-/// when it arrives. Launches of equal priority run in the order in which they became ready, whatever their priorities
-/// were then; a later one yields to an earlier one only where that one had to make room itself. A launch takes no more
-/// SMs than it can use; the others stay with, or go to, the next in line.
+/// A more urgent launch never waits for a less urgent one, except for the block-tasks that run when it arrives.
+/// Launches of equal priority run in the order in which they became ready, whatever their priorities were then. A
+/// later one yields to an earlier one only if a more urgent launch made that one yield before. A launch takes no more
+/// SMs than it can use; the others go to the next launches.
 ///
 /// A constant stream of urgent launches can keep a less urgent one waiting for ever.
 #[derive(Debug, Default)]
@@ -24,14 +24,14 @@ pub struct StaticPriority {
 }
 
 impl StaticPriority {
-    /// With spatial sharing: each launch has as many SMs as it can use, with one block-task on each, and is as fast as
-    /// alone. What it leaves is for the next one.
+    /// With spatial sharing: each launch has as many SMs as it can use, with one block-task on each, and is as fast
+    /// as alone. The rest is for the next one.
     pub fn new() -> StaticPriority {
         StaticPriority::default()
     }
 
     /// With just as many SMs for each launch as its block-tasks fill, and more for the others. Launches of few
-    /// block-tasks are slower so.
+    /// block-tasks are slower than alone.
     pub fn packed() -> StaticPriority {
         StaticPriority { placement: Placement::packed(), ..StaticPriority::default() }
     }

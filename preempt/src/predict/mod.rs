@@ -1,9 +1,8 @@
-//! How long launches take: what policies look ahead with (FLEP, ASPLOS 2017, sections 4.2 and 5.1).
+//! Durations of launches, with which policies look ahead (FLEP, ASPLOS 2017, sections 4.2 and 5.1).
 //!
-//! A [`Predictor`] is asked once for each launch, when it is submitted; what it says, less what the launch has had
-//! of the device since, is what policies see as
-//! [`DeviceView::remaining`](crate::policy::DeviceView::remaining). A duration is always that of the whole launch
-//! with as many SMs as it can fill, to itself.
+//! A [`Predictor`] is asked once for each launch, when it is submitted. Its answer, less the time that the launch has
+//! had SMs since, is what policies see as [`DeviceView::remaining`](crate::policy::DeviceView::remaining). A duration
+//! is always that of the whole launch, alone on as many SMs as it can fill.
 //!
 //! | | |
 //! | --- | --- |
@@ -86,29 +85,31 @@ pub struct Features<'a> {
 pub struct Run<'a> {
     /// The launch.
     pub launch: Features<'a>,
-    /// How long it took with as many SMs as it can fill, to itself.
+    /// How long it took, alone on as many SMs as it can fill.
     pub took: Duration,
 }
 
-/// Says how long launches take.
+/// Predicts how long launches take.
 ///
-/// It is called by whichever thread drives the scheduler, which waits for it: neither method may wait for the
-/// scheduler. One that panics is dropped; nothing is predicted from then on, and
+/// The thread that drives the scheduler calls it and waits for it, so neither method may wait for the scheduler. A
+/// predictor that panics is dropped: nothing is predicted from then on, and
 /// [`Scheduler::predictor_error`](crate::Scheduler::predictor_error) says so.
 pub trait Predictor: Send {
-    /// How long a launch will take with as many SMs as it can fill, to itself; `None` if there is no telling. Asked
-    /// for once for each launch, when it is submitted.
+    /// Predicts how long a launch will take, alone on as many SMs as it can fill; `None` if it cannot tell. Asked
+    /// once for each launch, when it is submitted.
     fn predict(&self, launch: &Features<'_>) -> Option<Duration>;
 
-    /// How long a launch took, had it had as many SMs as it can fill all the time: the time that it had SMs, summed
-    /// over SMs, by the number of SMs that it can fill. What it waited, before it started or because it had to
-    /// yield, is not in it. Not called for launches that failed or were cancelled, nor where that time is not known:
-    /// the host cannot tell it for some of those that followed others of their stream within microseconds. Where it
-    /// saw the ends of several together, each has a share of their time, in proportion to what was predicted.
+    /// Learns how long a launch took, as if alone on as many SMs as it can fill: the time that it had SMs, summed
+    /// over SMs, divided by the number of SMs that it can fill. Its waiting, before it started or because it had to
+    /// yield, is not in it.
+    ///
+    /// It is not called for launches that failed or were cancelled, nor where that time is not known. That is so for
+    /// some launches that followed others of their stream within microseconds. If the host saw the ends of several
+    /// launches together, each has a share of their time, in proportion to the predictions.
     fn finished(&mut self, launch: &Features<'_>, took: Duration);
 }
 
-/// Something for each kernel.
+/// A value for each kernel.
 #[derive(Clone, Debug)]
 struct ByKernel<T>(FxHashMap<Box<str>, Vec<(Box<str>, T)>>);
 
@@ -124,12 +125,12 @@ impl<T> ByKernel<T> {
         modules.iter().find(|(module, _)| **module == *launch.module).map(|(_, of)| of)
     }
 
-    /// What there is for a kernel; made if there is nothing.
+    /// The value of a kernel, made if there is none.
     fn entry(&mut self, module: &str, kernel: &str) -> &mut T
     where
         T: Default,
     {
-        // Not `entry`, which wants a name of its own each time.
+        // Not `entry`, which takes an owned name each time.
         if !self.0.contains_key(kernel) {
             self.0.insert(kernel.into(), Vec::new());
         }

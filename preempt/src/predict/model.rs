@@ -15,17 +15,17 @@ pub(super) fn vector(launch: &Features<'_>) -> [f64; FEATURES] {
 /// A launch's features, and how many seconds it took; more than 0.
 pub(super) type Point = ([f64; FEATURES], f64);
 
-/// The penalty on slopes of features that are scaled to a variance of 1: enough to choose between features that
-/// grow together, such as grid and input size, and too little to be seen beside the noise of any clock.
+/// The penalty on slopes of features that are scaled to a variance of 1. It is large enough to choose between
+/// features that grow together, such as grid and input size. It is too small to be seen beside the noise of a clock.
 const PENALTY: f64 = 1e-6;
 
-/// Which function it is.
+/// The form of the function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
-    /// A sum of the features, as in FLEP, fitted by relative error: a part of the work in each block-task, and a
-    /// part that is always there.
+    /// A sum of the features, as in FLEP, fitted by relative error: work in each block-task, and work that is always
+    /// there.
     Linear,
-    /// A product of powers of the features: for work that grows faster than the grid, as that of a matrix product.
+    /// A product of powers of the features, for work that grows faster than the grid, as that of a matrix product.
     Power,
 }
 
@@ -40,8 +40,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Fits the form whose error, at each point as the others would have it, is the smaller one on average. `None`
-    /// without points.
+    /// Fits the form with the smaller mean error, each point predicted from the others. `None` without points.
     pub fn fit(points: &[Point]) -> Option<Model> {
         let least = points.iter().map(|&(_, took)| took).reduce(f64::min)?;
         let (linear, linear_error) = fit(Form::Linear, points, least);
@@ -53,7 +52,7 @@ impl Model {
     pub fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
         let sum = self.sum(vector(launch));
         let seconds = match self.form {
-            // Far from what it was fitted to, a straight line leads anywhere.
+            // Far from its points, a straight line leads anywhere.
             Form::Linear if sum <= 0.0 => self.least,
             Form::Linear => sum,
             Form::Power => sum.exp(),
@@ -79,7 +78,7 @@ impl Form {
 
 /// A model of this form, and the mean of its relative errors when each point is left out in turn.
 fn fit(form: Form, points: &[Point], least: f64) -> (Model, f64) {
-    // Minimises the squares of relative errors: of a logarithm every error is relative.
+    // Minimises the squares of relative errors; every error of a logarithm is relative.
     let weighted = |took: f64| match form {
         Form::Linear => (took, took.powi(-2)),
         Form::Power => (took.ln(), 1.0),
@@ -92,7 +91,7 @@ fn fit(form: Form, points: &[Point], least: f64) -> (Model, f64) {
     let means: [f64; FEATURES] = std::array::from_fn(|i| mean(&|&(x, _)| form.scale(x[i])));
     let scales: [f64; FEATURES] = std::array::from_fn(|i| {
         let variance = mean(&|&(x, _)| (form.scale(x[i]) - means[i]).powi(2));
-        // What is always the same says nothing; rounding must not make it say something.
+        // A constant feature says nothing, and rounding must not make it say something.
         let is_constant = variance.sqrt() <= 1e-9 * means[i].abs().max(1e-9);
         if is_constant { 0.0 } else { variance.sqrt().recip() }
     });
@@ -126,7 +125,7 @@ fn fit(form: Form, points: &[Point], least: f64) -> (Model, f64) {
         let solved = solve(&factor, z);
         let leverage =
             weight / total * (1.0 + (0..FEATURES).map(|i| z[i] * solved[i]).sum::<f64>());
-        // What the model without this point is off by.
+        // The error at this point of the model without it.
         let off = (model.sum(x) - y) / (1.0 - leverage).max(1e-6);
         match form {
             Form::Linear => off.abs() / took,
@@ -139,7 +138,7 @@ fn fit(form: Form, points: &[Point], least: f64) -> (Model, f64) {
 
 type Matrix = [[f64; FEATURES]; FEATURES];
 
-/// The lower triangle whose product with its transpose is the matrix, which is symmetric and, with the penalty,
+/// The lower triangle whose product with its transpose is the matrix, which is symmetric and, because of the penalty,
 /// positive definite.
 fn cholesky(matrix: Matrix) -> Matrix {
     let mut lower = [[0.0; FEATURES]; FEATURES];

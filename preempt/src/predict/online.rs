@@ -5,20 +5,20 @@ use std::time::Duration;
 use super::model::{Model, Point, vector};
 use super::{ByKernel, Features, Predictor, Ridge};
 
-/// Weight of the last launch in the mean of those like it, once there were a few.
+/// Weight of the last launch in the mean of those like it, after the first few.
 const WEIGHT: f64 = 0.25;
 
-/// The same, if it took twice as long as these or longer: what else happens on the device makes launches longer, and
-/// nothing makes them shorter.
+/// Weight of the last launch if it took twice as long as the mean or longer: other work on the device makes launches
+/// longer, and nothing makes them shorter.
 const WEIGHT_OF_LONG: f64 = 0.0625;
 
-/// The same, if it took half as long or less.
+/// Weight of the last launch if it took half as long as the mean or less.
 const WEIGHT_OF_SHORT: f64 = 0.5;
 
-/// Different launches of a kernel that are remembered; beyond that, the one that was longest ago is forgotten.
+/// Different launches of a kernel that are remembered; beyond that, the least recent one is forgotten.
 const MOST: usize = 64;
 
-/// So many of them are enough for a regression: twice its coefficients, about.
+/// Different launches that are enough for a regression: about twice its coefficients.
 const ENOUGH: usize = 8;
 
 /// Kernels that are remembered; beyond that, all are forgotten.
@@ -26,12 +26,12 @@ const MOST_KERNELS: usize = 4096;
 
 /// Learns from each launch that ends; what a scheduler has unless it is given another predictor.
 ///
-/// A launch takes as long as those of the same kernel with the same features did: their mean, in which a quarter is
-/// the last one, a half if it took at most half as long as the mean, and a sixteenth if it took twice as long or
-/// longer. One that is unlike any before is predicted by a regression over those of its kernel, as [`Ridge`]
-/// does it, if there were eight different ones; otherwise in proportion to its block-tasks, from the launch that is
-/// nearest. Of each kernel the 64 different launches that came last are remembered. Of a kernel that has not run yet
-/// nothing is known, but what a `Ridge` says that it was given.
+/// A launch is predicted to take the mean of the launches of the same kernel with the same features. The last one has
+/// a weight of a quarter in that mean: a half if it took at most half as long as the mean, and a sixteenth if it took
+/// twice as long or longer. A launch unlike all before is predicted by a regression over those of its kernel, as
+/// [`Ridge`] does it, if there were eight different ones; otherwise in proportion to its block-tasks, from the
+/// nearest launch. The 64 most recent different launches of each kernel are remembered. A kernel that has not run yet
+/// is predicted only if a `Ridge` was given.
 #[derive(Clone, Debug, Default)]
 pub struct Online {
     kernels: ByKernel<Known>,
@@ -44,7 +44,7 @@ pub struct Online {
 struct Known {
     launches: Vec<Seen>,
     model: Option<Model>,
-    /// New ones among the launches since the model was fitted.
+    /// New launches since the model was fitted.
     unfitted: usize,
     /// Launches, of any features.
     clock: u64,
@@ -60,7 +60,7 @@ struct Seen {
     /// In seconds.
     mean: f64,
     count: u32,
-    /// The last of them, by the kernel's clock.
+    /// The last of these launches, by
     last: u64,
 }
 
@@ -76,7 +76,7 @@ impl Seen {
         (vector(&features), mean)
     }
 
-    /// How unlike a launch it is: by how many times its features are larger or smaller.
+    /// The distance from a launch: by how many times its features are larger or smaller.
     fn distance(&self, launch: &Features<'_>) -> f64 {
         let ratio = |a: f64, b: f64| (a.max(1.0) / b.max(1.0)).ln().abs();
         let (own, other) = (self.point().0, vector(launch));
@@ -85,12 +85,12 @@ impl Seen {
 }
 
 impl Online {
-    /// Nothing is known yet.
+    /// A predictor that knows nothing yet.
     pub fn new() -> Online {
         Online::default()
     }
 
-    /// Begins with what was recorded before. What a kernel's launches take now comes before that.
+    /// A predictor that begins with a trained model. Durations of launches that have run since come first.
     pub fn after(ridge: Ridge) -> Online {
         Online { prior: ridge, ..Online::default() }
     }
@@ -127,7 +127,7 @@ impl Predictor for Online {
         if let Some(seen) = known.launches.iter_mut().find(|seen| seen.is_like(launch)) {
             seen.count = seen.count.saturating_add(1);
             seen.last = last;
-            // The first launch of a kernel may have loaded it: it counts for nothing if the second one says so.
+            // The first launch of a kernel may have loaded it, so it does not count if the second one was faster.
             let replaces = seen.count == 2 && took < seen.mean / 2.0;
             let weight = match took / seen.mean {
                 _ if replaces => 1.0,
@@ -153,7 +153,7 @@ impl Predictor for Online {
             last,
         });
         known.unfitted += 1;
-        // A fit takes about 10 µs, so there are few of them: the more is known, the fewer.
+        // A fit takes about 10 µs, so the more launches are known, the fewer fits there are.
         if known.launches.len() >= ENOUGH && 2 * known.unfitted >= known.launches.len() {
             known.unfitted = 0;
             let points: Vec<Point> = known.launches.iter().map(Seen::point).collect();

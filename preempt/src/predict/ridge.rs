@@ -1,4 +1,4 @@
-//! Models that were fitted before, and their file.
+//! Trained models, and their file.
 //!
 //! Text. The first line is [`HEADER`]; each other line has a kernel's module and name and a [`Model`], in the order
 //! of [`line`], with tabs between them. All of it is read, or nothing.
@@ -13,18 +13,18 @@ use super::{ByKernel, Features, Predictor, Run};
 use crate::error::{Error, PredictionError};
 use crate::text::{escape, replace, unescape};
 
-/// How every version's file starts.
+/// The start of the file in every version.
 const NAME: &str = "preempt-ridge ";
 
-/// The first line of this version's.
+/// The first line in this version.
 const HEADER: &str = "preempt-ridge 1";
 
 /// Linear regression with an L2 penalty, for each kernel (FLEP section 4.2).
 ///
 /// FLEP trains with 100 random inputs for each kernel. The squares of relative errors are minimised, so that short
-/// launches count as much as long ones. Where a product of powers of the features predicts the recorded runs better
-/// than a sum of them does, each run by the others, it takes the sum's place: in a matrix product, each block-task has
-/// more work the more of them there are, which no sum says.
+/// launches count as much as long ones. A product of powers of the features takes the place of a sum if it predicts
+/// the recorded runs better, each run by the others. In a matrix product, for example, block-tasks have more work the
+/// more of them there are, which no sum says.
 ///
 /// It does not learn from launches; see [`Online::after`](super::Online::after) for that. Durations are those of the
 /// device that the runs were recorded on.
@@ -54,8 +54,8 @@ impl Ridge {
         *self.models.get(launch)?
     }
 
-    /// Writes the models to a file, which is replaced as a whole if it is there: whoever reads meanwhile sees the
-    /// old one or the new one.
+    /// Writes the models to a file. An existing file is replaced as a whole, so a concurrent reader sees the old one
+    /// or the new one.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ mod tests {
         runs.iter().map(|run| error(ridge, run)).sum::<f64>() / runs.len() as f64
     }
 
-    /// A file of its own for a test, which is gone afterwards.
+    /// A file for one test, which is removed afterwards.
     struct File(PathBuf);
 
     impl File {
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn noisy_kernels_are_predicted_better_than_fleps() {
-        // 10 % up or down; a part of the work in each block-task; and work that grows faster than the grid.
+        // 10 % up or down; work in each block-task; and work that grows faster than the grid.
         for power in [1.0, 1.5] {
             let (mut random, mut noise) = (random(7), random(11));
             let mut some = |count: usize| {

@@ -1,4 +1,4 @@
-//! What has to hold for the text of a PTX file, whatever compiled it.
+//! The rules for the text of a PTX file of any compiler.
 //!
 //! Of a preemptible kernel's two entries, only the plain one may look at the block index of the
 //! hardware.
@@ -7,8 +7,8 @@ use super::{Functions, Reach, is_of_name, kernels, word_after};
 #[cfg(any(test, feature = "build"))]
 use super::{blanked, functions};
 
-/// Why the PTX of a kernels crate is refused: a kernel would compute something else than it does in an
-/// plain grid, or that cannot be told.
+/// Why the PTX of a kernels crate is refused: a kernel would compute something else than in a plain grid, or it
+/// cannot be told whether it would.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelFault {
@@ -63,10 +63,10 @@ pub enum KernelFault {
 const TASK_REGISTER: &str = "%preempt_";
 /// Special registers that tell where the hardware put the block.
 const HARDWARE_INDEX: [&str; 4] = ["%ctaid", "%nctaid", "%clusterid", "%nclusterid"];
-/// What comes before the hardware's block index where the worker loop reads it (`preempt-device`).
+/// The text before the hardware's block index where the worker loop reads it (`preempt-device`).
 const BLOCK_NUMBER: &str = "mov.u32 %preempt_number, ";
 
-/// What is in a PTX file that passed [`check`].
+/// The contents of a PTX file that passed [`check`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Report {
@@ -78,8 +78,8 @@ pub struct Report {
     pub plain: Vec<String>,
 }
 
-/// Refuses PTX whose preemptible kernels would compute something else than they do in an
-/// plain grid, whatever compiled it. A scheduler checks the PTX that it is given by itself.
+/// Refuses PTX whose preemptible kernels would compute something else than in a plain grid. A scheduler checks the
+/// PTX that it is given by itself.
 ///
 /// ```
 /// let ptx = "

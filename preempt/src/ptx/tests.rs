@@ -90,7 +90,7 @@ fn shared_memory_of_the_kernel_does() {
     assert!(has_to_wait("st.shared.b32 [preempt_smem+64], %r1;"));
     assert!(has_to_wait(".shared .align 4 .b8 buf[4]; st.shared.b32 [buf], %r1;"));
     assert!(!has_to_wait("mov.b64 %rd1, preempt_smem_2;"));
-    // Whoever is called may.
+    // The callee may.
     assert!(has_to_wait("call (retval0), %rd1, (param0), prototype_0;"));
 }
 
@@ -160,13 +160,18 @@ fn what_is_newer_than_waits_stays() {
     let lines = marks.map(|mark| format!("// preempt.griddepcontrol.{mark}\n")).concat();
     let ptx = |head: &str| format!("{head}\n{lines}");
     let with_lines = marks.map(|mark| format!("griddepcontrol.{mark};\n")).concat();
-    for (head, with) in [
-        (".version 7.0\n.target sm_80, debug", ".version 7.8\n.target sm_90, debug"),
-        (".version 8.3\n.target sm_90a", ".version 8.3\n.target sm_90a"),
-        (
-            ".version 8.3 // .target sm_10\n.target sm_120",
-            ".version 8.3 // .target sm_10\n.target sm_120",
-        ),
+    struct Case {
+        head: &'static str,
+        raised: &'static str,
+    }
+    let unchanged = |head| Case { head, raised: head };
+    for Case { head, raised: with } in [
+        Case {
+            head: ".version 7.0\n.target sm_80, debug",
+            raised: ".version 7.8\n.target sm_90, debug",
+        },
+        unchanged(".version 8.3\n.target sm_90a"),
+        unchanged(".version 8.3 // .target sm_10\n.target sm_120"),
     ] {
         assert_eq!(with_waits(&ptx(head)), Some(format!("{with}\n{with_lines}")));
     }

@@ -20,7 +20,7 @@ fn small() {
 
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// Stays until somebody lets it go.
+/// Runs until `GO` is set.
 #[preemptible(block = 1)]
 fn waits() {
     while !GO.load(Ordering::Relaxed) {
@@ -117,14 +117,14 @@ fn a_recording_comes_back_from_its_file() {
     assert!(error.to_string().contains("version 2"), "{error}");
     fs::remove_file(&path).expect("removed");
     assert!(matches!(Recording::load(&path), Err(Error::Recording(RecordingError::File { .. }))));
-    // Nothing is recorded by those who did not ask for it.
+    // Nothing is recorded unless it was asked for.
     let machine = Machine::new(4, Costs::free());
     let results = Simulation::new(machine, StaticPriority::new()).run(&workload).expect("results");
     assert!(results.recording.is_none());
 }
 
 #[test]
-fn what_cannot_have_happened_is_refused() {
+fn recordings_that_cannot_have_happened_are_refused() {
     let launch = LaunchRecord {
         tasks: 10,
         predicted: None,

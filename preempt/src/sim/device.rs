@@ -1,4 +1,4 @@
-//! A device whose kernels are fluids: on so many SMs, so much work is done in so much time.
+//! A device whose kernels are fluids: the work done is the time on SMs.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,25 +17,25 @@ new_key_type! {
 /// What happens at a virtual time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Happening {
-    /// A launch is submitted: this one of the list.
+    /// A launch of the list is submitted.
     Arrival(usize),
     /// A cohort's blocks run, if there is room.
     Ready(CohortKey),
     /// A launch has done its work, unless its SMs have changed since.
     Complete(OpKey, u32),
-    /// A cohort's blocks have left what is not in this range.
+    /// A cohort's blocks have left the SMs outside this range.
     Leave(CohortKey, u32, u32),
     /// The host sees that a cohort is out.
     Report { op: OpKey, slot: u8, done: u32, plain: bool },
-    /// The policy wanted to be asked again.
+    /// The policy is to be asked again.
     Wake,
 }
 
-/// What happens when, in nanoseconds.
+/// Events in virtual time, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    /// What happens at the same time happens in the order in which it was entered.
+    /// Events of the same time happen in the order in which they were entered.
     entered: u64,
 }
 
@@ -45,19 +45,19 @@ impl Agenda {
         self.heap.push(Reverse((at, self.entered, happening)));
     }
 
-    /// The time of what comes next.
+    /// The time of the next event.
     pub fn next(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// What comes next, if it is at this time.
+    /// The next event, if it is at this time.
     pub fn pop(&mut self, at: u64) -> Option<Happening> {
         self.heap.peek().filter(|Reverse((next, ..))| *next == at)?;
         self.heap.pop().map(|Reverse((.., happening))| happening)
     }
 }
 
-/// A launch that is given to the device, in nanoseconds of one SM.
+/// A launch on the device; times are in nanoseconds of one SM.
 #[derive(Debug)]
 pub(super) struct Running {
     pub tasks: u32,
@@ -66,16 +66,16 @@ pub(super) struct Running {
     pub fills: u32,
     /// All its work.
     pub work: u64,
-    /// What is to be done of it.
+    /// The work that is left.
     pub left: u64,
     /// Block-tasks that no cohort has reported.
     pub tasks_left: u32,
-    /// From a signal until the last block has left, and what each SM has to do again.
+    /// The time from a signal until the last block has left, and the work that each SM has to do again.
     pub stop: u64,
     pub redo: u64,
     /// When its first block ran.
     pub started: Option<u64>,
-    /// On the device, in the order in which they were launched.
+    /// Its cohorts on the device, in the order in which they were launched.
     cohorts: Vec<CohortKey>,
     /// Until when its progress is counted.
     counted: u64,
@@ -103,7 +103,7 @@ impl Running {
         }
     }
 
-    /// The block-tasks that so much work comes to.
+    /// The block-tasks in a part of the work.
     fn tasks_of(&self, work: u64) -> u32 {
         (u128::from(work) * u128::from(self.tasks) / u128::from(self.work)) as u32
     }
@@ -138,7 +138,7 @@ pub(super) struct Device {
     pub launches: SecondaryMap<OpKey, Running>,
     cohorts: SlotMap<CohortKey, Cohort>,
     queues: Vec<DeviceQueue>,
-    /// Of each SM: whose blocks are there.
+    /// The owner of the blocks on each SM.
     occupants: Vec<Option<CohortKey>>,
     /// The words of each control block's slots.
     left: Vec<[u64; COHORT_SLOTS]>,
@@ -172,7 +172,7 @@ impl Device {
         }
         let blocks_per_sm = launch.blocks_per_sm;
         let waiting = match order.plain {
-            // All its blocks wait in the hardware's queue, whatever the engine counts with.
+            // All its blocks wait in the hardware's queue, whatever number the engine counts.
             true => launch.fills.saturating_mul(blocks_per_sm),
             false => order.blocks,
         };
@@ -190,7 +190,7 @@ impl Device {
         }
     }
 
-    /// Takes in a word for a queue. Whoever comes to the queue's head later sees it.
+    /// Takes in a word for a queue, which later heads of the queue see, too.
     pub fn signal(&mut self, now: u64, queue: QueueIndex, signal: Signal, agenda: &mut Agenda) {
         let range = signal.range();
         let queue = &mut self.queues[queue as usize];
@@ -222,7 +222,7 @@ impl Device {
         cohort.is_ready = true;
         let word = self.queues[queue as usize].word;
         if !plain {
-            // What was handed to it, and taken away again.
+            // Tasks that were handed to it, and taken away again.
             let occupants = &mut self.occupants;
             cohort.sms.retain(|&sm| {
                 let stays = word.contains(sm);
@@ -253,7 +253,7 @@ impl Device {
         }
     }
 
-    /// A cohort's blocks are out of what is not in `range`.
+    /// Frees the SMs outside of `range` that a cohort's blocks have left.
     pub fn leave(&mut self, now: u64, key: CohortKey, range: SmRange, agenda: &mut Agenda) {
         self.advance(now, key);
         let Some(cohort) = self.cohorts.get_mut(key) else { return };
@@ -286,7 +286,7 @@ impl Device {
     /// Gives free SMs to the cohorts that wait for them.
     pub fn place(&mut self, now: u64, owners: &[Option<LaunchId>], agenda: &mut Agenda) {
         let mut waiting = std::mem::take(&mut self.waiting);
-        // First those that the policy meant an SM for; then plain grids, whose blocks ask nobody.
+        // First the cohorts that own an SM for the policy; then plain grids, whose blocks go where there is room.
         for only_own in [true, false] {
             waiting.retain(|&key| {
                 let wants = |device: &Device| {
@@ -299,7 +299,10 @@ impl Device {
                 wants(self).is_some()
             });
         }
-        debug_assert!(self.waiting.is_empty(), "nobody becomes ready by getting room");
+        debug_assert!(
+            self.waiting.is_empty(),
+            "no cohort becomes ready because another one got room"
+        );
         self.waiting = waiting;
     }
 
@@ -339,7 +342,7 @@ impl Device {
         }
     }
 
-    /// Puts blocks of a cohort on SMs: as many as there is room for.
+    /// Puts blocks of a cohort on SMs, as far as there is room.
     fn occupy(&mut self, key: CohortKey, sms: &[u32]) {
         let cohort = &mut self.cohorts[key];
         cohort.sms.extend_from_slice(sms);
@@ -396,7 +399,7 @@ impl Device {
         let Some(launch) = self.launches.get(op) else { return };
         let ready: Vec<CohortKey> =
             launch.cohorts.iter().copied().filter(|&key| self.cohorts[key].is_ready).collect();
-        // What no cohort can claim alone was done by several: the last one that worked reports it.
+        // Work that several cohorts did is reported by the last one that worked.
         let last = ready.iter().rposition(|&key| self.cohorts[key].work > 0);
         for (index, key) in ready.into_iter().enumerate() {
             let Some(launch) = self.launches.get(op) else { return };
@@ -447,8 +450,8 @@ impl Device {
 }
 
 impl Cohort {
-    /// The SMs over which the blocks that wait are spread where there is room, as the hardware does it. Those of an
-    /// plain grid fill SMs instead: what the device has room for beside them is left to others.
+    /// The SMs over which waiting blocks are spread where there is room, as the hardware does it. Blocks of a plain
+    /// grid fill SMs instead, so that the room that a device has beside them is left to others.
     fn most_sms(&self) -> usize {
         match self.order.plain {
             true => self.waiting.div_ceil(self.blocks_per_sm) as usize,
@@ -456,10 +459,10 @@ impl Cohort {
         }
     }
 
-    /// Gives up the blocks that wait for SMs which its word excludes.
+    /// Drops the blocks that wait for SMs which its word excludes.
     fn trim(&mut self, word: SmRange) {
         let (lo, hi) = (word.lo(), word.hi());
-        // A word that wraps around leaves out what lies between; no device has that many SMs.
+        // A word that wraps around excludes what lies between; no device has that many SMs.
         let count = if lo <= hi { hi - lo } else { u32::MAX };
         let inside = self.sms.iter().filter(|&&sm| word.contains(sm)).count() as u32;
         let room = (count - inside.min(count)).saturating_mul(self.blocks_per_sm);

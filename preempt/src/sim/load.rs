@@ -1,4 +1,4 @@
-//! The engine by itself, under a load that never ends.
+//! The engine alone, under an endless load.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,14 +20,15 @@ const BLOCKS_PER_SM: u32 = 8;
 /// Block-tasks for each block.
 const WAVES: u32 = 64;
 
-/// Different priorities.
+/// Priorities of launches.
 const PRIORITIES: f64 = 8.0;
 
-/// The engine by itself, under a load that never ends, for those who measure what it takes for a decision.
+/// The engine alone, under an endless load, to measure the cost of a decision.
 ///
-/// So many launches are there at any time, each in a stream of its own. They can fill one of some numbers of SMs, and
-/// have eight priorities, so that now and then one is interrupted. When one is over, another one comes. There is no device and no
-/// time: cohorts are out in the order in which they were launched, those that were told to leave first.
+/// A fixed number of launches is there at any time, each in a stream of its own. They differ in the SMs that they can
+/// fill, and have eight priorities, so that now and then one is preempted. When one is over, another one arrives.
+/// There is no device and no time: cohorts are out in the order in which they were launched, those that were told to
+/// leave first.
 ///
 /// ```
 /// use preempt::policy::StaticPriority;
@@ -49,14 +50,14 @@ pub struct EngineLoad {
     random: Random,
     now: Duration,
     actions: Vec<Action>,
-    /// Of each launch: the block-tasks that no cohort has reported, and how many it takes to fill its SMs.
+    /// For each launch, the block-tasks that no cohort has reported, and how many fill its SMs.
     left: SecondaryMap<OpKey, (u32, u32)>,
-    /// Streams without a launch, which may be any.
+    /// Streams without a launch.
     streams: Vec<u32>,
-    /// Of each launch: its stream.
+    /// The stream of each launch.
     stream_of: SecondaryMap<OpKey, u32>,
     cohorts: VecDeque<PendingCohort>,
-    /// Those that were told to leave.
+    /// Cohorts that were told to leave.
     leaving: VecDeque<PendingCohort>,
     done: u64,
     yields: u64,
@@ -71,7 +72,7 @@ struct PendingCohort {
 }
 
 impl EngineLoad {
-    /// With so many launches at any time, each of which can fill one of these numbers of SMs.
+    /// A load of `launches` launches at any time, each of which can fill one of the numbers of SMs in `needs`.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl EngineLoad {
         }
     }
 
-    /// Has the engine decide.
+    /// Lets the engine decide.
     pub fn decide(&mut self) {
         self.engine.settle(self.now, &mut self.actions);
     }
@@ -140,7 +141,7 @@ impl EngineLoad {
         self.done
     }
 
-    /// How often one of them had to leave SMs.
+    /// The number of times that a launch had to leave SMs.
     pub fn yields(&self) -> u64 {
         self.yields
     }
@@ -175,7 +176,7 @@ impl EngineLoad {
     fn out(&mut self, PendingCohort { op, slot, queue }: PendingCohort) {
         let Some((left, fill)) = self.left.get_mut(op) else { return };
         let leaves = self.engine.queue_range(queue).is_empty();
-        // What is left of one that was interrupted fills as many SMs as before, or nothing is left.
+        // The rest of an interrupted launch fills as many SMs as before, or nothing is left.
         let done = if leaves && *left >= 2 * *fill { *left / 2 } else { *left };
         *left -= done;
         let posted = Posted { done, amortize: 1 };
@@ -183,7 +184,7 @@ impl EngineLoad {
         self.engine.handle(self.now, event, &mut self.actions);
     }
 
-    /// Does what the engine said, as far as there is a device.
+    /// Carries out the engine's actions, as far as there is a device.
     fn act(&mut self) {
         for action in self.actions.drain(..) {
             match action {

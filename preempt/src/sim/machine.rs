@@ -1,4 +1,4 @@
-//! What is simulated: a device, what things cost on it, and kernels.
+//! The simulated device, its costs, and kernels.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use preempt_device::abi::{MAX_SMS, MAX_TASKS};
 use crate::error::{Error, SimulationError};
 use crate::vocabulary::QueueCount;
 
-/// Measured figures, and where they are from.
+/// Measured figures, and their sources.
 const H200: &str = include_str!("h200.txt");
 
 /// The device that is simulated.
@@ -18,24 +18,25 @@ const H200: &str = include_str!("h200.txt");
 pub struct Machine {
     /// Its SMs; at least 1.
     pub sms: u32,
-    /// In how many places cohorts can be queued; as on a GPU if nobody says otherwise.
+    /// Its queues; those of a GPU by default.
     pub queues: DeviceQueues,
-    /// What things cost.
+    /// Its costs.
     pub costs: Costs,
 }
 
-/// Places where cohorts can be queued. A cohort is some blocks of a launch that were launched together.
+/// Queues of a device, in which cohorts run one after the other. A cohort is the blocks of a launch that were
+/// launched together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceQueues {
-    /// DeviceQueues for any cohort; at least 1.
+    /// Queues for any cohort; at least 1.
     pub normal: u32,
-    /// DeviceQueues for cohorts that take SMs from others.
+    /// Queues for cohorts that take SMs from other launches.
     pub urgent: u32,
     /// How many queues can hold more than one cohort at the same time.
     pub chains: u32,
 }
 
-/// What the device and the host take for things that are no work.
+/// Times that the device and the host take beside the kernels' work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// From the decision to launch blocks until they run, if there is room.
@@ -80,7 +81,7 @@ impl Machine {
 }
 
 impl Costs {
-    /// Nothing costs anything: what a policy reaches at best.
+    /// No costs: the best that a policy can reach.
     pub const fn free() -> Costs {
         Costs {
             launch: Duration::ZERO,
@@ -94,7 +95,7 @@ impl Costs {
 
     /// As measured on an NVIDIA H200; `sim/h200.txt` in the sources says where each figure is from.
     pub const fn h200() -> Costs {
-        // While this is compiled: a file without one of the figures is not compiled.
+        // At compile time: a file that lacks a figure does not compile.
         const MEASURED: Costs = Costs {
             launch: figure("launch"),
             follow: figure("follow"),
@@ -154,24 +155,25 @@ const fn microseconds(text: &[u8], mut at: usize) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// A kernel, as far as the simulator knows it.
+/// A model of a kernel.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct KernelModel {
     /// Its name, for the results.
     pub name: String,
-    /// How long a launch takes alone, with as many SMs as it can fill and without what launching costs; on half as many
-    /// SMs it takes twice as long.
+    /// How long a launch takes alone on as many SMs as it can fill, without launch costs. On half as many SMs it
+    /// takes twice as long.
     pub duration: Duration,
     /// Block-tasks of a launch; with `blocks_per_sm` they say how many SMs it can fill.
     pub tasks: u32,
     /// Blocks that an SM holds.
     pub blocks_per_sm: u32,
-    /// By how much of `duration` a launch may take longer or less: 0.1 is evenly up to a tenth.
+    /// The part of `duration` by which a launch may be longer or shorter, uniformly: 0.1 is up to a tenth.
     pub variation: f64,
-    /// From the signal until the last block has left; the machine's [`Costs::stop`] if `None`. Blocks work until then.
+    /// The time from the signal until the last block has left; the machine's [`Costs::stop`] if `None`. Blocks work
+    /// until then.
     pub stop: Option<Duration>,
-    /// How much work each SM has to do again after a stop: what was dropped at a yield point. 0 without yield points.
+    /// The work that each SM has to do again after a stop, dropped at a yield point. 0 without yield points.
     pub redo: Duration,
     /// What the policy is told of a launch's duration.
     pub prediction: Prediction,
@@ -184,12 +186,12 @@ pub struct KernelModel {
 pub enum Prediction {
     /// Nothing.
     Unknown,
-    /// What it will be.
+    /// The true duration.
     #[default]
     Exact,
-    /// The kernel's [`duration`](KernelModel::duration), whatever this launch takes.
+    /// The kernel's [`duration`](KernelModel::duration), whatever the launch takes.
     Typical,
-    /// This, right or wrong.
+    /// This duration, right or wrong.
     Is(Duration),
 }
 
@@ -248,7 +250,7 @@ impl KernelModel {
         self
     }
 
-    /// With this told to the policy.
+    /// With this prediction.
     pub fn prediction(mut self, prediction: Prediction) -> KernelModel {
         self.prediction = prediction;
         self
@@ -285,7 +287,7 @@ impl KernelModel {
 /// More than any GPU has.
 const MAX_BLOCKS: u32 = 1024;
 
-/// So that times of all SMs together fit into 64 bits of nanoseconds.
+/// Virtual time; times of all SMs together fit into 64 bits of nanoseconds.
 pub(super) const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn refused(reason: impl Into<String>) -> Error {

@@ -30,18 +30,18 @@
 //! - A launch of blocks takes effect after [`Costs::launch`], and where other blocks have to leave first, when these are
 //!   out. Blocks that are told to leave work until they are out, [`KernelModel::stop`] later; with yield points, each SM
 //!   then has [`KernelModel::redo`] of its work to do again.
-//! - Blocks come to lie on the SMs that the policy meant them for, spread over all of them; on a GPU some may not at
+//! - Blocks are placed on the SMs that the policy meant them for, spread over all of them; on a GPU some may not at
 //!   first. Those of a plain grid fill one SM after the other, and leave the rest to others, which stands for the room
 //!   that a GPU has beside them. A launch with more SMs than it can fill is no faster for it.
-//! - What becomes known at the same time is handled together, then the policy is asked once.
+//! - Events of the same time are handled together, then the policy is asked once.
 //!
 //! With [`Costs::free`] all of that takes no time: what a policy reaches then is the most that it can reach.
 //!
 //! # Why this is not a device
 //!
-//! A scheduler's threads, and those of the application, run in real time. Nobody could tell when virtual time may pass:
-//! whether a thread is about to submit something, or is not, is known only after it did. So the workload has to be known to
-//! the simulation, and is part of it.
+//! Threads of a scheduler and of the application run in real time. Virtual time cannot know when it may pass: whether
+//! a thread is about to submit something is known only after it did. So the simulation has to know the workload,
+//! which is part of it.
 
 mod device;
 mod load;
@@ -80,7 +80,7 @@ impl Simulation {
         Simulation::boxed(machine, Box::new(policy))
     }
 
-    /// The same.
+    /// With this boxed policy.
     pub fn boxed(machine: Machine, policy: Box<dyn Policy>) -> Simulation {
         Simulation { machine, policy, plain: false, record: false, until: None }
     }
@@ -120,7 +120,7 @@ impl Simulation {
     /// # Errors
     ///
     /// [`SimulationError::GivenUp`](crate::error::SimulationError::GivenUp) if the machine or a kernel cannot be, or
-    /// if the policy lets no launch come to its end.
+    /// if the policy lets no launch end.
     pub fn run(self, workload: &Workload) -> Result<Results, Error> {
         run::run(workload, self)
     }

@@ -1,4 +1,4 @@
-//! Random numbers that a seed decides.
+//! Random numbers, determined by a seed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What policies are compared with that do not preempt.
+//! References without preemption, to compare policies with.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::policy::{Arrival, DeviceView, Plan, Policy, SmRange};
 use crate::vocabulary::LaunchId;
 
-/// In the order in which they became ready, each launch with the whole device to itself until it is done.
+/// Launches in the order in which they became ready, each with the whole device until it is done.
 #[derive(Debug, Default)]
 pub(super) struct OneAtATime {
     line: VecDeque<LaunchId>,

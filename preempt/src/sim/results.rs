@@ -1,4 +1,4 @@
-//! What became of a workload.
+//! The results of a workload.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::policy::Priority;
 use crate::recording::Recording;
 
-/// What became of a workload under a policy.
+/// How a workload ran under a policy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Results {
@@ -17,7 +17,7 @@ pub struct Results {
     pub policy_error: Option<Error>,
     /// When the last launch was over, or the simulation stopped.
     pub makespan: Duration,
-    /// What happened, counted: a measure of the work to simulate it.
+    /// The number of simulated events: a measure of the work to simulate it.
     pub events: u64,
     /// What was decided, if the simulation [was to record it](super::Simulation::record).
     pub recording: Option<Recording>,
@@ -25,13 +25,13 @@ pub struct Results {
     pub launches: Vec<LaunchResult>,
 }
 
-/// What became of a launch. Times are since the start of the simulation.
+/// How a launch ran. Times are since the start of the simulation.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct LaunchResult {
     /// Its stream.
     pub stream: StreamNumber,
-    /// Which launch or loop of the workload it came from, in the order in which these were entered.
+    /// The number of the launch or loop of the workload that it came from.
     pub job: usize,
     /// Which launch of that loop it is, counted from 0.
     pub turn: u32,
@@ -81,7 +81,7 @@ impl LaunchResult {
         self.started.unwrap_or(self.done).saturating_sub(self.queued)
     }
 
-    /// How many times as long as alone it took: the normalized turnaround time.
+    /// The normalized turnaround time: turnaround divided by the duration alone.
     pub fn slowdown(&self) -> f64 {
         self.turnaround().as_secs_f64() / self.alone.as_secs_f64()
     }

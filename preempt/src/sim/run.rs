@@ -16,16 +16,17 @@ use crate::error::{Error, SchedulerError};
 use crate::recording::Recording;
 use crate::vocabulary::OpKey;
 
-/// A policy needs about ten events for a launch; one that needs so many moves launches to and fro, and lets none run.
+/// Events for each launch at most. A policy needs about ten; one that needs this many moves launches to and fro, and
+/// lets none run.
 const EVENTS_PER_LAUNCH: u64 = 100_000;
 
-/// What the engine calls every kernel; it does not care.
+/// The name of every kernel for the engine, which ignores it.
 const NAME: &str = "simulated";
 
 /// A launch that was submitted, or will be.
 struct Submitted {
     job: usize,
-    /// How many came before it from the same loop.
+    /// The number of launches before it from the same loop.
     turn: u32,
     at: u64,
 }
@@ -100,7 +101,7 @@ impl Run<'_> {
                 return Ok(());
             }
             let time = Duration::from_nanos(now);
-            // The policy is asked when everything is known that happens at this time.
+            // The policy is asked once all events of this time are known.
             while let Some(happening) = self.agenda.pop(now) {
                 self.events += 1;
                 self.happen(now, happening);
@@ -143,7 +144,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Writes down how far the launches are that are not over.
+    /// Records the progress of unfinished launches.
     fn stop(&mut self, now: u64) {
         for (op, &index) in &self.ops {
             let launch = &mut self.launches[index];
@@ -236,7 +237,7 @@ impl Run<'_> {
         });
     }
 
-    /// What a launch takes alone.
+    /// The duration of a launch alone.
     fn duration(&self, kernel: &KernelModel, number: u64) -> Duration {
         let drawn = Random::of(self.workload.seed, !number).part();
         let factor = 1.0 + kernel.variation * (2.0 * drawn - 1.0);

@@ -1,4 +1,4 @@
-//! Policies in virtual time, against what can be worked out by hand.
+//! Policies in virtual time, against results by hand.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn turnarounds(results: &Results) -> Vec<Duration> {
 }
 
 #[test]
-fn where_nothing_costs_anything_the_optimum_is_reached_exactly() {
+fn without_costs_the_optimum_is_reached_exactly() {
     let mut workload = Workload::new(0);
     let streams = [workload.stream(0), workload.stream(0)];
     workload.launch(streams[0], &KernelModel::new("long", 10 * MS, 1000), Duration::ZERO);
@@ -152,7 +152,7 @@ fn launches_of_a_stream_follow_one_another_on_the_device() {
 }
 
 #[test]
-fn ordinary_grids_fill_what_those_before_leave_free() {
+fn plain_grids_fill_the_sms_that_earlier_ones_leave_free() {
     let mut workload = Workload::new(0);
     let streams = [0; 3].map(|_| workload.stream(0));
     workload.launch(streams[0], &KernelModel::new("first", 4 * MS, 3), Duration::ZERO);
@@ -165,7 +165,7 @@ fn ordinary_grids_fill_what_those_before_leave_free() {
 }
 
 #[test]
-fn an_urgent_launch_waits_for_an_ordinary_grid() {
+fn an_urgent_launch_waits_for_a_plain_grid() {
     let mut workload = Workload::new(0);
     let (batch, urgent) = (workload.stream(0), workload.stream(1));
     workload.launch(batch, &KernelModel::new("batch", 10 * MS, 1000), Duration::ZERO);
@@ -175,7 +175,7 @@ fn an_urgent_launch_waits_for_an_ordinary_grid() {
 }
 
 #[test]
-fn an_ordinary_grid_runs_where_there_is_room_whoever_was_meant_to_have_it() {
+fn a_plain_grid_runs_where_there_is_room_whatever_the_policy_planned() {
     let mut workload = Workload::new(0);
     let (batch, urgent) = (workload.stream(0), workload.stream(1));
     workload.launch(batch, &KernelModel::new("batch", MS, 1), Duration::ZERO);
@@ -217,7 +217,7 @@ fn a_simulation_that_stops_says_how_far_it_is() {
 }
 
 #[test]
-fn one_kernel_can_be_an_ordinary_grid() {
+fn one_kernel_can_be_a_plain_grid() {
     let mut workload = Workload::new(0);
     let streams = [0, 1, 2].map(|priority| workload.stream(priority));
     let kernel = |name| KernelModel::new(name, 4 * MS, 1000);
@@ -283,7 +283,7 @@ fn a_launch_that_is_not_admitted_is_over_at_once() {
 }
 
 #[test]
-fn a_policy_that_lets_nobody_run_is_told_so() {
+fn a_policy_that_lets_no_launch_run_is_named() {
     /// Takes the device from one launch to give it to the other, whenever it is asked.
     struct Mad(Vec<LaunchId>, Duration);
     impl Policy for Mad {
@@ -318,7 +318,7 @@ fn a_policy_that_lets_nobody_run_is_told_so() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused() {
+fn impossible_machines_and_kernels_are_refused() {
     let run = |sms, kernel: KernelModel| {
         let mut workload = Workload::new(0);
         let stream = workload.stream(0);
@@ -342,7 +342,7 @@ fn machines() -> impl Strategy<Value = Machine> {
     })
 }
 
-/// Streams, kernels and when they come.
+/// Streams, kernels and arrivals.
 fn workloads() -> impl Strategy<Value = Workload> {
     let job = (0usize..4, 1u64..500, 1u32..60, 1u32..4, 0u64..2000, 0u64..60, any::<bool>());
     (any::<u64>(), prop::collection::vec(job, 1..40)).prop_map(|(seed, jobs)| {

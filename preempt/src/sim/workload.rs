@@ -1,4 +1,4 @@
-//! What arrives when.
+//! Workloads: which launches arrive, and when.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::random::Random;
 use crate::error::{Error, SimulationError};
 use crate::policy::{Priority, Urgency};
 
-/// Streams, and the launches that are submitted to them in virtual time. It is the same for every policy: no random
-/// number depends on what the device does.
+/// Streams, and the launches that are submitted to them in virtual time. A workload is the same for every policy: no
+/// random number depends on what the device does.
 #[derive(Clone, Debug)]
 pub struct Workload {
     pub(super) seed: u64,
@@ -48,7 +48,7 @@ impl StreamModel {
         self
     }
 
-    /// With launches that are due so long after their submission.
+    /// With launches that are due this long after their submission.
     pub fn due(mut self, time: Duration) -> StreamModel {
         self.due = Some(time);
         self
@@ -66,14 +66,14 @@ impl<P: Into<Priority>> From<P> for StreamModel {
     }
 }
 
-/// When launches are submitted, whatever became of those before.
+/// When launches are submitted, independent of earlier ones.
 #[derive(Clone, Debug)]
 pub enum Arrivals {
-    /// One after each such time, the first one at once.
+    /// One at a time, at regular intervals, the first one at once.
     Periodic(Duration),
-    /// At random, with such a time between two on average (a Poisson process).
+    /// At random, with this time between two on average (a Poisson process).
     Poisson(Duration),
-    /// In bursts of so many at once, with such a time between two bursts on average, at random.
+    /// In bursts, with this time between two bursts on average, at random.
     Bursts {
         /// Launches in a burst.
         size: u32,
@@ -84,7 +84,7 @@ pub enum Arrivals {
     At(Vec<Duration>),
 }
 
-/// How large launches are, against the kernel's model: all block-tasks and the duration are multiplied.
+/// Sizes of launches, relative to the kernel's model: they multiply the block-tasks and the duration.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum Sizes {
     /// As the model says.
@@ -108,7 +108,7 @@ pub(super) struct Job {
     pub again: Option<Again>,
 }
 
-/// Submits the same again, so long after it was done, until a time.
+/// Submits the same again after a wait, until a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Again {
     pub wait: Duration,
@@ -116,7 +116,7 @@ pub(super) struct Again {
 }
 
 impl Workload {
-    /// Nothing yet. What is random in it depends on the seed.
+    /// An empty workload. Its random numbers depend on the seed.
     pub fn new(seed: u64) -> Workload {
         Workload { seed, streams: Vec::new(), jobs: Vec::new() }
     }
@@ -132,7 +132,7 @@ impl Workload {
         self.jobs.push(Job { stream, kernel: kernel.clone(), at, again: None });
     }
 
-    /// Launches that are submitted at some times before `until`, whatever became of those before.
+    /// Launches that are submitted at these arrivals before `until`, independent of earlier ones.
     ///
     /// # Errors
     ///
@@ -161,8 +161,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A closed loop: a launch at `first`, and the same again when `wait` has passed since the one before was done,
-    /// until a time.
+    /// A closed loop until a time: a launch at `first`, and the same again `wait` after the previous one was done.
     pub fn repeat(
         &mut self,
         stream: StreamNumber,
@@ -245,8 +244,7 @@ impl Workload {
         Ok(())
     }
 
-    /// The trace of the workload. Closed loops are there with their first launch, and of kernels no more than a trace
-    /// says.
+    /// The trace of the workload. Closed loops are reduced to their first launch, and kernels to what a trace has.
     pub fn trace(&self) -> String {
         let mut text = String::from("# arrival stream priority kernel duration tasks per_sm\n");
         for Job { stream, kernel, at, .. } in &self.jobs {

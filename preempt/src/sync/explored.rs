@@ -1,4 +1,4 @@
-//! What shuttle has not: time, and waits that end with it.
+//! What shuttle lacks: time, and waits that end with it.
 
 use std::cell::Cell;
 use std::ops::{Add, Sub};
@@ -10,22 +10,22 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::MutexGuard;
 use shuttle::thread;
 
-/// How far each look moves the clock: whoever spins until a time looks a few times.
+/// Virtual time by which each look moves the clock: a thread that spins until a time looks a few times.
 const TICK: Duration = Duration::from_micros(100);
 
-/// Nothing takes so long here. Waits for this or longer do not end by themselves, so that whoever goes on with the help
-/// of such a timeout alone waits for ever, and shuttle says so.
+/// Virtual time that nothing takes here. Waits for this or longer do not end by themselves. So a thread that goes on
+/// only because of such a timeout waits for ever, and shuttle reports it.
 const LONG: Duration = Duration::from_millis(100);
 
-/// At most so often others go first before a timeout.
+/// Switches to other threads before a timeout, at most.
 const PATIENCE: u32 = 64;
 
 thread_local! {
-    /// All threads of shuttle's run on one thread of the system. Only differences count, so no test has to reset it.
+    /// All threads of shuttle run on one thread of the system. Only differences count, so no test has to reset it.
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// A moment on a clock that moves when somebody looks, and to the end of waits.
+/// A moment on a clock that moves with each look, and to the end of waits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Instant(Duration);
 
@@ -72,7 +72,7 @@ impl Sub for Instant {
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(Arc<shuttle::sync::Condvar>);
 
-/// The guard, and nothing that anybody asks for.
+/// The guard, without the result of the wait, which no caller looks at.
 type Waited<'a, T> = LockResult<(MutexGuard<'a, T>, ())>;
 
 impl Condvar {
@@ -115,12 +115,13 @@ impl Condvar {
         mut condition: impl FnMut(&mut T) -> bool,
     ) -> Waited<'a, T> {
         let (end, mut left) = (Instant::now() + timeout, timeout);
-        // Others go first even if no time is left: whoever looks again and again would keep them from going on.
+        // Other threads go first even if no time is left: a thread that looks again and again would keep them from
+        // going on.
         while condition(&mut guard) {
             guard = self.wait_timeout(guard, left)?.0;
             left = end - Instant::now();
             if timeout >= LONG {
-                // However often it is somebody else who is meant.
+                // However often another waiter is meant.
                 left = timeout;
             } else if left.is_zero() {
                 break;
@@ -138,7 +139,7 @@ impl Timer {
         let end = NOW.get() + timeout;
         let is_over = Arc::new(AtomicBool::new(false));
         let timer = Timer(is_over.clone());
-        // The flag is the standard library's, so that nobody goes between the look and what follows.
+        // The flag is the standard library's, so that no thread goes between the look and what follows.
         let is_over = move || is_over.load(Ordering::Relaxed);
         thread::spawn(move || {
             for _ in 0..thread_rng().gen_range(0..PATIENCE) {
@@ -147,7 +148,7 @@ impl Timer {
                 }
                 thread::yield_now();
             }
-            // Not once: the one who is meant may not have begun to wait.
+            // More than once: the waiter may not have begun to wait.
             while !is_over() {
                 NOW.set(NOW.get().max(end));
                 condvar.notify_all();

@@ -12,13 +12,13 @@ use preempt_device::host::Dim3;
 use super::Tuned;
 use crate::text::{escape, replace, unescape};
 
-/// How every version's file starts.
+/// The start of the file in every version.
 const NAME: &str = "preempt-tuned ";
 
-/// The first line of this version's.
+/// The first line in this version.
 const HEADER: &str = "preempt-tuned 1";
 
-/// What a tuned factor is for.
+/// The launch that a tuned factor is for, and the code that was measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Key {
     pub launch: LaunchKey,
@@ -44,8 +44,8 @@ pub(super) struct LaunchKey {
 
 type CacheEntry = (Key, Tuned);
 
-/// A number for code that consists of these parts: FNV-1a (Fowler, Noll and Vo) of 64 bits, which is the same in
-/// every process, as the standard library's need not be.
+/// A hash of code that consists of these parts: FNV-1a (Fowler, Noll and Vo) of 64 bits, which is the same in every
+/// process, as the standard library's need not be.
 pub(super) fn build<'a>(parts: impl IntoIterator<Item = &'a str>) -> u64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     parts.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| {
@@ -54,24 +54,24 @@ pub(super) fn build<'a>(parts: impl IntoIterator<Item = &'a str>) -> u64 {
     })
 }
 
-/// What the file has for `key`, if anything. A file that is not there has nothing.
+/// The entry for `key`, if the file has one. A missing file has none.
 ///
 /// # Errors
 ///
-/// Why the file cannot be read; also if it is not one of ours, which must not be written over.
+/// The file cannot be read, or is a file of something else, which must not be overwritten.
 pub(super) fn find(path: &Path, key: &Key) -> io::Result<Option<Tuned>> {
     let found = read(path)?.into_iter().find(|(other, _)| other == key);
     Ok(found.map(|(_, tuned)| Tuned { cached: true, ..tuned }))
 }
 
-/// Adds an entry to the file, or replaces the one for the same launch. Whoever reads meanwhile sees the file as
-/// it was or as it is then. Of two that add at the same time, one entry may be missing afterwards.
+/// Adds an entry to the file, or replaces the one for the same launch. A concurrent reader sees the old file or the
+/// new one. If two processes add entries at the same time, one of these may be missing afterwards.
 ///
 /// # Errors
 ///
-/// Why the file cannot be read or written; it is as it was then.
+/// The file cannot be read or written; it is unchanged then.
 pub(super) fn keep(path: &Path, key: Key, tuned: Tuned) -> io::Result<()> {
-    // Not what `find` has read: tuning took a while, and others may have added something.
+    // Not the text that `find` has read: tuning took a while, and other processes may have added entries.
     let mut entries = read(path)?;
     entries.retain(|(other, _)| other.launch != key.launch);
     entries.push((key, tuned));
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of its own for a test.
+    /// A folder for one test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -312,7 +312,7 @@ mod tests {
         keep(&folder.file(), key("mm"), tuned(4)).expect_err("as before");
         assert_eq!(fs::read_to_string(folder.file()).expect("a file"), "my notes\n");
         fs::write(folder.file(), "").expect("written");
-        keep(&folder.file(), key("mm"), tuned(4)).expect("an empty file is nobody's");
+        keep(&folder.file(), key("mm"), tuned(4)).expect("an empty file can be taken");
     }
 
     #[test]

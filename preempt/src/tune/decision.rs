@@ -1,4 +1,4 @@
-//! Which amortizing factor it is, by what was measured.
+//! The choice of the amortizing factor, by the measurements.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub(super) fn factors(tasks_per_block: u32) -> impl Iterator<Item = u32> {
         .take_while(move |&factor| factor <= most)
 }
 
-/// The first of `steps` whose overhead is below `limit`; if there is none, the one with the least overhead,
-/// and of equal ones the first. `None` without steps. What comes after the one that is chosen is not asked for.
+/// The first of `steps` whose overhead is below `limit`. If there is none, the one with the least overhead, and of
+/// equal ones the first. `None` without steps. Steps after the chosen one are not asked for.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
 //! The amortizing factor of a launch, found by measuring (FLEP, ASPLOS 2017, section 4.1).
 //!
-//! A preemptible kernel looks at the signal once for as many block-tasks as the amortizing factor says. With a
-//! small one, it leaves soon when it has to, and looks often; with a large one, it looks seldom, and leaves late.
-//! FLEP takes the smallest factor whose overhead over the original kernel is below 4 %. So does a [`Tuner`], for
-//! one kernel, grid, block and input on one device, by running the launch in both forms:
+//! A preemptible kernel looks at the signal once for each group of block-tasks; the amortizing factor is the size of
+//! the group. With a small one, it leaves soon when it has to, and looks often; with a large one, it looks seldom,
+//! and leaves late. FLEP takes the smallest factor whose overhead over the original kernel is below 4 %. So does a
+//! [`Tuner`], for one kernel, grid, block and input on one device, by running the launch in both forms:
 //!
 //! ```
 //! use preempt::{Device, Scheduler, tune::Tuner};
@@ -40,15 +40,15 @@
 //! # Ok::<(), preempt::Error>(())
 //! ```
 //!
-//! Without any of this the factor is [automatic](crate::Amortize::Auto): each block adapts it while it runs. A
-//! tuned one is the same in every run.
+//! Without tuning, the factor is [automatic](crate::Amortize::Auto): each block adapts it while it runs. A tuned
+//! factor is the same in every run.
 //!
 //! # What is asked of the caller
 //!
 //! - The launch runs many times: twice before anything is measured, and twice as often as
 //!   [`samples`](Tuner::samples) says for each factor that is tried. That must be harmless. A kernel that adds to
-//!   its output, or changes its input, should be tuned on buffers that nobody needs, and one whose running time
-//!   depends on what an earlier run left in them has its times compared wrongly.
+//!   its output, or changes its input, should be tuned on buffers that are not needed otherwise. If its running time
+//!   depends on what an earlier run left in them, its times are compared wrongly.
 //! - Nothing else should use the device meanwhile: launches are ordered and interrupted as always, and what they
 //!   wait for is measured with them.
 //!
@@ -80,10 +80,10 @@ mod decision;
 
 use cache::{Key, LaunchKey};
 
-/// The most overhead that is allowed, unless the caller says otherwise (FLEP section 4.1).
+/// Part of the plain time that a factor may cost, unless the caller says otherwise (FLEP section 4.1).
 const OVERHEAD: f64 = 0.04;
 
-/// How often a launch is timed in each form, unless the caller says otherwise.
+/// Launches that are timed in each form, unless the caller says otherwise.
 const SAMPLES: u32 = 9;
 
 /// The plain kernel and the preemptible one.
@@ -105,15 +105,15 @@ impl<'a> Tuner<'a> {
         Tuner { scheduler, overhead: OVERHEAD, samples: SAMPLES, cache: None }
     }
 
-    /// Sets what the overhead has to be below, as a part of the plain kernel's time; 0.04 by default. If no factor
-    /// is, the one with the least overhead is taken: with a limit of -1, always.
+    /// Sets the limit of the overhead, as a part of the plain kernel's time; 0.04 by default. If no factor is below
+    /// it, the one with the least overhead is taken: with a limit of -1, always.
     pub fn overhead(mut self, overhead: f64) -> Tuner<'a> {
         self.overhead = overhead;
         self
     }
 
-    /// Sets how often the launch is timed in each of its two forms for each factor; 9 by default, and at least 1,
-    /// which is also what 0 comes to. The medians are compared.
+    /// Sets how often the launch is timed in each form for each factor; 9 by default, and at least 1. The medians are
+    /// compared.
     pub fn samples(mut self, samples: u32) -> Tuner<'a> {
         self.samples = samples.max(1);
         self
@@ -126,9 +126,9 @@ impl<'a> Tuner<'a> {
         self
     }
 
-    /// The smallest of the factors 1, 2, 4, .. up to 1024, or to the block-tasks that there are for each block that
-    /// fits on the device, with which the launch takes less than the limit longer than in its plain form; if there
-    /// is none, the one that comes closest.
+    /// Returns the smallest of the factors 1, 2, 4, .. with which the launch takes less than the limit longer than in
+    /// its plain form; if there is none, the one that comes closest. The largest factor is 1024, or the number of
+    /// block-tasks for each block that fits on the device.
     ///
     /// `input` names what the launch works on, where its time depends on that; it tells entries of the file apart.
     /// `call` makes the launch, the same one each time; the factor and the form in it are overruled. The launches
@@ -202,7 +202,7 @@ impl<'a> Tuner<'a> {
         Ok(tuned)
     }
 
-    /// Times the plain form and the preemptible one of a call with this factor.
+    /// Times both forms of a call with this factor.
     fn measure(
         &self,
         amortize: u32,
@@ -211,8 +211,8 @@ impl<'a> Tuner<'a> {
     ) -> Result<Tuned, Error> {
         let (mut plain, mut preemptible) = (Vec::new(), Vec::new());
         for sample in 0..self.samples {
-            // In turns, so that whatever else the machine does meets both; and each goes first every other time,
-            // so that both follow the other one as often as themselves.
+            // In turns, so that other work of the machine meets both. Each goes first every other time, so that both
+            // follow the other one as often as themselves.
             let mut forms = FORMS;
             if sample % 2 == 1 {
                 forms.reverse();
@@ -230,7 +230,7 @@ impl<'a> Tuner<'a> {
         Ok(Tuned::new(amortize, plain, preemptible))
     }
 
-    /// A number for the code that runs.
+    /// A hash of the code that runs.
     fn build(&self, call: &Call) -> u64 {
         let module = call.kernel().module;
         let name = module.split("::").next().unwrap_or(module);

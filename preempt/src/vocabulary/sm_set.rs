@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-/// A set of SMs of a device, with a bit for each. What is asked costs a step for every 64 SMs.
+/// A set of SMs of a device, with a bit for each. Each operation costs a step for every 64 SMs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SmSet {
     words: Vec<u64>,
 }
 
 impl SmSet {
-    /// None of so many.
+    /// An empty set, for a device with `sms` SMs.
     pub fn new(sms: usize) -> SmSet {
         SmSet { words: vec![0; sms.div_ceil(64)] }
     }
 
-    /// Takes all out, of a device of so many.
+    /// Empties the set, for a device with `sms` SMs.
     pub fn clear(&mut self, sms: usize) {
         self.words.clear();
         self.words.resize(sms.div_ceil(64), 0);
@@ -28,17 +28,17 @@ impl SmSet {
         words(sms).for_each(|(word, mask)| self.words[word] &= !mask);
     }
 
-    /// How many of these are in it.
+    /// The number of SMs of a range in the set.
     pub fn count(&self, sms: Range<usize>) -> u32 {
         words(sms).map(|(word, mask)| (self.words[word] & mask).count_ones()).sum()
     }
 
-    /// The first of these that is in it.
+    /// The first SM of a range in the set.
     pub fn first(&self, sms: Range<usize>) -> Option<usize> {
         first(words(sms).map(|(word, mask)| (word, self.words[word] & mask)))
     }
 
-    /// The runs of those of these that are not in it.
+    /// The runs of SMs of a range that are not in the set.
     pub fn gaps(&self, sms: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let Range { mut start, end } = sms;
         std::iter::from_fn(move || {

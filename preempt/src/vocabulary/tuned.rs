@@ -8,14 +8,14 @@ use std::time::Duration;
 pub struct Tuned {
     /// The factor, for [`Call::amortize`](crate::BorrowingCall::amortize); at least 1.
     pub amortize: u32,
-    /// What the preemptible kernel takes beyond the plain one, as a part of what that one takes: 0.04 is 4 %. Less
-    /// than 0 if it is faster. If it is not below the limit, no factor is.
+    /// How much longer the preemptible kernel takes, as a part of the plain time: 0.04 is 4 %. Negative if it is
+    /// faster. Not below the limit only if no factor is.
     pub overhead: f64,
-    /// From the launch of the plain kernel to the end of waiting for it: the median.
+    /// Median time of the plain kernel, from its launch to the end of waiting for it.
     pub plain: Duration,
-    /// The same for the preemptible kernel with this factor.
+    /// Median time of the preemptible kernel with this factor.
     pub preemptible: Duration,
-    /// Whether it comes from the file, and nothing was launched.
+    /// Whether it comes from the file, so that nothing was launched.
     pub cached: bool,
 }
 

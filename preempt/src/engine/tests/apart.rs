@@ -1,17 +1,17 @@
-//! Launches that keep to their SMs, beside others.
+//! Confined launches, beside others.
 
 use super::races::{spec, submission};
-use super::world::LANES;
+use super::world::QUEUES;
 use super::*;
 use crate::policy::Fifo;
 use crate::vocabulary::CohortOrder;
 
-/// A launch of so many block-tasks, of which an SM holds four blocks.
+/// A launch of `tasks` block-tasks; an SM holds four of its blocks.
 fn four(tasks: u32) -> LaunchSpec {
     LaunchSpec { blocks_per_sm: 4, on_last_sm: 4, ..spec(tasks) }
 }
 
-/// What comes of it when a cohort is out.
+/// The actions that follow when a cohort is out.
 fn out(engine: &mut Engine, op: OpKey, slot: u8, done: u32) -> Vec<Action> {
     let (posted, mut actions) = (Posted { done, amortize: 1 }, Vec::new());
     engine.handle(Duration::ZERO, Event::CohortOut { op, slot, posted }, &mut actions);
@@ -19,10 +19,10 @@ fn out(engine: &mut Engine, op: OpKey, slot: u8, done: u32) -> Vec<Action> {
     actions
 }
 
-/// An engine for 4 SMs of 4 blocks, with a small urgent launch, and a long one that it is told to keep apart from: the
-/// engine, their keys and the long one's cohort. Another long one is behind that in its stream, if `chain`.
+/// An engine for 4 SMs of 4 blocks, with a small urgent launch and a long one that is confined. Returns the engine,
+/// their keys and the long one's cohort. Another long one is behind that in its stream, if `chain`.
 fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
-    let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+    let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     let mut submit = |stream: u32, priority: i32, tasks: u32| {
         let submission = submission(stream, priority, four(tasks));
@@ -48,40 +48,62 @@ fn launched(actions: &[Action], of: OpKey) -> Vec<CohortOrder> {
 }
 
 #[test]
-fn a_long_launch_beside_another_one_keeps_to_its_sms() {
+fn a_long_launch_beside_another_one_is_confined() {
     let (engine, ops, order) = beside_a_small_one(false);
     let owners = engine.owners();
     assert!((0..4).all(|sm| {
         order.signal.range().contains(sm) == (owners[sm as usize] == Some(LaunchId(ops[1])))
     }));
-    // Three SMs full, and what the small one leaves of its own.
+    // Three SMs full, and the blocks that find room beside the small launch.
     assert_eq!((order.blocks, order.handed), (15, 0), "those outside leave at once");
 }
 
 #[test]
-fn a_launch_of_few_blocks_beside_another_one_keeps_to_its_sms_if_it_takes_long() {
+fn a_long_launch_of_few_blocks_beside_another_one_is_confined() {
     let few = |took| LaunchSpec { predicted: Some(Duration::from_micros(took)), ..four(2) };
-    // What the first launch and the one behind it take; blocks of the first one; whether the other one is on the device.
-    for (first, next, blocks, ahead) in [(99, 99, 2, 1), (99, 100, 2, 0), (100, 99, 4, 0)] {
-        let mut engine = Engine::new(4, LANES, Box::new(Fifo::new()));
+    struct Case {
+        first_micros: u64,
+        next_micros: u64,
+        blocks: u32,
+        is_confined: bool,
+        is_next_queued: bool,
+    }
+    let both_short = Case {
+        first_micros: 99,
+        next_micros: 99,
+        blocks: 2,
+        is_confined: false,
+        is_next_queued: true,
+    };
+    let next_long = Case { next_micros: 100, is_next_queued: false, ..both_short };
+    let first_long = Case {
+        first_micros: 100,
+        blocks: 4,
+        is_confined: true,
+        is_next_queued: false,
+        ..both_short
+    };
+    for case in [both_short, next_long, first_long] {
+        let mut engine = Engine::new(4, QUEUES, Box::new(Fifo::new()));
         let mut actions = Vec::new();
         let mut submit = |engine: &mut Engine, stream, spec| {
             engine.submit(Duration::ZERO, submission(stream, 0, spec), &mut actions)
         };
-        let [first, next] = [first, next].map(|took| submit(&mut engine, 0, few(took)));
+        let took = [case.first_micros, case.next_micros];
+        let [first, next] = took.map(|took| submit(&mut engine, 0, few(took)));
         submit(&mut engine, 1, four(100));
         engine.settle(Duration::ZERO, &mut actions);
         let order = launched(&actions, first).pop().expect("on the device");
-        let keeps_to = order.signal.range();
-        assert_eq!((order.blocks, keeps_to == SmRange::ALL), (blocks, blocks == 2));
-        // Nor is it queued on the device where it would have to go anywhere.
+        assert_eq!(order.blocks, case.blocks);
+        assert_eq!(order.signal.range() != SmRange::ALL, case.is_confined);
+        // A long launch of few blocks is not queued either where its blocks could lie anywhere.
         engine.go_ahead(Duration::ZERO, &mut actions);
-        assert_eq!(launched(&actions, next).len(), ahead);
+        assert_eq!(launched(&actions, next).len() == 1, case.is_next_queued);
     }
 }
 
 #[test]
-fn a_launch_that_finds_others_on_its_sms_goes_anywhere() {
+fn a_launch_that_finds_others_on_its_sms_is_not_confined_again() {
     let (mut engine, ops, order) = beside_a_small_one(false);
     let again = launched(&out(&mut engine, ops[1], order.slot, 0), ops[1]);
     let [again] = again[..] else { panic!("{again:?}") };
@@ -89,7 +111,7 @@ fn a_launch_that_finds_others_on_its_sms_goes_anywhere() {
 }
 
 #[test]
-fn a_launch_that_was_told_to_leave_keeps_to_its_sms_when_it_comes_again() {
+fn a_launch_that_was_told_to_leave_is_confined_when_it_resumes() {
     let (mut engine, ops, order) = beside_a_small_one(false);
     let mut actions = Vec::new();
     let urgent = engine.submit(Duration::ZERO, submission(2, 2, four(100)), &mut actions);
@@ -103,7 +125,7 @@ fn a_launch_that_was_told_to_leave_keeps_to_its_sms_when_it_comes_again() {
 }
 
 #[test]
-fn what_is_queued_where_few_sms_may_be_used_gets_the_others_when_its_turn_comes() {
+fn a_launch_in_a_confined_queue_gets_the_other_sms_when_its_turn_comes() {
     let (mut engine, ops, order) = beside_a_small_one(true);
     let mut actions = Vec::new();
     engine.go_ahead(Duration::ZERO, &mut actions);
@@ -119,7 +141,7 @@ fn what_is_queued_where_few_sms_may_be_used_gets_the_others_when_its_turn_comes(
 }
 
 #[test]
-fn a_small_launch_is_not_queued_where_few_sms_may_be_used() {
+fn a_small_launch_is_not_queued_in_a_confined_queue() {
     let (mut engine, ops, _) = beside_a_small_one(false);
     let mut actions = Vec::new();
     let small = engine.submit(Duration::ZERO, submission(1, 0, four(16)), &mut actions);

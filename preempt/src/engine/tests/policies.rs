@@ -1,5 +1,5 @@
-//! Every policy of the library in the same storm, each held to its own rule: who comes before whom, said once more in
-//! the plainest way and compared at every plan.
+//! Every policy of the library in the same storm, each held to its own rule: which launch precedes which, stated once
+//! more in the plainest way and compared at every plan.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ type Precedes = fn(&Known, &Known, &Rule, Duration, &dyn DeviceView) -> bool;
 #[derive(Clone, Copy, Debug)]
 struct Known {
     arrival: Arrival,
-    /// Which one it was to arrive.
+    /// Its number in the order of arrival.
     number: u64,
     dynamic: Dynamic,
 }
@@ -48,7 +48,7 @@ struct Used {
     is_over: bool,
 }
 
-/// What a policy is held to.
+/// The rule that a policy is held to.
 struct Rule {
     precedes: Option<Precedes>,
     is_dynamic: bool,
@@ -60,8 +60,7 @@ struct Rule {
     used: std::collections::HashMap<u32, Used>,
 }
 
-/// A policy and its rule. What breaks the rule panics, for which the engine refuses the policy, which the
-/// tests see.
+/// A policy and its rule. A broken rule panics, so that the engine refuses the policy, which the tests see.
 struct Held {
     policy: Box<dyn Policy>,
     rule: Rule,
@@ -160,7 +159,7 @@ impl Rule {
         }
     }
 
-    /// Whether everybody is in time, one after the other, with one more.
+    /// Whether all launches are in time, one after the other, with one more.
     fn has_time(&self, now: Duration, new: &Arrival, device: &dyn DeviceView) -> bool {
         let work = |id| Some(device.remaining(id)? + device.yield_overhead(id));
         let Some(deadline) = new.deadline else { return true };
@@ -242,8 +241,8 @@ fn by_priority(a: &Known, b: &Known, _: &Rule, _: Duration, _: &dyn DeviceView) 
     (b.arrival.priority, a.number) < (a.arrival.priority, b.number)
 }
 
-/// Of two of equal priority, one that waits only if what is left of the other is longer by more than it costs to make
-/// that one yield.
+/// Of two launches of equal priority, a waiting one precedes only if the rest of the other is longer by more than a
+/// yield of that costs.
 fn by_remaining(a: &Known, b: &Known, _: &Rule, _: Duration, device: &dyn DeviceView) -> bool {
     let left = |known: &Known| device.remaining(known.arrival.id).unwrap_or(Duration::MAX);
     let overhead = |known: &Known| device.yield_overhead(known.arrival.id);
@@ -270,7 +269,7 @@ fn by_deadline(a: &Known, b: &Known, _: &Rule, _: Duration, _: &dyn DeviceView) 
     (due(a), a.number) < (due(b), b.number)
 }
 
-/// More urgent by a whole one than one that runs; among those that wait, parts of a millisecond count.
+/// More urgent by a whole step than a running launch; among waiting launches, parts of a millisecond count.
 fn dynamic(a: &Known, b: &Known, _: &Rule, _: Duration, _: &dyn DeviceView) -> bool {
     let value = |known: &Known| {
         let Known { arrival, dynamic, .. } = known;
@@ -349,7 +348,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// So many, from a seed: a failure that prints them all is of no use.
+/// `count` of them, from a seed: a failure that prints them all is of no use.
 fn happenings(count: usize, seed: u128) -> impl Iterator<Item = Happening> {
     let rng = TestRng::from_seed(RngAlgorithm::XorShift, &seed.to_le_bytes());
     let mut runner = TestRunner::new_with_rng(config(1), rng);
@@ -414,7 +413,8 @@ fn config(cases: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(config(20))]
 
-    /// The world sees to it that no task is lost or runs twice, that ranges do not overlap and no SM is idle in vain.
+    /// The world checks that no task is lost or runs twice, that ranges do not overlap, and that no SM is idle in
+    /// vain.
     #[test]
     fn every_policy_keeps_its_rule_in_a_storm(sms in 1u32..7, seed in any::<u128>()) {
         for policy in policies() {
@@ -535,7 +535,8 @@ proptest! {
         };
         let heaviest = weights.iter().copied().max().unwrap_or_default();
         for error in loops.errors(&vec![Duration::ZERO; weights.len()]) {
-            // Two turns of the heaviest, since one stream's lack is another's gain, and what the model was late.
+            // Two turns of the heaviest stream, since one stream's lack is another's gain, and the delay of the
+            // model.
             let bound = (turn * heaviest * 2 + micros(50)) * sms;
             prop_assert!(error.abs() <= bound.as_secs_f64(), "{error} s, {bound:?}: {:?}", loops.times());
             if is_ffs {
@@ -565,7 +566,7 @@ proptest! {
 }
 
 #[test]
-fn a_newcomer_neither_waits_for_what_was_nor_makes_others_wait() {
+fn a_new_stream_neither_waits_for_the_past_nor_makes_others_wait() {
     let mut loops = Loops::new(4, Box::new(FairShare::new()), &[1, 1], 2);
     loops.weights.pop();
     loops.run(Duration::from_millis(50), Duration::ZERO);

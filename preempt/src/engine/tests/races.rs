@@ -1,10 +1,10 @@
-//! Launches, queues and cohorts: what happens in which order, case by case.
+//! Launches, queues and cohorts: races, case by case.
 
-use super::world::{LANES, World};
+use super::world::{QUEUES, World};
 use super::*;
 use crate::policy::{EarliestDeadline, Ffs, Fifo, Priority};
 
-/// A launch of so many block-tasks, of which nothing is known, and an SM holds one block.
+/// A launch of `tasks` block-tasks and unknown duration; an SM holds one block.
 pub(super) fn spec(tasks: u32) -> LaunchSpec {
     LaunchSpec {
         tasks,
@@ -159,7 +159,7 @@ fn launches_of_a_stream_are_queued_behind_one_another() {
 }
 
 #[test]
-fn what_is_queued_behind_a_launch_that_yields_leaves_and_comes_again() {
+fn a_cohort_queued_behind_a_launch_that_yields_leaves_and_is_launched_again() {
     let mut world = World::new(1, 1, StaticPriority::new());
     let first = world.submit(0, 0, 4, &[]);
     let second = world.submit(0, 0, 4, &[]);
@@ -302,7 +302,7 @@ fn waiting_launches_use_a_limited_number_of_queues() {
         world.submit(stream, 0, 1, &[]);
         world.submit(stream, 0, 1, &[]);
     }
-    assert_eq!(world.queued_ahead, LANES.chains as usize);
+    assert_eq!(world.queued_ahead, QUEUES.chains as usize);
     world.run_out();
 }
 
@@ -311,7 +311,10 @@ fn a_plain_launch_is_told_nothing_and_does_not_grow() {
     let mut world = World::new(4, 1, StaticPriority::new());
     let plain = world.submit_as(0, 0, 100, &[], true);
     world.submit(1, 5, 2, &[]);
-    assert!(world.words.values().all(|word| !word.range().is_empty()), "nobody was sent away");
+    assert!(
+        world.words.values().all(|word| !word.range().is_empty()),
+        "no signal tells it to leave"
+    );
     world.run_out();
     let Some(Outcome::Done(report)) = world.op(plain).finished else { panic!("done") };
     assert_eq!((report.tasks, report.yields, report.resumes), (100, 0, 0));
@@ -331,9 +334,9 @@ fn plain_launches_queue_behind_one_another_and_behind_no_others() {
 }
 
 #[test]
-fn a_report_tells_when_what_happened() {
+fn a_report_has_the_times_of_a_launch() {
     let at = Duration::from_millis;
-    let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+    let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     let submission = submission(0, 0, spec(2));
     let first = engine.submit(at(1), submission, &mut actions);
@@ -359,14 +362,18 @@ fn a_report_tells_when_what_happened() {
     assert_eq!(
         times(&reports[1]),
         [at(2), at(5), at(5), at(5), at(0)],
-        "nobody knows for how long"
+        "the time on SMs is not known"
     );
 }
 
 #[test]
 fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
-    let has = |overhead: u64, dropped: u64| {
-        let mut engine = Engine::new(4, LANES, Box::new(StaticPriority::new()));
+    struct Case {
+        overhead: u64,
+        dropped: u64,
+    }
+    let has = |Case { overhead, dropped }: Case| {
+        let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
         let mut actions = Vec::new();
         let us = Duration::from_micros;
         let mut submit = |stream: u32, priority: i32, tasks: u32| {
@@ -389,9 +396,17 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
             |op| (0..4).filter(|&sm| of(op).is_some_and(|range| range.contains(sm))).count();
         [first, low].map(count)
     };
-    assert_eq!(has(20, 0), [4, 0]);
-    assert_eq!(has(1, 0), [1, 3], "another one can be there and gone before the first one ends");
-    assert_eq!(has(20, 19), [1, 3], "it leaves as soon, and only has more to do again");
+    assert_eq!(has(Case { overhead: 20, dropped: 0 }), [4, 0]);
+    assert_eq!(
+        has(Case { overhead: 1, dropped: 0 }),
+        [1, 3],
+        "another one can be there and gone before the first one ends"
+    );
+    assert_eq!(
+        has(Case { overhead: 20, dropped: 19 }),
+        [1, 3],
+        "it leaves as soon, and only has more to do again"
+    );
 }
 
 /// How many SMs a launch has.
@@ -416,7 +431,7 @@ fn a_launch_of_few_tasks_is_spread_unless_the_policy_packs() {
 }
 
 #[test]
-fn whoever_has_the_turn_has_all_of_a_device_that_is_not_shared() {
+fn a_stream_whose_turn_it_is_has_all_of_a_device_that_is_not_shared() {
     let has = |policy: Ffs| {
         let mut world = World::new(4, 1, policy);
         let ops = [0, 1].map(|stream| world.submit(stream, 0, 1, &[]));
@@ -445,8 +460,8 @@ fn a_launch_whose_blocks_are_all_there_gets_no_more_of_them() {
 }
 
 #[test]
-fn one_launch_is_queued_ahead_at_a_time_and_none_by_whoever_submits() {
-    let mut engine = Engine::new(1, LANES, Box::new(StaticPriority::new()));
+fn one_launch_is_queued_ahead_at_a_time_and_none_by_a_submission() {
+    let mut engine = Engine::new(1, QUEUES, Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     for _ in 0..3 {
         engine.submit(Duration::ZERO, submission(0, 0, spec(10)), &mut actions);
@@ -461,13 +476,13 @@ fn one_launch_is_queued_ahead_at_a_time_and_none_by_whoever_submits() {
 }
 
 #[test]
-fn a_stream_leads_if_nobody_who_runs_or_has_just_come_is_as_urgent() {
-    let mut engine = Engine::new(1, LANES, Box::new(Fifo::new()));
+fn a_stream_leads_if_no_running_or_new_launch_of_others_is_as_urgent() {
+    let mut engine = Engine::new(1, QUEUES, Box::new(Fifo::new()));
     let mut actions = Vec::new();
     engine.submit(Duration::ZERO, submission(0, 1, spec(10)), &mut actions);
     engine.settle(Duration::ZERO, &mut actions);
     let leads = |engine: &Engine, stream| [0, 1, 2, 3].map(|of| engine.leads(stream, Priority(of)));
-    assert_eq!(leads(&engine, 0), [true; 4], "there is nobody else");
+    assert_eq!(leads(&engine, 0), [true; 4], "there is no other launch");
     assert_eq!(leads(&engine, 1), [false, false, true, true]);
     engine.submit(Duration::ZERO, submission(1, 2, spec(10)), &mut actions);
     assert_eq!(leads(&engine, 0), [false, false, false, true]);
@@ -477,9 +492,9 @@ fn a_stream_leads_if_nobody_who_runs_or_has_just_come_is_as_urgent() {
 }
 
 #[test]
-fn nobody_is_asked_whether_to_admit_what_has_begun() {
+fn a_launch_that_has_begun_is_admitted_without_a_question() {
     for done in [0, 3] {
-        let mut engine = Engine::new(1, LANES, Box::new(EarliestDeadline::new()));
+        let mut engine = Engine::new(1, QUEUES, Box::new(EarliestDeadline::new()));
         let mut actions = Vec::new();
         let first = engine.submit(Duration::ZERO, submission(0, 0, spec(10)), &mut actions);
         let late = Urgency { deadline: Some(Duration::ZERO), ..Urgency::default() };
@@ -492,7 +507,10 @@ fn nobody_is_asked_whether_to_admit_what_has_begun() {
             let posted = Posted { done, amortize: 1 };
             engine.handle(Duration::ZERO, Event::CohortOut { op, slot: 0, posted }, &mut actions);
         }
-        let is_refused = |action: &Action| matches!(action, Action::Finish { op, outcome: Outcome::NotAdmitted } if *op == second);
+        let is_refused = |action: &Action| {
+            let Action::Finish { op, outcome } = action else { return false };
+            *op == second && *outcome == Outcome::NotAdmitted
+        };
         assert_eq!(actions.iter().any(is_refused), done == 0);
     }
 }

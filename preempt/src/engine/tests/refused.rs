@@ -1,4 +1,4 @@
-//! Policies that answer nonsense, panic, or refuse a launch.
+//! Policies that break their contract, panic, or refuse a launch.
 
 use super::world::World;
 use super::*;

@@ -1,4 +1,4 @@
-//! Who waits for whom: inherited urgency, opaque work, and what is queued behind a launch.
+//! Operations that wait for others: inherited urgency, opaque work, and launches queued behind one.
 
 use super::world::{Asked, Asks, World};
 use super::*;
@@ -9,7 +9,7 @@ fn effective(world: &World, op: OpKey) -> i32 {
 }
 
 #[test]
-fn what_an_urgent_launch_waits_for_is_as_urgent_until_that_one_is_cancelled() {
+fn an_urgent_launch_raises_what_it_waits_for_until_it_is_cancelled() {
     let write = [Use { buffer: BufferId::Own(0), access: Access::Write, overwrites: false }];
     let mut world = World::new(2, 1, StaticPriority::new());
     let low = world.submit(0, 0, 1000, &write);
@@ -54,7 +54,7 @@ fn the_first_run_of_opaque_work_has_the_device_alone() {
     let mut run = |opaque| {
         let op = world.ask(Asked { stream: 1, opaque, ..Asked::default() });
         let urgent = world.submit(2, 9, 1, &[]);
-        // `check_alone` sees to it that nothing else is on the device then.
+        // `check_alone` checks that nothing else is on the device then.
         let mut left = 0;
         while !world.copies.contains(&op) {
             world.step_cohort(0);
@@ -71,9 +71,9 @@ fn the_first_run_of_opaque_work_has_the_device_alone() {
         left > 0
     };
     assert!(run(opaque(0, false)), "the first one");
-    assert!(!run(opaque(0, false)), "nobody leaves for the second one");
+    assert!(!run(opaque(0, false)), "the second one needs no drain");
     assert!(run(opaque(1, false)), "another variant");
-    assert!(run(opaque(0, true)), "one that is always alone");
+    assert!(run(opaque(0, true)), "exclusive work");
     world.run_out();
     let Some(Outcome::Done(report)) = world.op(launch).finished else { panic!("done") };
     assert_eq!(report.tasks, 1000);
@@ -112,15 +112,15 @@ fn opaque_work_that_failed_has_not_had_its_first_run() {
 }
 
 #[test]
-fn opaque_work_waits_for_launches_that_are_more_urgent_unless_somebody_urgent_waits_for_it() {
+fn opaque_work_waits_for_more_urgent_launches_unless_an_urgent_one_waits_for_it() {
     let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive: true });
     let mut world = World::new(1, 1, StaticPriority::new());
     let launch = world.submit(0, 5, 1000, &[]);
     (0..3).for_each(|_| world.step_cohort(0));
     let low = world.ask(Asked { stream: 1, opaque, ..Asked::default() });
     (0..20).for_each(|_| world.step_cohort(0));
-    assert!(world.copies.is_empty() && !world.cohorts.is_empty(), "nobody leaves");
-    // One that comes later and is as urgent goes first.
+    assert!(world.copies.is_empty() && !world.cohorts.is_empty(), "no launch leaves");
+    // A later launch that is as urgent goes first.
     let urgency = Urgency { priority: Priority(5), ..Urgency::default() };
     let asks = Asks { urgency, ..Asks::default() };
     let equal = world.ask(Asked { stream: 2, asks, opaque, ..Asked::default() });
@@ -167,7 +167,7 @@ fn opaque_work_that_always_has_the_device_alone_leaves_half_of_the_time_to_launc
 }
 
 #[test]
-fn what_is_queued_behind_a_launch_counts_where_the_policy_looks_at_streams() {
+fn the_backlog_of_a_launch_counts_for_policies_by_stream() {
     let first = |policy: Box<dyn Policy>| {
         let mut world = World::with(1, 1, policy);
         let mut submit = |stream, predicted| {
@@ -175,7 +175,7 @@ fn what_is_queued_behind_a_launch_counts_where_the_policy_looks_at_streams() {
             world.submit_asking(stream, 1, &[], Asks { predicted, ..Asks::default() })
         };
         let ops = [submit(0, 1), submit(1, 30), submit(1, 60), submit(2, 50)];
-        // The first launch is done: who is next?
+        // The first launch is done: which is next?
         world.step_cohort(0);
         world.step_cohort(0);
         world.step_cohort(0);

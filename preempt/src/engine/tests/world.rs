@@ -13,8 +13,8 @@ mod checks;
 use crate::vocabulary::{After, CohortOrder, ControlIndex, ControlUse};
 use checks::{Heard, Listening};
 
-/// Few, so that launches have to wait for them.
-pub const LANES: QueueCount = QueueCount { normal: 3, urgent: 2, chains: 2 };
+/// Queues; few, so that launches have to wait for them.
+pub const QUEUES: QueueCount = QueueCount { normal: 3, urgent: 2, chains: 2 };
 
 /// A cohort on the model device.
 #[derive(Debug)]
@@ -32,9 +32,9 @@ pub struct Cohort {
 pub struct ModelOp {
     pub stream: u32,
     pub uses: Vec<Use>,
-    /// An operation that it waits for besides.
+    /// Another operation that it waits for.
     pub after: Option<OpKey>,
-    /// What it asks for itself.
+    /// The urgency that the application asks for.
     pub urgency: Urgency,
     pub opaque: Option<Opaque>,
     /// 0 for a copy, and for opaque work.
@@ -84,26 +84,26 @@ pub struct World {
     pub copies: Vec<OpKey>,
     /// Opaque work that was run before.
     pub known_opaque: HashSet<(&'static str, u64)>,
-    /// What the policy heard last of each launch that it knows.
+    /// The last that the policy was told of each launch that it knows.
     pub heard: Heard,
     /// In order of submission, and where to find each.
     pub ops: Vec<(OpKey, ModelOp)>,
     places: HashMap<OpKey, usize>,
     /// The last word of each queue.
     pub words: HashMap<QueueIndex, Signal>,
-    /// Of each control block: who has it, the parity of that use, and the last ticket of each slot.
+    /// For each control block, its user, the parity of that use, and the last ticket of each slot.
     pub controls: HashMap<ControlIndex, (OpKey, u8, HashMap<u8, u32>)>,
     /// The word of each slot, and the claims of each parity, in each control block.
     pub left: HashMap<(ControlIndex, u8), u64>,
     pub claims: HashMap<(ControlIndex, u8), u32>,
-    /// Launches that were queued behind others, and how often that was in vain.
+    /// Launches that were queued behind others, and how many of these bounced.
     pub queued_ahead: usize,
     pub bounced: usize,
     pub retired: HashSet<OpKey>,
     pub actions: Vec<Action>,
-    /// Who had each SM after the last event.
+    /// The owner of each SM after the last event.
     pub owners: Vec<Option<OpKey>>,
-    /// Where blocks come to lie, as hardware does: nobody knows.
+    /// Random placement of blocks, as that of hardware is unknown.
     pub chance: u32,
     /// Whether the policy is one of the library's.
     pub work_conserving: bool,
@@ -118,7 +118,7 @@ impl World {
         let heard = Heard::default();
         let policy = Listening { policy, heard: heard.clone() };
         World {
-            engine: Engine::new(sms, LANES, Box::new(policy)),
+            engine: Engine::new(sms, QUEUES, Box::new(policy)),
             now: Duration::ZERO,
             sm_times: HashMap::new(),
             known_opaque: HashSet::new(),
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// Of which the last SM has less room for blocks.
+    /// With less room for blocks on the last SM.
     pub fn with_less_on_the_last(mut self, less: u32) -> World {
         self.on_last_sm = self.blocks_per_sm.saturating_sub(less).max(1);
         *self.room.last_mut().expect("an SM") = self.on_last_sm;
@@ -213,7 +213,7 @@ impl World {
         key
     }
 
-    /// Changes what an operation asks for, or all of a stream.
+    /// Changes the urgency of an operation, or of all of a stream.
     pub fn change(&mut self, of: Whose, change: Change) {
         for (key, op) in &mut self.ops {
             let is_meant = match of {
@@ -332,9 +332,9 @@ impl World {
         let waiting = self.cohorts.iter().filter(|cohort| !cohort.at_head);
         let mut chains: HashSet<QueueIndex> = waiting.map(|cohort| cohort.order.queue).collect();
         chains.extend((!at_head).then_some(order.queue));
-        assert!(chains.len() <= LANES.chains as usize, "more chains than hardware queues");
+        assert!(chains.len() <= QUEUES.chains as usize, "more chains than hardware queues");
         let ControlUse { control, parity } = order.control;
-        // Nobody has had it; the first parity is 0.
+        // It was never used; the first parity is 0.
         let fresh = (OpKey::default(), 1, HashMap::new());
         let (owner, last, tickets) = self.controls.entry(control).or_insert(fresh);
         assert_ne!(tickets.insert(order.slot, order.ticket), Some(order.ticket));
@@ -353,7 +353,7 @@ impl World {
         let hands =
             if order.after.is_none() && keeps_to == SmRange::ALL { order.blocks } else { 0 };
         let before = self.op(order.op).handed.replace(order.handed);
-        // All cohorts of a launch count claims from the same task, and one at most has those before it.
+        // All cohorts of a launch count claims from the same task, and at most one has those before it.
         assert_eq!(order.handed, before.unwrap_or(hands));
         assert_eq!(order.is_first, before.is_none() && hands > 0);
         match order.after {
@@ -378,7 +378,10 @@ impl World {
                         let is_own = |sm: u32| owners[sm as usize] == Some(LaunchId(order.op));
                         assert!((0..self.sms).all(|sm| keeps_to.contains(sm) == is_own(sm)));
                         let is_other = |sm: u32| !is_own(sm) && owners[sm as usize].is_some();
-                        assert!((0..self.sms).any(is_other), "there is nobody to keep apart from");
+                        assert!(
+                            (0..self.sms).any(is_other),
+                            "there is no launch to be confined beside"
+                        );
                         let outside = (self.sms - has) * self.blocks_per_sm;
                         let spare = order.blocks - wanted;
                         assert!((1..=outside).contains(&spare), "{order:?}");
@@ -436,7 +439,7 @@ impl World {
             }
             Outcome::Failed => assert!(op.failed),
             Outcome::NotAdmitted => assert!(!on_device && !op.started),
-            // One that was queued behind the kernel that failed may have run on what that one left.
+            // A launch that was queued behind the failed kernel may have run on what that left.
             Outcome::InputLost { .. } => assert!(!on_device, "it left before it was reported"),
         }
     }
@@ -531,9 +534,9 @@ impl World {
     }
 }
 
-/// Whether an operation is out of everybody's way.
+/// Whether an operation keeps no other one waiting.
 fn over(op: &ModelOp) -> bool {
-    // One that was cancelled before it started still keeps its place, but touches nothing. One that
-    // is done on the device may not have been reported.
+    // An operation that was cancelled before it started keeps its place, but touches nothing. A launch that is done
+    // on the device may not have been reported.
     op.finished.is_some() || op.tasks > 0 && op.done == op.tasks
 }

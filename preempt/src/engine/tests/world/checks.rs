@@ -1,4 +1,4 @@
-//! What holds after every event, whatever happened.
+//! The invariants that hold after every event.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,12 +20,12 @@ impl World {
         }
     }
 
-    /// What has a place in the order is as urgent as the most urgent of all that wait for it, and the policy knows.
+    /// Each operation in the order is as urgent as the most urgent of all that wait for it, and the policy knows.
     pub(super) fn check_inheritance(&self) {
         if self.engine.intake.over.is_some() {
             return;
         }
-        // The last one first, so that each finds those that wait for it done.
+        // In reverse order, so that the successors of each are done.
         let mut waiting: Vec<(&ModelOp, Urgency)> = Vec::new();
         for (key, op) in self.ops.iter().rev().filter(|(key, _)| self.engine.is_in_order(*key)) {
             let mut expected = match op.finished {
@@ -44,7 +44,7 @@ impl World {
                     expected.deadline = deadlines.into_iter().flatten().min();
                 }
             }
-            // Nobody inherits a weight.
+            // Weights are not inherited.
             let engine = &self.engine.ops[*key];
             expected.weight = engine.urgency.weight;
             assert_eq!(engine.effective, expected, "{key:?}, {op:?}");
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Whoever lost an SM and is not finished was told to leave it, in the first cohorts.
+    /// A launch that lost an SM and is not finished was told to leave it, in the first cohorts.
     pub(super) fn check_signals(&mut self, on_device: usize) {
         let now = self.engine.ledger.owners().iter().map(|owner| owner.map(|id| id.0)).collect();
         let before = std::mem::replace(&mut self.owners, now);
@@ -79,8 +79,8 @@ impl World {
         }
     }
 
-    /// Each SM has at most one owner, who has it in his range, and none has an SM that is not in it. No SM is without an
-    /// owner while a launch has none, or could fill one more that is beside its own.
+    /// Each SM has at most one owner, whose range has it, and ranges have no other SM. No SM is free while a launch
+    /// has none, or could fill one more beside its own.
     pub(super) fn check_books(&self) {
         let engine = &self.engine;
         let owners = engine.ledger.owners();
@@ -119,7 +119,7 @@ impl World {
             self.engine.ops.values().filter_map(|op| Some((op.launch.as_ref()?, op.effective)));
         let known = launches.filter(|(launch, _)| launch.arrival.is_some());
         let most = known.clone().map(|(_, urgency)| urgency.priority).max();
-        // Of those, the policy knows which one comes first.
+        // Of equally urgent launches, only the policy knows which one is first.
         let mut first = known.filter(|(_, urgency)| Some(urgency.priority) == most);
         if let (Some((launch, _)), None) = (first.next(), first.next())
             && !self.engine.is_draining()
@@ -131,7 +131,7 @@ impl World {
     }
 }
 
-/// What a policy heard of launches that it knows.
+/// What a policy was told of the launches that it knows.
 #[derive(Clone, Debug, Default)]
 pub struct Heard(Arc<Mutex<HashMap<LaunchId, Arrival>>>);
 
@@ -141,7 +141,7 @@ impl Heard {
     }
 }
 
-/// A policy, and what it hears.
+/// A policy, and what it is told.
 pub(super) struct Listening {
     pub policy: Box<dyn Policy>,
     pub heard: Heard,
