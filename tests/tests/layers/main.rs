@@ -15,7 +15,9 @@ struct LayeredCrate {
     layers: Layers<'static>,
 }
 
-const CRATES: [LayeredCrate; 1] = [LayeredCrate {
+const CRATES: [LayeredCrate; 2] = [MACROS, PREEMPT];
+
+const MACROS: LayeredCrate = LayeredCrate {
     sources: "preempt-macros/src",
     layers: &[
         // Vocabulary.
@@ -46,7 +48,27 @@ const CRATES: [LayeredCrate; 1] = [LayeredCrate {
         &["derive", "kernel_attribute"],
         &["crate"],
     ],
-}];
+};
+
+const PREEMPT: LayeredCrate = LayeredCrate {
+    sources: "preempt/src",
+    layers: &[
+        // Vocabulary.
+        &["vocabulary", "sync", "text"],
+        &["error"],
+        &["ptx", "module"],
+        &["policy"],
+        &["engine"],
+        &["predict"],
+        &["recording"],
+        &["sim", "device"],
+        &["scheduler"],
+        &["buffer"],
+        &["tune", "cust"],
+        &["build"],
+        &["crate"],
+    ],
+};
 
 #[test]
 fn modules_use_only_what_lies_below_them() {
