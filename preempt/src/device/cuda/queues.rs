@@ -8,8 +8,8 @@ use preempt_device::abi::{Lane, Signal};
 
 use super::context::Context;
 use super::driver::RawStream;
-use super::line::{BlockPriority, Stream};
 use super::memory::Fixed;
+use super::streams::{BlockPriority, Stream};
 use crate::device::QueueCount;
 use crate::error::Error;
 
