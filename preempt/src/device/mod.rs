@@ -52,13 +52,14 @@
 //! as it is told. No other method waits for work on the device: they are called by a thread that holds the core, and all
 //! other threads would wait with it. The exception is [`new_control`](control::ControlSource::new_control) once the
 //! control blocks of the start are used up; it may wait for kernels that end by themselves. `launch`, `signal` and
-//! `poll` neither allocate nor take a lock that a waiting thread holds for longer than a look.
+//! `poll` allocate nothing once their books have grown, and take no lock that a waiting thread holds for longer than a
+//! look.
 //!
 //! **Waiting.** One count of news belongs to the device ([`News`](news::News)). A thread takes a mark, has a turn of the core
 //! look at everything, and waits from the mark. A back end announces what it reports or posts, behind the report or
 //! the post; one that is polled looks for posts itself, inside `wait`. So there is no time at which a wake-up is
 //! lost: what comes before the look is seen by it, and what comes after the mark ends the wait. `wait` also asks
-//! devices that do not speak up about faults, and it is the only call that does so.
+//! a device that does not announce its faults; no other call has that duty.
 //!
 //! **Who frees what.** Control blocks and posts are the back end's; they stay valid and at their place until it is loaded
 //! for the next scheduler, because late blocks of a cohort that has posted may still read them. `load` has them

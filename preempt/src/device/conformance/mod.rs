@@ -1,4 +1,4 @@
-//! Checks of the contract at the top of [`device`](super), on any back end.
+//! Checks of the contract at the top of `device/mod.rs`, on any back end.
 //!
 //! They play the engine's part with one launch at a time, so that what a back end does wrong shows in a check that names
 //! it. `cargo test` runs them on the CPU device and on the model; `tests/tests/cuda_faults` on a GPU where there is one,
