@@ -85,7 +85,7 @@ use crate::sync::{Mutex, MutexGuard};
 
 mod allocation;
 mod backend;
-#[cfg(any(test, feature = "fault-injection"))]
+#[cfg(any(all(test, not(shuttle), not(loom)), feature = "fault-injection"))]
 pub mod conformance;
 mod control;
 mod cpu;
@@ -99,7 +99,7 @@ pub(crate) use backend::{
 use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory};
 pub use backend::{RawStream, SignalPath};
 pub(crate) use control::{CohortEnd, Report, Session};
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) use cpu::model;
 #[cfg(feature = "fault-injection")]
 pub use cuda::faults;

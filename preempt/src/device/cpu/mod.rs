@@ -29,7 +29,7 @@ use crate::sync::{Mutex, thread};
 mod block;
 mod dispatch;
 mod memory;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) mod model;
 mod threads;
 
