@@ -100,10 +100,10 @@ pub mod tune;
 mod vocabulary;
 
 pub use buffer::Buffer;
+pub use device::{Device, Properties, RawStream, SignalPath};
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
-pub use device::faults;
-pub use device::{Device, Properties, RawStream, SignalPath};
+pub use device::{conformance, faults};
 pub use engine::LaunchReport;
 pub use error::Error;
 pub use module::Module;

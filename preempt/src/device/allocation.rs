@@ -1,4 +1,4 @@
-//! Who waits for memory of a device (EffiSha section 6.4): first come, first served.
+//! Waiting for memory of a device (EffiSha section 6.4): first come, first served.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -81,7 +81,7 @@ impl Allocations {
     }
 
     /// Zeroed memory on the device, to be [given back](Allocations::give_back) when it was freed. If there is not
-    /// enough, waits until somebody frees some. `poll` is for the thread that everybody else relies on: it looks
+    /// enough, waits until some is freed. `poll` is for the poller thread, which looks
     /// after the device meanwhile.
     pub fn allocate(
         &self,
@@ -95,7 +95,7 @@ impl Allocations {
         }
         let mut state = self.state();
         if state.line.is_empty() {
-            // Before it is there, so that whoever comes now does not think that nobody has any.
+            // Before it is there: a request that comes now must not find that no buffer has any.
             state.live += bytes;
             drop(state);
             let result = device.backend.memory().allocate(bytes);
@@ -117,7 +117,7 @@ impl Allocations {
         let number = state.arrivals;
         state.line.push_back(number);
         drop(state);
-        Place { allocations: self, number }.wait(device, bytes, patience.timeout, poll)
+        WaitingRequest { allocations: self, number }.wait(device, bytes, patience.timeout, poll)
     }
 
     fn sleep_while(&self, until: Option<Instant>, condition: impl Fn(&State) -> bool) {
@@ -138,13 +138,13 @@ impl Allocations {
     }
 }
 
-/// A place in the line; left when it is dropped.
-struct Place<'a> {
+/// A request that waits for its turn; it gives up its place when it is dropped.
+struct WaitingRequest<'a> {
     allocations: &'a Allocations,
     number: u64,
 }
 
-impl Place<'_> {
+impl WaitingRequest<'_> {
     fn wait(
         &self,
         device: &DeviceInner,
@@ -164,7 +164,7 @@ impl Place<'_> {
             // What is freed after this ends the wait below.
             let (freed, live, is_first) = (state.freed, state.live, self.is_first(&state));
             drop(state);
-            // Whoever is not the first one waits for those before it, too.
+            // A request that is not the first waits for those before it, too.
             if is_first {
                 self.allocations.take(bytes);
                 match memory.allocate(bytes) {
@@ -203,7 +203,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         self.allocations.state().line.retain(|&other| other != self.number);
         // Another one may be the first now.

@@ -1,4 +1,76 @@
 //! Devices: what executes the engine's actions.
+//!
+//! An order of the engine goes down with its launch, and a report comes up with what was posted:
+//!
+//! ```text
+//!   runtime (safe Rust)      orders, launches, signals, copies          reports
+//!                                        │                                 ▲
+//!   control                  Session: control blocks, posts, tickets, requeue lists, the entry's first parameter
+//!                                        │ grids                           │ posts, faults, ends of copies
+//!   back end                 cpu::CpuDevice      cuda::CudaDevice      cpu::model::Model (tests)
+//! ```
+//!
+//! | file | |
+//! | --- | --- |
+//! | `backend` | the traits of a back end, and the types in them |
+//! | `control` | what all back ends share: orders become grids, posts become reports |
+//! | `news` | counts what happened, for threads that wait |
+//! | `allocation` | waiting for memory, first come, first served |
+//! | `cpu`, `cuda` | the back ends |
+//! | `conformance` | checks of the contract below, on any of them |
+//!
+//! # The contract of a back end
+//!
+//! A new back end implements [`Backend`](backend::Backend), [`ControlSource`](control::ControlSource) and
+//! [`DeviceMemory`](backend::DeviceMemory), says what it can do in [`Capabilities`](backend::Capabilities), and passes
+//! [`conformance`]. It knows nothing of policies, streams of the application or handles.
+//!
+//! **Queues.** A device has the queues that its capabilities name, and no others are used. Grids of one queue run one
+//! after the other, in the order in which they were launched; those of different queues run at the same time as far as
+//! there is room. Blocks of urgent queues go before blocks of normal ones that wait for room; no running block makes
+//! room for another. How many blocks of a kernel an SM holds is [`occupancy`](backend::Backend::occupancy), and it must
+//! not change while the device is loaded. Where blocks lie is the device's choice: a grant excludes SMs, it places nothing.
+//!
+//! **Cohorts and plain grids.** A cohort is a grid of the kernel's preemptible entry, whose first parameter
+//! [`control`] makes. The back end fills in two fields: where the queue's signal word is, and whether block-tasks of the
+//! kernel need a barrier between them. A plain grid is the launch's own grid; behind its last block the back end posts
+//! that all block-tasks are done. A launch that is refused leaves nothing in the queue, and later launches work.
+//!
+//! **Signals.** A queue has one signal word, which its blocks read before each chunk and at yield points. Words of one queue
+//! arrive in the order in which they were written. A word may arrive late, even after its cohort is out: words have
+//! epochs, blocks ignore a word that is older than the one they were launched with, and so does the next cohort of the
+//! queue. Nothing orders a signal and a launch in different queues; ownership of an SM passes when the signal is written,
+//! and blocks that wait for room there are the reason why that is enough.
+//!
+//! **Posts.** The last block of a cohort writes its post, behind everything that the cohort's block-tasks wrote. Once the
+//! host reads the ticket in the post, all of that is visible to the host's copies and to every later launch. A fault is
+//! reported no later than the post of its cohort can be read, so [`control`] reads posts first and asks for faults
+//! then. A post is read again and again until it shows its ticket; back ends never interpret it.
+//!
+//! **Which calls may block.** [`load`](backend::Backend::load), which runs before anything is in flight, and
+//! [`opaque`](backend::Backend::opaque), which has a thread of its own. [`wait`](backend::Backend::wait) waits for as long
+//! as it is told. No other method waits for work on the device: they are called by a thread that holds the core, and all
+//! other threads would wait with it. The exception is [`new_control`](control::ControlSource::new_control) once the
+//! control blocks of the start are used up; it may wait for kernels that end by themselves. `launch`, `signal` and
+//! `poll` allocate nothing once their books have grown, and take no lock that a waiting thread holds for longer than a
+//! look.
+//!
+//! **Waiting.** One count of news belongs to the device ([`News`](news::News)). A thread takes a mark, has a turn of the core
+//! look at everything, and waits from the mark. A back end announces what it reports or posts, behind the report or
+//! the post; one that is polled looks for posts itself, inside `wait`. So there is no time at which a wake-up is
+//! lost: what comes before the look is seen by it, and what comes after the mark ends the wait. `wait` also asks
+//! a device that does not announce its faults; no other call has that duty.
+//!
+//! **Who frees what.** Control blocks and posts are the back end's; they stay valid and at their place until it is loaded
+//! for the next scheduler, because late blocks of a cohort that has posted may still read them. `load` has them
+//! zeroed, and the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are
+//! lent to one launch and come back when it has retired, with or without chunks on them; a list is lent again only
+//! when it is empty. Memory of buffers is freed once, when no operation uses it, and its contents are zeroed before it is
+//! lent again. What a copy reads and writes is kept by [`Session`] until the end of the copy is reported.
+//!
+//! **Loss.** When the device is lost, the back end reports that once, and nothing afterwards: no post, no end of a copy.
+//! Calls fail with [`DeviceError::ContextLost`] and touch no memory of operations from the report on. Nothing is freed that
+//! the device may still use.
 
 use std::any::Any;
 use std::fmt;
@@ -14,6 +86,8 @@ use crate::sync::{Mutex, MutexGuard};
 
 mod allocation;
 mod backend;
+#[cfg(any(all(test, not(shuttle), not(loom)), feature = "fault-injection"))]
+pub mod conformance;
 mod control;
 mod cpu;
 mod cuda;
@@ -26,7 +100,7 @@ pub(crate) use backend::{
 use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory};
 pub use backend::{RawStream, SignalPath};
 pub(crate) use control::{CohortEnd, Report, Session};
-#[cfg(all(test, shuttle))]
+#[cfg(all(test, not(loom)))]
 pub(crate) use cpu::model;
 #[cfg(feature = "fault-injection")]
 pub use cuda::faults;
@@ -105,7 +179,8 @@ impl Device {
         Device::cpu_with(sms, blocks_per_sm, None)
     }
 
-    /// The same with so many bytes of memory for buffers, to try out what an application does when there is no more.
+    /// An emulated GPU like [`cpu`](Device::cpu)'s whose buffers have `bytes` in all, to try out what an application does
+    /// when memory runs out.
     ///
     /// # Errors
     ///
@@ -219,7 +294,7 @@ impl Device {
 }
 
 impl DeviceInner {
-    /// Where the allocation starts that all these bytes lie in, if somebody else made one there.
+    /// The start of the allocation of another library that all these bytes lie in, if there is one.
     pub fn allocation(&self, address: u64, bytes: usize) -> Result<Option<u64>, Error> {
         let Some(foreign) = self.backend.memory().foreign() else { return Ok(None) };
         let Some(allocation) = foreign.allocation(address)? else { return Ok(None) };

@@ -2,8 +2,8 @@
 //!
 //! A thread that has something for the core puts it into the inbox and tries to take the *combiner*
 //! (the core's lock). If it gets it, it runs the core itself, so that a launch on a free device
-//! takes no detour. If not, the holder finds the message: whoever held the combiner, for whatever
-//! reason, looks into the inbox after it has given the combiner back. One of the two always sees the
+//! takes no detour. If not, the holder finds the message: each thread that held the combiner, for
+//! any reason, looks into the inbox after it has given the combiner back. One of the two always sees the
 //! message, since both are mutexes: if the holder's last look came before the message, then it had
 //! given the combiner back before the other thread tried to take it.
 //!
@@ -34,8 +34,8 @@ pub(super) trait Turn {
     fn turn(&mut self, mail: Mail<'_, Self::Message>) -> Self::News;
 }
 
-/// The messages of a turn, in the order in which they came. It takes all of them: nobody would begin another turn for
-/// those that it left, as one that panics does.
+/// The messages of a turn, in the order in which they came. It takes all of them: no thread would begin another turn for
+/// those that it left, as a turn that panics does.
 pub(super) struct Mail<'a, M> {
     taken: &'a mut VecDeque<M>,
     inbox: &'a Mutex<Inbox<M>>,
@@ -70,7 +70,7 @@ pub(super) struct Combiner<C: Turn> {
     /// Whether a thread looks into the inbox all the time.
     ///
     /// Relaxed: the inbox orders what matters. If the last look of the thread that stops attending
-    /// came before a message, then the one who posted that sees that nobody attends.
+    /// came before a message, then the thread that posted it sees that none attends.
     attended: AtomicBool,
 }
 

@@ -105,7 +105,7 @@ impl fmt::Debug for Work {
 pub(super) struct News {
     /// Whom to wake, beside the threads that wait for handles.
     pub wakers: Vec<Waker>,
-    /// What nobody needs any more. Freeing memory can take long.
+    /// Jobs that are over, to be dropped without the combiner: freeing memory can take long.
     pub retired: Vec<Job>,
     pub became_busy: bool,
     pub became_idle: bool,
@@ -124,10 +124,10 @@ pub(super) struct InFlight {
     pub none: Condvar,
 }
 
-/// What there is to do for whoever looks after the core.
+/// What there is to do for the poller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rest {
-    /// And for how long at most nobody need look.
+    /// And for how long at most the poller need not look.
     Busy(Duration),
     Idle,
     /// Closed, and everything is done. From now on the core does nothing: the device may have
@@ -198,12 +198,12 @@ impl Turn for Core {
         loop {
             now = self.take_in_all(now, &mut mail, &mut ahead);
             self.decide(now);
-            // Those that have ended are looked at in the next turn, if somebody comes back for it.
+            // Where a thread comes back for the next turn, that looks at what has ended.
             if ahead >= AT_ONCE && self.device.inner.capabilities.is_polled || !self.go_ahead(now) {
                 break;
             }
             ahead += 1;
-            // Whoever came meanwhile has waited for one launch, and waits for no more.
+            // A message that came meanwhile has waited for one launch, and waits for no more.
             mail.look();
             now = self.start.elapsed();
         }
@@ -302,7 +302,7 @@ impl Core {
     }
 
     /// Asks the policy, if anything has changed, and acts on what it says. What ended was taken in at the same time: so
-    /// SMs go from one launch to the next, and for no time belong to nobody.
+    /// SMs go from one launch to the next, and are at no time without an owner.
     fn decide(&mut self, now: Duration) {
         loop {
             // What goes wrong on the way may give the policy more to decide, and an external operation that was started may be

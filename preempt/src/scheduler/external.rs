@@ -1,4 +1,4 @@
-//! Work that neither the scheduler nor its device does: somebody is told to begin, and says when it is
+//! Work that neither the scheduler nor its device does: its owner is told to begin, and says when it is
 //! over.
 
 use std::fmt;
@@ -14,7 +14,7 @@ pub(crate) struct ExternalOperation {
     cause: OnceLock<&'static str>,
 }
 
-/// Called by whoever runs the core, so it does not wait for anything and calls no code of others.
+/// Called with the core, so it does not wait for anything and calls no code of others.
 type Begin = Box<dyn FnOnce(Arc<ExternalOperation>) + Send>;
 
 impl ExternalOperation {
@@ -36,7 +36,7 @@ impl ExternalOperation {
         }
     }
 
-    /// Says that it is over, perhaps before it was started; the first word counts. Whoever says so
+    /// Says that it is over, perhaps before it was started; the first word counts. The caller
     /// has the scheduler look afterwards.
     pub fn finish(&self, result: Result<(), Arc<str>>) {
         let _ = self.end.set(result);
@@ -127,7 +127,7 @@ mod tests {
         assert!(!over.is_done() && !at_once.is_done());
         started.recv().expect("started").finish(Ok(()));
         stream.shared().announce();
-        // Nobody drives but those who wait.
+        // Only the threads that wait drive.
         for handle in [before, over, at_once] {
             handle.wait().expect("over");
         }
@@ -159,7 +159,7 @@ mod tests {
         let device = scheduler.device().clone();
         drop(scheduler);
         for handle in [started, waiting] {
-            let error = handle.wait().expect_err("nobody waits for it");
+            let error = handle.wait().expect_err("the scheduler is dropped");
             assert!(
                 matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })),
                 "{error:?}"

@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg shuttle -C debug-assertions" cargo test --release -p preempt --lib interleavings
 //! ```
 //!
-//! shuttle itself says so where somebody waits for ever, and where a thread is left behind: an execution is over when
+//! shuttle itself says so where a thread waits for ever, and where a thread is left behind: an execution is over when
 //! all of its threads are. Timeouts of 100 ms or longer never end a wait ([`crate::sync`]), so none hides a wake-up that
 //! is missing. What fails is printed with its schedule, for `shuttle::replay`, and with its seed, for the environment
 //! variable `SHUTTLE_RANDOM_SEED`. `INTERLEAVINGS` in the environment is how many are played of each scenario.
@@ -195,7 +195,7 @@ fn a_cancelled_launch_says_what_it_did() {
         let cancels =
             [first.clone(), second.clone()].map(|handle| thread::spawn(move || handle.cancel()));
         let last = stream.launch(short().grid(1)).expect("accepted");
-        stage.end(&last, 1).expect("nobody cancels it");
+        stage.end(&last, 1).expect("it is not cancelled");
         for (handle, tasks) in [(&first, 3), (&second, 2)] {
             let result = stage.end(handle, tasks);
             assert!(
@@ -230,7 +230,7 @@ fn priorities_change_while_launches_run() {
     });
 }
 
-/// Nothing happens on the device until the policy takes the SM away, and nobody but the poller looks.
+/// Nothing happens on the device until the policy takes the SM away, and no thread but the poller looks.
 #[test]
 fn a_policy_is_asked_when_it_wants_to_be() {
     explore(|| {
@@ -249,7 +249,7 @@ fn a_policy_is_asked_when_it_wants_to_be() {
 }
 
 #[test]
-fn what_nobody_has_a_handle_of_is_done_all_the_same() {
+fn what_no_thread_has_a_handle_of_is_done_all_the_same() {
     explore(|| {
         let stage = Stage::new(2);
         let scheduler = stage.scheduler();
@@ -368,7 +368,7 @@ fn events_order_streams() {
 }
 
 #[test]
-fn whoever_waits_for_memory_gets_it_from_another_thread() {
+fn a_thread_that_waits_for_memory_gets_it_from_another_thread() {
     explore(|| {
         const LEN: usize = 200;
         let stage = Stage::with(Settings { sms: 1, is_polled: false, memory: Some(1000) });
@@ -397,7 +397,7 @@ fn whoever_waits_for_memory_gets_it_from_another_thread() {
         join([frees, waits]);
         // Soon: an operation is reported before it lets go of its buffers.
         let all = scheduler.zeroed_within::<u32>(LEN, Duration::from_secs(1));
-        drop(all.expect("nobody else has any"));
+        drop(all.expect("no other buffer has any"));
     });
 }
 
@@ -446,7 +446,7 @@ fn a_fault_is_told_to_those_behind() {
     });
 }
 
-/// A waker that waits for a launch of its own, perhaps on the thread that everybody relies on.
+/// A waker that waits for a launch of its own, perhaps on the poller thread.
 struct LaunchesAnother {
     stage: Arc<Stage>,
     stream: Stream,

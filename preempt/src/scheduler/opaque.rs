@@ -35,12 +35,12 @@ impl Opaque {
         Opaque { known, uses: Vec::new(), owners: Vec::new() }
     }
 
-    /// It reads this buffer, and nobody writes it meanwhile.
+    /// It reads this buffer, and no other operation writes it meanwhile.
     pub fn reads<T: KernelArg>(self, buffer: &Buffer<T>) -> Opaque {
         self.uses(buffer, Access::Read)
     }
 
-    /// It writes this buffer, and nobody else uses it meanwhile. If the work fails, what it wrote is lost, as for
+    /// It writes this buffer, and no other operation uses it meanwhile. If the work fails, what it wrote is lost, as for
     /// a kernel ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)).
     pub fn writes<T: KernelArg>(self, buffer: &mut Buffer<T>) -> Opaque {
         self.uses(buffer, Access::Write)
@@ -53,7 +53,7 @@ impl Opaque {
         self
     }
 
-    /// Every run has the device alone, not only the first one. Opaque work takes SMs from nobody: beside a
+    /// Every run has the device alone, not only the first one. Opaque work takes no SMs from launches: beside a
     /// preemptible kernel that fills the device, its kernels start when that one is done.
     pub fn exclusive(mut self) -> Opaque {
         self.known.exclusive = true;
@@ -90,7 +90,7 @@ impl Stream {
     /// CUDA loads a kernel when it is launched for the first time, and waits for all kernels that run: for ever, if
     /// one of them waits for SMs. So the first run of each name and [variant](Opaque::variant) has the device alone:
     /// the launches that run yield, and those that come wait until it is done. It waits for launches that are more urgent
-    /// than it is. Later runs go on beside others; their kernels take SMs from nobody, so where preemptible kernels may
+    /// than it is. Later runs go on beside others; their kernels take no SMs from launches, so where preemptible kernels may
     /// fill the device for long, have each run [alone](Opaque::exclusive).
     ///
     /// ```
@@ -103,7 +103,7 @@ impl Stream {
     /// stream.opaque(opaque, move |raw| {
     ///     match raw.as_raw() {
     ///         Some(_stream) => { /* cuMemsetD32Async(address, 42, 1, stream) */ }
-    ///         // SAFETY: on the CPU device an address is one of this process, and nobody else has the buffer.
+    ///         // SAFETY: on the CPU device an address is one of this process, and no other operation has the buffer.
     ///         None => unsafe { (address as *mut u32).write(42) },
     ///     }
     ///     Ok(())
@@ -154,7 +154,7 @@ pub(super) struct OpaqueJob {
 }
 
 impl OpaqueJob {
-    /// Everything before it is done. Whether there is somebody to call it.
+    /// Everything before it is done. Whether its thread is there to call it.
     pub fn start(&mut self, op: OpKey) -> bool {
         let Some(work) = self.work.take() else { return false };
         let Err(unsent) = self.to.send(Task::Run(op, work)) else { return true };
@@ -180,7 +180,7 @@ pub(super) enum Task {
     Stop,
 }
 
-/// The thread that calls opaque work, so that whoever runs the core waits for no code of others.
+/// The thread that calls opaque work, so that a thread that runs the core waits for no code of others.
 pub(super) struct OpaqueThread {
     to: Sender<Task>,
     id: ThreadId,

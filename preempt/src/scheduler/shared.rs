@@ -1,4 +1,4 @@
-//! Who runs the core: whichever thread has something for it, one at a time.
+//! The core is run by whichever thread has something for it, one at a time.
 //!
 //! See `combiner` for how no submission is left behind.
 //!
@@ -70,18 +70,18 @@ pub(crate) struct Shared {
     release: Condvar,
     /// Calls opaque work, from the first time that there is some.
     opaque: OnceLock<OpaqueThread>,
-    /// Calls `cust`, from the first time that somebody needs it.
+    /// Calls `cust`, from its first use on.
     #[cfg(feature = "cust")]
     helper: OnceLock<Box<dyn Helper>>,
     poller: OnceLock<Thread>,
-    /// For whoever closes the scheduler.
+    /// For the thread that closes the scheduler.
     join: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What a builder says beside device, policy and kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    /// How long one that waits for a handle spins before it sleeps.
+    /// How long a thread that waits for a handle spins before it sleeps.
     pub spin: Duration,
     /// Whether the poller spins as long as anything is in flight.
     pub busy_poll: bool,
@@ -206,7 +206,7 @@ impl Shared {
 
     /// Makes launches more urgent, or less.
     pub(super) fn change(&self, target: Target, change: Change) {
-        // Nobody waits for anything in a scheduler that is closed.
+        // No operation waits for anything in a scheduler that is closed.
         self.combiner.post(Message::Change(target, change));
         self.drive();
     }
@@ -216,7 +216,7 @@ impl Shared {
         self.combiner.drive(|news| self.tell(news));
     }
 
-    /// Has the poller look. Whoever calls this need not be able to run code of others.
+    /// Has the poller look. Unlike [`drive`](Shared::drive), this runs no code of others.
     pub fn announce(&self) {
         self.device.inner.announce();
     }
@@ -302,8 +302,8 @@ impl Shared {
             news.retired.into_iter().partition(|job| !job.work.is_of_others());
         drop(own);
         if !news.wakers.is_empty() || !of_others.is_empty() {
-            // They are code of others, or hold what others may have a destructor for: nobody can rely on
-            // this thread meanwhile.
+            // They are code of others, or hold what others may have a destructor for: no thread can rely on
+            // this one meanwhile.
             if self.is_poller() && self.combiner.stop_attending() {
                 self.drive();
             }
@@ -382,7 +382,7 @@ impl Shared {
             match self.combiner.peek(Core::rest) {
                 None => {}
                 Some(Rest::Busy(time)) => device.wait(mark, time.min(POLL_TIMEOUT)),
-                // Whoever makes the core busy, or closes the scheduler, unparks.
+                // The thread that makes the core busy, or closes the scheduler, unparks this one.
                 Some(Rest::Idle) => thread::park(),
                 Some(Rest::Retired) => break,
             }

@@ -23,7 +23,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use preempt::{Device, Error, faults};
+use preempt::{Device, Error, conformance, faults};
 use preempt_test_kit::Random;
 
 mod fake;
@@ -178,6 +178,7 @@ fn run(case: &Case) -> Found {
             "large" => workloads::large(&device, &mut found),
             "schedulers" => workloads::schedulers(&device, &mut found),
             "controls" => workloads::controls(&device, &mut found),
+            "contract" => conformance::check(&device, &workloads::CONTRACT),
             other => panic!("no workload `{other}`"),
         }
         if faults::failures() > 0 && !found.is_lost {
@@ -516,5 +517,21 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
         let is_right =
             |outcome: &Outcome| outcome.is_over && outcome.wrong.is_empty() && outcome.errors == 0;
         assert!(outcomes.len() == 1 && outcomes.iter().all(is_right), "{driver}: {outcomes:#?}");
+    }
+}
+
+/// The checks that any back end has to pass.
+#[test]
+fn the_device_keeps_to_the_contract() {
+    let case = [Case::clean("contract")];
+    let mut drivers = vec![FAKE];
+    if Device::cuda(0).is_ok() {
+        drivers.push(GPU);
+    }
+    for driver in drivers {
+        let outcomes = start(driver, &case);
+        let is_right = outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right);
+        assert!(is_right, "{driver}: {outcomes:#?}");
+        println!("{driver}: kept");
     }
 }

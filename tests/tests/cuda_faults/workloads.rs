@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use preempt::conformance::Kernels;
 use preempt::error::{DeviceError, LaunchError};
 use preempt::{
     Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream,
 };
+use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
 /// What was found out in one case.
@@ -75,6 +77,20 @@ struct Piece {
 }
 
 const THREADS: u32 = 64;
+
+/// A kernel that no module has.
+#[preemptible]
+fn without_code(_counts: SliceMut<u32>, _writes: SliceMut<u32>) {}
+
+/// What the checks of the contract launch.
+pub const CONTRACT: Kernels = Kernels {
+    modules: &[preempt_test_kit::KERNELS],
+    count: |counts, writes| kernels::count_1d(counts, writes),
+    yielding: |starts, rounds, out| kernels::spin_yielding(starts, rounds, out),
+    // A fault costs a GPU's context.
+    faulty: None,
+    without_code: Some(|counts, writes| without_code(counts, writes)),
+};
 
 impl Run<'_> {
     fn victim(&mut self, stream: &Stream, rounds: u32) -> Option<Victim> {

@@ -125,7 +125,7 @@ pub(crate) struct CohortEnd {
 
 /// A cohort on the device.
 #[derive(Debug)]
-struct Out {
+struct OutCohort {
     order: CohortOrder,
     /// Shows the order's ticket when the cohort is out.
     post: *const Post,
@@ -141,7 +141,7 @@ pub(crate) struct Session {
     claim_time: u32,
     controls: Vec<ControlMemory>,
     /// Cohorts on the device, in the order in which they were launched.
-    out: Vec<Out>,
+    out: Vec<OutCohort>,
     /// Of launches that have had a cohort.
     requeue_lists: SecondaryMap<OpKey, LentList>,
     /// What copies under way use.
@@ -196,7 +196,7 @@ impl Session {
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
         unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) }?;
-        self.out.push(Out { order: *order, post, launched: now, stopped: None });
+        self.out.push(OutCohort { order: *order, post, launched: now, stopped: None });
         Ok(())
     }
 
@@ -304,7 +304,7 @@ impl Session {
     pub fn poll(&mut self, reports: &mut Vec<Report>) {
         // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
         let ends = &mut self.ends;
-        self.out.retain(|&Out { order, post, launched, stopped }| {
+        self.out.retain(|&OutCohort { order, post, launched, stopped }| {
             // SAFETY: the device keeps posts until its next scheduler, and this is the present one's.
             let posted = unsafe { (*post).read(order.ticket) };
             ends.extend(posted.map(|posted| CohortEnd { order, posted, launched, stopped }));

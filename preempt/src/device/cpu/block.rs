@@ -73,7 +73,7 @@ impl Run {
     }
 }
 
-/// The host thread stands for the whole block, so there is nobody to elect or to wait for.
+/// The host thread stands for the whole block: there is no thread to elect or to wait for.
 struct CpuBlock {
     sm: u32,
     number: u32,
@@ -189,7 +189,7 @@ impl PlainRun {
             body.seek(index as u32);
             body.run(false);
         }
-        // Acquire and release: the last block takes over what the others wrote, for whoever reads the post.
+        // Acquire and release: the last block passes on what the others wrote to the thread that reads the post.
         if self.blocks.fetch_sub(1, Ordering::AcqRel) == 1 {
             // SAFETY: the block's thread holds the device's words while the block runs.
             unsafe { &*post }.0.store(self.grid.last_word(), Ordering::Release);
@@ -206,7 +206,7 @@ impl Resident {
 
         let Resident { launch, sm, slot, queue, .. } = self;
         let demand = Demand::of(launch.kernel, launch.block);
-        // The launch's arguments are not needed any more; whoever waits may want them gone.
+        // The launch's arguments are not needed any more; a thread that waits may want them gone.
         drop(launch);
         let mut dispatch = lock(&shared.dispatch);
         dispatch.free(sm, slot, demand, queue);

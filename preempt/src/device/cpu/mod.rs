@@ -29,7 +29,7 @@ use crate::sync::{Mutex, thread};
 mod block;
 mod dispatch;
 mod memory;
-#[cfg(all(test, shuttle))]
+#[cfg(all(test, not(loom)))]
 pub(crate) mod model;
 mod threads;
 
@@ -99,7 +99,7 @@ impl CpuDevice {
         let copy_shared = Arc::downgrade(&shared);
         spawn("preempt-copy".into(), "copies", move || {
             for (op, Copy { from, to, bytes, .. }) in receiver {
-                // SAFETY: whoever started the copy keeps both places valid.
+                // SAFETY: the copy's owners keep both places valid until its report.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
                 let Some(shared) = copy_shared.upgrade() else { return };
                 shared.report(DeviceReport::CopyDone(op));

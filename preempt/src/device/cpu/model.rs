@@ -1,8 +1,8 @@
 //! The CPU device with threads of shuttle's, and block-tasks that do nothing but count.
 //!
 //! Blocks are placed as on the CPU device and run the worker loop; each is a thread, and so is each copy, so they end
-//! and are reported in any order. A kernel with yield points drops its block-task where it has to leave. One that is
-//! called `faulty` goes wrong, one called `patient` ends when it is told to, and the device can be [lost](Model::lose) at any moment.
+//! and are reported in any order. A kernel with yield points requeues its block-task where it has to leave. A kernel
+//! called `faulty` goes wrong, the yield points of `patient` wait until it has to leave, and the device can be [lost](Model::lose) at any moment.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -106,6 +106,7 @@ impl Model {
     }
 
     /// The device is lost, with all that is on it.
+    #[cfg_attr(not(shuttle), allow(dead_code, reason = "interleavings lose it"))]
     pub fn lose(&self) {
         let mut state = lock(&self.state);
         state.is_lost = true;
@@ -208,7 +209,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 
     fn run(&mut self, requeueable: bool) -> bool {
         let Resident { op, launch, failed, .. } = self.block;
-        // Everybody else goes first, as often as shuttle likes.
+        // Other threads go first, as often as shuttle likes.
         let mut state = lock(&self.model.state);
         while launch.kernel.name == PATIENT && requeueable && self.goes_on() && !state.is_lost {
             drop(state);

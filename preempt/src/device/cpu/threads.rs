@@ -26,7 +26,7 @@ const STACK_BYTES: usize = 1 << 20;
 /// Lanes of a warp.
 const WARP: usize = 32;
 
-/// What shared memory holds when a task starts: a value that nobody takes for a result.
+/// What shared memory holds when a task starts: a value that looks like no result.
 const POISON: u128 = 0xAAAA_AAAA_AAAA_AAAA_AAAA_AAAA_AAAA_AAAA;
 
 /// How often a thread that is given up is unwound, if its kernel catches that and waits again.
@@ -51,7 +51,7 @@ pub(super) struct Task<'a> {
 type Thread = Coroutine<Option<u64>, Rendezvous, Result<bool, String>, DefaultStack>;
 
 /// Where an emulated thread is.
-enum Place {
+enum ThreadState {
     Waiting(Thread, Rendezvous),
     Ended,
 }
@@ -60,7 +60,7 @@ enum Place {
 #[derive(Default)]
 pub(super) struct Emulator {
     stacks: Vec<DefaultStack>,
-    places: Vec<Place>,
+    places: Vec<ThreadState>,
     shared: Vec<u128>,
     /// Whether a thread has dropped the task.
     dropped: bool,
@@ -124,8 +124,8 @@ impl Emulator {
     fn give_up(&mut self, task: &Task<'_>) {
         let mut left = Vec::new();
         for index in 0..self.places.len() {
-            let place = mem::replace(&mut self.places[index], Place::Ended);
-            let Place::Waiting(mut thread, _) = place else { continue };
+            let place = mem::replace(&mut self.places[index], ThreadState::Ended);
+            let ThreadState::Waiting(mut thread, _) = place else { continue };
             let context = self.context(task, index);
             for _ in 0..UNWINDS {
                 // SAFETY: the coroutine ends or is suspended before this returns.
@@ -195,18 +195,18 @@ impl Emulator {
         index: usize,
         mut thread: Thread,
         answer: u64,
-    ) -> Result<Place, String> {
+    ) -> Result<ThreadState, String> {
         let context = self.context(task, index);
         // SAFETY: the coroutine ends or is suspended before this returns.
         match unsafe { with_thread(&context, || thread.resume(Some(answer))) } {
-            CoroutineResult::Yield(rendezvous) => Ok(Place::Waiting(thread, rendezvous)),
+            CoroutineResult::Yield(rendezvous) => Ok(ThreadState::Waiting(thread, rendezvous)),
             CoroutineResult::Return(result) => {
                 self.stacks.push(thread.into_stack());
                 self.dropped |= result.map_err(|message| {
                     let Dim3 { x, y, z } = context.thread;
                     format!("thread ({x}, {y}, {z}) panicked: {message}")
                 })?;
-                Ok(Place::Ended)
+                Ok(ThreadState::Ended)
             }
         }
     }
@@ -218,7 +218,7 @@ impl Emulator {
             for first in (0..self.places.len()).step_by(WARP) {
                 progress |= self.meet_in_warp(task, first)?;
             }
-            if self.places.iter().all(|place| matches!(place, Place::Ended)) {
+            if self.places.iter().all(|place| matches!(place, ThreadState::Ended)) {
                 return Ok(());
             }
             progress |= self.meet(task, |operation| match operation {
@@ -246,7 +246,9 @@ impl Emulator {
         let mut first = None;
         let mut is_one_place = true;
         for place in &self.places {
-            let Place::Waiting(_, Rendezvous { operation, site }) = place else { return Ok(false) };
+            let ThreadState::Waiting(_, Rendezvous { operation, site }) = place else {
+                return Ok(false);
+            };
             let Some(predicate) = predicate(operation) else { return Ok(false) };
             count += u64::from(predicate);
             is_one_place &= is_same(site, first.get_or_insert(*site));
@@ -327,14 +329,14 @@ impl Emulator {
     /// What a thread waits in, if it does.
     fn operation(&self, index: usize) -> Option<&Operation> {
         match self.places.get(index)? {
-            Place::Waiting(_, rendezvous) => Some(&rendezvous.operation),
-            Place::Ended => None,
+            ThreadState::Waiting(_, rendezvous) => Some(&rendezvous.operation),
+            ThreadState::Ended => None,
         }
     }
 
     /// The warp operation that a thread waits in.
     fn warp_operation(&self, index: usize) -> Option<WarpOperation> {
-        let Place::Waiting(_, Rendezvous { operation, site }) = &self.places[index] else {
+        let ThreadState::Waiting(_, Rendezvous { operation, site }) = &self.places[index] else {
             return None;
         };
         match operation {
@@ -349,7 +351,9 @@ impl Emulator {
     }
 
     fn go_on(&mut self, task: &Task<'_>, index: usize, answer: u64) -> Result<(), String> {
-        if let Place::Waiting(thread, _) = mem::replace(&mut self.places[index], Place::Ended) {
+        if let ThreadState::Waiting(thread, _) =
+            mem::replace(&mut self.places[index], ThreadState::Ended)
+        {
             self.places[index] = self.resume(task, index, thread, answer)?;
         }
         Ok(())
@@ -361,7 +365,7 @@ impl Emulator {
         // The first thread at each place.
         let mut places: Vec<(usize, &'static Location<'static>)> = Vec::new();
         for (index, place) in self.places.iter().enumerate() {
-            if let Place::Waiting(_, Rendezvous { operation, site }) = place {
+            if let ThreadState::Waiting(_, Rendezvous { operation, site }) = place {
                 let kind = match operation {
                     Operation::Barrier { .. } => 0,
                     Operation::YieldVote { .. } => 1,

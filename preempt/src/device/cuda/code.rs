@@ -127,7 +127,7 @@ impl Function {
         unsafe { call!(context, cuFuncSetAttribute(self.0, attribute, value)) }
     }
 
-    /// Blocks of so many threads, with so much dynamic shared memory, that one SM holds.
+    /// Blocks that one SM holds, by their threads and bytes of dynamic shared memory.
     pub fn occupancy(self, context: &Context, threads: u32, shared: u32) -> Result<u32, Error> {
         let mut blocks: c_int = 0;
         // SAFETY: the pointer is valid, and the function exists.

@@ -34,7 +34,7 @@ pub(super) struct Context {
     /// Held for reading while one of our threads touches memory of an operation; for writing when
     /// the loss is reported, after which that memory may be freed.
     touching: RwLock<()>,
-    /// Whether work of ours is still on the device although nobody waits for it any more. Then
+    /// Whether work of ours is still on the device although no thread waits for it any more. Then
     /// nothing may be freed.
     abandoned: AtomicBool,
 }
@@ -47,7 +47,7 @@ unsafe impl Sync for Context {}
 /// While it lives, the context is current on this thread.
 pub(super) struct Entered<'a> {
     context: &'a Context,
-    /// The context of somebody else to go back to.
+    /// The context to go back to, which may be another library's.
     before: RawContext,
     not_send: PhantomData<*const ()>,
 }
@@ -189,14 +189,14 @@ impl Context {
         self.alive().map(|()| touch())
     }
 
-    /// Waits until nobody is inside [`touching`](Context::touching) who has not seen that the context is lost.
+    /// Waits for the threads that are inside [`touching`](Context::touching); later ones see that the context is lost.
     pub fn wait_until_untouched(&self) {
         drop(self.touching.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Leaves everything allocated: the device may still use it.
     pub fn abandon(&self) {
-        // Release, with the acquire below: what was found out before is true for whoever sees it.
+        // Release, with the acquire below: a thread that sees it sees what was found out before.
         self.abandoned.store(true, Ordering::Release);
     }
 

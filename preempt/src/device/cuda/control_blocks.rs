@@ -103,7 +103,7 @@ impl ControlBlocks {
 }
 
 impl Slabs {
-    /// The control block with this number, if there are so many.
+    /// The control block with this number, if it exists.
     fn get(&self, mut number: usize) -> Option<ControlMemory> {
         for slab in &self.slabs {
             if number < slab.count {

@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use super::context::{Context, call};
-use super::line::{Line, Stream};
 use super::lock;
 use super::memory::Pinned;
-use super::ring::{Place, Ring};
+use super::ring::{Ring, RingSlot};
 use super::staged::Staged;
+use super::streams::{Stream, TrackedStream};
 use super::watch::Watch;
 use crate::device::{Copy, CopyKind, DeviceReport};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::OpKey;
 
-/// A copy of at most so many bytes is small: the scheduler copies it in less than 10 µs.
+/// Bytes: a larger copy is carried by a thread; the scheduler copies this much in less than 10 µs.
 const SMALL: usize = 64 << 10;
 
 /// Pinned memory for small copies under way in one direction.
@@ -55,7 +55,7 @@ impl Shared {
         let mut reports = lock(&self.reports);
         reports.extend(fault);
         reports.push(DeviceReport::CopyDone(op));
-        // Relaxed: whoever sees it takes the lock.
+        // Relaxed: a thread that sees it takes the lock.
         self.has_reports.store(true, Ordering::Relaxed);
         drop(reports);
         self.watch.announce();
@@ -72,12 +72,12 @@ impl Shared {
 
 /// The lines that copies run on.
 #[derive(Debug)]
-pub(super) struct Lines {
-    pub small_up: Arc<Line>,
-    pub small_down: Line,
-    pub across: Line,
-    pub large_up: Line,
-    pub large_down: Line,
+pub(super) struct CopyStreams {
+    pub small_up: Arc<TrackedStream>,
+    pub small_down: TrackedStream,
+    pub across: TrackedStream,
+    pub large_up: TrackedStream,
+    pub large_down: TrackedStream,
 }
 
 #[derive(Debug)]
@@ -92,8 +92,8 @@ pub(super) struct Copies {
 
 impl Copies {
     /// The context is entered.
-    pub fn new(shared: &Arc<Shared>, lines: Lines) -> Result<Copies, Error> {
-        let Lines { small_up, small_down, across, large_up, large_down } = lines;
+    pub fn new(shared: &Arc<Shared>, lines: CopyStreams) -> Result<Copies, Error> {
+        let CopyStreams { small_up, small_down, across, large_up, large_down } = lines;
         let context = &shared.context;
         let staging = || Pinned::new(context, STAGING).map(Some);
         Ok(Copies {
@@ -164,7 +164,7 @@ impl Copies {
 /// Small copies in one direction, in order; and all copies on the device.
 #[derive(Debug)]
 struct Direction {
-    line: Arc<Line>,
+    line: Arc<TrackedStream>,
     /// Where the host's side of each copy passes through.
     staging: Option<Pinned>,
     queue: Mutex<Queue>,
@@ -187,11 +187,11 @@ struct UnderWay {
     copy: Copy,
     /// When the line has done this, the copy is done.
     number: u64,
-    place: Option<Place>,
+    place: Option<RingSlot>,
 }
 
 impl Direction {
-    fn new(context: &Arc<Context>, line: Arc<Line>, staging: Option<Pinned>) -> Direction {
+    fn new(context: &Arc<Context>, line: Arc<TrackedStream>, staging: Option<Pinned>) -> Direction {
         let ring = Ring::new(STAGING);
         let queue = Queue { ring, under_way: VecDeque::new(), waiting: VecDeque::new() };
         let seen = AtomicU64::new(line.done());
@@ -236,7 +236,7 @@ impl Direction {
     ///
     /// # Safety
     ///
-    /// As [`Copies::start`], and nobody else uses `staged` before the copy is taken out of the queue.
+    /// As [`Copies::start`], and no other copy uses `staged` before the copy is taken out of the queue.
     unsafe fn enqueue(&self, copy: Copy, staged: *mut u8) -> Result<u64, Error> {
         let Copy { from, to, bytes, kind } = copy;
         if kind == CopyKind::ToDevice {
@@ -261,7 +261,7 @@ impl Direction {
     }
 
     fn has_news(&self) -> bool {
-        // Relaxed: whoever sees a difference looks under the lock.
+        // Relaxed: a thread that sees a difference looks under the lock.
         self.line.done() != self.seen.load(Ordering::Relaxed)
     }
 
@@ -280,7 +280,7 @@ impl Direction {
                 if copy.kind == CopyKind::ToHost {
                     let to = ptr::with_exposed_provenance_mut::<u8>(copy.to as usize);
                     let from = staging.at(place.offset).cast_const();
-                    // SAFETY: whoever started the copy keeps its place valid until the report below, and
+                    // SAFETY: the copy's owners keep its place valid until the report below, and
                     // the device has written ours.
                     unsafe { to.copy_from_nonoverlapping(from, copy.bytes) };
                 }
@@ -324,13 +324,17 @@ struct Carrier {
 }
 
 impl Carrier {
-    fn start(name: &'static str, shared: &Arc<Shared>, line: Line) -> Result<Carrier, Error> {
+    fn start(
+        name: &'static str,
+        shared: &Arc<Shared>,
+        line: TrackedStream,
+    ) -> Result<Carrier, Error> {
         let staged = Staged::new(&shared.context)?;
         let shared = shared.clone();
         let (jobs, receiver) = channel::<(OpKey, Copy)>();
         let carry = move || {
             for (op, copy) in receiver {
-                // SAFETY: whoever started the copy keeps both places valid until it is reported.
+                // SAFETY: the copy's owners keep both places valid until it is reported.
                 let result = unsafe { carry(&shared.context, &staged, &line, copy) };
                 shared.end(op, result);
             }
@@ -352,7 +356,7 @@ impl Carrier {
 impl Drop for Carrier {
     fn drop(&mut self) {
         self.jobs = None;
-        // It has nothing to do: whoever drops the device has waited for its copies, or they end
+        // It has nothing to do: the scheduler has waited for its copies, or they end
         // because the context is lost. Without waiting, the process could end while it frees memory.
         if let Some(thread) = self.thread.take() {
             // A panic was reported by the panic hook.
@@ -364,7 +368,12 @@ impl Drop for Carrier {
 /// # Safety
 ///
 /// As [`Copies::start`].
-unsafe fn carry(context: &Context, staged: &Staged, line: &Line, copy: Copy) -> Result<(), Error> {
+unsafe fn carry(
+    context: &Context,
+    staged: &Staged,
+    line: &TrackedStream,
+    copy: Copy,
+) -> Result<(), Error> {
     let Copy { from, to, bytes, kind } = copy;
     let _entered = context.enter()?;
     match kind {

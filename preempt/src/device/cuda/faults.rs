@@ -62,7 +62,7 @@ pub unsafe fn install(find: Find) {
     let _ = INSTALLED.set(find);
 }
 
-/// Has devices that are opened from now on start with so many control blocks.
+/// Has devices that are opened from now on start with `count` control blocks.
 pub fn start_with_control_blocks(count: usize) {
     // Relaxed: the test opens its device after this.
     CONTROL_BLOCKS.store(count, Ordering::Relaxed);
@@ -140,7 +140,7 @@ mod tests {
         fail("cuTest", 1, 2);
         // SAFETY: the pointer is valid.
         assert_eq!(unsafe { shim(2, &raw mut value) }, 2);
-        // The one that it was made for stays the real one.
+        // The function that it was made for stays the real one.
         unsafe extern "C" fn other(_: u32, _: *mut u32) -> Code {
             NOT_FOUND
         }

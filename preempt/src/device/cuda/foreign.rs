@@ -1,4 +1,4 @@
-//! Memory of this context that others have allocated, and work of others that nobody sees.
+//! Memory of this context that other libraries have allocated, and their work that no stream shows.
 
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
@@ -40,7 +40,7 @@ impl Foreign {
         Foreign { context: context.clone(), pool, given: Mutex::default() }
     }
 
-    /// The pool gave this address out anew: whoever had it has freed it.
+    /// The pool gave this address out anew: the library that had it has freed it.
     pub fn forget(&self, address: u64) {
         lock(&self.given).remove(&address);
     }

@@ -357,7 +357,7 @@ impl Loaded {
 }
 
 /// The most registers that a thread of each preemptible entry may take, by the entry's name, where it takes
-/// more, and so many that an SM would hold fewer blocks than of the plain entry. `registers` are those of an
+/// more, enough that an SM would hold fewer blocks than of the plain entry. `registers` are those of an
 /// entry, if there is one.
 fn register_bounds<'a>(
     sm: Sm,
@@ -371,7 +371,7 @@ fn register_bounds<'a>(
         let (Some(taken), Some(plain)) = (registers(preemptible)?, registers(plain)?) else {
             continue;
         };
-        // If there is a number, all blocks have so many threads: launches with others are refused.
+        // If there is a number, all blocks have that many threads: launches with others are refused.
         let threads = functions.get(preemptible).and_then(|entry| block_threads(ptx, entry));
         if let Some(bound) = sm.bound(taken, plain, threads) {
             bounds.insert(preemptible, bound);

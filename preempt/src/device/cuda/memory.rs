@@ -9,9 +9,9 @@ use cudarc::driver::sys;
 use super::ALIGNMENT;
 use super::context::{Context, call};
 use super::driver::{INVALID_VALUE, OUT_OF_MEMORY, RawPool, RawStream};
-use super::line::{LAST_WAIT, Line};
 use super::lock;
 use super::staged::Staged;
+use super::streams::{LAST_WAIT, TrackedStream};
 use crate::error::{DeviceError, Error, MemoryError};
 
 /// Pinned memory is good in every context and has an address on the device
@@ -112,7 +112,7 @@ impl Drop for Fixed {
 #[derive(Debug)]
 pub(super) struct Pool {
     raw: RawPool,
-    line: Line,
+    line: TrackedStream,
     staged: Staged,
     zeros: Pinned,
     /// What is to be freed; empty but for what the driver has refused to free, which it is asked again with the next.
@@ -127,7 +127,7 @@ unsafe impl Sync for Pool {}
 
 impl Pool {
     /// The context is entered.
-    pub fn new(context: &Arc<Context>, line: Line) -> Result<Pool, Error> {
+    pub fn new(context: &Arc<Context>, line: TrackedStream) -> Result<Pool, Error> {
         let properties = sys::CUmemPoolProps {
             allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
@@ -156,7 +156,7 @@ impl Pool {
     }
 
     /// Zeroed memory that every stream can use. `beside_kernels`: whether kernels may hold the SMs, so
-    /// that one that fills memory might wait for them.
+    /// that a kernel that fills memory might wait for them.
     pub fn allocate(&self, bytes: usize, beside_kernels: bool) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT);
@@ -187,7 +187,7 @@ impl Pool {
             })) if address == 0 => Err(Error::Memory(MemoryError::OutOfMemory { bytes })),
             Err(error) => {
                 if address != 0 {
-                    // SAFETY: allocated above, and nobody knows of it.
+                    // SAFETY: allocated above, and no other thread knows of it.
                     unsafe { self.free(address, bytes) }
                 }
                 Err(error)
@@ -209,7 +209,7 @@ impl Pool {
         for start in (0..bytes).step_by(ZEROS) {
             let len = ZEROS.min(bytes - start);
             let (to, from) = (address + start as u64, self.zeros.at(0).cast::<c_void>());
-            // SAFETY: within the memory, and within the zeros, which nobody writes.
+            // SAFETY: within the memory, and within the zeros, which no thread writes.
             unsafe { call!(self.context, cuMemcpyHtoDAsync_v2(to, from, len, stream))? };
         }
         Ok(())
@@ -219,7 +219,7 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// Both places are valid for `bytes`, and nobody else uses `address`.
+    /// Both places are valid for `bytes`, and no other thread uses `address`.
     pub unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
         let _entered = self.context.enter()?;
         // SAFETY: the caller's promise.
@@ -256,13 +256,13 @@ impl Pool {
     pub fn trim(&self) -> Result<(), Error> {
         self.free_all();
         let _entered = self.context.enter()?;
-        // What was freed is free when the line has come to it.
+        // What was freed is free when the stream has passed it.
         self.line.issue(|_| Ok(())).and_then(|number| self.line.wait(number))?;
         // SAFETY: takes no pointers; the pool is there.
         unsafe { call!(self.context, cuMemPoolTrimTo(self.raw, 0)) }
     }
 
-    /// What the device has in all, and what of it nobody has but this pool.
+    /// Bytes that the device has in all, and those that are free or this pool's.
     pub fn sizes(&self) -> Result<(usize, usize), Error> {
         let _entered = self.context.enter()?;
         let (mut free, mut total, mut reserved) = (0, 0, 0u64);
@@ -279,7 +279,7 @@ impl Pool {
         self.raw
     }
 
-    pub fn line(&self) -> &Line {
+    pub fn line(&self) -> &TrackedStream {
         &self.line
     }
 

@@ -6,7 +6,7 @@
 //! | `launch` | cohorts and plain grids |
 //! | `driver` | the driver library: its functions, what its codes mean |
 //! | `context` | the primary context: who has it current, whether it still works |
-//! | `line` | streams, and streams whose progress the host reads from a word |
+//! | `streams` | streams, and streams whose progress the host reads from a word |
 //! | `memory` | pinned memory, and the pool that buffers come from |
 //! | `foreign` | memory that others have allocated |
 //! | `queues` | the streams that cohorts run in, their signal words |
@@ -41,7 +41,6 @@ pub mod faults;
 mod foreign;
 mod kernels;
 mod launch;
-mod line;
 mod memory;
 mod opaque;
 mod probe;
@@ -52,21 +51,22 @@ mod requeue_lists;
 mod requirements;
 mod ring;
 mod staged;
+mod streams;
 mod watch;
 
 use context::Context;
 use control_blocks::ControlBlocks;
-use copies::{Copies, Lines, Shared};
+use copies::{Copies, CopyStreams, Shared};
 use driver::DeviceAttribute;
 use foreign::Foreign;
 use kernels::Kernels;
-use line::{BlockPriority, LAST_WAIT, Line, Stream};
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
 use probe::probe;
 use proxy::Proxy;
 use queues::{DeviceQueues, QUEUES, Streams};
 use requeue_lists::RequeueLists;
+use streams::{BlockPriority, LAST_WAIT, Stream, TrackedStream};
 use watch::Watch;
 
 /// Where allocations of no bytes are, and what the driver aligns others to.
@@ -121,10 +121,11 @@ impl CudaDevice {
 
         let _entered = context.enter()?;
         let streams = Streams::new(&context)?;
-        let words = Arc::new(Pinned::new(&context, (6 + opaque::STREAMS) * Line::WORD_SPACE)?);
-        let line = |index| Line::new(&context, &words, index);
+        let words =
+            Arc::new(Pinned::new(&context, (6 + opaque::STREAMS) * TrackedStream::WORD_SPACE)?);
+        let line = |index| TrackedStream::new(&context, &words, index);
         let small_up = Arc::new(line(0)?);
-        let lines = Lines {
+        let lines = CopyStreams {
             small_up: small_up.clone(),
             small_down: line(1)?,
             across: line(2)?,
@@ -134,7 +135,7 @@ impl CudaDevice {
         let pool = Arc::new(Pool::new(&context, line(5)?)?);
         // Blocks of others wait with those of normal queues.
         let opaque = |index: usize| {
-            Line::on(Stream::new(&context, BlockPriority::Least)?, &words, 6 + index)
+            TrackedStream::on(Stream::new(&context, BlockPriority::Least)?, &words, 6 + index)
         };
         let opaque = [opaque(0)?, opaque(1)?];
         let queues = DeviceQueues::new(&context, streams, pool.line().stream().raw())?;
@@ -174,7 +175,7 @@ impl Drop for CudaDevice {
         let is_idle = context.enter().and_then(|_entered| {
             let queues = self.queues.streams().iter().chain([self.queues.control()]);
             let streams = queues.chain(self.copies.streams()).chain(self.opaque.streams());
-            // Signals may be on their way, and drop lists be zeroed yet. The proxy writes to the queues' words.
+            // Signals may be on their way, and requeue lists be zeroed yet. The proxy writes to the queues' words.
             let mut streams = streams.chain([self.proxy.stream()]);
             let start = Instant::now();
             streams.try_fold(true, |all, stream| {
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn a_gpu_that_is_not_there_is_an_error_that_can_be_printed() {
         // Without a driver this one; with one, there are fewer GPUs.
-        let error = open(u32::MAX).expect_err("nobody has so many GPUs");
+        let error = open(u32::MAX).expect_err("no machine has that many GPUs");
         let message = format!("{error} {error:?}");
         match error {
             Error::Device(DeviceError::NoDriver { library }) => {

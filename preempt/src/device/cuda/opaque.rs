@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use super::context::Context;
 use super::copies::Shared;
-use super::line::{Line, Stream};
 use super::lock;
+use super::streams::{Stream, TrackedStream};
 use crate::device::{DeviceReport, OpaqueWork, RawStream};
 use crate::error::{Error, caught};
 use crate::vocabulary::OpKey;
 
-/// So many pieces of work can be on the GPU at the same time. Each takes one of its few hardware queues while it
+/// Pieces of opaque work that can be on the GPU at the same time. Each takes one of its few hardware queues while it
 /// waits for room.
 pub(super) const STREAMS: usize = 2;
 
@@ -24,7 +24,7 @@ pub(super) struct OpaqueStreams {
 
 #[derive(Debug)]
 struct OpaqueStream {
-    line: Line,
+    line: TrackedStream,
     under_way: Mutex<VecDeque<UnderWay>>,
     /// What the line had done when reports were taken last.
     seen: AtomicU64,
@@ -40,7 +40,7 @@ struct UnderWay {
 }
 
 impl OpaqueStream {
-    fn new(line: Line) -> OpaqueStream {
+    fn new(line: TrackedStream) -> OpaqueStream {
         let seen = AtomicU64::new(line.done());
         OpaqueStream { line, under_way: Mutex::default(), seen }
     }
@@ -51,7 +51,7 @@ impl OpaqueStream {
 }
 
 impl OpaqueStreams {
-    pub fn new(shared: &Arc<Shared>, lines: [Line; STREAMS]) -> OpaqueStreams {
+    pub fn new(shared: &Arc<Shared>, lines: [TrackedStream; STREAMS]) -> OpaqueStreams {
         OpaqueStreams { shared: shared.clone(), streams: lines.map(OpaqueStream::new) }
     }
 
@@ -87,7 +87,7 @@ impl OpaqueStreams {
 
     /// Whether there is something to report.
     pub fn has_news(&self) -> bool {
-        // Relaxed: whoever sees a difference looks under the lock.
+        // Relaxed: a thread that sees a difference looks under the lock.
         self.streams.iter().any(|stream| stream.line.done() != stream.seen.load(Ordering::Relaxed))
     }
 

@@ -10,11 +10,11 @@ use preempt_device::abi::Signal;
 
 use super::code::Code;
 use super::context::{Context, call};
-use super::copies::Lines;
+use super::copies::CopyStreams;
 use super::driver::RawStream;
-use super::line::Stream;
 use super::memory::{Pinned, Pool};
 use super::queues::DeviceQueues;
+use super::streams::Stream;
 use crate::device::Properties;
 use crate::error::{DeviceError, Error};
 
@@ -75,7 +75,7 @@ pub(super) fn probe(
     properties: &Properties,
     queues: &DeviceQueues,
     pool: &Pool,
-    lines: &Lines,
+    lines: &CopyStreams,
 ) -> Result<(), Error> {
     let words = Pinned::new(context, (FIRST_SM + properties.sms as usize) * 4)?;
     let code = Code::load(context, "preempt_probe", PTX)?;
@@ -168,7 +168,7 @@ fn settle(context: &Context, stream: &Stream) -> Result<(), Error> {
 }
 
 /// Uses each line, and each function of the driver that may be a kernel of its own.
-fn warm_up(context: &Context, pool: &Pool, lines: &Lines) -> Result<(), Error> {
+fn warm_up(context: &Context, pool: &Pool, lines: &CopyStreams) -> Result<(), Error> {
     let device = pool.allocate(2 * BYTES, true)?;
     let result = use_lines(context, pool, lines, device);
     // SAFETY: allocated above, and each line was waited for.
@@ -179,10 +179,16 @@ fn warm_up(context: &Context, pool: &Pool, lines: &Lines) -> Result<(), Error> {
 /// Bytes of the longest of the copies that warm up.
 const BYTES: usize = 1 << 20;
 
-/// Copies within two times so many bytes at `device`, and zeroes some.
-fn use_lines(context: &Context, pool: &Pool, lines: &Lines, device: u64) -> Result<(), Error> {
+/// Copies within `2 * bytes` at `device`, and zeroes some.
+fn use_lines(
+    context: &Context,
+    pool: &Pool,
+    lines: &CopyStreams,
+    device: u64,
+) -> Result<(), Error> {
     let host = pool.zeros();
-    let use_line = |line: &super::line::Line, work: &dyn Fn(RawStream) -> Result<(), Error>| {
+    let use_line = |line: &super::streams::TrackedStream,
+                    work: &dyn Fn(RawStream) -> Result<(), Error>| {
         line.issue(work)?;
         settle(context, line.stream())
     };

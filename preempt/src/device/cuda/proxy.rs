@@ -16,10 +16,10 @@ use preempt_device::abi::{DeviceQueue, Signal};
 use super::code::{Code, Function};
 use super::context::{Context, call};
 use super::driver::RawStream;
-use super::line::{BlockPriority, Stream};
 use super::lock;
 use super::memory::{Fixed, Pinned};
 use super::queues::{DeviceQueues, QUEUES};
+use super::streams::{BlockPriority, Stream};
 use crate::error::Error;
 
 /// One warp: each thread carries the word of one queue; the last one reads which proxy has to end, and says that this
@@ -79,14 +79,14 @@ END:
 
 const QUEUE_COUNT: usize = (QUEUES.normal + QUEUES.urgent) as usize;
 
-/// Where in the mailbox the number is of the last proxy that has to end, and of the one that is there.
+/// Index into the mailbox: the number of the last proxy that has to end, and of the proxy that is there.
 const END: usize = 31;
 const THERE: usize = 32;
 const WORDS: usize = 33;
 
 const _: () = assert!(QUEUE_COUNT <= END);
 
-/// Threads of the proxy's block; a block has a warp's registers for them, at most so many each.
+/// Threads of the proxy's block; a block has a warp's registers for them, at most `REGISTERS` each.
 pub(super) const THREADS: u32 = 32;
 pub(super) const REGISTERS: u32 = 32;
 
@@ -101,7 +101,7 @@ pub(super) struct Proxy {
     place: Fixed,
     queues: u64,
     sms: u32,
-    /// Blocks to launch, so that one comes to lie on the last SM of an idle device.
+    /// Blocks to launch, so that one lies on the last SM of an idle device.
     blocks: u32,
     function: Function,
     stream: Stream,
@@ -114,7 +114,7 @@ pub(super) struct Proxy {
 struct State {
     /// Whether the scheduler asked for it.
     wanted: bool,
-    /// Of the last one that was launched.
+    /// The number of the last proxy that was launched.
     number: u32,
     /// Whether that one was not told to end.
     live: bool,
@@ -160,9 +160,9 @@ impl Proxy {
     /// entered.
     pub fn reset(&self) -> Result<(), Error> {
         self.rest();
-        // Relaxed: one that comes late reads old words, or these, and the wait below is for the one that reads now.
+        // Relaxed: a late proxy reads old words, or these; the wait below is for the proxy that reads now.
         (0..QUEUE_COUNT).for_each(|queue| self.word(queue).store(0, Ordering::Relaxed));
-        // One that never found its place may stay where it waits: it would carry these.
+        // A proxy that never found its place may stay where it waits: it would carry these.
         self.stream.settle(PATIENCE).map(drop)
     }
 
@@ -225,7 +225,7 @@ impl Proxy {
         let start = Instant::now();
         while self.there() != state.number {
             if start.elapsed() > PATIENCE {
-                // Perhaps later; whoever looks for words of this scheduler finds those of the other way.
+                // Perhaps later; until then signals are stream writes.
                 state.there = false;
                 break;
             }
@@ -251,7 +251,7 @@ impl Proxy {
     }
 
     /// Has the proxy end while something is in flight, and waits until it has. The words that it was given last: it reads
-    /// them together with the one that ends it, so it may not have carried each. The context is entered.
+    /// them together with the word that ends it, so it may not have carried each. The context is entered.
     pub fn leave(&self) -> Vec<(u32, Signal)> {
         let mut state = lock(&self.state);
         if !state.live {

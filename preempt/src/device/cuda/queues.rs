@@ -8,8 +8,8 @@ use preempt_device::abi::{DeviceQueue, Signal};
 
 use super::context::Context;
 use super::driver::RawStream;
-use super::line::{BlockPriority, Stream};
 use super::memory::Fixed;
+use super::streams::{BlockPriority, Stream};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::QueueCount;
 

@@ -9,7 +9,7 @@ use super::proxy;
 const THREADS_PER_WARP: u32 = 32;
 /// What a warp's registers are rounded up to.
 const UNIT: u32 = 256;
-/// Registers per thread that come to one unit.
+/// Registers per thread: a warp's make one unit.
 const STEP: u32 = UNIT / THREADS_PER_WARP;
 /// The parts of an SM, each with its share of the registers.
 const PARTS: u32 = 4;
@@ -27,23 +27,23 @@ pub(super) struct Sm {
 }
 
 impl Sm {
-    /// Whether there are registers for the proxy's warp beside so many warps of a kernel.
+    /// Whether there are registers for the proxy's warp beside `warps` warps of a kernel.
     pub fn holds_beside(self, registers: u32, warps: u32) -> bool {
         let per_warp =
             |registers: u32| (registers * THREADS_PER_WARP).next_multiple_of(UNIT).max(UNIT);
-        // The part of the SM that has most warps of the kernel may be the one that has the proxy's.
+        // The part of the SM that has most warps of the kernel may have the proxy's, too.
         let used = warps.div_ceil(PARTS) * per_warp(registers);
         used + per_warp(proxy::REGISTERS) <= self.registers / PARTS
     }
 
-    /// Blocks of `warps` warps, with so many registers per thread, that an SM holds.
+    /// Blocks of `warps` warps, with `registers` per thread, that an SM holds.
     fn holds(self, registers: u32, warps: u32) -> u32 {
         let per_warp = (registers * THREADS_PER_WARP).next_multiple_of(UNIT).max(UNIT);
         let by_registers = self.registers / PARTS / per_warp * PARTS;
         self.blocks.min(self.warps.min(by_registers) / warps)
     }
 
-    /// Whether an SM holds fewer blocks with `registers` than with `few`: blocks of so many `threads`, or
+    /// Whether an SM holds fewer blocks with `registers` than with `few`: blocks of `threads` threads, or
     /// of any size.
     fn loses(self, registers: u32, few: u32, threads: Option<u32>) -> bool {
         let mut sizes = match threads {
@@ -58,7 +58,7 @@ impl Sm {
 
     /// The registers per thread that a kernel may take at most so that an SM holds as many of its
     /// blocks as of a kernel with `plain` registers; `None` if it already takes no more than that.
-    /// Its blocks have so many `threads`, or any number of them: then no size may lose a block, for
+    /// Its blocks have `threads` threads, or any number of them: then no size may lose a block, for
     /// which the bound is often less than what one size needs.
     pub fn bound(self, registers: u32, plain: u32, threads: Option<u32>) -> Option<u32> {
         if !self.loses(registers, plain, threads) {

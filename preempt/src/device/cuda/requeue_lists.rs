@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use preempt_device::abi::RequeueList;
 
 use super::context::Context;
-use super::line::Line;
 use super::lock;
 use super::memory::Pool;
+use super::streams::TrackedStream;
 use crate::device::control::LentList;
 use crate::error::{Error, MemoryError};
 
@@ -24,7 +24,7 @@ const MORE: usize = 16;
 pub(super) struct RequeueLists {
     lists: Mutex<Lists>,
     /// Where they are zeroed. Not the pool's line, on which the system may be asked for memory.
-    line: Arc<Line>,
+    line: Arc<TrackedStream>,
     pool: Arc<Pool>,
     context: Arc<Context>,
 }
@@ -52,7 +52,7 @@ impl RequeueLists {
     pub fn new(
         context: &Arc<Context>,
         pool: &Arc<Pool>,
-        line: &Arc<Line>,
+        line: &Arc<TrackedStream>,
     ) -> Result<RequeueLists, Error> {
         let mut lists = Lists::default();
         lists.add(pool, FIRST)?;

@@ -15,7 +15,7 @@ pub(super) struct Ring {
 
 /// A place in the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct RingSlot {
     /// Where it starts.
     pub offset: usize,
     /// The position behind it.
@@ -29,7 +29,7 @@ impl Ring {
     }
 
     /// A place for `bytes`, at most half of the buffer, in one piece; `None` if there is no room now.
-    pub fn take(&mut self, bytes: usize) -> Option<Place> {
+    pub fn take(&mut self, bytes: usize) -> Option<RingSlot> {
         let bytes = (bytes as u64).next_multiple_of(ALIGNMENT);
         let mut start = self.head;
         if start % self.size + bytes > self.size {
@@ -38,12 +38,12 @@ impl Ring {
         let end = start + bytes;
         (end - self.tail <= self.size).then(|| {
             self.head = end;
-            Place { offset: (start % self.size) as usize, end }
+            RingSlot { offset: (start % self.size) as usize, end }
         })
     }
 
     /// Gives the oldest place back.
-    pub fn give_back(&mut self, place: Place) {
+    pub fn give_back(&mut self, place: RingSlot) {
         self.tail = place.end;
     }
 }
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn no_two_places_overlap() {
         let mut ring = Ring::new(4096);
-        let mut taken: VecDeque<(Place, usize)> = VecDeque::new();
+        let mut taken: VecDeque<(RingSlot, usize)> = VecDeque::new();
         let mut random = 1u32;
         for _ in 0..10_000 {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -91,7 +91,7 @@ mod tests {
                     }
                     taken.push_back((place, bytes));
                 }
-                None => ring.give_back(taken.pop_front().expect("somebody has the room").0),
+                None => ring.give_back(taken.pop_front().expect("a copy has the room").0),
             }
         }
     }

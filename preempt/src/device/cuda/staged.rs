@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
 use super::context::{Context, call};
-use super::line::Line;
 use super::lock;
 use super::memory::Pinned;
+use super::streams::TrackedStream;
 use crate::error::Error;
 
 /// Bytes of a piece. Large enough that the driver calls do not count, and small enough to stay in the
@@ -32,10 +32,10 @@ impl Staged {
     ///
     /// # Safety
     ///
-    /// Both places are valid for `bytes`, and nobody else uses `to`.
+    /// Both places are valid for `bytes`, and no other thread uses `to`.
     pub unsafe fn upload(
         &self,
-        line: &Line,
+        line: &TrackedStream,
         to: u64,
         from: *const u8,
         bytes: usize,
@@ -54,7 +54,7 @@ impl Staged {
             self.context.touching(fill)?;
             last[piece % 2] = line.issue(|stream| {
                 let (to, buffer) = (to + start as u64, buffer.cast::<c_void>());
-                // SAFETY: as above, and nobody writes the buffer before the line has passed this.
+                // SAFETY: as above, and no thread writes the buffer before the stream has passed this.
                 unsafe { call!(self.context, cuMemcpyHtoDAsync_v2(to, buffer, len, stream)) }
             })?;
             Ok(())
@@ -67,10 +67,10 @@ impl Staged {
     ///
     /// # Safety
     ///
-    /// Both places are valid for `bytes`, and nobody else uses `to`.
+    /// Both places are valid for `bytes`, and no other thread uses `to`.
     pub unsafe fn download(
         &self,
-        line: &Line,
+        line: &TrackedStream,
         to: *mut u8,
         from: u64,
         bytes: usize,
@@ -82,7 +82,7 @@ impl Staged {
         let fetch = |piece: usize| {
             line.issue(|stream| {
                 let (to, from) = (buffer(piece).cast::<c_void>(), from + (piece * PIECE) as u64);
-                // SAFETY: the caller's promise; nobody uses the buffer before the line has passed this.
+                // SAFETY: the caller's promise; no thread uses the buffer before the stream has passed this.
                 unsafe { call!(self.context, cuMemcpyDtoHAsync_v2(to, from, len(piece), stream)) }
             })
         };

@@ -81,7 +81,7 @@ impl Watch {
     pub unsafe fn add(&self, queue: u32, post: *const Post, ticket: u32) {
         let mut arrivals = lock(&self.arrivals);
         arrivals.push((queue, PendingPost { post, ticket }));
-        // Relaxed: whoever sees it takes the lock.
+        // Relaxed: a thread that sees it takes the lock.
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
         self.stir();

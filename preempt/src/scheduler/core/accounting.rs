@@ -1,4 +1,4 @@
-//! What the core notes while it works: for accounts and timeline, and for those who predict.
+//! What the core enters while it works: for accounts and timeline, and for the predictor.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Core {
         }
     }
 
-    /// Enters who got and lost SMs, before anybody hears of the end of a launch.
+    /// Enters which launches got and lost SMs, before the end of a launch is told.
     pub(super) fn account(&mut self) {
         for grant in self.engine.grants().drain(..) {
             if let Some(InWork { entry: Some(entry), .. }) = self.jobs.get_mut(grant.op) {

@@ -1,4 +1,4 @@
-//! What the core is asked: taken in, and decided about when nobody is left out by that.
+//! Batching: messages are taken in first, and the policy is asked when no message is left out by that.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::scheduler::combiner::Mail;
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;
 
-/// How far a turn looks whether a burst of one stream has somebody else behind it, beside the last message: for them it
-/// does not start the first launch of the burst; and after how many messages it does so all the same. To take in so many
-/// takes as long as to make a launch, and to make it leave again.
+/// Messages that a turn looks at, beside the last one, for another stream behind a burst of one stream: for that it holds
+/// back the first launch of the burst. After as many messages it starts it all the same: taking them in takes as long as
+/// to make a launch, and to make it leave again.
 pub(super) const FEW: usize = 16;
 
 impl Mail<'_, Message> {
@@ -48,7 +48,7 @@ impl Core {
                             looks += 1;
                             mail.look();
                         }
-                        // Unless there is somebody else, who may be more urgent, or less so than all of the burst.
+                        // Unless there is another stream, which may be more urgent, or less so than all of the burst.
                         let leads = || self.engine.leads(job.stream, job.urgency.priority);
                         if taken >= FEW || mail.is_of(job.stream) && leads() {
                             self.decide(now);
@@ -68,7 +68,7 @@ impl Core {
                 self.take_in(now, message);
                 taken += 1;
             }
-            // Whoever comes just now is better off before the decision than behind it.
+            // A message that comes just now is better off before the decision than behind it.
             if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
                 return now;
             }
@@ -103,7 +103,7 @@ impl Core {
             Message::Close => {
                 self.closed = true;
                 self.engine.handle(now, Event::Close, &mut self.actions);
-                // Who knows when, and nobody has to wait: no memory of ours is in use.
+                // They may take for ever, and no thread has to wait: no memory of ours is in use.
                 for (op, _) in std::mem::take(&mut self.externals) {
                     self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
                 }
@@ -118,7 +118,7 @@ impl Core {
             name: job.name,
             uses: &job.uses,
             after: match &job.work {
-                // Whoever has an event has submitted it before.
+                // An event exists once it was submitted.
                 Work::Marker { after: Some(after) } => after.op.get().copied(),
                 _ => None,
             },

@@ -1,4 +1,4 @@
-//! What the core does: the engine's actions, carried out on the device and told to those who wait.
+//! The engine's actions, carried out on the device and told to the threads that wait.
 
 use std::sync::Arc;
 use std::time::Duration;

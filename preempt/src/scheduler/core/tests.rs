@@ -15,12 +15,12 @@ fn nothing(_x: &[u32]) {}
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Notes when it is asked, and of how many launches it knows.
-struct Notes(Fifo, Log, usize);
+/// LogsPlans when it is asked, and of how many launches it knows.
+struct LogsPlans(Fifo, Log, usize);
 
-impl Policy for Notes {
+impl Policy for LogsPlans {
     fn name(&self) -> &str {
-        "notes"
+        "logs plans"
     }
     fn arrived(&mut self, now: Duration, launch: Arrival) {
         self.2 += 1;
@@ -58,7 +58,7 @@ fn asked(streams: &[usize], priority: i32) -> Vec<String> {
     let (log, others) = (Log::default(), Arc::new(OnceLock::new()));
     let scheduler = Scheduler::builder()
         .device(Device::cpu(2, 1).expect("a device"))
-        .policy(Notes(Fifo::new(), log.clone(), 0))
+        .policy(LogsPlans(Fifo::new(), log.clone(), 0))
         .predictor(Submits(log.clone(), others.clone()))
         .build()
         .expect("a scheduler");
@@ -74,18 +74,18 @@ fn asked(streams: &[usize], priority: i32) -> Vec<String> {
 }
 
 #[test]
-fn who_comes_during_a_turn_is_decided_about_with_the_others() {
+fn a_launch_that_comes_during_a_turn_is_decided_about_with_the_others() {
     assert_eq!(asked(&[0], 0), ["1 tasks", "2 tasks", "plan for 2"]);
     // The third one is behind the second one, which need not wait for it,
     assert_eq!(asked(&[0, 0], 1), ["1 tasks", "2 tasks", "plan for 2", "3 tasks"]);
     // unless it depends on the third one whether the second one comes before the first one,
     assert_eq!(asked(&[0, 0], 0), ["1 tasks", "2 tasks", "3 tasks", "plan for 2"]);
-    // or there is somebody else, who may be more urgent.
+    // or there is another stream, which may be more urgent.
     assert_eq!(asked(&[0, 0, 1], 1), ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"]);
 }
 
 #[test]
-fn nobody_waits_until_all_others_are_taken_in() {
+fn no_launch_waits_until_all_others_are_taken_in() {
     let in_turns: Vec<usize> = (0..40).map(|at| at / 2 % 2).collect();
     // The one at the end is seen however many come before.
     let last_of_many: Vec<usize> = (0..40).map(|at| at / 39).collect();
@@ -167,7 +167,7 @@ fn await_third() {
     }
 }
 
-/// Opens the first gate while nobody looks at the device, until the third launch runs.
+/// Opens the first gate while no thread looks at the device, until the third launch runs.
 struct Opens;
 
 impl Predictor for Opens {
@@ -196,7 +196,7 @@ fn a_small_launch_in_a_chain_leaves_the_next_one_what_it_cannot_use() {
     while TAKEN_IN.load(SeqCst) < 3 {
         std::thread::yield_now();
     }
-    // Nobody looks at the core in the midst of a turn, so all of them are queued on the device by then.
+    // No thread looks at the core in the midst of a turn, so all of them are queued on the device by then.
     scheduler.stats();
     let rest = other.launch(gated(&x, 0).grid(100)).expect("accepted");
     await_third();

@@ -30,7 +30,7 @@ impl Stage {
     }
 
     pub fn scheduler(&self) -> Scheduler {
-        self.builder().build().expect("nobody else has the device")
+        self.builder().build().expect("no other scheduler has the device")
     }
 
     /// What became of an operation on the device.
@@ -39,7 +39,7 @@ impl Stage {
         op.map(|&op| self.model.ran(op)).unwrap_or_default()
     }
 
-    /// Waits for a launch of so many block-tasks. What it says of itself is what the device has seen.
+    /// Waits for a launch of `tasks` block-tasks. What it says of itself is what the device has seen.
     pub fn end(&self, handle: &Handle<LaunchReport>, tasks: u32) -> Result<LaunchReport, Error> {
         let result = handle.wait();
         assert!(handle.is_done(), "it has a result");
@@ -54,7 +54,7 @@ impl Stage {
             ) => {
                 assert_eq!((done, tasks), seen)
             }
-            // Nobody hears what was done.
+            // The error does not say what was done.
             Err(
                 Error::Device(DeviceError::ContextLost { .. })
                 | Error::Launch(LaunchError::KernelFailed { .. })

@@ -25,8 +25,12 @@ pub use memory::{live, live_after, violations};
 
 type Code = u32;
 
+const OUT_OF_MEMORY: Code = 2;
 const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
+
+/// Bytes of device memory.
+const MEMORY: usize = 1 << 33;
 
 /// Grids that are launched and not over.
 static GRIDS: AtomicUsize = AtomicUsize::new(0);
@@ -432,7 +436,7 @@ driver! {
         0
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
-        (*free, *total) = (1 << 32, 1 << 33);
+        (*free, *total) = (MEMORY / 2, MEMORY);
         0
     }
     fn cuMemPoolSetAttribute(
@@ -450,6 +454,9 @@ driver! {
         address: *mut sys::CUdeviceptr, bytes: usize, pool: sys::CUmemoryPool,
         stream: sys::CUstream
     ) {
+        if bytes > MEMORY {
+            return OUT_OF_MEMORY;
+        }
         *address = allocate(bytes, Kind::Device) as u64;
         0
     }

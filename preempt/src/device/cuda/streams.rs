@@ -96,7 +96,7 @@ impl Stream {
     /// # Safety
     ///
     /// `address` is that of a word that the device can write as long as the stream lives, and
-    /// everybody else uses it as an atomic.
+    /// all threads use it as an atomic.
     #[inline]
     pub unsafe fn write(&self, address: u64, value: u64) -> Result<(), Error> {
         // SAFETY: the caller's promise.
@@ -116,7 +116,7 @@ impl Drop for Stream {
 /// A stream whose work the host sees done: behind each piece of work it writes that one's number to a
 /// word in the host's memory.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct TrackedStream {
     stream: Stream,
     /// The last number that was given out.
     issued: Mutex<u64>,
@@ -126,25 +126,32 @@ pub(super) struct Line {
     offset: usize,
 }
 
-impl Line {
+impl TrackedStream {
     /// Bytes between the words of two lines, so that they do not share a cache line.
     pub const WORD_SPACE: usize = 128;
 
-    /// A line of the greatest priority with the `index`th word. The context is entered, and nobody else has the
+    /// A line of the greatest priority with the `index`th word. The context is entered, and no other stream has the
     /// word.
-    pub fn new(context: &Arc<Context>, words: &Arc<Pinned>, index: usize) -> Result<Line, Error> {
-        Line::on(Stream::new(context, BlockPriority::Greatest)?, words, index)
+    pub fn new(
+        context: &Arc<Context>,
+        words: &Arc<Pinned>,
+        index: usize,
+    ) -> Result<TrackedStream, Error> {
+        TrackedStream::on(Stream::new(context, BlockPriority::Greatest)?, words, index)
     }
 
     /// A line on a stream of its own.
-    pub fn on(stream: Stream, words: &Arc<Pinned>, index: usize) -> Result<Line, Error> {
-        let offset = index * Line::WORD_SPACE;
-        assert!(offset + Line::WORD_SPACE <= words.bytes(), "there is a word for each line");
-        Ok(Line { stream, issued: Mutex::new(0), words: words.clone(), offset })
+    pub fn on(stream: Stream, words: &Arc<Pinned>, index: usize) -> Result<TrackedStream, Error> {
+        let offset = index * TrackedStream::WORD_SPACE;
+        assert!(
+            offset + TrackedStream::WORD_SPACE <= words.bytes(),
+            "there is a word for each line"
+        );
+        Ok(TrackedStream { stream, issued: Mutex::new(0), words: words.clone(), offset })
     }
 
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: within the memory, aligned, and written as an atomic by whoever writes it.
+        // SAFETY: within the memory, aligned, and written as an atomic alone.
         unsafe { &*self.words.at(self.offset).cast::<AtomicU64>() }
     }
 

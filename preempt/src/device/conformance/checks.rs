@@ -1,0 +1,342 @@
+//! The checks, each with a device to itself that was loaded anew.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Control, LIMIT, Launch, Report, Rig};
+use crate::buffer::Buffer;
+use crate::device::{Copy, CopyKind, OwnedCopy};
+use crate::error::{CodeError, Error, MemoryError};
+use crate::vocabulary::QueueIndex;
+
+type Check = fn(&mut Rig<'_>);
+
+/// Each with its name.
+pub(super) const ALL: &[(&str, Check)] = &[
+    ("a cohort runs every block-task once", cohorts_run_every_task_once),
+    ("a plain grid runs every block-task once", plain_grids_run_every_task_once),
+    ("the first cohort's blocks start with the tasks that are handed to them", tasks_are_handed),
+    ("grids of a queue end in their order", queues_keep_order),
+    ("a cohort behind a launch that is not done does nothing", followers_of_the_stopped_leave),
+    ("a signal makes a cohort leave, and its post says what was done", signals_stop_cohorts),
+    ("a requeue list comes back empty", requeue_lists_come_back_empty),
+    ("control blocks serve one launch after another", control_blocks_are_used_again),
+    ("the next scheduler finds no signal", signals_end_with_the_scheduler),
+    ("copies go up, across and down", copies_go_all_ways),
+    ("opaque work ends, and its fault is told", opaque_work_ends),
+    ("a fault is told before the end of its cohort", faults_come_first),
+    ("a kernel without code is refused, and nothing else is", kernels_without_code_are_refused),
+    ("no wake-up is lost", no_wake_up_is_lost),
+    ("memory is zeroed, bounded and freed", memory_is_bounded),
+];
+
+fn cohorts_run_every_task_once(rig: &mut Rig<'_>) {
+    for tasks in [1, 7, 300] {
+        let mut launch = rig.counting(tasks);
+        let order = rig.order(&launch, 0);
+        rig.launch(&launch, &order);
+        let end = rig.cohort_out(&mut launch);
+        assert_eq!((end.posted.done, end.stopped), (tasks, None));
+        assert!(rig.session.has_no_cohorts());
+        rig.expect_counts(&launch, 1);
+        rig.retire(&launch, true);
+    }
+}
+
+fn plain_grids_run_every_task_once(rig: &mut Rig<'_>) {
+    for tasks in [1, 300] {
+        let mut launch = rig.counting(tasks);
+        let order = super::CohortOrder { plain: true, blocks: tasks, ..rig.order(&launch, 0) };
+        rig.launch(&launch, &order);
+        assert_eq!(rig.cohort_out(&mut launch).posted.done, tasks);
+        rig.expect_counts(&launch, 1);
+        rig.retire(&launch, false);
+    }
+}
+
+fn tasks_are_handed(rig: &mut Rig<'_>) {
+    let tasks = 3 * rig.workers() + 1;
+    let mut launch = rig.counting(tasks);
+    let order = rig.order(&launch, 0);
+    let order = super::CohortOrder { handed: order.blocks, is_first: true, ..order };
+    rig.launch(&launch, &order);
+    assert_eq!(rig.cohort_out(&mut launch).posted.done, tasks);
+    rig.expect_counts(&launch, 1);
+}
+
+fn queues_keep_order(rig: &mut Rig<'_>) {
+    const LENGTH: usize = 4;
+    let mut chain: Vec<Launch> = Vec::new();
+    for at in 0..LENGTH {
+        let mut launch = rig.counting(50);
+        launch.control = at as u32;
+        rig.controls.resize_with(LENGTH, Control::default);
+        let mut order = rig.order(&launch, 1);
+        order.plain = at % 2 == 1;
+        rig.launch(&launch, &order);
+        chain.push(launch);
+    }
+    let mut ended = 0;
+    while ended < LENGTH {
+        let ops = rig.next_reports().into_iter().map(|report| match report {
+            Report::CohortOut(end) => {
+                assert_eq!(end.posted.done, 50);
+                end.order.op
+            }
+            other => panic!("{other:?}"),
+        });
+        let ops: Vec<_> = ops.collect();
+        // Those that are seen together are told from the last one on.
+        let expected = chain[ended..ended + ops.len()].iter().rev().map(|launch| launch.op);
+        assert!(ops.iter().copied().eq(expected), "out of order");
+        ended += ops.len();
+    }
+    chain.iter().for_each(|launch| rig.expect_counts(launch, 1));
+}
+
+/// Launches a cohort of a yielding kernel and stops it in its midst.
+fn stop_in_its_midst(rig: &mut Rig<'_>, queue: QueueIndex) -> Launch {
+    for _ in 0..10 {
+        let tasks = 4 * rig.workers();
+        let mut launch = rig.yielding(tasks);
+        let order = rig.order(&launch, queue);
+        rig.launch(&launch, &order);
+        thread::sleep(Duration::from_micros(200));
+        rig.stop(queue);
+        let end = rig.cohort_out(&mut launch);
+        if end.posted.done < tasks {
+            assert!(end.stopped.is_some());
+            return launch;
+        }
+        rig.retire(&launch, true);
+    }
+    panic!("no signal reaches a cohort before it is over");
+}
+
+fn signals_stop_cohorts(rig: &mut Rig<'_>) {
+    let mut launch = stop_in_its_midst(rig, 0);
+    run_to_end(rig, &mut launch);
+}
+
+/// Runs what is left of a launch of a yielding kernel, requeued block-tasks too, in cohorts that all are stopped. It ends
+/// since a block-task is requeued twice at most.
+fn run_to_end(rig: &mut Rig<'_>, launch: &mut Launch) {
+    for queue in [1, 0].into_iter().cycle() {
+        let order = rig.order(launch, queue);
+        rig.launch(launch, &order);
+        thread::sleep(Duration::from_micros(200));
+        rig.stop(queue);
+        rig.cohort_out(launch);
+        if launch.done == launch.tasks {
+            break;
+        }
+    }
+    rig.expect_results(launch);
+    rig.retire(launch, true);
+}
+
+fn followers_of_the_stopped_leave(rig: &mut Rig<'_>) {
+    rig.controls.resize_with(2, Control::default);
+    let tasks = 4 * rig.workers();
+    for _ in 0..10 {
+        let mut first = rig.yielding(tasks);
+        let mut second = rig.counting(10);
+        second.control = 1;
+        let order = rig.order(&first, 0);
+        rig.launch(&first, &order);
+        let after = Some(rig.after(&first, &order));
+        let order = super::CohortOrder { after, ..rig.order(&second, 0) };
+        rig.launch(&second, &order);
+        thread::sleep(Duration::from_micros(200));
+        rig.stop(0);
+        let mut out = 0;
+        while out < 2 {
+            for report in rig.next_reports() {
+                let Report::CohortOut(end) = report else { panic!("{report:?}") };
+                let is_first = end.order.op == first.op;
+                rig.depart(if is_first { &mut first } else { &mut second }, &end);
+                out += 1;
+            }
+        }
+        let (is_stopped, done) = (first.done < tasks, second.done);
+        assert!(!is_stopped || done == 0, "{done} tasks behind a launch that is not done");
+        rig.expect_counts(&second, u32::from(done == second.tasks));
+        rig.retire(&first, true);
+        rig.retire(&second, true);
+        if is_stopped {
+            return;
+        }
+    }
+    panic!("no signal reaches a cohort before it is over");
+}
+
+fn requeue_lists_come_back_empty(rig: &mut Rig<'_>) {
+    for _ in 0..3 {
+        // Its requeued block-tasks are still on the list, which the next launch may get.
+        let cancelled = stop_in_its_midst(rig, 0);
+        rig.retire(&cancelled, true);
+        let mut launch = rig.yielding(1);
+        run_to_end(rig, &mut launch);
+    }
+}
+
+fn control_blocks_are_used_again(rig: &mut Rig<'_>) {
+    // More than a device has lists from the start.
+    for _ in 0..300 {
+        let mut launch = rig.counting(3);
+        let order = rig.order(&launch, 0);
+        rig.launch(&launch, &order);
+        assert_eq!(rig.cohort_out(&mut launch).posted.done, 3);
+        rig.retire(&launch, true);
+    }
+}
+
+fn signals_end_with_the_scheduler(rig: &mut Rig<'_>) {
+    rig.epochs[0] = 1000;
+    rig.stop(0);
+    cohorts_run_every_task_once(&mut Rig::new(rig.device, rig.kernels, rig.ran, &rig.ops));
+}
+
+/// Copies, and waits for it.
+fn copy(rig: &mut Rig<'_>, copy: Copy, owners: [super::super::Owner; 2]) {
+    let op = rig.op();
+    // SAFETY: the owners keep what the checks copy, and nothing else uses it meanwhile.
+    let copy = unsafe { OwnedCopy::new(copy, owners) };
+    rig.session.copy(op, &copy);
+    assert_eq!(rig.copy_done(op), None);
+}
+
+fn upload(rig: &mut Rig<'_>, data: &Arc<Vec<u32>>, buffer: &Buffer<u32>) {
+    let (from, to, bytes) = (data.as_ptr() as u64, buffer.address(), size_of_val(&data[..]));
+    let what = Copy { kind: CopyKind::ToDevice, from, to, bytes };
+    copy(rig, what, [data.clone(), buffer.memory.clone()]);
+}
+
+/// What a buffer holds.
+pub(super) fn download(rig: &mut Rig<'_>, buffer: &Buffer<u32>) -> Vec<u32> {
+    let mut data = vec![u32::MAX; buffer.len()];
+    let to = data.as_mut_ptr() as u64;
+    let data = Arc::new(data);
+    let what = Copy { kind: CopyKind::ToHost, from: buffer.address(), to, bytes: 4 * buffer.len() };
+    copy(rig, what, [data.clone(), buffer.memory.clone()]);
+    Arc::try_unwrap(data).expect("the copy is over")
+}
+
+fn copies_go_all_ways(rig: &mut Rig<'_>) {
+    // Nothing, what is small to a GPU, and what is large.
+    for len in [0, 1, 1000, 1 << 20] {
+        let data: Vec<u32> = (0..len).map(|x| x ^ 0x5555_0000).collect();
+        let data = Arc::new(data);
+        let [first, second] = [(); 2].map(|()| rig.buffer(data.len()));
+        upload(rig, &data, &first);
+        let (from, to) = (first.address(), second.address());
+        let across = Copy { kind: CopyKind::OnDevice, from, to, bytes: 4 * data.len() };
+        copy(rig, across, [first.memory.clone(), second.memory.clone()]);
+        assert!(download(rig, &second) == *data, "{len} elements");
+    }
+}
+
+fn opaque_work_ends(rig: &mut Rig<'_>) {
+    for fault in [None, Some("as intended")] {
+        let op = rig.op();
+        let called = Arc::new(AtomicBool::new(false));
+        let calls = called.clone();
+        rig.device.inner.backend.opaque(
+            op,
+            Box::new(move |_| {
+                calls.store(true, Ordering::Relaxed);
+                fault.map_or(Ok(()), |fault| Err(fault.into()))
+            }),
+        );
+        assert_eq!(rig.copy_done(op).as_deref(), fault);
+        assert!(called.load(Ordering::Relaxed));
+    }
+}
+
+fn faults_come_first(rig: &mut Rig<'_>) {
+    let Some(faulty) = rig.kernels.faulty else { return };
+    let mut launch = rig.prepare(5, faulty);
+    let order = rig.order(&launch, 0);
+    rig.launch(&launch, &order);
+    let mut is_told = false;
+    loop {
+        for report in rig.next_reports() {
+            match report {
+                Report::Fault(op, _) => is_told = op == launch.op,
+                Report::CohortOut(end) => {
+                    assert!(is_told, "the end comes before the fault");
+                    rig.depart(&mut launch, &end);
+                    assert_eq!(launch.done, 5, "what is not run is counted");
+                    return rig.retire(&launch, true);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+fn kernels_without_code_are_refused(rig: &mut Rig<'_>) {
+    if let Some(without_code) = rig.kernels.without_code {
+        let launch = rig.prepare(5, without_code);
+        let refused = rig.try_launch(&launch);
+        assert!(matches!(refused, Err(Error::Code(CodeError::Missing { .. }))), "{refused:?}");
+        assert!(rig.session.has_no_cohorts());
+        rig.retire(&launch, false);
+    }
+    cohorts_run_every_task_once(rig);
+}
+
+fn no_wake_up_is_lost(rig: &mut Rig<'_>) {
+    let device = &rig.device.inner;
+    let start = Instant::now();
+    for round in 0..200 {
+        let mark = device.mark();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Before the wait, and in its midst.
+                if round % 2 == 0 {
+                    thread::sleep(Duration::from_micros(round));
+                }
+                device.announce();
+            });
+            device.wait(mark, LIMIT);
+        });
+        assert!(device.mark() != mark);
+    }
+    assert!(start.elapsed() < LIMIT);
+    // Without news a wait lasts as long as it was told.
+    let (mark, start) = (device.mark(), Instant::now());
+    device.wait(mark, Duration::from_millis(5));
+    device.wait(mark, Duration::ZERO);
+    assert!(device.mark() != mark || start.elapsed() >= Duration::from_millis(5));
+    for _ in 0..20 {
+        let mut launch = rig.counting(1);
+        let order = rig.order(&launch, 0);
+        let mark = rig.device.inner.mark();
+        rig.launch(&launch, &order);
+        // What the cohort does may be over by now.
+        rig.device.inner.wait(mark, LIMIT);
+        rig.cohort_out(&mut launch);
+        rig.retire(&launch, true);
+    }
+}
+
+fn memory_is_bounded(rig: &mut Rig<'_>) {
+    let memory = rig.device.inner.backend.memory();
+    let refused = memory.allocate(1 << 60);
+    assert!(matches!(refused, Err(Error::Memory(MemoryError::OutOfMemory { .. }))), "{refused:?}");
+    let most = memory.within_reach(0);
+    // As much as there is, one after the other, if it is not that of a GPU.
+    let bytes = most.map_or(1 << 20, |most| most.min(1 << 20));
+    for _ in 0..50 {
+        let first = memory.allocate(bytes).expect("memory");
+        // SAFETY: just allocated, and nothing uses it.
+        unsafe { memory.fill(first, vec![0xA5; bytes].as_ptr(), bytes) }.expect("filled");
+        // SAFETY: as above.
+        unsafe { memory.free(first, bytes) };
+    }
+    let buffer = rig.buffer(bytes / 4);
+    assert!(download(rig, &buffer).iter().all(|&word| word == 0), "memory is not zeroed");
+}
