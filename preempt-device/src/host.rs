@@ -71,7 +71,7 @@ impl fmt::Debug for Kernel {
 /// What a launch may do with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Nobody writes the buffer during the launch.
+    /// No launch writes the buffer meanwhile.
     Read,
     /// The launch writes the buffer.
     Write,
@@ -88,7 +88,7 @@ pub struct BufferArg {
     /// Bytes that they take.
     pub bytes: usize,
     /// Keeps the memory alive until the launch is done. The `preempt` crate knows its type. `None` for
-    /// memory that is borrowed: whoever lends it waits for the launch.
+    /// memory that is borrowed: its lender waits for the launch.
     pub owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -184,7 +184,7 @@ impl Args {
         self.buffers.push((buffer, access));
     }
 
-    /// Replaces the address of each buffer that has elements by the one that `address` gives, if it gives one: that
+    /// Replaces the address of each buffer that has elements by what `address` gives, if anything: the address
     /// of the same contents on the device that runs the launch.
     pub fn resolve(&mut self, mut address: impl FnMut(&BufferArg) -> Option<u64>) {
         for ((buffer, _), &position) in self.buffers.iter().zip(&self.addresses) {

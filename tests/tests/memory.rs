@@ -76,12 +76,12 @@ fn a_request_that_waits_too_long_says_so_and_lets_the_next_one_through() {
         let (sender, receiver) = channel();
         let scheduler = &scheduler;
         let large = scope.spawn(move || scheduler.zeroed_within::<u8>(500, 4 * WHILE).map(drop));
-        // Once it waits, nobody gets past it.
+        // Once it waits, no request gets past it.
         while scheduler.zeroed::<u8>(100).is_ok() && !large.is_finished() {
             thread::yield_now();
         }
         scope.spawn(move || sender.send(scheduler.zeroed_within::<u8>(400, LONG).map(drop)));
-        let error = large.join().expect("no panic").expect_err("nobody drops anything");
+        let error = large.join().expect("no panic").expect_err("nothing is dropped");
         assert!(matches!(error, Error::AllocationTimeout { bytes: 500, .. }), "{error:?}");
         assert!(error.to_string().contains("500 bytes"), "{error}");
         receiver.recv().expect("no panic").expect("it fits");
@@ -115,7 +115,7 @@ fn requests_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn only_so_many_requests_wait() {
+fn the_number_of_waiting_requests_is_bounded() {
     let device = Device::cpu_with_memory(1, 1, 1000).expect("a device");
     let builder = Scheduler::builder().device(device).allocation_queue(2);
     let scheduler = builder.build().expect("a scheduler");
@@ -146,14 +146,14 @@ fn only_so_many_requests_wait() {
 }
 
 #[test]
-fn what_nobody_can_free_is_not_waited_for() {
+fn memory_that_cannot_become_free_is_not_waited_for() {
     let scheduler = scheduler();
     let _held = bytes(&scheduler, 10);
     let error = scheduler.zeroed_within::<u8>(1001, LONG).expect_err("more than there is");
     assert!(matches!(error, Error::OutOfMemory { bytes: 1001 }), "{error:?}");
     let error = scheduler.zeroed_within::<u64>(usize::MAX / 2, LONG).expect_err("too many");
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
-    // Without a limit, and without buffers that somebody could drop.
+    // Without a limit, and without buffers that could be dropped.
     let device = Device::cpu(1, 1).expect("a device");
     let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
     let error = scheduler.zeroed_within::<u8>(1 << 60, LONG).expect_err("more than there is");
@@ -184,7 +184,7 @@ fn other_clones_of_the_scheduler_can_be_dropped_while_one_waits() {
     assert_eq!(buffer.len(), 500);
 }
 
-/// Allocates on the thread that completes operations, which is the poller if nobody waits.
+/// Allocates on the thread that completes operations, which is the poller if no thread waits.
 struct Allocate {
     scheduler: Scheduler,
     done: Sender<Result<Buffer<u8>, Error>>,

@@ -23,7 +23,7 @@ fn launch(stream: &Stream, call: Call) -> Handle<LaunchReport> {
     stream.launch(call).expect("accepted")
 }
 
-/// The result of what would wait for ever if nobody made room for it.
+/// The result of an operation that would wait for ever without room in its stream.
 fn in_time<T: Output>(handle: &Handle<T>) -> Result<T, Error> {
     handle.wait_timeout(Duration::from_secs(20)).expect("it gets through")
 }
@@ -32,7 +32,7 @@ fn log(scheduler: &Scheduler) -> Buffer<u32> {
     scheduler.zeroed(64).expect("memory")
 }
 
-/// Runs for as long as anybody cares.
+/// Runs for longer than any test takes.
 #[preemptible(block = 1)]
 fn nothing() {}
 
@@ -65,7 +65,7 @@ fn a_stream_waits_for_an_event_of_another() {
     never.open();
     first.synchronize().expect("done");
     assert!(after.is_done());
-    // Whoever comes late waits for nothing.
+    // A thread that comes late does not wait.
     second.wait(&event).expect("accepted");
     second.synchronize().expect("done");
 }
@@ -98,12 +98,12 @@ fn an_event_of_a_scheduler_that_is_gone_never_happens() {
     let event = stream.record().expect("recorded");
     std::thread::scope(|scope| {
         scope.spawn(|| drop(scheduler));
-        let error = event.synchronize().expect_err("nobody is there");
+        let error = event.synchronize().expect_err("the scheduler is gone");
         assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
         assert!(!event.is_done());
         gate.open();
     });
-    let error = stream.record().map(drop).expect_err("nobody is there");
+    let error = stream.record().map(drop).expect_err("the scheduler is gone");
     assert!(matches!(error, Error::SchedulerDropped { .. }), "{error:?}");
 }
 
@@ -176,7 +176,7 @@ fn opaque_work_runs_in_the_order_of_its_stream_and_of_its_buffers() {
     let mut data = scheduler.zeroed::<u32>(1).expect("memory");
     #[preemptible(block = 1)]
     fn multiply_add(data: SliceMut<u32>, factor: u32, offset: u32) {
-        // SAFETY: one thread, and nobody else uses the buffer.
+        // SAFETY: one thread, and no other operation uses the buffer.
         unsafe { data.write(0, data.read(0).wrapping_mul(factor).wrapping_add(offset)) };
     }
     let mut expected = 0u32;
@@ -188,7 +188,7 @@ fn opaque_work_runs_in_the_order_of_its_stream_and_of_its_buffers() {
             let address = data.address() as usize;
             let work = move |raw: preempt::RawStream| {
                 assert!(raw.as_raw().is_none(), "the CPU device has none");
-                // SAFETY: the buffer's only element, which nobody else uses meanwhile.
+                // SAFETY: the buffer's only element, which no other operation uses meanwhile.
                 unsafe {
                     let element = address as *mut u32;
                     element.write(element.read().wrapping_mul(31).wrapping_add(step));
@@ -249,7 +249,7 @@ fn the_first_run_of_opaque_work_has_the_device_alone_and_others_go_on_beside_it(
 /// Counts the block-tasks that are inside.
 #[preemptible(block = 1)]
 fn inside(count: u64) {
-    // SAFETY: the test keeps it, and everybody uses it as an atomic.
+    // SAFETY: the test keeps it, and all uses are atomic.
     let count = unsafe { AtomicU32::from_ptr(count as *mut u32) };
     count.fetch_add(1, SeqCst);
     std::thread::yield_now();
@@ -312,7 +312,7 @@ fn dropping_the_scheduler_waits_for_opaque_work_that_runs_and_drops_what_waits()
     let runs = stream.opaque(opaque, move |_| {
         started.send(())?;
         goes.recv()?;
-        // SAFETY: the operation keeps its buffer, which nobody else uses.
+        // SAFETY: the operation keeps its buffer, which no other operation uses.
         unsafe { (address as *mut u32).write(1) };
         Ok(())
     });
@@ -328,7 +328,7 @@ fn dropping_the_scheduler_waits_for_opaque_work_that_runs_and_drops_what_waits()
         go.send(()).expect("it listens");
     });
     runs.wait().expect("it was completed");
-    let late = stream.opaque(Opaque::new("late"), |_| Ok(())).expect_err("nobody is there");
+    let late = stream.opaque(Opaque::new("late"), |_| Ok(())).expect_err("the scheduler is gone");
     assert!(matches!(late, Error::SchedulerDropped { .. }), "{late:?}");
 }
 
@@ -405,7 +405,7 @@ fn nothing_is_lost_between_threads_streams_events_and_opaque_work() {
                                 if random.below(4) == 0 { opaque.exclusive() } else { opaque };
                             let work = stream.opaque(opaque, move |_| {
                                 for task in 0..TASKS as usize {
-                                    // SAFETY: the buffer's element, and nobody else uses it meanwhile.
+                                    // SAFETY: the buffer's element, and no other operation uses it meanwhile.
                                     unsafe { *(address as *mut u32).add(task) += 1 };
                                 }
                                 Ok(())

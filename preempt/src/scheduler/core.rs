@@ -10,7 +10,7 @@ use preempt_device::abi::{Post, Posted, SmRange};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
-use super::accounts::{Accounts, Entry};
+use super::accounts::{Accounts, LaunchEntry};
 use super::combiner::{Mail, Turn};
 use super::completion::Completion;
 use super::estimates::Estimates;
@@ -175,7 +175,7 @@ struct InWork {
     /// Whether blocks of it had to wait for others to leave.
     waited: bool,
     /// What is counted of it, if it is a launch.
-    entry: Option<Entry>,
+    entry: Option<LaunchEntry>,
 }
 
 pub(super) struct Core {

@@ -54,7 +54,7 @@ impl Stream {
     /// # let scheduler = preempt::Scheduler::builder().build()?;
     /// # let (first, second) = (scheduler.stream(0), scheduler.stream(5));
     /// let event = first.record()?;
-    /// second.wait(&event)?; // nobody waits here; what comes after in `second` does
+    /// second.wait(&event)?; // does not wait itself; what comes after in `second` does
     /// # second.synchronize()?;
     /// # Ok::<(), preempt::Error>(())
     /// ```
@@ -69,7 +69,7 @@ impl Stream {
         Ok(Event { handle: Arc::new(handle) })
     }
 
-    /// Lets what is submitted to this stream from now on wait for an event. Nobody waits here.
+    /// Lets what is submitted to this stream from now on wait for an event. This call does not wait.
     ///
     /// What is before the event becomes as urgent as the launches that wait for it, until they have it: a launch
     /// in between, neither as urgent nor waited for, does not hold them up (priority inheritance; Sha, Rajkumar and

@@ -205,7 +205,7 @@ impl<T: Output> Handle<T> {
         }
     }
 
-    /// Waits without driving, unless this thread is the one that everybody else relies on.
+    /// Waits without driving, unless this is the poller, on which all other threads rely.
     fn sleep(&self, deadline: Option<Instant>) -> Option<Ending> {
         if self.shared.is_poller() {
             let in_time = || deadline.is_none_or(|end| Instant::now() < end);

@@ -3,12 +3,15 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
-//! | `core/intake` | what it takes in, and when it decides meanwhile |
-//! | `core/acts` | what it does on the device |
-//! | `core/notes` | what it notes for accounts, timeline and predictor |
-//! | `accounts` | what launches came to, while it is counted |
-//! | `stats` | the numbers that come of it, for users |
-//! | `trace` | a timeline of who had which SMs |
+//! | `core/batching` | what it takes in, and when it decides meanwhile |
+//! | `core/execute` | what it does on the device |
+//! | `core/accounting` | what it enters into accounts, timeline and predictor |
+//! | `completion` | the end of an operation, for the threads that wait for it |
+//! | `memory` | the memory of a buffer, and the devices where its contents are valid |
+//! | `moves` | contents that go from one device to another |
+//! | `accounts` | launches as they are counted |
+//! | `stats` | the counts, for users |
+//! | `trace` | a timeline of the SMs that launches had |
 //! | `telemetry` | the same for `tracing` and `metrics` |
 //! | `combiner` | how one thread at a time runs it, and nothing is left behind |
 //! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
@@ -17,7 +20,7 @@
 //! | `scope` | launches with borrowed arguments |
 //! | `event` | order between streams |
 //! | `opaque` | code of others that puts work into a stream of the device's own |
-//! | `external operation` | work that somebody else does, in the order of a stream |
+//! | `external` | work outside the scheduler and its device, in the order of a stream |
 //! | `handle` | results |
 //! | `forecast` | what launches are expected to take, and to take to yield |
 //! | `estimates` | whether launches are over before they could be interrupted |
@@ -136,7 +139,7 @@ impl Scheduler {
     /// A buffer of `len` elements whose bytes are all 0.
     ///
     /// An operation may keep its buffers for a moment after its handle is done: until the device needs them no more.
-    /// Whoever drops a buffer, and needs its memory right then, waits for it with
+    /// A thread that needs the memory of a buffer which it has dropped waits for it with
     /// [`zeroed_within`](Scheduler::zeroed_within).
     ///
     /// # Errors
@@ -153,9 +156,9 @@ impl Scheduler {
     /// Requests are served in the order in which they came. While one waits, smaller ones that would fit have to wait
     /// as well, or fail if they do not wait, since they would keep a large one waiting for ever.
     ///
-    /// It is not waited for what cannot happen: if no buffer of this device is left that somebody could drop, or the
-    /// request is larger than all that could be free then, it fails at once. That a thread waits for
-    /// memory which it holds itself, nobody can see; that ends with the timeout.
+    /// A request that cannot succeed fails at once: one on a device without buffers that could be dropped, or one larger
+    /// than all memory that could become free. A thread that waits for memory which it holds itself waits until the
+    /// timeout: the scheduler cannot see that.
     ///
     /// # Errors
     ///
@@ -201,12 +204,12 @@ impl Scheduler {
     ) -> R {
         let shared = self.shared();
         let patience = Patience { timeout, ..shared.patience };
-        // A waker that the poller calls may allocate: nobody else would see operations end, and free their memory.
+        // A waker that the poller calls may allocate: no other thread would see operations end, and free their memory.
         let poll = |condition: &dyn Fn() -> bool| shared.poll_while(condition);
         allocate(patience, shared.is_poller().then_some(&poll))
     }
 
-    /// Waits until nothing is in flight, whoever submitted it.
+    /// Waits until nothing is in flight, on any stream and of any thread.
     ///
     /// # Errors
     ///
@@ -411,7 +414,7 @@ impl fmt::Debug for SchedulerBuilder {
 /// The most requests for memory that wait, unless the builder says otherwise.
 const MAX_WAITING: usize = 64;
 
-/// Locks a mutex that nobody leaves with broken contents: code of others that may panic is only
+/// Locks a mutex, poisoned or not. Its contents are never broken, because code of others that may panic is only
 /// called through [`contain`] or the engine's own guards.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -240,7 +240,7 @@ impl Submission<'_> {
         self.post_writer(stream, memory, arrival)?;
         let copy = Copy { kind: CopyKind::ToDevice, from: host.address(), to, bytes };
         let work = Work::Copy { copy, owners: [host, memory.clone()] };
-        // Not as one that overwrites: it would hide a failure of the arrival.
+        // Not overwriting: that would hide a failure of the arrival.
         let write = Use { buffer: memory.id, access: Access::Write, overwrites: false };
         let job = self.job(stream, write, work, Completion::new(StreamCredits::of_one()));
         let filling = self.filling(job.completion.clone());

@@ -87,7 +87,7 @@ impl Drop for WaitForAll<'_> {
     fn drop(&mut self) {
         let handles = std::mem::take(&mut *lock(self.0));
         for handle in handles {
-            // Whoever has the other handle is told.
+            // The application's handle has the result.
             let _ = handle.wait();
         }
     }

@@ -42,8 +42,10 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 ///
 /// What is submitted runs when everything before it in the stream, and everything that uses the same
 /// buffers, is done. What it waits for, there or behind an [event](Stream::wait), is as urgent as itself meanwhile, so that
-/// nothing in between holds it up. Nobody waits for that here, unless 64 operations of the stream are outstanding:
-/// then the next one waits until one of them is over.
+/// nothing in between holds it up. Submitting does not wait for that, unless 64 operations of the stream are
+/// outstanding: then it waits until one of them is over.
+///
+/// [Buffers](Buffer#several-devices) that another device's scheduler has written are moved first.
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
@@ -179,7 +181,7 @@ impl Stream {
         self.submit(name, uses, work, ())
     }
 
-    /// What a call comes to on this device.
+    /// A call, measured in what this device has.
     pub(crate) fn shape(&self, call: &BorrowingCall<'_>) -> Result<Shape, Error> {
         let kernel = call.kernel();
         let block = check_block(call)?;
@@ -211,7 +213,7 @@ impl Stream {
             CopyKind::ToDevice,
             uses,
             (from, data.len(), Arc::new(data)),
-            place(to),
+            side(to),
             (),
         )
     }
@@ -225,7 +227,7 @@ impl Stream {
         let uses = vec![self.copy_use(from, Access::Read)?];
         let memory = Arc::new(HostMemory::<T>::new(from.len()));
         let to = (memory.address(), from.len(), memory.clone() as Owner);
-        self.copy::<T, _>(CopyKind::ToHost, uses, place(from), to, memory)
+        self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to, memory)
     }
 
     /// Copies a buffer to another one of the same length.
@@ -239,7 +241,7 @@ impl Stream {
         to: &mut Buffer<T>,
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(from, Access::Read)?, self.copy_use(to, Access::Write)?];
-        self.copy::<T, ()>(CopyKind::OnDevice, uses, place(from), place(to), ())
+        self.copy::<T, ()>(CopyKind::OnDevice, uses, side(from), side(to), ())
     }
 
     /// What is done when everything is that uses the buffer.
@@ -258,7 +260,7 @@ impl Stream {
         Ok(handle)
     }
 
-    /// Has somebody else do something in the order of the stream.
+    /// Submits work outside the scheduler and its device, in the order of the stream.
     #[cfg(any(test, feature = "cust"))]
     pub(crate) fn submit_external(
         &self,
@@ -283,8 +285,8 @@ impl Stream {
         &self,
         kind: CopyKind,
         uses: Vec<Use>,
-        (from, from_len, from_owner): Place,
-        (to, to_len, to_owner): Place,
+        (from, from_len, from_owner): CopySide,
+        (to, to_len, to_owner): CopySide,
         keep: O::Keep,
     ) -> Result<Handle<O>, Error> {
         if from_len != to_len {
@@ -322,7 +324,7 @@ impl Stream {
         (Job { completion, stream: self.id, name, uses, urgency, work }, handle)
     }
 
-    /// The buffers of a call, of which one that is written is passed only once.
+    /// The buffers of a call. A buffer that the kernel writes is passed once.
     fn buffer_uses(&self, call: &BorrowingCall<'_>) -> Result<Vec<Use>, Error> {
         let name = call.kernel().name;
         let mut uses = Vec::with_capacity(call.args().buffers().len());
@@ -390,10 +392,10 @@ pub(crate) struct Shape {
 const COPY: &str = "a copy";
 
 /// Address, number of elements, and what keeps them.
-type Place = (u64, usize, Owner);
+type CopySide = (u64, usize, Owner);
 type Owner = Arc<dyn std::any::Any + Send + Sync>;
 
-fn place<T>(buffer: &Buffer<T>) -> Place {
+fn side<T>(buffer: &Buffer<T>) -> CopySide {
     (buffer.memory.address(), buffer.len(), buffer.memory.clone())
 }
 

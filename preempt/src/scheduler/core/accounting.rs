@@ -6,7 +6,7 @@ use preempt_device::abi::Signal;
 
 use super::{Core, InWork, Job, Work};
 use crate::engine::{LaunchReport, OpKey, Outcome, QueueIndex};
-use crate::scheduler::accounts::Entry;
+use crate::scheduler::accounts::LaunchEntry;
 use crate::scheduler::forecast::Ended;
 use crate::scheduler::stats::Stats;
 use crate::scheduler::trace::Trace;
@@ -22,7 +22,7 @@ impl Core {
         self.accounts.trace(self.start.elapsed(), self.entries())
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
+    fn entries(&self) -> impl Iterator<Item = &LaunchEntry> {
         self.jobs.values().filter_map(|work| work.entry.as_ref())
     }
 
