@@ -77,7 +77,6 @@
 //! yield points if it has any; without them an urgent launch waits for the block-tasks that run: a
 //! millisecond if they take a millisecond.
 
-mod buffer;
 #[cfg(feature = "build")]
 pub mod build;
 #[cfg(feature = "cust")]
@@ -99,7 +98,6 @@ mod sync;
 mod text;
 pub mod tune;
 
-pub use buffer::Buffer;
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use device::faults;
@@ -114,6 +112,6 @@ pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
 pub use recording::{Difference, Recording, Replay};
 pub use scheduler::{
-    Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats, Stream,
-    StreamStats, Totals,
+    Buffer, Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats,
+    Stream, StreamStats, Totals,
 };

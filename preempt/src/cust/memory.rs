@@ -8,8 +8,8 @@ use cust::memory::{DeviceBuffer, DeviceCopy, DevicePointer, DeviceSlice};
 use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
-use crate::buffer::Buffer;
 use crate::error::Error;
+use crate::scheduler::Buffer;
 use crate::scheduler::{Scheduler, Stream};
 
 /// Lends a buffer to the launches of a [`scope`](Scheduler::scope).

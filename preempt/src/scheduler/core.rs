@@ -10,13 +10,13 @@ use preempt_device::abi::{Post, Posted, SmRange};
 use preempt_device::host::{Amortize, Preemption};
 use slotmap::SecondaryMap;
 
-use super::accounts::{Accounts, LaunchEntry};
 use super::combiner::{Mail, Turn};
 use super::completion::Completion;
-use super::estimates::Estimates;
+use super::estimated::estimates::Estimates;
+use super::estimated::forecast::{Ended, Forecast};
 use super::external::ExternalOperation;
-use super::forecast::{Ended, Forecast};
 use super::lock;
+use super::observed::accounts::{Accounts, LaunchEntry};
 use super::opaque::OpaqueJob;
 use crate::device::{ControlMemory, Copy, Device, Drops, KernelLaunch, Report};
 use crate::engine::{Action, Change, CohortOrder, Engine, Event, LaunchSpec, OpKey, Refusal, Use};

@@ -9,22 +9,23 @@
 //! | `completion` | the end of an operation, for the threads that wait for it |
 //! | `memory` | the memory of a buffer, and the devices where its contents are valid |
 //! | `moves` | contents that go from one device to another |
-//! | `accounts` | launches as they are counted |
-//! | `stats` | the counts, for users |
-//! | `trace` | a timeline of the SMs that launches had |
-//! | `telemetry` | the same for `tracing` and `metrics` |
+//! | `observed/accounts` | launches as they are counted |
+//! | `observed/stats` | the counts, for users |
+//! | `observed/trace` | a timeline of the SMs that launches had |
+//! | `observed/telemetry` | the same for `tracing` and `metrics` |
 //! | `combiner` | how one thread at a time runs it, and nothing is left behind |
 //! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
-//! | `stream` | launches and copies, and what is checked before they are taken in |
+//! | `api/buffer` | arrays on devices |
+//! | `api/stream` | launches and copies, and what is checked before they are taken in |
 //! | `credits` | how many operations of a stream can be outstanding |
-//! | `scope` | launches with borrowed arguments |
-//! | `event` | order between streams |
+//! | `api/scope` | launches with borrowed arguments |
+//! | `api/event` | order between streams |
 //! | `opaque` | code of others that puts work into a stream of the device's own |
 //! | `external` | work outside the scheduler and its device, in the order of a stream |
-//! | `handle` | results |
-//! | `forecast` | what launches are expected to take, and to take to yield |
-//! | `estimates` | whether launches are over before they could be interrupted |
-//! | `profile` | runs that are recorded for a predictor |
+//! | `api/handle` | results |
+//! | `estimated/forecast` | what launches are expected to take, and to take to yield |
+//! | `estimated/estimates` | whether launches are over before they could be interrupted |
+//! | `estimated/profile` | runs that are recorded for a predictor |
 //! | `interleavings` | all of it, tested by shuttle in many interleavings |
 
 use std::fmt;
@@ -37,7 +38,6 @@ use preempt_device::host::BorrowingCall;
 use preempt_device::host::Preemption;
 use preempt_device::kernel::KernelArg;
 
-use crate::buffer::Buffer;
 use crate::device::{Device, Patience, SignalPath, Sleep};
 use crate::error::{Error, caught};
 use crate::module::{DeviceCode, Module, Source};
@@ -47,40 +47,33 @@ use crate::recording::Recording;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-mod accounts;
+mod api;
 mod combiner;
 mod completion;
 mod core;
 mod credits;
-mod estimates;
-mod event;
+mod estimated;
 mod external;
-mod forecast;
-mod handle;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod memory;
 mod moves;
+mod observed;
 mod opaque;
-mod profile;
-mod scope;
 mod shared;
-mod stats;
-mod stream;
-mod telemetry;
-mod trace;
 
-pub use event::Event;
+pub use api::buffer::Buffer;
+pub use api::event::Event;
+pub use api::handle::{Handle, Output};
+pub use api::scope::Scope;
+pub use api::stream::Stream;
 #[cfg(feature = "cust")]
 pub(crate) use external::ExternalOperation;
-pub use handle::{Handle, Output};
 pub(crate) use memory::Memory;
+pub use observed::stats::{Decisions, Stats, StreamStats, Totals};
 pub use opaque::Opaque;
-pub use scope::Scope;
 pub(crate) use shared::Shared;
 use shared::{Closer, Settings};
-pub use stats::{Decisions, Stats, StreamStats, Totals};
-pub use stream::Stream;
 
 /// Orders the launches and copies of all threads on one device.
 ///

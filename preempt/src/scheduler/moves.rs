@@ -14,11 +14,11 @@ use std::sync::Arc;
 use preempt_device::host::Access;
 
 use super::Shared;
+use super::api::handle::HostMemory;
 use super::completion::{Completion, Ending};
 use super::core::{Job, Work};
 use super::credits::StreamCredits;
 use super::external::ExternalOperation;
-use super::handle::HostMemory;
 use super::memory::{Filling, Memory, Residence, ValidCopy, Validity};
 use crate::device::{Copy, CopyKind};
 use crate::engine::{BufferId, Use};

@@ -6,10 +6,10 @@ use preempt_device::abi::Signal;
 
 use super::{Core, InWork, Job, Work};
 use crate::engine::{LaunchReport, OpKey, Outcome, QueueIndex};
-use crate::scheduler::accounts::LaunchEntry;
-use crate::scheduler::forecast::Ended;
-use crate::scheduler::stats::Stats;
-use crate::scheduler::trace::Trace;
+use crate::scheduler::estimated::forecast::Ended;
+use crate::scheduler::observed::accounts::LaunchEntry;
+use crate::scheduler::observed::stats::Stats;
+use crate::scheduler::observed::trace::Trace;
 
 impl Core {
     /// What was done since it was built.

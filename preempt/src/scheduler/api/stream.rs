@@ -10,21 +10,21 @@ use preempt_device::host::{
 };
 use preempt_device::kernel::KernelArg;
 
-use super::completion::Completion;
-use super::core::{Job, Target, Work};
-use super::credits::StreamCredits;
-#[cfg(any(test, feature = "cust"))]
-use super::external::ExternalOperation;
 use super::handle::{Handle, HostMemory};
-use super::memory::Memory;
-#[cfg(feature = "cust")]
-use super::moves;
-use super::{Shared, lock};
-use crate::buffer::Buffer;
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy};
 use crate::engine::{BufferId, Change, LaunchReport, LaunchSpec, Use};
 use crate::error::Error;
 use crate::policy::{Priority, Urgency};
+use crate::scheduler::Buffer;
+use crate::scheduler::completion::Completion;
+use crate::scheduler::core::{Job, Target, Work};
+use crate::scheduler::credits::StreamCredits;
+#[cfg(any(test, feature = "cust"))]
+use crate::scheduler::external::ExternalOperation;
+use crate::scheduler::memory::Memory;
+#[cfg(feature = "cust")]
+use crate::scheduler::moves;
+use crate::scheduler::{Shared, lock};
 use crate::sync::Mutex;
 
 /// The most threads in a block, and in its z extent (CUDA C++ programming guide, compute
@@ -64,7 +64,7 @@ struct Terms {
 }
 
 impl Stream {
-    pub(super) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
+    pub(in crate::scheduler) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
         let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
         Stream { shared, id, terms, credits: Arc::default() }
     }
@@ -142,7 +142,7 @@ impl Stream {
     /// # Safety
     ///
     /// What the call borrows is borrowed until the launch is done.
-    pub(super) unsafe fn launch_borrowing(
+    pub(in crate::scheduler) unsafe fn launch_borrowing(
         &self,
         call: BorrowingCall<'_>,
     ) -> Result<Handle<LaunchReport>, Error> {
@@ -281,7 +281,7 @@ impl Stream {
         Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
     }
 
-    fn copy<T, O: super::Output>(
+    fn copy<T, O: crate::scheduler::Output>(
         &self,
         kind: CopyKind,
         uses: Vec<Use>,
@@ -296,7 +296,7 @@ impl Stream {
         self.submit(COPY, uses, Work::Copy { copy, owners: [from_owner, to_owner] }, keep)
     }
 
-    pub(super) fn submit<O: super::Output>(
+    pub(in crate::scheduler) fn submit<O: crate::scheduler::Output>(
         &self,
         name: &'static str,
         uses: Vec<Use>,
@@ -309,7 +309,7 @@ impl Stream {
     }
 
     /// An operation, which has a credit, and its handle.
-    fn job<O: super::Output>(
+    fn job<O: crate::scheduler::Output>(
         &self,
         name: &'static str,
         uses: Vec<Use>,

@@ -13,7 +13,7 @@ use super::accounts::LaunchEntry;
 
 /// Entries of a timeline, the last ones.
 #[derive(Clone, Debug)]
-pub(super) struct Trace {
+pub(in crate::scheduler) struct Trace {
     capacity: usize,
     records: VecDeque<Record>,
     /// Entries that were there before.
@@ -38,7 +38,7 @@ enum What {
 
 /// What happens to a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Moment {
+pub(in crate::scheduler) enum Moment {
     Queued,
     Starts,
     Yields,
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::engine::Grant;
     use crate::policy::StaticPriority;
-    use crate::scheduler::accounts::Accounts;
+    use crate::scheduler::observed::accounts::Accounts;
     use crate::{Device, Error, LaunchReport, Priority, Scheduler};
 
     #[preemptible(block = 32)]

@@ -17,7 +17,7 @@ const WEIGHT: f32 = 0.25;
 
 /// Times of whole launches, in seconds, by kernel and number of block-tasks.
 #[derive(Debug, Default)]
-pub(super) struct Estimates(FxHashMap<(usize, u32), f32>);
+pub(in crate::scheduler) struct Estimates(FxHashMap<(usize, u32), f32>);
 
 fn key(kernel: &'static Kernel, tasks: u32) -> (usize, u32) {
     (std::ptr::from_ref(kernel).addr(), tasks)

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::core::Work;
 use super::handle::Handle;
 use super::stream::Stream;
 use crate::error::Error;
+use crate::scheduler::core::Work;
 
 /// What the host and other streams wait for: that everything is done which was in a stream when the event was
 /// recorded there.
@@ -121,6 +121,6 @@ mod tests {
     #[test]
     fn events_go_to_other_threads() {
         fn is_shared<T: Send + Sync + Clone>() {}
-        is_shared::<super::Event>();
+        is_shared::<crate::scheduler::Event>();
     }
 }

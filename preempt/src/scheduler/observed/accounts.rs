@@ -24,7 +24,7 @@ const TIMED: u64 = 32;
 
 /// A launch in the accounts.
 #[derive(Debug)]
-pub(super) struct LaunchEntry {
+pub(in crate::scheduler) struct LaunchEntry {
     /// A running number.
     pub launch: u64,
     pub stream: u32,
@@ -39,7 +39,7 @@ pub(super) struct LaunchEntry {
 
 /// Everything that is counted.
 #[derive(Debug)]
-pub(super) struct Accounts {
+pub(in crate::scheduler) struct Accounts {
     sms: u32,
     launches: u64,
     total: Tally,

@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use preempt_device::host::{BorrowingCall, HasGrid};
 
 use super::handle::Handle;
-use super::{Scheduler, Stream, lock};
 use crate::engine::LaunchReport;
 use crate::error::Error;
+use crate::scheduler::{Scheduler, Stream, lock};
 use crate::sync::Mutex;
 
 /// Launches that end before what they borrow does; see [`Scheduler::scope`].

@@ -8,31 +8,33 @@ use super::accounts::LaunchEntry;
 use super::trace::Moment;
 
 /// A launch was submitted.
-pub(super) fn submitted(entry: &LaunchEntry) {
+pub(in crate::scheduler) fn submitted(entry: &LaunchEntry) {
     tell(entry, Moment::Queued);
     #[cfg(feature = "metrics")]
-    super::contain(|| metrics::counter!("preempt_launches_submitted_total").increment(1));
+    crate::scheduler::contain(|| {
+        metrics::counter!("preempt_launches_submitted_total").increment(1)
+    });
 }
 
 /// It has SMs for the first time.
-pub(super) fn started(entry: &LaunchEntry) {
+pub(in crate::scheduler) fn started(entry: &LaunchEntry) {
     tell(entry, Moment::Starts);
 }
 
 /// SMs were taken from it.
-pub(super) fn yielded(entry: &LaunchEntry) {
+pub(in crate::scheduler) fn yielded(entry: &LaunchEntry) {
     tell(entry, Moment::Yields);
     #[cfg(feature = "metrics")]
-    super::contain(|| {
+    crate::scheduler::contain(|| {
         metrics::counter!("preempt_yields_total", "kernel" => entry.name).increment(1);
     });
 }
 
 /// It is over, so long after it was ready.
-pub(super) fn finished(entry: &LaunchEntry, moment: Moment, turnaround: Duration) {
+pub(in crate::scheduler) fn finished(entry: &LaunchEntry, moment: Moment, turnaround: Duration) {
     tell(entry, moment);
     #[cfg(feature = "metrics")]
-    super::contain(|| {
+    crate::scheduler::contain(|| {
         let labels = [("kernel", entry.name), ("outcome", moment.name())];
         metrics::counter!("preempt_launches_total", &labels).increment(1);
         if moment == Moment::Done {
@@ -47,7 +49,7 @@ pub(super) fn finished(entry: &LaunchEntry, moment: Moment, turnaround: Duration
 /// An event with what is known of the launch.
 fn tell(entry: &LaunchEntry, moment: Moment) {
     #[cfg(feature = "tracing")]
-    super::contain(|| {
+    crate::scheduler::contain(|| {
         tracing::debug!(
             target: "preempt",
             launch = entry.launch,
@@ -69,7 +71,7 @@ mod tests {
     use super::*;
     use crate::engine::Outcome;
     use crate::policy::Priority;
-    use crate::scheduler::accounts::Accounts;
+    use crate::scheduler::observed::accounts::Accounts;
 
     /// What others were told.
     type Told = Arc<Mutex<Vec<String>>>;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::policy::Priority;
 
-/// What a scheduler has done since it was built; see [`Scheduler::stats`](super::Scheduler::stats).
+/// What a scheduler has done since it was built; see [`Scheduler::stats`](crate::scheduler::Scheduler::stats).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -30,7 +30,7 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct StreamStats {
-    /// The stream's number: [`Stream::id`](super::Stream::id).
+    /// The stream's number: [`Stream::id`](crate::scheduler::Stream::id).
     pub stream: u32,
     /// Its launches.
     pub launches: Totals,

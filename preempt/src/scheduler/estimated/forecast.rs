@@ -19,7 +19,7 @@ const YIELDS: f64 = 50.0;
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The predictor, and how long launches of each kernel take to yield.
-pub(super) struct Forecast {
+pub(in crate::scheduler) struct Forecast {
     predictor: Option<Box<dyn Predictor>>,
     /// What it said when it panicked.
     panic: Option<String>,
@@ -27,7 +27,7 @@ pub(super) struct Forecast {
 }
 
 /// A launch that is done.
-pub(super) struct Ended {
+pub(in crate::scheduler) struct Ended {
     pub stream: u32,
     pub launch: Features<'static>,
     /// How long it was to take, when it was submitted.
@@ -47,13 +47,13 @@ struct Mean {
 
 impl KernelLaunch {
     /// What is known of a launch of `tasks` block-tasks before it runs.
-    pub(super) fn features(&self, tasks: u32) -> Features<'static> {
+    pub(in crate::scheduler) fn features(&self, tasks: u32) -> Features<'static> {
         features(self.kernel, &self.args, tasks, self.block)
     }
 }
 
 /// What is known of a launch before it runs.
-pub(super) fn features(
+pub(in crate::scheduler) fn features(
     kernel: &'static Kernel,
     args: &Args,
     tasks: u32,
