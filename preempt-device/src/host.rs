@@ -184,7 +184,7 @@ impl Args {
         self.buffers.push((buffer, access));
     }
 
-    /// Replaces the address of each buffer that has elements by the one that `address` gives, if it gives one: that
+    /// Replaces the address of each buffer that has elements by what `address` gives, if anything: the address
     /// of the same contents on the device that runs the launch.
     pub fn resolve(&mut self, mut address: impl FnMut(&BufferArg) -> Option<u64>) {
         for ((buffer, _), &position) in self.buffers.iter().zip(&self.addresses) {

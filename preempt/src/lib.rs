@@ -77,7 +77,6 @@
 //! has any. Without yield points, an urgent launch waits for the block-tasks that run: for a millisecond if
 //! they take a millisecond.
 
-mod buffer;
 #[cfg(feature = "build")]
 pub mod build;
 #[cfg(feature = "cust")]
@@ -99,7 +98,6 @@ mod text;
 pub mod tune;
 mod vocabulary;
 
-pub use buffer::Buffer;
 pub use device::{Device, Properties, RawStream, SignalPath};
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
@@ -114,7 +112,7 @@ pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
 pub use recording::{Difference, Recording, Replay};
 pub use scheduler::{
-    Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats, Stream,
-    StreamStats, Totals,
+    Buffer, Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats,
+    Stream, StreamStats, Totals,
 };
 pub use vocabulary::LaunchId;

@@ -119,7 +119,7 @@ fn requests_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn only_so_many_requests_wait() {
+fn the_number_of_waiting_requests_is_bounded() {
     let device = Device::cpu_with_memory(1, 1, 1000).expect("a device");
     let builder = Scheduler::builder().device(device).allocation_queue(2);
     let scheduler = builder.build().expect("a scheduler");
@@ -153,7 +153,7 @@ fn only_so_many_requests_wait() {
 }
 
 #[test]
-fn what_nobody_can_free_is_not_waited_for() {
+fn memory_that_cannot_become_free_is_not_waited_for() {
     let scheduler = scheduler();
     let _held = bytes(&scheduler, 10);
     let error = scheduler.zeroed_within::<u8>(1001, LONG).expect_err("more than there is");

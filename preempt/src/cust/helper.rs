@@ -1,6 +1,5 @@
-//! The thread that calls `cust` for the scheduler, so that whoever runs the core waits for no code of
-//! others, and so that the driver's threads, on which no function of the driver may be called, have one
-//! to turn to.
+//! The thread that calls `cust` for the scheduler: a thread that runs the core must not wait for code of others,
+//! and the driver's threads must not call the driver.
 
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -17,10 +16,10 @@ use super::words;
 use crate::error::{Error, caught};
 use crate::scheduler::{ExternalOperation, Shared};
 
-/// How long it sleeps between two looks at events that somebody waits for.
+/// How long it sleeps between two looks at events that operations wait for.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// How long whoever drops a scheduler waits for the thread.
+/// How long dropping a scheduler waits for the thread.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What there is to do.
@@ -31,7 +30,7 @@ pub(super) enum Task {
     Await { event: Arc<Event>, external: Arc<ExternalOperation> },
     /// The external operation is over, with this result.
     Over { external: Arc<ExternalOperation>, result: Ending },
-    /// Nobody needs the thread any more.
+    /// The scheduler does not need the thread any more.
     Stop,
 }
 

@@ -8,8 +8,8 @@ use cust::memory::{DeviceBuffer, DeviceCopy, DevicePointer, DeviceSlice};
 use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
-use crate::buffer::Buffer;
-use crate::error::{ArgumentError, Error};
+use crate::error::Error;
+use crate::scheduler::Buffer;
 use crate::scheduler::{Scheduler, Stream};
 
 /// Lends a buffer to the launches of a [`scope`](Scheduler::scope).
@@ -18,7 +18,7 @@ use crate::scheduler::{Scheduler, Stream};
 /// are needed, while `&mut DeviceBuffer` itself can be passed once: launches that use the same memory run
 /// in the order in which they are submitted, on whatever streams.
 ///
-/// Nobody can free or copy it before the scope has ended:
+/// The buffer can be neither freed nor copied before the scope has ended:
 ///
 /// ```compile_fail,E0505
 /// # use cust::memory::DeviceBuffer;
@@ -53,8 +53,8 @@ impl<'a, T: DeviceCopy> Lent<'a, T> {
     ///
     /// # Safety
     ///
-    /// During `'a` the memory is not freed, and nobody else uses it in a way that is not ordered
-    /// with the launches. It is not that of a [`Buffer`], which is passed as itself.
+    /// During `'a` the memory is not freed, and every use outside the scheduler is ordered with the
+    /// launches. It is not that of a [`Buffer`], which is passed as itself.
     pub unsafe fn slice(slice: DeviceSlice<T>) -> Lent<'a, T> {
         let (address, len) = (slice.as_device_ptr().as_raw(), slice.len());
         Lent { address, len, borrows: PhantomData }
@@ -106,6 +106,8 @@ const ADOPTION: &str = "`adopt`";
 impl Scheduler {
     /// Takes a buffer of `cust`'s over, without copying (feature `cust`). [`Stream::to_cust`] gives it back.
     ///
+    /// It stays bound to this device: schedulers of other devices refuse it with [`ArgumentError::ForeignBuffer`].
+    ///
     /// When the result is dropped and the last operation that uses it is done, it is freed in stream
     /// order, which waits for nothing.
     ///
@@ -134,7 +136,7 @@ impl Scheduler {
         if let Some(foreign) = device.backend.memory().foreign() {
             foreign.take_back(address);
         }
-        // SAFETY: this context's, and nobody else's since it was handed over.
+        // SAFETY: this context's, and the buffer's alone since it was handed over.
         Ok(unsafe { Buffer::from_parts(self.device(), address, len) })
     }
 
@@ -150,7 +152,8 @@ impl Scheduler {
 }
 
 impl Stream {
-    /// Makes a `DeviceBuffer` of a buffer, when everything is done that uses it; waits for that (feature `cust`).
+    /// Makes a `DeviceBuffer` of a buffer that was made on this device, when everything is done that uses it; waits for
+    /// that (feature `cust`). Newer contents on another device are moved back.
     ///
     /// # Errors
     ///
@@ -173,7 +176,7 @@ impl Stream {
                 DevicePointer::from_raw(buffer.into_address())
             }
         };
-        // SAFETY: memory of this many elements, which nobody else uses or frees.
+        // SAFETY: memory of this many elements, which only the result uses and frees.
         Ok(unsafe { DeviceBuffer::from_raw_parts(pointer, len) })
     }
 }

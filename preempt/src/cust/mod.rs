@@ -30,13 +30,13 @@
 //!
 //! # Buffers
 //!
-//! A launch goes on after its handle is dropped, so what it uses must stay in place without anybody
-//! waiting. There are two ways:
+//! A launch goes on after its handle is dropped, so what it uses must stay in place although
+//! no thread waits. There are two ways:
 //!
 //! - *Lend it.* A [`scope`](crate::Scheduler::scope) waits for its launches, which therefore take
 //!   `&DeviceBuffer` and `&mut DeviceBuffer` as they are. [`lend`] is for a buffer that several launches
 //!   of a scope use, and `unsafe` constructors are for a [`DeviceSlice`] ([`Lent::slice`]) or a
-//!   [`DevicePointer`] ([`Lent::pointer`]), whose memory anybody could free.
+//!   [`DevicePointer`] ([`Lent::pointer`]), whose memory any code could free.
 //! - *Hand it over.* [`Scheduler::adopt`](crate::Scheduler::adopt) makes a [`Buffer`](crate::Buffer) of it, without copying, and
 //!   [`Stream::to_cust`](crate::Stream::to_cust) makes a `DeviceBuffer` of any buffer.
 //!
@@ -53,9 +53,9 @@
 //!
 //! `cust`'s streams and this crate's do not know of each other, whatever buffers they use. They are
 //! ordered by [`Stream::wait_for_cust`](crate::Stream::wait_for_cust), [`Stream::wait_for_event`](crate::Stream::wait_for_event) and
-//! [`Stream::run_cust`](crate::Stream::run_cust). Kernels of `cust`'s own take SMs from nobody: beside a
-//! preemptible kernel that fills the device they wait for its end. No CUDA stream is ever made to wait for a stream of this crate: one that waits
-//! takes one of the device's few hardware queues, and what it waits for might need that queue.
+//! [`Stream::run_cust`](crate::Stream::run_cust). Kernels of `cust`'s own take no SMs from others: beside a
+//! preemptible kernel that fills the device they wait for its end. No CUDA stream is ever made to wait for a stream of
+//! this crate: a waiting stream takes one of the device's few hardware queues, and what it waits for might need that queue.
 //!
 //! # Building
 //!

@@ -12,7 +12,7 @@ use crate::scheduler::{ExternalOperation, Handle, Stream};
 
 impl Stream {
     /// Lets what is submitted to this stream from now on wait for what is in a stream of `cust`'s now (feature `cust`).
-    /// Nobody waits here.
+    /// This call does not wait.
     ///
     /// Call it with the context current, as for any use of `cust`.
     ///

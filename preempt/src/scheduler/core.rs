@@ -9,12 +9,12 @@ use preempt_device::abi::SmRange;
 use preempt_device::host::Preemption;
 use slotmap::SecondaryMap;
 
-use super::accounts::{Accounts, Entry};
 use super::combiner::{Mail, Turn};
 use super::completion::Completion;
-use super::estimates::Estimates;
+use super::estimated::estimates::Estimates;
+use super::estimated::forecast::{Ended, Forecast};
 use super::external::ExternalOperation;
-use super::forecast::{Ended, Forecast};
+use super::observed::accounts::{Accounts, LaunchEntry};
 use super::opaque::OpaqueJob;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
@@ -149,7 +149,7 @@ struct InWork {
     /// Whether blocks of it had to wait for others to leave.
     waited: bool,
     /// What is counted of it, if it is a launch.
-    entry: Option<Entry>,
+    entry: Option<LaunchEntry>,
 }
 
 pub(super) struct Core {

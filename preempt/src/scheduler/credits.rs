@@ -35,7 +35,7 @@ impl StreamCredits {
             hint::spin_loop();
         }
         if shared.is_poller() {
-            // A waker that the poller calls submits: nobody else would look after the device.
+            // A waker that the poller calls submits: no other thread would look after the device.
             while !self.try_enter() {
                 shared.poll_while(|| *lock(&self.outstanding) >= MAX_OUTSTANDING);
             }

@@ -31,8 +31,8 @@ pub(crate) struct Memory {
     /// Whether it is never used on other devices.
     is_bound: bool,
     /// Whether it was never used on other devices. Cleared with the residence locked, before the first copy from home is
-    /// posted. Relaxed: submissions read it with an inbox locked, and one that is behind that copy sees what was
-    /// written before.
+    /// posted. Relaxed: submissions read it with the inbox locked, so a submission behind that copy sees what was
+    /// written before it was posted.
     is_at_home: AtomicBool,
     residence: Mutex<Residence>,
 }
@@ -87,7 +87,7 @@ pub(super) enum Validity {
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl Memory {
-    /// Memory that is freed with this, and counted from now on or by the caller.
+    /// Memory that the caller has allocated or counted; it is freed with this.
     pub fn new(device: &Device, address: u64, bytes: usize, is_bound: bool) -> Memory {
         // Relaxed: only the number counts.
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Memory {
         self.home.device == device && self.is_at_home.load(Ordering::Relaxed)
     }
 
-    /// A key that orders buffers, for whichever thread locks the residences of several.
+    /// A key that orders buffers, for threads that lock the residences of several.
     pub fn lock_order(&self) -> u64 {
         self.number
     }

@@ -3,25 +3,29 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
-//! | `core/intake` | what it takes in, and when it decides meanwhile |
-//! | `core/acts` | what it does on the device |
-//! | `core/notes` | what it notes for accounts, timeline and predictor |
-//! | `accounts` | what launches came to, while it is counted |
-//! | `stats` | the numbers that come of it, for users |
-//! | `trace` | a timeline of who had which SMs |
-//! | `telemetry` | the same for `tracing` and `metrics` |
+//! | `core/batching` | what it takes in, and when it decides meanwhile |
+//! | `core/execute` | what it does on the device |
+//! | `core/accounting` | what it enters into accounts, timeline and predictor |
+//! | `completion` | the end of an operation, for the threads that wait for it |
+//! | `memory` | the memory of a buffer, and the devices where its contents are valid |
+//! | `moves` | contents that go from one device to another |
+//! | `observed/accounts` | launches as they are counted |
+//! | `observed/stats` | the counts, for users |
+//! | `observed/trace` | a timeline of the SMs that launches had |
+//! | `observed/telemetry` | the same for `tracing` and `metrics` |
 //! | `combiner` | how one thread at a time runs it, and nothing is left behind |
 //! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
-//! | `stream` | launches and copies, and what is checked before they are taken in |
+//! | `api/buffer` | arrays on devices |
+//! | `api/stream` | launches and copies, and what is checked before they are taken in |
 //! | `credits` | how many operations of a stream can be outstanding |
-//! | `scope` | launches with borrowed arguments |
-//! | `event` | order between streams |
+//! | `api/scope` | launches with borrowed arguments |
+//! | `api/event` | order between streams |
 //! | `opaque` | code of others that puts work into a stream of the device's own |
-//! | `external operation` | work that somebody else does, in the order of a stream |
-//! | `handle` | results |
-//! | `forecast` | what launches are expected to take, and to take to yield |
-//! | `estimates` | whether launches are over before they could be interrupted |
-//! | `profile` | runs that are recorded for a predictor |
+//! | `external` | work outside the scheduler and its device, in the order of a stream |
+//! | `api/handle` | results |
+//! | `estimated/forecast` | what launches are expected to take, and to take to yield |
+//! | `estimated/estimates` | whether launches are over before they could be interrupted |
+//! | `estimated/profile` | runs that are recorded for a predictor |
 //! | `interleavings` | all of it, tested by shuttle in many interleavings |
 
 use std::fmt;
@@ -34,7 +38,6 @@ use preempt_device::host::BorrowingCall;
 use preempt_device::host::Preemption;
 use preempt_device::kernel::KernelArg;
 
-use crate::buffer::Buffer;
 use crate::device::{Device, Patience, SignalPath, Sleep};
 use crate::error::{Error, SchedulerError};
 use crate::module::{DeviceCode, Module, Source};
@@ -43,42 +46,35 @@ use crate::predict::{Online, Predictor};
 use crate::recording::Recording;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-mod accounts;
+mod api;
 mod combiner;
 mod completion;
 mod core;
 mod credits;
-mod estimates;
-mod event;
+mod estimated;
 mod external;
-mod forecast;
-mod handle;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod memory;
 mod moves;
+mod observed;
 mod opaque;
-mod profile;
-mod scope;
 mod shared;
-mod stats;
-mod stream;
-mod telemetry;
-mod trace;
 
-pub use event::Event;
+pub use api::buffer::Buffer;
+pub use api::event::Event;
+pub use api::handle::{Handle, Output};
+pub use api::scope::Scope;
+pub use api::stream::Stream;
 #[cfg(feature = "cust")]
 pub(crate) use external::ExternalOperation;
-pub use handle::{Handle, Output};
 pub(crate) use memory::Memory;
+pub use observed::stats::{Decisions, Stats, StreamStats, Totals};
 pub use opaque::Opaque;
-pub use scope::Scope;
 #[cfg(feature = "cust")]
 pub(crate) use shared::Helper;
 pub(crate) use shared::Shared;
 use shared::{Closer, Settings};
-pub use stats::{Decisions, Stats, StreamStats, Totals};
-pub use stream::Stream;
 
 /// Orders the launches and copies of all threads on one device.
 ///
@@ -137,7 +133,7 @@ impl Scheduler {
     /// A buffer of `len` elements whose bytes are all 0.
     ///
     /// An operation may keep its buffers for a moment after its handle is done: until the device needs them no more.
-    /// Whoever drops a buffer, and needs its memory right then, waits for it with
+    /// A thread that needs the memory of a buffer which it has dropped waits for it with
     /// [`zeroed_within`](Scheduler::zeroed_within).
     ///
     /// # Errors
@@ -154,9 +150,9 @@ impl Scheduler {
     /// Requests are served in the order in which they came. While one waits, smaller ones that would fit have to wait
     /// as well, or fail if they do not wait, since they would keep a large one waiting for ever.
     ///
-    /// It is not waited for what cannot happen: if no buffer of this device is left that somebody could drop, or the
-    /// request is larger than all that could be free then, it fails at once. That a thread waits for
-    /// memory which it holds itself, nobody can see; that ends with the timeout.
+    /// A request that cannot succeed fails at once: one on a device without buffers that could be dropped, or one larger
+    /// than all memory that could become free. A thread that waits for memory which it holds itself waits until the
+    /// timeout: the scheduler cannot see that.
     ///
     /// # Errors
     ///
@@ -204,12 +200,12 @@ impl Scheduler {
     ) -> R {
         let shared = self.shared();
         let patience = Patience { timeout, ..shared.patience };
-        // A waker that the poller calls may allocate: nobody else would see operations end, and free their memory.
+        // A waker that the poller calls may allocate: no other thread would see operations end, and free their memory.
         let poll = |condition: &dyn Fn() -> bool| shared.poll_while(condition);
         allocate(patience, shared.is_poller().then_some(&poll))
     }
 
-    /// Waits until nothing is in flight, whoever submitted it.
+    /// Waits until nothing is in flight, on any stream and of any thread.
     ///
     /// # Errors
     ///

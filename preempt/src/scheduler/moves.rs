@@ -14,11 +14,11 @@ use std::sync::Arc;
 use preempt_device::host::Access;
 
 use super::Shared;
+use super::api::handle::HostMemory;
 use super::completion::{Completion, Ending};
 use super::core::{Job, Work};
 use super::credits::StreamCredits;
 use super::external::ExternalOperation;
-use super::handle::HostMemory;
 use super::memory::{Filling, Memory, Residence, ValidCopy, Validity};
 use crate::device::{Copy, CopyKind, OwnedCopy};
 use crate::engine::Use;
@@ -247,7 +247,7 @@ impl Submission<'_> {
         let copy = Copy { kind: CopyKind::ToDevice, from: host.address(), to, bytes };
         // SAFETY: as above, by `write`; the contents of `host` were written before `arrival` is over.
         let copy = unsafe { OwnedCopy::new(copy, [host, memory.clone()]) };
-        // Not as one that overwrites: it would hide a failure of the arrival.
+        // Not overwriting: that would hide a failure of the arrival.
         let write = Use { buffer: memory.id, access: Access::Write, overwrites: false };
         let done = Completion::new(StreamCredits::of_one());
         let job = self.job(stream, write, Work::Copy(copy), done);

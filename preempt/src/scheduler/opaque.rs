@@ -8,13 +8,13 @@ use std::sync::Arc;
 use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
+use super::api::handle::Handle;
+use super::api::stream::Stream;
 use super::core::Work;
-use super::handle::Handle;
-use super::stream::Stream;
-use crate::buffer::Buffer;
 use crate::device::{Device, OpaqueWork, RawStream};
 use crate::engine::{self, Use};
 use crate::error::{ArgumentError, Error, caught};
+use crate::scheduler::Buffer;
 use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::sync::thread::{self, JoinHandle, ThreadId};
 use crate::sync::{Mutex, contain, lock};

@@ -1,5 +1,6 @@
 //! What goes wrong gives an error that says what to do, and the scheduler goes on.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -333,18 +334,44 @@ fn a_buffer_that_is_written_is_passed_once() {
 }
 
 #[test]
-fn a_buffer_belongs_to_its_device() {
+fn memory_of_an_unknown_owner_is_refused() {
+    struct Owned(Arc<Vec<u32>>);
+    // SAFETY: it is never passed on: only the scheduler's own memory is accepted with an owner.
+    unsafe impl WriteArg<'_, u32> for &mut Owned {
+        fn write_arg(self) -> BufferArg {
+            let (address, len) = (self.0.as_ptr() as u64, self.0.len());
+            BufferArg { address, len, bytes: 4 * len, owner: Some(self.0.clone()) }
+        }
+    }
     let mut setup = Setup::new();
-    let mut other = Setup::new();
-    let call = kernels::count_1d(&mut setup.counts, &mut other.writes).grid(1).block(32);
-    let hint = "allocate it through this scheduler";
-    assert!(setup.refusal(call).to_string().contains(hint));
-    let download = setup.stream.download(&other.counts).expect_err("refused");
-    assert_error!(download, Error::Argument(ArgumentError::ForeignBuffer { .. }), "another device");
-    let upload = setup.stream.upload(vec![0; 1 << 16], &mut other.counts).expect_err("refused");
-    assert_error!(upload, Error::Argument(ArgumentError::ForeignBuffer { .. }), "another device");
+    let mut owned = Owned(Arc::new(vec![0; 32]));
+    let call = kernels::count_1d(&mut owned, &mut setup.writes).grid(1).block(32);
+    let error = setup.refusal(call);
+    assert_error!(
+        error,
+        Error::Argument(ArgumentError::ForeignBuffer { name: "count_1d" }),
+        "allocate it through this scheduler"
+    );
     setup.check_unharmed();
+}
+
+#[test]
+fn a_buffer_of_another_device_is_used_and_its_length_checked() {
+    let setup = Setup::new();
+    let mut other = Setup::new();
+    let short = setup.stream.upload(vec![0; 7], &mut other.counts).expect_err("refused");
+    assert_error!(
+        short,
+        Error::Argument(ArgumentError::LengthMismatch { from: 7, to: 65_536 }),
+        "same length"
+    );
+    let upload = setup.stream.upload(vec![0; 1 << 16], &mut other.counts).expect("accepted");
+    upload.wait().expect("copied");
+    let download = setup.stream.download(&other.counts).expect("accepted");
+    assert_eq!(download.wait().expect("copied"), vec![0; 1 << 16]);
+    // While the other scheduler can still move them back.
     other.check_unharmed();
+    setup.check_unharmed();
 }
 
 #[test]

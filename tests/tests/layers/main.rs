@@ -53,19 +53,16 @@ const MACROS: LayeredCrate = LayeredCrate {
 const PREEMPT: LayeredCrate = LayeredCrate {
     sources: "preempt/src",
     layers: &[
-        // Vocabulary.
-        &["vocabulary", "sync", "text"],
+        &["text", "ptx", "vocabulary"],
         &["error"],
-        &["ptx", "module"],
-        &["policy"],
+        &["sync", "module"],
+        &["policy", "predict"],
         &["engine"],
-        &["predict"],
-        &["recording"],
-        &["sim", "device"],
+        &["device", "recording", "sim"],
         &["scheduler"],
-        &["buffer"],
-        &["tune", "cust"],
-        &["build"],
+        // Uses buffers, like an application.
+        &["device::conformance"],
+        &["tune", "cust", "build", "migration"],
         &["crate"],
     ],
 };

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Control, LIMIT, Launch, Report, Rig};
-use crate::buffer::Buffer;
 use crate::device::{Copy, CopyKind, OwnedCopy};
 use crate::error::{CodeError, Error, MemoryError};
+use crate::scheduler::Buffer;
 use crate::vocabulary::QueueIndex;
 
 type Check = fn(&mut Rig<'_>);

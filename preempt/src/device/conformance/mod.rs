@@ -14,10 +14,10 @@ use preempt_device::host::{Amortize, Dim3};
 use slotmap::SlotMap;
 
 use super::{CohortEnd, Device, KernelLaunch, Report, Session, SignalPath};
-use crate::buffer::Buffer;
 use crate::device::Patience;
 use crate::error::Error;
 use crate::module::{DeviceCode, Module};
+use crate::scheduler::Buffer;
 use crate::sync::Instant;
 use crate::vocabulary::{After, CohortOrder, ControlUse, OpKey, QueueIndex};
 use crate::{Call, NoGrid};

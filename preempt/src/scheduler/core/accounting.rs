@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{Core, InWork, Job, Work};
 use crate::engine::{LaunchReport, Outcome};
-use crate::scheduler::accounts::Entry;
-use crate::scheduler::forecast::Ended;
-use crate::scheduler::stats::Stats;
-use crate::scheduler::trace::Trace;
+use crate::scheduler::estimated::forecast::Ended;
+use crate::scheduler::observed::accounts::LaunchEntry;
+use crate::scheduler::observed::stats::Stats;
+use crate::scheduler::observed::trace::Trace;
 use crate::vocabulary::OpKey;
 
 impl Core {
@@ -21,7 +21,7 @@ impl Core {
         self.accounts.trace(self.start.elapsed(), self.entries())
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
+    fn entries(&self) -> impl Iterator<Item = &LaunchEntry> {
         self.jobs.values().filter_map(|work| work.entry.as_ref())
     }
 

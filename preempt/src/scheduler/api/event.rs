@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::core::Work;
 use super::handle::Handle;
 use super::stream::Stream;
 use crate::error::{ArgumentError, Error};
+use crate::scheduler::core::Work;
 
 /// What the host and other streams wait for: that everything is done which was in a stream when the event was
 /// recorded there.
@@ -55,7 +55,7 @@ impl Stream {
     /// # let scheduler = preempt::Scheduler::builder().build()?;
     /// # let (first, second) = (scheduler.stream(0), scheduler.stream(5));
     /// let event = first.record()?;
-    /// second.wait(&event)?; // nobody waits here; what comes after in `second` does
+    /// second.wait(&event)?; // does not wait itself; what comes after in `second` does
     /// # second.synchronize()?;
     /// # Ok::<(), preempt::Error>(())
     /// ```
@@ -70,7 +70,7 @@ impl Stream {
         Ok(Event { handle: Arc::new(handle) })
     }
 
-    /// Lets what is submitted to this stream from now on wait for an event. Nobody waits here.
+    /// Lets what is submitted to this stream from now on wait for an event. This call does not wait.
     ///
     /// What is before the event becomes as urgent as the launches that wait for it, until they have it: a launch
     /// in between, neither as urgent nor waited for, does not hold them up (priority inheritance; Sha, Rajkumar and
@@ -124,6 +124,6 @@ mod tests {
     #[test]
     fn events_go_to_other_threads() {
         fn is_shared<T: Send + Sync + Clone>() {}
-        is_shared::<super::Event>();
+        is_shared::<crate::scheduler::Event>();
     }
 }

@@ -1,4 +1,4 @@
-//! A timeline of who had which SMs, as a file for Perfetto and Chrome.
+//! A timeline of the SMs that launches had, as a file for Perfetto and Chrome.
 //!
 //! The format is that of trace events ("Trace Event Format", of the Chromium project): JSON, with times in
 //! microseconds.
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use preempt_device::abi::SmRange;
 
-use super::accounts::Entry;
+use super::accounts::LaunchEntry;
 
 /// Entries of a timeline, the last ones.
 #[derive(Clone, Debug)]
-pub(super) struct Trace {
+pub(in crate::scheduler) struct Trace {
     capacity: usize,
     records: VecDeque<Record>,
     /// Entries that were there before.
@@ -31,14 +31,14 @@ struct Record {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// It had these SMs for so long.
+    /// It had these SMs for this time.
     Slice(Duration, SmRange),
     Moment(Moment),
 }
 
 /// What happens to a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Moment {
+pub(in crate::scheduler) enum Moment {
     Queued,
     Starts,
     Yields,
@@ -69,31 +69,31 @@ const STREAMS: u32 = 1;
 const SMS: u32 = 2;
 
 impl Trace {
-    /// Of the last `capacity` entries.
+    /// A timeline of the last `capacity` entries.
     pub fn new(capacity: usize) -> Trace {
         Trace { capacity, records: VecDeque::new(), dropped: 0 }
     }
 
     /// A launch had these SMs from one moment to another.
-    pub fn slice(&mut self, entry: &Entry, from: Duration, to: Duration, range: SmRange) {
+    pub fn slice(&mut self, entry: &LaunchEntry, from: Duration, to: Duration, range: SmRange) {
         if from < to {
             self.push(entry, from, What::Slice(to - from, range));
         }
     }
 
     /// Something happened to a launch.
-    pub fn moment(&mut self, entry: &Entry, at: Duration, moment: Moment) {
+    pub fn moment(&mut self, entry: &LaunchEntry, at: Duration, moment: Moment) {
         self.push(entry, at, What::Moment(moment));
     }
 
-    fn push(&mut self, entry: &Entry, at: Duration, what: What) {
+    fn push(&mut self, entry: &LaunchEntry, at: Duration, what: What) {
         if self.records.len() >= self.capacity {
             self.dropped += 1;
             if self.records.pop_front().is_none() {
                 return;
             }
         }
-        let Entry { launch, stream, name, .. } = *entry;
+        let LaunchEntry { launch, stream, name, .. } = *entry;
         self.records.push_back(Record { launch, stream, name, at, what });
     }
 
@@ -215,7 +215,7 @@ mod tests {
     use crate::engine::Grant;
     use crate::error::SchedulerError;
     use crate::policy::StaticPriority;
-    use crate::scheduler::accounts::Accounts;
+    use crate::scheduler::observed::accounts::Accounts;
     use crate::{Device, Error, LaunchReport, Priority, Scheduler};
 
     #[preemptible(block = 32)]

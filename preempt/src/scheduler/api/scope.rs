@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use preempt_device::host::{BorrowingCall, HasGrid};
 
 use super::handle::Handle;
-use super::{Scheduler, Stream};
 use crate::engine::LaunchReport;
 use crate::error::Error;
+use crate::scheduler::{Scheduler, Stream};
 use crate::sync::{Mutex, lock};
 
 /// Launches that end before what they borrow does; see [`Scheduler::scope`].
@@ -87,7 +87,7 @@ impl Drop for WaitForAll<'_> {
     fn drop(&mut self) {
         let handles = std::mem::take(&mut *lock(self.0));
         for handle in handles {
-            // Whoever has the other handle is told.
+            // The application's handle has the result.
             let _ = handle.wait();
         }
     }

@@ -1,26 +1,26 @@
 //! What happens to launches, for the crates `tracing` and `metrics`, if the features of these names are on.
 //!
-//! Subscribers and recorders are code of others: one that panics takes nothing with it.
+//! Subscribers and recorders are code of others: their panics end here.
 
 use std::time::Duration;
 
-use super::accounts::Entry;
+use super::accounts::LaunchEntry;
 use super::trace::Moment;
 
 /// A launch was submitted.
-pub(super) fn submitted(entry: &Entry) {
+pub(in crate::scheduler) fn submitted(entry: &LaunchEntry) {
     tell(entry, Moment::Queued);
     #[cfg(feature = "metrics")]
     crate::sync::contain(|| metrics::counter!("preempt_launches_submitted_total").increment(1));
 }
 
 /// It has SMs for the first time.
-pub(super) fn started(entry: &Entry) {
+pub(in crate::scheduler) fn started(entry: &LaunchEntry) {
     tell(entry, Moment::Starts);
 }
 
 /// SMs were taken from it.
-pub(super) fn yielded(entry: &Entry) {
+pub(in crate::scheduler) fn yielded(entry: &LaunchEntry) {
     tell(entry, Moment::Yields);
     #[cfg(feature = "metrics")]
     crate::sync::contain(|| {
@@ -29,7 +29,7 @@ pub(super) fn yielded(entry: &Entry) {
 }
 
 /// It is over, so long after it was ready.
-pub(super) fn finished(entry: &Entry, moment: Moment, turnaround: Duration) {
+pub(in crate::scheduler) fn finished(entry: &LaunchEntry, moment: Moment, turnaround: Duration) {
     tell(entry, moment);
     #[cfg(feature = "metrics")]
     crate::sync::contain(|| {
@@ -45,7 +45,7 @@ pub(super) fn finished(entry: &Entry, moment: Moment, turnaround: Duration) {
 }
 
 /// An event with what is known of the launch.
-fn tell(entry: &Entry, moment: Moment) {
+fn tell(entry: &LaunchEntry, moment: Moment) {
     #[cfg(feature = "tracing")]
     crate::sync::contain(|| {
         tracing::debug!(
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::engine::Outcome;
     use crate::policy::Priority;
-    use crate::scheduler::accounts::Accounts;
+    use crate::scheduler::observed::accounts::Accounts;
 
     /// What others were told.
     type Told = Arc<Mutex<Vec<String>>>;
@@ -88,9 +88,9 @@ mod tests {
         use tracing::span::{Attributes, Id, Record};
         use tracing::{Event, Metadata, Subscriber};
 
-        struct Notes(Told);
+        struct ToldTo(Told);
 
-        impl Subscriber for Notes {
+        impl Subscriber for ToldTo {
             fn enabled(&self, metadata: &Metadata<'_>) -> bool {
                 metadata.target() == "preempt"
             }
@@ -116,10 +116,10 @@ mod tests {
         }
 
         let told = Told::default();
-        // Other tests meet the same place in the code at the same time, and nobody listens to them: what `tracing`
-        // has noted of it may be theirs.
+        // Other tests run the same code at the same time without a subscriber: `tracing` may have cached that none
+        // is interested.
         launch();
-        tracing::subscriber::with_default(Notes(told.clone()), || {
+        tracing::subscriber::with_default(ToldTo(told.clone()), || {
             tracing::callsite::rebuild_interest_cache();
             launch();
         });
@@ -138,9 +138,9 @@ mod tests {
             Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
         };
 
-        struct Notes(Told);
+        struct ToldTo(Told);
 
-        impl Recorder for Notes {
+        impl Recorder for ToldTo {
             fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
             fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
             fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -157,7 +157,7 @@ mod tests {
         }
 
         let told = Told::default();
-        metrics::with_local_recorder(&Notes(told.clone()), launch);
+        metrics::with_local_recorder(&ToldTo(told.clone()), launch);
         let told = told.lock().expect("no panic").join(" ");
         for text in
             ["preempt_launches_submitted_total", "preempt_launches_total", "saxpy", "cancelled"]

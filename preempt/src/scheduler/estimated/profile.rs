@@ -2,12 +2,12 @@
 
 use preempt_device::host::Call;
 
-use super::Scheduler;
 use super::forecast::features;
-use super::stream::Shape;
 use crate::engine::fills;
 use crate::error::Error;
 use crate::predict::{Features, Run};
+use crate::scheduler::Scheduler;
+use crate::scheduler::api::stream::Shape;
 
 impl Scheduler {
     /// What a [`Predictor`](crate::predict::Predictor) is told of a launch before it runs.

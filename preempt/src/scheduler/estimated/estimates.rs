@@ -1,31 +1,31 @@
-//! How long launches take, for those that choose between preemption and none by it.
+//! How long launches take, for launches whose preemption is `Auto`.
 
 use std::time::Duration;
 
 use preempt_device::host::Kernel;
 use rustc_hash::FxHashMap;
 
-/// A launch that takes less, as the host sees it, is over before it could be interrupted: on an H200 about
+/// Time of a launch, as the host sees it, below which it is over before it could be interrupted: on an H200 about
 /// 8 µs go to the launch itself, and from the signal to the last block out it takes 12 µs.
 const SHORT: Duration = Duration::from_micros(20);
 
-/// Launches that are remembered; beyond that, all are forgotten.
+/// Launches, at most, that are remembered; beyond that, all are forgotten.
 const MOST: usize = 4096;
 
-/// Weight of the last launch.
+/// Weight of the last launch in the mean, 0 to 1.
 const WEIGHT: f32 = 0.25;
 
 /// Times of whole launches, in seconds, by kernel and number of block-tasks.
 #[derive(Debug, Default)]
-pub(super) struct Estimates(FxHashMap<(usize, u32), f32>);
+pub(in crate::scheduler) struct Estimates(FxHashMap<(usize, u32), f32>);
 
 fn key(kernel: &'static Kernel, tasks: u32) -> (usize, u32) {
     (std::ptr::from_ref(kernel).addr(), tasks)
 }
 
 impl Estimates {
-    /// Takes in what a launch took, from the call to the host's knowledge of its end, that nobody interrupted
-    /// and that waited for nobody.
+    /// Takes in what an uninterrupted launch took that did not wait for others: from the call to the host's knowledge
+    /// of its end.
     pub fn record(&mut self, kernel: &'static Kernel, tasks: u32, took: Duration) {
         let took = took.as_secs_f32();
         if self.0.len() >= MOST {
@@ -35,7 +35,7 @@ impl Estimates {
         *mean += WEIGHT * (took - *mean);
     }
 
-    /// Whether such a launch is over before it could be interrupted. One that is not known is not.
+    /// Whether such a launch is over before it could be interrupted; not without a record.
     pub fn is_short(&self, kernel: &'static Kernel, tasks: u32) -> bool {
         self.0.get(&key(kernel, tasks)).is_some_and(|&mean| mean < SHORT.as_secs_f32())
     }
@@ -57,7 +57,7 @@ mod tests {
     fn a_launch_is_short_if_the_last_ones_were() {
         let (kernel, other) = (nothing().kernel(), nothing_else().kernel());
         let mut estimates = Estimates::default();
-        assert!(!estimates.is_short(kernel, 8), "nobody knows");
+        assert!(!estimates.is_short(kernel, 8), "no launch was recorded");
         estimates.record(kernel, 8, Duration::from_micros(12));
         assert!(estimates.is_short(kernel, 8));
         assert!(!estimates.is_short(kernel, 9) && !estimates.is_short(other, 8));
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_many_are_remembered() {
+    fn the_number_of_remembered_launches_is_bounded() {
         let mut estimates = Estimates::default();
         for tasks in 0..3 * MOST as u32 {
             estimates.record(nothing().kernel(), tasks, Duration::ZERO);

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use preempt_device::kernel::KernelArg;
 
-use super::Shared;
-use super::completion::{Completion, Ending};
-use super::core::Target;
 use crate::engine::{Change, LaunchReport};
 use crate::error::{Error, LaunchError};
 use crate::policy::Priority;
+use crate::scheduler::Shared;
+use crate::scheduler::completion::{Completion, Ending};
+use crate::scheduler::core::Target;
 use crate::sync::{Instant, hint};
 
 /// A launch or copy that was submitted.
@@ -81,12 +81,12 @@ unsafe impl<T: KernelArg> Send for HostMemory<T> {}
 unsafe impl<T: KernelArg> Sync for HostMemory<T> {}
 
 impl<T: KernelArg> HostMemory<T> {
-    pub(super) fn new(len: usize) -> HostMemory<T> {
+    pub(in crate::scheduler) fn new(len: usize) -> HostMemory<T> {
         let memory = Box::into_raw(Box::<[T]>::new_uninit_slice(len));
         HostMemory { ptr: memory.cast(), len, owned: PhantomData }
     }
 
-    pub(super) fn address(&self) -> u64 {
+    pub(in crate::scheduler) fn address(&self) -> u64 {
         self.ptr as u64
     }
 
@@ -112,7 +112,7 @@ impl<T> fmt::Debug for HostMemory<T> {
 }
 
 impl<T: Output> Handle<T> {
-    pub(super) fn new(
+    pub(in crate::scheduler) fn new(
         shared: Arc<Shared>,
         completion: Arc<Completion>,
         keep: T::Keep,
@@ -120,24 +120,24 @@ impl<T: Output> Handle<T> {
         Handle { shared, completion, keep }
     }
 
-    pub(super) fn completion(&self) -> &Arc<Completion> {
+    pub(in crate::scheduler) fn completion(&self) -> &Arc<Completion> {
         &self.completion
     }
 
     /// Whether this scheduler has the operation.
-    pub(super) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+    pub(in crate::scheduler) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared)
     }
 
     /// Another handle for the same operation, without its result.
-    pub(super) fn untyped(&self) -> Handle<()> {
+    pub(in crate::scheduler) fn untyped(&self) -> Handle<()> {
         Handle::new(self.shared.clone(), self.completion.clone(), ())
     }
 
     /// Waits until the operation is done.
     ///
     /// The calling thread drives the scheduler itself for a while before it sleeps; see
-    /// [`SchedulerBuilder::spin`](super::SchedulerBuilder::spin).
+    /// [`SchedulerBuilder::spin`](crate::scheduler::SchedulerBuilder::spin).
     ///
     /// # Errors
     ///
@@ -208,7 +208,7 @@ impl<T: Output> Handle<T> {
         }
     }
 
-    /// Waits without driving, unless this thread is the one that everybody else relies on.
+    /// Waits without driving, unless this is the poller, on which all other threads rely.
     fn sleep(&self, deadline: Option<Instant>) -> Option<Ending> {
         if self.shared.is_poller() {
             let in_time = || deadline.is_none_or(|end| Instant::now() < end);

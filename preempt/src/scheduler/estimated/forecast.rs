@@ -12,14 +12,14 @@ use crate::predict::{Features, Predictor};
 /// How long it takes a launch to stop, until one of the same kernel has been seen to do so.
 const STOP: Duration = Duration::from_micros(20);
 
-/// Of about so many yields the mean is taken: as many as FLEP profiles for each kernel (section 4.2).
+/// Yields that the mean is taken of, about: as many as FLEP profiles for each kernel (section 4.2).
 const YIELDS: f64 = 50.0;
 
 /// More than this is as good as for ever, and what calculates with it need not mind an overflow.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The predictor, and how long launches of each kernel take to yield.
-pub(super) struct Forecast {
+pub(in crate::scheduler) struct Forecast {
     predictor: Option<Box<dyn Predictor>>,
     /// What it said when it panicked.
     panic: Option<String>,
@@ -27,7 +27,7 @@ pub(super) struct Forecast {
 }
 
 /// A launch that is done.
-pub(super) struct Ended {
+pub(in crate::scheduler) struct Ended {
     pub stream: u32,
     pub launch: Features<'static>,
     /// How long it was to take, when it was submitted.
@@ -46,14 +46,14 @@ struct Mean {
 }
 
 impl KernelLaunch {
-    /// What is known of a launch of so many block-tasks before it runs.
-    pub(super) fn features(&self, tasks: u32) -> Features<'static> {
+    /// What is known of a launch of `tasks` block-tasks before it runs.
+    pub(in crate::scheduler) fn features(&self, tasks: u32) -> Features<'static> {
         features(self.kernel, &self.args, tasks, self.block)
     }
 }
 
 /// What is known of a launch before it runs.
-pub(super) fn features(
+pub(in crate::scheduler) fn features(
     kernel: &'static Kernel,
     args: &Args,
     tasks: u32,
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_it_costs_to_yield_contains_what_is_dropped() {
-        let mut notes = Notes::default();
+        let mut notes = KeepingPredictor::default();
         notes.name = "squares_in_steps";
         let kernel = |x: &Buffer<u32>, out: &mut Buffer<u32>| squares_in_steps(x, out);
         let (_scheduler, seen) = three_of(kernel, |builder| builder.predictor(notes));
@@ -307,26 +307,26 @@ mod tests {
     fn the_second_launch_of_a_kernel_has_a_prediction() {
         let (_scheduler, seen) = three(|builder| builder);
         assert_eq!(seen.len(), 3);
-        assert_eq!(seen[0], None, "nobody knows");
+        assert_eq!(seen[0], None, "no run has been seen");
         let (second, third) = (seen[1].expect("known"), seen[2].expect("known"));
         assert!(second > Duration::ZERO && third > Duration::ZERO);
     }
 
-    /// Notes what it is asked and told.
+    /// A predictor that keeps what it is asked and told.
     #[derive(Clone)]
-    struct Notes {
+    struct KeepingPredictor {
         name: &'static str,
         told: Arc<Mutex<Vec<(u32, u64)>>>,
         panics: bool,
     }
 
-    impl Default for Notes {
-        fn default() -> Notes {
-            Notes { name: "squares", told: Arc::default(), panics: false }
+    impl Default for KeepingPredictor {
+        fn default() -> KeepingPredictor {
+            KeepingPredictor { name: "squares", told: Arc::default(), panics: false }
         }
     }
 
-    impl Predictor for Notes {
+    impl Predictor for KeepingPredictor {
         fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
             assert!(!self.panics, "as intended");
             assert_eq!((launch.kernel, launch.block, launch.shared_bytes), (self.name, 32, 0));
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    impl Drop for Notes {
+    impl Drop for KeepingPredictor {
         fn drop(&mut self) {
             assert!(!self.panics || std::thread::panicking(), "again, as intended");
         }
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_predictor_of_ones_own_is_asked_and_told() {
-        let notes = Notes::default();
+        let notes = KeepingPredictor::default();
         let (scheduler, seen) = three(|builder| builder.predictor(notes.clone()));
         assert_eq!(seen, [20, 20, 10].map(|grid| Some(Duration::from_secs(grid))));
         assert_eq!(
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_predictor_that_panics_is_dropped() {
-        let mut notes = Notes::default();
+        let mut notes = KeepingPredictor::default();
         notes.panics = true;
         let told = notes.told.clone();
         let (scheduler, seen) = three(|builder| builder.predictor(notes));
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn what_it_takes_to_yield_is_the_mean_of_what_was_seen() {
         let kernel = squares_kernel();
-        let mut forecast = Forecast::new(Box::new(Notes::default()));
+        let mut forecast = Forecast::new(Box::new(KeepingPredictor::default()));
         assert_eq!(forecast.stop(kernel), STOP);
         forecast.yielded(kernel, Duration::from_micros(100));
         forecast.yielded(kernel, Duration::from_micros(300));

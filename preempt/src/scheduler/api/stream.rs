@@ -10,21 +10,21 @@ use preempt_device::host::{
 };
 use preempt_device::kernel::KernelArg;
 
-use super::Shared;
-use super::completion::Completion;
-use super::core::{Job, Target, Work};
-use super::credits::StreamCredits;
-#[cfg(any(test, feature = "cust"))]
-use super::external::ExternalOperation;
 use super::handle::{Handle, HostMemory};
-use super::memory::Memory;
-#[cfg(feature = "cust")]
-use super::moves;
-use crate::buffer::Buffer;
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
+use crate::scheduler::Buffer;
+use crate::scheduler::Shared;
+use crate::scheduler::completion::Completion;
+use crate::scheduler::core::{Job, Target, Work};
+use crate::scheduler::credits::StreamCredits;
+#[cfg(any(test, feature = "cust"))]
+use crate::scheduler::external::ExternalOperation;
+use crate::scheduler::memory::Memory;
+#[cfg(feature = "cust")]
+use crate::scheduler::moves;
 use crate::sync::{Mutex, lock};
 use crate::vocabulary::BufferId;
 
@@ -43,8 +43,10 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 ///
 /// What is submitted runs when everything before it in the stream, and everything that uses the same
 /// buffers, is done. What it waits for, there or behind an [event](Stream::wait), is as urgent as itself meanwhile, so that
-/// nothing in between holds it up. Nobody waits for that here, unless 64 operations of the stream are outstanding:
-/// then the next one waits until one of them is over.
+/// nothing in between holds it up. Submitting does not wait for that, unless 64 operations of the stream are
+/// outstanding: then it waits until one of them is over.
+///
+/// [Buffers](Buffer#several-devices) that another device's scheduler has written are moved first.
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
@@ -63,7 +65,7 @@ struct Terms {
 }
 
 impl Stream {
-    pub(super) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
+    pub(in crate::scheduler) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
         let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
         Stream { shared, id, terms, credits: Arc::default() }
     }
@@ -141,7 +143,7 @@ impl Stream {
     /// # Safety
     ///
     /// What the call borrows is borrowed until the launch is done.
-    pub(super) unsafe fn launch_borrowing(
+    pub(in crate::scheduler) unsafe fn launch_borrowing(
         &self,
         call: BorrowingCall<'_>,
     ) -> Result<Handle<LaunchReport>, Error> {
@@ -188,7 +190,7 @@ impl Stream {
         self.submit(name, uses, work, ())
     }
 
-    /// What a call comes to on this device.
+    /// A call, measured in what this device has.
     pub(crate) fn shape(&self, call: &BorrowingCall<'_>) -> Result<Shape, Error> {
         let kernel = call.kernel();
         let block = check_block(call)?;
@@ -227,7 +229,7 @@ impl Stream {
             CopyKind::ToDevice,
             uses,
             (from, data.len(), Arc::new(data)),
-            place(to),
+            side(to),
             (),
         )
     }
@@ -242,7 +244,7 @@ impl Stream {
         let uses = vec![self.copy_use(from, Access::Read)?];
         let memory = Arc::new(HostMemory::<T>::new(from.len()));
         let to = (memory.address(), from.len(), memory.clone() as Owner);
-        self.copy::<T, _>(CopyKind::ToHost, uses, place(from), to, memory)
+        self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to, memory)
     }
 
     /// Copies a buffer to another one of the same length.
@@ -257,7 +259,7 @@ impl Stream {
         to: &mut Buffer<T>,
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(from, Access::Read)?, self.copy_use(to, Access::Write)?];
-        self.copy::<T, ()>(CopyKind::OnDevice, uses, place(from), place(to), ())
+        self.copy::<T, ()>(CopyKind::OnDevice, uses, side(from), side(to), ())
     }
 
     /// What is done when everything is that uses the buffer.
@@ -276,7 +278,7 @@ impl Stream {
         Ok(handle)
     }
 
-    /// Has somebody else do something in the order of the stream.
+    /// Submits work outside the scheduler and its device, in the order of the stream.
     #[cfg(any(test, feature = "cust"))]
     pub(crate) fn submit_external(
         &self,
@@ -297,12 +299,12 @@ impl Stream {
         Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
     }
 
-    fn copy<T, O: super::Output>(
+    fn copy<T, O: crate::scheduler::Output>(
         &self,
         kind: CopyKind,
         uses: Vec<Use>,
-        (from, from_len, from_owner): Place,
-        (to, to_len, to_owner): Place,
+        (from, from_len, from_owner): CopySide,
+        (to, to_len, to_owner): CopySide,
         keep: O::Keep,
     ) -> Result<Handle<O>, Error> {
         if from_len != to_len {
@@ -317,7 +319,7 @@ impl Stream {
         self.submit(COPY, uses, Work::Copy(copy), keep)
     }
 
-    pub(super) fn submit<O: super::Output>(
+    pub(in crate::scheduler) fn submit<O: crate::scheduler::Output>(
         &self,
         name: &'static str,
         uses: Vec<Use>,
@@ -330,7 +332,7 @@ impl Stream {
     }
 
     /// An operation, which has a credit, and its handle.
-    fn job<O: super::Output>(
+    fn job<O: crate::scheduler::Output>(
         &self,
         name: &'static str,
         uses: Vec<Use>,
@@ -345,7 +347,7 @@ impl Stream {
         (Job { completion, stream: self.id, name, uses, urgency, work }, handle)
     }
 
-    /// The buffers of a call, of which one that is written is passed only once.
+    /// The buffers of a call. A buffer that the kernel writes is passed once.
     fn buffer_uses(&self, call: &BorrowingCall<'_>) -> Result<Vec<Use>, Error> {
         let name = call.kernel().name;
         let mut uses = Vec::with_capacity(call.args().buffers().len());
@@ -413,9 +415,9 @@ pub(crate) struct Shape {
 const COPY: &str = "a copy";
 
 /// Address, number of elements, and what keeps them.
-type Place = (u64, usize, Owner);
+type CopySide = (u64, usize, Owner);
 
-fn place<T>(buffer: &Buffer<T>) -> Place {
+fn side<T>(buffer: &Buffer<T>) -> CopySide {
     (buffer.memory.address(), buffer.len(), buffer.memory.clone())
 }
 

@@ -1,4 +1,4 @@
-//! What launches came to: counted while it happens, in a fixed amount of memory.
+//! Counts of launches, kept while they run, in a fixed amount of memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::engine::{Grant, LaunchReport, Outcome, count};
 use crate::policy::Priority;
 use crate::sync::Instant;
 
-/// Streams with accounts of their own. Beyond that, those that have been idle for longest are added up.
+/// Streams, at most, with accounts of their own. Beyond that, those that have been idle for longest are added up.
 const MOST_STREAMS: usize = 256;
 
-/// The same of priorities; beyond that, the ones that come are added up.
+/// Priorities, at most, with accounts of their own; further ones are added up.
 const MOST_PRIORITIES: usize = 32;
 
-/// One decision of so many is timed: reading the clock twice takes as long as a small one.
+/// Decisions of which one is timed: reading the clock twice takes as long as a small decision.
 const TIMED: u64 = 32;
 
 /// A launch in the accounts.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(in crate::scheduler) struct LaunchEntry {
     /// A running number.
     pub launch: u64,
     pub stream: u32,
@@ -39,7 +39,7 @@ pub(super) struct Entry {
 
 /// Everything that is counted.
 #[derive(Debug)]
-pub(super) struct Accounts {
+pub(in crate::scheduler) struct Accounts {
     sms: u32,
     launches: u64,
     total: Tally,
@@ -54,7 +54,7 @@ pub(super) struct Accounts {
     trace: Option<Trace>,
 }
 
-/// A stream's.
+/// A stream's account.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     tally: Tally,
@@ -79,7 +79,7 @@ struct Tally {
 }
 
 impl Accounts {
-    /// With a timeline of so many entries, if it is to be kept.
+    /// With a timeline of `trace` entries, if it is to be kept.
     pub fn new(sms: u32, trace: Option<usize>) -> Accounts {
         Accounts {
             sms,
@@ -105,14 +105,15 @@ impl Accounts {
         name: &'static str,
         priority: Priority,
         predicted: Option<Duration>,
-    ) -> Entry {
+    ) -> LaunchEntry {
         if let Some(account) = self.account(stream) {
             account.outstanding += 1;
             account.last = now;
         }
         self.launches += 1;
         let launch = self.launches;
-        let entry = Entry { launch, stream, name, priority, predicted, has: None, started: false };
+        let entry =
+            LaunchEntry { launch, stream, name, priority, predicted, has: None, started: false };
         self.note(now, &entry, Moment::Queued);
         telemetry::submitted(&entry);
         entry
@@ -142,7 +143,7 @@ impl Accounts {
     }
 
     /// A launch has other SMs from now on.
-    pub fn granted(&mut self, entry: &mut Entry, Grant { at, range, is_over, .. }: Grant) {
+    pub fn granted(&mut self, entry: &mut LaunchEntry, Grant { at, range, is_over, .. }: Grant) {
         let before = entry.has.take();
         if let Some((since, before)) = before {
             self.had(entry, since, at, before);
@@ -177,7 +178,7 @@ impl Accounts {
     }
 
     /// A launch had these SMs for a while.
-    fn had(&mut self, entry: &Entry, from: Duration, to: Duration, range: SmRange) {
+    fn had(&mut self, entry: &LaunchEntry, from: Duration, to: Duration, range: SmRange) {
         let sm_time = to.saturating_sub(from).saturating_mul(count(range, self.sms));
         self.each(entry.stream, entry.priority, |tally| tally.sm_time += sm_time);
         if let Some(trace) = &mut self.trace {
@@ -189,7 +190,7 @@ impl Accounts {
     pub fn finished(
         &mut self,
         now: Duration,
-        entry: &Entry,
+        entry: &LaunchEntry,
         outcome: Outcome,
         own: Option<Duration>,
     ) {
@@ -215,7 +216,7 @@ impl Accounts {
                 Moment::Refused => tally.refused += 1,
                 _ => tally.cancelled += 1,
             }
-            // One that was found to be done when its turn came took who knows how long.
+            // How long it took is unknown for a launch that was found done when its turn came.
             if let Some(alone) = alone.filter(|_| !turnaround.is_zero()) {
                 tally.turnarounds += turnaround.as_secs_f64() / alone.as_secs_f64();
                 tally.turned_around += 1;
@@ -226,7 +227,7 @@ impl Accounts {
         telemetry::finished(entry, moment, turnaround);
     }
 
-    fn note(&mut self, at: Duration, entry: &Entry, moment: Moment) {
+    fn note(&mut self, at: Duration, entry: &LaunchEntry, moment: Moment) {
         if let Some(trace) = &mut self.trace {
             trace.moment(entry, at, moment);
         }
@@ -267,8 +268,12 @@ impl Accounts {
         }
     }
 
-    /// What it all comes to, with launches that have SMs now.
-    pub fn stats<'a>(&self, now: Duration, running: impl Iterator<Item = &'a Entry>) -> Stats {
+    /// The counts until now, with those of launches that have SMs now.
+    pub fn stats<'a>(
+        &self,
+        now: Duration,
+        running: impl Iterator<Item = &'a LaunchEntry>,
+    ) -> Stats {
         let mut all = self.settled();
         for entry in running {
             if let Some((since, range)) = entry.has {
@@ -322,7 +327,7 @@ impl Accounts {
     pub fn trace<'a>(
         &self,
         now: Duration,
-        running: impl Iterator<Item = &'a Entry>,
+        running: impl Iterator<Item = &'a LaunchEntry>,
     ) -> Option<Trace> {
         let mut trace = self.trace.clone()?;
         for entry in running {
@@ -430,7 +435,7 @@ mod tests {
         Grant { op: Default::default(), at, range, is_over }
     }
 
-    /// A launch of so many milliseconds alone on all four SMs that got them late.
+    /// A launch that got its SMs late, and takes `alone` milliseconds on all four.
     fn run(accounts: &mut Accounts, stream: u32, priority: i32, ready: u64, start: u64, end: u64) {
         let mut entry =
             accounts.submitted(at(ready), stream, "model", Priority(priority), Some(at(10)));
@@ -491,7 +496,7 @@ mod tests {
         }
         let stats = accounts.stats(at(9999), [&busy].into_iter());
         assert!((MOST_STREAMS / 2..=MOST_STREAMS).contains(&stats.streams.len()));
-        assert_eq!(stats.streams[0].stream, 0, "one that is not idle is kept");
+        assert_eq!(stats.streams[0].stream, 0, "a stream that is not idle is kept");
         assert_eq!(stats.streams.last().map(|of| of.stream), Some(many), "and the last ones are");
         let known: u64 = stats.streams.iter().map(|of| of.launches.done).sum();
         assert_eq!(known + stats.other_streams.done, u64::from(many));

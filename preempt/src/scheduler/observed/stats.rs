@@ -1,10 +1,10 @@
-//! The numbers that a scheduler gives of itself; `accounts` counts them.
+//! The numbers that a scheduler tells of itself; `accounts` counts them.
 
 use std::time::Duration;
 
 use crate::policy::Priority;
 
-/// What a scheduler has done since it was built; see [`Scheduler::stats`](super::Scheduler::stats).
+/// What a scheduler has done since it was built; see [`Scheduler::stats`](crate::scheduler::Scheduler::stats).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -26,17 +26,17 @@ pub struct Stats {
     pub decisions: Decisions,
 }
 
-/// What the launches of one stream came to.
+/// Totals of the launches of one stream.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct StreamStats {
-    /// The stream's number: [`Stream::id`](super::Stream::id).
+    /// The stream's number: [`Stream::id`](crate::scheduler::Stream::id).
     pub stream: u32,
     /// Its launches.
     pub launches: Totals,
 }
 
-/// What launches came to.
+/// Totals of launches: how many ended in which way, and in what time.
 ///
 /// The time that a launch would have taken alone is what was predicted when it was submitted
 /// ([`predict`](crate::predict)), or else what it took in the end, less its waiting; where neither is known, it is not
@@ -73,7 +73,7 @@ pub struct Totals {
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Decisions {
-    /// How many there were.
+    /// Decisions made.
     pub count: u64,
     /// The mean of their times.
     pub mean: Duration,

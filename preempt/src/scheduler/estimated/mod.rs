@@ -1,0 +1,5 @@
+//! What is estimated of launches: how long they take, and how long they take to stop.
+
+pub(super) mod estimates;
+pub(super) mod forecast;
+mod profile;
