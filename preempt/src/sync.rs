@@ -1,7 +1,7 @@
 //! Locks, atomics, channels, threads and the clock: those of the standard library, or shuttle's.
 //!
 //! With `--cfg shuttle` the scheduler runs on shuttle's threads. Shuttle runs one at a time and chooses at
-//! every lock, atomic and channel which goes on (`scheduler/interleavings.rs`).
+//! every lock, atomic and channel which goes on (`scheduler/runtime/interleavings.rs`).
 
 use std::sync::PoisonError;
 

@@ -47,34 +47,23 @@ use crate::recording::Recording;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 mod api;
-mod combiner;
-mod completion;
-mod core;
-mod credits;
 mod estimated;
-mod external;
-#[cfg(all(test, shuttle))]
-mod interleavings;
-mod memory;
-mod moves;
 mod observed;
-mod opaque;
-mod shared;
+mod runtime;
 
 pub use api::buffer::Buffer;
 pub use api::event::Event;
 pub use api::handle::{Handle, Output};
 pub use api::scope::Scope;
 pub use api::stream::Stream;
-#[cfg(feature = "cust")]
-pub(crate) use external::ExternalOperation;
-pub(crate) use memory::Memory;
 pub use observed::stats::{Decisions, Stats, StreamStats, Totals};
-pub use opaque::Opaque;
 #[cfg(feature = "cust")]
-pub(crate) use shared::Helper;
-pub(crate) use shared::Shared;
-use shared::{Closer, Settings};
+pub(crate) use runtime::external::ExternalOperation;
+pub use runtime::opaque::Opaque;
+#[cfg(feature = "cust")]
+pub(crate) use runtime::shared::Helper;
+pub(crate) use runtime::shared::Shared;
+use runtime::shared::{Closer, Settings};
 
 /// Orders the launches and copies of all threads on one device.
 ///

@@ -10,7 +10,7 @@ use preempt_device::kernel::KernelArg;
 
 use crate::device::{Device, Patience, Sleep};
 use crate::error::{Error, MemoryError};
-use crate::scheduler::Memory;
+use crate::scheduler::runtime::memory::Memory;
 
 /// An array of `T` in device memory.
 ///

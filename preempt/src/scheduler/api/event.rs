@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::handle::Handle;
 use super::stream::Stream;
 use crate::error::{ArgumentError, Error};
-use crate::scheduler::core::Work;
+use crate::scheduler::runtime::core::Work;
 
 /// What the host and other streams wait for: that everything is done which was in a stream when the event was
 /// recorded there.

@@ -16,8 +16,8 @@ use crate::engine::{Change, LaunchReport};
 use crate::error::{Error, LaunchError};
 use crate::policy::Priority;
 use crate::scheduler::Shared;
-use crate::scheduler::completion::{Completion, Ending};
-use crate::scheduler::core::Target;
+use crate::scheduler::runtime::completion::{Completion, Ending};
+use crate::scheduler::runtime::core::Target;
 use crate::sync::{Instant, hint};
 
 /// A launch or copy that was submitted.

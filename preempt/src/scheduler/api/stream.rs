@@ -17,14 +17,14 @@ use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
 use crate::scheduler::Buffer;
 use crate::scheduler::Shared;
-use crate::scheduler::completion::Completion;
-use crate::scheduler::core::{Job, Target, Work};
-use crate::scheduler::credits::StreamCredits;
+use crate::scheduler::runtime::completion::Completion;
+use crate::scheduler::runtime::core::{Job, Target, Work};
+use crate::scheduler::runtime::credits::StreamCredits;
 #[cfg(any(test, feature = "cust"))]
-use crate::scheduler::external::ExternalOperation;
-use crate::scheduler::memory::Memory;
+use crate::scheduler::runtime::external::ExternalOperation;
+use crate::scheduler::runtime::memory::Memory;
 #[cfg(feature = "cust")]
-use crate::scheduler::moves;
+use crate::scheduler::runtime::moves;
 use crate::sync::{Mutex, lock};
 use crate::vocabulary::BufferId;
 

@@ -13,11 +13,11 @@ use crate::sync::{Condvar, Instant, Mutex, lock};
 use crate::vocabulary::OpKey;
 
 /// How an operation ended: its report, or why there is none.
-pub(super) type Ending = Result<LaunchReport, Error>;
+pub(in crate::scheduler) type Ending = Result<LaunchReport, Error>;
 
 /// The state of an operation that threads and futures can wait for.
 #[derive(Debug)]
-pub(super) struct Completion {
+pub(in crate::scheduler) struct Completion {
     /// Where the operation holds a credit until it ends.
     credits: Arc<StreamCredits>,
     /// The operation's key in the engine; set when the core takes the operation in.
@@ -37,7 +37,7 @@ struct State {
 
 /// What the scheduler itself does at the end of an operation. Called while the core is held, so it neither waits nor
 /// runs code of applications.
-pub(super) struct Sequel(Box<dyn FnOnce(&Ending) + Send>);
+pub(in crate::scheduler) struct Sequel(Box<dyn FnOnce(&Ending) + Send>);
 
 impl fmt::Debug for Sequel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -25,7 +25,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Mutex, MutexGuard};
 
 /// What takes messages in.
-pub(super) trait Turn {
+pub(in crate::scheduler) trait Turn {
     type Message;
     /// What others have to be told, once the combiner is back.
     type News;
@@ -36,7 +36,7 @@ pub(super) trait Turn {
 
 /// The messages of a turn, in the order in which they came. It takes all of them: no thread would begin another turn for
 /// those that it left, as a turn that panics does.
-pub(super) struct Mail<'a, M> {
+pub(in crate::scheduler) struct Mail<'a, M> {
     taken: &'a mut VecDeque<M>,
     inbox: &'a Mutex<Inbox<M>>,
 }
@@ -64,7 +64,7 @@ impl<M> Mail<'_, M> {
 }
 
 /// The core with its inbox. Every method that takes the combiner calls `tell` without it.
-pub(super) struct Combiner<C: Turn> {
+pub(in crate::scheduler) struct Combiner<C: Turn> {
     inbox: Mutex<Inbox<C::Message>>,
     core: Mutex<Holder<C>>,
     /// Whether a thread looks into the inbox all the time.
@@ -75,7 +75,7 @@ pub(super) struct Combiner<C: Turn> {
 }
 
 /// Why a message was not put into the inbox.
-pub(super) enum Unposted<M> {
+pub(in crate::scheduler) enum Unposted<M> {
     /// The inbox is closed.
     Closed,
     /// It was not admitted.

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
-use super::api::handle::Handle;
-use super::api::stream::Stream;
 use super::core::Work;
 use crate::device::{Device, OpaqueWork, RawStream};
 use crate::engine::{self, Use};
 use crate::error::{ArgumentError, Error, caught};
 use crate::scheduler::Buffer;
+use crate::scheduler::api::handle::Handle;
+use crate::scheduler::api::stream::Stream;
 use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::sync::thread::{self, JoinHandle, ThreadId};
 use crate::sync::{Mutex, contain, lock};
@@ -144,7 +144,7 @@ impl Stream {
 }
 
 /// Opaque work, as it is in the stream.
-pub(super) struct OpaqueJob {
+pub(in crate::scheduler) struct OpaqueJob {
     pub known: engine::Opaque,
     /// Until it starts.
     work: Option<OpaqueWork>,
@@ -175,13 +175,13 @@ impl fmt::Debug for OpaqueJob {
 }
 
 /// What the thread has to do.
-pub(super) enum Task {
+pub(in crate::scheduler) enum Task {
     Run(OpKey, OpaqueWork),
     Stop,
 }
 
 /// The thread that calls opaque work, so that a thread that runs the core waits for no code of others.
-pub(super) struct OpaqueThread {
+pub(in crate::scheduler) struct OpaqueThread {
     to: Sender<Task>,
     id: ThreadId,
     handle: Mutex<Option<JoinHandle<()>>>,

@@ -11,16 +11,16 @@ use slotmap::SecondaryMap;
 
 use super::combiner::{Mail, Turn};
 use super::completion::Completion;
-use super::estimated::estimates::Estimates;
-use super::estimated::forecast::{Ended, Forecast};
 use super::external::ExternalOperation;
-use super::observed::accounts::{Accounts, LaunchEntry};
 use super::opaque::OpaqueJob;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
 use crate::policy::{Policy, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
+use crate::scheduler::estimated::estimates::Estimates;
+use crate::scheduler::estimated::forecast::{Ended, Forecast};
+use crate::scheduler::observed::accounts::{Accounts, LaunchEntry};
 use crate::sync::{Condvar, Instant, Mutex, lock};
 use crate::vocabulary::{CohortOrder, OpKey};
 
@@ -32,7 +32,7 @@ mod tests;
 
 /// What other threads ask of the core.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(in crate::scheduler) enum Message {
     Submit(Job),
     Cancel(Arc<Completion>),
     Change(Target, Change),
@@ -41,14 +41,14 @@ pub(super) enum Message {
 
 /// Whose urgency changes.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(in crate::scheduler) enum Target {
     Stream(u32),
     Launch(Arc<Completion>),
 }
 
 /// A launch or copy with everything that it needs.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(in crate::scheduler) struct Job {
     pub completion: Arc<Completion>,
     pub stream: u32,
     pub name: &'static str,
@@ -58,7 +58,7 @@ pub(super) struct Job {
     pub work: Work,
 }
 
-pub(super) enum Work {
+pub(in crate::scheduler) enum Work {
     Launch {
         launch: Arc<KernelLaunch>,
         preemption: Preemption,
@@ -102,7 +102,7 @@ impl fmt::Debug for Work {
 
 /// What others have to be told after a turn.
 #[derive(Default)]
-pub(super) struct News {
+pub(in crate::scheduler) struct News {
     /// Whom to wake, beside the threads that wait for handles.
     pub wakers: Vec<Waker>,
     /// Jobs that are over, to be dropped without the combiner: freeing memory can take long.
@@ -119,14 +119,14 @@ pub(super) struct News {
 
 /// Whether operations are in flight.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
+pub(in crate::scheduler) struct InFlight {
     pub any: Mutex<bool>,
     pub none: Condvar,
 }
 
 /// What there is to do for the poller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rest {
+pub(in crate::scheduler) enum Rest {
     /// And for how long at most the poller need not look.
     Busy(Duration),
     Idle,
@@ -152,7 +152,7 @@ struct InWork {
     entry: Option<LaunchEntry>,
 }
 
-pub(super) struct Core {
+pub(in crate::scheduler) struct Core {
     engine: Engine,
     device: Device,
     start: Instant,

@@ -17,8 +17,6 @@ use super::combiner::{Combiner, Unposted};
 use super::completion::Completion;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::moves;
-use super::observed::stats::Stats;
-use super::observed::trace::Trace;
 use super::opaque::{OpaqueThread, Task};
 use crate::device::{Device, DeviceInner, Mark, Patience, SignalPath};
 use crate::engine::Change;
@@ -27,6 +25,8 @@ use crate::module::DeviceCode;
 use crate::policy::Policy;
 use crate::predict::Predictor;
 use crate::recording::Recording;
+use crate::scheduler::observed::stats::Stats;
+use crate::scheduler::observed::trace::Trace;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::mpsc::Sender;
 use crate::sync::thread::{self, JoinHandle, Thread};
@@ -80,7 +80,7 @@ pub(crate) struct Shared {
 
 /// What a builder says beside device, policy and kernels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
+pub(in crate::scheduler) struct Settings {
     /// How long a thread that waits for a handle spins before it sleeps.
     pub spin: Duration,
     /// Whether the poller spins as long as anything is in flight.
@@ -98,12 +98,12 @@ pub(super) struct Settings {
 }
 
 /// Closes the scheduler when its last clone is dropped.
-pub(super) struct Closer {
+pub(in crate::scheduler) struct Closer {
     pub shared: Arc<Shared>,
 }
 
 impl Shared {
-    pub(super) fn start(
+    pub(in crate::scheduler) fn start(
         device: Device,
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
@@ -164,13 +164,13 @@ impl Shared {
     }
 
     /// The scheduler that a device has, or had last.
-    pub(super) fn of(device: &DeviceInner) -> Option<Arc<Shared>> {
+    pub(in crate::scheduler) fn of(device: &DeviceInner) -> Option<Arc<Shared>> {
         let last = lock(&device.scheduler).clone()?;
         last.upgrade()?.downcast().ok()
     }
 
     /// Hands a submission to the core, with the moves that it needs if its buffers were used on other devices.
-    pub(super) fn submit(self: &Arc<Self>, job: Job) -> Result<(), Error> {
+    pub(in crate::scheduler) fn submit(self: &Arc<Self>, job: Job) -> Result<(), Error> {
         let device = self.device.inner.id;
         let is_at_home = |message: &Message| match message {
             Message::Submit(job) => job.is_at_home(device),
@@ -187,25 +187,25 @@ impl Shared {
     }
 
     /// Puts a submission into the inbox, and leaves the core to others; `false` if the scheduler is closed.
-    pub(super) fn post(&self, job: Job) -> bool {
+    pub(in crate::scheduler) fn post(&self, job: Job) -> bool {
         self.combiner.post(Message::Submit(job))
     }
 
     /// A number that no other stream of the scheduler has: for the operations of one move.
-    pub(super) fn move_stream(&self) -> u32 {
+    pub(in crate::scheduler) fn move_stream(&self) -> u32 {
         // Relaxed: only the number counts. Streams of the application count upwards from 0.
         u32::MAX - self.moves.fetch_add(1, Ordering::Relaxed) % (u32::MAX / 2)
     }
 
     /// Asks for an operation to be stopped.
-    pub(super) fn cancel(&self, completion: Arc<Completion>) {
+    pub(in crate::scheduler) fn cancel(&self, completion: Arc<Completion>) {
         // A scheduler that is closed has stopped it already.
         self.combiner.post(Message::Cancel(completion));
         self.drive();
     }
 
     /// Makes launches more urgent, or less.
-    pub(super) fn change(&self, target: Target, change: Change) {
+    pub(in crate::scheduler) fn change(&self, target: Target, change: Change) {
         // No operation waits for anything in a scheduler that is closed.
         self.combiner.post(Message::Change(target, change));
         self.drive();
@@ -222,7 +222,7 @@ impl Shared {
     }
 
     /// Where opaque work goes.
-    pub(super) fn opaque_thread(&self) -> Result<Sender<Task>, Error> {
+    pub(in crate::scheduler) fn opaque_thread(&self) -> Result<Sender<Task>, Error> {
         if self.opaque.get().is_none() {
             // If another thread was faster, this one ends.
             let _ = self.opaque.set(OpaqueThread::start(self.device.clone())?);
@@ -281,7 +281,7 @@ impl Shared {
         self.combiner.with_core(|core| core.stats(), |news| self.tell(news))
     }
 
-    pub(super) fn trace(&self) -> Option<Trace> {
+    pub(in crate::scheduler) fn trace(&self) -> Option<Trace> {
         self.combiner.with_core(|core| core.trace(), |news| self.tell(news))
     }
 

@@ -13,17 +13,17 @@ use std::sync::Arc;
 
 use preempt_device::host::Access;
 
-use super::Shared;
-use super::api::handle::HostMemory;
 use super::completion::{Completion, Ending};
 use super::core::{Job, Work};
 use super::credits::StreamCredits;
 use super::external::ExternalOperation;
 use super::memory::{Filling, Memory, Residence, ValidCopy, Validity};
+use super::shared::Shared;
 use crate::device::{Copy, CopyKind, OwnedCopy};
 use crate::engine::Use;
 use crate::error::{ArgumentError, Error, LaunchError};
 use crate::policy::Urgency;
+use crate::scheduler::api::handle::HostMemory;
 use crate::sync::MutexGuard;
 use crate::vocabulary::BufferId;
 
@@ -84,13 +84,13 @@ impl Job {
 }
 
 /// Submits a job some of whose buffers were used on other devices, behind the moves that it needs.
-pub(super) fn submit(shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
+pub(in crate::scheduler) fn submit(shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
     let memories = job.memories();
     submit_using(shared, job, &memories)
 }
 
 /// The same for a job that uses these memories, which are in the order of their locks.
-pub(super) fn submit_using(
+pub(in crate::scheduler) fn submit_using(
     shared: &Arc<Shared>,
     job: Job,
     memories: &[Arc<Memory>],

@@ -22,11 +22,11 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 use super::external::ExternalOperation;
-use super::{Opaque, Scheduler, Stream};
 use crate::device::model::Settings;
 use crate::engine::LaunchReport;
 use crate::error::{DeviceError, Error, LaunchError, MemoryError};
 use crate::policy::Ffs;
+use crate::scheduler::{Opaque, Scheduler, Stream};
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Shared;
 use super::completion::Completion;
+use super::shared::Shared;
 use crate::device::{Allocations, Backend, Device, DeviceInner, Patience};
 use crate::error::Error;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -52,7 +52,7 @@ struct Replica {
 
 /// Where a buffer's contents are; meaningful once it was used on another device than its home.
 #[derive(Default)]
-pub(super) struct Residence {
+pub(in crate::scheduler) struct Residence {
     /// Devices where the contents are valid after what was submitted until now.
     pub valid: Vec<ValidCopy>,
     /// Memory on other devices than the home.
@@ -60,7 +60,7 @@ pub(super) struct Residence {
 }
 
 /// A device on which the contents are valid.
-pub(super) struct ValidCopy {
+pub(in crate::scheduler) struct ValidCopy {
     pub device: Weak<DeviceInner>,
     pub device_id: u64,
     /// What made them valid, if that may not have happened.
@@ -68,14 +68,14 @@ pub(super) struct ValidCopy {
 }
 
 /// An operation that fills the memory of a buffer on a device.
-pub(super) struct Filling {
+pub(in crate::scheduler) struct Filling {
     pub completion: Arc<Completion>,
     pub scheduler: Weak<Shared>,
 }
 
 /// What is known of contents on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Validity {
+pub(in crate::scheduler) enum Validity {
     /// They are there, or will be when the operations before are done.
     Valid,
     /// What would have filled the memory failed, and the device's scheduler knows.
@@ -132,7 +132,7 @@ impl Memory {
     }
 
     /// Locks the residence. No submission takes effect meanwhile, unless the buffer is at home.
-    pub(super) fn residence(&self) -> MutexGuard<'_, Residence> {
+    pub(in crate::scheduler) fn residence(&self) -> MutexGuard<'_, Residence> {
         lock(&self.residence)
     }
 
@@ -142,7 +142,7 @@ impl Memory {
     }
 
     /// The address on a device; allocates the memory there if there is none. Does not wait for memory.
-    pub(super) fn address_on(
+    pub(in crate::scheduler) fn address_on(
         &self,
         residence: &mut Residence,
         device: &Device,

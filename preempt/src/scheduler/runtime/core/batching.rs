@@ -7,7 +7,7 @@ use preempt_device::host::Preemption;
 use super::{AT_ONCE, Core, InWork, Job, Message, Target, Work};
 use crate::engine::{Change, Event, LaunchSpec, Submission, Whose};
 use crate::policy::Urgency;
-use crate::scheduler::combiner::Mail;
+use crate::scheduler::runtime::combiner::Mail;
 
 /// How often a turn looks into the inbox again before it decides.
 const LOOKS_AGAIN: usize = 3;

@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::Shared;
+use super::shared::Shared;
 use crate::sync::{Condvar, Instant, Mutex, hint, lock};
 
 /// The most operations of one stream that are submitted and not over.
-pub(super) const MAX_OUTSTANDING: usize = if cfg!(shuttle) { 2 } else { 64 };
+pub(in crate::scheduler) const MAX_OUTSTANDING: usize = if cfg!(shuttle) { 2 } else { 64 };
 
 /// Counts a stream's outstanding operations.
 #[derive(Debug, Default)]
-pub(super) struct StreamCredits {
+pub(in crate::scheduler) struct StreamCredits {
     outstanding: Mutex<usize>,
     freed: Condvar,
 }
