@@ -42,10 +42,8 @@ impl Gpu {
     /// Opens the device with this number, and makes its context the calling thread's.
     pub fn open(ordinal: i32) -> Result<Gpu> {
         // SAFETY: this loads the driver's library, which has no requirements.
-        ensure!(
-            unsafe { sys::is_culib_present() },
-            "there is no CUDA driver (libcuda.so.1) on this machine"
-        );
+        let is_present = unsafe { sys::is_culib_present() };
+        ensure!(is_present, "there is no CUDA driver (libcuda.so.1) on this machine");
         let (mut device, mut context) = (0, ptr::null_mut());
         // SAFETY: the library is loaded, and the places are valid.
         unsafe {

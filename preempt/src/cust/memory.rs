@@ -8,7 +8,7 @@ use cust::memory::{DeviceBuffer, DeviceCopy, DevicePointer, DeviceSlice};
 use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
-use crate::error::Error;
+use crate::error::{ArgumentError, Error};
 use crate::scheduler::Buffer;
 use crate::scheduler::{Scheduler, Stream};
 
