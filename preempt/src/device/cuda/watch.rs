@@ -31,8 +31,6 @@ pub(super) struct Watch {
     start: Instant,
     /// When something was last given to the device or came back from it, in nanoseconds since `start`.
     active: AtomicU64,
-    /// When the driver was last asked for faults, on the same clock.
-    checked: AtomicU64,
     /// Launched, and in no queue yet, so that a launch does not wait for a thread that looks.
     arrivals: Mutex<Vec<(u32, PendingPost)>>,
     /// Whether there are any.
@@ -66,7 +64,6 @@ impl Watch {
             news,
             start: Instant::now(),
             active: AtomicU64::new(0),
-            checked: AtomicU64::new(0),
             arrivals: Mutex::default(),
             has_arrivals: AtomicBool::new(false),
             queues: Mutex::new(vec![VecDeque::new(); queues]),
@@ -143,7 +140,7 @@ impl Watch {
     }
 
     /// Waits until something was announced since the mark, a grid has posted, or `has_news`; or for `timeout`. `check`
-    /// asks the driver for faults: at least once, and then from time to time.
+    /// asks the driver for faults each [`FAULT_CHECK`], or once if `timeout` is zero.
     pub fn wait(
         &self,
         since: Mark,
@@ -152,12 +149,12 @@ impl Watch {
         check: impl Fn(),
     ) {
         let start = self.start.elapsed();
-        let mut now = start;
+        let (mut now, mut checked) = (start, start);
         loop {
-            // Relaxed: two threads that ask at the same time do no harm.
-            let checked = Duration::from_nanos(self.checked.load(Ordering::Relaxed));
+            // Not at once, because a question takes the driver's locks just when launches follow the first one. A wait
+            // without a timeout only asks.
             if timeout.is_zero() || now.saturating_sub(checked) >= FAULT_CHECK {
-                self.checked.store(now.as_nanos() as u64, Ordering::Relaxed);
+                checked = now;
                 check();
             }
             self.look(&mut lock(&self.queues));
