@@ -10,9 +10,8 @@ pub(super) fn prepared(ir: &str) -> String {
     params_in_memory(&without_mutable_noalias(ir))
 }
 
-/// Takes `noalias` from what was `&mut`. With it, LLVM keeps the target of a `&mut` in registers across barriers,
-/// although other threads write it. `&` keeps the attribute, and so does a function's result that its caller makes room
-/// for.
+/// Takes `noalias` from what was `&mut`. With it LLVM keeps what a `&mut` points to in registers across barriers, where
+/// other threads write it. What stays is that of `&`, and of a function's result that its caller makes room for.
 fn without_mutable_noalias(ir: &str) -> String {
     const ATTRIBUTE: &str = "noalias ";
     const KEPT: [&str; 4] = ["readonly", "readnone", "sret", "byval"];
@@ -39,10 +38,9 @@ fn without_mutable_noalias(ir: &str) -> String {
     out + rest
 }
 
-/// Makes entries read structs and arrays where they are, in constant memory. The compiler takes them as values and
-/// copies them to the stack. A loop around the body keeps the assembler from seeing through the copy, so that each read
-/// at an index would be of local memory. The worker loop's parameter stays a value, since all its reads are at known
-/// places.
+/// Has entries take structs and arrays where they are, in constant memory. The compiler takes them as values, and copies
+/// them to the stack: a loop around the body keeps the assembler from seeing through that, so that each read at an index
+/// is one of local memory. The parameter of the worker loop stays a value, since all its reads are at known places.
 fn params_in_memory(ir: &str) -> String {
     let mut out = String::with_capacity(ir.len());
     let mut in_memory: Vec<Value> = Vec::new();
@@ -135,11 +133,11 @@ fn stored(line: &str) -> Option<(Value<'_>, String)> {
     Some((value, to.to_owned()))
 }
 
-/// Inlines the bodies, which were optimised on their own, into their entries at any cost: only there are the registers
-/// of the task's indices.
+/// Has the bodies, which were optimised on their own, inlined into their entries whatever that costs: only there are the
+/// registers of the task's indices.
 ///
-/// Bodies are optimised on their own because in a small function LLVM unrolls loops and takes arrays apart. As a part
-/// of the worker loop, it leaves them in memory.
+/// On their own, since LLVM unrolls loops and takes arrays apart in a small function that it leaves in memory where they
+/// are a part of the worker loop.
 pub(super) fn with_bodies_inlined(ir: &str) -> String {
     let groups: Vec<(&str, &str)> = ir
         .lines()

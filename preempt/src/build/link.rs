@@ -1,8 +1,8 @@
 //! From LLVM IR to PTX, by the LLVM tools that belong to the compiler.
 //!
-//! The compiler leaves the IR of all crates but `compiler_builtins` in one file, and optimises nothing, because it
-//! would use what [`ir`](super::ir) takes out first. LLVM then runs twice, since the bodies of kernels are optimised
-//! before they become a part of the worker loop.
+//! The compiler leaves the IR of all crates but `compiler_builtins` in one file, and optimises nothing: it would do so with
+//! what [`ir`](super::ir) takes out first. LLVM then runs twice, since the bodies of kernels are optimised before they
+//! become a part of the worker loop.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ pub(super) fn ptx(
     };
     let ptx = make();
     for file in [&own, &added, &linked, &apart, &inlined, &optimised, &out] {
-        // A file that was not written does not exist.
+        // One that was not written is not there.
         let _ = fs::remove_file(file);
     }
     ptx

@@ -237,7 +237,7 @@ fn library_folder(dir: &Path) -> String {
     folder.unwrap_or("src").to_owned()
 }
 
-/// FNV-1a, 64 bits: stable everywhere, and only accidents have to be told apart.
+/// FNV-1a, 64 bits: stable everywhere. It need not resist attacks, because it guards against accidents only.
 struct Fnv(u64);
 
 impl Fnv {

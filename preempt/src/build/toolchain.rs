@@ -161,7 +161,7 @@ fn unstable_flags(help: &str) -> BTreeSet<String> {
 }
 
 impl Toolchain {
-    /// The complete toolchains of this machine, best first. What the others lack is added to `looked`.
+    /// The complete toolchains of this machine, best first. What incomplete toolchains lack is added to `looked`.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ use crate::scheduler::runtime::memory::Memory;
 /// An array of `T` in device memory.
 ///
 /// Kernels take `&Buffer<T>` where they read and `&mut Buffer<T>` where they write. Operations
-/// that use the same buffer run in the order in which they were submitted, on whatever streams:
+/// that use the same buffer run in the order of their submission, on any streams:
 /// readers at the same time, a writer alone. The buffer counts as a whole: launches that write
 /// different parts of one buffer run one after the other. The memory is freed when the buffer is
 /// dropped and the last operation that uses it is done.

@@ -175,7 +175,7 @@ impl<T: Output> Handle<T> {
         self.completion.result().map(|result| self.output(result))
     }
 
-    /// Whether the operation is done, in whatever way.
+    /// Whether the operation has ended: done, failed or cancelled.
     pub fn is_done(&self) -> bool {
         self.completion.is_done()
     }

@@ -237,7 +237,7 @@ mod tests {
         notes.name = "squares_in_steps";
         let kernel = |x: &Buffer<u32>, out: &mut Buffer<u32>| squares_in_steps(x, out);
         let (_scheduler, seen) = three_of(kernel, |builder| builder.predictor(notes));
-        // They are to take a second for each block-task, of which two run at a time.
+        // The prediction is a second for each block-task, and two run at a time.
         let overhead = STOP + Duration::from_secs(1);
         assert_eq!(seen, [20, 20, 10].map(|grid| (Some(Duration::from_secs(grid)), overhead)));
     }
@@ -312,7 +312,7 @@ mod tests {
         assert!(second > Duration::ZERO && third > Duration::ZERO);
     }
 
-    /// A predictor that keeps what it is asked and told.
+    /// A predictor that keeps the launches that it predicts and learns from.
     #[derive(Clone)]
     struct KeepingPredictor {
         name: &'static str,

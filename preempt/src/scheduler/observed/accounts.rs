@@ -16,7 +16,7 @@ use crate::sync::Instant;
 /// Streams, at most, with accounts of their own. Beyond that, those idle for longest are added up.
 const MOST_STREAMS: usize = 256;
 
-/// Priorities, at most, with accounts of their own; further ones are added up.
+/// Priorities, at most, with accounts of their own; further priorities are added up.
 const MOST_PRIORITIES: usize = 32;
 
 /// Decisions of which one is timed: reading the clock twice takes as long as a small decision.

@@ -18,7 +18,7 @@ pub struct Stats {
     pub streams: Vec<StreamStats>,
     /// Launches of the streams that were idle for longest, once there were more than 256.
     pub other_streams: Totals,
-    /// The launches of each priority, as it was when they were submitted, the least urgent ones first.
+    /// The launches of each priority at their submission, in the order of urgency, least urgent first.
     pub priorities: Vec<(Priority, Totals)>,
     /// Launches of further priorities, once there were 32.
     pub other_priorities: Totals,

@@ -172,7 +172,7 @@ impl Memory {
     /// Gives the memory at home to the application.
     #[cfg(feature = "cust")]
     pub fn give_away(&self) {
-        // Relaxed: dropping the references orders it before the last one is dropped.
+        // Relaxed: dropping the references orders it before the last of them is dropped.
         self.home.is_gone.store(true, Ordering::Relaxed);
     }
 }
