@@ -68,7 +68,7 @@ use nested_cargo::Compiled;
 use sources::Crate;
 use toolchain::Toolchain;
 
-/// What is compiled for if nothing else is asked for: it runs on every GPU since 2020.
+/// Oldest GPU architecture of the PTX unless another is asked for: every GPU since 2020 runs it.
 const DEFAULT_CPU: &str = "sm_80";
 
 /// A kernels crate to compile and embed.

@@ -15,7 +15,7 @@ use super::link;
 use super::sources::{self, Crate, hash};
 use super::toolchain::Toolchain;
 
-/// The target.
+/// The device's target triple.
 pub(super) const TRIPLE: &str = "nvptx64-nvidia-cuda";
 
 /// Flags for everything that is compiled for the device, `core` included. They come after those of profiles, so a
@@ -43,7 +43,7 @@ const NEEDED: [&str; 1] = [
 
 /// Unstable flags that are left out where the compiler does not have them.
 const WELCOME: [&str; 2] = [
-    // No source paths in the PTX. Nobody reads panic messages there.
+    // No source paths in the PTX, because panics print no messages there.
     "-Zlocation-detail=none",
     "-Zfmt-debug=none",
 ];
@@ -81,8 +81,8 @@ const NO_STD: &str = "There is no `std` on the GPU. In a dependency of your own,
 const NO_STD_HERE: &str = "There is no `std` on the GPU: no `println!`, no `vec!`, nothing that allocates. Write results \
     to a buffer; code for the host goes behind `#[cfg(not(target_arch = \"nvptx64\"))]`.\n";
 
-/// What decides about the PTX besides the sources: part of their hash. Not which compiler: any that is known to work
-/// will do.
+/// Everything besides the sources that decides about the PTX: part of their hash. The compiler's release is left out,
+/// because any release that is known to work will do.
 pub(super) fn fingerprint(target_cpu: &str) -> String {
     let flags = FLAGS.iter().chain(&NEEDED).chain(&WELCOME).chain(&PROFILE).chain(&CRATE);
     [target_cpu]
@@ -115,7 +115,7 @@ pub(super) fn compile(
     flags.push(format!("-Ctarget-cpu={target_cpu}"));
 
     let target_dir = work.join("target");
-    // Where cargo finds nothing to do, the file is that of the last time, so its name tells all that decides about it.
+    // If cargo finds nothing to do, the file is that of the last time, so its name tells all that decides about it.
     let deciding = [
         krate.dir.to_string_lossy().into_owned(),
         toolchain.release.clone(),
@@ -127,7 +127,7 @@ pub(super) fn compile(
     command
         .args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--color=never"])
         .args(["--target", TRIPLE, "-Zbuild-std=core", "-Zpanic-immediate-abort"])
-        // On standard output, what was made; on the other one, what is wrong.
+        // Standard output lists what was made; standard error says what is wrong.
         .arg("--message-format=json-render-diagnostics")
         .args(PROFILE.iter().flat_map(|setting| ["--config", setting]))
         .arg("--target-dir")
@@ -162,7 +162,7 @@ pub(super) fn compile(
     Ok(Compiled { ptx: link::ptx(&ir, &builtins, target_cpu, toolchain)?, files })
 }
 
-/// The library of a crate in cargo's messages, made now or before.
+/// The library of a crate in cargo's messages, whether made now or before.
 fn library(messages: &str, krate: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_what_was_said_the_error_is_told() {
+    fn the_error_is_found_in_the_output() {
         let cargo = "   Compiling core\nerror: failed to download\n\nCaused by:\n  no network\n";
         assert_eq!(first_error(cargo), "error: failed to download");
         assert_eq!(first_error("llc failed:\nno such processor\n"), "no such processor");

@@ -211,7 +211,7 @@ impl Crate {
             return false;
         };
         let names: Vec<_> = lines.skip(1).map_while(|line| line.strip_prefix(FILE)).collect();
-        // A source that cannot be read is one that was moved or deleted.
+        // A source that cannot be read was moved or deleted.
         !names.is_empty()
             && self.hash(&names, flags).is_ok_and(|hash| format!("{hash:016x}") == recorded.trim())
     }
@@ -237,7 +237,7 @@ fn library_folder(dir: &Path) -> String {
     folder.unwrap_or("src").to_owned()
 }
 
-/// FNV-1a, 64 bits: stable everywhere, and only accidents have to be told apart.
+/// FNV-1a, 64 bits: stable everywhere. It need not resist attacks, because it guards against accidents only.
 struct Fnv(u64);
 
 impl Fnv {

@@ -53,7 +53,7 @@ fn comment(text: &str, language: Language) -> Option<usize> {
     }
 }
 
-/// The length of the block comment that `text` starts with, and that others may lie in.
+/// The length of the block comment that `text` starts with; block comments nest.
 fn block_comment(text: &str) -> usize {
     let (mut at, mut depth) = (0, 0);
     while at < text.len() {

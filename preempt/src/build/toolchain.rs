@@ -71,8 +71,8 @@ impl Places {
             .flatten()
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .collect();
-        // First what the application is built with, then rustup's default, then stable compilers before nightly ones, of
-        // whose unstable flags it is less known what they do, and newer ones before older ones.
+        // First the application's toolchain, then rustup's default. Then stable compilers before nightly ones, whose
+        // unstable flags are known less well, and newer ones before older ones.
         let preferred = [self.active.clone(), self.default_toolchain()];
         toolchains.sort_by_cached_key(|name| {
             let is_named = |preferred: &Option<String>| {
@@ -161,7 +161,7 @@ fn unstable_flags(help: &str) -> BTreeSet<String> {
 }
 
 impl Toolchain {
-    /// The complete toolchains of this machine, best first. What the others lack is added to `looked`.
+    /// The complete toolchains of this machine, best first. What incomplete toolchains lack is added to `looked`.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The thread that calls `cust` for the scheduler: a thread that runs the core must not wait for code of others,
-//! and the driver's threads must not call the driver.
+//! The thread that calls `cust` for the scheduler: the lock holder must not wait for other code, and the driver's
+//! threads must not call the driver.
 
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,13 +16,13 @@ use super::words;
 use crate::error::{Error, caught};
 use crate::scheduler::{ExternalOperation, Shared};
 
-/// How long it sleeps between two looks at events that operations wait for.
+/// Time between two looks at events that operations wait for.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// How long dropping a scheduler waits for the thread.
+/// Time, at most, that dropping a scheduler waits for the thread.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What there is to do.
+/// Messages to the thread.
 pub(super) enum Task {
     /// Call `work`; the external operation is over when what it put into the stream is done.
     Run { stream: Arc<Stream>, work: Work, external: Arc<ExternalOperation> },
@@ -36,10 +36,10 @@ pub(super) enum Task {
 
 type Work = Box<dyn FnOnce(&Stream) -> CudaResult<()> + Send>;
 
-/// How an external operation ends; if not well, what was said.
+/// How an external operation ended; if it failed, with the message.
 type Ending = Result<(), Arc<str>>;
 
-/// Where tasks go.
+/// The sender of tasks.
 #[derive(Clone)]
 pub(super) struct Tasks(Sender<Task>);
 
@@ -47,12 +47,12 @@ impl Tasks {
     pub fn send(&self, task: Task) {
         // Without the thread, the scheduler is gone, and has ended its external operations.
         if let Err(unsent) = self.0.send(task) {
-            // What others gave may panic.
+            // Values of the application may panic on drop.
             let _ = caught(|| drop(unsent));
         }
     }
 
-    /// Ends the external operation when it is called, on whatever thread.
+    /// A callback that ends the external operation, on any thread.
     pub fn over(
         self,
         external: Arc<ExternalOperation>,
@@ -62,7 +62,7 @@ impl Tasks {
     }
 }
 
-/// The thread.
+/// A handle of the thread.
 pub(crate) struct Helper {
     tasks: Tasks,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -75,7 +75,7 @@ impl Helper {
         let own = tasks.clone();
         let run = move || {
             let mut thread = Thread { shared, tasks: own, awaited: Vec::new() };
-            // If it cannot be had, whatever is tried says so.
+            // Without the context, each later call reports the failure.
             let _ = CurrentContext::set_current(&*context);
             loop {
                 let task = match thread.awaited.is_empty() {
@@ -104,7 +104,7 @@ impl Helper {
 }
 
 impl crate::scheduler::Helper for Helper {
-    /// Ends the thread; waits for it, unless this is it, or work of others keeps it.
+    /// Ends the thread. Waits for it, unless this is that thread, or application code occupies it.
     fn stop(&self) {
         self.tasks.send(Task::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -116,7 +116,7 @@ impl crate::scheduler::Helper for Helper {
             thread::sleep(LOOK);
         }
         if thread.is_finished() {
-            // Panics of others end in `caught`.
+            // Panics of the application end in `caught`.
             let _ = thread.join();
         }
     }
@@ -134,7 +134,7 @@ impl fmt::Debug for Helper {
     }
 }
 
-/// What the thread knows.
+/// The state of the thread.
 struct Thread {
     shared: Weak<Shared>,
     tasks: Tasks,
@@ -150,7 +150,7 @@ impl Thread {
                     Ok(Err(error)) => Err(words(error).into()),
                     Err(panic) => Err(format!("panicked: {panic}").into()),
                 };
-                // What it put into the stream before it failed is waited for, too.
+                // Work that was put into the stream before the failure is waited for, too.
                 let over = self.tasks.clone().over(external.clone(), result.clone());
                 if let Err(error) = stream.add_callback(Box::new(over)) {
                     self.end(&external, result.and(Err(words(error).into())));

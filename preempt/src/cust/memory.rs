@@ -14,8 +14,8 @@ use crate::scheduler::{Scheduler, Stream};
 
 /// Lends a buffer to the launches of a [`scope`](Scheduler::scope).
 ///
-/// `&Lent` is passed where a kernel reads, and `&mut Lent` where it writes, to as many launches as
-/// are needed, while `&mut DeviceBuffer` itself can be passed once: launches that use the same memory run
+/// `&Lent` is passed where a kernel reads, and `&mut Lent` where it writes, to any number of launches.
+/// `&mut DeviceBuffer` itself can be passed once only. Launches that use the same memory run
 /// in the order in which they are submitted, on whatever streams.
 ///
 /// The buffer can be neither freed nor copied before the scope has ended:
@@ -100,11 +100,11 @@ impl<T> fmt::Debug for Lent<'_, T> {
     }
 }
 
-/// What an adoption is called in errors.
+/// The name of adoptions in errors.
 const ADOPTION: &str = "`adopt`";
 
 impl Scheduler {
-    /// Takes a buffer of `cust`'s over, without copying (feature `cust`). [`Stream::to_cust`] gives it back.
+    /// Takes over a buffer of `cust`'s without copying (feature `cust`). [`Stream::to_cust`] gives it back.
     ///
     /// It stays bound to this device: schedulers of other devices refuse it with [`ArgumentError::ForeignBuffer`].
     ///
@@ -152,8 +152,8 @@ impl Scheduler {
 }
 
 impl Stream {
-    /// Makes a `DeviceBuffer` of a buffer that was made on this device, when everything is done that uses it; waits for
-    /// that (feature `cust`). Newer contents on another device are moved back.
+    /// Converts a buffer that was made on this device to a `DeviceBuffer` (feature `cust`). Waits until every use of it
+    /// is done. Newer contents on another device are moved back.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Stream {
         self.after_all_uses(&buffer)?.wait()?;
         let len = buffer.len();
         let pointer = match len * size_of::<T>() {
-            // It has an address that `cust` must not free.
+            // An empty buffer has an address that `cust` must not free.
             0 => DevicePointer::null(),
             _ => {
                 if let Some(foreign) = self.shared().device.inner.backend.memory().foreign() {

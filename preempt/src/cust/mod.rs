@@ -35,8 +35,8 @@
 //!
 //! - *Lend it.* A [`scope`](crate::Scheduler::scope) waits for its launches, which therefore take
 //!   `&DeviceBuffer` and `&mut DeviceBuffer` as they are. [`lend`] is for a buffer that several launches
-//!   of a scope use, and `unsafe` constructors are for a [`DeviceSlice`] ([`Lent::slice`]) or a
-//!   [`DevicePointer`] ([`Lent::pointer`]), whose memory any code could free.
+//!   of a scope use. The constructors for a [`DeviceSlice`] ([`Lent::slice`]) and a
+//!   [`DevicePointer`] ([`Lent::pointer`]) are `unsafe`, because any code could free that memory.
 //! - *Hand it over.* [`Scheduler::adopt`](crate::Scheduler::adopt) makes a [`Buffer`](crate::Buffer) of it, without copying, and
 //!   [`Stream::to_cust`](crate::Stream::to_cust) makes a `DeviceBuffer` of any buffer.
 //!
@@ -44,8 +44,8 @@
 //! an adoption: `DeviceBuffer::zeroed` returns before the memory is zero. What is started in a stream of
 //! `cust`'s is ordered as below.
 //!
-//! **Dropping a `DeviceBuffer` (`cuMemFree`) waits until nothing runs on the device, and keeps every
-//! thread of the process from launching meanwhile, urgent kernels included.** Give it to
+//! **Dropping a `DeviceBuffer` (`cuMemFree`) waits until nothing runs on the device. Meanwhile no
+//! thread of the process can launch, urgent kernels included.** Give the buffer to
 //! [`Scheduler::release`](crate::Scheduler::release) instead, which frees it in stream order. `cust`'s other synchronous calls, such
 //! as `copy_from` and `copy_to` with ordinary memory or [`Module::from_ptx`](cust::module::Module::from_ptx), may wait for what runs, too.
 //!
@@ -100,12 +100,12 @@ impl Device {
         let (ordinal, context) =
             retain(context).map_err(|error| failed("looking for the context's device", error))?;
         let device = Device::cuda(ordinal)?;
-        // The first one is as good as any other: there is one primary context.
+        // Any context of the device will do, because there is one primary context.
         let _ = device.inner.cust.set(context);
         Ok(device)
     }
 
-    /// The context that the application has shown.
+    /// The context that the application gave to `from_cust`.
     fn cust_context(&self) -> Result<&Arc<Context>, Error> {
         self.inner.cust.get().ok_or(Error::Device(DeviceError::NoCustContext))
     }
@@ -127,7 +127,7 @@ fn retain(context: &Context) -> CudaResult<(u32, Arc<Context>)> {
     Err(CudaError::InvalidDevice)
 }
 
-/// What `cust` said when something was tried.
+/// The error of a `cust` call that failed.
 fn failed(what: &str, error: CudaError) -> Error {
     Error::Device(DeviceError::Driver {
         code: error as u32,

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::scheduler::{ExternalOperation, Handle, Stream};
 
 impl Stream {
-    /// Lets what is submitted to this stream from now on wait for what is in a stream of `cust`'s now (feature `cust`).
-    /// This call does not wait.
+    /// Makes later submissions to this stream wait for what is in a stream of `cust`'s now (feature `cust`). This call
+    /// does not wait.
     ///
     /// Call it with the context current, as for any use of `cust`.
     ///
@@ -29,11 +29,11 @@ impl Stream {
         self.submit_external("a wait for a cust stream", external)
     }
 
-    /// Lets what is submitted to this stream from now on wait for an event of `cust`'s (feature `cust`).
-    /// An event that was not recorded has happened.
+    /// Makes later submissions to this stream wait for an event of `cust`'s (feature `cust`). An event that was not
+    /// recorded has happened.
     ///
-    /// It is asked for every 20 µs, from when everything before in this stream is done.
-    /// [`wait_for_cust`](Stream::wait_for_cust) asks for nothing, and is faster.
+    /// The event is polled every 20 µs, once everything before in this stream is done.
+    /// [`wait_for_cust`](Stream::wait_for_cust) polls nothing, and is faster.
     ///
     /// # Errors
     ///
@@ -46,17 +46,17 @@ impl Stream {
         self.submit_external("a wait for a cust event", external)
     }
 
-    /// Runs work of `cust`'s in the order of this stream (feature `cust`): when everything before is done, `work` is called, and
-    /// what comes after starts when everything is done that it has put into `stream`. So
-    /// `|stream| event.record(stream)` records an event here.
+    /// Runs work of `cust`'s in the order of this stream (feature `cust`). `work` is called when everything before is
+    /// done; what follows starts when all that it has put into `stream` is done. So `|stream| event.record(stream)`
+    /// records an event here.
     ///
-    /// It is called on a thread of the scheduler, with the context current. Others' work waits for it
-    /// there, so it should not wait for the device, nor submit so much to one stream that it has to wait
-    /// for room. The scheduler does not know which buffers it uses; what is in other streams is not ordered
-    /// with it. What comes after starts even if it failed.
+    /// `work` is called on a thread of the scheduler, with the context current. Other work waits for that thread, so
+    /// `work` should not wait for the device. Nor should it submit to a stream without credits left, because that
+    /// waits. The scheduler does not know which buffers `work` uses, and orders nothing in other streams with it. What
+    /// follows starts even if it failed.
     ///
-    /// Load what it launches before: CUDA loads a function when it is launched for the first time (unless
-    /// `CUDA_MODULE_LOADING=EAGER` is in the environment), and that waits for all that runs.
+    /// Load what it launches before. CUDA loads a function at its first launch, unless `CUDA_MODULE_LOADING=EAGER` is
+    /// in the environment, and loading waits for all that runs.
     ///
     /// ```no_run
     /// # use std::sync::Arc;

@@ -1,32 +1,36 @@
 //! The scheduler: threads, streams and handles around the engine.
 //!
-//! | file | what is in it |
+//! | folder | what is in it |
 //! | --- | --- |
-//! | `core` | the engine with its device: takes messages and reports in, acts, completes handles |
-//! | `core/batching` | what it takes in, and when it decides meanwhile |
-//! | `core/execute` | what it does on the device |
-//! | `core/accounting` | what it enters into accounts, timeline and predictor |
-//! | `completion` | the end of an operation, for the threads that wait for it |
-//! | `memory` | the memory of a buffer, and the devices where its contents are valid |
-//! | `moves` | contents that go from one device to another |
-//! | `observed/accounts` | launches as they are counted |
+//! | `api` | what applications hold |
+//! | `api/buffer` | arrays on devices |
+//! | `api/stream` | launches and copies, and the checks before they are taken in |
+//! | `api/handle` | results |
+//! | `api/event` | order between streams |
+//! | `api/scope` | launches with borrowed arguments |
+//! | `runtime` | the threads and what they share |
+//! | `runtime/shared` | submitting threads, waiting threads and the poller, which run the core |
+//! | `runtime/combiner` | the lock by which one thread at a time runs the core, and the inbox |
+//! | `runtime/core` | the engine with its device: takes in messages and reports, acts, completes handles |
+//! | `runtime/core/batching` | which messages a turn takes in before it decides |
+//! | `runtime/core/execute` | the engine's actions on the device |
+//! | `runtime/core/accounting` | entries in accounts, timeline and predictor |
+//! | `runtime/completion` | the end of an operation, for the threads that wait for it |
+//! | `runtime/credits` | how many operations of a stream can be outstanding |
+//! | `runtime/memory` | the memory of a buffer, and the devices where its contents are valid |
+//! | `runtime/moves` | moves of contents from one device to another |
+//! | `runtime/opaque` | application code that puts work into a stream of the device's own |
+//! | `runtime/external` | work outside the scheduler and its device, in the order of a stream |
+//! | `runtime/interleavings` | the threads, tested by shuttle in many interleavings |
+//! | `observed` | what launches did |
+//! | `observed/accounts` | counts of launches, kept while they run |
 //! | `observed/stats` | the counts, for users |
 //! | `observed/trace` | a timeline of the SMs that launches had |
-//! | `observed/telemetry` | the same for `tracing` and `metrics` |
-//! | `combiner` | how one thread at a time runs it, and nothing is left behind |
-//! | `shared` | who runs it when: submitting threads, waiting threads, the poller |
-//! | `api/buffer` | arrays on devices |
-//! | `api/stream` | launches and copies, and what is checked before they are taken in |
-//! | `credits` | how many operations of a stream can be outstanding |
-//! | `api/scope` | launches with borrowed arguments |
-//! | `api/event` | order between streams |
-//! | `opaque` | code of others that puts work into a stream of the device's own |
-//! | `external` | work outside the scheduler and its device, in the order of a stream |
-//! | `api/handle` | results |
-//! | `estimated/forecast` | what launches are expected to take, and to take to yield |
-//! | `estimated/estimates` | whether launches are over before they could be interrupted |
-//! | `estimated/profile` | runs that are recorded for a predictor |
-//! | `interleavings` | all of it, tested by shuttle in many interleavings |
+//! | `observed/telemetry` | events and counts for the crates `tracing` and `metrics` |
+//! | `estimated` | what launches are expected to do |
+//! | `estimated/forecast` | expected times of launches, to run and to yield |
+//! | `estimated/estimates` | whether launches end before they could be interrupted |
+//! | `estimated/profile` | profiling runs for a predictor |
 
 use std::fmt;
 use std::path::Path;
@@ -67,11 +71,11 @@ use runtime::shared::{Closer, Settings};
 
 /// Orders the launches and copies of all threads on one device.
 ///
-/// Clones are the same scheduler. When the last one is dropped, what has not started is dropped, running kernels stop
-/// at their next yield, and handles give
+/// Clones are the same scheduler. When the last clone is dropped, operations that have not started are dropped, and
+/// running kernels stop at their next yield. Their handles give
 /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped); call
-/// [`synchronize`](Scheduler::synchronize) before to let everything finish. Dropping waits for the block-tasks that
-/// run, but at most ten seconds; after that the device stays taken until they have ended.
+/// [`synchronize`](Scheduler::synchronize) before to let everything finish. Dropping waits for running block-tasks,
+/// but at most ten seconds; after that the device stays taken until they have ended.
 ///
 /// ```
 /// use preempt::{Device, Priority, Scheduler};
@@ -87,12 +91,12 @@ pub struct Scheduler {
     closer: Arc<Closer>,
     /// Numbers for streams.
     streams: Arc<AtomicU32>,
-    /// Of the kernels that the builder was given, to know one build of them from another.
+    /// Sources of the builder's kernels, to tell one build of them from another.
     sources: Arc<[Source]>,
 }
 
 impl Scheduler {
-    /// A scheduler with settings to choose.
+    /// A builder, for a scheduler with settings of your choice.
     pub fn builder() -> SchedulerBuilder {
         SchedulerBuilder {
             device: None,
@@ -111,8 +115,8 @@ impl Scheduler {
         }
     }
 
-    /// A stream: its launches and copies run in the order in which they are submitted. Launches
-    /// of streams with a higher priority are more urgent.
+    /// A stream, whose launches and copies run in the order of their submission. Launches of streams with a higher
+    /// priority are more urgent.
     pub fn stream(&self, priority: impl Into<Priority>) -> Stream {
         // Relaxed: only the number counts.
         let id = self.streams.fetch_add(1, Ordering::Relaxed);
@@ -121,8 +125,8 @@ impl Scheduler {
 
     /// A buffer of `len` elements whose bytes are all 0.
     ///
-    /// An operation may keep its buffers for a moment after its handle is done: until the device needs them no more.
-    /// A thread that needs the memory of a buffer which it has dropped waits for it with
+    /// An operation may keep its buffers for a moment after its handle is done, until the device needs them no more. So
+    /// a thread that needs the memory of a buffer that it has dropped waits with
     /// [`zeroed_within`](Scheduler::zeroed_within).
     ///
     /// # Errors
@@ -133,15 +137,15 @@ impl Scheduler {
         self.zeroed_within(len, self.shared().patience.timeout)
     }
 
-    /// A buffer of `len` elements whose bytes are all 0. If the device has no room for it, waits until others have
-    /// dropped theirs, at most for `timeout` (EffiSha section 6.4).
+    /// A buffer of `len` elements whose bytes are all 0. If the device has no room, waits until other buffers are
+    /// dropped, at most for `timeout` (EffiSha section 6.4).
     ///
-    /// Requests are served in the order in which they came. While one waits, smaller ones that would fit have to wait
-    /// as well, or fail if they do not wait, since they would keep a large one waiting for ever.
+    /// Requests are served in order of arrival. While a request waits, smaller requests that would fit wait as well,
+    /// because they would keep a large request waiting for ever. Requests without a timeout fail instead.
     ///
-    /// A request that cannot succeed fails at once: one on a device without buffers that could be dropped, or one larger
-    /// than all memory that could become free. A thread that waits for memory which it holds itself waits until the
-    /// timeout: the scheduler cannot see that.
+    /// A request that cannot succeed fails at once: if the device has no buffers that could be dropped, or if the
+    /// request is larger than all memory that could become free. A thread that waits for memory that it holds itself
+    /// waits until the timeout, because the scheduler cannot see that.
     ///
     /// # Errors
     ///
@@ -189,7 +193,7 @@ impl Scheduler {
     ) -> R {
         let shared = self.shared();
         let patience = Patience { timeout, ..shared.patience };
-        // A waker that the poller calls may allocate: no other thread would see operations end, and free their memory.
+        // A waker on the poller may allocate: no other thread would see operations end, and free their memory.
         let poll = |condition: &dyn Fn() -> bool| shared.poll_while(condition);
         allocate(patience, shared.is_poller().then_some(&poll))
     }
@@ -198,9 +202,9 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`SchedulerError::PolicyReplaced`] if the policy answered nonsense at any time, or else
-    /// [`SchedulerError::PredictorDropped`] if the predictor panicked. What went wrong
-    /// with single operations is reported through their handles.
+    /// [`SchedulerError::PolicyReplaced`] if the policy ever gave an invalid plan, or else
+    /// [`SchedulerError::PredictorDropped`] if the predictor panicked. Failures of single operations are reported
+    /// through their handles.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.shared().wait_until_idle();
         self.policy_error().or_else(|| self.predictor_error()).map_or(Ok(()), Err)
@@ -216,23 +220,23 @@ impl Scheduler {
         self.shared().predictor_error()
     }
 
-    /// What was submitted, reported and decided until now, if the builder [asked for it](SchedulerBuilder::record).
+    /// The submissions, reports and decisions until now, if the builder [asked for them](SchedulerBuilder::record).
     pub fn recording(&self) -> Option<Recording> {
         self.shared().recording()
     }
 
-    /// What was done since the scheduler was built: launches, their turnaround times and shares of the device, for
-    /// each stream and priority, and what the scheduler's decisions took.
+    /// Statistics since the scheduler was built: launches, their turnaround times and shares of the device, for each
+    /// stream and priority, and the times of the scheduler's decisions.
     pub fn stats(&self) -> Stats {
         self.shared().stats()
     }
 
-    /// Writes the timeline that [`SchedulerBuilder::trace`] has kept, and says how many entries it had to drop before.
+    /// Writes the timeline that [`SchedulerBuilder::trace`] has kept; returns how many earlier entries were dropped.
     ///
     /// The file is for <https://ui.perfetto.dev> or `chrome://tracing`: JSON, with a track for each stream and for each
-    /// range of SMs that launches had. A slice is a launch while it had the same SMs. Times count from when the
-    /// scheduler was built. What is submitted meanwhile waits while the timeline is copied, for a millisecond or so if
-    /// it is long, and not while it is written.
+    /// range of SMs that launches had. A slice is a launch while it had the same SMs. Times count from the building of
+    /// the scheduler. Submissions wait while the timeline is copied, about a millisecond if it is long, but not while
+    /// it is written.
     ///
     /// # Errors
     ///
@@ -284,13 +288,13 @@ impl SchedulerBuilder {
         self
     }
 
-    /// Who runs on which SMs. By default, [`StaticPriority`].
+    /// The policy, which decides which launch runs on which SMs. By default, [`StaticPriority`].
     pub fn policy(mut self, policy: impl Policy + 'static) -> SchedulerBuilder {
         self.policy = Some(Box::new(policy));
         self
     }
 
-    /// Who says how long launches take, for policies that look ahead. By default, [`Online`].
+    /// The predictor of launches' times, for policies that look ahead. By default, [`Online`].
     pub fn predictor(mut self, predictor: impl Predictor + 'static) -> SchedulerBuilder {
         self.predictor = Some(Box::new(predictor));
         self
@@ -307,14 +311,14 @@ impl SchedulerBuilder {
         self
     }
 
-    /// How launches share the device that do not [say it](BorrowingCall::preemption) themselves; by default,
-    /// all can be interrupted.
+    /// The preemption of launches that do not [choose it](BorrowingCall::preemption) themselves; by default, all can be
+    /// interrupted.
     pub fn preemption(mut self, preemption: Preemption) -> SchedulerBuilder {
         self.settings.preemption = preemption;
         self
     }
 
-    /// How running kernels are told that SMs were taken from them; by stream writes if this is not called.
+    /// The path of signals that take SMs from running kernels; by default, stream writes.
     pub fn signal_path(mut self, path: SignalPath) -> SchedulerBuilder {
         self.settings.signal_path = path;
         self
@@ -332,39 +336,38 @@ impl SchedulerBuilder {
         self
     }
 
-    /// How many requests can wait for memory at the same time; 64 by default. One more fails at once with
+    /// How many requests can wait for memory at the same time; 64 by default. A further request fails at once with
     /// [`MemoryError::QueueFull`](crate::error::MemoryError::QueueFull).
     pub fn allocation_queue(mut self, most: usize) -> SchedulerBuilder {
         self.settings.patience.most = most;
         self
     }
 
-    /// Keeps a timeline for [`Scheduler::write_trace`]: its last `capacity` entries, of about 64 bytes each. A launch
-    /// has four, and three more for each time that SMs are taken from it and given back. By default, none is kept.
+    /// Keeps a timeline for [`Scheduler::write_trace`]: the last `capacity` entries, of about 64 bytes each. A launch has
+    /// four, and three more each time that SMs are taken from it and given back. By default, no timeline is kept.
     pub fn trace(mut self, capacity: usize) -> SchedulerBuilder {
         self.settings.trace = Some(capacity);
         self
     }
 
-    /// Whether one thread of the scheduler spins as long as anything is in flight; by default it does
-    /// so for a millisecond after something happened, and then looks every 50 µs or so.
+    /// Whether the poller thread spins as long as anything is in flight. By default it spins for a millisecond after
+    /// something happened, and then looks about every 50 µs.
     ///
-    /// It costs a processor beside every long kernel. An urgent launch then takes as long after a
-    /// pause as in a row: the threads that come out of their sleep find cold caches, and this one does
-    /// their work. Without effect on the CPU device.
+    /// Spinning costs a processor beside every long kernel. In return, an urgent launch takes as long after a pause as
+    /// in a row: threads that come out of their sleep find cold caches, and the poller does their work. Without effect
+    /// on the CPU device.
     pub fn busy_poll(mut self, spins: bool) -> SchedulerBuilder {
         self.settings.busy_poll = spins;
         self
     }
 
-    /// Whether everything is recorded that is submitted, reported and decided, for
-    /// [`Scheduler::recording`]; by default nothing is.
+    /// Whether all submissions, reports and decisions are recorded, for [`Scheduler::recording`]; by default, none are.
     pub fn record(mut self, records: bool) -> SchedulerBuilder {
         self.settings.record = records;
         self
     }
 
-    /// The scheduler.
+    /// Builds the scheduler.
     ///
     /// # Errors
     ///
@@ -396,5 +399,5 @@ impl fmt::Debug for SchedulerBuilder {
     }
 }
 
-/// The most requests for memory that wait, unless the builder says otherwise.
+/// Requests for memory, at most, that wait at the same time, unless the builder sets another bound.
 const MAX_WAITING: usize = 64;

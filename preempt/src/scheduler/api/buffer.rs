@@ -15,7 +15,7 @@ use crate::scheduler::runtime::memory::Memory;
 /// An array of `T` in device memory.
 ///
 /// Kernels take `&Buffer<T>` where they read and `&mut Buffer<T>` where they write. Operations
-/// that use the same buffer run in the order in which they were submitted, on whatever streams:
+/// that use the same buffer run in the order of their submission, on any streams:
 /// readers at the same time, a writer alone. The buffer counts as a whole: launches that write
 /// different parts of one buffer run one after the other. The memory is freed when the buffer is
 /// dropped and the last operation that uses it is done.
@@ -90,7 +90,7 @@ impl<T: KernelArg> Buffer<T> {
         Ok(Buffer { memory: Arc::new(memory), len, element: PhantomData })
     }
 
-    /// A buffer that holds a copy of `data`.
+    /// A buffer that holds a copy of `data`; waits for memory if there is none.
     pub(crate) fn from_slice(
         device: &Device,
         data: &[T],
@@ -106,7 +106,7 @@ impl<T: KernelArg> Buffer<T> {
 
 #[cfg(feature = "cust")]
 impl<T> Buffer<T> {
-    /// Memory of `len` elements that the application has allocated; it stays on this device.
+    /// A buffer of `len` elements in memory that the application has allocated; it stays on this device.
     ///
     /// # Safety
     ///
@@ -117,7 +117,7 @@ impl<T> Buffer<T> {
         Buffer { memory: Arc::new(memory), len, element: PhantomData }
     }
 
-    /// The address of the memory at home, which is the caller's to free from now on.
+    /// The address of the memory at home, which the caller must free from now on.
     pub(crate) fn into_address(self) -> u64 {
         self.memory.give_away();
         self.memory.address()

@@ -8,25 +8,25 @@ use super::stream::Stream;
 use crate::error::{ArgumentError, Error};
 use crate::scheduler::runtime::core::Work;
 
-/// What the host and other streams wait for: that everything is done which was in a stream when the event was
-/// recorded there.
+/// A point in a stream that the host and other streams can wait for: it happens when everything before it in the stream
+/// is done.
 ///
-/// Unlike CUDA's events, one stands for one moment: [`Stream::record`] makes a new one each time. Clones are the
+/// Unlike an event of CUDA's, it stands for one moment: [`Stream::record`] makes a new event each time. Clones are the
 /// same event; any thread can use it.
 ///
-/// A kernel that failed, or was cancelled, is over as well: an event orders, and says nothing of results.
+/// A kernel that failed, or was cancelled, counts as done: an event orders, and says nothing of results.
 #[derive(Clone)]
 pub struct Event {
     handle: Arc<Handle<()>>,
 }
 
 impl Event {
-    /// Whether it has happened (`cudaEventQuery`).
+    /// Whether the event has happened (`cudaEventQuery`).
     pub fn is_done(&self) -> bool {
         matches!(self.handle.try_wait(), Some(Ok(())))
     }
 
-    /// Waits until it has happened (`cudaEventSynchronize`).
+    /// Waits until the event has happened (`cudaEventSynchronize`).
     ///
     /// # Errors
     ///
@@ -43,13 +43,13 @@ impl fmt::Debug for Event {
     }
 }
 
-/// What the operations are called in errors.
+/// The operations' name in errors.
 const RECORD: &str = "an event";
 const WAIT: &str = "a wait for an event";
 const SYNCHRONIZE: &str = "a synchronization";
 
 impl Stream {
-    /// Records an event, which happens when everything is done that is in the stream now.
+    /// Records an event, which happens when everything that is in the stream now is done.
     ///
     /// ```
     /// # let scheduler = preempt::Scheduler::builder().build()?;
@@ -60,7 +60,7 @@ impl Stream {
     /// # Ok::<(), preempt::Error>(())
     /// ```
     ///
-    /// It counts as one of the stream's outstanding operations until it happens.
+    /// An event counts as one of the stream's outstanding operations until it happens.
     ///
     /// # Errors
     ///
@@ -70,11 +70,11 @@ impl Stream {
         Ok(Event { handle: Arc::new(handle) })
     }
 
-    /// Lets what is submitted to this stream from now on wait for an event. This call does not wait.
+    /// Makes later submissions to this stream wait for an event. This call does not wait.
     ///
-    /// What is before the event becomes as urgent as the launches that wait for it, until they have it: a launch
-    /// in between, neither as urgent nor waited for, does not hold them up (priority inheritance; Sha, Rajkumar and
-    /// Lehoczky 1990).
+    /// Operations before the event become as urgent as the launches that wait for it, until it happens. A launch in
+    /// between, neither as urgent nor waited for, does not delay them (priority inheritance; Sha, Rajkumar and Lehoczky
+    /// 1990).
     ///
     /// # Errors
     ///
@@ -85,12 +85,12 @@ impl Stream {
             return Err(Error::Argument(ArgumentError::ForeignEvent));
         }
         let after = Some(event.handle.completion().clone());
-        // It says no more than the handles of what comes after.
+        // The handles of later operations say as much.
         self.submit::<()>(WAIT, Vec::new(), Work::Marker { after }, ()).map(drop)
     }
 
-    /// Waits until everything is done that is in the stream now. What went wrong with single operations is reported
-    /// through their handles.
+    /// Waits until everything that is in the stream now is done. Failures of single operations are reported through
+    /// their handles.
     ///
     /// # Errors
     ///

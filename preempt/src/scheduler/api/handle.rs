@@ -68,7 +68,7 @@ impl<T: KernelArg> sealed::Sealed for Vec<T> {
     }
 }
 
-/// Where a download goes. The device writes it until the operation is done; it is read after.
+/// Where a download goes. The device writes it until the operation is done; the host reads it afterwards.
 pub struct HostMemory<T> {
     ptr: *mut T,
     len: usize,
@@ -124,7 +124,7 @@ impl<T: Output> Handle<T> {
         &self.completion
     }
 
-    /// Whether this scheduler has the operation.
+    /// Whether the operation is this scheduler's.
     pub(in crate::scheduler) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared)
     }
@@ -175,17 +175,17 @@ impl<T: Output> Handle<T> {
         self.completion.result().map(|result| self.output(result))
     }
 
-    /// Whether the operation is done, in whatever way.
+    /// Whether the operation has ended: done, failed or cancelled.
     pub fn is_done(&self) -> bool {
         self.completion.is_done()
     }
 
-    /// Says that the result is not wanted any more.
+    /// Cancels the operation, because its result is not wanted any more.
     ///
-    /// What waits is dropped; a kernel that runs stops at its next yield. The handle then gives
-    /// [`LaunchError::Cancelled`] with the number of block-tasks that are done, unless the operation was
-    /// complete before. What it wrote until then stays in its buffers, and what comes after it goes
-    /// on with that. A copy that has started is completed, and so is opaque work.
+    /// An operation that waits is dropped; a running kernel stops at its next yield. The handle then gives
+    /// [`LaunchError::Cancelled`] with the number of finished block-tasks, unless the operation was complete before.
+    /// What it wrote until then stays in its buffers, and later operations go on with that. A copy that has started is
+    /// completed, and so is opaque work.
     pub fn cancel(&self) {
         if !self.completion.is_done() {
             self.shared.cancel(self.completion.clone());
@@ -224,17 +224,17 @@ impl<T: Output> Handle<T> {
 }
 
 impl Handle<LaunchReport> {
-    /// Changes the priority of this launch at once, whether it waits or runs. What it waits for inherits it.
+    /// Changes the priority of this launch at once, whether it waits or runs. Operations that it waits for inherit it.
     pub fn set_priority(&self, priority: impl Into<Priority>) {
         self.change(Change::Priority(priority.into()));
     }
 
-    /// Changes its weight at once, for policies that share by it. 0 counts as 1.
+    /// Changes the weight of this launch at once, for policies that share by weight. 0 counts as 1.
     pub fn set_weight(&self, weight: u32) {
         self.change(Change::Weight(weight.max(1)));
     }
 
-    /// Changes when it is due at once, for policies that look at deadlines: so long from now on, or never.
+    /// Changes the deadline of this launch at once, for policies that use deadlines: `due` from now, or never.
     pub fn set_deadline(&self, due: Option<Duration>) {
         self.change(Change::Deadline(due));
     }

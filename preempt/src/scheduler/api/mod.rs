@@ -1,4 +1,4 @@
-//! What applications hold: buffers, streams, handles, events and scopes.
+//! What applications hold: buffers, streams, handles, events, and scopes.
 
 pub(super) mod buffer;
 pub(super) mod event;

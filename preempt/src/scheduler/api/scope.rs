@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::scheduler::{Scheduler, Stream};
 use crate::sync::{Mutex, lock};
 
-/// Launches that end before what they borrow does; see [`Scheduler::scope`].
+/// Launches that end before the memory that they borrow; see [`Scheduler::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
-    /// Those that may not have ended.
+    /// Launches that may not have ended.
     handles: Mutex<Vec<Handle<()>>>,
     /// Neither lifetime may be made shorter, as for [`std::thread::Scope`].
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -23,9 +23,9 @@ pub struct Scope<'scope, 'env: 'scope> {
 impl Scheduler {
     /// Calls `body`, which can launch kernels on memory that it borrows, and waits for all of them.
     ///
-    /// A launch that fails leaves what it writes in an unknown state. Of borrowed memory the scheduler does not
-    /// remember that, as it does of its own ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)): wait
-    /// for each launch whose result is used.
+    /// A failed launch leaves what it writes in an unknown state. The scheduler remembers that of its own buffers
+    /// ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)), but not of borrowed memory. So wait for each
+    /// launch whose result is used.
     ///
     /// Buffers of this scheduler need no scope, since they are counted. Others' do, such as `cust`'s
     /// `&DeviceBuffer` (feature `cust`): dropping a [`Handle`] does not stop a launch, so nothing but
@@ -80,7 +80,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-/// Waits when it is dropped, after a panic, too.
+/// Waits on drop, after a panic too.
 struct WaitForAll<'a>(&'a Mutex<Vec<Handle<()>>>);
 
 impl Drop for WaitForAll<'_> {

@@ -1,4 +1,4 @@
-//! Streams, and what is checked before a launch or copy is taken in.
+//! Streams, and the checks before a launch or copy is taken in.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,23 +28,22 @@ use crate::scheduler::runtime::moves;
 use crate::sync::{Mutex, lock};
 use crate::vocabulary::BufferId;
 
-/// The most threads in a block, and in its z extent (CUDA C++ programming guide, compute
-/// capabilities).
+/// Threads, at most, in a block, and in its z extent (CUDA C++ programming guide, compute capabilities).
 const MAX_BLOCK_THREADS: u128 = 1024;
 const MAX_BLOCK_Z: u32 = 64;
 
-/// The largest grid in y and z (as above).
+/// Blocks, at most, of a grid in y and in z (CUDA C++ programming guide, compute capabilities).
 const MAX_GRID_YZ: u32 = 65_535;
 
-/// Bytes of arguments that every driver takes, less those of the worker loop (as above).
+/// Bytes of arguments, at most, that every driver takes, less those of the worker loop.
 const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>();
 
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
-/// What is submitted runs when everything before it in the stream, and everything that uses the same
-/// buffers, is done. What it waits for, there or behind an [event](Stream::wait), is as urgent as itself meanwhile, so that
-/// nothing in between holds it up. Submitting does not wait for that, unless 64 operations of the stream are
-/// outstanding: then it waits until one of them is over.
+/// An operation runs when everything before it in the stream, and everything that uses the same buffers, is done.
+/// Operations that it waits for, there or behind an [event](Stream::wait), are as urgent as itself meanwhile. So
+/// nothing in between delays it. Submitting does not wait for that, unless 64 operations of the stream are outstanding:
+/// then it waits until one of them has ended.
 ///
 /// [Buffers](Buffer#several-devices) that another device's scheduler has written are moved first.
 #[derive(Clone)]
@@ -55,12 +54,12 @@ pub struct Stream {
     credits: Arc<StreamCredits>,
 }
 
-/// What a stream's launches ask of the policy.
+/// The urgency of a stream's launches, for the policy.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
     priority: Priority,
     weight: u32,
-    /// When launches are due, from their submission on.
+    /// Time from a launch's submission to its deadline.
     due: Option<Duration>,
 }
 
@@ -70,7 +69,7 @@ impl Stream {
         Stream { shared, id, terms, credits: Arc::default() }
     }
 
-    /// The number that policies and reports know the stream by. No other stream of the scheduler has it.
+    /// The stream's number in policies and reports. No other stream of the scheduler has it.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -80,26 +79,27 @@ impl Stream {
         lock(&self.terms).priority
     }
 
-    /// Changes the priority of the stream's launches: of those to come, and at once of those that wait or run.
+    /// Changes the priority of the stream's launches: of later launches, and at once of those that wait or run.
     pub fn set_priority(&self, priority: impl Into<Priority>) {
         let priority = priority.into();
         lock(&self.terms).priority = priority;
         self.shared.change(Target::Stream(self.id), Change::Priority(priority));
     }
 
-    /// The weight of the stream's launches, for policies that share by it; 1 unless it was set.
+    /// The weight of the stream's launches, for policies that share by weight; 1 unless it was set.
     pub fn weight(&self) -> u32 {
         lock(&self.terms).weight
     }
 
-    /// Changes that weight: of the launches to come, and at once of those that wait or run. 0 counts as 1.
+    /// Changes the weight of the stream's launches: of later launches, and at once of those that wait or run. 0 counts
+    /// as 1.
     pub fn set_weight(&self, weight: u32) {
         let weight = weight.max(1);
         lock(&self.terms).weight = weight;
         self.shared.change(Target::Stream(self.id), Change::Weight(weight));
     }
 
-    /// From now on each launch is due so long after its submission, for policies that look at deadlines.
+    /// Sets the deadline of later launches, as a time after their submission, for policies that use deadlines.
     pub fn set_deadline(&self, due: Option<Duration>) {
         lock(&self.terms).due = due;
     }
@@ -169,7 +169,7 @@ impl Stream {
         let work = Work::Launch {
             spec: LaunchSpec {
                 tasks,
-                // Filled in when it is taken in.
+                // Filled in when the core takes the launch in.
                 predicted: None,
                 yield_overhead: Duration::ZERO,
                 dropped: Duration::ZERO,
@@ -190,7 +190,7 @@ impl Stream {
         self.submit(name, uses, work, ())
     }
 
-    /// A call, measured in what this device has.
+    /// The shape of a call on this device.
     pub(crate) fn shape(&self, call: &BorrowingCall<'_>) -> Result<Shape, Error> {
         let kernel = call.kernel();
         let block = check_block(call)?;
@@ -262,17 +262,17 @@ impl Stream {
         self.copy::<T, ()>(CopyKind::OnDevice, uses, side(from), side(to), ())
     }
 
-    /// What is done when everything is that uses the buffer.
+    /// Submits an operation that ends after every use of the buffer.
     #[cfg(feature = "cust")]
     pub(crate) fn after_all_uses<T>(&self, buffer: &Buffer<T>) -> Result<Handle<()>, Error> {
         if buffer.memory.home() != self.shared.device.inner.id {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
-        // Its next owner must not find what a failed kernel left.
+        // Not overwriting, because the next owner must not find what a failed kernel left.
         let uses = vec![Use { overwrites: false, ..self.copy_use(buffer, Access::Write)? }];
         let external = ExternalOperation::new(|external| external.finish(Ok(())));
         let (job, handle) = self.job(COPY, uses, Work::ExternalOperation(external), ());
-        // With the memory, which the job does not keep: the contents may be on another device.
+        // With the memory, which the job does not keep, because the contents may be on another device.
         moves::submit_using(&self.shared, job, std::slice::from_ref(&buffer.memory))
             .inspect_err(|_| self.credits.leave())?;
         Ok(handle)
@@ -331,7 +331,7 @@ impl Stream {
         Ok(handle)
     }
 
-    /// An operation, which has a credit, and its handle.
+    /// A job that holds a credit, and its handle.
     fn job<O: crate::scheduler::Output>(
         &self,
         name: &'static str,
@@ -368,7 +368,7 @@ impl Stream {
         Ok(uses)
     }
 
-    /// What the engine calls the buffer; `None` for borrowed memory without bytes.
+    /// The buffer's name in the engine; `None` for borrowed memory without bytes.
     fn buffer_id(
         &self,
         name: &'static str,
@@ -396,7 +396,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// A launch, measured in what a device has.
+/// The shape of a launch on a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// The grid, in block-tasks.
@@ -407,11 +407,11 @@ pub(crate) struct Shape {
     pub block: Dim3,
     /// Blocks that an SM holds; at least 1.
     pub blocks_per_sm: u32,
-    /// The same on the last SM, where the proxy may have a place.
+    /// Blocks that the last SM holds, where the proxy may have a place.
     pub on_last_sm: u32,
 }
 
-/// What a copy is called in errors.
+/// The name of copies in errors.
 const COPY: &str = "a copy";
 
 /// Address, number of elements, and what keeps them.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use preempt_device::host::Kernel;
 use rustc_hash::FxHashMap;
 
-/// Time of a launch, as the host sees it, below which it is over before it could be interrupted: on an H200 about
-/// 8 µs go to the launch itself, and from the signal to the last block out it takes 12 µs.
+/// Time of a launch, as the host sees it, below which it ends before it could be interrupted. On an H200 about 8 µs go
+/// to the launch itself, and from the signal to the last block out it takes 12 µs.
 const SHORT: Duration = Duration::from_micros(20);
 
 /// Launches, at most, that are remembered; beyond that, all are forgotten.
@@ -24,7 +24,7 @@ fn key(kernel: &'static Kernel, tasks: u32) -> (usize, u32) {
 }
 
 impl Estimates {
-    /// Takes in what an uninterrupted launch took that did not wait for others: from the call to the host's knowledge
+    /// Records the time of an uninterrupted launch that did not wait for others: from the call to the host's knowledge
     /// of its end.
     pub fn record(&mut self, kernel: &'static Kernel, tasks: u32, took: Duration) {
         let took = took.as_secs_f32();
@@ -35,7 +35,7 @@ impl Estimates {
         *mean += WEIGHT * (took - *mean);
     }
 
-    /// Whether such a launch is over before it could be interrupted; not without a record.
+    /// Whether such a launch ends before it could be interrupted; `false` without a record.
     pub fn is_short(&self, kernel: &'static Kernel, tasks: u32) -> bool {
         self.0.get(&key(kernel, tasks)).is_some_and(|&mean| mean < SHORT.as_secs_f32())
     }

@@ -1,4 +1,4 @@
-//! What launches are expected to take, and to take to yield.
+//! Expected times of launches: how long they run, and how long they take to yield.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::device::KernelLaunch;
 use crate::error::caught;
 use crate::predict::{Features, Predictor};
 
-/// How long it takes a launch to stop, until one of the same kernel has been seen to do so.
+/// Time that a launch takes to stop, assumed until a launch of the same kernel was seen to stop.
 const STOP: Duration = Duration::from_micros(20);
 
-/// Yields that the mean is taken of, about: as many as FLEP profiles for each kernel (section 4.2).
+/// Yields, about, in the mean: as many as FLEP profiles for each kernel (section 4.2).
 const YIELDS: f64 = 50.0;
 
-/// More than this is as good as for ever, and what calculates with it need not mind an overflow.
+/// Time that is as good as for ever: predictions are cut to it, so that sums cannot overflow.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The predictor, and how long launches of each kernel take to yield.
 pub(in crate::scheduler) struct Forecast {
     predictor: Option<Box<dyn Predictor>>,
-    /// What it said when it panicked.
+    /// The message of the predictor's panic, if it panicked.
     panic: Option<String>,
     yields: FxHashMap<usize, Mean>,
 }
@@ -30,11 +30,11 @@ pub(in crate::scheduler) struct Forecast {
 pub(in crate::scheduler) struct Ended {
     pub stream: u32,
     pub launch: Features<'static>,
-    /// How long it was to take, when it was submitted.
+    /// Its predicted time at submission.
     pub predicted: Option<Duration>,
-    /// How long it took with all the SMs that it can use, as far as was seen.
+    /// Its observed time with all the SMs that it can use.
     pub took: Duration,
-    /// Whether its blocks had to wait for others to leave, so that it took less than that.
+    /// Whether its blocks had to wait for others to leave, so that it took less than `took`.
     pub waited: bool,
 }
 
@@ -63,7 +63,7 @@ pub(in crate::scheduler) fn features(
         module: kernel.module,
         kernel: kernel.name,
         grid: tasks,
-        // Checked before: at most 1024.
+        // At most 1024, as checked before.
         block: block.count() as u32,
         input_bytes: args.buffers().iter().map(|(buffer, _)| buffer.bytes as u64).sum(),
         shared_bytes: kernel.shared_bytes,
@@ -75,7 +75,7 @@ impl Forecast {
         Forecast { predictor: Some(predictor), panic: None, yields: FxHashMap::default() }
     }
 
-    /// What the predictor's panic said, if it had one.
+    /// The message of the predictor's panic, if it panicked.
     pub fn panic(&self) -> Option<&str> {
         self.panic.as_deref()
     }
@@ -86,7 +86,7 @@ impl Forecast {
         took.map(|took| took.min(LONGEST))
     }
 
-    /// Learns from launches that were found to be done at the same time; takes them out.
+    /// Learns from launches that were seen to end together; empties the list.
     pub fn learn(&mut self, ended: &mut Vec<Ended>) {
         ended.sort_by_key(|ended| ended.stream);
         for chain in ended.chunk_by(|a, b| a.stream == b.stream) {
@@ -95,8 +95,8 @@ impl Forecast {
         ended.clear();
     }
 
-    /// Learns from launches of one stream. When one was done and the next one began was not seen, so that the first one
-    /// seems to have taken all the time: each gets a share, as large as it was expected to take.
+    /// Learns from launches of one stream. The ends within the chain were not seen, so that the first launch seems to
+    /// have taken all the time. So each gets a share in proportion to its expected time.
     fn learn_chain(&mut self, chain: &[Ended]) {
         let took: Duration = chain.iter().map(|ended| ended.took).sum();
         if took.is_zero() {
@@ -130,13 +130,13 @@ impl Forecast {
         }
     }
 
-    /// From the signal until a launch's last block is out: the mean of those that were seen.
+    /// Time from the signal until a launch's last block is out: the mean of those seen.
     pub fn stop(&self, kernel: &'static Kernel) -> Duration {
         let mean = self.yields.get(&key(kernel));
         mean.map_or(STOP, |mean| Duration::from_secs_f64(mean.mean))
     }
 
-    /// A launch's blocks have left so long after the signal.
+    /// Records the time from the signal until a launch's blocks have left.
     pub fn yielded(&mut self, kernel: &'static Kernel, took: Duration) {
         let Mean { count, mean } = self.yields.entry(key(kernel)).or_default();
         *count = (*count + 1.0).min(YIELDS);
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// What a policy saw of launches that came: how long they take, and take to yield.
+    /// What a policy saw of launches: their expected times to run and to yield.
     type Seen = Arc<Mutex<Vec<(Option<Duration>, Duration)>>>;
 
     struct Watches(Fifo, Seen);
@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn what_it_costs_to_yield_contains_what_is_dropped() {
+    fn the_cost_of_a_yield_contains_dropped_work() {
         let mut notes = KeepingPredictor::default();
         notes.name = "squares_in_steps";
         let kernel = |x: &Buffer<u32>, out: &mut Buffer<u32>| squares_in_steps(x, out);
         let (_scheduler, seen) = three_of(kernel, |builder| builder.predictor(notes));
-        // They are to take a second for each block-task, of which two run at a time.
+        // The prediction is a second for each block-task, and two run at a time.
         let overhead = STOP + Duration::from_secs(1);
         assert_eq!(seen, [20, 20, 10].map(|grid| (Some(Duration::from_secs(grid)), overhead)));
     }
@@ -312,7 +312,7 @@ mod tests {
         assert!(second > Duration::ZERO && third > Duration::ZERO);
     }
 
-    /// A predictor that keeps what it is asked and told.
+    /// A predictor that keeps the launches that it predicts and learns from.
     #[derive(Clone)]
     struct KeepingPredictor {
         name: &'static str,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_predictor_of_ones_own_is_asked_and_told() {
+    fn a_custom_predictor_is_asked_and_told() {
         let notes = KeepingPredictor::default();
         let (scheduler, seen) = three(|builder| builder.predictor(notes.clone()));
         assert_eq!(seen, [20, 20, 10].map(|grid| Some(Duration::from_secs(grid))));
@@ -373,7 +373,7 @@ mod tests {
         assert!(scheduler.predictor_error().is_some());
     }
 
-    /// Thinks that nothing ever ends.
+    /// Predicts that nothing ever ends.
     struct Forever;
 
     impl Predictor for Forever {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prediction_may_be_as_long_as_it_likes() {
+    fn a_prediction_may_be_longer_than_any_sum_can_hold() {
         let (scheduler, seen) = three(|builder| builder.predictor(Forever));
         assert_eq!(seen, [Some(LONGEST); 3]);
         scheduler.synchronize().expect("nothing went wrong");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_takes_to_yield_is_the_mean_of_what_was_seen() {
+    fn the_time_to_yield_is_the_mean_of_those_seen() {
         let kernel = squares_kernel();
         let mut forecast = Forecast::new(Box::new(KeepingPredictor::default()));
         assert_eq!(forecast.stop(kernel), STOP);

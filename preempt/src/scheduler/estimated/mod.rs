@@ -1,4 +1,4 @@
-//! What is estimated of launches: how long they take, and how long they take to stop.
+//! Estimates of launches: how long they take, and how long they take to stop.
 
 pub(super) mod estimates;
 pub(super) mod forecast;

@@ -1,4 +1,4 @@
-//! Runs that are recorded for a predictor.
+//! Profiling runs for a predictor.
 
 use preempt_device::host::Call;
 
@@ -10,7 +10,7 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::api::stream::Shape;
 
 impl Scheduler {
-    /// What a [`Predictor`](crate::predict::Predictor) is told of a launch before it runs.
+    /// The features of a launch, as a [`Predictor`](crate::predict::Predictor) gets them before it runs.
     ///
     /// # Errors
     ///
@@ -20,15 +20,15 @@ impl Scheduler {
         Ok(features(call.kernel(), call.args(), tasks, block))
     }
 
-    /// Runs each of `calls` once, one after the other, and says how long it took with as many SMs as it can fill:
-    /// from its launch until the scheduler has found it done.
+    /// Runs each of `calls` once, one after the other. Returns the time of each with as many SMs as it can fill: from
+    /// its launch until the scheduler has found it done.
     ///
     /// Nothing else should use the device meanwhile. The first launch of a kernel may have to load it, and finds cold
-    /// caches: let it run before. The launches go through a stream of priority 0, and this thread waits for them.
+    /// caches: run it once before. The launches go through a stream of priority 0, and this thread waits for them.
     ///
     /// # Errors
     ///
-    /// Those of [`Stream::launch`](crate::Stream::launch), and what becomes of one of the launches.
+    /// The errors of [`Stream::launch`](crate::Stream::launch), and those of the launches themselves.
     pub fn profile(
         &self,
         calls: impl IntoIterator<Item = Call>,

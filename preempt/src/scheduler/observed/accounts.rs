@@ -13,10 +13,10 @@ use crate::engine::{Grant, LaunchReport, Outcome, count};
 use crate::policy::Priority;
 use crate::sync::Instant;
 
-/// Streams, at most, with accounts of their own. Beyond that, those that have been idle for longest are added up.
+/// Streams, at most, with accounts of their own. Beyond that, those idle for longest are added up.
 const MOST_STREAMS: usize = 256;
 
-/// Priorities, at most, with accounts of their own; further ones are added up.
+/// Priorities, at most, with accounts of their own; further priorities are added up.
 const MOST_PRIORITIES: usize = 32;
 
 /// Decisions of which one is timed: reading the clock twice takes as long as a small decision.
@@ -30,14 +30,14 @@ pub(in crate::scheduler) struct LaunchEntry {
     pub stream: u32,
     pub name: &'static str,
     pub priority: Priority,
-    /// What it was predicted to take.
+    /// Its predicted time.
     pub predicted: Option<Duration>,
     /// The SMs that it has, and since when.
     has: Option<(Duration, SmRange)>,
     started: bool,
 }
 
-/// Everything that is counted.
+/// All counts.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Accounts {
     sms: u32,
@@ -58,7 +58,7 @@ pub(in crate::scheduler) struct Accounts {
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     tally: Tally,
-    /// Launches that are not over.
+    /// Launches that have not ended.
     outstanding: u32,
     last: Duration,
 }
@@ -71,10 +71,10 @@ struct Tally {
     refused: u64,
     yields: u64,
     sm_time: Duration,
-    /// Sum of normalized turnaround times, and how many they are.
+    /// Sum of normalized turnaround times; their number is in the next field.
     turnarounds: f64,
     turned_around: u64,
-    /// What launches that are done would have taken alone.
+    /// Time that finished launches would have taken alone.
     alone: Duration,
 }
 
@@ -97,7 +97,7 @@ impl Accounts {
         }
     }
 
-    /// A launch was submitted.
+    /// Records that a launch was submitted.
     pub fn submitted(
         &mut self,
         now: Duration,
@@ -119,7 +119,7 @@ impl Accounts {
         entry
     }
 
-    /// A stream's account. A new stream has one if there is room, or others are idle.
+    /// A stream's account; a new stream gets one if there is room, or other streams are idle.
     fn account(&mut self, stream: u32) -> Option<&mut Account> {
         if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&stream) {
             self.make_room();
@@ -130,7 +130,7 @@ impl Accounts {
         Some(self.streams.entry(stream).or_default())
     }
 
-    /// Adds up streams that have been idle for longest: many at once, since looking for them takes microseconds.
+    /// Adds up the streams that have been idle for longest: many at once, since the search takes microseconds.
     fn make_room(&mut self) {
         let idle = self.streams.iter().filter(|(_, account)| account.outstanding == 0);
         let mut idle: Vec<_> = idle.map(|(&stream, account)| (account.last, stream)).collect();
@@ -142,7 +142,7 @@ impl Accounts {
         }
     }
 
-    /// A launch has other SMs from now on.
+    /// Records that a launch has other SMs from now on.
     pub fn granted(&mut self, entry: &mut LaunchEntry, Grant { at, range, is_over, .. }: Grant) {
         let before = entry.has.take();
         if let Some((since, before)) = before {
@@ -155,7 +155,7 @@ impl Accounts {
         if is_over {
             return;
         }
-        // Whether some SM is in the one range and not in the other. Mostly one of them is empty.
+        // Whether the first range has an SM outside the second. Mostly one of them is empty.
         let is_more = |range: SmRange, than: SmRange| match (range.is_empty(), than.is_empty()) {
             (true, _) => false,
             (false, true) => true,
@@ -177,7 +177,7 @@ impl Accounts {
         }
     }
 
-    /// A launch had these SMs for a while.
+    /// Records that a launch had these SMs for a time.
     fn had(&mut self, entry: &LaunchEntry, from: Duration, to: Duration, range: SmRange) {
         let sm_time = to.saturating_sub(from).saturating_mul(count(range, self.sms));
         self.each(entry.stream, entry.priority, |tally| tally.sm_time += sm_time);
@@ -186,7 +186,7 @@ impl Accounts {
         }
     }
 
-    /// A launch is over. `own` is how long it had as many SMs as it can fill, if that is known.
+    /// Records the end of a launch. `own` is how long it had as many SMs as it can fill, if known.
     pub fn finished(
         &mut self,
         now: Duration,
@@ -216,7 +216,7 @@ impl Accounts {
                 Moment::Refused => tally.refused += 1,
                 _ => tally.cancelled += 1,
             }
-            // How long it took is unknown for a launch that was found done when its turn came.
+            // The time of a launch that was found done at its turn is unknown.
             if let Some(alone) = alone.filter(|_| !turnaround.is_zero()) {
                 tally.turnarounds += turnaround.as_secs_f64() / alone.as_secs_f64();
                 tally.turned_around += 1;
@@ -248,19 +248,19 @@ impl Accounts {
         }
     }
 
-    /// A decision begins: whether it is to be timed.
+    /// Begins a decision; returns the time then if it is to be timed.
     pub fn decides(&mut self) -> Option<Instant> {
         let is_timed = self.decisions.is_multiple_of(TIMED);
         self.decisions += 1;
         is_timed.then(Instant::now)
     }
 
-    /// A decision took so long.
+    /// Records the time of a decision.
     pub fn decided(&mut self, took: Duration) {
         self.timed.add(took);
     }
 
-    /// Whether anything is in flight from now on.
+    /// Records whether anything is in flight from now on.
     pub fn set_busy(&mut self, now: Duration, is_busy: bool) {
         let since = if is_busy { Some(now) } else { None };
         if let Some(before) = std::mem::replace(&mut self.busy_since, since) {
@@ -311,7 +311,7 @@ impl Accounts {
         }
     }
 
-    /// A copy, to which what is under way can be added.
+    /// A copy, to which running launches can be added.
     fn settled(&self) -> Accounts {
         Accounts {
             streams: self.streams.clone(),
@@ -323,7 +323,7 @@ impl Accounts {
         }
     }
 
-    /// The timeline, if it is kept, with what has SMs now.
+    /// The timeline, if it is kept, with the SMs that launches have now.
     pub fn trace<'a>(
         &self,
         now: Duration,
@@ -376,7 +376,7 @@ fn ratio(a: f64, b: f64) -> Option<f64> {
 /// Buckets of a [`Histogram`]: eight for each power of two, up to 2^40 ns, which is 18 minutes.
 const BUCKETS: usize = 8 * 40;
 
-/// How often times of which length occurred.
+/// How often times occurred, by length.
 #[derive(Clone, Debug)]
 struct Histogram {
     buckets: Box<[u64; BUCKETS]>,
@@ -409,7 +409,7 @@ impl Histogram {
         Duration::from_nanos(nanos as u64)
     }
 
-    /// So large a part of the times are no longer, up to the width of a bucket.
+    /// The time that `part` of the times do not exceed, up to the width of a bucket.
     fn percentile(&self, part: f64) -> Duration {
         let mut left = (self.count as f64 * part).ceil();
         for (bucket, &count) in self.buckets.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The numbers that a scheduler tells of itself; `accounts` counts them.
+//! The statistics that a scheduler reports, counted by `accounts`.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::policy::Priority;
 pub struct Stats {
     /// How long ago the scheduler was built.
     pub elapsed: Duration,
-    /// For how long of it anything was in flight, copies included.
+    /// How long anything was in flight since then, copies included.
     pub busy: Duration,
     /// All launches.
     pub total: Totals,
     /// The launches of each stream, in the order of their numbers.
     pub streams: Vec<StreamStats>,
-    /// Those of streams that were idle for longest when there were more than 256.
+    /// Launches of the streams that were idle for longest, once there were more than 256.
     pub other_streams: Totals,
-    /// The launches of each priority, as it was when they were submitted, the least urgent ones first.
+    /// The launches of each priority at their submission, in the order of urgency, least urgent first.
     pub priorities: Vec<(Priority, Totals)>,
-    /// Those of further priorities, when there were 32.
+    /// Launches of further priorities, once there were 32.
     pub other_priorities: Totals,
-    /// What the scheduler itself took.
+    /// What the scheduler's own decisions took.
     pub decisions: Decisions,
 }
 
@@ -32,15 +32,14 @@ pub struct Stats {
 pub struct StreamStats {
     /// The stream's number: [`Stream::id`](crate::scheduler::Stream::id).
     pub stream: u32,
-    /// Its launches.
+    /// The launches of this stream.
     pub launches: Totals,
 }
 
 /// Totals of launches: how many ended in which way, and in what time.
 ///
-/// The time that a launch would have taken alone is what was predicted when it was submitted
-/// ([`predict`](crate::predict)), or else what it took in the end, less its waiting; where neither is known, it is not
-/// in `antt` and `stp`.
+/// The time that a launch would have taken alone is the prediction at its submission ([`predict`](crate::predict)), or
+/// else its own time, less its waiting. A launch for which neither is known is left out of `antt` and `stp`.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Totals {
@@ -56,31 +55,30 @@ pub struct Totals {
     pub yields: u64,
     /// How long launches had SMs, summed over SMs; those that run now included.
     pub sm_time: Duration,
-    /// That as a part of what all launches had: 0 to 1.
+    /// These launches' part of the `sm_time` of all launches: 0 to 1.
     pub sm_share: f64,
-    /// Average normalized turnaround time (Eyerman and Eeckhout, IEEE Micro 28(3), 2008): how many times as long as
-    /// alone a launch took, from when it was ready until it was done; the mean over launches that are done. 1 is the
-    /// best.
+    /// Average normalized turnaround time (Eyerman and Eeckhout, IEEE Micro 28(3), 2008): a launch's time from ready to
+    /// done, divided by its time alone. The mean over launches that are done; 1 is the best.
     pub antt: Option<f64>,
-    /// System throughput (as above): what the launches that are done would have taken alone, one after the other, for
-    /// each unit of [`busy`](Stats::busy) time. Those of a stream or priority are its normalized progress; together
-    /// they give that of the total. More is better; 1 is what one program alone has.
+    /// System throughput (Eyerman and Eeckhout, IEEE Micro 28(3), 2008): the time that finished launches would have
+    /// taken alone, in sum, for each unit of [`busy`](Stats::busy) time. For a stream or priority it is its normalized
+    /// progress; these add up to that of the total. More is better; 1 is what one program alone has.
     pub stp: Option<f64>,
 }
 
-/// What the scheduler's decisions took: asking the policy, and turning its plan into yields and launches. One of 32 is
-/// timed.
+/// What the scheduler's decisions took: asking the policy, and turning its plan into yields and launches. One decision
+/// of 32 is timed.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Decisions {
     /// Decisions made.
     pub count: u64,
-    /// The mean of their times.
+    /// The mean time of a decision.
     pub mean: Duration,
-    /// 99 of 100 take no longer, as far as it is known: up to an eighth more than that.
+    /// The 99th percentile of the times, at most an eighth too long.
     pub p99: Duration,
-    /// The longest that was timed.
+    /// The longest time of a decision that was timed.
     pub max: Duration,
-    /// What all of them took, as a part of [`busy`](Stats::busy).
+    /// The time of all decisions, as a part of [`busy`](Stats::busy).
     pub overhead: f64,
 }

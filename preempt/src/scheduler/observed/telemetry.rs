@@ -1,25 +1,25 @@
 //! What happens to launches, for the crates `tracing` and `metrics`, if the features of these names are on.
 //!
-//! Subscribers and recorders are code of others: their panics end here.
+//! Subscribers and recorders are application code: their panics end here.
 
 use std::time::Duration;
 
 use super::accounts::LaunchEntry;
 use super::trace::Moment;
 
-/// A launch was submitted.
+/// Reports that a launch was submitted.
 pub(in crate::scheduler) fn submitted(entry: &LaunchEntry) {
     tell(entry, Moment::Queued);
     #[cfg(feature = "metrics")]
     crate::sync::contain(|| metrics::counter!("preempt_launches_submitted_total").increment(1));
 }
 
-/// It has SMs for the first time.
+/// Reports that a launch has SMs for the first time.
 pub(in crate::scheduler) fn started(entry: &LaunchEntry) {
     tell(entry, Moment::Starts);
 }
 
-/// SMs were taken from it.
+/// Reports that SMs were taken from a launch.
 pub(in crate::scheduler) fn yielded(entry: &LaunchEntry) {
     tell(entry, Moment::Yields);
     #[cfg(feature = "metrics")]
@@ -28,7 +28,7 @@ pub(in crate::scheduler) fn yielded(entry: &LaunchEntry) {
     });
 }
 
-/// It is over, so long after it was ready.
+/// Reports that a launch has ended, and how long after it was ready.
 pub(in crate::scheduler) fn finished(entry: &LaunchEntry, moment: Moment, turnaround: Duration) {
     tell(entry, moment);
     #[cfg(feature = "metrics")]
@@ -44,7 +44,7 @@ pub(in crate::scheduler) fn finished(entry: &LaunchEntry, moment: Moment, turnar
     let _ = turnaround;
 }
 
-/// An event with what is known of the launch.
+/// Emits an event with what is known of the launch.
 fn tell(entry: &LaunchEntry, moment: Moment) {
     #[cfg(feature = "tracing")]
     crate::sync::contain(|| {
@@ -71,10 +71,10 @@ mod tests {
     use crate::policy::Priority;
     use crate::scheduler::observed::accounts::Accounts;
 
-    /// What others were told.
+    /// What subscribers and recorders were told.
     type Told = Arc<Mutex<Vec<String>>>;
 
-    /// A launch that is submitted and cancelled.
+    /// Submits a launch and cancels it.
     fn launch() {
         let (now, mut accounts) = (Duration::ZERO, Accounts::new(4, None));
         let entry = accounts.submitted(now, 3, "saxpy", Priority(5), None);
@@ -116,8 +116,8 @@ mod tests {
         }
 
         let told = Told::default();
-        // Other tests run the same code at the same time without a subscriber: `tracing` may have cached that none
-        // is interested.
+        // Other tests run the same code at the same time without a subscriber: `tracing` may have cached that there is
+        // no interest.
         launch();
         tracing::subscriber::with_default(ToldTo(told.clone()), || {
             tracing::callsite::rebuild_interest_cache();

@@ -11,12 +11,12 @@ use preempt_device::abi::SmRange;
 
 use super::accounts::LaunchEntry;
 
-/// Entries of a timeline, the last ones.
+/// The last entries of a timeline.
 #[derive(Clone, Debug)]
 pub(in crate::scheduler) struct Trace {
     capacity: usize,
     records: VecDeque<Record>,
-    /// Entries that were there before.
+    /// Entries dropped before these.
     dropped: u64,
 }
 
@@ -31,12 +31,12 @@ struct Record {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// It had these SMs for this time.
+    /// The launch had these SMs for this time.
     Slice(Duration, SmRange),
     Moment(Moment),
 }
 
-/// What happens to a launch.
+/// An event in the life of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::scheduler) enum Moment {
     Queued,
@@ -74,14 +74,14 @@ impl Trace {
         Trace { capacity, records: VecDeque::new(), dropped: 0 }
     }
 
-    /// A launch had these SMs from one moment to another.
+    /// Records that a launch had these SMs from one moment to another.
     pub fn slice(&mut self, entry: &LaunchEntry, from: Duration, to: Duration, range: SmRange) {
         if from < to {
             self.push(entry, from, What::Slice(to - from, range));
         }
     }
 
-    /// Something happened to a launch.
+    /// Records an event in the life of a launch.
     pub fn moment(&mut self, entry: &LaunchEntry, at: Duration, moment: Moment) {
         self.push(entry, at, What::Moment(moment));
     }
@@ -97,12 +97,12 @@ impl Trace {
         self.records.push_back(Record { launch, stream, name, at, what });
     }
 
-    /// How many entries were dropped.
+    /// The number of entries that were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The file. A launch is on the track of its stream, and on one of the SMs that it had.
+    /// The text of the file. A launch is on the track of its stream, and on a track of the SMs that it had.
     pub fn json(&self) -> String {
         let mut text = String::with_capacity(256 * self.records.len());
         // Writing to a string cannot fail.
@@ -128,7 +128,7 @@ impl Trace {
         }
         for (lo, hi) in ranges {
             text.push_str(",\n");
-            // Past the last SM it goes on with the first.
+            // A range past the last SM goes on with the first.
             name(text, "thread_name", SMS, track(lo, hi), &format!("SMs {lo}..{hi}"))?;
         }
         for Record { launch, stream, name, at, what } in &self.records {
@@ -163,7 +163,7 @@ impl Trace {
     }
 }
 
-/// What a group of tracks, or a track, is called.
+/// Names a group of tracks, or a track.
 fn name(text: &mut String, kind: &str, process: u32, track: u32, name: &str) -> std::fmt::Result {
     let name = Text(name);
     write!(
@@ -177,7 +177,7 @@ fn track(lo: u32, hi: u32) -> u32 {
     lo << 16 | hi
 }
 
-/// A time as the file has it.
+/// A time in the file's format.
 struct Micros(Duration);
 
 impl std::fmt::Display for Micros {
@@ -186,7 +186,7 @@ impl std::fmt::Display for Micros {
     }
 }
 
-/// Text as JSON has it.
+/// Text in JSON's format.
 struct Text<'a>(&'a str);
 
 impl std::fmt::Display for Text<'_> {
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// A file of its own for a test, which is gone afterwards.
+    /// A file of a test's own, removed on drop.
     struct File(PathBuf);
 
     impl File {
@@ -257,7 +257,7 @@ mod tests {
         (1000.0 * value.as_f64().expect("microseconds")).round() as u64
     }
 
-    /// A batch launch, urgent ones beside it, and what became of all, until the batch has yielded.
+    /// Runs a batch launch, with urgent launches beside it until it has yielded; returns the reports of all.
     fn preempted(scheduler: &Scheduler) -> Vec<LaunchReport> {
         let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
         let mut large = scheduler.zeroed::<u32>(32 * 4000).expect("memory");
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_on_the_timeline_until_now() {
+    fn running_launches_are_on_the_timeline_until_now() {
         let mut accounts = Accounts::new(4, Some(10));
         let at = Duration::from_nanos;
         let mut entry = accounts.submitted(at(1), 3, "a \"kernel\"\n", Priority(0), None);
@@ -377,7 +377,7 @@ mod tests {
         let trace = accounts.trace(at(1_002_501), [&entry].into_iter()).expect("kept");
         let json: Value = serde_json::from_str(&trace.json()).expect("JSON");
         let slices = events(&json, "X");
-        assert_eq!(slices.len(), 2, "one for the stream, one for the SMs");
+        assert_eq!(slices.len(), 2, "a slice for the stream, a slice for the SMs");
         assert_eq!(
             (&slices[0]["name"], nanos(&slices[0]["ts"])),
             (&"a \"kernel\"\n".into(), 1_500)

@@ -1,15 +1,16 @@
 //! One thread at a time runs the core; no message is left behind.
 //!
-//! A thread that has something for the core puts it into the inbox and tries to take the *combiner*
-//! (the core's lock). If it gets it, it runs the core itself, so that a launch on a free device
-//! takes no detour. If not, the holder finds the message: each thread that held the combiner, for
-//! any reason, looks into the inbox after it has given the combiner back. One of the two always sees the
-//! message, since both are mutexes: if the holder's last look came before the message, then it had
-//! given the combiner back before the other thread tried to take it.
+//! Flat combining (Hendler, Incze, Shavit, Tzafrir, SPAA 2010): a thread puts its message into the inbox and tries to
+//! take the *combiner*, the core's lock. The lock holder runs the core on all messages, its own and those of others. So
+//! a launch on a free device runs on the submitting thread, without a detour.
 //!
-//! While a thread *attends*, it looks into the inbox all the time, and the others leave the core to
-//! it: its caches are warm, and theirs are not. Before it does anything else, it stops attending and
-//! then looks once more.
+//! A thread that does not get the lock leaves its message to the holder. Each holder, whatever it took the combiner
+//! for, looks into the inbox after it has released it. Inbox and combiner are mutexes: if the holder's last look
+//! precedes the message, its release precedes the other thread's attempt. So one of the two threads always sees the
+//! message.
+//!
+//! While a thread *attends*, it polls the inbox, and other threads leave the core to it because its caches are warm.
+//! Before it does anything else, it stops attending and looks once more.
 
 use std::collections::VecDeque;
 use std::sync::{PoisonError, TryLockError};
@@ -24,35 +25,35 @@ use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cfg(not(loom))]
 use crate::sync::{Mutex, MutexGuard};
 
-/// What takes messages in.
+/// Takes in messages; implemented by the core.
 pub(in crate::scheduler) trait Turn {
     type Message;
-    /// What others have to be told, once the combiner is back.
+    /// Results of a turn, told to other threads after the combiner is released.
     type News;
 
-    /// Takes in everything that has come.
+    /// Takes in all messages.
     fn turn(&mut self, mail: Mail<'_, Self::Message>) -> Self::News;
 }
 
-/// The messages of a turn, in the order in which they came. It takes all of them: no thread would begin another turn for
-/// those that it left, as a turn that panics does.
+/// The messages of a turn, in order of arrival. A turn consumes all of them, because no thread would begin another turn
+/// for the rest. A turn that panics does leave some.
 pub(in crate::scheduler) struct Mail<'a, M> {
     taken: &'a mut VecDeque<M>,
     inbox: &'a Mutex<Inbox<M>>,
 }
 
 impl<M> Mail<'_, M> {
-    /// The next of the messages that had come by the last look.
+    /// The next message that arrived before the last look.
     pub fn next(&mut self) -> Option<M> {
         self.taken.pop_front()
     }
 
-    /// What comes after that, as far as it had come by the last look.
+    /// The messages behind the next message, as of the last look.
     pub fn coming(&self) -> impl DoubleEndedIterator<Item = &M> {
         self.taken.iter()
     }
 
-    /// Looks into the inbox; whether there is a next message now.
+    /// Looks into the inbox; returns whether there is a next message.
     pub fn look(&mut self) -> bool {
         let mut inbox = locked(self.inbox);
         match self.taken.is_empty() {
@@ -63,14 +64,14 @@ impl<M> Mail<'_, M> {
     }
 }
 
-/// The core with its inbox. Every method that takes the combiner calls `tell` without it.
+/// The core with its inbox. Every method that takes the combiner calls `tell` after releasing it.
 pub(in crate::scheduler) struct Combiner<C: Turn> {
     inbox: Mutex<Inbox<C::Message>>,
     core: Mutex<Holder<C>>,
-    /// Whether a thread looks into the inbox all the time.
+    /// Whether a thread polls the inbox.
     ///
-    /// Relaxed: the inbox orders what matters. If the last look of the thread that stops attending
-    /// came before a message, then the thread that posted it sees that none attends.
+    /// Relaxed, because the inbox orders what matters: if the attending thread's last look precedes a message, the
+    /// poster sees the flag cleared.
     attended: AtomicBool,
 }
 
@@ -78,7 +79,7 @@ pub(in crate::scheduler) struct Combiner<C: Turn> {
 pub(in crate::scheduler) enum Unposted<M> {
     /// The inbox is closed.
     Closed,
-    /// It was not admitted.
+    /// `admit` refused the message.
     Refused(M),
 }
 
@@ -89,7 +90,7 @@ struct Inbox<M> {
 
 struct Holder<C: Turn> {
     core: C,
-    /// Empty; kept for its capacity.
+    /// Empty between turns; kept for its capacity.
     messages: VecDeque<C::Message>,
 }
 
@@ -108,14 +109,14 @@ impl<C: Turn> Combiner<C> {
         }
     }
 
-    /// From now on the calling thread looks all the time, with [`drive_now`](Combiner::drive_now).
+    /// Starts attending: the calling thread polls the inbox from now on, with [`drive_now`](Combiner::drive_now).
     pub fn attend(&self) {
         if !self.attended.load(Relaxed) {
             self.attended.store(true, Relaxed);
         }
     }
 
-    /// From now on it does not; whether it has to look once more.
+    /// Stops attending; returns whether the inbox needs one more look.
     pub fn stop_attending(&self) -> bool {
         self.attended.store(false, Relaxed);
         self.has_messages()
@@ -125,8 +126,8 @@ impl<C: Turn> Combiner<C> {
         !self.inbox().messages.is_empty()
     }
 
-    /// Waits for the combiner, and looks at the core; `None` if there are messages by then, which the
-    /// caller has to take over. Nothing else happens in between.
+    /// Waits for the combiner and looks at the core. `None` if messages have arrived, which the caller has to take
+    /// over; nothing else happens in between.
     pub fn peek<R>(&self, look: impl FnOnce(&mut C) -> R) -> Option<R> {
         let result = look(&mut self.core().core);
         (!self.has_messages()).then_some(result)
@@ -146,8 +147,8 @@ impl<C: Turn> Combiner<C> {
         self.post_if(message, |_| true).is_ok()
     }
 
-    /// The same if `admit` says so, which looks at the message with the inbox locked: what another thread has written
-    /// before it posted is seen.
+    /// Puts a message into the inbox if `admit` agrees. `admit` looks at it with the inbox locked, so it sees what
+    /// another thread wrote before posting.
     pub fn post_if(
         &self,
         message: C::Message,
@@ -164,15 +165,15 @@ impl<C: Turn> Combiner<C> {
         Ok(())
     }
 
-    /// Puts the last message in.
+    /// Puts the last message into the inbox and closes it.
     pub fn close(&self, message: C::Message) {
         let mut inbox = self.inbox();
         inbox.messages.push_back(message);
         inbox.closed = true;
     }
 
-    /// Runs the core on what is in the inbox, unless another thread attends or has the combiner; then
-    /// that one takes over what is there.
+    /// Runs the core on the inbox, unless another thread attends or holds the combiner, which then takes the messages
+    /// over.
     pub fn drive(&self, mut tell: impl FnMut(C::News)) {
         while !self.attended.load(Relaxed) {
             let core = match self.core.try_lock() {
@@ -187,28 +188,27 @@ impl<C: Turn> Combiner<C> {
         }
     }
 
-    /// Waits for the combiner, and runs the core: it looks at everything that happened before the
-    /// call.
+    /// Waits for the combiner and runs the core, which looks at everything that happened before the call.
     pub fn drive_now(&self, mut tell: impl FnMut(C::News)) {
         tell(self.run(self.core()));
         self.look_again(tell);
     }
 
-    /// Waits for the combiner, and looks at the core.
+    /// Waits for the combiner and looks at the core.
     pub fn with_core<R>(&self, look: impl FnOnce(&mut C) -> R, tell: impl FnMut(C::News)) -> R {
         let result = look(&mut self.core().core);
         self.look_again(tell);
         result
     }
 
-    /// Takes over what came while this thread had the combiner.
+    /// Takes over messages that arrived while this thread held the combiner.
     fn look_again(&self, tell: impl FnMut(C::News)) {
         if self.has_messages() {
             self.drive(tell);
         }
     }
 
-    /// Runs the core once and gives the combiner back.
+    /// Runs the core once and releases the combiner.
     fn run(&self, mut holder: MutexGuard<'_, Holder<C>>) -> C::News {
         let Holder { core, messages } = &mut *holder;
         let mut mail = Mail { taken: messages, inbox: &self.inbox };
@@ -225,7 +225,7 @@ mod model {
 
     use super::{Combiner, Mail, Turn};
 
-    /// Adds messages up. An atomic, so that loom lets others go first while the core runs.
+    /// Adds messages up. The sum is an atomic, so that loom lets other threads run while the core does.
     #[derive(Default)]
     struct Sum(AtomicU32);
 
@@ -242,8 +242,8 @@ mod model {
         }
     }
 
-    /// One thread submits while another one has the combiner for a reason of its own.
-    fn nothing_is_left_behind(other: fn(&Combiner<Sum>)) {
+    /// One thread submits while another thread holds the combiner for a reason of its own.
+    fn no_message_is_left_behind(other: fn(&Combiner<Sum>)) {
         loom::model(move || {
             let combiner = Arc::new(Combiner::new(Sum::default()));
             let theirs = combiner.clone();
@@ -258,7 +258,7 @@ mod model {
 
     #[test]
     fn beside_another_submission() {
-        nothing_is_left_behind(|combiner| {
+        no_message_is_left_behind(|combiner| {
             combiner.post(100);
             combiner.drive(|()| ());
         });
@@ -266,12 +266,12 @@ mod model {
 
     #[test]
     fn beside_the_poller() {
-        nothing_is_left_behind(|combiner| combiner.drive_now(|()| ()));
+        no_message_is_left_behind(|combiner| combiner.drive_now(|()| ()));
     }
 
     #[test]
-    fn beside_one_who_stops_attending() {
-        nothing_is_left_behind(|combiner| {
+    fn beside_a_thread_that_stops_attending() {
+        no_message_is_left_behind(|combiner| {
             combiner.attend();
             combiner.drive_now(|()| ());
             if combiner.stop_attending() {
@@ -282,14 +282,14 @@ mod model {
 
     #[test]
     fn beside_a_look_at_the_core() {
-        nothing_is_left_behind(|combiner| {
+        no_message_is_left_behind(|combiner| {
             combiner.with_core(|sum| sum.0.fetch_add(0, Ordering::Relaxed), |()| ());
         });
     }
 
     #[test]
     fn beside_a_peek() {
-        nothing_is_left_behind(|combiner| {
+        no_message_is_left_behind(|combiner| {
             if combiner.peek(|sum| sum.0.fetch_add(0, Ordering::Relaxed)).is_none() {
                 combiner.drive(|()| ());
             }

@@ -15,10 +15,10 @@ use crate::vocabulary::OpKey;
 /// How an operation ended: its report, or why there is none.
 pub(in crate::scheduler) type Ending = Result<LaunchReport, Error>;
 
-/// The state of an operation that threads and futures can wait for.
+/// An operation's end, for threads and futures to wait for.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Completion {
-    /// Where the operation holds a credit until it ends.
+    /// The stream's credits; the operation holds a credit until it ends.
     credits: Arc<StreamCredits>,
     /// The operation's key in the engine; set when the core takes the operation in.
     pub op: OnceLock<OpKey>,
@@ -35,8 +35,8 @@ struct State {
     sequel: Option<Sequel>,
 }
 
-/// What the scheduler itself does at the end of an operation. Called while the core is held, so it neither waits nor
-/// runs code of applications.
+/// The scheduler's own work at the end of an operation. It runs while the combiner is held, so it neither waits nor
+/// runs application code.
 pub(in crate::scheduler) struct Sequel(Box<dyn FnOnce(&Ending) + Send>);
 
 impl fmt::Debug for Sequel {
@@ -46,7 +46,7 @@ impl fmt::Debug for Sequel {
 }
 
 impl Completion {
-    /// The completion of an operation that holds one of these credits.
+    /// A completion for an operation that holds one of these credits.
     pub fn new(credits: Arc<StreamCredits>) -> Completion {
         Completion {
             credits,
@@ -57,7 +57,7 @@ impl Completion {
         }
     }
 
-    /// The same with a `sequel`, which neither waits nor runs code of applications.
+    /// A completion with a `sequel`, which neither waits nor runs application code.
     pub fn with_sequel(
         credits: Arc<StreamCredits>,
         sequel: impl FnOnce(&Ending) + Send + 'static,
@@ -68,13 +68,14 @@ impl Completion {
         completion
     }
 
-    /// Ends the operation and wakes the threads that wait; the waker of a future is the caller's to call.
+    /// Ends the operation and wakes waiting threads. The caller has to wake the returned waker, a future's.
     pub fn complete(&self, result: Ending) -> Option<Waker> {
         let mut state = lock(&self.state);
         let sequel = state.sequel.take().map(|sequel| (sequel, result.clone()));
         state.result = Some(result);
         let waker = state.waker.take();
-        // Under the lock, so that a thread that has the result finds it done. Release: pairs with the acquire in `is_done`.
+        // Under the lock, so that a thread with the result finds `done` set. Release: pairs with the acquire in
+        // `is_done`.
         self.done.store(true, Ordering::Release);
         drop(state);
         self.changed.notify_all();
@@ -95,7 +96,7 @@ impl Completion {
         lock(&self.state).result.clone()
     }
 
-    /// The result, or a promise to wake `waker`; a waker is code of applications, so it comes and goes without the lock.
+    /// The result, or a promise to wake `waker`. Wakers are application code, so none is dropped under the lock.
     pub fn poll(&self, waker: Waker) -> Poll<Ending> {
         let mut state = lock(&self.state);
         if let Some(result) = &state.result {

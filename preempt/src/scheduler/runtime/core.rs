@@ -30,7 +30,7 @@ mod execute;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
-/// What other threads ask of the core.
+/// Messages from other threads to the core.
 #[derive(Debug)]
 pub(in crate::scheduler) enum Message {
     Submit(Job),
@@ -39,7 +39,7 @@ pub(in crate::scheduler) enum Message {
     Close,
 }
 
-/// Whose urgency changes.
+/// The launches whose urgency changes.
 #[derive(Debug)]
 pub(in crate::scheduler) enum Target {
     Stream(u32),
@@ -53,7 +53,7 @@ pub(in crate::scheduler) struct Job {
     pub stream: u32,
     pub name: &'static str,
     pub uses: Vec<Use>,
-    /// Without a deadline: that depends on when it is submitted.
+    /// Without a deadline, because that depends on the time of submission.
     pub urgency: Urgency,
     pub work: Work,
 }
@@ -63,11 +63,11 @@ pub(in crate::scheduler) enum Work {
         launch: Arc<KernelLaunch>,
         preemption: Preemption,
         spec: LaunchSpec,
-        /// When it is due, from its submission on.
+        /// Time from submission to deadline.
         due: Option<Duration>,
     },
     Copy(OwnedCopy),
-    /// Nothing, which is done in its turn: when what is before it is, and an operation besides.
+    /// No work. It ends once the operations before it in its stream, and `after`, have ended.
     Marker {
         after: Option<Arc<Completion>>,
     },
@@ -76,7 +76,7 @@ pub(in crate::scheduler) enum Work {
 }
 
 impl Work {
-    /// Whether dropping it may run code of others.
+    /// Whether dropping it may run application code.
     pub fn is_of_others(&self) -> bool {
         match self {
             Work::Launch { .. } | Work::Copy(_) | Work::Marker { .. } => false,
@@ -100,20 +100,20 @@ impl fmt::Debug for Work {
     }
 }
 
-/// What others have to be told after a turn.
+/// What a turn leaves to do after the combiner is released.
 #[derive(Default)]
 pub(in crate::scheduler) struct News {
-    /// Whom to wake, beside the threads that wait for handles.
+    /// Wakers to call; threads that wait for handles are woken already.
     pub wakers: Vec<Waker>,
-    /// Jobs that are over, to be dropped without the combiner: freeing memory can take long.
+    /// Ended jobs, dropped after the combiner is released because freeing memory can take long.
     pub retired: Vec<Job>,
     pub became_busy: bool,
     pub became_idle: bool,
-    /// Whether there was anything to do.
+    /// Whether the turn had anything to do.
     pub happened: bool,
     /// Whether there is more to come.
     pub is_busy: bool,
-    /// Whether the policy wants to be asked again at another time than before.
+    /// Whether the policy's next wake-up time has changed.
     pub wake_changed: bool,
 }
 
@@ -124,31 +124,31 @@ pub(in crate::scheduler) struct InFlight {
     pub none: Condvar,
 }
 
-/// What there is to do for the poller.
+/// What the poller has to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::scheduler) enum Rest {
-    /// And for how long at most the poller need not look.
+    /// Operations are in flight; the poller may sleep for at most this time.
     Busy(Duration),
     Idle,
-    /// Closed, and everything is done. From now on the core does nothing: the device may have
-    /// another scheduler, whose reports are none of its business.
+    /// Closed, and everything is done. The core does nothing from now on, because the device may have another
+    /// scheduler, whose reports it must not take.
     Retired,
 }
 
-/// How many launches are queued behind others in one turn, each of which takes the driver microseconds: a chain of
-/// short ones is decided about once and not once for each.
+/// Launches, at most, that one turn queues behind others; each takes the driver microseconds. A chain of short launches
+/// gets one decision instead of one for each.
 const AT_ONCE: usize = 8;
 
 /// A job that the engine has taken in.
 struct InWork {
     job: Job,
-    /// What went wrong with it.
+    /// Why it failed, if it did.
     fault: Option<Arc<str>>,
     /// Whether every block-task is done.
     is_done: bool,
-    /// Whether blocks of it had to wait for others to leave.
+    /// Whether its blocks had to wait for blocks of other launches to leave.
     waited: bool,
-    /// What is counted of it, if it is a launch.
+    /// Its entry in the accounts, if it is a launch.
     entry: Option<LaunchEntry>,
 }
 
@@ -158,14 +158,14 @@ pub(in crate::scheduler) struct Core {
     start: Instant,
     jobs: SecondaryMap<OpKey, InWork>,
     session: Session,
-    /// How long launches take whose preemption is `Auto`.
+    /// Times of launches whose preemption is `Auto`.
     estimates: Estimates,
-    /// How long launches are expected to take.
+    /// Expected times of launches.
     forecast: Forecast,
-    /// Launches that ended, and that it has not learned from.
+    /// Ended launches that the forecast has not learned from.
     ended: Vec<Ended>,
     accounts: Accounts,
-    /// Externals that were started.
+    /// External operations that were started.
     externals: Vec<(OpKey, Arc<ExternalOperation>)>,
     /// Why the device is lost, if it is.
     lost: Option<Arc<str>>,
@@ -182,15 +182,15 @@ impl Turn for Core {
     type Message = Message;
     type News = News;
 
-    /// Takes in what others ask and what the device reports, and acts on it.
+    /// Takes in messages of other threads and reports of the device, and acts on them.
     fn turn(&mut self, mut mail: Mail<'_, Message>) -> News {
         if self.retired {
-            // Cancels of what is over.
+            // Only cancels of ended operations are left.
             while mail.next().is_some() {}
             return News::default();
         }
         let wake = self.engine.wake();
-        // Never less than before: the policy's clock does not go back.
+        // Monotonic, because the policy's clock does not go back.
         let begin = self.start.elapsed();
         let mut now = begin;
         self.take_reports(now);
@@ -198,12 +198,12 @@ impl Turn for Core {
         loop {
             now = self.take_in_all(now, &mut mail, &mut ahead);
             self.decide(now);
-            // Where a thread comes back for the next turn, that looks at what has ended.
+            // On a polled device a thread comes back for the next turn, which looks for ended launches.
             if ahead >= AT_ONCE && self.device.inner.capabilities.is_polled || !self.go_ahead(now) {
                 break;
             }
             ahead += 1;
-            // A message that came meanwhile has waited for one launch, and waits for no more.
+            // A message that arrived meanwhile has waited for one launch, and must not wait for more.
             mail.look();
             now = self.start.elapsed();
         }
@@ -215,7 +215,7 @@ impl Turn for Core {
         }
         self.news.became_busy = is_busy && !was_busy;
         self.news.became_idle = was_busy && !is_busy;
-        // Also where a launch came and was refused in one turn.
+        // Also for a launch that arrived and was refused in one turn.
         if !is_busy {
             self.session.rest();
         }
@@ -259,7 +259,7 @@ impl Core {
         }
     }
 
-    /// Whether there is more to do.
+    /// What is left for the poller to do.
     pub fn rest(&mut self) -> Rest {
         match (self.engine.is_busy(), self.closed) {
             (true, _) => {
@@ -275,7 +275,7 @@ impl Core {
         }
     }
 
-    /// What happened until now, if it is recorded.
+    /// The recording until now, if one is kept.
     pub fn recording(&self) -> Option<Recording> {
         Recording::of(&self.engine)
     }
@@ -285,12 +285,12 @@ impl Core {
         self.engine.refusal()
     }
 
-    /// What the predictor's panic said, if it had one.
+    /// The message of the predictor's panic, if it panicked.
     pub fn predictor_panic(&self) -> Option<&str> {
         self.forecast.panic()
     }
 
-    /// Queues one launch behind another one; whether there was any to queue.
+    /// Queues one launch behind another; returns whether there was one to queue.
     fn go_ahead(&mut self, now: Duration) -> bool {
         self.engine.go_ahead(now, &mut self.actions);
         if self.actions.is_empty() {
@@ -301,12 +301,12 @@ impl Core {
         true
     }
 
-    /// Asks the policy, if anything has changed, and acts on what it says. What ended was taken in at the same time: so
-    /// SMs go from one launch to the next, and are at no time without an owner.
+    /// Asks the policy if anything has changed, and carries out its plan. Ended launches were taken in at the same
+    /// time, so SMs pass from launch to launch and always have an owner.
     fn decide(&mut self, now: Duration) {
         loop {
-            // What goes wrong on the way may give the policy more to decide, and an external operation that was started may be
-            // over already.
+            // A failed action may give the policy more to decide, and a started external operation may have ended
+            // already.
             self.end_externals(now);
             self.settle(now);
             if self.actions.is_empty() {
@@ -328,12 +328,12 @@ impl Core {
                 Report::Fault(op, message) => self.fault(now, op, message),
                 Report::Lost(message) => {
                     self.lost.get_or_insert(message);
-                    // What would be told to the device is lost, too.
+                    // A lost device needs no news of their ends.
                     self.externals.clear();
                     self.engine.handle(now, Event::Lost, &mut self.actions);
                 }
-                // The last one of a chain first: then those before it have ended when their turn comes, and what they had
-                // goes to the launch behind them as a whole, however few SMs one in between can use.
+                // The last launch of a chain first: those before it have then ended when their turn comes. Their SMs go
+                // to the launch behind them as a whole, even if a launch in between can use few.
                 Report::CohortOut(end) => self.cohort_out(now, end),
             }
         }
@@ -352,7 +352,7 @@ impl Core {
             if *preemption == Preemption::Auto && after.is_none() && posted.done == spec.tasks {
                 self.estimates.record(launch.kernel, spec.tasks, now.saturating_sub(launched));
             }
-            // Where there are more block-tasks than the device holds blocks, those to spare may have waited for room.
+            // With more block-tasks than the device holds blocks, surplus blocks may have waited for room.
             let none_waited = signal.range() == SmRange::ALL || spec.tasks <= workers;
             if let Some(stopped) = stopped.filter(|_| none_waited) {
                 self.forecast.yielded(launch.kernel, now.saturating_sub(stopped));
@@ -375,7 +375,7 @@ impl Core {
             self.engine.handle(now, Event::CopyDone { op: *op }, &mut self.actions);
             false
         });
-        // None was started meanwhile: that comes of actions.
+        // None was started meanwhile, because only actions start external operations.
         self.externals = externals;
     }
 }

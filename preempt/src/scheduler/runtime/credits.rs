@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use super::shared::Shared;
 use crate::sync::{Condvar, Instant, Mutex, hint, lock};
 
-/// The most operations of one stream that are submitted and not over.
+/// Operations, at most, of one stream that are submitted and have not ended.
 pub(in crate::scheduler) const MAX_OUTSTANDING: usize = if cfg!(shuttle) { 2 } else { 64 };
 
 /// Counts a stream's outstanding operations.
@@ -16,12 +16,12 @@ pub(in crate::scheduler) struct StreamCredits {
 }
 
 impl StreamCredits {
-    /// The credits of a stream with one operation, which has its credit.
+    /// Credits of a stream whose only operation holds its credit already.
     pub fn of_one() -> Arc<StreamCredits> {
         Arc::new(StreamCredits { outstanding: Mutex::new(1), ..StreamCredits::default() })
     }
 
-    /// Takes room for one more operation; waits for it if there is none.
+    /// Takes a credit for one more operation; waits until there is one.
     pub fn enter(&self, shared: &Shared) {
         if self.try_enter() {
             return;
@@ -35,7 +35,7 @@ impl StreamCredits {
             hint::spin_loop();
         }
         if shared.is_poller() {
-            // A waker that the poller calls submits: no other thread would look after the device.
+            // A waker on the poller submits here: no other thread would look after the device meanwhile.
             while !self.try_enter() {
                 shared.poll_while(|| *lock(&self.outstanding) >= MAX_OUTSTANDING);
             }
@@ -53,7 +53,7 @@ impl StreamCredits {
         has_room
     }
 
-    /// Gives room back.
+    /// Returns a credit.
     pub fn leave(&self) {
         let mut outstanding = lock(&self.outstanding);
         *outstanding -= 1;

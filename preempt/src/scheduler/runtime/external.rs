@@ -1,20 +1,19 @@
-//! Work that neither the scheduler nor its device does: its owner is told to begin, and says when it is
-//! over.
+//! Work outside the scheduler and its device: its owner is told to begin, and reports the end.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::sync::{Mutex, lock};
 
-/// A piece of such work, as it is in the stream.
+/// A piece of external work, in the order of a stream.
 pub(crate) struct ExternalOperation {
     begin: Mutex<Option<Begin>>,
     end: OnceLock<Result<(), Arc<str>>>,
-    /// The kernel whose failure it passes on.
+    /// The kernel whose failure it passes on, if it does.
     cause: OnceLock<&'static str>,
 }
 
-/// Called with the core, so it does not wait for anything and calls no code of others.
+/// Tells the owner to begin. Runs while the combiner is held, so it neither waits nor runs application code.
 type Begin = Box<dyn FnOnce(Arc<ExternalOperation>) + Send>;
 
 impl ExternalOperation {
@@ -28,7 +27,7 @@ impl ExternalOperation {
         })
     }
 
-    /// Everything before it in its stream is done.
+    /// Tells the owner to begin; called when everything before it in its stream is done.
     pub fn start(self: &Arc<Self>) {
         let begin = lock(&self.begin).take();
         if let Some(begin) = begin {
@@ -36,15 +35,15 @@ impl ExternalOperation {
         }
     }
 
-    /// Says that it is over, perhaps before it was started; the first word counts. The caller
-    /// has the scheduler look afterwards.
+    /// Reports the end, perhaps before the start; the first report counts. The caller has the scheduler look
+    /// afterwards.
     pub fn finish(&self, result: Result<(), Arc<str>>) {
         let _ = self.end.set(result);
     }
 
-    /// Says that it is over because this kernel failed: its buffers are lost as if the kernel had written them.
+    /// Reports an end by the failure of this kernel: its buffers are lost as if the kernel had written them.
     pub fn fail_with(&self, kernel: &'static str) {
-        // Before the end: it is read after that.
+        // Before the end, because the cause is read after it.
         let _ = self.cause.set(kernel);
         self.finish(Err("the contents are lost".into()));
     }
@@ -54,7 +53,7 @@ impl ExternalOperation {
         self.cause.get().copied()
     }
 
-    /// How it ended, if it is over.
+    /// How it ended, if it has.
     pub fn end(&self) -> Option<Result<(), Arc<str>>> {
         self.end.get().cloned()
     }
@@ -76,7 +75,7 @@ mod tests {
     use crate::error::{Error, LaunchError};
     use crate::scheduler::{Handle, Scheduler, Stream};
 
-    /// Long enough for what is not held back to be done.
+    /// Time in which an operation that is not held back ends.
     const WHILE: Duration = Duration::from_millis(50);
 
     fn stream() -> (Scheduler, Stream) {
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_external_operation_starts_after_what_is_before_and_holds_back_what_is_behind() {
+    fn an_external_operation_keeps_the_order_of_its_stream() {
         let (scheduler, stream) = stream();
         let mut buffer = scheduler.zeroed::<u32>(1).expect("memory");
         let (first, first_started) = submit(&stream);
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_external_operation_may_be_over_before_it_starts() {
+    fn an_external_operation_may_end_before_it_starts() {
         let (_scheduler, stream) = stream();
         let (before, started) = submit(&stream);
         let external = ExternalOperation::new(|_| ());
@@ -127,14 +126,14 @@ mod tests {
         assert!(!over.is_done() && !at_once.is_done());
         started.recv().expect("started").finish(Ok(()));
         stream.shared().announce();
-        // Only the threads that wait drive.
+        // Only the waiting threads drive the core.
         for handle in [before, over, at_once] {
             handle.wait().expect("over");
         }
     }
 
     #[test]
-    fn what_goes_wrong_is_told_and_the_stream_goes_on() {
+    fn a_failure_is_reported_and_the_stream_goes_on() {
         let (scheduler, stream) = stream();
         let (handle, started) = submit(&stream);
         started.recv().expect("started").finish(Err("lost the way".into()));
@@ -168,12 +167,12 @@ mod tests {
         assert!(never.recv().is_err(), "it never starts");
         external.finish(Ok(()));
         stream.shared().announce();
-        // The device is free at once.
+        // The device can be taken at once.
         drop(Scheduler::builder().device(device).build().expect("a scheduler"));
     }
 
     #[test]
-    fn what_an_external_operation_holds_may_panic_when_it_is_dropped() {
+    fn a_panic_while_an_external_operation_is_dropped_is_contained() {
         struct Panics;
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -192,7 +191,7 @@ mod tests {
         started.recv().expect("started").finish(Ok(()));
         stream.shared().announce();
         first.wait().expect("over");
-        // The poller is still there.
+        // The poller still runs.
         let (last, started) = submit(&stream);
         started.recv().expect("started").finish(Ok(()));
         stream.shared().announce();
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_cancelled_before_it_starts_never_does() {
+    fn an_external_operation_cancelled_before_its_start_never_starts() {
         let (_scheduler, stream) = stream();
         let (first, first_started) = submit(&stream);
         let (second, second_started) = submit(&stream);

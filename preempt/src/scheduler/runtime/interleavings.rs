@@ -1,13 +1,13 @@
-//! shuttle plays the scheduler's threads against those of a model device, in many interleavings.
+//! Plays the scheduler's threads against those of a model device in many interleavings, by shuttle.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg shuttle -C debug-assertions" cargo test --release -p preempt --lib interleavings
 //! ```
 //!
-//! shuttle itself says so where a thread waits for ever, and where a thread is left behind: an execution is over when
-//! all of its threads are. Timeouts of 100 ms or longer never end a wait ([`crate::sync`]), so none hides a wake-up that
-//! is missing. What fails is printed with its schedule, for `shuttle::replay`, and with its seed, for the environment
-//! variable `SHUTTLE_RANDOM_SEED`. `INTERLEAVINGS` in the environment is how many are played of each scenario.
+//! shuttle reports a thread that waits for ever, or that is left behind: an execution ends when all of its threads
+//! have. Timeouts of 100 ms or longer never end a wait ([`crate::sync`]), so none hides a missing wake-up. A failure is
+//! printed with its schedule, for `shuttle::replay`, and with its seed, for the environment variable
+//! `SHUTTLE_RANDOM_SEED`. `INTERLEAVINGS` in the environment is the number of executions of each scenario.
 
 use std::future::Future;
 use std::pin::pin;
@@ -34,12 +34,12 @@ mod stage;
 
 use stage::Stage;
 
-/// Plays a scenario with threads that are chosen at random at each step, and with few changes of who goes first.
+/// Plays a scenario with a random thread at each step, and with few changes of thread priority.
 fn explore(scenario: fn()) {
     let interleavings = std::env::var("INTERLEAVINGS");
     let interleavings = interleavings.map_or(5000, |number| number.parse().expect("a number"));
     let mut config = Config::new();
-    // A list for dropped chunks is built on the stack.
+    // A list of dropped chunks is built on the stack.
     config.stack_size = 1 << 20;
     config.silence_warnings = true;
     Runner::new(RandomScheduler::new(interleavings), config.clone()).run(scenario);
@@ -57,7 +57,7 @@ fn yielding() {
 #[preemptible(block = 1)]
 fn writes(_out: SliceMut<u32>) {}
 
-// The model device knows these by their names.
+// The model device knows these kernels by name.
 #[preemptible(block = 1)]
 fn faulty(_out: SliceMut<u32>) {}
 
@@ -67,7 +67,7 @@ fn patient() {
 }
 
 fn join<const N: usize>(threads: [JoinHandle<()>; N]) {
-    // shuttle tells of panics.
+    // shuttle reports panics.
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
@@ -94,7 +94,7 @@ fn what_is_submitted_ends() {
 }
 
 #[test]
-fn what_is_submitted_to_a_polled_device_ends() {
+fn operations_of_a_polled_device_end() {
     explore(|| submit_and_wait(true));
 }
 
@@ -120,7 +120,7 @@ fn plain_launches_end_beside_others() {
 }
 
 #[test]
-fn all_who_wait_hear_of_the_end() {
+fn every_waiting_thread_learns_of_the_end() {
     explore(|| {
         let stage = Stage::new(1);
         let scheduler = stage.scheduler();
@@ -150,14 +150,14 @@ fn all_who_wait_hear_of_the_end() {
     });
 }
 
-/// One thread launches, and awaits the end without ever driving the core, while another one has the core for a reason
-/// of its own.
+/// One thread launches and awaits the end without driving the core, while another thread holds the core for a reason of
+/// its own.
 fn await_beside(other: fn(&Scheduler)) {
     let stage = Stage::new(1);
     let scheduler = stage.scheduler();
     let stream = scheduler.stream(0);
-    // So that the poller is asleep by then. At random shuttle wakes it for nothing, too, but not where it changes only a
-    // few times who goes first.
+    // Lets the poller fall asleep first. Random schedules wake it spuriously, too; those with few changes of thread
+    // priority do not.
     (0..50).for_each(|_| thread::yield_now());
     let awaits = thread::spawn(move || {
         let handle = stream.launch(short().grid(1)).expect("accepted");
@@ -249,7 +249,7 @@ fn a_policy_is_asked_when_it_wants_to_be() {
 }
 
 #[test]
-fn what_no_thread_has_a_handle_of_is_done_all_the_same() {
+fn launches_without_a_handle_run() {
     explore(|| {
         let stage = Stage::new(2);
         let scheduler = stage.scheduler();
@@ -395,7 +395,7 @@ fn a_thread_that_waits_for_memory_gets_it_from_another_thread() {
             }
         }
         join([frees, waits]);
-        // Soon: an operation is reported before it lets go of its buffers.
+        // Soon, because an operation is reported before it releases its buffers.
         let all = scheduler.zeroed_within::<u32>(LEN, Duration::from_secs(1));
         drop(all.expect("no other buffer has any"));
     });
@@ -421,7 +421,7 @@ fn a_full_stream_goes_on() {
 }
 
 #[test]
-fn a_fault_is_told_to_those_behind() {
+fn a_fault_is_passed_on_to_later_launches() {
     explore(|| {
         let stage = Stage::new(2);
         let scheduler = stage.scheduler();

@@ -1,13 +1,13 @@
-//! The memory of a buffer: where it was made, and where else its contents are.
+//! The memory of a buffer: its home device, and other devices with its contents.
 //!
-//! A buffer is made on its *home* device. While launches there alone use it, nothing is looked up: its address is the
-//! one in the arguments, and each submission finds [`Memory::is_at_home`]. The first use on another device ends that for
-//! good. From then on the [`Residence`] says on which devices the contents are valid, and submissions that use the
-//! buffer hold its lock until they are in the inboxes of their schedulers. So the residence is always that after the
-//! last submission, in the order in which these take effect.
+//! A buffer is made on its *home* device. While only launches there use it, nothing is looked up: its address is in the
+//! arguments, and each submission finds [`Memory::is_at_home`]. The first use on another device ends that for good.
+//! From then on the [`Residence`] lists the devices with valid contents. Submissions that use the buffer hold its lock
+//! until they are in the inboxes of their schedulers. So the residence is always that after the last submission, in the
+//! order in which submissions take effect.
 //!
-//! Memory on a device where the contents are not valid any more is kept until the buffer is dropped: operations may still
-//! use it, and contents that went once often go again.
+//! Memory with stale contents is kept until the buffer is dropped: operations may still use it, and contents that moved
+//! once often move again.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,18 +21,18 @@ use crate::error::Error;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vocabulary::BufferId;
 
-/// The memory of a buffer, which operations in flight keep alive.
+/// The memory of a buffer, kept alive by operations in flight.
 pub(crate) struct Memory {
     /// The buffer's name in every engine.
     pub id: BufferId,
     number: u64,
     pub bytes: usize,
     home: Replica,
-    /// Whether it is never used on other devices.
+    /// Whether it must stay on its home device.
     is_bound: bool,
-    /// Whether it was never used on other devices. Cleared with the residence locked, before the first copy from home is
-    /// posted. Relaxed: submissions read it with the inbox locked, so a submission behind that copy sees what was
-    /// written before it was posted.
+    /// Whether only the home device has ever used it. Cleared with the residence locked, before the first copy from
+    /// home is posted. Relaxed, because submissions read it with the inbox locked: a submission behind that copy sees
+    /// what was written before its post.
     is_at_home: AtomicBool,
     residence: Mutex<Residence>,
 }
@@ -44,18 +44,18 @@ struct Replica {
     buffer: BufferId,
     device: u64,
     backend: Arc<dyn Backend>,
-    /// Counts it until it is freed.
+    /// Counts the memory until it is freed.
     allocations: Arc<Allocations>,
-    /// Whether the application has the memory now.
+    /// Whether the application owns the memory now.
     is_gone: AtomicBool,
 }
 
-/// Where a buffer's contents are; meaningful once it was used on another device than its home.
+/// The devices with a buffer's contents; meaningful after its first use away from home.
 #[derive(Default)]
 pub(in crate::scheduler) struct Residence {
-    /// Devices where the contents are valid after what was submitted until now.
+    /// Devices whose contents are valid after the submissions until now.
     pub valid: Vec<ValidCopy>,
-    /// Memory on other devices than the home.
+    /// Memory on devices other than the home.
     away: Vec<Replica>,
 }
 
@@ -63,7 +63,7 @@ pub(in crate::scheduler) struct Residence {
 pub(in crate::scheduler) struct ValidCopy {
     pub device: Weak<DeviceInner>,
     pub device_id: u64,
-    /// What made them valid, if that may not have happened.
+    /// The operation that makes them valid, if it may not have done so.
     pub filling: Option<Filling>,
 }
 
@@ -76,11 +76,11 @@ pub(in crate::scheduler) struct Filling {
 /// What is known of contents on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::scheduler) enum Validity {
-    /// They are there, or will be when the operations before are done.
+    /// Valid, now or once the operations before are done.
     Valid,
-    /// What would have filled the memory failed, and the device's scheduler knows.
+    /// The filling operation failed, and the device's scheduler knows.
     KnownLost,
-    /// What would have filled the memory failed, and the device has another scheduler by now, or none.
+    /// The filling operation failed, and the device has another scheduler by now, or none.
     Lost,
 }
 
@@ -116,12 +116,12 @@ impl Memory {
         self.home.device
     }
 
-    /// Whether it can be used on a device at all.
+    /// Whether the buffer may be used on this device at all.
     pub fn may_be_on(&self, device: u64) -> bool {
         self.home.device == device || !self.is_bound
     }
 
-    /// Whether it can be used on this device without further ado: no other one has ever used it.
+    /// Whether this device is the home and no other device has ever used the buffer.
     pub fn is_at_home(&self, device: u64) -> bool {
         self.home.device == device && self.is_at_home.load(Ordering::Relaxed)
     }
@@ -131,12 +131,12 @@ impl Memory {
         self.number
     }
 
-    /// Locks the residence. No submission takes effect meanwhile, unless the buffer is at home.
+    /// Locks the residence. Meanwhile no submission takes effect, unless the buffer is at home.
     pub(in crate::scheduler) fn residence(&self) -> MutexGuard<'_, Residence> {
         lock(&self.residence)
     }
 
-    /// From now on submissions look at the residence, which the caller has locked.
+    /// Makes later submissions look at the residence, which the caller has locked.
     pub fn leave_home(&self) {
         self.is_at_home.store(false, Ordering::Relaxed);
     }
@@ -169,10 +169,10 @@ impl Memory {
         unsafe { self.home.backend.memory().fill(self.home.address, data, self.bytes) }
     }
 
-    /// From now on the memory at home is the application's.
+    /// Gives the memory at home to the application.
     #[cfg(feature = "cust")]
     pub fn give_away(&self) {
-        // Relaxed: dropping the references orders it before the last one is dropped.
+        // Relaxed: dropping the references orders it before the last of them is dropped.
         self.home.is_gone.store(true, Ordering::Relaxed);
     }
 }
@@ -201,20 +201,20 @@ impl Residence {
         self.valid.iter().find(|copy| copy.device_id == device)
     }
 
-    /// The schedulers of the devices other than `here` of whose contents this is known.
+    /// Schedulers of the devices other than `here` whose contents have this validity.
     pub fn sources(&self, here: u64, validity: Validity) -> Vec<Arc<Shared>> {
         let others = self.valid.iter().filter(|copy| copy.device_id != here);
         let known = others.filter(|copy| copy.validity() == validity);
         known.filter_map(ValidCopy::scheduler).collect()
     }
 
-    /// From now on the contents are valid on this device, when `filling` is done, and where they were.
+    /// Adds a device whose contents are valid once `filling` is done; the other devices' stay valid.
     pub fn add(&mut self, device: &Arc<DeviceInner>, filling: Filling) {
         self.valid.retain(|copy| copy.device_id != device.id);
         self.valid.push(ValidCopy::new(device, Some(filling)));
     }
 
-    /// From now on the contents are valid on this device only.
+    /// Makes this device the only one with valid contents.
     pub fn keep_only(&mut self, device: u64) {
         self.valid.retain(|copy| copy.device_id == device);
     }
@@ -230,11 +230,11 @@ impl ValidCopy {
         Shared::of(&*self.device.upgrade()?)
     }
 
-    /// Whether the contents are there.
+    /// What is known of the contents.
     pub fn validity(&self) -> Validity {
         let Some(Filling { completion, scheduler }) = &self.filling else { return Validity::Valid };
         match completion.result() {
-            // Not done: so the device still has the scheduler that orders what comes after.
+            // Not ended, so the device still has the scheduler that orders what follows.
             None | Some(Ok(_)) => Validity::Valid,
             Some(Err(_)) => match self.scheduler() {
                 Some(now) if Weak::as_ptr(scheduler) == Arc::as_ptr(&now) => Validity::KnownLost,

@@ -1,12 +1,12 @@
 //! Moves of contents between devices, and the submissions that need them.
 //!
-//! A move is three operations: a copy to the host, where the contents are valid; on the other device an external
-//! operation that is over when that copy is; and a copy from the host behind it. The engines order all three by their
-//! use of the buffer, like operations of an application. Each waits for what was submitted before it only, so moves in
-//! both directions cannot wait for each other.
+//! A move is three operations: a copy to the host where the contents are valid, and two on the other device. There, an
+//! external operation ends with that copy, and a copy from the host follows. The engines order all three by their use
+//! of the buffer, like operations of an application. Each waits only for earlier submissions, so moves in both
+//! directions cannot wait for each other.
 //!
-//! The external operation passes failures on: it counts as the writer of the buffer, and fails with the kernel to which
-//! the contents were lost.
+//! The external operation passes failures on: it counts as the writer of the buffer, and fails with the kernel that
+//! lost the contents.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::vocabulary::BufferId;
 const MOVE: &str = "a move between devices";
 
 impl Job {
-    /// Whether no other device than this one has ever used its buffers.
+    /// Whether no device other than this has ever used its buffers.
     pub fn is_at_home(&self, device: u64) -> bool {
         self.all_owners(|owner| {
             owner.downcast_ref::<Memory>().is_none_or(|memory| memory.is_at_home(device))
@@ -62,7 +62,7 @@ impl Job {
         }
     }
 
-    /// Lets it use its buffers at these addresses.
+    /// Sets the addresses of its buffers on this device.
     fn resolve(&mut self, addresses: &[(BufferId, u64)]) {
         let resolved = |owner: &Arc<dyn Any + Send + Sync>| {
             let id = owner.downcast_ref::<Memory>()?.id;
@@ -83,13 +83,13 @@ impl Job {
     }
 }
 
-/// Submits a job some of whose buffers were used on other devices, behind the moves that it needs.
+/// Submits a job, some of whose buffers were used on other devices, behind the moves that it needs.
 pub(in crate::scheduler) fn submit(shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
     let memories = job.memories();
     submit_using(shared, job, &memories)
 }
 
-/// The same for a job that uses these memories, which are in the order of their locks.
+/// Submits a job that uses `memories`, given in lock order, behind the moves that it needs.
 pub(in crate::scheduler) fn submit_using(
     shared: &Arc<Shared>,
     job: Job,
@@ -97,7 +97,7 @@ pub(in crate::scheduler) fn submit_using(
 ) -> Result<(), Error> {
     let mut submission = Submission { shared, sources: Vec::new(), urgency: job.urgency };
     let result = submission.post(job, memories);
-    // Without the residences: running a core may run code of applications, which may submit in turn.
+    // With the residences unlocked, because running a core may run application code, which may submit in turn.
     for source in submission.sources {
         source.drive();
     }
@@ -108,7 +108,7 @@ pub(in crate::scheduler) fn submit_using(
 /// A submission to a scheduler.
 struct Submission<'a> {
     shared: &'a Arc<Shared>,
-    /// The other schedulers that got something to do for it.
+    /// Other schedulers that were given operations for it.
     sources: Vec<Arc<Shared>>,
     urgency: Urgency,
 }
@@ -123,7 +123,7 @@ impl Submission<'_> {
         }
         let mut residences: Vec<(&Arc<Memory>, MutexGuard<'_, Residence>)> =
             memories.iter().map(|memory| (memory, memory.residence())).collect();
-        // First, so that nothing has happened if there is no room.
+        // First, so that a lack of memory changes nothing.
         let mut addresses = Vec::with_capacity(residences.len());
         for (memory, residence) in &mut residences {
             addresses.push((memory.id, memory.address_on(residence, device)?));
@@ -163,7 +163,7 @@ impl Submission<'_> {
         here.map(ValidCopy::validity) == Some(Validity::Valid)
     }
 
-    /// Has the buffer's contents on this device before the job, or known to be lost there.
+    /// Makes the buffer's contents valid on this device before the job, or known to be lost there.
     fn make_valid(
         &mut self,
         job: &Job,
@@ -174,7 +174,7 @@ impl Submission<'_> {
             return Ok(());
         }
         if written(job).iter().any(|used| used.buffer == memory.id && used.overwrites) {
-            // If the job is cancelled, nothing valid is here.
+            // If the job is cancelled, no contents are valid here.
             let lost = ExternalOperation::new(|_| ());
             lost.fail_with(job.name);
             return self.post_writer(self.shared.move_stream(), memory, lost);
@@ -188,7 +188,7 @@ impl Submission<'_> {
         if residence.on(here).map(ValidCopy::validity) == Some(Validity::KnownLost) {
             return Ok(());
         }
-        // Their copies fail, and say which kernel it was.
+        // Their copies fail, and name the kernel.
         for source in residence.sources(here, Validity::KnownLost) {
             if self.fetch(memory, residence, source)? {
                 return Ok(());
@@ -206,7 +206,7 @@ impl Submission<'_> {
         }
     }
 
-    /// Moves the contents here from another device; `false` if its scheduler takes nothing in any more.
+    /// Moves the contents here from another device; `false` if its scheduler is closed.
     fn fetch(
         &mut self,
         memory: &Arc<Memory>,

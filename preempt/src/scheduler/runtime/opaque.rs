@@ -1,4 +1,4 @@
-//! Opaque work: code of others that puts work into a stream of the device's own.
+//! Opaque work: application code that puts work into a stream of the device's own.
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -20,7 +20,7 @@ use crate::sync::thread::{self, JoinHandle, ThreadId};
 use crate::sync::{Mutex, contain, lock};
 use crate::vocabulary::OpKey;
 
-/// What a piece of [opaque work](Stream::opaque) is called, and which buffers it uses.
+/// The name and the buffers of a piece of [opaque work](Stream::opaque).
 #[must_use = "it does nothing until it is given to `Stream::opaque`"]
 pub struct Opaque {
     known: engine::Opaque,
@@ -29,32 +29,32 @@ pub struct Opaque {
 }
 
 impl Opaque {
-    /// Work of this name, which errors use, too.
+    /// Opaque work of this name, which errors report.
     pub fn new(name: &'static str) -> Opaque {
         let known = engine::Opaque { name, variant: 0, exclusive: false };
         Opaque { known, uses: Vec::new(), owners: Vec::new() }
     }
 
-    /// It reads this buffer, and no other operation writes it meanwhile.
+    /// Declares that the work reads this buffer; no other operation writes it meanwhile.
     pub fn reads<T: KernelArg>(self, buffer: &Buffer<T>) -> Opaque {
         self.uses(buffer, Access::Read)
     }
 
-    /// It writes this buffer, and no other operation uses it meanwhile. If the work fails, what it wrote is lost, as for
-    /// a kernel ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)).
+    /// Declares that the work writes this buffer; no other operation uses it meanwhile. If the work fails, its writes
+    /// are lost, as for a kernel ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)).
     pub fn writes<T: KernelArg>(self, buffer: &mut Buffer<T>) -> Opaque {
         self.uses(buffer, Access::Write)
     }
 
-    /// Which one it is of several that may use different kernels: a library may choose them by the size of a matrix,
+    /// Tells apart work of one name that may use different kernels: a library may choose them by the size of a matrix,
     /// say. The first run of each variant has the device alone.
     pub fn variant(mut self, variant: u64) -> Opaque {
         self.known.variant = variant;
         self
     }
 
-    /// Every run has the device alone, not only the first one. Opaque work takes no SMs from launches: beside a
-    /// preemptible kernel that fills the device, its kernels start when that one is done.
+    /// Gives every run the device alone, not only the first. Opaque work takes no SMs from launches: beside a
+    /// preemptible kernel that fills the device, its kernels start when that kernel is done.
     pub fn exclusive(mut self) -> Opaque {
         self.known.exclusive = true;
         self
@@ -75,23 +75,22 @@ impl fmt::Debug for Opaque {
 }
 
 impl Stream {
-    /// Runs code of others in the order of this stream: a library such as cuBLAS, or kernels that are not
-    /// preemptible.
+    /// Runs work of another library, such as cuBLAS, or kernels that are not preemptible, in the order of this stream.
     ///
     /// When everything before it is done, `work` is called with a CUDA stream, and puts its own work there. The
-    /// operation is done, and what comes after it starts, when everything is done that it has put there. On
-    /// the CPU device there is no such stream, and it is done when `work` returns.
+    /// operation ends, and what follows starts, when all of that is done. On the CPU device there is no such stream,
+    /// and the operation ends when `work` returns.
     ///
-    /// `work` is called on a thread of the scheduler, with the device's context current. Other opaque work
-    /// waits for it there, so it should not wait for the device: it must not wait for what comes after it, ever. What
-    /// it puts into other streams is not waited for. Pass buffers by their [`address`](Buffer::address), and name
-    /// them in `opaque`, which keeps them, and their order, until the work is done.
+    /// `work` is called on a thread of the scheduler, with the device's context current. Other opaque work waits for
+    /// that thread, so `work` should not wait for the device, and must never wait for what follows it. Work that it
+    /// puts into other streams is not waited for. Pass buffers by their [`address`](Buffer::address), and name them in
+    /// `opaque`, which keeps them, and their order, until the work is done.
     ///
-    /// CUDA loads a kernel when it is launched for the first time, and waits for all kernels that run: for ever, if
-    /// one of them waits for SMs. So the first run of each name and [variant](Opaque::variant) has the device alone:
-    /// the launches that run yield, and those that come wait until it is done. It waits for launches that are more urgent
-    /// than it is. Later runs go on beside others; their kernels take no SMs from launches, so where preemptible kernels may
-    /// fill the device for long, have each run [alone](Opaque::exclusive).
+    /// CUDA loads a kernel at its first launch, and loading waits for all running kernels: for ever, if one of them
+    /// waits for SMs. So the first run of each name and [variant](Opaque::variant) has the device alone: running
+    /// launches yield, and new launches wait until it is done. It waits for more urgent launches. Later runs go on
+    /// beside others, but their kernels take no SMs from launches. Where preemptible kernels may fill the device for
+    /// long, have each run [alone](Opaque::exclusive).
     ///
     /// ```
     /// # use preempt::Opaque;
@@ -131,7 +130,7 @@ impl Stream {
         }
         let uses = uses.into_iter().map(|(_, used)| used).collect();
         let work: OpaqueWork = Box::new(move |stream| {
-            // What it returns, or holds, is code of others as well.
+            // Its result, and what the closure holds, are application code as well.
             match caught(|| work(stream).map_err(|error| error.to_string())) {
                 Ok(result) => result,
                 Err(panic) => Err(format!("panicked: {panic}")),
@@ -143,18 +142,18 @@ impl Stream {
     }
 }
 
-/// Opaque work, as it is in the stream.
+/// Opaque work, in the order of a stream.
 pub(in crate::scheduler) struct OpaqueJob {
     pub known: engine::Opaque,
-    /// Until it starts.
+    /// Taken at the start.
     work: Option<OpaqueWork>,
     to: Sender<Task>,
-    /// What keeps its buffers.
+    /// Keep its buffers.
     pub owners: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl OpaqueJob {
-    /// Everything before it is done. Whether its thread is there to call it.
+    /// Hands the work to its thread, when everything before it is done; returns whether the thread is there.
     pub fn start(&mut self, op: OpKey) -> bool {
         let Some(work) = self.work.take() else { return false };
         let Err(unsent) = self.to.send(Task::Run(op, work)) else { return true };
@@ -162,7 +161,7 @@ impl OpaqueJob {
         false
     }
 
-    /// Whether dropping it runs code of others.
+    /// Whether dropping it runs application code.
     pub fn has_work(&self) -> bool {
         self.work.is_some()
     }
@@ -174,13 +173,13 @@ impl fmt::Debug for OpaqueJob {
     }
 }
 
-/// What the thread has to do.
+/// Messages to the thread for opaque work.
 pub(in crate::scheduler) enum Task {
     Run(OpKey, OpaqueWork),
     Stop,
 }
 
-/// The thread that calls opaque work, so that a thread that runs the core waits for no code of others.
+/// The thread that calls opaque work, so that the lock holder never waits for application code.
 pub(in crate::scheduler) struct OpaqueThread {
     to: Sender<Task>,
     id: ThreadId,
@@ -208,12 +207,12 @@ impl OpaqueThread {
         self.id == thread::current().id()
     }
 
-    /// Ends the thread; `wait`s for it if it has nothing to do any more.
+    /// Ends the thread; `wait`s for it if it has nothing left to do.
     pub fn stop(&self, wait: bool) {
         // It may have ended.
         let _ = self.to.send(Task::Stop);
         if let Some(thread) = lock(&self.handle).take().filter(|_| wait && !self.is_current()) {
-            // Panics of others end in `caught`.
+            // Panics of the work end in `caught`.
             let _ = thread.join();
         }
     }

@@ -1,8 +1,8 @@
-//! The core is run by whichever thread has something for it, one at a time.
+//! The core runs on the thread that has a message for it, one thread at a time.
 //!
-//! See `combiner` for how no submission is left behind.
+//! See `combiner` for why no submission is left behind.
 //!
-//! While operations are in flight, one poller thread waits for the device. It sleeps otherwise.
+//! While operations are in flight, one poller thread waits for the device. Otherwise it sleeps.
 
 use std::any::Any;
 use std::fmt;
@@ -32,21 +32,21 @@ use crate::sync::mpsc::Sender;
 use crate::sync::thread::{self, JoinHandle, Thread};
 use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock};
 
-/// How long the poller waits for the device before it looks by itself.
+/// Time, at most, that the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long the poller attends to a device that is polled after something happened, operations in flight
-/// or not: what follows within that time meets a thread that is awake.
+/// Time that the poller attends to a polled device after something happened, operations in flight or not: what follows
+/// within it meets a thread that is awake.
 const ATTEND: Duration = Duration::from_millis(1);
 
-/// How often it asks such a device meanwhile whether it still works.
+/// Time between two checks, meanwhile, that such a device still works.
 const FAULT_CHECK: Duration = Duration::from_millis(10);
 
-/// How long dropping a scheduler waits for running kernels to stop.
+/// Time, at most, that dropping a scheduler waits for running kernels to stop.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A thread of a layer above, which ends [external operations](super::ExternalOperation). The scheduler stops it when
-/// it is closed.
+/// A thread of a layer above, which ends [external operations](super::ExternalOperation). Closing the scheduler stops
+/// it.
 #[cfg(feature = "cust")]
 pub(crate) trait Helper: Any + Send + Sync {
     fn stop(&self);
@@ -55,9 +55,9 @@ pub(crate) trait Helper: Any + Send + Sync {
 pub(crate) struct Shared {
     pub device: Device,
     pub spin: Duration,
-    /// Of launches that do not say it.
+    /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
-    /// Of requests for memory that do not say it.
+    /// Patience of requests for memory that do not choose it.
     pub patience: Patience,
     /// Whether the poller attends as long as anything is in flight.
     busy_poll: bool,
@@ -68,9 +68,9 @@ pub(crate) struct Shared {
     /// Whether the device was given back.
     released: Mutex<bool>,
     release: Condvar,
-    /// Calls opaque work, from the first time that there is some.
+    /// Calls opaque work; started at the first use.
     opaque: OnceLock<OpaqueThread>,
-    /// Calls `cust`, from its first use on.
+    /// Calls `cust`; started at the first use.
     #[cfg(feature = "cust")]
     helper: OnceLock<Box<dyn Helper>>,
     poller: OnceLock<Thread>,
@@ -78,20 +78,20 @@ pub(crate) struct Shared {
     join: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What a builder says beside device, policy and kernels.
+/// A builder's settings beside device, policy and kernels.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::scheduler) struct Settings {
     /// How long a thread that waits for a handle spins before it sleeps.
     pub spin: Duration,
     /// Whether the poller spins as long as anything is in flight.
     pub busy_poll: bool,
-    /// Of launches that do not say it.
+    /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
-    /// How signals get to the device.
+    /// How signals reach the device.
     pub signal_path: SignalPath,
     /// Whether everything is recorded.
     pub record: bool,
-    /// How long requests for memory wait that do not say it.
+    /// Patience of requests for memory that do not choose it.
     pub patience: Patience,
     /// How many entries of a timeline to keep, if any.
     pub trace: Option<usize>,
@@ -186,12 +186,12 @@ impl Shared {
         }
     }
 
-    /// Puts a submission into the inbox, and leaves the core to others; `false` if the scheduler is closed.
+    /// Puts a submission into the inbox without running the core; `false` if the scheduler is closed.
     pub(in crate::scheduler) fn post(&self, job: Job) -> bool {
         self.combiner.post(Message::Submit(job))
     }
 
-    /// A number that no other stream of the scheduler has: for the operations of one move.
+    /// A stream number for the operations of one move, which no other stream of the scheduler has.
     pub(in crate::scheduler) fn move_stream(&self) -> u32 {
         // Relaxed: only the number counts. Streams of the application count upwards from 0.
         u32::MAX - self.moves.fetch_add(1, Ordering::Relaxed) % (u32::MAX / 2)
@@ -199,29 +199,29 @@ impl Shared {
 
     /// Asks for an operation to be stopped.
     pub(in crate::scheduler) fn cancel(&self, completion: Arc<Completion>) {
-        // A scheduler that is closed has stopped it already.
+        // A closed scheduler has stopped it already.
         self.combiner.post(Message::Cancel(completion));
         self.drive();
     }
 
     /// Makes launches more urgent, or less.
     pub(in crate::scheduler) fn change(&self, target: Target, change: Change) {
-        // No operation waits for anything in a scheduler that is closed.
+        // In a closed scheduler no operation waits.
         self.combiner.post(Message::Change(target, change));
         self.drive();
     }
 
-    /// Runs the core, unless another thread does; then that one takes over what was submitted.
+    /// Runs the core, unless another thread does, which then takes the submission over.
     pub fn drive(&self) {
         self.combiner.drive(|news| self.tell(news));
     }
 
-    /// Has the poller look. Unlike [`drive`](Shared::drive), this runs no code of others.
+    /// Wakes the poller to look. Unlike [`drive`](Shared::drive), this runs no application code.
     pub fn announce(&self) {
         self.device.inner.announce();
     }
 
-    /// Where opaque work goes.
+    /// The sender to the thread for opaque work, which is started if need be.
     pub(in crate::scheduler) fn opaque_thread(&self) -> Result<Sender<Task>, Error> {
         if self.opaque.get().is_none() {
             // If another thread was faster, this one ends.
@@ -285,14 +285,14 @@ impl Shared {
         self.combiner.with_core(|core| core.trace(), |news| self.tell(news))
     }
 
-    /// Wakes those who wait; the combiner is not held, since they may come back at once.
+    /// Wakes waiting threads and futures. The combiner is released, since they may come back at once.
     fn tell(&self, news: News) {
         if news.became_busy {
             // Even if this is the poller: it may have decided to park before it came here.
             self.wake_poller();
         }
         if news.wake_changed && !self.is_poller() {
-            // It may sleep beyond that time.
+            // The poller may sleep beyond that time.
             self.announce();
         }
         if news.became_idle {
@@ -302,8 +302,8 @@ impl Shared {
             news.retired.into_iter().partition(|job| !job.work.is_of_others());
         drop(own);
         if !news.wakers.is_empty() || !of_others.is_empty() {
-            // They are code of others, or hold what others may have a destructor for: no thread can rely on
-            // this one meanwhile.
+            // Wakers are application code, and retired jobs may hold values with destructors: no thread can rely on
+            // this thread meanwhile.
             if self.is_poller() && self.combiner.stop_attending() {
                 self.drive();
             }
@@ -338,11 +338,11 @@ impl Shared {
         }
     }
 
-    /// Runs the core; what happens after it has looked at the device ends a wait from the mark. And
-    /// whether anything happened, and whether there is more to come.
+    /// Runs the core. Returns a mark, whose wait is ended by anything after this look at the device, and what the look
+    /// found.
     fn look(&self) -> (Mark, Looked) {
-        // The mark comes first, and then a turn of the core that begins after it: not just any
-        // turn, for another thread's may have looked at the device before the mark.
+        // The mark comes first, and then a turn of the core that begins after it: another thread's turn may have looked
+        // at the device before the mark.
         let mark = self.device.inner.mark();
         let mut looked = Looked::default();
         self.combiner.drive_now(|news| {
@@ -368,7 +368,7 @@ impl Shared {
             if spins {
                 if now - checked > FAULT_CHECK {
                     checked = now;
-                    // A wait looks for faults, and this one ends at once.
+                    // A wait checks for faults, and this one ends at once.
                     device.wait(mark, Duration::ZERO);
                 }
                 self.combiner.attend();
@@ -378,7 +378,7 @@ impl Shared {
             if self.combiner.stop_attending() {
                 continue;
             }
-            // No wakers between this look and the sleep: they may eat what unparks this thread.
+            // No wakers run between this look and the sleep: they may consume the unpark of this thread.
             match self.combiner.peek(Core::rest) {
                 None => {}
                 Some(Rest::Busy(time)) => device.wait(mark, time.min(POLL_TIMEOUT)),
@@ -408,8 +408,7 @@ impl Drop for Closer {
         shared.wake_poller();
         let opaque = shared.opaque.get();
         let mut is_released = false;
-        // The last scheduler may be dropped by a waker that the poller calls, or by opaque work, which is not over
-        // by then.
+        // A waker on the poller, or opaque work, may drop the last scheduler; its thread has not ended by then.
         if !shared.is_poller() && !opaque.is_some_and(OpaqueThread::is_current) {
             let released = lock(&shared.released);
             let wait = |released: &mut bool| !*released;
@@ -419,15 +418,14 @@ impl Drop for Closer {
                 .unwrap_or_else(PoisonError::into_inner);
             is_released = *released;
             drop(released);
-            // It may hold the last reference to the device, which must not be freed while the process
-            // ends.
+            // The poller may hold the last reference to the device, which must not be freed while the process ends.
             if is_released && let Some(poller) = lock(&shared.join).take() {
-                // It has told of its panic, if it had one.
+                // It has reported its panic, if it had one.
                 let _ = poller.join();
             }
         }
         if let Some(thread) = opaque {
-            // If the device is given back, everything is over.
+            // If the device was released, everything is over.
             thread.stop(is_released);
         }
         #[cfg(feature = "cust")]

@@ -1,4 +1,4 @@
-//! What the core enters while it works: for accounts and timeline, and for the predictor.
+//! Accounting: what the core records for accounts and timeline, and for the predictor.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::scheduler::observed::trace::Trace;
 use crate::vocabulary::OpKey;
 
 impl Core {
-    /// What was done since it was built.
+    /// Statistics since the scheduler was built.
     pub fn stats(&self) -> Stats {
         self.accounts.stats(self.start.elapsed(), self.entries())
     }
@@ -25,11 +25,11 @@ impl Core {
         self.jobs.values().filter_map(|work| work.entry.as_ref())
     }
 
-    /// Asks the policy, if something changed.
+    /// Asks the policy, if anything has changed.
     pub(super) fn settle(&mut self, now: Duration) {
         let decides = self.engine.is_unsettled(now);
         let start = if decides { self.accounts.decides() } else { None };
-        // Also if the policy has nothing to decide: opaque work may wait for the last block to leave.
+        // Also if the policy has nothing to decide, because opaque work may wait for the last block to leave.
         self.engine.settle(now, &mut self.actions);
         if let Some(start) = start {
             self.accounts.decided(start.elapsed());
@@ -39,7 +39,7 @@ impl Core {
         }
     }
 
-    /// Enters which launches got and lost SMs, before the end of a launch is told.
+    /// Records the SMs that launches got and lost, before a launch's end is reported.
     pub(super) fn account(&mut self) {
         for grant in self.engine.grants().drain(..) {
             if let Some(InWork { entry: Some(entry), .. }) = self.jobs.get_mut(grant.op) {
@@ -48,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Enters the end of a launch, and how long it took, where that is known, for the predictor.
+    /// Records the end of a launch and, for the predictor, its time where that is known.
     pub(super) fn learn(&mut self, now: Duration, op: OpKey, outcome: Outcome) {
         let Some(InWork {
             job: job @ Job { work: Work::Launch { launch, spec, .. }, .. },
@@ -61,8 +61,8 @@ impl Core {
         };
         let took = match outcome {
             Outcome::Done(LaunchReport { own_time, plain, started, done, .. }) => {
-                // Blocks of a plain grid are wherever there is room, so its SMs tell its time only if they were
-                // all that it can use, from its start to its end.
+                // Blocks of a plain grid run wherever there is room. So its SMs tell its time only if they were all
+                // that it can use, from its start to its end.
                 let is_whole = !plain || own_time >= done.saturating_sub(started);
                 is_whole.then_some(own_time)
             }

@@ -1,4 +1,4 @@
-//! Batching: messages are taken in first, and the policy is asked when no message is left out by that.
+//! Batching: a turn takes in messages first, and asks the policy when that leaves no message out.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::engine::{Change, Event, LaunchSpec, Submission, Whose};
 use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
 
-/// How often a turn looks into the inbox again before it decides.
+/// Looks into the inbox, at most, that a turn repeats before it decides.
 const LOOKS_AGAIN: usize = 3;
 
-/// Messages that a turn looks at, beside the last one, for another stream behind a burst of one stream: for that it holds
-/// back the first launch of the burst. After as many messages it starts it all the same: taking them in takes as long as
-/// to make a launch, and to make it leave again.
+/// Messages, beside the last one, in which a turn seeks another stream behind a burst of one stream. Meanwhile it holds
+/// back the first launch of the burst. After as many messages it starts that launch: taking them in takes as long as to
+/// start a launch and make it leave again.
 pub(super) const FEW: usize = 16;
 
 impl Mail<'_, Message> {
-    /// Whether the next few messages are all of this stream, and so is the last one.
+    /// Whether the next few messages, and the last one, are all of this stream.
     fn is_of(&self, stream: u32) -> bool {
         let is_of =
             |message: &Message| matches!(message, Message::Submit(job) if job.stream == stream);
@@ -27,8 +27,8 @@ impl Mail<'_, Message> {
 }
 
 impl Core {
-    /// Takes in what has come; the time then. `ahead` counts the launches that were queued behind others, or might have
-    /// been.
+    /// Takes in all messages; returns the time then. `ahead` counts the launches that were queued behind others, or
+    /// might have been.
     pub(super) fn take_in_all(
         &mut self,
         mut now: Duration,
@@ -41,14 +41,14 @@ impl Core {
             while let Some(message) = mail.next() {
                 self.news.happened = true;
                 if let Message::Submit(job) = &message {
-                    // What is behind something else in its stream cannot run yet, and that other one can.
+                    // A launch behind another operation of its stream cannot run yet, and that operation can.
                     let is_behind = stream.replace(job.stream) == Some(job.stream);
                     if is_behind && self.engine.is_unsettled(now) {
                         if looks < LOOKS_AGAIN && mail.is_of(job.stream) {
                             looks += 1;
                             mail.look();
                         }
-                        // Unless there is another stream, which may be more urgent, or less so than all of the burst.
+                        // Unless there is another stream, more or less urgent than the whole burst.
                         let leads = || self.engine.leads(job.stream, job.urgency.priority);
                         if taken >= FEW || mail.is_of(job.stream) && leads() {
                             self.decide(now);
@@ -57,7 +57,7 @@ impl Core {
                     }
                     let is_settled = !self.engine.is_unsettled(now);
                     if is_behind && is_settled && self.engine.may_go_ahead() && *ahead < AT_ONCE {
-                        // The rest of the burst can wait longer than the device for the next launch of it.
+                        // The rest of the burst can wait longer than the device can for its next launch.
                         *ahead += 1;
                         mail.look();
                         if mail.is_of(job.stream) && self.go_ahead(now) {
@@ -68,7 +68,7 @@ impl Core {
                 self.take_in(now, message);
                 taken += 1;
             }
-            // A message that comes just now is better off before the decision than behind it.
+            // A message that arrives just now is better taken in before the decision than after it.
             if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
                 return now;
             }
@@ -103,7 +103,8 @@ impl Core {
             Message::Close => {
                 self.closed = true;
                 self.engine.handle(now, Event::Close, &mut self.actions);
-                // They may take for ever, and no thread has to wait: no memory of ours is in use.
+                // External operations may take for ever. No thread has to wait for them, because they use no memory of
+                // the scheduler.
                 for (op, _) in std::mem::take(&mut self.externals) {
                     self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
                 }
@@ -118,7 +119,7 @@ impl Core {
             name: job.name,
             uses: &job.uses,
             after: match &job.work {
-                // An event exists once it was submitted.
+                // An event exists only once it was submitted.
                 Work::Marker { after: Some(after) } => after.op.get().copied(),
                 _ => None,
             },

@@ -1,4 +1,4 @@
-//! The engine's actions, carried out on the device and told to the threads that wait.
+//! Carries out the engine's actions on the device, and reports to waiting threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Core {
         self.engine.handle(now, Event::Fault { op }, &mut self.actions);
     }
 
-    /// Carries out the engine's actions, and those that come of them.
+    /// Carries out the engine's actions, and those that follow from them.
     pub(super) fn act(&mut self, now: Duration) {
         self.account();
         while !self.actions.is_empty() {
@@ -27,7 +27,7 @@ impl Core {
                 match action {
                     Action::Launch(order) => {
                         match self.launch(now, &order) {
-                            // The device will report that, and then this launch ends with all others.
+                            // The device will report the loss, which ends this launch with all others.
                             Ok(()) | Err(Error::Device(DeviceError::ContextLost { .. })) => {}
                             Err(error) => {
                                 let CohortOrder { op, slot, .. } = order;
@@ -60,7 +60,7 @@ impl Core {
         self.forecast.learn(&mut self.ended);
     }
 
-    /// Starts what is no launch.
+    /// Starts an operation that is no launch.
     fn start(&mut self, now: Duration, op: OpKey) {
         match self.jobs.get_mut(op).map(|work| &mut work.job.work) {
             Some(Work::Copy(copy)) => self.session.copy(op, copy),
@@ -73,7 +73,7 @@ impl Core {
             }
             Some(Work::Opaque(job)) => {
                 if self.session.has_no_cohorts() {
-                    // What it loads may wait for all that runs, the device's own blocks included.
+                    // Loading may wait for all that runs, the device's own blocks included.
                     self.session.rest();
                 }
                 if !job.start(op) {
@@ -102,7 +102,7 @@ impl Core {
             let written = job.uses.iter().filter(|used| used.access == Access::Write);
             let own = |buffer: &BufferId| matches!(buffer, BufferId::Own(_));
             let written = written.map(|used| used.buffer).filter(own);
-            // With each loss what is gone since the last one: so the engine remembers no more than that.
+            // Each loss also returns the buffers freed since the last loss, so the engine remembers no more than that.
             for gone in self.device.inner.allocations.lose(written) {
                 self.engine.forget(gone);
             }
@@ -141,7 +141,7 @@ impl Core {
                 Err(Error::Launch(LaunchError::KernelFailed { kernel, message }))
             }
         };
-        // At once: those who spin need not wait until others have got what they waited for.
+        // At once, so that spinning threads need not wait for other operations' ends.
         self.news.wakers.extend(job.completion.complete(result));
     }
 }

@@ -1,4 +1,4 @@
-//! What a turn decides about, and when.
+//! When a turn asks the policy, and about which launches.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,7 +15,7 @@ fn nothing(_x: &[u32]) {}
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// LogsPlans when it is asked, and of how many launches it knows.
+/// Logs when it is asked, and about how many launches.
 struct LogsPlans(Fifo, Log, usize);
 
 impl Policy for LogsPlans {
@@ -36,7 +36,7 @@ impl Policy for LogsPlans {
     }
 }
 
-/// Submits others when the core asks about the first launch.
+/// Submits calls when the core asks about the first launch.
 struct Submits(Log, Arc<OnceLock<Vec<(Stream, Call)>>>);
 
 impl Predictor for Submits {
@@ -52,8 +52,8 @@ impl Predictor for Submits {
     fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
 }
 
-/// What is asked, when launches come during the turn of another one: of these streams, which are as urgent as that one
-/// or more, with 2, 3, ... block-tasks.
+/// The log when launches arrive during the turn of another launch: on these streams, at least as urgent as that launch,
+/// with 2, 3, ... block-tasks.
 fn asked(streams: &[usize], priority: i32) -> Vec<String> {
     let (log, others) = (Log::default(), Arc::new(OnceLock::new()));
     let scheduler = Scheduler::builder()
@@ -74,11 +74,11 @@ fn asked(streams: &[usize], priority: i32) -> Vec<String> {
 }
 
 #[test]
-fn a_launch_that_comes_during_a_turn_is_decided_about_with_the_others() {
+fn launches_that_arrive_during_a_turn_share_its_decision() {
     assert_eq!(asked(&[0], 0), ["1 tasks", "2 tasks", "plan for 2"]);
-    // The third one is behind the second one, which need not wait for it,
+    // The third launch is behind the second, which need not wait for it,
     assert_eq!(asked(&[0, 0], 1), ["1 tasks", "2 tasks", "plan for 2", "3 tasks"]);
-    // unless it depends on the third one whether the second one comes before the first one,
+    // unless the third decides whether the second precedes the first,
     assert_eq!(asked(&[0, 0], 0), ["1 tasks", "2 tasks", "3 tasks", "plan for 2"]);
     // or there is another stream, which may be more urgent.
     assert_eq!(asked(&[0, 0, 1], 1), ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"]);
@@ -87,7 +87,7 @@ fn a_launch_that_comes_during_a_turn_is_decided_about_with_the_others() {
 #[test]
 fn no_launch_waits_until_all_others_are_taken_in() {
     let in_turns: Vec<usize> = (0..40).map(|at| at / 2 % 2).collect();
-    // The one at the end is seen however many come before.
+    // The last launch is seen however many precede it.
     let last_of_many: Vec<usize> = (0..40).map(|at| at / 39).collect();
     for (streams, priority) in [(in_turns, 0), (last_of_many, 1)] {
         let log = asked(&streams, priority);
@@ -104,8 +104,8 @@ fn counted(_x: &[u32]) {
     COUNTED.fetch_add(1, SeqCst);
 }
 
-/// Submits two others when the core asks about the first launch, and says whether the second one has begun when it asks
-/// about the third.
+/// Submits two calls when the core asks about the first launch. When asked about the third, records whether the second
+/// has begun.
 struct Watches(Arc<OnceLock<[(Stream, Call); 2]>>, Arc<OnceLock<bool>>);
 
 impl Predictor for Watches {
@@ -147,7 +147,7 @@ fn launches_of_a_burst_are_queued_on_the_device_while_the_others_are_taken_in() 
     assert_eq!((has_begun.get(), COUNTED.load(SeqCst)), (Some(&true), 1 + 2 + 3));
 }
 
-/// How many launches of [`gated`] were taken in, how many block-tasks have begun, and the gate that is open.
+/// Launches of [`gated`] that were taken in, block-tasks that have begun, and the open gate.
 static TAKEN_IN: AtomicU32 = AtomicU32::new(0);
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 static GATE: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! A scheduler on a model device, which knows what ran.
+//! A scheduler on a model device that records what ran.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::engine::LaunchReport;
 use crate::error::{DeviceError, Error, LaunchError};
 use crate::scheduler::{Handle, Output, Scheduler, SchedulerBuilder};
 
-/// A scheduler's device, and what it has seen.
+/// A scheduler's device, with its record of what ran.
 pub(super) struct Stage {
     pub model: Arc<Model>,
     pub device: Device,
@@ -33,13 +33,13 @@ impl Stage {
         self.builder().build().expect("no other scheduler has the device")
     }
 
-    /// What became of an operation on the device.
+    /// What ran of an operation on the device.
     pub fn ran<T: Output>(&self, handle: &Handle<T>) -> Ran {
         let op = handle.completion().op.get();
         op.map(|&op| self.model.ran(op)).unwrap_or_default()
     }
 
-    /// Waits for a launch of `tasks` block-tasks. What it says of itself is what the device has seen.
+    /// Waits for a launch of `tasks` block-tasks, and checks its report against the device's record.
     pub fn end(&self, handle: &Handle<LaunchReport>, tasks: u32) -> Result<LaunchReport, Error> {
         let result = handle.wait();
         assert!(handle.is_done(), "it has a result");
@@ -54,7 +54,7 @@ impl Stage {
             ) => {
                 assert_eq!((done, tasks), seen)
             }
-            // The error does not say what was done.
+            // The error does not tell how much was done.
             Err(
                 Error::Device(DeviceError::ContextLost { .. })
                 | Error::Launch(LaunchError::KernelFailed { .. })
@@ -67,7 +67,7 @@ impl Stage {
         result
     }
 
-    /// The first launch's last block-task came before the second one's first, if both ran.
+    /// Checks that the first launch's last block-task preceded the second launch's first, if both ran.
     pub fn check_order(&self, first: &Handle<LaunchReport>, second: &Handle<LaunchReport>) {
         if let (Some([_, last]), Some([next, _])) = (self.ran(first).steps, self.ran(second).steps)
         {
