@@ -1,4 +1,4 @@
-//! What devices, schedulers and failed launches leave behind: nothing.
+//! Devices, schedulers and failed launches leave nothing behind.
 #![cfg(target_os = "linux")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

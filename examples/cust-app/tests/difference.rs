@@ -1,8 +1,8 @@
-//! The README shows what preempt has changed in the program, and that is what has changed.
+//! The README shows the changes that preempt makes to the program; they are the real ones.
 
 use std::collections::HashMap;
 
-/// Lines, each with how often it is there.
+/// Lines, each with its number of occurrences.
 fn lines(text: &str) -> HashMap<&str, i32> {
     let mut lines = HashMap::new();
     for line in text.lines() {
