@@ -284,7 +284,7 @@ fn a_pointer_to_an_empty_buffer_is_null() {
 }
 
 #[test]
-fn native_launches_run_once_and_keep_their_order() {
+fn plain_launches_run_once_and_keep_their_order() {
     const TASKS: usize = 24_000;
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
@@ -311,7 +311,7 @@ fn native_launches_run_once_and_keep_their_order() {
 }
 
 #[test]
-fn launches_that_are_known_to_be_short_become_native() {
+fn launches_that_are_known_to_be_short_become_plain() {
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
     let stream = scheduler.stream(0);
@@ -365,7 +365,7 @@ fn copies_of_all_sizes_are_whole() {
 }
 
 #[test]
-fn a_kernel_without_device_code_is_an_error_and_harms_nobody() {
+fn a_kernel_without_device_code_is_an_error_and_harms_no_other_launch() {
     let Some(gpu) = Gpu::new() else { return };
     // No module can be loaded while kernels run, because the driver would wait for them. So a kernel whose module the
     // scheduler was not built with is refused.

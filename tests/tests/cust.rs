@@ -415,7 +415,7 @@ fn modules_that_the_application_loaded_are_launched_and_checked() {
 
 /// Fills return before they are done, and launches and copies are in streams that do not wait for them.
 #[test]
-fn launches_come_after_fills_that_nobody_waited_for() {
+fn launches_come_after_fills_that_no_thread_waited_for() {
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
     let stream = scheduler.stream(0);
@@ -442,7 +442,7 @@ fn launches_come_after_fills_that_nobody_waited_for() {
 }
 
 #[test]
-fn the_last_scheduler_may_be_dropped_in_work_of_others() {
+fn the_last_scheduler_may_be_dropped_in_opaque_work() {
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
     let (stream, theirs) = (scheduler.stream(0), cust_stream());

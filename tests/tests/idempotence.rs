@@ -196,7 +196,7 @@ fn mistakes(launch: impl Fn(&Storm, &mut Buffer<u32>) -> (Vec<u32>, Vec<u32>)) -
     let (mut dropped, mut mistakes, mut launches) = (0, 0, 0);
     while dropped < DROPS {
         launches += 1;
-        assert!(launches <= LAUNCHES, "{dropped} block-tasks were dropped in {LAUNCHES} launches");
+        assert!(launches <= LAUNCHES, "{dropped} block-tasks were requeued in {LAUNCHES} launches");
         let mut starts = storm.zeroed(TASKS);
         let (found, expected) = launch(&storm, &mut starts);
         mistakes += u32::from(found != expected);

@@ -12,9 +12,9 @@ use preempt::error::{DeviceError, MemoryError};
 use preempt::{Buffer, Device, Error, Scheduler};
 use preempt_test_kit::{Gate, gated};
 
-/// Long enough for what is not held back to be done.
+/// Time in which an operation ends that nothing holds back.
 const WHILE: Duration = Duration::from_millis(20);
-/// Longer than any of these tests takes.
+/// Time: longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(100);
 
 /// A scheduler with 1000 bytes of memory.
@@ -160,7 +160,7 @@ fn memory_that_cannot_become_free_is_not_waited_for() {
     assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes: 1001 })), "{error:?}");
     let error = scheduler.zeroed_within::<u64>(usize::MAX / 2, LONG).expect_err("too many");
     assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { .. })), "{error:?}");
-    // Without a limit, and without buffers that could be dropped.
+    // Without a limit on memory, and without buffers that could be dropped.
     let device = Device::cpu(1, 1).expect("a device");
     let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
     let error = scheduler.zeroed_within::<u8>(1 << 60, LONG).expect_err("more than there is");

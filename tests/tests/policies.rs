@@ -84,7 +84,7 @@ fn a_running_launch_that_becomes_less_urgent_yields() {
 }
 
 #[test]
-fn a_running_launch_keeps_the_device_if_it_becomes_more_urgent_than_who_comes() {
+fn a_running_launch_keeps_the_device_if_it_becomes_more_urgent_than_new_ones() {
     let scheduler = scheduler(1, StaticPriority::new());
     let (gate, other_gate) = (Gate::new(&scheduler), Gate::new(&scheduler));
     let (mut long_log, mut other_log) = (log(&scheduler), log(&scheduler));

@@ -392,7 +392,7 @@ fn a_scope_waits_for_its_launches_even_if_it_panics() {
 }
 
 #[test]
-fn a_native_launch_runs_through_whoever_comes() {
+fn a_plain_launch_runs_through_whatever_is_launched() {
     let scheduler = scheduler(2);
     let (gate, open) = (Gate::new(&scheduler), Gate::new(&scheduler));
     let mut log = scheduler.zeroed(64).expect("memory");
@@ -413,7 +413,7 @@ fn a_native_launch_runs_through_whoever_comes() {
 }
 
 #[test]
-fn native_and_other_launches_of_a_stream_keep_their_order() {
+fn plain_and_other_launches_of_a_stream_keep_their_order() {
     let device = Device::cpu(2, 2).expect("a device");
     let builder = Scheduler::builder().device(device).preemption(Preemption::Plain);
     let scheduler = builder.build().expect("a scheduler");
@@ -442,7 +442,7 @@ fn native_and_other_launches_of_a_stream_keep_their_order() {
 }
 
 #[test]
-fn a_panic_in_a_native_launch_is_its_failure() {
+fn a_panic_in_a_plain_launch_is_its_failure() {
     let scheduler = scheduler(2);
     #[preemptible(block = 1)]
     fn fails(at: u32) {

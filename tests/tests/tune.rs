@@ -137,7 +137,7 @@ fn a_launch_that_fails_is_the_error_and_nothing_is_kept() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_costs_nobody_the_result() {
+fn a_file_that_cannot_be_written_does_not_lose_the_result() {
     let scheduler = scheduler();
     let counting = Counting::new(&scheduler);
     let path = file("no-folder").join("tuned.tsv");

@@ -60,7 +60,7 @@ fn an_urgent_launch_gets_the_sm_of_a_block_task_that_runs_twice_and_then_no_more
         gate.wait_for(1 + drops);
     }
     let third = urgent.launch(tick()).expect("accepted");
-    assert!(third.wait_timeout(Duration::from_millis(20)).is_none(), "it was dropped twice");
+    assert!(third.wait_timeout(Duration::from_millis(20)).is_none(), "it was requeued twice");
     gate.open();
     third.wait().expect("runs");
     let report = batch.wait().expect("runs");

@@ -80,7 +80,7 @@ impl Experiment for Engine {
     }
 
     fn about(&self) -> &'static str {
-        "What the engine and a policy take for a decision, without any device."
+        "The time that the engine and a policy take for a decision, without any device."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

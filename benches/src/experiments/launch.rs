@@ -33,7 +33,7 @@ impl Experiment for Launch {
     }
 
     fn about(&self) -> &'static str {
-        "What a launch costs on an idle device, and in a long stream of launches."
+        "The cost of a launch on an idle device, and in a long stream of launches."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

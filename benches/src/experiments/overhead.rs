@@ -39,7 +39,7 @@ impl Experiment for Overhead {
     }
 
     fn about(&self) -> &'static str {
-        "What being preemptible costs a kernel that is not preempted."
+        "The cost of being preemptible for a kernel that is not preempted."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

@@ -53,7 +53,7 @@ impl Experiment for Prediction {
     }
 
     fn about(&self) -> &'static str {
-        "How far predicted durations are from true ones."
+        "The errors of predicted durations."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {
@@ -109,7 +109,7 @@ fn outcome(rows: &[Row]) -> Outcome {
     ])];
     table.extend(rows.iter().map(Row::line));
     Outcome {
-        about: "The dominating launch of each program with inputs of random sizes; how far predictions are from its \
+        about: "The dominating launch of each program with inputs of random sizes; the distance of predictions from its \
                 duration, in the mean and at worst, for inputs after those that were learned from."
             .to_owned(),
         table,

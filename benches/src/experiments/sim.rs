@@ -60,7 +60,7 @@ impl Experiment for Sim {
     }
 
     fn about(&self) -> &'static str {
-        "Pairs of programs, as they were decided, decided again and simulated."
+        "Pairs of programs: measured, their decisions replayed, and simulated."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {
@@ -382,7 +382,7 @@ fn outcome(
     let is_identical = if replay.is_identical() { "the same" } else { "others" };
     Ok(Outcome {
         about: format!(
-            "A long program and a short one under `Hpf`, as they ran and as the simulator has it, from their \
+            "A long program and a short one under `Hpf`, measured and simulated, from their \
              launches alone and measured costs: mean turnarounds are off by {} in the mean. Of what the scheduler \
              was told, the engine made {is_identical} again: {} plans.",
             show_percent(summary["mean_turnaround_error"].as_f64()),

@@ -109,7 +109,7 @@ impl Experiment for Spatial {
     }
 
     fn about(&self) -> &'static str {
-        "What yielding just enough SMs, twice as many, or all of them costs a victim."
+        "The cost to a victim of yielding just enough SMs, twice that number, or all of them."
     }
 
     /// Enough SMs that one, two and all of them are different numbers.

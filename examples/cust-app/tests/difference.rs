@@ -32,6 +32,7 @@ fn the_readme_shows_the_difference() {
     }
     patched.retain(|_, count| *count != 0);
     assert_eq!(patched, lines(after));
-    let words = format!("{removed} lines of {} went, and {added} came", before.lines().count());
+    let words =
+        format!("{removed} lines of {} are gone, and {added} are new", before.lines().count());
     assert!(readme.contains(&words), "{words}");
 }

@@ -632,7 +632,7 @@ fn handles_outlive_a_scheduler_that_is_dropped_while_kernels_run() {
 }
 
 #[test]
-fn operations_end_without_anybody_who_waits() {
+fn operations_end_without_a_waiting_thread() {
     let mut setup = Setup::new();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -146,7 +146,7 @@ impl Wake for BadWaker {
 }
 
 #[test]
-fn a_callback_that_panics_harms_nobody() {
+fn a_callback_that_panics_harms_no_other_operation() {
     let mut setup = Setup::new();
     let waker = Waker::from(Arc::new(BadWaker));
     let mut handles = Vec::new();

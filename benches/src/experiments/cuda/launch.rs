@@ -71,7 +71,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     Ok(Outcome {
         about: format!(
             "Submit is the time inside `launch`, against that inside `cuLaunchKernel`. A stream of \
-             {STREAM} kernels is told by the time for one of them. All threads that wait spin."
+             {STREAM} kernels is given as the time for one of them. All threads that wait spin."
         ),
         table,
         text_columns: 3,

@@ -168,7 +168,7 @@ fn proxy(mailbox: usize, lanes: usize, number: u32) {
             let new = word(lane).load(Ordering::Relaxed);
             if new != *last {
                 let at = lanes + lane * size_of::<DeviceQueue>();
-                if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's lane") {
+                if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's word") {
                     // SAFETY: it is there, and used as an atomic.
                     unsafe { &*(at as *const AtomicU64) }.store(new, Ordering::Relaxed);
                 }
