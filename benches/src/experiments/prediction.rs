@@ -109,7 +109,7 @@ fn outcome(rows: &[Row]) -> Outcome {
     ])];
     table.extend(rows.iter().map(Row::line));
     Outcome {
-        about: "The dominating launch of each program with inputs of random sizes; the distance of predictions from its \
+        about: "The dominating launch of each program with inputs of random sizes; the error of predictions of its \
                 duration, in the mean and at worst, for inputs after those that were learned from."
             .to_owned(),
         table,
