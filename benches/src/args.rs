@@ -47,7 +47,7 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// No device: an H200 in virtual time, by what was measured on one. For `priority`, `antt`, `fairness` and `mix`.
+    /// No device: an H200 in virtual time, from measured times. For `priority`, `antt`, `fairness` and `mix`.
     Sim,
 }
 

@@ -51,7 +51,7 @@ fn run(args: &Args) -> Result<()> {
     let properties = device.as_ref().map(Device::properties);
     let name = properties.map_or("sim".to_owned(), |properties| properties.name.clone());
     let driver = properties.and_then(|properties| properties.driver.clone());
-    // Not `println!`: it panics where the reader has closed the pipe.
+    // Not `println!`, which panics where the reader has closed the pipe.
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
@@ -152,7 +152,7 @@ fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
     Ok(programs)
 }
 
-/// What is in it stays until there is something else to write.
+/// Opens a file whose contents stay until there are results to write.
 fn create(path: &Path) -> Result<(File, &Path)> {
     let file = File::options().write(true).create(true).truncate(false).open(path);
     Ok((file.with_context(|| cannot_write(path))?, path))

@@ -2,14 +2,14 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar that goes when it is dropped.
+/// A progress bar that disappears when it is dropped.
 ///
 /// It has no thread of its own, and is drawn between measurements, so that it disturbs none.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Something starts that has `steps` steps.
+    /// A bar for a task of `steps` steps.
     pub fn new(name: impl Into<String>, steps: u64) -> Progress {
         let template = "{prefix:<32} {bar:40} {pos}/{len} {elapsed_precise}";
         // On a mistake in the template, the default one.
@@ -20,12 +20,12 @@ impl Progress {
         Progress(bar)
     }
 
-    /// This many steps are done.
+    /// Sets the number of steps done.
     pub fn reach(&self, steps: u64) {
         self.0.set_position(steps);
     }
 
-    /// Another step is done.
+    /// Adds a step.
     pub fn step(&self) {
         self.0.inc(1);
     }

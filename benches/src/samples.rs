@@ -24,14 +24,14 @@ impl Samples {
         self.0.len()
     }
 
-    /// Half of the times are no longer; zero if there are none.
+    /// The median: half of the times are no longer. Zero if there are none.
     pub fn p50(&self) -> Duration {
         self.summary().p50
     }
 
-    /// How far chance may have moved the median, about: its standard error, 1.25 standard deviations by the
-    /// root of the number of times, with the distance of the quartiles, which strays change little, for 1.35
-    /// standard deviations. Both hold for normal distributions.
+    /// The standard error of the median: 1.25 standard deviations over the root of the number of times. A standard
+    /// deviation is the distance of the quartiles, which strays change little, over 1.35. Both hold for normal
+    /// distributions.
     pub fn p50_error(&self) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -39,7 +39,7 @@ impl Samples {
         (at(0.75) - at(0.25)).mul_f64(1.25 / 1.35 / (self.0.len().max(1) as f64).sqrt())
     }
 
-    /// What is told of the times; zeros if there are none.
+    /// Percentiles of the times; zeros if there are none.
     pub fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -48,7 +48,7 @@ impl Samples {
     }
 }
 
-/// What is told of many times.
+/// Percentiles of many times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Summary {
     /// Half of them are no longer.
@@ -59,24 +59,24 @@ pub struct Summary {
     pub max: Duration,
 }
 
-/// How many times `b` goes into `a`; `None` for nothing.
+/// The ratio of `a` to `b`; `None` if `b` is zero.
 pub fn ratio(a: Duration, b: Duration) -> Option<f64> {
     (!b.is_zero()).then(|| a.as_secs_f64() / b.as_secs_f64())
 }
 
-/// The geometric mean of those that there are.
+/// The geometric mean of the values that are there.
 pub fn geometric_mean(ratios: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     let logarithms: Vec<f64> = ratios.flatten().map(f64::ln).collect();
     let count = logarithms.len() as f64;
     (count > 0.0).then(|| (logarithms.iter().sum::<f64>() / count).exp())
 }
 
-/// The arithmetic mean, if there is anything.
+/// The arithmetic mean; `None` of no values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// With three digits that count.
+/// A time with three significant digits.
 pub fn show(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;
     let (value, unit) = match nanos {
@@ -92,17 +92,17 @@ pub fn show_time(time: Option<Duration>) -> String {
     time.map_or_else(|| "-".to_owned(), show)
 }
 
-/// A number with three digits that count.
+/// A number with three significant digits.
 pub fn show_number(number: Option<f64>) -> String {
     number.map_or_else(|| "-".to_owned(), digits)
 }
 
-/// A ratio with three digits that count.
+/// A ratio with three significant digits.
 pub fn show_ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".to_owned(), |ratio| digits(ratio) + "x")
 }
 
-/// A part of one, in percent.
+/// A fraction of one, in percent.
 pub fn show_percent(part: Option<f64>) -> String {
     part.map_or_else(|| "-".to_owned(), |part| format!("{:.1} %", 100.0 * part))
 }

@@ -1,5 +1,5 @@
-//! A crowd: many threads, many launches, priorities and cancellations at random. Everything is accounted for, and
-//! what was needed for it is given back.
+//! A crowd: many threads, many launches, priorities and cancellations at random. Every block-task is accounted for, and
+//! all memory is given back.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -40,12 +40,12 @@ const LAUNCHES: u32 = 100_000;
 /// Parts of the test, after each of which everything has ended.
 const PARTS: u32 = 10;
 
-/// What became of a thread's launches.
+/// The ends of a thread's launches.
 #[derive(Clone, Copy, Default, Debug)]
 struct Ends {
     done: u32,
     cancelled: u32,
-    /// Block-tasks that reports and cancellations speak of.
+    /// Block-tasks in reports and cancellations.
     tasks: u32,
 }
 
@@ -119,8 +119,8 @@ fn a_crowd_is_accounted_for_and_its_memory_is_bounded() {
     }
     assert_eq!(sum.done + sum.cancelled, LAUNCHES);
     assert!(sum.cancelled > 0, "no launch was cancelled");
-    // How much is under way at once is up to the threads, and what was needed for it is kept for the next time. But
-    // 10,000 launches that leave ten bytes each leave a hundred thousand every time.
+    // The threads decide how much is under way at once, and its memory is kept for the next part. But 10,000 launches
+    // that leak ten bytes each leak a hundred thousand in every part.
     let growth = in_use.windows(2).map(|two| two[1].saturating_sub(two[0])).min();
     assert!(growth.is_some_and(|bytes| bytes < 1 << 16), "{in_use:?} bytes after each part");
     assert!(most[PARTS as usize - 1] <= 2 * most[0], "{most:?} bytes at once");

@@ -1,5 +1,4 @@
-//! What can go wrong on a GPU, and that results are right when nothing does. Without a GPU each test
-//! prints SKIP and why.
+//! Errors on a GPU, and right results without errors. Without a GPU each test prints SKIP and why.
 
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -62,7 +61,7 @@ impl Long {
         Long { handle, out, rounds }
     }
 
-    /// Waits for the kernel, and compares what it wrote.
+    /// Waits for the kernel, and compares its results.
     fn check(self, stream: &Stream) -> LaunchReport {
         let report = self.handle.wait().expect("runs");
         let out = stream.download(&self.out).and_then(|copy| copy.wait()).expect("copied");
@@ -79,7 +78,7 @@ impl Long {
     }
 }
 
-/// A small urgent kernel, and what it has to leave.
+/// A small urgent kernel, with a check of its result.
 fn tick(scheduler: &Scheduler, stream: &Stream) {
     let (mut counts, mut writes) =
         (scheduler.zeroed(8).expect("memory"), scheduler.zeroed(8 * 32).expect("memory"));
@@ -121,8 +120,8 @@ fn the_device_says_what_it_is() {
     println!("{properties:?}");
 }
 
-/// Loading a module would wait for the kernels that run, and hold launches up meanwhile. So modules come
-/// with the scheduler, and there is no other one while kernels run.
+/// Modules come with the scheduler, and no further module is loaded while kernels run: loading would wait for these,
+/// and hold launches up meanwhile.
 #[test]
 fn no_module_is_loaded_while_kernels_run() {
     let Some(gpu) = Gpu::new() else { return };
@@ -137,7 +136,7 @@ fn no_module_is_loaded_while_kernels_run() {
     long.check(&batch);
 }
 
-/// Has the driver fill a buffer in the scheduler's stream, as a library would that knows nothing of the scheduler.
+/// Has the driver fill a buffer in the scheduler's stream, like a library that does not know of the scheduler.
 fn fill(stream: &Stream, opaque: Opaque, data: &mut Buffer<u32>, value: u32) -> Handle<()> {
     let (address, len) = (data.address(), data.len());
     let work = stream.opaque(opaque.writes(data), move |raw| {
@@ -206,9 +205,8 @@ fn every_kernel_counts_its_tasks_once() {
 #[test]
 fn storms_lose_and_repeat_nothing() {
     let Some(gpu) = Gpu::new() else { return };
-    // `no-yield-points` is for `racecheck`: a block's yield points share a word that is read and
-    // written without order on purpose, and it warns of that. It keeps every access to shared memory,
-    // so there is one storm only.
+    // `no-yield-points` is for `racecheck`: a block's yield points share a word that is read and written without order
+    // on purpose, and it warns of that. It keeps every access to shared memory, so there is one storm only.
     let small = std::env::var("PREEMPT_SMALL_STORM").ok();
     let (enough, tasks, kinds) = match small.as_deref() {
         None => (500, 24_000, &Kind::ALL[..]),
@@ -218,7 +216,7 @@ fn storms_lose_and_repeat_nothing() {
     let storm = |builder: preempt::SchedulerBuilder, urgent_priority| {
         let builder = builder.device(gpu.device.clone()).kernels(preempt_test_kit::KERNELS);
         let scheduler = builder.build().expect("a scheduler");
-        // Up to 50 µs or so: time enough for another launch to come in between.
+        // Up to about 50 µs: time enough for another launch to come in between.
         let load = Load { tasks, ticks: 100_000 };
         let strength = Strength { enough, load, kinds, urgent_priority, seed: 7 };
         let tally = storm::yields(&scheduler, strength, |_| ()).expect("runs");
@@ -286,7 +284,7 @@ fn a_pointer_to_an_empty_buffer_is_null() {
 }
 
 #[test]
-fn native_launches_run_once_and_keep_their_order() {
+fn plain_launches_run_once_and_keep_their_order() {
     const TASKS: usize = 24_000;
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
@@ -313,7 +311,7 @@ fn native_launches_run_once_and_keep_their_order() {
 }
 
 #[test]
-fn launches_that_are_known_to_be_short_become_native() {
+fn launches_that_are_known_to_be_short_become_plain() {
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
     let stream = scheduler.stream(0);
@@ -341,7 +339,7 @@ fn memory_has_an_end() {
         matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes }) if bytes == 1 << 45),
         "{error:?}"
     );
-    // Beside the kernel that runs, memory can be had and given back.
+    // Beside the kernel that runs, memory can be allocated and freed.
     for _ in 0..10 {
         drop(scheduler.buffer(&vec![1u8; 1 << 20]).expect("memory"));
     }
@@ -367,10 +365,10 @@ fn copies_of_all_sizes_are_whole() {
 }
 
 #[test]
-fn a_kernel_without_device_code_is_an_error_and_harms_nobody() {
+fn a_kernel_without_device_code_is_an_error_and_harms_no_other_launch() {
     let Some(gpu) = Gpu::new() else { return };
-    // No module can be loaded while kernels run: the driver would wait for them. So a kernel whose
-    // module the scheduler was not built with is refused.
+    // No module can be loaded while kernels run, because the driver would wait for them. So a kernel whose module the
+    // scheduler was not built with is refused.
     let scheduler = Scheduler::builder().device(gpu.device.clone()).build().expect("a scheduler");
     let (mut counts, mut writes) =
         (scheduler.zeroed(1).expect("memory"), scheduler.zeroed(32).expect("memory"));
@@ -391,7 +389,7 @@ fn more_streams_than_hardware_queues_are_no_priority_inversion() {
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
     let batch: Vec<Stream> = (0..100).map(|_| scheduler.stream(0)).collect();
-    // The first launch of a kernel waits for the driver, which all the long ones may be faster than.
+    // The first launch of a kernel waits for the driver, and all the long kernels may end before it does.
     tick(&scheduler, &scheduler.stream(1));
     let long: Vec<Long> = batch
         .iter()
@@ -456,7 +454,7 @@ fn trap() {
     let (batch, other) = (scheduler.stream(1), scheduler.stream(0));
     let before = Long::launch(&scheduler, &other, ROUNDS);
     let mut out = scheduler.zeroed::<u32>(64).expect("memory");
-    // The trap comes when all of them have been accepted.
+    // The trap comes when all launches have been accepted.
     let first = Long::launch(&scheduler, &batch, ROUNDS);
     let panics = batch.launch(kernels::panics(0, &mut out).grid(1).block(32)).expect("accepted");
     let behind = Long::launch(&scheduler, &batch, 1000);

@@ -63,7 +63,7 @@ fn all(values: &[f32], expected: f32) -> bool {
     values.len() == N && values.iter().all(|&value| value == expected)
 }
 
-/// `c = a + b` here.
+/// `c = a + b` by a launch of preempt.
 macro_rules! add {
     ($a:expr, $b:expr, $c:expr) => {
         // SAFETY: all of one length.
@@ -71,7 +71,7 @@ macro_rules! add {
     };
 }
 
-/// `c = a + b` by `cust`.
+/// `c = a + b` by a launch of `cust`.
 fn cust_add(
     module: &Module,
     stream: &CustStream,
@@ -92,7 +92,7 @@ fn cust_stream() -> Arc<CustStream> {
     Arc::new(CustStream::new(StreamFlags::NON_BLOCKING, None).expect("a stream"))
 }
 
-/// Loads what `cust` launches later, beside kernels that run.
+/// Loads the functions that `cust` launches later, beside kernels that run.
 fn warm_up(module: &Module, stream: &CustStream) {
     let buffer = buffer(0.0);
     let address = buffer.as_device_ptr().as_raw();
@@ -100,19 +100,19 @@ fn warm_up(module: &Module, stream: &CustStream) {
     stream.synchronize().expect("done");
 }
 
-/// A kernel that runs for some tenths of a second, and shows whether something ran twice.
+/// A kernel that runs for some tenths of a second, and shows whether a block-task ran twice.
 struct Long {
     handle: Handle<LaunchReport>,
     counts: preempt::Buffer<u32>,
 }
 
 impl Long {
-    /// Fills the device, and can be interrupted any time.
+    /// Fills the device, and can be interrupted at any time.
     fn launch(scheduler: &Scheduler, stream: &Stream) -> Long {
         Long::of(2_000_000, 1_000_000, scheduler, stream)
     }
 
-    /// Leaves room on each SM: work of `cust`'s takes no SMs from launches.
+    /// Leaves room on each SM, because work of `cust` takes no SMs from launches.
     fn with_room(scheduler: &Scheduler, stream: &Stream) -> Long {
         Long::of(100, 500_000_000, scheduler, stream)
     }
@@ -129,7 +129,7 @@ impl Long {
         !self.handle.is_done()
     }
 
-    /// Its block-tasks ran once each.
+    /// Checks that its block-tasks ran once each.
     fn check(self, stream: &Stream) {
         let report = self.handle.wait().expect("runs");
         println!("{report:?}");
@@ -156,8 +156,8 @@ fn lent_buffers_are_ordered_and_right_in_a_storm() {
         let [first, second] = &mut sums;
         let (mut first, mut second) = (lend(first), lend(second));
         let mut handles = Vec::new();
-        // There and back, each time on another stream: in order only if the scheduler sees that both
-        // are the same memory.
+        // Back and forth, each time on another stream: in order only if the scheduler sees that both are the same
+        // memory.
         for round in 0..ROUNDS {
             let calls = [add!(&first, &a, &mut second), add!(&second, &b, &mut first)];
             for (turn, call) in calls.into_iter().enumerate() {
@@ -263,7 +263,7 @@ fn buffers_are_adopted_given_back_and_released_beside_a_running_kernel() {
     let sum = stream.to_cust(sum).expect("ours can be had, too");
     drop(c);
     scheduler.release(stream.to_cust(d).expect("given back")).expect("freed");
-    // There and back, and lent, as memory that was always theirs.
+    // Back and forth, and lent, as memory that was always the application's.
     let mut round =
         stream.to_cust(scheduler.zeroed::<f32>(N).expect("memory")).expect("given away");
     scheduler.scope(|scope| {
@@ -292,7 +292,7 @@ fn streams_and_events_are_waited_for_and_their_work_goes_between_launches() {
     let long = Long::with_room(&scheduler, &busy);
     const STEPS: usize = 100;
 
-    // Theirs, then ours.
+    // The application's work, then ours.
     for _ in 0..STEPS {
         cust_add(&module, &theirs, [x_at, one_at, x_at]).expect("launched");
     }
@@ -300,7 +300,7 @@ fn streams_and_events_are_waited_for_and_their_work_goes_between_launches() {
     drop(stream.launch(add!(&x, &one, &mut y)).expect("accepted"));
     waited.wait().expect("done");
 
-    // Ours, theirs, ours.
+    // Ours, the application's, ours.
     drop(stream.launch(add!(&y, &one, &mut x)).expect("accepted"));
     let in_between = module.clone();
     let work = move |stream: &CustStream| {
@@ -309,7 +309,7 @@ fn streams_and_events_are_waited_for_and_their_work_goes_between_launches() {
     drop(stream.run_cust(&theirs, work).expect("accepted"));
     drop(stream.launch(add!(&x, &one, &mut y)).expect("accepted"));
 
-    // An event of ours that they wait for, and one of theirs.
+    // An event of ours that the application waits for, and an event of the application.
     let (ours, event) = (Event::new(EventFlags::DEFAULT), Event::new(EventFlags::DEFAULT));
     let (ours, event) = (Arc::new(ours.expect("an event")), Arc::new(event.expect("an event")));
     let recorded = ours.clone();
@@ -385,7 +385,7 @@ fn modules_that_the_application_loaded_are_launched_and_checked() {
     assert!(all(&host(&c), 3.0));
     drop((scheduler, stream));
 
-    // What rust-cuda's code generator makes of a helper that asks `cuda_std` for the block index.
+    // The output of rust-cuda's code generator for a helper that asks `cuda_std` for the block index.
     let bad = "
         .version 7.0
         .target sm_80
@@ -415,7 +415,7 @@ fn modules_that_the_application_loaded_are_launched_and_checked() {
 
 /// Fills return before they are done, and launches and copies are in streams that do not wait for them.
 #[test]
-fn launches_come_after_fills_that_nobody_waited_for() {
+fn launches_come_after_fills_that_no_thread_waited_for() {
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
     let stream = scheduler.stream(0);
@@ -423,7 +423,7 @@ fn launches_come_after_fills_that_nobody_waited_for() {
     for is_adopted in [false, true] {
         let mut small = DeviceBuffer::from_slice(&[f32::NAN; 256]).expect("memory");
         let mut sums = DeviceBuffer::from_slice(&[f32::NAN; 256]).expect("memory");
-        // This one takes milliseconds, and the other one waits for it.
+        // This fill takes milliseconds, and the other one waits for it.
         large.set_8(1).expect("started");
         small.set_32(2f32.to_bits()).expect("started");
         if is_adopted {
@@ -442,7 +442,7 @@ fn launches_come_after_fills_that_nobody_waited_for() {
 }
 
 #[test]
-fn the_last_scheduler_may_be_dropped_in_work_of_others() {
+fn the_last_scheduler_may_be_dropped_in_opaque_work() {
     let Some(gpu) = Gpu::new() else { return };
     let scheduler = gpu.scheduler();
     let (stream, theirs) = (scheduler.stream(0), cust_stream());
@@ -455,7 +455,7 @@ fn the_last_scheduler_may_be_dropped_in_work_of_others() {
     assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
     let refused = stream.run_cust(&theirs, |_| Ok(())).map(drop).expect_err("it is gone");
     assert!(matches!(refused, Error::Launch(LaunchError::SchedulerDropped { .. })), "{refused:?}");
-    // The device is free, if not at once: the poller has to notice.
+    // The device becomes free, if not at once: the poller has to notice.
     let device = Device::from_cust(&gpu.context).expect("a device");
     let next = loop {
         match Scheduler::builder().device(device.clone()).build() {
@@ -498,7 +498,7 @@ fn a_waker_may_wait_for_other_work_of_others() {
 #[test]
 fn the_context_outlives_the_applications() {
     let Some(gpu) = Gpu::new() else { return };
-    // Whatever was current stays so.
+    // The current context stays current.
     let current = || cust::context::legacy::CurrentContext::get_current().expect("asked");
     let before = cust::context::ContextHandle::get_inner(&current());
     let scheduler = gpu.scheduler();

@@ -1,5 +1,5 @@
-//! The table of `#[preemptible]`'s documentation that says what keeps the promise of `idempotent`: each row, while
-//! block-tasks are dropped at random.
+//! The table in `#[preemptible]`'s documentation of the code that keeps the promise of `idempotent`: each row, while
+//! block-tasks are requeued at random.
 
 use preempt::policy::StaticPriority;
 use preempt::{Buffer, Call, Device, NoGrid, Scheduler, Stream};
@@ -10,17 +10,17 @@ use preempt_test_kernels as kernels;
 const TASKS: u32 = 16;
 const THREADS: u32 = 32;
 
-/// How many block-tasks have to be dropped before it counts that nothing was wrong.
+/// Requeues that have to be seen before a result without mistakes counts.
 const DROPS: u32 = 100;
 
-/// The most launches until enough were dropped: a thousand times as many as it takes.
+/// Launches at most until enough block-tasks were requeued: a thousand times the usual number.
 const LAUNCHES: u32 = 20_000;
 
 /// Yield points of a thread, and of a block that decides together, which takes longer.
 const ROUNDS: u32 = 300;
 const VOTES: u32 = 20;
 
-/// Notes that a block-task was started, which is no result.
+/// Counts a start of a block-task, which is no result.
 fn start(starts: SliceMut<u32>) {
     if thread::thread_idx_x() == 0 {
         // SAFETY: an element for each block-task.
@@ -117,8 +117,8 @@ fn changes_elsewhere(starts: SliceMut<u32>, rounds: u32, x: &[u32], y: SliceMut<
     unsafe { y.write(i, value) };
 }
 
-/// Each element becomes what the steps make of its neighbour's. No thread writes before the block's last yield
-/// point, at which all have read.
+/// Each element becomes the result of the steps on its neighbour. No thread writes before the block's last yield point,
+/// at which all have read.
 #[preemptible(block = THREADS, idempotent)]
 fn changes_in_place_together(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32>) {
     start(starts);
@@ -135,7 +135,7 @@ fn changes_in_place_together(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32
     unsafe { x.write(i, value) };
 }
 
-/// The same, but with yield points after the writes.
+/// A block-task with yield points after the writes, which breaks the promise.
 #[preemptible(block = THREADS, idempotent)]
 fn changes_in_place_too_soon(starts: SliceMut<u32>, rounds: u32, x: SliceMut<u32>) {
     start(starts);
@@ -189,14 +189,14 @@ impl Storm {
     }
 }
 
-/// In how many launches something was wrong, of as many as it takes until enough block-tasks were dropped.
-/// `launch` has room for how often each was started, and says what it found and what should be there.
+/// The number of launches with a mistake, out of those it takes until enough block-tasks were requeued. `launch` counts
+/// the starts of each block-task, and returns its result and the expected one.
 fn mistakes(launch: impl Fn(&Storm, &mut Buffer<u32>) -> (Vec<u32>, Vec<u32>)) -> u32 {
     let storm = Storm::new();
     let (mut dropped, mut mistakes, mut launches) = (0, 0, 0);
     while dropped < DROPS {
         launches += 1;
-        assert!(launches <= LAUNCHES, "{dropped} block-tasks were dropped in {LAUNCHES} launches");
+        assert!(launches <= LAUNCHES, "{dropped} block-tasks were requeued in {LAUNCHES} launches");
         let mut starts = storm.zeroed(TASKS);
         let (found, expected) = launch(&storm, &mut starts);
         mistakes += u32::from(found != expected);
@@ -205,7 +205,7 @@ fn mistakes(launch: impl Fn(&Storm, &mut Buffer<u32>) -> (Vec<u32>, Vec<u32>)) -
     mistakes
 }
 
-/// What a kernel leaves in a buffer, and what it should.
+/// The contents of a buffer after a kernel, and the expected ones.
 fn in_place(
     kernel: impl Fn(&mut Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
     expected: fn(u32) -> u32,
@@ -217,7 +217,7 @@ fn in_place(
     })
 }
 
-/// What a kernel makes of one buffer in another one, and what it should.
+/// The output of a kernel for one buffer in another, and the expected one.
 fn elsewhere(
     kernel: impl Fn(&mut Buffer<u32>, &Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
     expected: fn(u32) -> u32,

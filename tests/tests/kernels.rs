@@ -1,4 +1,4 @@
-//! What each test kernel computes, against plain host code: on the CPU device, or on the first GPU with
+//! The result of each test kernel, against plain host code: on the CPU device, or on the first GPU with
 //! `PREEMPT_TEST_DEVICE=cuda`.
 
 use preempt::{Call, Device, NoGrid, Scheduler, Stream};
@@ -24,7 +24,7 @@ fn run(stream: &Stream, call: Call) {
     assert!(report.tasks > 0);
 }
 
-/// What outputs hold before a kernel runs.
+/// The contents of outputs before a kernel runs.
 const POISON: f32 = f32::NAN;
 
 #[test]
@@ -175,7 +175,7 @@ fn window_sums() {
 
 #[test]
 fn a_reference_that_others_write_to_is_read_again_on_the_gpu() {
-    // Elsewhere it is undefined, and nothing is done about that.
+    // Elsewhere the behaviour is undefined, and nothing guards against it.
     if !on_gpu() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What devices, schedulers and failed launches leave behind: nothing.
+//! Devices, schedulers and failed launches leave nothing behind.
 #![cfg(target_os = "linux")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One test at a time: what is counted is the process's.
+/// One test at a time, because the counts are those of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,15 +69,16 @@ fn await_threads(left: usize) {
     }
 }
 
-/// Bytes of the process that are in memory, the stacks of emulated threads among them, which no allocator counts.
+/// Resident bytes of the process. They include the stacks of emulated threads, which no allocator counts.
 fn resident() -> isize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<isize>().ok());
-    // The smallest page that there is.
+    // The smallest page size.
     pages.expect("the second number is that of resident pages") * 4096
 }
 
-/// Bytes that may become resident without a leak: how the allocator and the threads divide memory varies.
+/// Bytes that may become resident without a leak, because the allocator and the threads divide memory differently each
+/// time.
 const VARIES: isize = 16 << 20;
 
 /// Bytes that stay for each round of many, after some to warm up, with `threads` threads left.
@@ -92,7 +93,7 @@ fn bytes_left_by_each(rounds: isize, threads: usize, mut round: impl FnMut()) ->
     (LIVE.load(Relaxed) - before) / rounds
 }
 
-/// A few launches at once, with all that a device keeps for each.
+/// A few launches at once, with everything that a device keeps for each.
 fn use_once(device: &Device) {
     let scheduler = Scheduler::builder().device(device.clone()).build().expect("a scheduler");
     let launches: Vec<_> = (0..3)

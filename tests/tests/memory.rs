@@ -12,9 +12,9 @@ use preempt::error::{DeviceError, MemoryError};
 use preempt::{Buffer, Device, Error, Scheduler};
 use preempt_test_kit::{Gate, gated};
 
-/// Long enough for what is not held back to be done.
+/// Time in which an operation ends that nothing holds back.
 const WHILE: Duration = Duration::from_millis(20);
-/// Longer than any of these tests takes.
+/// Time: longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(100);
 
 /// A scheduler with 1000 bytes of memory.
@@ -44,7 +44,7 @@ fn a_request_waits_until_another_thread_drops_a_buffer() {
         let found = stream.download(&buffer).and_then(|copy| copy.wait()).expect("copied");
         assert_eq!(found, [3; 500]);
     });
-    // All of it is there again.
+    // All of the memory is free again.
     bytes(&scheduler, 1000);
 }
 
@@ -77,7 +77,7 @@ fn a_request_that_waits_too_long_says_so_and_lets_the_next_one_through() {
         let (sender, receiver) = channel();
         let scheduler = &scheduler;
         let large = scope.spawn(move || scheduler.zeroed_within::<u8>(500, 4 * WHILE).map(drop));
-        // Once it waits, no other allocation gets past it.
+        // While it waits, no other allocation gets past it.
         while scheduler.zeroed::<u8>(100).is_ok() && !large.is_finished() {
             thread::yield_now();
         }
@@ -127,13 +127,13 @@ fn the_number_of_waiting_requests_is_bounded() {
     thread::scope(|scope| {
         let wait = || loop {
             match scheduler.zeroed_within::<u8>(10, LONG).map(drop) {
-                // The request below may be in the line.
+                // The request below may already be in the line.
                 Err(Error::Memory(MemoryError::QueueFull { .. })) => thread::yield_now(),
                 other => break other,
             }
         };
         let waiting = [scope.spawn(wait), scope.spawn(wait)];
-        // This one is soon over where there is still room in the line.
+        // This request soon ends where there is still room in the line.
         let error = loop {
             match scheduler.zeroed_within::<u8>(10, Duration::from_millis(1)).map(drop) {
                 Err(Error::Memory(MemoryError::Timeout { .. })) => {}
@@ -160,7 +160,7 @@ fn memory_that_cannot_become_free_is_not_waited_for() {
     assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes: 1001 })), "{error:?}");
     let error = scheduler.zeroed_within::<u64>(usize::MAX / 2, LONG).expect_err("too many");
     assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { .. })), "{error:?}");
-    // Without a limit, and without buffers that could be dropped.
+    // Without a limit on memory, and without buffers that could be dropped.
     let device = Device::cpu(1, 1).expect("a device");
     let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
     let error = scheduler.zeroed_within::<u8>(1 << 60, LONG).expect_err("more than there is");
@@ -176,7 +176,7 @@ fn other_clones_of_the_scheduler_can_be_dropped_while_one_waits() {
     let (sender, receiver) = channel();
     let thread = thread::spawn(move || {
         let buffer = waits.zeroed_within::<u8>(500, LONG);
-        // The last scheduler.
+        // The last scheduler is dropped.
         drop(waits);
         sender.send(buffer).expect("the test listens");
     });

@@ -1,4 +1,4 @@
-//! What streams and handles ask of a policy, on the CPU device: priorities that change, and deadlines.
+//! Priorities that change, and deadlines: the calls of streams and handles to a policy, on the CPU device.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ fn entries(scheduler: &Scheduler, log: &Buffer<u32>) -> Vec<u32> {
     copy[1..=copy[0] as usize].to_vec()
 }
 
-/// One launch stands before its gate, and two wait for the SM: the older one before the newer one, if nothing
-/// changes. `change` makes the newer one more urgent.
+/// One launch stands before its gate, and two wait for the SM: the older before the newer, if nothing changes. `change`
+/// makes the newer one more urgent.
 fn the_newer_one_runs_first(change: impl FnOnce(&Stream, &Handle<LaunchReport>)) {
     let scheduler = scheduler(1, StaticPriority::new());
     let (gate, old_gate, new_gate) =
@@ -76,7 +76,7 @@ fn a_running_launch_that_becomes_less_urgent_yields() {
     stream.set_priority(-1);
     other_gate.open();
     gate.open();
-    // Or else it would have to wait for 20 block-tasks, and for the end of a launch that had never yielded.
+    // Otherwise it would have to wait for 20 block-tasks, and for the end of a launch that had never yielded.
     other.wait().expect("runs");
     let report = long.wait().expect("runs");
     assert_eq!((report.tasks, report.yields), (20, 1));
@@ -84,7 +84,7 @@ fn a_running_launch_that_becomes_less_urgent_yields() {
 }
 
 #[test]
-fn a_running_launch_keeps_the_device_if_it_becomes_more_urgent_than_who_comes() {
+fn a_running_launch_keeps_the_device_if_it_becomes_more_urgent_than_new_ones() {
     let scheduler = scheduler(1, StaticPriority::new());
     let (gate, other_gate) = (Gate::new(&scheduler), Gate::new(&scheduler));
     let (mut long_log, mut other_log) = (log(&scheduler), log(&scheduler));
@@ -119,13 +119,13 @@ fn a_deadline_that_is_past_is_refused() {
         "{error}"
     );
     assert!(error.to_string().contains("earliest deadline"), "{error}");
-    // The running one is past its deadline, too, from now on.
+    // The running launch is past its deadline, too, from now on.
     running.set_deadline(Some(Duration::ZERO));
     gate.open();
     running.wait().expect("runs");
     scheduler.synchronize().expect("the policy is still there");
     assert_eq!(missed.count(), 1);
-    // Without a deadline, no launch is refused, nor with a deadline that is years away.
+    // Without a deadline no launch is refused, nor with a deadline that is years away.
     for due in [None, Some(Duration::MAX)] {
         late.set_deadline(due);
         let mut log = log(&scheduler);

@@ -1,5 +1,5 @@
-//! The committed PTX of the test kernels, by its text: what needs no tool of NVIDIA's. The
-//! machine code is looked at by `.ci/ptx`.
+//! The committed PTX of the test kernels, by its text, which needs no tool of NVIDIA's. `.ci/ptx` checks the machine
+//! code.
 
 use std::sync::LazyLock;
 
@@ -41,7 +41,7 @@ const NAMES: [&str; 24] = [
     "window_sums",
 ];
 
-/// Those whose attribute fixes the block, and how many threads that is.
+/// Kernels whose attribute fixes the block, and their threads in a block.
 const BLOCKS: [(&str, u32); 10] = [
     ("same_as_table", 256),
     ("exchanged", 128),
@@ -55,10 +55,10 @@ const BLOCKS: [(&str, u32); 10] = [
     ("window_sums", 256),
 ];
 
-/// The one whose yield points each thread passes on its own.
+/// The kernel whose yield points each thread passes on its own.
 const YIELDING: &str = "spin_yielding";
 
-/// The one whose yield points are votes of the block.
+/// The kernel whose yield points are votes of the block.
 const VOTING: &str = "rotate_yielding";
 
 /// The text of one entry.
@@ -92,7 +92,7 @@ fn count(name: &str, operation: &str) -> usize {
 /// The number of barriers with this number in an entry: 0 in the kernel's own code, 1 in the worker loop.
 fn barriers(name: &str, number: u32) -> usize {
     let barriers = instructions(name).into_iter().filter(|(found, _)| found.starts_with("bar"));
-    // What a reduction gives comes first, and what each thread says last.
+    // The result of a reduction comes first in the text, and the threads' own value last.
     barriers
         .filter(|(_, operands)| operands.split(", ").any(|operand| operand == number.to_string()))
         .count()
@@ -148,8 +148,8 @@ fn a_barrier_between_guards_stays_one() {
 
 #[test]
 fn the_body_is_there_once() {
-    // LLVM 23 unrolls a loop with a barrier where nothing else is around it, which changes nothing: all threads make as
-    // many rounds, and so take the same copies.
+    // LLVM 23 unrolls a loop with a barrier where nothing else is around it. That is harmless, because all threads make
+    // the same number of rounds, and so take the same copies.
     for name in NAMES {
         assert!(own_barriers(name) <= own_barriers(&format!("{name}__plain")), "in {name}");
     }
@@ -162,8 +162,8 @@ fn the_body_is_there_once() {
 #[test]
 fn the_worker_loop_is_there_once() {
     for name in NAMES {
-        // The first chunk; the chunk after it, and a chunk that has to be looked for; between tasks; the end. With yield
-        // points, whether the last task was dropped, and giving it back.
+        // The first chunk; the chunk after it, and a chunk that has to be looked for; between tasks; the end. With
+        // yield points, whether the last task was requeued, and the requeue.
         let expected = if [YIELDING, VOTING].contains(&name) { 7 } else { 5 };
         assert_eq!(barriers(name, 1), expected, "in {name}");
         assert_eq!(barriers(&format!("{name}__plain"), 1), 0, "in the plain entry of {name}");
@@ -218,8 +218,8 @@ fn shared_memory_is_accessed_as_such_and_nothing_as_generic() {
 fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
     for name in NAMES {
         let all = instructions(name);
-        // A cached read (`ld.global.nc`, `cp.async.ca`) would never see the host's word: the signal, at first, by a
-        // copy when tasks start, and when a block finds no chunk ready; and how far the launch before is.
+        // A cached read (`ld.global.nc`, `cp.async.ca`) would never see the host's word. The signal is read at first,
+        // by a copy when tasks start, and when a block finds no chunk ready; so is the progress of the launch before.
         let reads = all.iter().filter(|(operation, _)| *operation == "ld.relaxed.sys.global.b64");
         // And at yield points.
         let expected = 3 + usize::from([YIELDING, VOTING].contains(&name));
@@ -234,13 +234,13 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         });
         let all: Vec<_> = fences_and_stores.collect();
         let (given_back, end) = all.split_at(all.len() - 4);
-        // Acquire what was given back, at first and at the end; release it.
+        // Acquire the requeued chunks, at first and at the end; release them.
         let fence = "fence.acq_rel.gpu";
         assert!(
             given_back.len() >= 3 && given_back.iter().all(|found| *found == fence),
             "in {name}"
         );
-        // Release, count; clear what the launch before left; acquire and release to the host; post.
+        // Release, count; clear the words of the launch before; acquire and release to the host; post.
         let (clear, post) = ("st.relaxed.sys.global.b32", "st.relaxed.sys.global.b64");
         assert_eq!(end, [fence, clear, "fence.acq_rel.sys", post], "in {name}");
     }
@@ -256,10 +256,10 @@ fn a_yield_point_looks_at_the_signal_only_if_the_time_has_come() {
     let last_look = index(0, "ld.relaxed.sys.shared.b32");
     let exchange = index(last_look, "atom.relaxed.sys.shared.cas.b32");
     let look = index(exchange, "ld.relaxed.sys.global.b64");
-    // It is too early to look; it is known that the SM was taken; another thread of the warp looks; another warp does.
+    // It is too early to look; the SM is known to be taken; another thread of the warp looks; another warp does.
     let exits = all[last_look..look].iter().filter(|(operation, _)| *operation == "bra");
     assert_eq!(exits.count(), 4);
-    // The loop around it is there once, not once for tasks that may be dropped and once for others.
+    // The loop around it is there once, not once for tasks that may be requeued and once for others.
     assert_eq!(count(YIELDING, "ld.relaxed.sys.shared.b32"), 1);
     assert_eq!(all.iter().filter(|(_, operands)| operands.contains("1664525")).count(), 1);
 }
@@ -272,7 +272,7 @@ fn a_vote_asks_for_the_signal_and_does_not_wait_for_it() {
     let is_ask = |(operation, _): &(&str, &str)| *operation == "ld.relaxed.sys.global.b64";
     let ask = all[..vote].iter().rposition(is_ask).expect("a look");
     let (register, _) = all[ask].1.split_once(',').expect("a register and an address");
-    // Code that only moves it does not wait, once that is a register of the machine.
+    // Code that only moves the value does not wait, once it is in a register of the machine.
     let mut waits = all[ask + 1..vote].iter().filter(|(operation, _)| *operation != "mov.b64");
     assert!(waits.all(|(_, operands)| !operands.contains(register)), "{register} is used");
 }
@@ -286,8 +286,8 @@ fn only_preemptible_entries_with_yield_points_pay_for_them() {
         }
     }
     assert!(!entry("spin_yielding__plain").contains(".shared"));
-    // An entry has the shared memory that it names, so the others do not have it either. Two entries
-    // use the word, so its declaration is outside of both.
+    // An entry has the shared memory that it names, so the others do not have it. Two entries use the word, so its
+    // declaration is outside of both.
     let outside = PTX.replace(entry(YIELDING), "").replace(entry(VOTING), "");
     let mut lines = outside.lines().filter(|line| line.contains("preempt_yields"));
     assert!(lines.all(|line| line.starts_with("//") || line.starts_with(".shared .align")));
@@ -317,13 +317,13 @@ fn a_kernel_that_is_launched_early_waits_before_it_looks_at_the_launch_before() 
         // A block that claims its first task, and a block that has it.
         let [wait, last] = waits[..] else { panic!("{} marks in {name}", waits.len()) };
         assert_eq!(entry.matches("griddepcontrol").count(), 3, "in {name}");
-        // The next task and the signal before, how far the launch before is after it.
+        // The next task and the signal are read before it, and the progress of the launch before after it.
         let reads = |operation| entry.match_indices(operation).map(|(at, _)| at);
         let (mut claims, mut words) =
             (reads("ld.relaxed.sys.global.b32"), reads("ld.relaxed.sys.global.b64"));
         assert!(claims.next() < Some(wait) && words.next() < Some(wait), "in {name}");
         assert!(words.next() > Some(wait), "in {name}");
-        // Nothing is claimed or given back before, on either way.
+        // Nothing is claimed or requeued before, on either way.
         assert!(wait < entry.find("atom.").expect("a claim"), "in {name}");
         assert!(last < entry.rfind("atom.").expect("giving back"), "in {name}");
     }

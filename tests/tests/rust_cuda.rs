@@ -1,5 +1,4 @@
-//! Kernels that were written for rust-cuda, on every device that there is, while SMs are taken from
-//! them and given back.
+//! Kernels that were written for rust-cuda, on every available device, while SMs are taken from them and given back.
 
 use preempt::error::DeviceError;
 use preempt::{
@@ -9,8 +8,7 @@ use preempt_rust_cuda_kernels as kernels;
 use preempt_test_kit::Random;
 use preempt_test_kit::storm::Chaos;
 
-/// How much there is to do: a GPU is done with what an emulated one needs a second for before any launch
-/// could interrupt it.
+/// The amount of work. A GPU finishes the second's work of an emulated device before a launch could interrupt it.
 struct Size {
     elements: usize,
     rounds: usize,
@@ -47,7 +45,7 @@ fn download<T: KernelArg>(stream: &Stream, buffer: &Buffer<T>) -> Vec<T> {
     stream.download(buffer).and_then(|copy| copy.wait()).expect("copied")
 }
 
-/// Waits for all; with enough of them that some must have been interrupted, checks that.
+/// Waits for all launches; with enough of them that some must have been interrupted, checks that.
 fn wait(scheduler: &Scheduler, handles: Vec<Handle<LaunchReport>>) {
     let is_storm = handles.len() > 5 && scheduler.device().properties().driver.is_some();
     let mut yields = 0;
@@ -134,7 +132,7 @@ fn a_grid_of_two_dimensions_and_lanes() {
     });
 }
 
-/// A native launch passes its arguments to the entry that `#[kernel]` makes.
+/// A plain launch passes its arguments to the entry that `#[kernel]` makes.
 #[test]
 fn a_launch_passes_what_the_plain_entry_takes() {
     const PTX: &str = include_str!("../rust-cuda-kernels/kernels.ptx");
@@ -161,7 +159,7 @@ fn a_launch_passes_what_the_plain_entry_takes() {
     });
 }
 
-/// With `cuda_std` itself, a helper outside of the kernel asks the hardware, which the host has not.
+/// With `cuda_std` itself, a helper outside of the kernel asks the hardware, which the host does not have.
 #[test]
 fn a_helper_sees_the_tasks_indices_or_says_that_it_cannot() {
     on_every_device(|scheduler, _| {

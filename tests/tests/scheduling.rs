@@ -1,4 +1,4 @@
-//! Who runs when: streams, priorities, buffers, handles.
+//! The order in which launches run: streams, priorities, buffers, handles.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn urgent_launches_go_first_and_equal_ones_in_order() {
     let scheduler = scheduler(1);
     let gate = Gate::new(&scheduler);
     let logs: Vec<Buffer<u32>> = (0..6).map(|_| scheduler.zeroed(64).expect("memory")).collect();
-    // One log for all would order the launches by itself; the order of starts is in the gate's.
+    // One log for all would order the launches by itself; the gate's log has the order of starts.
     let order = scheduler.zeroed::<u32>(64).expect("memory");
     let address = order.address();
     #[preemptible(block = 1)]
@@ -49,7 +49,7 @@ fn urgent_launches_go_first_and_equal_ones_in_order() {
     let (mut blocker_log, mut a, mut b, mut c, mut d) = (own(), own(), own(), own(), own());
     let batch = scheduler.stream(0);
     let blocker = launch(&batch, gated(&gate.0, &mut blocker_log, 0).grid(1));
-    // Or else it is sent away before it starts, and the urgent ones run while the gate is closed.
+    // Otherwise it has to leave before it starts, and the urgent launches run while the gate is closed.
     gate.wait_for(1);
     let low = scheduler.stream(0);
     let high = scheduler.stream(Priority(5));
@@ -101,7 +101,7 @@ fn a_small_urgent_launch_leaves_the_rest_of_the_device_alone() {
     let mut batch_log = scheduler.zeroed(256).expect("memory");
     let batch = launch(&scheduler.stream(0), gated(&gate.0, &mut batch_log, 1).grid(100));
     gate.wait_for(4);
-    // It needs one SM of four; on each of them a block-task stands before the gate.
+    // The launch needs one SM of four; on each of them a block-task stands before the gate.
     let mut log = scheduler.zeroed(2).expect("memory");
     let urgent = launch(&scheduler.stream(1), gated(&open.0, &mut log, 2).grid(1));
     assert!(urgent.wait_timeout(Duration::from_millis(20)).is_none(), "block-tasks are not killed");
@@ -119,7 +119,8 @@ fn cancelled_before_it_starts_means_that_nothing_ran() {
     let stream = scheduler.stream(0);
     let mut log = scheduler.zeroed(64).expect("memory");
     let running = launch(&stream, gated(&gate.0, &mut log, 1).grid(3));
-    // In another stream: in this one they may be put behind it on the device, and would then be out after it.
+    // In another stream: in this stream it may be queued behind the launch on the device, and would then be out after
+    // it.
     let waiting = scheduler.stream(0);
     let queued = launch(&waiting, gated(&gate.0, &mut log, 2).grid(3));
     let last = launch(&waiting, gated(&gate.0, &mut log, 3).grid(3));
@@ -391,7 +392,7 @@ fn a_scope_waits_for_its_launches_even_if_it_panics() {
 }
 
 #[test]
-fn a_native_launch_runs_through_whoever_comes() {
+fn a_plain_launch_runs_through_whatever_is_launched() {
     let scheduler = scheduler(2);
     let (gate, open) = (Gate::new(&scheduler), Gate::new(&scheduler));
     let mut log = scheduler.zeroed(64).expect("memory");
@@ -412,7 +413,7 @@ fn a_native_launch_runs_through_whoever_comes() {
 }
 
 #[test]
-fn native_and_other_launches_of_a_stream_keep_their_order() {
+fn plain_and_other_launches_of_a_stream_keep_their_order() {
     let device = Device::cpu(2, 2).expect("a device");
     let builder = Scheduler::builder().device(device).preemption(Preemption::Plain);
     let scheduler = builder.build().expect("a scheduler");
@@ -441,7 +442,7 @@ fn native_and_other_launches_of_a_stream_keep_their_order() {
 }
 
 #[test]
-fn a_panic_in_a_native_launch_is_its_failure() {
+fn a_panic_in_a_plain_launch_is_its_failure() {
     let scheduler = scheduler(2);
     #[preemptible(block = 1)]
     fn fails(at: u32) {
@@ -464,7 +465,7 @@ fn a_launch_reports_its_amortizing_factor() {
     let call = gated(&gate.0, &mut log, 1).grid(100);
     let report = launch(&stream, call.clone().amortize(7)).wait().expect("runs");
     assert_eq!(report.amortize, 7);
-    // What the block came to is a matter of time.
+    // The factor that the block reached is a matter of time.
     let report = launch(&stream, call.amortize(Amortize::Auto)).wait().expect("runs");
     assert!((1..=1024).contains(&report.amortize), "{report:?}");
 }

@@ -1,5 +1,5 @@
-//! Exactly once, whatever yields: kernels that count their block-tasks, under storms of yields and
-//! resumes that are random in time and range.
+//! Exactly once, under all yields: kernels that count their block-tasks, under storms of yields and resumes that are
+//! random in time and range.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,7 +55,7 @@ fn cancelled_kernels_report_exactly_what_they_did() {
     assert!(tally.cancelled_midway > 0, "some were cancelled in mid-kernel: {tally:?}");
 }
 
-/// What finds no mistake must be able to find one.
+/// A check that finds no mistake must be able to find one.
 #[test]
 fn a_tally_tells_lost_from_repeated() {
     let mut tally = Tally::default();

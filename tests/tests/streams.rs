@@ -1,4 +1,4 @@
-//! Order between streams, priorities that are inherited, and work of others in the order of a stream.
+//! Order between streams, inherited priorities, and opaque work in the order of a stream.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -12,7 +12,7 @@ use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
 use preempt_test_kit::{Gate, Random, gated};
 
-/// Long enough for what is not held back to be done.
+/// Time in which an operation ends that nothing holds back.
 const WHILE: Duration = Duration::from_millis(20);
 
 fn scheduler(sms: u32) -> Scheduler {
@@ -24,7 +24,7 @@ fn launch(stream: &Stream, call: Call) -> Handle<LaunchReport> {
     stream.launch(call).expect("accepted")
 }
 
-/// The result of what would wait for ever if no credit were returned.
+/// The result of an operation that would wait for ever if no credit were returned.
 fn in_time<T: Output>(handle: &Handle<T>) -> Result<T, Error> {
     handle.wait_timeout(Duration::from_secs(20)).expect("it gets through")
 }
@@ -51,7 +51,7 @@ fn a_stream_waits_for_an_event_of_another() {
     let (first, second) = (scheduler.stream(0), scheduler.stream(9));
     let before = launch(&first, gated(&gate.0, &mut first_log, 1).grid(1));
     let event = first.record().expect("recorded");
-    // What comes after the event is not waited for.
+    // Operations behind the event are not waited for.
     let never = Gate::new(&scheduler);
     let mut never_log = log(&scheduler);
     let after = launch(&first, gated(&never.0, &mut never_log, 3).grid(1));
@@ -252,7 +252,7 @@ fn the_first_run_of_opaque_work_has_the_device_alone_and_others_go_on_beside_it(
     assert_eq!(in_time(&standing).expect("runs").tasks, 10, "nothing is lost");
 }
 
-/// Counts the block-tasks that are inside.
+/// Counts the block-tasks inside the kernel.
 #[preemptible(block = 1)]
 fn inside(count: u64) {
     // SAFETY: the test keeps it, and all accesses are atomic.
@@ -356,7 +356,7 @@ fn opaque_work_may_hold_the_last_scheduler() {
     drop(scheduler);
     go.send(()).expect("it listens");
     in_time(&work.expect("accepted")).expect("runs");
-    // The device is free as soon as the thread that looks after it has seen that.
+    // The device is free as soon as the poller has seen that.
     while Scheduler::builder().device(device.clone()).build().is_err() {
         std::thread::yield_now();
     }
@@ -400,7 +400,7 @@ fn nothing_is_lost_between_threads_streams_events_and_opaque_work() {
                     match random.below(8) {
                         0 => events.lock().expect("no panic").push(stream.record().expect("made")),
                         1 => {
-                            // Of whatever thread, and however old.
+                            // Events of all threads, however old.
                             let events = events.lock().expect("no panic");
                             let index = random.below(events.len().max(1) as u32) as usize;
                             let event: Option<Event> = events.get(index).cloned();

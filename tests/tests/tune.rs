@@ -1,4 +1,4 @@
-//! The tuner of the amortizing factor: what it launches, what it keeps, what it says if something fails.
+//! The tuner of the amortizing factor: its launches, its cache, its errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use preempt::tune::Tuner;
 use preempt::{Buffer, Call, Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
 
-/// Block-tasks of the launch: on a device with room for one block, factors of 1, 2, 4 and 8 make a difference.
+/// Block-tasks of the launch: on a device with room for one block, factors of 1, 2, 4 and 8 differ.
 const TASKS: u32 = 8;
 const SAMPLES: u32 = 3;
 
-/// In both forms, before anything is measured.
+/// Launches in both forms, before anything is measured.
 const WARM_UP: u32 = 2;
 
 fn scheduler() -> Scheduler {
@@ -24,7 +24,7 @@ fn tuner(scheduler: &Scheduler) -> Tuner<'_> {
     Tuner::new(scheduler).samples(SAMPLES)
 }
 
-/// A path at which there is no file.
+/// The path of a file that does not exist.
 fn file(test: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tune-{test}.tsv"));
     match fs::remove_file(&path) {
@@ -33,7 +33,7 @@ fn file(test: &str) -> PathBuf {
     }
 }
 
-/// A launch that counts how often it runs.
+/// A launch that counts its runs.
 struct Counting {
     counts: Buffer<u32>,
     call: Call,
@@ -47,7 +47,7 @@ impl Counting {
         Counting { counts, call }
     }
 
-    /// How often the launch has run; each of its block-tasks has run as often.
+    /// The runs of the launch, which are also those of each of its block-tasks.
     fn runs(&self, scheduler: &Scheduler) -> u32 {
         let copy = scheduler.stream(0).download(&self.counts).expect("accepted");
         let counts = copy.wait().expect("copied");
@@ -137,7 +137,7 @@ fn a_launch_that_fails_is_the_error_and_nothing_is_kept() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_costs_nobody_the_result() {
+fn a_file_that_cannot_be_written_does_not_lose_the_result() {
     let scheduler = scheduler();
     let counting = Counting::new(&scheduler);
     let path = file("no-folder").join("tuned.tsv");

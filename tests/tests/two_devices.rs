@@ -1,4 +1,4 @@
-//! Buffers that kernels on two devices use, each with a scheduler of its own.
+//! Buffers that kernels on two devices use, each device with its own scheduler.
 
 use preempt::error::{ArgumentError, LaunchError, MemoryError};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_test_kit::{Gate, Random, gated};
 
-/// Longer than any operation of these tests takes.
+/// Time: longer than any operation of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
-/// Long enough for an operation that nothing holds back.
+/// Time in which an operation ends that nothing holds back.
 const WHILE: Duration = Duration::from_millis(30);
-/// Elements of most buffers: of several blocks, the last one of which is not full.
+/// Elements of most buffers: several blocks, the last of which is not full.
 const LEN: usize = 100;
 const BLOCK: u32 = 32;
 
@@ -58,7 +58,7 @@ fn launch(stream: &Stream, call: Call) -> Result<LaunchReport, Error> {
     in_time(&stream.launch(call)?)
 }
 
-/// What `scale` makes of these elements.
+/// The result of `scale` for these elements.
 fn scaled(factor: u32, x: &[u32]) -> Vec<u32> {
     (0..).zip(x).map(|(i, x)| x.wrapping_mul(factor).wrapping_add(i)).collect()
 }
@@ -67,7 +67,7 @@ fn numbers(random: &mut Random) -> Vec<u32> {
     (0..LEN).map(|_| random.below(1 << 20)).collect()
 }
 
-/// A scheduler on a device with room for one such buffer and a bit.
+/// A scheduler on a device with memory for little more than one such buffer.
 fn narrow() -> Scheduler {
     scheduler_on(&Device::cpu_with_memory(1, 1, 4 * LEN + 20).expect("a device"))
 }
@@ -154,7 +154,7 @@ fn a_launch_waits_for_writes_under_way_on_another_device_and_its_thread_does_not
     let mut log = one.zeroed::<u32>(LEN).expect("memory");
     let writes = one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
     gate.wait_for(1);
-    // Returns although what it needs is not there.
+    // The launch returns although its input is not there.
     let scales = scale(2, &mut log).threads(LEN as u32);
     let scales = other.stream(0).launch(scales).expect("accepted");
     // A write at home waits for it in turn, and so does a download there.
@@ -292,7 +292,7 @@ fn a_failed_producer_on_another_device_loses_the_input() {
             "{error:?}"
         );
     }
-    // What the lost input was to become is lost as well, on both sides.
+    // The contents that the lost input was for are lost as well, on both sides.
     for scheduler in [&one, &other] {
         let error = contents(&scheduler.stream(0), &out).expect_err("never written");
         assert!(
@@ -300,7 +300,7 @@ fn a_failed_producer_on_another_device_loses_the_input() {
             "{error:?}"
         );
     }
-    // Uploaded anew on either device, both are there again.
+    // After an upload on either device, both are there again.
     let upload = other.stream(0).upload(vec![1; LEN], &mut buffer).expect("accepted");
     in_time(&upload).expect("copied");
     let upload = one.stream(0).upload(vec![9; LEN], &mut out).expect("accepted");
@@ -328,7 +328,7 @@ fn without_room_on_the_second_device_a_launch_is_refused_and_the_contents_stay()
     launch(&other.stream(0), call).expect("now there is room");
     let expected = scaled(3, &scaled(3, &data));
     assert_eq!(contents(&one.stream(0), &buffer).expect("copied"), expected);
-    // With the buffer all its memory is free again.
+    // All of the buffer's memory is freed with it.
     drop(buffer);
     let start = std::time::Instant::now();
     while other.zeroed::<u8>(4 * LEN + 20).is_err() {
@@ -352,7 +352,7 @@ fn contents_stay_reachable_when_their_scheduler_is_replaced_and_not_without_one(
     let one = scheduler_on(&device);
     launch(&other.stream(0), scale(2, &mut buffer).threads(LEN as u32)).expect("runs");
     assert_eq!(contents(&one.stream(0), &buffer).expect("copied"), scaled(2, &[3; LEN]));
-    // An upload needs nothing from there.
+    // An upload needs nothing from the other device.
     let stranded = one.buffer(&[3u32; LEN]).expect("memory");
     drop((one, device));
     let mut stranded = stranded;
@@ -402,7 +402,7 @@ fn a_target_that_is_dropped_before_the_copy_has_no_contents_for_the_next_schedul
     in_time(&writes).expect("runs");
     assert_eq!(in_time(&download).expect("moved anew")[..2], [1, 7]);
 
-    // A write that was dropped with its scheduler leaves nothing that could be moved.
+    // A write that was dropped with its scheduler leaves nothing to move.
     let gate = Gate::new(&one);
     let writes = one.stream(0).launch(gated(&gate.0, &mut log, 8).grid(1)).expect("accepted");
     gate.wait_for(1);
@@ -494,7 +494,7 @@ fn opaque_work_at_home_finds_what_another_device_wrote() {
     });
     in_time(&work.expect("accepted")).expect("runs");
     assert!(found.load(Ordering::Relaxed), "the contents were not moved back");
-    // Its addresses are good on this device only.
+    // Its addresses are valid on this device only.
     let away = Opaque::new("opaque").reads(&buffer);
     let error = other.stream(0).opaque(away, |_| Ok(())).expect_err("refused");
     assert!(

@@ -9,8 +9,8 @@ use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_test_kit::Gate;
 
-/// Adds 1 to element 1 of `gate` and waits until element 0 is not 0, with a yield point in each
-/// round; then adds 1 to `ends[task]`. In each block-task.
+/// In each block-task, adds 1 to element 1 of `gate` and waits until element 0 is not 0, with a yield point in each
+/// round. Then adds 1 to `ends[task]`.
 #[preemptible(block = 1, idempotent)]
 fn stand(gate: *const u32, ends: SliceMut<u32>) {
     // SAFETY: a gate has two elements, which host and kernels access atomically.
@@ -51,7 +51,7 @@ fn an_urgent_launch_gets_the_sm_of_a_block_task_that_runs_twice_and_then_no_more
     let mut tick = || kernels::count_1d(&mut ticks, &mut writes).grid(1).block(1);
     let urgent = scheduler.stream(1);
 
-    // With more, others could come before the dropped task.
+    // With more block-tasks, others could come before the requeued one.
     let batch = scheduler.stream(0).launch(stand(&gate.0, &mut ends).grid(1)).expect("accepted");
     gate.wait_for(1);
     for drops in 1..=2 {
@@ -60,7 +60,7 @@ fn an_urgent_launch_gets_the_sm_of_a_block_task_that_runs_twice_and_then_no_more
         gate.wait_for(1 + drops);
     }
     let third = urgent.launch(tick()).expect("accepted");
-    assert!(third.wait_timeout(Duration::from_millis(20)).is_none(), "it was dropped twice");
+    assert!(third.wait_timeout(Duration::from_millis(20)).is_none(), "it was requeued twice");
     gate.open();
     third.wait().expect("runs");
     let report = batch.wait().expect("runs");
@@ -86,7 +86,7 @@ fn a_cancelled_block_task_stops_at_its_yield_point_and_leaves_nothing_to_the_nex
         }
         assert_eq!(download(&scheduler, &ends), [0; 4]);
 
-        // With the drop list of the first, on which its first block-task was.
+        // With the requeue list of the first launch, on which its first block-task was.
         gate.open();
         let handle = stream.launch(stand(&gate.0, &mut ends).grid(4)).expect("accepted");
         assert_eq!(handle.wait().expect("runs").tasks, 4);
@@ -97,7 +97,7 @@ fn a_cancelled_block_task_stops_at_its_yield_point_and_leaves_nothing_to_the_nex
 
 #[test]
 fn threads_that_disagree_about_a_yield_point_and_a_barrier_are_told_apart() {
-    /// The barrier in the helper is not seen.
+    /// The attribute does not see the barrier in the helper.
     #[preemptible(block = 2, idempotent)]
     fn split() {
         preempt_test_helpers::sync_if(thread::thread_idx_x() == 0);

@@ -1,4 +1,4 @@
-//! What a preemptible entry needs, for one launch without a scheduler.
+//! The memory that a preemptible entry needs, for one launch without a scheduler.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::gpu::{Error, Gpu};
 use crate::memory::{Array, Pinned};
 use crate::stream::Stream;
 
-/// The lane, the control block and the drop list of one launch after another, and the post that
-/// says when it is out.
+/// The device queue, the control block and the requeue list of one launch after another, and the post that shows that a
+/// launch is out.
 #[derive(Debug)]
 pub struct Control {
     memory: Array<u64>,
     post: Pinned<u64>,
-    /// Of the last cohort.
+    /// The ticket of the last cohort.
     ticket: u32,
-    /// Of the last signal.
+    /// The epoch of the last signal.
     epoch: u64,
-    /// The most time of a chunk, in the blocks' clock.
+    /// The most time of a chunk, in ticks of the blocks' clock.
     pace: u32,
     claim_time: u32,
 }
@@ -33,19 +33,19 @@ const CONTROL: u64 = 256;
 const DROPS: u64 = 512;
 const WORDS: usize = (DROPS as usize + size_of::<RequeueList>()) / size_of::<u64>();
 
-/// How long a chunk takes at most, as in preempt.
+/// Time of a chunk at most, as in preempt.
 const PACE: Duration = Duration::from_micros(7);
-/// How long blocks have for a claim each, as in preempt.
+/// Time of each block for a claim, as in preempt.
 const CLAIM_TIME: Duration = Duration::from_nanos(5);
-/// The most tasks of a chunk, as in preempt.
+/// Block-tasks of a chunk at most, as in preempt.
 const AMORTIZE: u32 = 1024;
 
 impl Control {
-    /// For launches on this device.
+    /// Words for launches on this device.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn new(gpu: Gpu) -> Result<Control, Error> {
         let pace = gpu.ticks(PACE)?.try_into().unwrap_or(u32::MAX);
         let (memory, post) = (Array::zeroed(WORDS)?, Pinned::filled(0, 1)?);
@@ -53,14 +53,14 @@ impl Control {
         Ok(Control { memory, post, ticket: 0, epoch: 0, pace, claim_time })
     }
 
-    /// A cohort for a launch of `call` in `blocks` blocks that may use all SMs. `barrier` says
-    /// whether a task must not start before all threads have ended the one before.
+    /// A cohort for a launch of `call` in `blocks` blocks that may use all SMs. With `barrier`, no block-task starts
+    /// before all threads have ended the one before.
     ///
     /// Resets everything to zero in the order of `stream`; the last cohort is out.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn start(
         &mut self,
         stream: &Stream,
@@ -109,8 +109,7 @@ impl Control {
         Signal::new(self.epoch, range)
     }
 
-    /// Where the cohort of FLEP's loop finds its flag, in host memory; 0 lets it go on. The
-    /// slot says which loop it is.
+    /// A cohort for FLEP's loop, with its flag in host memory; 0 lets the loop go on. The slot says which loop it is.
     pub fn with_flag(cohort: Cohort, slot: u8, amortize: u32, flag: &Pinned<u64>) -> Cohort {
         Cohort { queue: flag.address() as *const DeviceQueue, slot, amortize, ..cohort }
     }
@@ -119,7 +118,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn last_left(&self) -> Result<u64, Error> {
         let at = CONTROL as usize + std::mem::offset_of!(ControlBlock, left);
         Ok(self.memory.read()?[at / size_of::<u64>() + COHORT_SLOTS - 1])
@@ -129,7 +128,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     #[inline]
     pub fn signal(&mut self, control: &Stream, range: SmRange) -> Result<(), Error> {
         let word = self.next_signal(range).to_bits();
@@ -137,13 +136,13 @@ impl Control {
         unsafe { control.write_word(self.memory.address() + LANE, word) }
     }
 
-    /// The number of tasks that the last cohort ran, once it is out.
+    /// The number of block-tasks that the last cohort ran, once it is out.
     #[inline]
     pub fn out(&self) -> Option<u32> {
         self.posted().map(|posted| posted.done)
     }
 
-    /// What the last cohort posted, once it is out.
+    /// The post of the last cohort, once it is out.
     #[inline]
     pub fn posted(&self) -> Option<Posted> {
         // SAFETY: a post, which host and device access atomically.

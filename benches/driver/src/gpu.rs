@@ -1,4 +1,4 @@
-//! The device, and what the driver says when something is wrong.
+//! The device, and the driver's errors.
 
 use std::ffi::CStr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::{fmt, ptr};
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
-/// Why a call of the driver did not succeed.
+/// The reason why a call of the driver did not succeed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// There is no driver library.
@@ -31,7 +31,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What the driver's function `call` returned.
+/// Turns the result of the driver's function `call` into an error that names it.
 pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), Error> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -87,7 +87,7 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn make_current(self) -> Result<(), Error> {
         // SAFETY: the context is never released.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
@@ -105,7 +105,7 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn sms(self) -> Result<u32, Error> {
         self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
     }
@@ -119,7 +119,7 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn ticks(self, time: Duration) -> Result<u64, Error> {
         Ok((time.as_nanos() * u128::from(self.kilohertz()?) / 1_000_000) as u64)
     }
@@ -128,7 +128,7 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn time(self, ticks: u64) -> Result<Duration, Error> {
         let nanos = u128::from(ticks) * 1_000_000 / u128::from(self.kilohertz()?.max(1));
         Ok(Duration::from_nanos(nanos as u64))

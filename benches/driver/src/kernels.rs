@@ -16,7 +16,7 @@ use crate::stream::Stream;
 pub struct Module(sys::CUmodule);
 
 impl Module {
-    /// Loads PTX as it is.
+    /// Loads PTX without changes.
     fn load_text(ptx: &str) -> Result<Module, Error> {
         let text = CString::new(ptx).unwrap_or_default();
         let mut module = ptr::null_mut();
@@ -26,13 +26,13 @@ impl Module {
         Ok(Module(module))
     }
 
-    /// Loads PTX with these kernels, when nothing runs. Where one of their preemptible entries would
-    /// keep fewer blocks resident than the plain one on account of registers, it is bound to as many registers as
+    /// Loads PTX with these kernels, when nothing runs. Where registers would leave a preemptible entry fewer resident
+    /// blocks than the plain one, its registers are bound so that it keeps them, as in preempt.
     /// keep them, as preempt does it.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn load(ptx: &str, kernels: &[&'static Kernel]) -> Result<Module, Error> {
         let module = Module::load_text(ptx)?;
         let mut text = None;
@@ -54,7 +54,7 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn load_sliced(ptx: &str, kernels: &[&'static Kernel]) -> Result<Module, Error> {
         let slice =
             |text: String, kernel: &&Kernel| slicing::sliced(&text, kernel.plain).unwrap_or(text);
@@ -68,7 +68,7 @@ impl Module {
         let found = unsafe { sys::cuModuleGetFunction(&mut function, self.0, text.as_ptr()) };
         check("cuModuleGetFunction", found)?;
         let entry = Entry { function, shared: kernel.shared_bytes };
-        // Where functions are loaded when they are first used, this is the first use.
+        // Where functions are loaded at their first use, this is the first use.
         entry.registers()?;
         Ok(entry)
     }
@@ -77,7 +77,7 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn plain(self, kernel: &'static Kernel) -> Result<Entry, Error> {
         self.entry(kernel.plain, kernel)
     }
@@ -86,14 +86,14 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn preemptible(self, kernel: &'static Kernel) -> Result<Entry, Error> {
         self.entry(kernel.name, kernel)
     }
 }
 
-/// The most registers of a thread with which an SM holds `warps` warps: each of its four parts has 16384, and
-/// gives 256 or a multiple to a warp.
+/// The most registers of a thread with which an SM holds `warps` warps: each of its four parts has 16384, and gives a
+/// warp a multiple of 256.
 fn registers_for(warps: u32) -> u32 {
     16_384 / warps.div_ceil(4).max(1) / 256 * 8
 }
@@ -125,7 +125,7 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn registers(self) -> Result<u32, Error> {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
     }
@@ -142,7 +142,7 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn local_bytes(self) -> Result<u32, Error> {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
     }
@@ -151,7 +151,7 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn resident(self, block: Dim3) -> Result<u32, Error> {
         let (mut blocks, threads) = (0, block.count() as i32);
         // SAFETY: the function is never unloaded.
@@ -168,7 +168,7 @@ impl Entry {
     }
 }
 
-/// A launch with everything that the driver's call takes.
+/// A launch with all arguments of the driver's call.
 pub struct Launch {
     entry: Entry,
     grid: Dim3,
@@ -177,7 +177,7 @@ pub struct Launch {
     cohort: Option<Box<Cohort>>,
     /// The last parameters of a sliced entry.
     slice: Option<Box<[u32; slicing::PARAMETERS]>>,
-    /// Where each parameter is: in `cohort`, `args` and `slice`.
+    /// The address of each parameter: in `cohort`, `args` and `slice`.
     parameters: Vec<*mut c_void>,
     args: Args,
 }
@@ -217,7 +217,7 @@ impl Launch {
         Launch { entry, grid, block, cohort, slice, parameters, args }
     }
 
-    /// Another cohort for the next launch.
+    /// Sets the cohort of the next launch.
     pub fn set_cohort(&mut self, next: Cohort) {
         if let Some(cohort) = &mut self.cohort {
             **cohort = next;
@@ -226,7 +226,7 @@ impl Launch {
         }
     }
 
-    /// The next launch is of `blocks` blocks from `first` on.
+    /// Sets the next launch to `blocks` blocks from `first` on.
     pub fn set_slice(&mut self, first: u32, blocks: u32) {
         if let Some(slice) = &mut self.slice {
             slice[0] = first;
@@ -238,16 +238,16 @@ impl Launch {
         }
     }
 
-    /// Launches it.
+    /// Launches the kernel.
     ///
     /// # Safety
     ///
-    /// The arguments are valid, and no longer used by others in ways that the kernel excludes, until
-    /// the kernel has ended; so is what the cohort names.
+    /// The arguments, and the memory that the cohort names, are valid until the kernel has ended. Meanwhile no other
+    /// work uses them in ways that the kernel excludes.
     ///
     /// # Errors
     ///
-    /// What the driver says, of earlier work too.
+    /// Errors of the driver, of earlier work too.
     #[inline]
     pub unsafe fn on(&self, stream: &Stream) -> Result<(), Error> {
         let (grid, block) = (self.grid, self.block);

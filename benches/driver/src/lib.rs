@@ -10,12 +10,12 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `gpu` | the device, and what the driver says when something is wrong |
+//! | `gpu` | the device, and the driver's errors |
 //! | `memory` | arrays on the device, and on the host where the device reads and writes them |
 //! | `stream` | streams and events |
 //! | `kernels` | modules, entries, launches |
 //! | `slicing` | PTX whose plain entries run parts of their grids |
-//! | `control` | what a preemptible entry needs, for one launch without a scheduler |
+//! | `control` | the memory that a preemptible entry needs, for one launch without a scheduler |
 
 mod control;
 mod gpu;

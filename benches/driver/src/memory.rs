@@ -31,11 +31,11 @@ impl Drop for Memory {
 }
 
 impl<T: KernelArg> Array<T> {
-    /// `len` elements, all bytes 0.
+    /// An array of `len` elements, all bytes 0.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn zeroed(len: usize) -> Result<Array<T>, Error> {
         let bytes = (len * size_of::<T>()).max(1);
         let mut address = 0;
@@ -53,7 +53,7 @@ impl<T: KernelArg> Array<T> {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn new(data: &[T]) -> Result<Array<T>, Error> {
         let array = Array::zeroed(data.len())?;
         let from = data.as_ptr().cast();
@@ -67,7 +67,7 @@ impl<T: KernelArg> Array<T> {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn read(&self) -> Result<Vec<T>, Error> {
         let mut data: Vec<T> = Vec::with_capacity(self.len);
         let (to, bytes) = (data.as_mut_ptr().cast(), self.len * size_of::<T>());
@@ -98,7 +98,7 @@ impl<T: KernelArg> Array<T> {
         self.len * size_of::<T>()
     }
 
-    /// The array as what a kernel writes, for those who share it: launches order themselves.
+    /// The array as a kernel's output, for launches that share it and order themselves.
     pub fn target(&self) -> impl WriteArg<'static, T> + use<T> {
         Target(self.argument())
     }
@@ -138,8 +138,8 @@ unsafe impl<T: KernelArg> WriteArg<'_, T> for Target {
     }
 }
 
-/// An array in host memory that stays where it is, and that the device reads and writes over the
-/// bus. It must not be dropped while kernels run.
+/// An array in pinned host memory, which the device reads and writes over the bus. It must not be dropped while kernels
+/// run.
 pub struct Pinned<T> {
     memory: Arc<HostMemory>,
     len: usize,
@@ -164,11 +164,11 @@ impl Drop for HostMemory {
 }
 
 impl<T: KernelArg> Pinned<T> {
-    /// `len` elements of this `value`.
+    /// An array of `len` elements of this `value`.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn filled(value: T, len: usize) -> Result<Pinned<T>, Error> {
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         let (mut host, mut address) = (ptr::null_mut(), 0);
@@ -204,12 +204,12 @@ impl<T: KernelArg> Pinned<T> {
         unsafe { self.element(index).write_volatile(value) }
     }
 
-    /// Where the first element is for the host.
+    /// The host address of the first element.
     pub fn host(&self) -> *mut T {
         self.memory.host.cast()
     }
 
-    /// Where the first element is for the device.
+    /// The device address of the first element.
     pub fn address(&self) -> u64 {
         self.memory.address
     }

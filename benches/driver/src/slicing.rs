@@ -1,14 +1,13 @@
 //! Kernel slicing: PTX whose plain entries run a part of their grid.
 
-/// What a sliced entry takes after the kernel's own parameters: the first block, and the extents of the whole
-/// grid.
+/// Parameters of a sliced entry after the kernel's own: the first block, and the extents of the whole grid.
 pub const PARAMETERS: usize = 4;
 
-/// What the parameters and registers are called.
+/// Names of the parameters and registers.
 const NAMES: [&str; PARAMETERS] = ["first", "x", "y", "z"];
 
-/// The text in which the entry `name` is launched as a part of its grid, in one dimension: block `i` of the
-/// launch is block `first + i`, counted row by row. `None` if there is no such entry.
+/// The text in which the entry `name` is launched as a part of its grid, in one dimension. Block `i` of the launch is
+/// block `first + i`, counted row by row. `None` if there is no such entry.
 pub fn sliced(ptx: &str, name: &str) -> Option<String> {
     let head = format!(".entry {name}(");
     let start = ptx.find(&head)? + head.len();
@@ -23,7 +22,7 @@ pub fn sliced(ptx: &str, name: &str) -> Option<String> {
         .iter()
         .map(|part| format!("\tld.param.u32 %slice_{part}, [{name}_slice_{part}];\n"))
         .collect();
-    // As the worker loop does it: no division where the grid has one dimension.
+    // As in the worker loop: no division where the grid has one dimension.
     let prologue = format!(
         "
 \t.reg .pred %slice_flat;

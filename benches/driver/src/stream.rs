@@ -12,9 +12,9 @@ use crate::memory::Pinned;
 /// The hardware's priority of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// The lowest one, which streams have by default.
+    /// The lowest priority, which streams have by default.
     Lowest,
-    /// The highest one.
+    /// The highest priority.
     Highest,
     /// This number of levels above the lowest priority, at most the highest one.
     Above(u32),
@@ -34,7 +34,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn new(level: Level) -> Result<Stream, Error> {
         let (mut lowest, mut highest) = (0, 0);
         let mut stream = ptr::null_mut();
@@ -59,7 +59,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What the driver says, of earlier work too.
+    /// Errors of the driver, of earlier work too.
     pub fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: the stream is alive.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
@@ -69,7 +69,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What the driver says, of earlier work too.
+    /// Errors of the driver, of earlier work too.
     #[inline]
     pub fn is_idle(&self) -> Result<bool, Error> {
         // SAFETY: the stream is alive.
@@ -83,7 +83,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What the driver says, of earlier work too.
+    /// Errors of the driver, of earlier work too.
     pub fn spin(&self) -> Result<(), Error> {
         while !self.is_idle()? {
             std::hint::spin_loop();
@@ -95,11 +95,11 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// The address is that of a word that kernels read atomically, and is valid until then.
+    /// The address is that of a word that kernels read atomically, and is valid until the write is done.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     #[inline]
     pub unsafe fn write_word(&self, address: u64, word: u64) -> Result<(), Error> {
         // SAFETY: the caller's promise.
@@ -115,7 +115,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub unsafe fn fill(&self, address: u64, word: u32, words: usize) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         let result = unsafe { sys::cuMemsetD32Async(address, word, words, self.0) };
@@ -130,7 +130,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     #[inline]
     pub unsafe fn download<T: KernelArg>(&self, from: u64, to: &Pinned<T>) -> Result<(), Error> {
         let (host, bytes) = (to.host().cast(), to.bytes());
@@ -143,7 +143,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn record(&self, event: &Event) -> Result<(), Error> {
         // SAFETY: both are alive.
         check("cuEventRecord", unsafe { sys::cuEventRecord(event.0, self.0) })
@@ -162,11 +162,11 @@ impl Drop for Stream {
 pub struct Event(sys::CUevent);
 
 impl Event {
-    /// One that has not happened.
+    /// An event that has not happened.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn new() -> Result<Event, Error> {
         let mut event = ptr::null_mut();
         // SAFETY: the place is valid.
@@ -174,11 +174,11 @@ impl Event {
         Ok(Event(event))
     }
 
-    /// The time from `start` to this event, which both have happened.
+    /// The time from `start` to this event, both of which have happened.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn since(&self, start: &Event) -> Result<Duration, Error> {
         let mut milliseconds = 0.0;
         // SAFETY: both events are alive.

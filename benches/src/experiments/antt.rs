@@ -15,7 +15,7 @@ use super::{Bench, Experiment, FLEP, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, ratio, show, show_number, show_time};
 
-/// Those that run on the small input, after a large one.
+/// Programs that run on the small input, after a large one.
 pub(super) const SHORT: [&str; 4] = ["MD", "MM", "SPMV", "VA"];
 
 /// Random triples.
@@ -26,7 +26,7 @@ const SAMPLES: u32 = 10;
 const QUICK_SAMPLES: u32 = 1;
 const QUICK_TRIPLES: usize = 2;
 
-/// `Hpf` among the testbed's policies.
+/// The number of `Hpf` among the testbed's policies.
 const HPF: usize = 1;
 
 const ARMS: [Arm; 4] =
@@ -37,7 +37,7 @@ struct Group {
     names: Vec<&'static str>,
     alone: Vec<Samples>,
     arms: Vec<(Arm, Turnarounds)>,
-    /// Where preemption is free.
+    /// Turnarounds where preemption is free.
     ceiling: Vec<Duration>,
 }
 
@@ -74,7 +74,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let mut groups = Vec::new();
     let progress = Progress::new("long programs", longs.len() as u64);
     for definition in longs {
-        // One at a time: they take gigabytes.
+        // One at a time, because their buffers take gigabytes.
         let first = testbed.add(definition, long)?;
         let index = number(definition.name);
         let pairs = (0..FLEP.len())
@@ -177,7 +177,7 @@ fn gain(groups: &[Group], size: usize, antt: impl Fn(&Group) -> Option<f64>) -> 
     mean(&of_size.filter_map(|group| group.gain(antt(group))).collect::<Vec<_>>())
 }
 
-/// The keys of the summary.
+/// The summary, by its keys.
 fn summary(groups: &[Group]) -> Value {
     let ours = |group: &Group| group.antt(Arm::Ours(HPF));
     let reordered = |group: &Group| group.antt(Arm::Reordered(HPF));

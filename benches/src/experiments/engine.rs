@@ -1,4 +1,4 @@
-//! What the engine and a policy take for a decision, without any device.
+//! The time that the engine and a policy take for a decision, without any device.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,11 +14,11 @@ use super::{Bench, Experiment, Outcome, Rows, line};
 use crate::progress::Progress;
 use crate::samples::{Samples, Summary, show};
 
-/// Launches that are there at any time, of which those without SMs wait.
+/// Launches in flight at any time; those without SMs wait.
 const WAITING: [usize; 2] = [1_000, 100_000];
 
-/// Events between two looks at the clock where the rate is measured: a millisecond or less, in which the operating
-/// system mostly leaves the thread alone.
+/// Events between two looks at the clock where the rate is measured. They take a millisecond or less, in which the
+/// operating system mostly leaves the thread alone.
 const BATCH: u32 = 1000;
 
 /// Batches, and events that are timed one by one.
@@ -36,7 +36,7 @@ struct Case {
 
 /// Launches that can fill the device, as the batch kernels of the papers can.
 const LARGE: &[u32] = &[132];
-/// Launches of which up to 33 share it.
+/// Launches of which up to 33 share the device.
 const MIXED: &[u32] = &[4, 16, 44, 132];
 
 const CASES: [Case; 4] = [
@@ -80,7 +80,7 @@ impl Experiment for Engine {
     }
 
     fn about(&self) -> &'static str {
-        "What the engine and a policy take for a decision, without any device."
+        "The time that the engine and a policy take for a decision, without any device."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {
@@ -164,7 +164,7 @@ fn outcome(all: &[CaseMeasured]) -> Outcome {
     }
 }
 
-/// The keys of the summary.
+/// The summary, by its keys.
 fn summary(all: &[CaseMeasured]) -> Value {
     // In the order of the cases, each with both numbers of launches.
     let [(.., large_1000), (.., large_100000), (.., mixed_1000), (.., mixed_100000), ..] = all
@@ -189,7 +189,7 @@ fn measure(load: &mut EngineLoad, waiting: usize, batches: u64, samples: u64) ->
         load.tell();
         load.decide();
     };
-    // All collections have grown to their size: a launch has taken each place.
+    // All collections have grown to their size, because a launch has taken each place.
     (0..3 * waiting as u64 + samples / 2).for_each(|_| event(load));
     let (before, yields, done) = (allocations(), load.yields(), load.done());
     let mut rates = Vec::with_capacity(batches as usize);
@@ -222,14 +222,14 @@ fn measure(load: &mut EngineLoad, waiting: usize, batches: u64, samples: u64) ->
     })
 }
 
-/// The system's allocator, which counts for each thread how often it is asked.
+/// The system's allocator, with a count of the allocations of each thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often this thread has allocated.
+/// The number of allocations of this thread.
 fn allocations() -> u64 {
     ALLOCATIONS.get()
 }

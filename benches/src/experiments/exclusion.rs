@@ -1,6 +1,6 @@
-//! Does a kernel stay away from SMs that were taken from it? A victim stamps each block-task with its
-//! SM and its start. From some moment on a range of SMs is another kernel's, and blocks of that one,
-//! the marker, fill them. No block-task of the victim may start there from then on.
+//! Does a kernel stay away from SMs that were taken from it? A victim stamps each block-task with its SM and its start.
+//! From some moment on a range of SMs belongs to another kernel, the marker, whose blocks fill them. No block-task of
+//! the victim may start there from then on.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -15,10 +15,9 @@ use preempt_test_kit::storm::Tally;
 
 use super::{Bench, random_time};
 
-/// How long block-tasks of the victim and of the marker are on a GPU, in the clock of its SMs: 15 and
-/// 150 µs or so.
+/// Clock ticks of an SM that block-tasks of the victim and of the marker take on a GPU: about 15 and 150 µs.
 const GPU_TICKS: (u64, u64) = (30_000, 300_000);
-/// The same on the CPU device, whose threads spin one after the other.
+/// Ticks on the CPU device, whose threads spin one after the other.
 const CPU_TICKS: (u64, u64) = (30, 300);
 /// Block-tasks of the victim for each place on the device.
 const WAVES: u32 = 200;
@@ -29,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const VICTIM: Priority = Priority(0);
 const MARKER: Priority = Priority(1);
 
-/// What was seen.
+/// The observations.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Kernels, block-tasks, and those that left no stamp.
@@ -129,7 +128,7 @@ fn places(properties: &Properties) -> u32 {
 }
 
 impl Seen {
-    /// Looks at what one victim and its marker, which had `range`, left.
+    /// Checks the stamps that one victim and its marker, which had `range`, left.
     fn compare(&mut self, victim: &[Stamp], marker: &[Stamp], range: SmRange, places: u32) {
         for (what, stamps) in [("the victim", victim), ("the marker", marker)] {
             let ran: Vec<u32> = stamps.iter().map(|stamp| u32::from(stamp.end != 0)).collect();
@@ -138,7 +137,7 @@ impl Seen {
         for sm in range.lo()..range.hi() {
             let on_sm = |stamp: &&Stamp| stamp.sm == u64::from(sm);
             let marks: Vec<&Stamp> = marker.iter().filter(on_sm).collect();
-            // The SM was full of the marker when this number of its block-tasks were there at a time.
+            // The SM was full of the marker when this number of its block-tasks were resident at a time.
             let beside = |at: u64| {
                 let there = |stamp: &&&Stamp| stamp.start <= at && at < stamp.end;
                 marks.iter().filter(there).count() as u32

@@ -13,13 +13,13 @@ use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{mean, show, show_percent};
 
-/// How long each pair is looked at, and with `--quick`.
+/// Window in which each pair is measured, and with `--quick`.
 const WINDOW: Duration = Duration::from_millis(600);
 const QUICK_WINDOW: Duration = Duration::from_millis(60);
 
-/// What may be lost to switching, at most.
+/// Share of the throughput that switching may cost, at most.
 const MAX_OVERHEAD: f64 = 0.10;
-/// With which it is measured, too, for how much is lost then (figure 14).
+/// Further values of that share (figure 14).
 const OVERHEADS: [f64; 4] = [MAX_OVERHEAD, 0.02, 0.05, 0.20];
 
 /// The weights of the short program and of the long one.
@@ -31,13 +31,13 @@ struct Row {
     arm: String,
     /// `None` for arms without the policy.
     max_overhead: Option<f64>,
-    /// The short program's share of the SM-time that both had; the same by what they did, relative to alone.
-    /// `None` where one did nothing alone.
+    /// The short program's share of the SM-time of both, and its share of both programs' work, relative to alone.
+    /// `None` if one of them did nothing alone.
     share: Option<f64>,
     share_of_work: Option<f64>,
-    /// What is lacking in the sum of what both did, each relative to alone.
+    /// The throughput lost: 1 less the sum of both programs' work, relative to alone.
     lost: Option<f64>,
-    /// The largest distance from the short program's share in windows of a tenth.
+    /// The largest distance from the short program's fair share in tenths of the window.
     worst: Option<f64>,
     yields: u64,
 }
@@ -77,7 +77,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let mut rows = Vec::new();
     let progress = Progress::new("pairs", (longs.len() * (FLEP.len() - 1)) as u64);
     for definition in longs {
-        // One at a time: they take gigabytes.
+        // One at a time, because their buffers take gigabytes.
         let last = testbed.add(definition, long)?;
         for other in 0..last {
             if testbed.name(other) != definition.name {
@@ -100,7 +100,7 @@ fn pair(
     let names = members.map(|program| testbed.name(program));
     let one = |program, weight| Endless { program, weight, priority: weight as i32 };
     let both = [one(members[0], WEIGHTS[0]), one(members[1], WEIGHTS[1])];
-    // Of the same scheduler, so that what is lost is lost to sharing.
+    // Measured by the same scheduler, so that only sharing makes the difference.
     let mut alone = [0.0; 2];
     for (alone, member) in alone.iter_mut().zip(both) {
         *alone = testbed.endless(Arm::Ours(1), &[member], window)?.runs[0];
@@ -127,18 +127,18 @@ fn pair(
         });
     }
     for program in members {
-        // What was cancelled left pieces; a whole run says that nothing else is wrong.
+        // Cancelled launches left partial results; a whole run shows that nothing else is wrong.
         testbed.verify(program)?;
     }
     Ok(())
 }
 
-/// The share that the short program should have.
+/// The fair share of the short program.
 fn fair() -> f64 {
     f64::from(WEIGHTS[0]) / f64::from(WEIGHTS[0] + WEIGHTS[1])
 }
 
-/// The keys of the summary.
+/// The summary, by its keys.
 fn summary(rows: &[Row]) -> Value {
     let of = |most: f64| rows.iter().filter(move |row| row.max_overhead == Some(most));
     let errors: Vec<f64> =

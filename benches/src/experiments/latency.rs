@@ -1,5 +1,5 @@
-//! From an urgent launch to its end: on an idle device, behind a batch kernel in submission order,
-//! and with preemption; the three in turn, so that whatever else the machine does meets all.
+//! From an urgent launch to its end: on an idle device, behind a batch kernel in submission order, and with preemption.
+//! The three take turns, so that disturbances by the machine meet all of them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::{Bench, Experiment, Outcome, line, random_time};
 use crate::progress::Progress;
 use crate::samples::{Samples, ratio, show, show_ratio};
 
-/// How long the batch kernel's block-tasks are, and how many groups of samples are taken.
+/// Lengths of the batch kernel's block-tasks, and groups of samples.
 const CASES: [(Duration, u32); 4] = [
     (Duration::from_micros(10), 100),
     (Duration::from_micros(100), 100),
@@ -28,19 +28,18 @@ const CASES: [(Duration, u32); 4] = [
 /// Groups with `--quick`.
 const QUICK_GROUPS: u32 = 1;
 
-/// In each group: samples alone, and with preemption; one in submission order.
+/// Samples in each group, alone and with preemption; there is one in submission order.
 const GROUP: u32 = 10;
 
-/// The most time between two urgent launches, beside that of two block-tasks: they come at any
-/// moment of a block-task.
+/// The most time between two urgent launches, in addition to two block-tasks: they come at any moment of a block-task.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long the batch kernel at least takes where urgent launches wait for it.
+/// The least time of the batch kernel where urgent launches wait for it.
 const SHORT_BATCH: Duration = Duration::from_millis(5);
-/// The same in block-tasks on each SM.
+/// The same bound in block-tasks on each SM.
 const SHORT_BATCH_TASKS: u32 = 4;
 
-/// What is launched.
+/// The kind of an urgent launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Urgent {
     OneTask,
@@ -63,7 +62,7 @@ struct Case {
     alone: Samples,
     in_order: Samples,
     preempt: Samples,
-    /// Of the batch kernels that urgent launches waited for, and that they preempted.
+    /// Yields of the batch kernels that urgent launches waited for; `yields` are of those that they preempted.
     yields_in_order: u64,
     yields: u64,
 }
@@ -143,19 +142,19 @@ fn run(bench: &Bench) -> Result<Outcome> {
     })
 }
 
-/// What the three arms of a case share.
+/// The state that the three arms of a case share.
 struct Arms<'a> {
     scheduler: &'a Scheduler,
     random: &'a mut Random,
     case: Case,
     batch_stream: Stream,
-    /// Of the batch kernel's priority.
+    /// A stream of the batch kernel's priority.
     equal_stream: Stream,
     urgent_stream: Stream,
     urgent: Counted,
-    /// Runs while a group of urgent launches comes.
+    /// A batch kernel that runs while a group of urgent launches comes.
     long_batch: Counted,
-    /// Runs while one urgent launch waits for its end.
+    /// A batch kernel that runs while one urgent launch waits for its end.
     short_batch: Counted,
     short_time: Duration,
 }
@@ -170,8 +169,8 @@ impl<'a> Arms<'a> {
         let properties = scheduler.device().properties();
         let blocks = properties.sms * properties.blocks_per_sm;
         let on_each = |time: Duration| time.as_nanos().div_ceil(length.as_nanos()) as u32;
-        // Between two urgent launches half of the longest time passes, and a block-task or two
-        // until the urgent one is done.
+        // Half of the longest pause passes between two urgent launches, and a block-task or two until the urgent launch
+        // is done.
         let long_time = GROUP * (PAUSE / 2 + 3 * length);
         let short_time = SHORT_BATCH.max(SHORT_BATCH_TASKS * length);
         let urgent_tasks = if urgent == Urgent::OneTask { 1 } else { blocks };
@@ -250,7 +249,7 @@ impl<'a> Arms<'a> {
         Ok(start.elapsed())
     }
 
-    /// Compares what all kernels counted.
+    /// Compares the counts of all kernels.
     fn finish(self, tally: &mut Tally) -> Result<Case> {
         for counted in [&self.urgent, &self.long_batch, &self.short_batch] {
             counted.check(&self.batch_stream, tally)?;

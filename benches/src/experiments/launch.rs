@@ -1,4 +1,4 @@
-//! What a launch costs: on an idle device, and in a long stream of launches.
+//! The cost of a launch: on an idle device, and in a long stream of launches.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ impl Experiment for Launch {
     }
 
     fn about(&self) -> &'static str {
-        "What a launch costs on an idle device, and in a long stream of launches."
+        "The cost of a launch on an idle device, and in a long stream of launches."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {
@@ -85,7 +85,7 @@ fn measure_single(
         times.done.push(start.elapsed());
         times.submit.push(submitted);
         tally.report(&report);
-        // An empty kernel leaves nothing to look at but its report.
+        // An empty kernel leaves nothing to check but its report.
         tally.count("an empty kernel's report", &[report.tasks], &[1]);
         progress.step();
     }

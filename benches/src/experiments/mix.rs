@@ -37,23 +37,23 @@ const PROGRAMS: [Member; 11] = [
 ];
 const SETTINGS: [&str; 3] = ["sjf", "random", "group"];
 
-/// From one request to the next one, to the mean of the programs' times alone (3 ms to 7.42 ms in the paper).
+/// Ratio of the time between two requests and the mean of the programs' times alone (3 ms and 7.42 ms in the paper).
 const INTERVAL: f64 = 3.0 / 7.42;
 
 /// Samples of each arm, and with `--quick`.
 const SAMPLES: u32 = 10;
 const QUICK_SAMPLES: u32 = 1;
 
-/// Launches of figure 9, each with a random priority from 1 to 9, and the waits between one's end and the next one.
+/// Launches of figure 9, each with a random priority from 1 to 9, and the waits between an end and the next launch.
 const LAUNCHES: u32 = 1000;
 const QUICK_LAUNCHES: u32 = 22;
 const WAITS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 const PRIORITIES: usize = 9;
 
-/// How long anything here may take before it counts as hung.
+/// The longest that anything here may take before it counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The policies' numbers on the testbed.
+/// Numbers of the policies on the testbed.
 const STATIC: usize = 1;
 const DYNAMIC: usize = 2;
 
@@ -64,15 +64,15 @@ const ARMS: [(&str, Arm); 4] = [
     ("preempt, dynamic", Arm::Ours(DYNAMIC)),
 ];
 
-/// What one setting of priorities gives.
+/// The results of one setting of priorities.
 struct Setting {
     name: &'static str,
     arms: Vec<(&'static str, Arm, Turnarounds)>,
-    /// Where preemption is free: turnarounds, with the static and with the dynamic policy.
+    /// Turnarounds where preemption is free, with the static and with the dynamic policy.
     ceilings: [Vec<Duration>; 2],
 }
 
-/// How often SMs were taken from launches of each priority.
+/// Times that SMs were taken from launches of each priority.
 struct Evictions {
     wait: Duration,
     yields: [u64; PRIORITIES],
@@ -152,7 +152,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
     add_ceilings(&mut settings, &members, &alone)?;
     let mut evictions = Vec::new();
-    // Not in virtual time: there, no stream changes its priority.
+    // Not in virtual time, where no stream changes its priority.
     if let Some(testbed) = testbed.device() {
         let launches = bench.amount(QUICK_LAUNCHES, LAUNCHES);
         let waits = bench.amount(&WAITS[..1], &WAITS);
@@ -166,7 +166,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     Ok(outcome(&members, &settings, &alone, &evictions, testbed.close()?))
 }
 
-/// A program that is run again some time after it has ended.
+/// A program that runs again some time after it has ended.
 struct Loop {
     stream: Stream,
     priority: usize,
@@ -258,14 +258,14 @@ impl Setting {
         self.arms.iter().find(|(_, other, _)| *other == arm).map(|(.., times)| times)
     }
 
-    /// The policy that has the lower ANTT here.
+    /// The number of the policy with the lower ANTT.
     fn best(&self, alone: &[Duration]) -> usize {
         let antt = |policy| antt(&self.times(Arm::Ours(policy))?.p50(), alone);
         if antt(DYNAMIC) < antt(STATIC) { DYNAMIC } else { STATIC }
     }
 
-    /// ANTT with our better policy to that on plain streams, less one; STP so, too; and what part of the ceiling
-    /// is reached, by ANTT and by STP.
+    /// Four ratios: ANTT with our better policy over plain streams, less one; STP likewise; and the part of the ceiling
+    /// that is reached, by ANTT and by STP.
     fn summary(&self, alone: &[Duration]) -> Option<[f64; 4]> {
         let best = self.best(alone);
         let ours = self.times(Arm::Ours(best))?.p50();
@@ -279,14 +279,14 @@ impl Setting {
         Some([our_antt / plain_antt - 1.0, our_stp / plain_stp, reached[0], reached[1]])
     }
 
-    /// What the whole takes longer than on plain streams, with our better policy.
+    /// The makespan over that on plain streams, with our better policy, less one.
     fn overhead(&self, alone: &[Duration]) -> Option<f64> {
         let ours = self.times(Arm::Ours(self.best(alone)))?.makespan.p50();
         Some(ratio(ours, self.times(Arm::PlainStreams)?.makespan.p50())? - 1.0)
     }
 }
 
-/// The keys of the summary.
+/// The summary, by its keys.
 fn summary(settings: &[Setting], alone: &[Duration]) -> Value {
     let mut summary = serde_json::Map::new();
     for setting in settings {

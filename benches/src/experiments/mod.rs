@@ -36,34 +36,34 @@ pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_microker
 /// The PTX of the papers' benchmarks.
 pub const PROGRAMS: preempt::Module = preempt::include_kernels!("preempt_workload_kernels");
 
-/// The same with the loops of others, for raw launches.
+/// The PTX of the same kernels with FLEP's loop, for raw launches.
 pub const BASELINES: preempt::Module = preempt::include_kernels!("preempt_flep_kernels");
 
 /// FLEP's programs (table 1).
 const FLEP: [&str; 8] = ["CFD", "NN", "PF", "PL", "MD", "SPMV", "MM", "VA"];
 
-/// Those of them that run on the large input, while another one runs on the small one.
+/// FLEP's programs that run on the large input, while another program runs on the small one.
 const LONG: [&str; 4] = ["CFD", "NN", "PF", "PL"];
 
-/// What every experiment is given.
+/// The setting that every experiment is given.
 #[derive(Debug)]
 pub struct Bench {
-    /// The device, which no scheduler has; `None` if one is simulated.
+    /// The device, which no scheduler has; `None` if it is simulated.
     pub device: Option<Device>,
     /// The driver's side of the device, if that is a GPU.
     pub gpu: Option<Gpu>,
     /// The papers' programs to run.
     pub programs: Vec<&'static Definition>,
-    /// Whether to do little.
+    /// Set for little work.
     pub quick: bool,
-    /// Where random numbers come from.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What every experiment returns.
+/// The results that every experiment returns.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What is measured, in a sentence or two.
+    /// A sentence or two about what is measured.
     pub about: String,
     /// Headings, then a line for each row.
     pub table: Vec<Vec<String>>,
@@ -71,9 +71,9 @@ pub struct Outcome {
     pub text_columns: usize,
     /// A JSON object for each row.
     pub rows: Vec<Value>,
-    /// The rows in a few figures: a JSON object.
+    /// A few figures of the rows: a JSON object.
     pub summary: Value,
-    /// What was wrong with the kernels' results.
+    /// Mistakes in the kernels' results.
     pub mistake: Option<String>,
 }
 
@@ -85,7 +85,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// No rows below these headings.
+    /// An empty table with these headings.
     fn below<const N: usize>(headings: [&str; N]) -> Rows {
         Rows { table: vec![line(headings)], json: Vec::new() }
     }
@@ -96,8 +96,8 @@ impl Rows {
     }
 }
 
-/// What `preempt-bench NAME` measures. A new experiment is a file with an implementation of this, and a line in
-/// [`ALL`].
+/// A measurement that `preempt-bench NAME` runs. A new experiment is a file with an implementation of this, and a line
+/// in [`ALL`].
 pub trait Experiment: Debug + Sync {
     /// The name on the command line and in the results.
     fn name(&self) -> &'static str;
@@ -110,15 +110,15 @@ pub trait Experiment: Debug + Sync {
         false
     }
 
-    /// SMs of the CPU device and blocks that each SM holds, unless the command line says otherwise, on a machine with
-    /// this number of processors.
+    /// SMs of the CPU device and blocks that each SM holds, on a machine with this number of processors. The command
+    /// line overrides both.
     fn shape(&self, processors: u32) -> (u32, u32) {
         // At least two SMs, so that an urgent kernel can have one while a batch kernel keeps the other. Otherwise one
         // processor is left to the threads that launch.
         (processors.saturating_sub(1).clamp(2, 8), 1)
     }
 
-    /// Measures.
+    /// Runs the measurement.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ pub const ALL: [&dyn Experiment; 13] = [
 ];
 
 impl Bench {
-    /// Those of the programs to run that have one of these names.
+    /// The programs to run that have one of these names.
     ///
     /// # Errors
     ///
@@ -160,12 +160,12 @@ impl Bench {
         Ok(programs)
     }
 
-    /// How much there is to do: with `--quick`, and otherwise.
+    /// The amount of work with `--quick`, and otherwise.
     fn amount<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// The samples of each arm. In virtual time all would be the same.
+    /// The number of samples of each arm: one in virtual time, where all would be the same.
     fn samples(&self, quick: u32, full: u32) -> u32 {
         if self.device.is_some() { self.amount(quick, full) } else { 1 }
     }
@@ -173,7 +173,7 @@ impl Bench {
     /// The sizes of long and of short programs that run at the same time.
     fn sizes(&self) -> [Size; 2] {
         match (&self.device, self.gpu, self.quick) {
-            // It takes no longer.
+            // Virtual time takes no longer for them.
             (None, ..) | (_, Some(_), false) => [Size::Large, Size::Small],
             (_, Some(_), true) => [Size::Small; 2],
             (Some(_), None, _) => [Size::Reduced; 2],
@@ -185,7 +185,7 @@ impl Bench {
         Ok(self.builder(policy)?.kernels(preempt_test_kit::KERNELS).build()?)
     }
 
-    /// The same, with `wait` that spins so long before it sleeps.
+    /// A scheduler like [`Bench::scheduler`]'s, whose `wait` spins for this time before it sleeps.
     fn spinning_scheduler(
         &self,
         policy: impl Policy + 'static,
@@ -194,7 +194,7 @@ impl Bench {
         self.spinning_scheduler_by(SignalPath::StreamWrite, policy, spin)
     }
 
-    /// The same, with signals that get to the device by this path.
+    /// A scheduler like [`Bench::spinning_scheduler`]'s, whose signals take this path.
     fn spinning_scheduler_by(
         &self,
         path: SignalPath,
@@ -204,7 +204,7 @@ impl Bench {
         Ok(self.spinning_builder(policy, spin)?.signal_path(path).build()?)
     }
 
-    /// The same as [`Bench::spinning_scheduler`], which records what it decides.
+    /// A scheduler like [`Bench::spinning_scheduler`]'s, which records its decisions.
     fn recording_scheduler(
         &self,
         policy: impl Policy + 'static,
@@ -234,7 +234,7 @@ fn random_time(random: &mut Random, most: Duration) -> Duration {
     Duration::from_nanos(random.below(nanos.max(1)).into())
 }
 
-/// A summary, with what was run and what was wrong with it.
+/// A summary, with the counts of the tally and the mistakes.
 fn with_tally(mut summary: Value, tally: &Tally) -> Value {
     summary["kernels"] = json!(tally.kernels);
     summary["block_tasks"] = json!(tally.block_tasks);

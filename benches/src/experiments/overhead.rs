@@ -1,5 +1,5 @@
-//! What being preemptible costs a kernel that is not preempted, on the CPU device: the dominating launch of each
-//! program, preemptible and as an ordinary grid, through the scheduler. On a GPU see `cuda/overhead.rs`.
+//! The cost of being preemptible for a kernel that is not preempted, on the CPU device: the dominating launch of each
+//! program, preemptible and as a plain grid, through the scheduler. On a GPU see `cuda/overhead.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::samples::{Samples, geometric_mean, ratio, show};
 const SAMPLES: u32 = 15;
 const QUICK: u32 = 2;
 
-/// How long `wait` spins.
+/// Time that `wait` spins.
 const SPIN: Duration = Duration::from_millis(20);
 
 struct Row {
@@ -39,7 +39,7 @@ impl Experiment for Overhead {
     }
 
     fn about(&self) -> &'static str {
-        "What being preemptible costs a kernel that is not preempted."
+        "The cost of being preemptible for a kernel that is not preempted."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

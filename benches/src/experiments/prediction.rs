@@ -1,5 +1,5 @@
-//! How well durations are predicted: by a regression over runs with random inputs, and by what is learned on the way
-//! (FLEP figure 7).
+//! The errors of predicted durations: by a regression over runs with random inputs, and by online learning (FLEP figure
+//! 7).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{Bench, Experiment, Outcome, line};
 use crate::progress::Progress;
 use crate::samples::{mean, show, show_percent};
 
-/// Inputs of each program to train with, as many as FLEP has (section 4.2), and to test with.
+/// Inputs of each program to train with, as many as in FLEP (section 4.2), and to test with.
 const INPUTS: [usize; 2] = [100, 50];
 /// The same with `--quick`.
 const QUICK: [usize; 2] = [8, 4];
@@ -24,7 +24,7 @@ const QUICK: [usize; 2] = [8, 4];
 /// Launches with each input; the median is its duration.
 const SAMPLES: usize = 3;
 
-/// How long `wait` spins.
+/// Time that `wait` spins.
 const SPIN: Duration = Duration::from_millis(20);
 
 struct Row {
@@ -36,7 +36,7 @@ struct Row {
     online: Errors,
 }
 
-/// Parts of the true durations that predictions were off by.
+/// Relative errors of predictions.
 #[derive(Clone, Copy, Default)]
 struct Errors {
     mean: f64,
@@ -53,7 +53,7 @@ impl Experiment for Prediction {
     }
 
     fn about(&self) -> &'static str {
-        "How far predicted durations are from true ones."
+        "The errors of predicted durations."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {
@@ -109,7 +109,7 @@ fn outcome(rows: &[Row]) -> Outcome {
     ])];
     table.extend(rows.iter().map(Row::line));
     Outcome {
-        about: "The dominating launch of each program with inputs of random sizes; how far predictions are from its \
+        about: "The dominating launch of each program with inputs of random sizes; the error of predictions of its \
                 duration, in the mean and at worst, for inputs after those that were learned from."
             .to_owned(),
         table,
@@ -120,7 +120,7 @@ fn outcome(rows: &[Row]) -> Outcome {
     }
 }
 
-/// How long a program's dominating launch takes with an input of random size.
+/// The durations of a program's dominating launch with inputs of random size.
 fn measure(
     scheduler: &Scheduler,
     program: &Scalable,
@@ -132,7 +132,7 @@ fn measure(
     let program = (program.build)(scheduler, Between { from, to, share }, seed)?;
     let stream = scheduler.stream(0);
     launch(&stream, &program.setup)?;
-    // The first one warms caches up, and may load the kernel.
+    // The first launch warms caches up, and may load the kernel.
     let mut runs = Vec::new();
     for _ in 0..1 + SAMPLES {
         launch(&stream, &program.steps[..program.dominant])?;
@@ -150,7 +150,7 @@ fn launch(stream: &Stream, calls: &[Call]) -> Result<()> {
     Ok(())
 }
 
-/// What `predict` is off by. No prediction is off by all there is.
+/// The errors of `predict`. A missing prediction has an error of 1.
 fn errors(
     test: &[Run<'static>],
     mut predict: impl FnMut(&Run<'static>) -> Option<Duration>,

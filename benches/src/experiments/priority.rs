@@ -19,14 +19,14 @@ use crate::samples::{
 const SAMPLES: u32 = 15;
 const QUICK_SAMPLES: u32 = 1;
 
-/// When the urgent program comes, as shares of the victim's time alone (figure 9). The first one is that of the
-/// 28 pairs (figure 8), at once.
+/// Arrivals of the urgent program, as shares of the victim's time alone (figure 9). The first, at once, is that of the
+/// 28 pairs (figure 8).
 const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
 
-/// `Hpf` among the testbed's policies.
+/// The number of `Hpf` among the testbed's policies.
 const HPF: usize = 1;
 
-/// The arm of the summary: no launch preempts the most urgent one, so that one need not be preemptible.
+/// The arm of the summary: no launch preempts the most urgent one, so that launch need not be preemptible.
 const BEST: Arm = Arm::UrgentNative(HPF);
 
 const ARMS: [Arm; 4] = [Arm::PlainStreams, Arm::StreamPriorities, Arm::Ours(HPF), BEST];
@@ -35,10 +35,10 @@ const ARMS: [Arm; 4] = [Arm::PlainStreams, Arm::StreamPriorities, Arm::Ours(HPF)
 struct Pair {
     names: [&'static str; 2],
     delay: f64,
-    /// The victim, and the urgent program, each alone.
+    /// Times of the victim and of the urgent program, each alone.
     alone: [Samples; 2],
     arms: Vec<(Arm, Turnarounds, u64)>,
-    /// The urgent program's, where preemption is free.
+    /// The urgent program's turnaround where preemption is free.
     ceiling: Duration,
 }
 
@@ -74,7 +74,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let mut pairs = Vec::new();
     let progress = Progress::new("pairs", (victims.len() * (FLEP.len() - 1)) as u64);
     for victim in victims {
-        // One at a time: they take gigabytes.
+        // One at a time, because their buffers take gigabytes.
         let low = testbed.add(victim, long)?;
         for high in 0..low {
             let name = testbed.name(high);
@@ -91,7 +91,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     Ok(outcome(&pairs, testbed.close()?))
 }
 
-/// The policy, here and in `antt`.
+/// The policy of `priority` and `antt`.
 pub(super) fn hpf() -> Box<dyn Policy> {
     Box::new(Hpf::by_stream())
 }
@@ -161,7 +161,7 @@ impl Pair {
     }
 }
 
-/// The keys of the summary.
+/// The summary, by its keys.
 fn summary(pairs: &[Pair]) -> Value {
     let figure_8 = || pairs.iter().filter(|pair| pair.delay == 0.0);
     let mid_run = || pairs.iter().filter(|pair| pair.delay > 0.0 && pair.delay < 1.0);

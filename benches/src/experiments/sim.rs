@@ -1,4 +1,4 @@
-//! Pairs of programs as they were decided: decided again, and simulated.
+//! Pairs of programs that ran under a policy: their decisions replayed, and their turnarounds simulated.
 
 use std::time::Duration;
 
@@ -23,20 +23,20 @@ mod watch;
 const SAMPLES: u32 = 7;
 const QUICK_SAMPLES: u32 = 2;
 
-/// The testbed has one policy, whatever runs.
+/// The testbed's only policy.
 const OURS: Arm = Arm::Ours(0);
 
 /// Two programs that run at the same time.
 #[derive(Clone, Copy)]
 struct Case {
-    /// The first one is submitted first; it is the long one.
+    /// The long program, which is submitted first, and the short one.
     members: [usize; 2],
-    /// When the second one comes, as a share of the first one's time alone.
+    /// Arrival of the second program, as a share of the first one's time alone.
     delay: f64,
     priorities: [i32; 2],
 }
 
-/// What was measured, and what the simulator makes of it.
+/// The measured and the simulated results of a pair.
 struct Pair {
     names: [&'static str; 2],
     case: Case,
@@ -44,9 +44,9 @@ struct Pair {
     measured: [Samples; 2],
     yields: u64,
     simulated: Simulated,
-    /// Each program alone.
+    /// Simulated turnaround of each program alone.
     simulated_alone: [Duration; 2],
-    /// Where nothing costs anything but work.
+    /// The simulation in which only work takes time.
     free: Simulated,
 }
 
@@ -60,7 +60,7 @@ impl Experiment for Sim {
     }
 
     fn about(&self) -> &'static str {
-        "Pairs of programs, as they were decided, decided again and simulated."
+        "Pairs of programs: measured, their decisions replayed, and simulated."
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {
@@ -80,7 +80,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let mut pairs = Vec::new();
     let progress = Progress::new("long programs", longs.len() as u64);
     for definition in longs {
-        // One at a time: they take gigabytes.
+        // One at a time, because their buffers take gigabytes.
         let first = testbed.add(definition, long)?;
         for case in cases(&testbed, first, bench.quick) {
             pairs.push(pair(&mut testbed, &notes, case, samples, costs)?);
@@ -124,7 +124,7 @@ struct Alone {
 /// A program alone: its line of the table, and its row with all launches.
 type Program = (Vec<String>, Value);
 
-/// Measures the launches of all programs, long and short, for those who simulate them without a device.
+/// Measures the launches of all programs, long and short, for simulations without a device.
 fn programs(
     bench: &Bench,
     testbed: &mut DeviceTestbed,
@@ -252,12 +252,12 @@ fn only(completed: Completed) -> Option<Alone> {
     Some(Alone { turnaround, reports: run.reports })
 }
 
-/// Half of those that are sorted take no longer.
+/// The median of sorted runs.
 fn median(sorted: &[Alone]) -> Option<&Alone> {
     sorted.get(sorted.len().saturating_sub(1) / 2)
 }
 
-/// How far `found` is from `truth`, relative to that.
+/// The relative distance of `found` from `truth`.
 fn error(found: Duration, truth: Duration) -> Option<f64> {
     let (found, truth) = (found.as_secs_f64(), truth.as_secs_f64());
     (truth > 0.0).then(|| (found - truth).abs() / truth)
@@ -269,12 +269,12 @@ fn mean_of(times: &[Duration]) -> Duration {
 }
 
 impl Pair {
-    /// The medians.
+    /// The median turnarounds.
     fn measured(&self) -> [Duration; 2] {
         [self.measured[0].p50(), self.measured[1].p50()]
     }
 
-    /// That of the mean turnaround.
+    /// The relative error of the mean turnaround.
     fn error(&self, found: &Simulated) -> Option<f64> {
         error(mean_of(&found.turnaround), mean_of(&self.measured()))
     }
@@ -294,7 +294,7 @@ const HEADINGS: [&str; 11] = [
     "simulated",
 ];
 
-/// The keys of the summary that are about the pairs and their costs.
+/// The summary of the pairs and their costs, by its keys.
 fn summary(pairs: &[Pair], costs: Costs, replay: &Replay) -> Value {
     let errors: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.simulated)).collect();
     let free: Vec<f64> = pairs.iter().filter_map(|pair| pair.error(&pair.free)).collect();
@@ -382,7 +382,7 @@ fn outcome(
     let is_identical = if replay.is_identical() { "the same" } else { "others" };
     Ok(Outcome {
         about: format!(
-            "A long program and a short one under `Hpf`, as they ran and as the simulator has it, from their \
+            "A long program and a short one under `Hpf`, measured and simulated, from their \
              launches alone and measured costs: mean turnarounds are off by {} in the mean. Of what the scheduler \
              was told, the engine made {is_identical} again: {} plans.",
             show_percent(summary["mean_turnaround_error"].as_f64()),

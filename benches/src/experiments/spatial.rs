@@ -1,5 +1,5 @@
-//! What it costs a victim to yield as many SMs as an urgent kernel needs, twice as many, or all of them, and
-//! what the urgent kernel has of it (FLEP section 6.4, figures 15 and 16).
+//! The cost to a victim of yielding as many SMs as an urgent kernel needs, twice as many, or all of them, and the
+//! latency of the urgent kernel (FLEP section 6.4, figures 15 and 16).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,27 +22,27 @@ mod subject;
 use policy::{ALL, SmFactor, SmSharing};
 use subject::Subject;
 
-/// Of which a single block-task is urgent, too.
+/// A program of which a single block-task is urgent, too.
 const ONE_TASK: &str = "VA";
 
-/// Samples of each arm, of victims that are long, and with `--quick`.
+/// Samples of each arm, of long victims, and with `--quick`.
 const SAMPLES: u32 = 30;
 const LONG_SAMPLES: u32 = 12;
 const QUICK_SAMPLES: u32 = 2;
-/// From here on a victim is long.
+/// Time from which on a victim is long.
 const LONG_TIME: Duration = Duration::from_millis(3);
 
-/// How often a sample is tried for which the urgent launch has to meet the victim.
+/// Attempts at a sample in which the urgent launch has to meet the victim.
 const TRIES: u32 = 10;
 
-/// How long `wait` spins.
+/// Time that `wait` spins.
 const SPIN: Duration = Duration::from_millis(100);
 
-/// By how many standard errors the cost of yielding all SMs has to differ from nothing to be compared with:
-/// chance then moves a ratio to it by a quarter or so.
+/// Standard errors by which the cost of yielding all SMs must differ from 0 to be compared with. Chance then moves a
+/// ratio to it by about a quarter.
 const ERRORS: f64 = 4.0;
 
-/// What is launched, and how many SMs the victim yields. By its number, a place in [`Pair::arms`].
+/// The launches of an arm, and the SMs that the victim yields. Its number is its index in [`Pair::arms`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Arm {
     VictimAlone,
@@ -65,7 +65,7 @@ impl Arm {
         }
     }
 
-    /// How many times the SMs that it needs the urgent launch gets.
+    /// The factor of the SMs that the urgent launch gets to those that it needs.
     fn factor(self) -> u32 {
         match self {
             Arm::VictimAlone | Arm::UrgentAlone | Arm::Enough => 1,
@@ -79,12 +79,12 @@ impl Arm {
     }
 }
 
-/// From launches to their ends, as the launching thread knows of them.
+/// Times from launches to their ends, as the launching thread sees them.
 #[derive(Default)]
 struct Times {
     victim: Samples,
     urgent: Samples,
-    /// How often SMs were taken from the victims.
+    /// Times that SMs were taken from the victims.
     yields: u64,
 }
 
@@ -92,7 +92,7 @@ struct Times {
 struct Pair {
     victim: &'static str,
     urgent: String,
-    /// Whether the urgent launch is a single block-task.
+    /// Set if the urgent launch is a single block-task.
     one_task: bool,
     /// The SMs that the urgent launch needs.
     sms: u32,
@@ -109,7 +109,7 @@ impl Experiment for Spatial {
     }
 
     fn about(&self) -> &'static str {
-        "What yielding just enough SMs, twice as many, or all of them costs a victim."
+        "The cost to a victim of yielding just enough SMs, twice that number, or all of them."
     }
 
     /// Enough SMs that one, two and all of them are different numbers.
@@ -151,7 +151,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     };
     let mut pairs = Vec::new();
     for definition in victims {
-        // One at a time: they take gigabytes.
+        // One at a time, because their buffers take gigabytes.
         let mut victim = Subject::new(&scheduler, definition, size, None, seed)?;
         let alone = session.estimate(&mut victim)?;
         let samples = match (bench.quick, alone > LONG_TIME) {
@@ -176,7 +176,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     Ok(outcome(&pairs, tally))
 }
 
-/// What all pairs share.
+/// The state that all pairs share.
 struct Session<'a> {
     scheduler: &'a Scheduler,
     factor: Arc<SmFactor>,
@@ -186,11 +186,11 @@ struct Session<'a> {
     tally: Tally,
 }
 
-/// What a launch took, and its report.
+/// The time of a launch, and its report.
 type Done = (Duration, LaunchReport);
 
 impl Session<'_> {
-    /// How long a launch takes that is not preempted.
+    /// The time of a launch that is not preempted.
     fn estimate(&mut self, victim: &mut Subject) -> Result<Duration> {
         let mut times = Samples::default();
         for round in 0..4 {
@@ -237,7 +237,7 @@ impl Session<'_> {
         Ok(times)
     }
 
-    /// Launches what the arm does, the urgent launch at this moment of the victim's, and looks at the results.
+    /// Launches the kernels of the arm, the urgent one at this moment of the victim's run, and checks the results.
     fn sample(
         &mut self,
         arm: Arm,
@@ -249,7 +249,7 @@ impl Session<'_> {
         let victim = (arm != Arm::UrgentAlone).then_some(victim);
         victim.as_deref().map_or(Ok(()), Subject::poison)?;
         urgent.as_deref().map_or(Ok(()), Subject::poison)?;
-        // Also says if the policy was refused.
+        // Also an error if the policy was refused.
         self.scheduler.synchronize()?;
         self.factor.set(arm.factor());
 
@@ -286,8 +286,8 @@ impl Pair {
         &self.arms[arm as usize]
     }
 
-    /// What yielding costs the victim, in microseconds, and how far chance may have moved that (one standard
-    /// error). Chance may make it negative. `None` without samples.
+    /// The cost of yielding to the victim, in microseconds, and its standard error. Chance may make it negative. `None`
+    /// without samples.
     fn cost(&self, arm: Arm) -> Option<(f64, f64)> {
         let [with, alone] = [arm, Arm::VictimAlone].map(|arm| &self.times(arm).victim);
         (arm.yields() && with.len() > 0 && alone.len() > 0).then(|| {
@@ -296,14 +296,14 @@ impl Pair {
         })
     }
 
-    /// Which part of the cost of yielding all SMs is saved by yielding just enough; `None` where all cost too
-    /// little to tell.
+    /// The part of the cost of yielding all SMs that is saved by yielding just enough; `None` where all cost too little
+    /// to tell.
     fn saved(&self) -> Option<f64> {
         let ((enough, _), (all, error)) = (self.cost(Arm::Enough)?, self.cost(Arm::All)?);
         (all > 0.0 && all > ERRORS * error).then(|| 1.0 - enough / all)
     }
 
-    /// The urgent launch's time with just enough SMs to that with all.
+    /// The ratio of the urgent launch's times with just enough SMs and with all.
     fn urgent_vs_all(&self) -> Option<f64> {
         let [enough, all] = [Arm::Enough, Arm::All].map(|arm| &self.times(arm).urgent);
         (enough.len() > 0).then(|| ratio(enough.p50(), all.p50())).flatten()

@@ -1,5 +1,5 @@
-//! Exactly once: kernels that count their block-tasks, under random yields, resumes, growth and
-//! cancellation; and none on an SM that was taken away.
+//! Exactly once: kernels that count their block-tasks, under random yields, resumes, growth and cancellation. And no
+//! block-task runs on an SM that was taken away.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use super::{Bench, Experiment, Outcome, exclusion, line};
 use crate::progress::Progress;
 use crate::samples::show;
 
-/// How much work each kernel has on the CPU device.
+/// Work of each kernel on the CPU device.
 const CPU_LOAD: Load = Load { tasks: 12_000, ticks: 0 };
-/// The same on a GPU: block-tasks of up to 100 µs or so.
+/// Work of each kernel on a GPU: block-tasks of up to about 100 µs.
 const GPU_LOAD: Load = Load { tasks: 40_000, ticks: 200_000 };
-/// Of the kernels that are cancelled within four milliseconds.
+/// Work of the kernels that are cancelled within four milliseconds.
 const GPU_CANCELLED: Load = Load { tasks: 40_000, ticks: 600_000 };
 
-/// How much of everything there is.
+/// Amounts of work.
 struct Size {
     /// Yields, and resumes, that each storm has to see.
     enough: u64,
@@ -38,7 +38,7 @@ const QUICK: Size = Size { enough: 20, cancelled: 20, excluded: 3 };
 struct Row {
     name: &'static str,
     tally: Tally,
-    /// Block-tasks on SMs that were taken away, and SMs where such would show.
+    /// Block-tasks on SMs that were taken away, and SMs where they would show.
     excluded: Option<(u64, u64)>,
     time: Duration,
 }
@@ -108,7 +108,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     Ok(outcome(&rows, bench.gpu.is_some()))
 }
 
-/// The keys of the summary.
+/// The summary, by its keys.
 fn summary(rows: &[Row]) -> Value {
     let sum = |field: fn(&Tally) -> u64| rows.iter().map(|row| field(&row.tally)).sum::<u64>();
     let (on_excluded, full_sms) = excluded(rows);
@@ -128,13 +128,13 @@ fn summary(rows: &[Row]) -> Value {
     })
 }
 
-/// Block-tasks on SMs that were taken away, and SMs where such would show.
+/// Block-tasks on SMs that were taken away, and SMs where they would show.
 fn excluded(rows: &[Row]) -> (u64, u64) {
     let sums = |(a, b), (tasks, sms)| (a + tasks, b + sms);
     rows.iter().filter_map(|row| row.excluded).fold((0, 0), sums)
 }
 
-/// What is wrong, if something is.
+/// The first mistake in the rows, if there is any.
 fn mistake(rows: &[Row], is_gpu: bool) -> Option<String> {
     let (on_excluded, full_sms) = excluded(rows);
     let mistake = rows.iter().find_map(|row| {

@@ -17,21 +17,21 @@ use super::{Bench, Experiment, Outcome, line, random_time};
 use crate::progress::Progress;
 use crate::samples::show;
 
-/// Resumes of each program to see at least: on a GPU, on the CPU device, and with `--quick`. Each was after a yield
-/// that left block-tasks undone.
+/// Resumes of each program to see at least: on a GPU, on the CPU device, and with `--quick`. Each follows a yield that
+/// left block-tasks undone.
 const ENOUGH: [u64; 3] = [100, 20, 3];
-/// Runs in which they have to come. A program that takes 20 us is resumed in every third run, or, with other kernels or on
-/// another host, in every fortieth.
+/// Runs, at most, in which the resumes have to come. A program of 20 us is resumed in every third run, or, with other
+/// kernels or on another host, in every fortieth.
 const MOST_ROUNDS: u32 = 10_000;
 /// Runs of a plain program in a storm, to which it does not yield.
 const NATIVE_ROUNDS: u32 = 5;
 /// Runs at full size, on a GPU, in a storm.
 const LARGE_ROUNDS: u32 = 2;
 
-/// How long `wait` spins.
+/// Time that `wait` spins.
 const SPIN: Duration = Duration::from_millis(20);
 
-/// How a program is run.
+/// The mode in which a program runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mode {
     preemption: Preemption,
@@ -93,7 +93,7 @@ impl Experiment for Verify {
 fn run(bench: &Bench) -> Result<Outcome> {
     let scheduler = bench.spinning_scheduler(Narrow::default(), SPIN)?;
     let enough = match (bench.quick, bench.gpu) {
-        // There it takes a second or two.
+        // On a GPU they take a second or two.
         (_, Some(_)) => ENOUGH[0],
         (false, None) => ENOUGH[1],
         (true, None) => ENOUGH[2],
@@ -112,11 +112,11 @@ fn run(bench: &Bench) -> Result<Outcome> {
     Ok(outcome(bench, &rows))
 }
 
-/// Gives the urgent kernels what they need, from SM 0 on, and the program a few SMs beside them: so that also a small
-/// one has more block-tasks than there is room for, and has to move.
+/// Gives the urgent kernels the SMs that they need, from SM 0 on, and the program a few SMs beside them. So even a
+/// small program has more block-tasks than there is room for, and has to move.
 #[derive(Debug, Default)]
 struct Narrow {
-    /// The more urgent ones first.
+    /// The launches, the more urgent ones first.
     launches: Vec<(Reverse<Priority>, LaunchId)>,
 }
 
@@ -156,7 +156,7 @@ struct Storm {
     scheduler: Scheduler,
     urgent: Stream,
     counts: Buffer<u32>,
-    /// For each block of the urgent kernels, how often it ran.
+    /// The expected runs of each block of the urgent kernels.
     expected: Vec<u32>,
     random: Random,
 }
@@ -164,7 +164,7 @@ struct Storm {
 impl Storm {
     fn new(scheduler: &Scheduler, seed: u64) -> Result<Storm> {
         let properties = scheduler.device().properties();
-        // From a launch that needs no more than the device holds to a launch that needs twice as much.
+        // From a launch that needs no more than the device holds to a launch that needs twice that.
         let most = 2 * properties.sms * properties.blocks_per_sm;
         Ok(Storm {
             scheduler: scheduler.clone(),
@@ -175,7 +175,7 @@ impl Storm {
         })
     }
 
-    /// Another urgent launch, at some moment of the next `time`.
+    /// Adds an urgent launch at some moment of the next `time`.
     fn strike(&mut self, time: Duration) -> Result<()> {
         let (start, pause) = (Instant::now(), random_time(&mut self.random, time));
         while start.elapsed() < pause {
@@ -207,7 +207,7 @@ fn steps(
         let start = Instant::now();
         let handle = stream.launch(call.clone().preemption(mode.preemption))?;
         if mode.storm {
-            // At least once, however short it is.
+            // At least once, however short the step is.
             storm.strike(Duration::from_micros(20))?;
             while !handle.is_done() {
                 storm.strike(start.elapsed() / 2)?;
@@ -254,7 +254,7 @@ fn reduced(
     let stream = scheduler.stream(PROGRAM);
     let program = build(scheduler, definition, Size::Reduced, &stream)?;
     let references: Vec<Values> = program.outputs.iter().map(|output| output.reference()).collect();
-    // What the first mode gave.
+    // Outputs of the first mode.
     let mut plain: Vec<Values> = Vec::new();
     for mode in Mode::ALL {
         let (start, mut tally, mut rounds) = (Instant::now(), Tally::default(), 0);

@@ -13,8 +13,8 @@ pub const DEFINITION: Definition =
     Definition { name: "BFS", source: "SHOC and Rodinia, BFS", flep_amortize: 10, build };
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    // With the level that has the most vertices, more than half of all. It is the same for all seeds, but for
-    // rare ones, since each level has about 14 times as many vertices as the one before, until most are found.
+    // `widest` is the level with most vertices, more than half of all. It is the same for all but rare seeds, because
+    // each level has about 14 times the vertices of the one before, until most are found.
     let (vertices, widest): (u32, u32) = match size {
         Size::Reduced => (20_001, 4),
         Size::Trivial => (2048, 3),
@@ -32,8 +32,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     setup.push(bfs_targets(seed + 1, &starts, &mut targets).grid(grid));
     let mut levels = scheduler.zeroed(vertices as usize)?;
     let mut steps = vec![bfs_reset(&mut levels).grid(grid)];
-    // Every vertex is in the tree, and no deeper there than this. By random neighbours most are nearer, so
-    // the last launches find none, which the host cannot know.
+    // Every vertex is in the tree, and no deeper than this. By random neighbours most are nearer, so the last launches
+    // find none, which the host cannot know.
     for level in 0..depth(vertices) {
         steps.push(bfs_expand(level, &starts, &targets, &mut levels).grid(grid));
     }

@@ -12,7 +12,7 @@ use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
 pub const DEFINITION: Definition =
     Definition { name: "CFD", source: "Rodinia, cfd (euler3d)", flep_amortize: 1, build };
 
-/// Of the flow far away, along x: 1.2 times the speed of sound, which is 1 for this density at pressure 1.
+/// The flow far away, along x: 1.2 times the speed of sound, which is 1 for this density at pressure 1.
 const DENSITY: f32 = 1.4;
 const SPEED: f32 = 1.2;
 
@@ -58,7 +58,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     let reference = move || reference(mesh, iterations);
     let outputs =
         vec![Output::floats(scheduler, "variables", variables, Tolerance::Exact, reference)?];
-    // The first flux: all of them do the same work.
+    // The first flux, because all of them do the same work.
     Ok(Program { setup, steps, dominant: 3, outputs })
 }
 
@@ -101,7 +101,7 @@ fn reference(mesh: Mesh, iterations: u32) -> Vec<f32> {
     (0..FIELDS).flat_map(|field| cells.iter().map(move |cell| cell[field])).collect()
 }
 
-/// What flows into a cell.
+/// The flow into a cell.
 fn flux_into(mesh: Mesh, cells: &[Cell], number: u32) -> Cell {
     let cell = cells[number as usize];
     let (_, speed, pressure, speed_of_sound) = flow(&cell);
@@ -109,7 +109,7 @@ fn flux_into(mesh: Mesh, cells: &[Cell], number: u32) -> Cell {
     let mut sum = [0.0f32; FIELDS];
     for face in 0..FACES {
         let normal = face_normal(mesh, number, face);
-        // Half of what flows through the face as this cell has it, and half as `other` has it.
+        // Half of the flow through the face as seen by this cell, and half as seen by `other`.
         let exchange = |sum: &mut Cell, field: usize, other: &[[f32; 3]; FIELDS]| {
             let both = std::array::from_fn(|axis| fluxes[field][axis] + other[field][axis]);
             sum[field] = 0.5f32.mul_add(product(normal, both), sum[field]);
@@ -146,7 +146,7 @@ fn flow(cell: &Cell) -> ([f32; 3], f32, f32, f32) {
     (velocity, square.sqrt(), pressure, (GAMMA * pressure * volume).sqrt())
 }
 
-/// What flows of each field through unit areas in x, y and z.
+/// The flow of each field through unit areas in x, y and z.
 fn fluxes(cell: &Cell) -> [[f32; 3]; FIELDS] {
     let (velocity, _, pressure, _) = flow(cell);
     let carried = |amount: f32| velocity.map(|v| amount * v);

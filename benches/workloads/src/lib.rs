@@ -31,11 +31,11 @@ mod va;
 
 pub use outputs::{Output, Tolerance, Values};
 
-/// How large a program is.
+/// The size of a program's input.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Size {
-    /// For the CPU device, for references and for sanitizers: a hundred block-tasks or a few in each large
-    /// launch, of a fraction of a millisecond on a CPU device's SM.
+    /// For the CPU device, for references and for sanitizers. Each large launch has a few to a hundred block-tasks, of
+    /// a fraction of a millisecond on a CPU device's SM.
     Reduced,
     /// Few block-tasks: FLEP's "trivial" input.
     Trivial,
@@ -52,7 +52,7 @@ pub struct Between {
     pub from: Size,
     /// The larger one.
     pub to: Size,
-    /// How far it is from the one to the other, evenly by the logarithm: 0 to 1.
+    /// The position between the two, evenly by the logarithm: 0 to 1.
     pub share: f64,
 }
 
@@ -63,7 +63,7 @@ impl From<Size> for Between {
 }
 
 impl Between {
-    /// What is between two numbers.
+    /// The number between those of the two sizes.
     fn number(self, of: impl Fn(Size) -> usize) -> usize {
         let (from, to) = (of(self.from) as f64, of(self.to) as f64);
         (from * (to / from).powf(self.share)).round() as usize
@@ -75,7 +75,7 @@ impl Between {
 pub struct Scalable {
     /// The papers' name.
     pub name: &'static str,
-    /// Allocates and describes it; nothing runs yet.
+    /// Allocates and describes the program; nothing runs yet.
     pub build: fn(&Scheduler, Between, u32) -> Result<Program, Error>,
 }
 
@@ -102,12 +102,12 @@ pub const SCALABLE: &[Scalable] = &[
 pub struct Definition {
     /// The papers' name.
     pub name: &'static str,
-    /// Where it was first published.
+    /// The benchmark's first publication.
     pub source: &'static str,
-    /// FLEP's amortizing factor (table 1), for the rows that do as FLEP did; for EffiSha's benchmarks what
-    /// suits their block-tasks.
+    /// FLEP's amortizing factor (table 1), for the rows that follow FLEP. For EffiSha's benchmarks, a factor that suits
+    /// their block-tasks.
     pub flep_amortize: u32,
-    /// Allocates and describes it; nothing runs yet.
+    /// Allocates and describes the program; nothing runs yet.
     pub build: fn(&Scheduler, Size, u32) -> Result<Program, Error>,
 }
 
@@ -123,17 +123,17 @@ impl fmt::Debug for Definition {
 /// step resets what others change.
 #[derive(Debug)]
 pub struct Program {
-    /// Make the inputs.
+    /// Launches that make the inputs.
     pub setup: Vec<Call>,
-    /// One run, in order.
+    /// Launches of one run, in order.
     pub steps: Vec<Call>,
     /// The step that takes most of the time, by its index. Running the steps before it makes its input.
     pub dominant: usize,
-    /// What the steps have to give.
+    /// The program's outputs, with their expected values.
     pub outputs: Vec<Output>,
 }
 
-/// The suite: FLEP's benchmarks, then those of EffiSha that are not among them.
+/// All benchmarks: FLEP's, then those of EffiSha that are not among them.
 pub const ALL: &[Definition] = &[
     cfd::DEFINITION,
     nn::DEFINITION,

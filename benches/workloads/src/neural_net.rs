@@ -18,10 +18,10 @@ pub const DEFINITION: Definition =
 /// Mini-batches of a run.
 const BATCHES: u32 = 2;
 
-/// How far a mini-batch moves the parameters along the mean of its samples' gradients.
+/// The distance that a mini-batch moves the parameters along the mean of its samples' gradients.
 const LEARNING_RATE: f32 = 3.0;
 
-/// The parameters at first, which leave the neurons where their derivatives are large.
+/// Bounds of the initial parameters, which leave the neurons where their derivatives are large.
 const PARAMETERS: (f32, f32) = (-0.1, 0.1);
 
 /// Extents of a program.
@@ -41,7 +41,7 @@ struct Network {
     output: Buffer<f32>,
 }
 
-/// What the kernels of a mini-batch leave to one another.
+/// The buffers that the kernels of a mini-batch pass to one another.
 struct Scratch {
     hidden: Buffer<f32>,
     output: Buffer<f32>,
@@ -53,7 +53,7 @@ struct Scratch {
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
     let (samples, part, inputs) = match size {
-        // The upper four rows of each image, since references take long.
+        // The upper four rows of each image, because references take long.
         Size::Reduced => (3300, 256, 112),
         Size::Trivial => (512, 128, 784),
         Size::Small => (20_000, 256, 784),
@@ -107,7 +107,7 @@ fn batch_seeds(seed: u32, batch: u32) -> (u32, u32) {
     (seed + 2 + 2 * batch, seed + 3 + 2 * batch)
 }
 
-/// The launches of one mini-batch, which makes `next` of `network`.
+/// The launches of one mini-batch, which compute `next` from `network`.
 fn learn(
     Extents { samples, part, inputs }: Extents,
     images: &Buffer<f32>,

@@ -11,7 +11,7 @@ pub const DEFINITION: Definition =
 /// The published default.
 const TARGET: Record = Record { latitude: 30.0, longitude: 90.0 };
 
-/// Rodinia's bound for x, past which it launches grids of two dimensions.
+/// Blocks in x: Rodinia's bound, beyond which it launches grids of two dimensions.
 const MOST_BLOCKS_IN_X: u32 = 65_535;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
@@ -44,7 +44,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 
-/// Of one thread for each record, with fewer blocks past the end than rows.
+/// A grid of one thread for each record, with fewer blocks past the end than rows.
 fn grid(length: usize) -> (u32, u32) {
     let blocks = blocks(length, BLOCK);
     let rows = blocks.div_ceil(MOST_BLOCKS_IN_X);

@@ -1,4 +1,4 @@
-//! What a program has to give, and whether it did.
+//! Outputs of programs, and their comparison with references.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use preempt_workload_kernels::input::{BLOCK, DIGESTED, digest_f32, digest_u32, s
 
 use crate::blocks;
 
-/// What outputs hold before a run: no result is this number, nor this NaN.
+/// The contents of outputs before a run: no result is this number, nor this NaN.
 const POISON: u32 = 0xFFFF_DEAD;
 
 /// An output of a program.
 pub struct Output {
-    /// What it is.
+    /// The output's name.
     pub name: &'static str,
     /// Overwrites the output, before a run.
     pub poison: Call,
@@ -38,26 +38,26 @@ pub enum Values {
     F32(Vec<f32>),
 }
 
-/// How far from its reference a floating-point number may be. Integers are the same as theirs.
+/// The distance from its reference that a floating-point number may have. Integers have none.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Tolerance {
-    /// Not at all: the reference adds up in the same order.
+    /// No distance: the reference adds up in the same order.
     Exact,
-    /// By `absolute + relative * |reference|`: the reference adds up in another order, or more precisely.
+    /// `absolute + relative * |reference|`: the reference adds up in another order, or more precisely.
     Within {
-        /// Of any number.
+        /// For any number.
         absolute: f32,
-        /// Of the reference.
+        /// For each unit of the reference.
         relative: f32,
     },
 }
 
 impl Output {
-    /// Integers, and what they have to be, sequentially.
+    /// An output of integers, with its sequential reference.
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn integers(
         scheduler: &Scheduler,
         name: &'static str,
@@ -72,11 +72,11 @@ impl Output {
         Ok(Output { name, poison, digest, sum, array, tolerance, reference })
     }
 
-    /// Floating-point numbers, and what they have to be, sequentially.
+    /// An output of floating-point numbers, with its sequential reference.
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn floats(
         scheduler: &Scheduler,
         name: &'static str,
@@ -92,11 +92,11 @@ impl Output {
         Ok(Output { name, poison, digest, sum, array: Array::F32(buffer), tolerance, reference })
     }
 
-    /// What the device has.
+    /// Copies the output from the device.
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn download(&self, stream: &Stream) -> Result<Values, Error> {
         Ok(match &self.array {
             Array::U32(buffer) => Values::U32(stream.download(buffer)?.wait()?),
@@ -104,11 +104,11 @@ impl Output {
         })
     }
 
-    /// A number that is another one if any bit of what the device has is another one, most likely.
+    /// A digest, which most likely differs if any bit of the output differs.
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn digest(&self, stream: &Stream) -> Result<u64, Error> {
         let sum = || Ok::<u64, Error>(stream.download(&self.sum)?.wait()?[0]);
         let before = sum()?;
@@ -116,12 +116,12 @@ impl Output {
         Ok(sum()?.wrapping_sub(before))
     }
 
-    /// What it has to be, computed sequentially on the host. It takes long, unless the program is reduced.
+    /// The expected output, computed sequentially on the host. That takes long, unless the program is reduced.
     pub fn reference(&self) -> Values {
         (self.reference)()
     }
 
-    /// What is wrong with `found`, if something is.
+    /// Describes the first mistake in `found`, if there is any.
     pub fn mistake(&self, found: &Values, reference: &Values) -> Option<String> {
         let tolerance = self.tolerance;
         let (length, wrong) = match (found, reference) {
@@ -145,7 +145,7 @@ impl Output {
     }
 }
 
-/// How many pairs are not alike, and what the first of them is.
+/// Describes how many pairs differ, and the first of them.
 fn differences<T: Copy + fmt::Display>(
     found: &[T],
     reference: &[T],

@@ -1,4 +1,4 @@
-//! The cheapest way through a grid.
+//! The cheapest path through a grid.
 
 use preempt::{Buffer, Error, Scheduler};
 use preempt_workload_kernels::input::{self, fill_u32, hash};

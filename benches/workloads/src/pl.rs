@@ -63,7 +63,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
             find_index(&cumulative, &cuts, &moved, to).grid(tasks),
         ]);
     };
-    // Back and forth between two buffers, but the first frame takes the start, which stays as it is.
+    // Back and forth between two buffers, but the first frame reads the start, which stays as it is.
     let (mut now, mut next) = (floats(2 * particles)?, floats(2 * particles)?);
     follow(1, &start, &mut now);
     for number in 2..=FRAMES {

@@ -9,7 +9,7 @@ use crate::{Definition, Output, Program, Size, Tolerance, random_f32};
 pub const DEFINITION: Definition =
     Definition { name: "Reduction", source: "SHOC, Reduction", flep_amortize: 10, build };
 
-// Not around 0: the sum would be small then, and one element more or less would hardly count less than it.
+// Not around 0, where the sum would be small and a missing element would hardly show.
 const RANGE: (f32, f32) = (0.0, 1.0);
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
@@ -34,7 +34,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         let partials = partials();
         vec![reduce_in_order(|i| partials[i], partials.len(), 0, 1)]
     };
-    // Both are added up in the kernel's order.
+    // Both sums are in the kernel's order.
     let outputs = vec![
         Output::floats(scheduler, "partial sums", partial, Tolerance::Exact, partials)?,
         Output::floats(scheduler, "sum", sum, Tolerance::Exact, total)?,

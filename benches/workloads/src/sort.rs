@@ -11,7 +11,7 @@ use crate::{Definition, Output, Program, Size, blocks};
 pub const DEFINITION: Definition =
     Definition { name: "Sort", source: "SHOC, Sort", flep_amortize: 4, build };
 
-/// Keys are below: nearly all numbers, so that each digit takes all its values.
+/// Bound of the keys: nearly all numbers, so that each digit takes all its values.
 const BOUND: u32 = u32::MAX;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
@@ -41,7 +41,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
                 sort_bottom_scan(&from.0, &from.1, &bases, shift, windows, &mut to.0, &mut to.1);
             steps.push(move_all.grid(tasks));
         };
-    // The input stays as it is; between passes the keys go to and fro between two buffers.
+    // The input stays as it is; between passes the keys alternate between two buffers.
     let input = (keys, values);
     let mut odd = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
     let mut even = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
@@ -63,6 +63,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Output::integers(scheduler, "keys", even.0, keys_reference)?,
         Output::integers(scheduler, "values", even.1, values_reference)?,
     ];
-    // The first scatter, since all of them take as long.
+    // The first scatter, because all of them take as long.
     Ok(Program { setup, steps, dominant: 2, outputs })
 }

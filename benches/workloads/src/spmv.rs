@@ -12,7 +12,7 @@ pub const DEFINITION: Definition =
 
 const RANGE: (f32, f32) = (-1.0, 1.0);
 
-/// Rows have up to `2 * spread` elements, and one of each 1024 has 100 times the mean of all rows on top.
+/// Rows have up to `2 * spread` elements; one in 1024 has 100 times the mean of all rows in addition.
 const fn rows_of(spread: u32) -> Lists {
     Lists { least: 0, spread, long: 111 * spread, group: 1024 }
 }
@@ -26,7 +26,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
         Size::Reduced => (1201, rows_of(16)),
         Size::Trivial => (64, rows_of(16)),
         Size::Small => (256 << 10, rows_of(64)),
-        // 220 million elements, of 8 bytes and one place in a vector of 12 MB.
+        // 220 million elements, each of 8 bytes and an index into a vector of 12 MB.
         Size::Large => (3 << 20, rows_of(64)),
     };
     let rows = size.number(|size| rows_and_lists(size).0) as u32;

@@ -11,10 +11,10 @@ pub const DEFINITION: Definition =
 
 const RANGE: (f32, f32) = (0.0, 1.0);
 
-/// What SHOC takes unless it is told otherwise.
+/// SHOC's default weights.
 const WEIGHTS: Weights = Weights { center: 0.25, cardinal: 0.15, diagonal: 0.05 };
 
-/// What surrounds the grid.
+/// The value around the grid.
 const OUTSIDE: f32 = 0.5;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
@@ -31,7 +31,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let step = |from: &Buffer<f32>, to: &mut Buffer<f32>| {
         stencil_9_points(WEIGHTS, OUTSIDE, from, to, rows, columns).grid(grid)
     };
-    // Back and forth between two buffers, but the first iteration takes the input, which stays as it is.
+    // Back and forth between two buffers, but the first iteration reads the input, which stays as it is.
     let (mut now, mut next) = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
     let mut steps = vec![step(&cells, &mut now)];
     while steps.len() < iterations {
@@ -51,7 +51,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
 /// The grid after one more iteration.
 fn iterate(cells: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let cell = |row: usize, column: usize| {
-        // One too much, so that what is above and left of the grid has an index.
+        // An offset of one, so that the cells above and left of the grid have an index.
         let (row, column) = (row.wrapping_sub(1), column.wrapping_sub(1));
         if row < rows && column < columns { cells[row * columns + column] } else { OUTSIDE }
     };

@@ -10,7 +10,7 @@ pub const DEFINITION: Definition =
     Definition { name: "Triad", source: "SHOC, Triad", flep_amortize: 200, build };
 
 const RANGE: (f32, f32) = (-1.0, 1.0);
-/// What the second vector is multiplied by, in SHOC as well.
+/// The factor of the second vector, as in SHOC.
 const FACTOR: f32 = 1.75;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {

@@ -1,5 +1,4 @@
-//! What both programs have in common: what there is to do, whether it was done right, and how long it
-//! took. Nothing of it knows of a GPU.
+//! The common part of both programs: the work, the check of the results, and the times. It does not depend on a GPU.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,31 +11,31 @@ use serde_json::json;
 /// The kernels' device code.
 pub const KERNELS: preempt::Module = preempt::include_kernels!("cust_app_kernels");
 
-/// Threads in a block of the walks, and blocks.
+/// Threads in a block of the walks.
 pub const BLOCK: u32 = 256;
-/// How many blocks walk: some times as many as a GPU has room for.
+/// Blocks of the walks: several times as many as a GPU holds at once.
 pub const BLOCKS: u32 = 32_768;
-/// How long a walk is: about a millisecond for a block.
+/// Strides of a walk: about a millisecond for a block.
 pub const STRIDES: u32 = 200;
 /// Rows of weights.
 pub const ROWS: u32 = 16;
-/// Walks are started this many times.
+/// Rounds of walks.
 pub const ROUNDS: u32 = 20;
 
-/// How long it is from one window to the next, on average.
+/// Mean time from one window to the next.
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// How many of the walks are checked on the host, which takes its time.
+/// Walks that are checked on the host, which takes time.
 const CHECKED: usize = 500;
 
 /// The inputs.
 #[derive(Debug)]
 pub struct Work {
-    /// Where the walks start.
+    /// The starts of the walks.
     pub starts: Vec<u32>,
     /// `ROWS` rows of weights.
     pub weights: Vec<i32>,
-    /// What is scored.
+    /// The window to score.
     pub window: Vec<i32>,
 }
 
@@ -53,7 +52,7 @@ impl Work {
         Work { starts, weights: small(ROWS as usize * WINDOW), window: small(WINDOW) }
     }
 
-    /// Whether walks that start here end there.
+    /// Checks that walks from the starts have these ends.
     pub fn check_walks(&self, ends: &[u32]) -> Result<()> {
         ensure!(ends.len() == self.starts.len(), "{} walks came to an end", ends.len());
         for i in (0..ends.len()).step_by(ends.len() / CHECKED) {
@@ -63,7 +62,7 @@ impl Work {
         Ok(())
     }
 
-    /// Whether these are the scores of the window.
+    /// Checks that these are the scores of the window.
     pub fn check_scores(&self, scores: &[i32]) -> Result<()> {
         let dot = |row: &[i32]| row.iter().zip(&self.window).map(|(a, b)| a * b).sum::<i32>();
         let expected: Vec<i32> = self.weights.chunks(WINDOW).map(dot).collect();
@@ -84,8 +83,8 @@ fn step(mut x: u32) -> u32 {
     x ^ (x << 5)
 }
 
-/// The moments at which windows come, whether or not the one before is scored: about one in a
-/// millisecond, the same each time; or, with `--storm`, one after the other.
+/// The moments at which windows arrive, whether or not the window before is scored: about one in a millisecond, the
+/// same each time. With `--storm`, they follow each other at once.
 #[derive(Debug)]
 pub struct Windows {
     random: u32,
@@ -94,12 +93,12 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The first one comes about now.
+    /// The first window arrives about now.
     pub fn new() -> Result<Windows> {
         Ok(Windows { random: 1, next: Instant::now(), is_storm: options()?.is_storm })
     }
 
-    /// Waits for the next window; when it came.
+    /// Waits for the next window, and returns its arrival.
     pub fn wait(&mut self) -> Instant {
         if self.is_storm {
             return Instant::now();
@@ -113,39 +112,39 @@ impl Windows {
     }
 }
 
-/// What came of it.
+/// The results of the program.
 #[derive(Debug)]
 pub struct Results {
     start: Instant,
-    /// How long each score took.
+    /// Time of each score.
     pub scores: Vec<Duration>,
-    /// How often walks were interrupted; 0 in `before`.
+    /// Times that walks were interrupted; 0 in `before`.
     pub yields: u32,
     /// A number that depends on where every walk of every round ended.
     pub checksum: u64,
 }
 
 impl Results {
-    /// Nothing yet.
+    /// Empty results.
     pub fn new() -> Results {
         Results { start: Instant::now(), scores: Vec::new(), yields: 0, checksum: 0 }
     }
 
-    /// Takes a round's walks in.
+    /// Adds the walks of a round.
     pub fn add_walks(&mut self, ends: &[u32]) {
         // FNV-1a, over whole numbers.
         let add = |hash: u64, &end: &u32| (hash ^ u64::from(end)).wrapping_mul(0x0100_0000_01B3);
         self.checksum = ends.iter().fold(self.checksum, add);
     }
 
-    /// The time in microseconds that a share of the scores took at most (nearest rank of the sorted times).
+    /// The time in microseconds that a share of the scores does not exceed (nearest rank of the sorted times).
     fn percentile(&self, share: f64) -> Result<f64> {
         let rank = (share * self.scores.len() as f64).ceil() as usize;
         let time = self.scores.get(rank.saturating_sub(1)).context("nothing was scored")?;
         Ok(time.as_nanos() as f64 / 1e3)
     }
 
-    /// Prints what came of it, and writes it to the file that `--out` names.
+    /// Prints the results, and writes them to the file that `--out` names.
     pub fn report(mut self, device: String, driver: String) -> Result<()> {
         let time = self.start.elapsed();
         self.scores.sort_unstable();
@@ -184,7 +183,7 @@ impl Default for Results {
     }
 }
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Default)]
 struct Options {
     out: Option<PathBuf>,

@@ -1,8 +1,8 @@
-//! The README shows what preempt has changed in the program, and that is what has changed.
+//! The README shows the changes that preempt makes to the program; they are the real ones.
 
 use std::collections::HashMap;
 
-/// Lines, each with how often it is there.
+/// Lines, each with its number of occurrences.
 fn lines(text: &str) -> HashMap<&str, i32> {
     let mut lines = HashMap::new();
     for line in text.lines() {
@@ -32,6 +32,7 @@ fn the_readme_shows_the_difference() {
     }
     patched.retain(|_, count| *count != 0);
     assert_eq!(patched, lines(after));
-    let words = format!("{removed} lines of {} went, and {added} came", before.lines().count());
+    let words =
+        format!("{removed} lines of {} are gone, and {added} are new", before.lines().count());
     assert!(readme.contains(&words), "{words}");
 }

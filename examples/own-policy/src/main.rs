@@ -1,4 +1,4 @@
-//! A policy of one's own: the newest launch has the device.
+//! An own policy: the newest launch has the device.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +24,7 @@ impl Policy for Lifo {
         self.launches.push(launch.id);
     }
 
-    // It keeps its place, whatever its priority is now.
+    // The launch keeps its place, whatever its priority is now.
     fn changed(&mut self, _now: Duration, _launch: Arrival) {}
 
     fn departed(&mut self, _now: Duration, launch: LaunchId) {
@@ -38,14 +38,14 @@ impl Policy for Lifo {
     }
 }
 
-/// How many launches the block-tasks wait for, how many have started, and the order in which block-tasks ran. Kernels
-/// on a GPU have no such things.
+/// The launches that block-tasks wait for, the launches that have started, and the order in which block-tasks ran.
+/// Kernels on a GPU have no such statics.
 static SUBMITTED: AtomicU32 = AtomicU32::new(0);
 static STARTED: AtomicU32 = AtomicU32::new(0);
 static ORDER: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 const LAUNCHES: u32 = 4;
 
-/// Waits until all launches are submitted, and writes down whose block-task this is.
+/// Waits until all launches are submitted, and records the launch of this block-task.
 #[preemptible(block = 1, amortize = 1)]
 fn note(launch: u32) {
     STARTED.fetch_add(1, SeqCst);
@@ -60,9 +60,9 @@ fn main() -> Result<()> {
     let scheduler = Scheduler::builder().device(device).policy(Lifo::default()).build()?;
     let mut handles = Vec::new();
     for launch in 1..=LAUNCHES {
-        // Each in a stream of its own: launches of one stream run in order, whatever the policy says.
+        // Each launch has its own stream, because launches of one stream run in order, whatever the policy says.
         handles.push(scheduler.stream(0).launch(note(launch).grid(2))?);
-        // The first one is under way when the others come.
+        // The first launch is under way when the others come.
         while STARTED.load(SeqCst) == 0 {
             std::thread::yield_now();
         }
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     for handle in handles {
         handle.wait()?;
     }
-    // Fails if the policy answered nonsense.
+    // Fails if the policy gave an invalid plan.
     scheduler.synchronize()?;
     let order = ORDER.lock().unwrap_or_else(PoisonError::into_inner);
     println!("block-tasks ran in this order: {order:?}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-/// Lets urgent requests meet a long batch job, and shows what preemption makes of it.
+/// Lets urgent requests meet a long batch job, and shows the effect of preemption.
 ///
 /// The batch job values a book of options by Monte Carlo. Meanwhile four threads ask a small
 /// network to read handwritten digits, one request a kernel, at random moments.

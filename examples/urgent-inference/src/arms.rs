@@ -14,7 +14,7 @@ use urgent_inference_kernels::pricing::{
 use crate::progress::Progress;
 use crate::workload::{Request, Workload, wait_until};
 
-/// What runs in a row.
+/// The work of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arm {
     /// The row's name.
@@ -35,29 +35,29 @@ pub const SUBMISSION_ORDER: Arm =
 /// The requests are more urgent.
 pub const PREEMPT: Arm = Arm { name: "preempt", batch: Some(0), requests: Some(1) };
 
-/// What was measured in a row.
+/// The measurements of a row.
 #[derive(Debug)]
 pub struct Row {
     /// The row's name.
     pub name: &'static str,
     /// From each request's moment to its answer on the host, sorted.
     pub latencies: Vec<Duration>,
-    /// The share of the held-out digits that the device read as they were meant.
+    /// The share of the held-out digits that the device read correctly.
     pub accuracy: Option<f64>,
     /// The batch job.
     pub batch: Option<Batch>,
 }
 
-/// What was measured of the batch job.
+/// The measurements of the batch job.
 #[derive(Debug)]
 pub struct Batch {
     /// From the launch of its first kernel to the end of the last.
     pub time: Duration,
-    /// Of all its results.
+    /// The checksum of all its results.
     pub checksum: u64,
-    /// What the scheduler did with the long one.
+    /// The scheduler's report on the long kernel.
     pub report: LaunchReport,
-    /// Requests that came before its end.
+    /// Requests that arrived before its end.
     pub met: usize,
 }
 
@@ -69,15 +69,14 @@ impl Row {
     }
 }
 
-/// From the launch of the batch job to the moment that requests count from, so that their threads are
-/// there.
+/// Time from the launch of the batch job to the moment that requests count from, so that their threads are ready.
 pub const LEAD: Duration = Duration::from_millis(5);
 
 /// Runs one row; requests come within `time`.
 ///
 /// # Errors
 ///
-/// What the scheduler says, and every answer that is not what the network says on the host.
+/// Errors of the scheduler, and every answer that differs from the network's on the host.
 pub fn run(
     scheduler: &Scheduler,
     workload: &Workload,
@@ -138,9 +137,9 @@ pub fn run(
     Ok(Row::new(arm.name, &answered, batch))
 }
 
-/// What no simulation gives, so that a block-task that did not run shows.
+/// An estimate that no simulation gives, so that a block-task that did not run shows.
 pub const NO_ESTIMATE: Estimate = Estimate { value: f32::NAN, error: f32::NAN };
-/// What the network never says.
+/// An answer that the network never gives.
 pub const NO_ANSWER: Answer =
     Answer { request: u32::MAX, class: u32::MAX, logits: [f32::NAN; CLASSES] };
 
@@ -188,21 +187,21 @@ impl Row {
     }
 }
 
-/// What one client got.
+/// The answers to one client.
 #[derive(Debug, Default)]
 pub struct Answered {
     latencies: Vec<Duration>,
-    /// Held-out digits among its requests, and how many of them were read as they were meant.
+    /// Held-out digits among its requests, and those of them that were read correctly.
     held_out: u32,
     right: u32,
 }
 
 impl Answered {
-    /// Takes in what a request was answered with, so long after its moment.
+    /// Records the answer to a request, with its latency.
     ///
     /// # Errors
     ///
-    /// If the answer is not what the network says on the host.
+    /// If the answer differs from the network's on the host.
     pub fn take(&mut self, request: &Request, answer: Answer, latency: Duration) -> Result<()> {
         let expected = request.expected;
         ensure!(
@@ -225,7 +224,7 @@ struct Client<'a> {
     stream: &'a Stream,
     workload: &'a Workload,
     progress: &'a Progress,
-    /// When the time in which requests come starts, and how long it is.
+    /// The start and the length of the time in which requests come.
     start: Instant,
     time: Duration,
 }

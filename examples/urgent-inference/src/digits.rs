@@ -15,15 +15,15 @@ pub const COUNT: usize = 1797;
 /// Digits that the network never sees in training: a quarter.
 pub const HELD_OUT: usize = COUNT / 4;
 
-/// Chooses the digits that are held out; part of what the committed weights are.
+/// Seed of the choice of the digits that are held out; the committed weights depend on it.
 const SPLIT_SEED: u64 = 1998;
 
-/// A handwritten digit, and what was meant.
+/// A handwritten digit, and its label.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
     /// The image.
     pub digit: Digit,
-    /// From 0 to 9.
+    /// The digit that was meant, from 0 to 9.
     pub label: u32,
     /// Whether it is held out from training.
     pub held_out: bool,
@@ -33,7 +33,7 @@ pub struct Sample {
 ///
 /// # Errors
 ///
-/// What is wrong with the file.
+/// Mistakes in the file.
 pub fn load() -> Result<Vec<Sample>> {
     let mut samples = Vec::with_capacity(COUNT);
     for (number, line) in CSV.lines().enumerate() {

@@ -16,7 +16,7 @@ use preempt::Call;
 use preempt_device::host::{Args, BufferArg, Dim3, Kernel, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
-/// Turns what the driver's function `call` returned into an error that names it.
+/// Turns the result of the driver's function `call` into an error that names it.
 fn check(call: &'static str, result: CUresult) -> Result<()> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -324,7 +324,7 @@ impl<T: KernelArg> Array<T> {
         Ok(data)
     }
 
-    /// The array as what a kernel writes, for launches that share it and are in one stream.
+    /// The array as a kernel's output, for launches that share it and are in one stream.
     pub fn shared(&self) -> impl WriteArg<'static, T> + use<T> {
         Shared(self.argument())
     }

@@ -1,4 +1,4 @@
-//! What the example and its training program share: the digits and the network.
+//! The digits and the network, which the example and its training program share.
 
 pub mod digits;
 pub mod network;

@@ -1,4 +1,4 @@
-//! Where, when and of what a result was measured, for the JSON.
+//! The machine, the time and the commit of a result, for the JSON.
 
 use std::process::Command;
 use std::time::SystemTime;

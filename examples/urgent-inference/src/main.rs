@@ -59,7 +59,7 @@ fn run(args: &Args) -> Result<()> {
     let mut out = args.out.as_deref().map(create).transpose()?;
     let picture = picture_file(args)?;
 
-    // Not `println!`: it panics where the reader has closed the pipe.
+    // Not `println!`, which panics where the reader has closed the pipe.
     let mut stdout = io::stdout();
     let mut builder = Scheduler::builder().device(device).kernels(KERNELS);
     if gpu.is_some() {
@@ -78,7 +78,7 @@ fn run(args: &Args) -> Result<()> {
         workload.periods
     )?;
 
-    // First, because it says how much time there is for requests to come in.
+    // First, because it determines the time in which requests come.
     let (batch_alone, alone) = measure_batch_alone(&scheduler, &workload)?;
     let time = alone.mul_f64(REQUESTS_WITHIN);
     writeln!(
@@ -126,11 +126,11 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How long a thread that waits drives the scheduler itself before it sleeps. On a GPU the threads of
-/// the row without preempt spin, too; on the CPU device spinning would take processors from the SMs.
+/// Time that a waiting thread drives the scheduler itself before it sleeps. On a GPU the threads of the row without
+/// preempt spin, too; on the CPU device spinning would take processors from the SMs.
 const SPIN: Duration = Duration::from_millis(5);
 
-/// The faster of two runs, since the first one may find the machine cold or busy.
+/// The faster of two runs, because the first may find the machine cold or busy.
 fn measure_batch_alone(scheduler: &Scheduler, workload: &Workload) -> Result<(Row, Duration)> {
     let run = || measure(scheduler, workload, BATCH_ALONE, Duration::ZERO);
     let time = |row: &Row| row.batch.as_ref().map_or(Duration::MAX, |batch| batch.time);
@@ -167,7 +167,7 @@ fn create(path: &Path) -> Result<(File, PathBuf)> {
     Ok((file, path.to_owned()))
 }
 
-/// Where the picture goes. Only a file that was asked for has to be writable.
+/// The file of the picture. Only a requested file has to be writable.
 fn picture_file(args: &Args) -> Result<Option<(File, PathBuf)>> {
     if let Some(path) = &args.svg {
         return create(path).map(Some);

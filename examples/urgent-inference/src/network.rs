@@ -1,4 +1,4 @@
-//! The network on the host: the committed weights, and the answers that the kernel has to give.
+//! The network on the host: the committed weights, and the answers expected of the kernel.
 
 use std::array;
 
@@ -10,7 +10,7 @@ use urgent_inference_kernels::network::{
 
 use crate::digits::Sample;
 
-/// What `train-digits` wrote.
+/// The weights that `train-digits` wrote.
 const WEIGHTS: &[u8] = include_bytes!("../data/weights.bin");
 
 /// The first bytes of a file of weights. What follows is the number of pixels, hidden units and
@@ -35,7 +35,7 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// What is wrong with the file.
+    /// Mistakes in the file.
     pub fn committed() -> Result<Network> {
         Network::from_bytes(WEIGHTS)
     }
@@ -44,7 +44,7 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// What is wrong with the file.
+    /// Mistakes in the file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Network> {
         let (words, rest) = bytes.as_chunks::<4>();
         ensure!(bytes.starts_with(&MAGIC) && rest.is_empty(), "not a file of weights");
@@ -67,7 +67,7 @@ impl Network {
         MAGIC.into_iter().chain(shape).chain(parameters).collect()
     }
 
-    /// What the hidden layer makes of a digit.
+    /// The output of the hidden layer for a digit.
     pub(crate) fn hidden(&self, digit: &Digit) -> Hidden {
         let mut sums: Hidden = array::from_fn(|unit| self.parameters[HIDDEN_BIASES + unit]);
         let weights = &self.parameters[HIDDEN_WEIGHTS..HIDDEN_BIASES];
@@ -80,7 +80,7 @@ impl Network {
         sums.map(|sum| sum.max(0.0))
     }
 
-    /// What the output layer makes of the hidden one.
+    /// The output of the output layer for a hidden one.
     pub(crate) fn output(&self, hidden: &Hidden) -> [f32; CLASSES] {
         array::from_fn(|class| {
             let start = OUTPUT_WEIGHTS + class * HIDDEN;
@@ -90,8 +90,7 @@ impl Network {
         })
     }
 
-    /// The logits of a digit. Sums are added up in another order than in the kernel, so the last
-    /// bits differ.
+    /// The logits of a digit. Sums are in another order than in the kernel, so the last bits differ.
     pub fn logits(&self, digit: &Digit) -> [f32; CLASSES] {
         self.output(&self.hidden(digit))
     }
@@ -101,7 +100,7 @@ impl Network {
         most_probable(&self.logits(digit))
     }
 
-    /// The share of digits that are classified as they were meant.
+    /// The share of digits that are classified as labelled.
     pub fn accuracy<'a>(&self, samples: impl IntoIterator<Item = &'a Sample>) -> f64 {
         let (mut right, mut all) = (0, 0);
         for Sample { digit, label, .. } in samples {

@@ -12,7 +12,7 @@ use crate::report::milliseconds;
 /// Pixels: width and height of the picture.
 const SIZE: (u32, u32) = (900, 520);
 
-/// Points of each line; more would only make the file larger.
+/// Points of each line; more would only enlarge the file.
 const POINTS: usize = 400;
 
 /// The colours, which are distinct for readers who do not see red or green, too (Okabe and Ito).
@@ -67,7 +67,7 @@ fn draw(rows: &[Row], text: &mut String) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Latencies and the share of requests, in %, that each of them suffices for.
+/// Latencies, and the share of requests in % that are answered within each.
 fn distribution(sorted: &[Duration]) -> Vec<(f64, f64)> {
     let last = sorted.len().saturating_sub(1);
     let ranks = (0..=POINTS).map(|point| point * last / POINTS);

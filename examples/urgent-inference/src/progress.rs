@@ -1,11 +1,11 @@
-//! Shows how far a row is: a bar on a terminal, lines elsewhere.
+//! Shows the progress of a row: a bar on a terminal, lines elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How far one row is.
+/// The progress of one row.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -14,7 +14,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A row starts that has `requests` requests to answer, perhaps none.
+    /// A row with `requests` requests to answer, perhaps none.
     pub fn new(name: &'static str, requests: usize) -> Progress {
         let template = match requests {
             0 => "{spinner} {prefix:<17} {elapsed_precise}",
@@ -33,12 +33,12 @@ impl Progress {
         Progress { bar, name, start: Instant::now() }
     }
 
-    /// Another request is answered.
+    /// Adds an answered request.
     pub fn answered(&self) {
         self.bar.inc(1);
     }
 
-    /// The row is complete.
+    /// Completes the row.
     pub fn finish(self) {
         self.bar.finish_and_clear();
         eprintln!("{} .. done in {:.1} s", self.name, self.start.elapsed().as_secs_f64());

@@ -8,16 +8,16 @@ use crate::arms::{BATCH_ALONE, Batch, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_O
 use crate::machine::{command, commit, date, hardware};
 use crate::streams::STREAM_PRIORITY;
 
-/// The rows, and what is asked of them all.
+/// The rows, and the device that they were measured on.
 #[derive(Debug)]
 pub struct Report {
     /// The device's name.
     pub device: String,
     /// The version of its driver, if it has one.
     pub driver: Option<String>,
-    /// How long the kernel of one request takes when it has the GPU; `None` on the CPU device.
+    /// Time of the kernel of one request that has the GPU to itself; `None` on the CPU device.
     pub request_time: Option<Duration>,
-    /// In the order in which they were measured.
+    /// The rows, in the order of measurement.
     pub rows: Vec<Row>,
 }
 
@@ -38,20 +38,20 @@ impl Report {
         self.row(BATCH_ALONE.name)?.batch.as_ref()
     }
 
-    /// How much longer the batch job takes than alone.
+    /// The additional time of the batch job, relative to alone.
     fn slowdown(&self, row: &Row) -> Option<f64> {
         let alone = self.batch_alone()?.time.as_secs_f64();
         Some(row.batch.as_ref()?.time.as_secs_f64() / alone)
     }
 
-    /// The same, less the time that the requests' own kernels take.
+    /// The additional time of the batch job without the time of the requests' own kernels, relative to alone.
     fn slowdown_less_requests(&self, row: &Row) -> Option<f64> {
         let requests = self.request_time?.as_secs_f64() * row.latencies.len() as f64;
         Some(self.slowdown(row)? - requests / self.batch_alone()?.time.as_secs_f64())
     }
 
-    /// How much longer the batch job takes than alone, the time that the requests' own kernels take
-    /// counted and not counted; on a GPU.
+    /// A sentence about the additional time of the batch job, with and without the time of the requests' own kernels;
+    /// on a GPU.
     pub fn batch_sentence(&self) -> Option<String> {
         let row = self.row(PREEMPT.name)?;
         Some(format!(
@@ -107,8 +107,7 @@ impl Report {
         ))
     }
 
-    /// What is wrong with a measurement, if something is: a batch job that was over before
-    /// the requests were says little about them.
+    /// A warning about a measurement of little use: a batch job that was over before the requests were.
     pub fn warning(&self) -> Option<String> {
         let missed = |row: &&Row| {
             let met = row.batch.as_ref().map_or(usize::MAX, |batch| batch.met);
@@ -122,7 +121,7 @@ impl Report {
         ))
     }
 
-    /// What `--out` writes.
+    /// The contents of the file that `--out` names.
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.json_row(row)).collect();
         let preempt = self.row(PREEMPT.name);

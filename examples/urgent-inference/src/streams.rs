@@ -1,5 +1,5 @@
-//! The row without preempt: the same kernels in their plain form, on streams of the driver, of which
-//! those of the requests have the highest priority. What a user of CUDA would do.
+//! The row without preempt: the same kernels in their plain form, on streams of the driver. Those of the requests have
+//! the highest priority, as a user of CUDA would do it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::workload::{Request, Workload, wait_until};
 /// The requests' streams are more urgent for the hardware.
 pub const STREAM_PRIORITY: Arm = Arm { name: "stream priority", batch: Some(0), requests: Some(1) };
 
-/// Launches that the time of a request's kernel is taken from.
+/// Launches over which the time of a request's kernel is measured.
 const TIMED: u32 = 1000;
 
 /// The kernels, loaded once more, for launches without a scheduler.
@@ -40,7 +40,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// What the driver says, and every answer that is not what the network says on the host.
+    /// Errors of the driver, and every answer that differs from the network's on the host.
     pub fn run(&self, workload: &Workload, time: Duration, progress: &Progress) -> Result<Row> {
         let options = workload.book.len() as u32;
         let book = Array::new(&workload.book)?;
@@ -52,7 +52,7 @@ impl Streams {
         let call = estimate_asian_calls(&sums, &mut estimates, paths).grid(options);
         let estimation = Launch::plain(self.module.plain(call.kernel())?, call);
         let batch = Stream::new(Level::Lowest)?;
-        // Everything is there before anything runs, and stays until everything has ended.
+        // Everything is allocated before anything runs, and stays until everything has ended.
         let clients = workload.clients.iter().map(|requests| Client::new(self, workload, requests));
         let clients: Vec<Client> = clients.collect::<Result<_>>()?;
 
@@ -86,7 +86,7 @@ impl Streams {
         Ok(Row::new(STREAM_PRIORITY.name, &answered, Some(batch)))
     }
 
-    /// How long the kernel of a request takes when it has the GPU, one after the other.
+    /// The time of a request's kernel that has the GPU to itself, one after the other.
     pub fn request_time(&self, workload: &Workload) -> Result<Duration> {
         let requests = workload.clients.first().context("no client")?;
         let client = Client::new(self, workload, requests)?;

@@ -18,19 +18,19 @@ use crate::network::Network;
 
 /// The seed of the committed weights.
 pub const SEED: u64 = 7;
-/// How often each digit is shown.
+/// Times that each digit is shown.
 pub const EPOCHS: u32 = 40;
 
 /// Digits between two changes of the weights.
 const BATCH: usize = 32;
 const LEARNING_RATE: f32 = 2e-3;
-/// Pulls weights towards 0 in each step, by this share of the learning rate.
+/// Share of the learning rate by which weights are pulled towards 0 in each step.
 const WEIGHT_DECAY: f32 = 1e-2;
-/// How fast Adam forgets earlier gradients, and their squares.
+/// Factors by which Adam forgets earlier gradients, and their squares.
 const FORGETTING: [f32; 2] = [0.9, 0.999];
 const EPSILON: f32 = 1e-8;
 
-/// A network that has seen every one of `samples` in each of `epochs`.
+/// A network that has seen all of `samples` in each of `epochs`.
 pub fn train(samples: &[Sample], seed: u64, epochs: u32) -> Network {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut network = untrained(&mut random);
@@ -108,7 +108,7 @@ fn softmax(logits: [f32; CLASSES]) -> [f32; CLASSES] {
 struct Adam {
     mean: Vec<f32>,
     square: Vec<f32>,
-    /// What is left of the start, where both are 0: a power of `FORGETTING`.
+    /// The remaining weight of the start, where both are 0: a power of `FORGETTING`.
     start: [f32; 2],
 }
 

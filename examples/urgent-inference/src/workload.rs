@@ -1,4 +1,4 @@
-//! What every row of the table does: the book of options, and the requests with their moments.
+//! The work of every row of the table: the book of options, and the requests with their moments.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use urgent_inference_kernels::pricing::AsianCall;
 
 use crate::args::{Args, DeviceKind};
 
-/// How long before a request's moment its thread is awake, where it has a processor for itself: the
-/// operating system wakes threads a tenth of a millisecond late, which is not what is measured.
+/// Time before a request's moment at which its thread is awake, where it has a processor for itself. The operating
+/// system wakes threads a tenth of a millisecond late, which is not to be measured.
 const AWAKE_BEFORE: Duration = Duration::from_millis(1);
 
 /// Waits for a moment.
@@ -32,7 +32,7 @@ pub fn wait_until(moment: Instant) {
 /// Threads that send requests.
 pub const CLIENTS: usize = 4;
 
-/// How much work there is, and in which pieces.
+/// The amount of work and its pieces.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     /// Options, which are block-tasks, for each SM.
@@ -46,15 +46,15 @@ struct Size {
 
 /// On the CPU device: a block-task takes one to two milliseconds on one processor.
 const CPU: Size = Size { options: 1500, paths: 6144, requests: digits::COUNT, lanes: 1 };
-/// On a GPU, whose SM runs about a dozen block-tasks at a time: milliseconds, too. Many lanes, since
-/// each request is alone there: its kernel takes half of an SM for a few microseconds.
+/// On a GPU, whose SM runs about a dozen block-tasks at a time: milliseconds, too. Many lanes, because each request is
+/// alone there: its kernel takes half of an SM for a few microseconds.
 const GPU: Size = Size { options: 9000, paths: 65_536, requests: digits::COUNT, lanes: MOST_LANES };
 
-/// Prices that an option's average is taken over.
+/// Prices in the average of an option.
 const PERIODS: u32 = 12;
 
 impl Size {
-    /// With `--quick`.
+    /// The amount of work with `--quick`.
     fn quick(self) -> Size {
         Size { options: self.options / 15, requests: 400, ..self }
     }
@@ -63,7 +63,7 @@ impl Size {
 /// The batch job and the requests.
 #[derive(Debug)]
 pub struct Workload {
-    /// One block-task each.
+    /// The options, one block-task each.
     pub book: Vec<AsianCall>,
     /// Random paths for each option.
     pub paths: u32,
@@ -73,9 +73,9 @@ pub struct Workload {
     pub seed: u64,
     /// The network's weights, as the kernel reads them.
     pub parameters: Vec<f32>,
-    /// Threads that share the sum of a hidden unit of it.
+    /// Threads that share the sum of a hidden unit.
     pub lanes: u32,
-    /// For each client: its requests, in the order of their moments.
+    /// The requests of each client, in the order of their moments.
     pub clients: Vec<Vec<Request>>,
 }
 
@@ -86,18 +86,18 @@ pub struct Request {
     pub number: u32,
     /// The image.
     pub digit: Digit,
-    /// What the writer meant.
+    /// The digit that the writer meant.
     pub label: u32,
     /// Whether the network was not trained with it.
     pub held_out: bool,
-    /// What the network makes of it on the host, and so has to on the device.
+    /// The network's answer on the host, which the device has to give, too.
     pub expected: u32,
-    /// When, as a share of the time in which requests come.
+    /// The request's moment, as a share of the time in which requests come.
     moment: f64,
 }
 
 impl Request {
-    /// When the request comes, if all come within `time`.
+    /// The moment of the request, if all come within `time`.
     pub fn moment(&self, time: Duration) -> Duration {
         time.mul_f64(self.moment)
     }
@@ -136,7 +136,7 @@ impl Workload {
     }
 }
 
-/// An option as a bank might have it in its book.
+/// An option as in a bank's book.
 fn option(random: &mut ChaCha8Rng) -> AsianCall {
     let spot = random.random_range(20.0..200.0);
     AsianCall {

@@ -19,7 +19,7 @@ fn scheduler() -> Scheduler {
     Scheduler::builder().device(Device::cpu(2, 1).unwrap()).build().unwrap()
 }
 
-/// What the kernel makes of a book.
+/// The kernel's estimates for a book.
 fn on_device(book: &[AsianCall], paths: u32, periods: u32) -> Vec<Estimate> {
     let scheduler = scheduler();
     let stream = scheduler.stream(0);
@@ -68,7 +68,7 @@ fn the_network_reads_every_digit_as_on_the_host() {
     let parameters = scheduler.buffer(&network.parameters).unwrap();
     let nothing = Answer { request: u32::MAX, class: u32::MAX, logits: [f32::NAN; CLASSES] };
     for (sample, number) in digits::load().unwrap().iter().zip(0..) {
-        // Most of them as on the CPU device; some by as many threads as on a GPU.
+        // Most of them as on the CPU device; some with the threads of a GPU.
         let lanes = if number % 16 == 0 { MOST_LANES } else { 1 };
         let mut answers = scheduler.buffer(&[nothing]).unwrap();
         let call = classify(&parameters, sample.digit, number, lanes, &mut answers);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 fn run(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_urgent-inference"));
-    // Where files may be left.
+    // A folder where files may be left.
     command.current_dir(env!("CARGO_TARGET_TMPDIR")).args(args).output().unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! The committed weights: how good they are, and where they come from.
+//! The committed weights: their accuracy and their reproduction.
 
 use urgent_inference::digits::{self, COUNT, HELD_OUT, Sample};
 use urgent_inference::network::Network;

@@ -11,7 +11,7 @@ use crate::error::{Error, MemoryError};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use crate::vocabulary::BufferId;
 
-/// What the device's memory is used for, and who waits for some.
+/// The use of the device's memory, and the requests that wait for some.
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
     state: Mutex<State>,
@@ -20,30 +20,30 @@ pub(crate) struct Allocations {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes of buffers that are there, or that an operation keeps.
+    /// Bytes of buffers that are allocated, or that an operation still keeps.
     live: usize,
-    /// Buffers that were freed.
+    /// Number of buffers freed so far.
     freed: u64,
-    /// Buffers whose contents a scheduler knows to be lost, and those of them that are there no more.
+    /// Buffers whose contents a scheduler knows to be lost. `gone` has those of them that were freed.
     lost: FxHashSet<BufferId>,
     gone: Vec<BufferId>,
-    /// Those that wait, by number.
+    /// Numbers of the requests that wait, first come first.
     line: VecDeque<u64>,
-    /// The last number that was given out.
+    /// The last number given to a request.
     arrivals: u64,
 }
 
-/// How long a request waits, and among how many.
+/// How long a request for memory waits, and with how many others at most.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Zero: not at all.
+    /// Zero: requests do not wait.
     pub timeout: Duration,
     /// The most requests that wait at the same time.
     pub most: usize,
 }
 
-/// How often the first one in the line asks a GPU again: other processes free memory, too, and the pool of this one can
-/// be tidied up only while nothing runs.
+/// Time between two attempts of the first request in the line. Other processes free memory without notice, and this
+/// process's pool can be trimmed only while nothing runs.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How a thread waits while a condition holds: until what it waits for is announced, or until a time.
@@ -54,19 +54,20 @@ impl Allocations {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer is there that was not allocated here.
+    /// Counts a buffer that was allocated elsewhere.
     pub fn take(&self, bytes: usize) {
         self.state().live += bytes;
     }
 
-    /// The contents of buffers are lost. Those of which that was said before, and that are there no more.
+    /// Notes that contents of buffers are lost. Returns the buffers that were reported lost before and have been freed
+    /// since.
     pub fn lose(&self, buffers: impl IntoIterator<Item = BufferId>) -> Vec<BufferId> {
         let mut state = self.state();
         state.lost.extend(buffers);
         std::mem::take(&mut state.gone)
     }
 
-    /// Memory is there no more, and this buffer, if it was one.
+    /// Counts memory as freed, and notes the buffer as gone if it was one.
     pub fn give_back(&self, bytes: usize, buffer: Option<BufferId>) {
         let mut state = self.state();
         state.live -= bytes;
@@ -95,7 +96,7 @@ impl Allocations {
         }
         let mut state = self.state();
         if state.line.is_empty() {
-            // Before it is there: a request that comes now must not find that no buffer has any.
+            // Before the memory exists: a request that comes now must not find that no buffer has any.
             state.live += bytes;
             drop(state);
             let result = device.backend.memory().allocate(bytes);
@@ -206,7 +207,7 @@ impl WaitingRequest<'_> {
 impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         self.allocations.state().line.retain(|&other| other != self.number);
-        // Another one may be the first now.
+        // Another request may be the first now.
         self.allocations.changed.notify_all();
     }
 }

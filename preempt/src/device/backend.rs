@@ -19,8 +19,8 @@ use crate::vocabulary::{OpKey, QueueCount};
 
 /// A kind of device. Any thread may call any method; calls for one operation come in the engine's order.
 pub(crate) trait Backend: Send + Sync {
-    /// Makes the device ready for a scheduler, whose signals take this path: kernels are known, and no word of the
-    /// scheduler before is left in the queues. Nothing is in flight. May block.
+    /// Makes the device ready for a scheduler, whose signals take this path. Kernels are known afterwards, and the
+    /// queues hold no word of the previous scheduler. Nothing is in flight. May block.
     fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error>;
 
     /// Blocks of a kernel that one SM holds.
@@ -49,7 +49,8 @@ pub(crate) trait Backend: Send + Sync {
         grid: Grid,
     ) -> Result<(), Error>;
 
-    /// Writes a queue's signal word, without waiting for the device. Words of one queue arrive in order.
+    /// Writes a queue's signal word, without waiting for the device. Words of one queue arrive in the order of the
+    /// calls.
     fn signal(&self, queue: u32, signal: Signal);
 
     /// Starts a copy, without waiting for it.
@@ -63,16 +64,16 @@ pub(crate) trait Backend: Send + Sync {
     /// One thread at a time calls this, for operations of the scheduler that has the device.
     fn opaque(&self, op: OpKey, work: OpaqueWork);
 
-    /// Appends what was not reported yet, without waiting. A fault is reported no later than the post of its cohort
-    /// can be read.
+    /// Appends what has not been reported yet, without waiting. A fault is reported no later than the post of its
+    /// cohort can be read.
     fn poll(&self, reports: &mut Vec<DeviceReport>);
 
-    /// Waits until something may have happened since the mark, or for `timeout`. It looks at least once for faults
-    /// that the device does not announce, also with a timeout of zero.
+    /// Waits until something may have happened since the mark, or for `timeout`. Even a timeout of zero includes one
+    /// look for faults that the device does not announce.
     fn wait(&self, since: Mark, timeout: Duration);
 }
 
-/// The memory of a device that buffers are in.
+/// The memory of a device, which buffers are in.
 pub(crate) trait DeviceMemory {
     /// Zeroed memory. Waits for no kernel that runs.
     fn allocate(&self, bytes: usize) -> Result<u64, Error>;
@@ -92,8 +93,8 @@ pub(crate) trait DeviceMemory {
     /// Both places are valid for `bytes`, and no other thread uses `address`.
     unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error>;
 
-    /// Bytes that an allocation could have if this process freed all its memory, of which buffers have `live`; no less
-    /// than that, and `None` where that is not known.
+    /// Bytes that an allocation could have if this process freed all its memory, of which buffers have `live`. A lower
+    /// bound; `None` where it is not known.
     fn within_reach(&self, live: usize) -> Option<usize>;
 
     /// Memory that other libraries have allocated, if kernels can use it.
@@ -104,18 +105,18 @@ pub(crate) trait DeviceMemory {
 
 /// Memory that other libraries have allocated on a device, and what they do there.
 pub(crate) trait ForeignMemory {
-    /// The allocation of another library that an address lies in, if kernels can use it.
+    /// The allocation of another library that contains an address, if kernels can use it.
     fn allocation(&self, address: u64) -> Result<Option<Range<u64>>, Error>;
 
-    /// Waits for work of other libraries that is under way although their calls have returned, and that no launch
-    /// would wait for.
+    /// Waits for work of other libraries that still runs although their calls have returned, because no launch would
+    /// wait for it.
     fn await_unseen(&self) -> Result<(), Error>;
 
     /// Hands the memory that `allocate` gave at this address over to another library.
     #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` is given some"))]
     fn give_away(&self, address: u64);
 
-    /// Takes such memory back.
+    /// Takes back memory that was [given](ForeignMemory::give_away) to another library.
     #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` is given some"))]
     fn take_back(&self, address: u64);
 }
@@ -126,7 +127,7 @@ pub(crate) struct Capabilities {
     pub queues: QueueCount,
     /// Kilohertz of the clock that blocks read.
     pub clock: u32,
-    /// Whether the host sees what happens there only by looking again and again.
+    /// Whether the host must poll to see what happens on the device.
     pub is_polled: bool,
 }
 
@@ -162,7 +163,7 @@ impl KernelLaunch {
 pub(crate) struct Occupancy {
     /// 0 if not even one fits.
     pub blocks_per_sm: u32,
-    /// On the last SM of the device, where a block of the device's own may be, too.
+    /// Blocks on the last SM of the device, which may also hold a block of the device's own.
     pub on_last_sm: u32,
 }
 
@@ -170,13 +171,13 @@ pub(crate) struct Occupancy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum SignalPath {
-    /// By a write that a stream of the GPU does: about 5 µs, and nothing is resident.
+    /// A write by a stream of the GPU: about 5 µs, and nothing is resident.
     #[default]
     StreamWrite,
-    /// By a resident warp that reads the host's memory and carries each word over (EffiSha section 4.1): 2 µs or
-    /// so. It takes a block's place on one SM while anything is in flight, reads over the bus all the time, and the
-    /// first launch after a pause waits 10 µs for it. Kernels whose one block fills an SM are refused. The CPU
-    /// device needs neither.
+    /// A resident warp, the proxy, reads the host's memory and carries each word over (EffiSha section 4.1): about 2
+    /// µs. It takes the place of a block on one SM while anything is in flight, and reads over the bus all the time.
+    /// The first launch after a pause waits 10 µs for it. Kernels of which an SM holds a single block are refused. The
+    /// CPU device needs neither path.
     Proxy,
 }
 
@@ -185,22 +186,22 @@ pub enum SignalPath {
 pub struct RawStream(*mut c_void);
 
 impl RawStream {
-    /// Of a device whose API has no streams.
+    /// The stream of a device whose API has no streams.
     pub(super) const NONE: RawStream = RawStream(ptr::null_mut());
 
     pub(super) fn new(stream: *mut c_void) -> RawStream {
         RawStream(stream)
     }
 
-    /// The `CUstream` (a `cudaStream_t`, too), in the device's primary context; `None` on the CPU device. It is the
-    /// scheduler's: do not destroy it, and use it only while the work is called.
+    /// The `CUstream` (a `cudaStream_t`, too), in the device's primary context; `None` on the CPU device. The scheduler
+    /// owns it: do not destroy it, and use it only during the call of the work.
     pub fn as_raw(self) -> Option<*mut c_void> {
         (!self.0.is_null()).then_some(self.0)
     }
 }
 
-/// Code of the application or of a library that puts work into the stream that it is given. It returns what went wrong,
-/// and does not panic.
+/// Code of the application or of a library that puts work into the stream that it is given. It returns its error as
+/// text, and does not panic.
 pub(crate) type OpaqueWork = Box<dyn FnOnce(RawStream) -> Result<(), String> + Send>;
 
 /// A copy between the device and the host, or on the device.
@@ -212,7 +213,7 @@ pub(crate) struct Copy {
     pub bytes: usize,
 }
 
-/// Which side of a copy is where.
+/// The sides, host or device, that a copy reads and writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopyKind {
     ToDevice,
@@ -220,13 +221,13 @@ pub(crate) enum CopyKind {
     OnDevice,
 }
 
-/// A copy with what keeps its memory.
+/// A copy and the owners of its memory.
 pub(crate) struct OwnedCopy {
     pub(super) copy: Copy,
     pub(super) owners: [Owner; 2],
 }
 
-/// Keeps memory that a copy uses.
+/// Keeps alive the memory that a copy uses.
 pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
 impl OwnedCopy {
@@ -262,10 +263,10 @@ impl fmt::Debug for OwnedCopy {
 /// What a device reports beside the posts of cohorts.
 #[derive(Debug)]
 pub(crate) enum DeviceReport {
-    /// A copy is over, or opaque work.
+    /// A copy or opaque work is over.
     CopyDone(OpKey),
     /// A launch, a copy or opaque work went wrong; it still ends.
     Fault(OpKey, Arc<str>),
-    /// The device is lost to this process: nothing that it was given ends, or is reported, any more.
+    /// The device is lost to this process: nothing given to it ends, or is reported, from now on.
     Lost(Arc<str>),
 }

@@ -26,10 +26,10 @@
 //! [`conformance`]. It knows nothing of policies, streams of the application or handles.
 //!
 //! **Queues.** A device has the queues that its capabilities name, and no others are used. Grids of one queue run one
-//! after the other, in the order in which they were launched; those of different queues run at the same time as far as
-//! there is room. Blocks of urgent queues go before blocks of normal ones that wait for room; no running block makes
-//! room for another. How many blocks of a kernel an SM holds is [`occupancy`](backend::Backend::occupancy), and it must
-//! not change while the device is loaded. Where blocks lie is the device's choice: a grant excludes SMs, it places nothing.
+//! after the other, in the order in which they were launched. Those of different queues run at the same time as far as
+//! there is room. Where blocks wait for room, blocks of urgent queues go first; no running block makes room for
+//! another. How many blocks of a kernel an SM holds is [`occupancy`](backend::Backend::occupancy), and it must not
+//! change while the device is loaded. Where blocks lie is the device's choice: a grant excludes SMs, it places nothing.
 //!
 //! **Cohorts and plain grids.** A cohort is a grid of the kernel's preemptible entry, whose first parameter
 //! [`control`] makes. The back end fills in two fields: where the queue's signal word is, and whether block-tasks of the
@@ -55,15 +55,15 @@
 //! `poll` allocate nothing once their books have grown, and take no lock that a waiting thread holds for longer than a
 //! look.
 //!
-//! **Waiting.** One count of news belongs to the device ([`News`](news::News)). A thread takes a mark, has a turn of the core
-//! look at everything, and waits from the mark. A back end announces what it reports or posts, behind the report or
-//! the post; one that is polled looks for posts itself, inside `wait`. So there is no time at which a wake-up is
-//! lost: what comes before the look is seen by it, and what comes after the mark ends the wait. `wait` also asks
-//! a device that does not announce its faults; no other call has that duty.
+//! **Waiting.** One count of news belongs to the device ([`News`](news::News)). A thread takes a mark, has a turn of
+//! the core look at everything, and waits from the mark. A back end announces its reports and posts after it has made
+//! them; a polled one looks for posts itself, inside `wait`. No wake-up is lost: the look sees what came before it, and
+//! what comes after the mark ends the wait. `wait` also asks a device that does not announce its faults; no other call
+//! has that duty.
 //!
-//! **Who frees what.** Control blocks and posts are the back end's; they stay valid and at their place until it is loaded
-//! for the next scheduler, because late blocks of a cohort that has posted may still read them. `load` has them
-//! zeroed, and the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are
+//! **Who frees what.** Control blocks and posts are the back end's. They stay valid and in place until it is loaded for
+//! the next scheduler, because late blocks of a cohort that has posted may still read them. `load` zeroes them
+//! and the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are
 //! lent to one launch and come back when it has retired, with or without chunks on them; a list is lent again only
 //! when it is empty. Memory of buffers is freed once, when no operation uses it, and its contents are zeroed before it is
 //! lent again. What a copy reads and writes is kept by [`Session`] until the end of the copy is reported.
@@ -107,7 +107,7 @@ pub use cuda::faults;
 pub(crate) use news::Mark;
 use news::News;
 
-/// What a panic leaves locked is whole: no code of others runs under a lock.
+/// Data that a panic leaves locked is consistent, because no code of others runs under a lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -122,22 +122,22 @@ pub(crate) struct DeviceInner {
     pub backend: Arc<dyn Backend>,
     pub properties: Properties,
     pub capabilities: Capabilities,
-    /// What happened on it, and around it.
+    /// Counts what happened on the device, and around it.
     news: Arc<News>,
-    /// Who has its memory, and who waits for some.
+    /// The use of its memory, and the requests that wait for some.
     pub allocations: Arc<Allocations>,
     /// Tells buffers of one device from those of another.
     pub id: u64,
     /// Whether a scheduler has the device.
     taken: AtomicBool,
-    /// The last scheduler that the device had; the layer above knows its type.
+    /// The device's last scheduler; the layer above knows its type.
     pub scheduler: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
     /// The application's context, if it uses `cust`.
     #[cfg(feature = "cust")]
     pub cust: std::sync::OnceLock<Arc<cust::context::Context>>,
 }
 
-/// What a device is made of.
+/// The properties of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Properties {
@@ -214,10 +214,10 @@ impl Device {
     /// The `ordinal`th NVIDIA GPU, as CUDA counts them (`CUDA_VISIBLE_DEVICES` hides some and orders
     /// the others).
     ///
-    /// The driver is looked for at run time, so one binary runs with a GPU and without. The device
-    /// lives in the GPU's primary context, as applications on the CUDA runtime, `cust` and `cudarc` do,
-    /// and is the same one for everyone who asks for this ordinal while it lives. Kernels need their
-    /// PTX, from [`SchedulerBuilder::kernels`](crate::SchedulerBuilder::kernels).
+    /// The driver is looked for at run time, so one binary runs with a GPU and without. The device lives in the GPU's
+    /// primary context, as applications on the CUDA runtime, `cust` and `cudarc` do. While it lives, further calls for
+    /// this ordinal return the same device. Kernels need their PTX, from
+    /// [`SchedulerBuilder::kernels`](crate::SchedulerBuilder::kernels).
     ///
     /// Ask for it before the application launches kernels of its own that stay on the GPU: setting up a
     /// device waits for those.
@@ -238,15 +238,15 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NoDriver`], [`DeviceError::DriverTooOld`] or [`DeviceError::DriverStart`] if it is the driver;
-    /// [`DeviceError::NoGpu`] if there are fewer GPUs; [`DeviceError::Unsupported`] for a GPU of before
-    /// 2020, or a part of one whose SMs are numbered with gaps; [`DeviceError::ContextLost`] after a fault
-    /// on this GPU in this process; [`DeviceError::Driver`] for what the driver refuses besides.
+    /// [`DeviceError::NoDriver`], [`DeviceError::DriverTooOld`] or [`DeviceError::DriverStart`] for faults of the
+    /// driver; [`DeviceError::NoGpu`] if there are fewer GPUs; [`DeviceError::Unsupported`] for a GPU of before 2020,
+    /// or a part of a GPU whose SMs are numbered with gaps; [`DeviceError::ContextLost`] after a fault on this GPU in
+    /// this process; [`DeviceError::Driver`] for other refusals of the driver.
     pub fn cuda(ordinal: u32) -> Result<Device, Error> {
         cuda::open(ordinal)
     }
 
-    /// `news` is what the back end announces to.
+    /// A device whose back end announces to `news`.
     fn new(
         backend: Arc<dyn Backend>,
         properties: Properties,
@@ -273,7 +273,7 @@ impl Device {
         }
     }
 
-    /// What the device is made of.
+    /// The properties of the device.
     pub fn properties(&self) -> &Properties {
         &self.inner.properties
     }
@@ -294,7 +294,7 @@ impl Device {
 }
 
 impl DeviceInner {
-    /// The start of the allocation of another library that all these bytes lie in, if there is one.
+    /// The start of another library's allocation that contains all these bytes, if there is one.
     pub fn allocation(&self, address: u64, bytes: usize) -> Result<Option<u64>, Error> {
         let Some(foreign) = self.backend.memory().foreign() else { return Ok(None) };
         let Some(allocation) = foreign.allocation(address)? else { return Ok(None) };
@@ -318,7 +318,7 @@ impl DeviceInner {
         self.backend.wait(since, timeout);
     }
 
-    /// Waits for fills and copies of others that are under way although the calls have returned.
+    /// Waits for fills and copies of other libraries that still run although their calls have returned.
     pub fn await_unseen(&self) -> Result<(), Error> {
         self.backend.memory().foreign().map_or(Ok(()), |foreign| foreign.await_unseen())
     }

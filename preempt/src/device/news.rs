@@ -6,33 +6,33 @@ use super::lock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
-/// How much has happened on a device and around it.
+/// Counts what has happened on a device and around it.
 ///
-/// No wake-up is lost: a thread takes a mark, then looks for itself, and then waits from the mark. What
-/// is announced after the mark ends that wait, or keeps it from beginning; what was announced before, the look sees.
+/// No wake-up is lost: a thread takes a mark, then looks, and then waits from the mark. What is announced after the
+/// mark ends that wait, or keeps it from beginning; the look sees what was announced before.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Written with the lock; release and acquire, so that a thread that sees the count sees what happened.
+    /// Written under the lock; release and acquire, so that a thread that sees the count sees what happened.
     count: AtomicU64,
     sleepers: Mutex<()>,
     changed: Condvar,
 }
 
-/// How much had happened at some time.
+/// The count at some time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark(u64);
 
 impl News {
     /// Says that something happened.
     pub fn announce(&self) {
-        // A thread that is about to sleep has the lock from its look at the count until it sleeps.
+        // A thread that is about to sleep holds the lock from its look at the count until it sleeps.
         let sleepers = lock(&self.sleepers);
         self.count.fetch_add(1, Ordering::Release);
         drop(sleepers);
         self.changed.notify_all();
     }
 
-    /// What was announced until now.
+    /// The count of what was announced so far.
     pub fn mark(&self) -> Mark {
         Mark(self.count.load(Ordering::Acquire))
     }

@@ -1,14 +1,13 @@
-//! A kernel that stands still until the host lets it go on: for tests that need to know where it
-//! is.
+//! A kernel that stands still until the host lets it go on, for tests that depend on its progress.
 
 use preempt::{Buffer, Scheduler};
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
 
-/// Adds 1 to element 1 of `gate` and waits until element 0 is not 0; then appends `name` to `log`,
-/// whose element 0 is the number of entries. In each block-task.
+/// In each block-task, adds 1 to element 1 of `gate` and waits until element 0 is not 0. Then appends `name` to `log`,
+/// whose element 0 is the number of entries.
 ///
-/// Block-tasks must not wait for one another; these wait for the host.
+/// Block-tasks must not wait for each other; these wait for the host.
 #[preemptible(block = 1)]
 pub fn gated(gate: *const u32, log: *mut u32, name: u32) {
     // SAFETY: a gate has two elements, which host and kernels access atomically.
@@ -29,7 +28,7 @@ pub fn gated(gate: *const u32, log: *mut u32, name: u32) {
 /// A gate that the host opens: host memory that is read in place on the CPU device.
 #[derive(Debug)]
 pub struct Gate(
-    /// What the kernel takes.
+    /// The kernel's `gate` argument.
     pub Buffer<u32>,
 );
 

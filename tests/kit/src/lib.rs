@@ -1,4 +1,4 @@
-//! What tests and benches share: the test kernels, embedded by this package's build script, storms, gates and random
+//! Shared by tests and benches: the test kernels, embedded by this package's build script, storms, gates and random
 //! numbers.
 
 mod gate;

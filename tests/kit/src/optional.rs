@@ -7,7 +7,7 @@ use preempt_test_kernels as kernels;
 ///
 /// # Panics
 ///
-/// If the kernel finds null where there is a buffer, or something else where there is none.
+/// If the kernel finds null in place of a buffer, or something else in place of none.
 pub fn check_optional_buffers(scheduler: &Scheduler) {
     const THREADS: usize = 100;
     let stream = scheduler.stream(0);

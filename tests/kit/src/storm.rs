@@ -11,8 +11,8 @@ use preempt_test_kernels as kernels;
 use crate::Random;
 use preempt::error::LaunchError;
 
-/// Deals the SMs anew at every occasion: a random range for each launch, none for some. The
-/// newest launch always gets something, so that the storm goes on.
+/// Deals the SMs anew at every occasion: a random range for each launch, none for some. The newest launch always gets
+/// some, so that the storm goes on.
 #[derive(Debug)]
 pub struct Chaos {
     random: Random,
@@ -20,7 +20,7 @@ pub struct Chaos {
 }
 
 impl Chaos {
-    /// Deals by random numbers from this seed.
+    /// A policy that deals by random numbers from this seed.
     pub fn new(seed: u64) -> Chaos {
         Chaos { random: Random(seed), launches: Vec::new() }
     }
@@ -56,33 +56,33 @@ impl Policy for Chaos {
     }
 }
 
-/// What was seen, and what was wrong with it.
+/// Counts of a storm, and its first mistake.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Kernels that were launched.
     pub kernels: u64,
-    /// Block-tasks that the kernels' reports speak of.
+    /// Block-tasks in the kernels' reports.
     pub block_tasks: u64,
-    /// How often SMs were taken from running kernels.
+    /// Times that SMs were taken from running kernels.
     pub yields: u64,
-    /// How often kernels were resumed or grew.
+    /// Times that kernels were resumed or grew.
     pub resumes: u64,
     /// Kernels that were cancelled.
     pub cancelled: u64,
-    /// Those of them of which some block-tasks had run, and some had not.
+    /// Cancelled kernels of which some block-tasks had run, and some had not.
     pub cancelled_midway: u64,
     /// Block-tasks that should have run and did not.
     pub lost: u64,
     /// Times that a block-task ran beyond the first.
     pub repeated: u64,
-    /// Times that a block-task was dropped at a yield point. It started once more for each.
+    /// Times that a block-task was requeued at a yield point. It started once more for each.
     pub dropped: u64,
-    /// The first thing that was wrong.
+    /// The first mistake.
     pub mistake: Option<String>,
 }
 
 impl Tally {
-    /// Adds what a kernel reported.
+    /// Adds the report of a kernel.
     pub fn report(&mut self, report: &LaunchReport) {
         self.kernels += 1;
         self.block_tasks += u64::from(report.tasks);
@@ -90,7 +90,7 @@ impl Tally {
         self.resumes += u64::from(report.resumes);
     }
 
-    /// Compares how often each block-task ran with how often it should have.
+    /// Compares the runs of each block-task with the expected ones.
     pub fn count(&mut self, what: &str, found: &[u32], expected: &[u32]) {
         for (&found, &expected) in found.iter().zip(expected) {
             self.lost += u64::from(expected.saturating_sub(found));
@@ -99,8 +99,8 @@ impl Tally {
         self.compare(what, found, expected);
     }
 
-    /// Looks at how often each block-task of a kernel with yield points was started: once, and once
-    /// more for each of up to two drops.
+    /// Checks the starts of each block-task of a kernel with yield points: one, and one more for each of up to two
+    /// requeues.
     fn starts(&mut self, what: &str, starts: &[u32]) {
         for (task, &starts) in starts.iter().enumerate() {
             self.dropped += u64::from(starts.saturating_sub(1));
@@ -110,7 +110,7 @@ impl Tally {
         }
     }
 
-    /// Compares what a kernel left with what it should have.
+    /// Compares the results of a kernel with the expected ones.
     pub fn compare(&mut self, what: &str, found: &[u32], expected: &[u32]) {
         if found.len() != expected.len() {
             self.wrong(format!("{what}: {} elements, not {}", found.len(), expected.len()));
@@ -122,8 +122,7 @@ impl Tally {
         }
     }
 
-    /// Compares the counters of a kernel that was perhaps cancelled with the block-tasks that it
-    /// says are done.
+    /// Compares the counters of a kernel that may have been cancelled with the block-tasks in its report.
     fn cancelled_counts(&mut self, counts: &[u32], done: u32) {
         let ran = counts.iter().filter(|&&count| count > 0).count() as u64;
         let repeated: u64 = counts.iter().map(|&count| u64::from(count.saturating_sub(1))).sum();
@@ -164,7 +163,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 8] = [
         Kind::OneDimension,
         Kind::TwoDimensions,
@@ -176,12 +175,12 @@ impl Kind {
         Kind::Yielding,
     ];
 
-    /// Whether it has yield points, so that a block-task may be started more than once.
+    /// Whether the kernel has yield points, so that a block-task may be started more than once.
     fn yields(self) -> bool {
         matches!(self, Kind::YieldingTogether | Kind::Yielding)
     }
 
-    /// Block-tasks and threads of a kernel that is to have about `tasks` block-tasks.
+    /// Block-tasks and threads of a kernel of about `tasks` block-tasks.
     fn shape(self, tasks: u32) -> (u32, u32) {
         match self {
             Kind::TwoDimensions => (tasks / 40 * 40, 24),
@@ -192,13 +191,13 @@ impl Kind {
     }
 }
 
-/// How much work a kernel has.
+/// The work of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// About how many block-tasks.
+    /// Block-tasks, approximately.
     pub tasks: u32,
-    /// How long each of them spins, in its SM's clock. On a GPU, block-tasks that only count are over
-    /// before anything can be taken from them.
+    /// Ticks of its SM's clock that each block-task spins. On a GPU, block-tasks that only count are over before SMs
+    /// can be taken from them.
     pub ticks: u64,
 }
 
@@ -208,8 +207,7 @@ impl From<u32> for Load {
     }
 }
 
-/// `rounds` rounds of the test kernels' generator at once: from `x` to `factor * x + offset`
-/// (wrapping).
+/// `rounds` rounds of the test kernels' generator at once: from `x` to `factor * x + offset` (wrapping).
 fn rounds_at_once(mut rounds: u32) -> (u32, u32) {
     let (mut factor, mut offset) = (1u32, 0u32);
     let (mut step, mut step_offset) = (1_664_525u32, 1_013_904_223u32);
@@ -225,11 +223,10 @@ fn rounds_at_once(mut rounds: u32) -> (u32, u32) {
     (factor, offset)
 }
 
-/// What [`Kind::Irregular`] divides the time of a block-task by for one of its rounds, of which there
-/// are 100 or so.
+/// Divisor of the time of a block-task of [`Kind::Irregular`] for one of its rounds, of which it has about 100.
 const ROUND: u64 = 128;
 
-/// Clocks that a round of a kernel with yield points takes on a GPU, or so, and the least number of rounds.
+/// Ticks that a round of a kernel with yield points takes on a GPU, about, and the least number of rounds.
 const YIELDING_ROUND: (u64, u64) = (64, 16);
 
 /// A kernel with its memory, which is allocated before anything runs.
@@ -237,10 +234,10 @@ const YIELDING_ROUND: (u64, u64) = (64, 16);
 struct Prepared {
     kind: Kind,
     load: Load,
-    /// What the kernel writes, and what has to be there then. The first one counts block-tasks, or
-    /// with yield points how often they were started.
+    /// The kernel's outputs with their expected contents. The first counts block-tasks; with yield points, their
+    /// starts.
     buffers: Vec<(Buffer<u32>, Vec<u32>)>,
-    /// Of [`Kind::Irregular`].
+    /// The rounds of [`Kind::Irregular`].
     rounds: Buffer<u32>,
 }
 
@@ -343,7 +340,7 @@ fn yielding_rounds(load: Load) -> u32 {
     (least + load.ticks / ticks) as u32
 }
 
-/// A kernel that runs, with the counters that it writes and what they must hold then.
+/// A kernel that runs, with its counters and their expected values.
 #[derive(Debug)]
 pub struct Victim {
     kind: Kind,
@@ -356,7 +353,7 @@ impl Victim {
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn launch(
         kind: Kind,
         scheduler: &Scheduler,
@@ -366,11 +363,11 @@ impl Victim {
         Prepared::new(kind, scheduler, load.into())?.launch(stream)
     }
 
-    /// Waits for the kernel, and compares what it left.
+    /// Waits for the kernel, and compares its results.
     ///
     /// # Errors
     ///
-    /// What the scheduler says. What is wrong with the counters goes into the tally.
+    /// Errors of the scheduler. Mistakes in the counters go into the tally.
     pub fn check(self, stream: &Stream, tally: &mut Tally) -> Result<LaunchReport, Error> {
         let report = self.handle.wait()?;
         tally.report(&report);
@@ -387,28 +384,27 @@ impl Victim {
     }
 }
 
-/// How much of a storm there is.
+/// The size of a storm.
 #[derive(Clone, Copy, Debug)]
 pub struct Strength {
     /// The number of yields, and of resumes, to see at least.
     pub enough: u64,
-    /// How much work each kernel has at most.
+    /// The most work of each kernel.
     pub load: Load,
     /// The kernels that run at once.
     pub kinds: &'static [Kind],
     /// The priority of the small kernels; that of the others is 0.
     pub urgent_priority: i32,
-    /// Where the random numbers come from.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// Runs rounds of all kernels at once, while small kernels come in between, until the storm has
-/// seen enough, or something wrong. Calls `watch` now and then.
+/// Runs rounds of all kernels at once, while small kernels come in between, until the storm has seen enough, or a
+/// mistake. Calls `watch` now and then.
 ///
 /// # Errors
 ///
-/// What the scheduler says, a refused policy included. What is wrong with the kernels' results
-/// is in the tally.
+/// Errors of the scheduler, a refused policy included. Mistakes in the kernels' results are in the tally.
 pub fn yields(
     scheduler: &Scheduler,
     Strength { enough, load, kinds, urgent_priority, seed }: Strength,
@@ -418,16 +414,16 @@ pub fn yields(
     let mut random = Random(seed);
     let urgent = scheduler.stream(urgent_priority);
     let properties = scheduler.device().properties();
-    // Once and a half of what the device holds.
+    // One and a half times the blocks that the device holds.
     let most = 3 * properties.sms * properties.blocks_per_sm / 2;
     let zeroed = || scheduler.zeroed::<u32>(most as usize);
     let (mut ticks, mut tick_writes, mut expected) = (zeroed()?, zeroed()?, vec![0; most as usize]);
     while tally.mistake.is_none() && (tally.yields < enough || tally.resumes < enough) {
         let streams: Vec<Stream> = kinds.iter().map(|_| scheduler.stream(0)).collect();
-        // Block-tasks of an eighth of the time to all of it.
+        // Block-tasks of an eighth of the time up to all of it.
         let load = Load { ticks: load.ticks / u64::from(1 + random.below(8)), ..load };
         let prepared = kinds.iter().map(|&kind| Prepared::new(kind, scheduler, load));
-        // All of them before the first one runs.
+        // All kernels are prepared before the first one runs.
         let prepared: Vec<_> = prepared.collect();
         let victims: Result<Vec<Victim>, Error> = prepared
             .into_iter()
@@ -436,10 +432,10 @@ pub fn yields(
             .collect();
         let victims = victims?;
         while victims.iter().any(|victim| !victim.handle.is_done()) {
-            // From one SM to the whole device, and then a moment for the others.
+            // From one SM to the whole device, and then a moment for the other kernels.
             let few = 1 + random.below(most);
             let call = kernels::count_1d(&mut ticks, &mut tick_writes).grid(few).block(1);
-            // Their yields do not count: what they left is compared once, at the end.
+            // Their yields do not count, and their results are compared once, at the end.
             let LaunchReport { tasks: ran, .. } = urgent.launch(call)?.wait()?;
             tally.kernels += 1;
             tally.block_tasks += u64::from(ran);
@@ -459,8 +455,8 @@ pub fn yields(
     Ok(tally)
 }
 
-/// Cancels `launches` kernels at random moments, while small urgent ones take SMs from them, and
-/// compares what they report with what they did. Calls `watch` now and then.
+/// Cancels `launches` kernels at random moments, while small urgent ones take SMs from them, and compares their reports
+/// with their results. Calls `watch` now and then.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What goes wrong gives an error that says what to do, and the scheduler goes on.
+//! Every mistake gives an error that says what to do, and the scheduler goes on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ impl Setup {
         kernels::count_1d(&mut self.counts, &mut self.writes)
     }
 
-    /// Why a launch was refused.
+    /// The error of a launch that was refused.
     fn refusal(&self, call: Call) -> Error {
         self.stream.launch(call).expect_err("the launch is refused")
     }
@@ -55,7 +55,7 @@ impl Setup {
     }
 }
 
-/// Asserts what an error is and that its message says `hint`.
+/// Asserts the kind of an error, and that its message contains `hint`.
 macro_rules! assert_error {
     ($error:expr, $pattern:pat, $hint:literal) => {
         let error = $error;
@@ -149,7 +149,7 @@ fn no_number_of_blocks_or_threads_wraps() {
         Error::Configuration(ConfigurationError::EmptyGrid { .. }),
         "at least 1"
     );
-    // What these are in 32 bits would do.
+    // Their lower 32 bits would be valid.
     assert_refused!(
         |call| call.grid((1usize << 32) + 1).block(32),
         Error::Configuration(ConfigurationError::GridTooLarge { .. }),
@@ -195,7 +195,7 @@ fn no_number_of_blocks_or_threads_wraps() {
         Error::Configuration(ConfigurationError::BadBlock { .. }),
         "4294967328x1x1 threads"
     );
-    // Of these the number of block-tasks is not known.
+    // The number of block-tasks of these grids is not known.
     assert_refused!(
         |call| call.threads(7).block(0),
         Error::Configuration(ConfigurationError::BadBlock { .. }),
@@ -292,8 +292,7 @@ fn an_amortizing_factor_is_at_least_one() {
     setup.check_unharmed();
 }
 
-/// A kernel by hand: its arguments can name one buffer twice, which the borrow checker does not
-/// allow in a call.
+/// A kernel by hand: its arguments can name one buffer twice, which the borrow checker does not allow in a call.
 static BY_HAND: Kernel = Kernel {
     name: "by_hand",
     entry: "by_hand",
@@ -487,7 +486,7 @@ fn a_panic_can_carry_anything() {
 
 #[test]
 fn threads_that_are_given_up_run_their_destructors_as_threads() {
-    /// Asks where it is.
+    /// Asks for its index when it is dropped.
     struct Guard(SliceMut<u32>);
 
     impl Drop for Guard {
@@ -535,12 +534,12 @@ fn the_width_of_a_shuffle_is_a_power_of_two() {
 }
 
 impl Setup {
-    /// How a launch that was accepted failed.
+    /// The failure of a launch that was accepted.
     fn failure(&self, call: Call) -> Error {
         self.stream.launch(call).expect("accepted").wait().expect_err("it fails")
     }
 
-    /// After a failure: what the kernel wrote is lost until it is uploaded anew.
+    /// Recovers from a failure: the kernel's outputs are lost until they are uploaded anew.
     fn recover(mut self) {
         let lost = self.stream.download(&self.counts).expect("accepted").wait();
         assert_error!(
@@ -614,7 +613,7 @@ fn handles_outlive_a_scheduler_that_is_dropped_while_kernels_run() {
         "dropped"
     );
     assert!(copy.wait().is_err());
-    // Again, and in every other way.
+    // Again, and by every other method.
     assert!(running.wait().is_err() && running.is_done());
     assert!(running.try_wait().is_some_and(|result| result.is_err()));
     assert!(running.wait_timeout(Duration::ZERO).is_some_and(|result| result.is_err()));
@@ -626,18 +625,18 @@ fn handles_outlive_a_scheduler_that_is_dropped_while_kernels_run() {
     let call = kernels::count_1d(&mut counts, &mut writes).grid(7).block(32);
     let error = stream.launch(call).expect_err("too late");
     assert_error!(error, Error::Launch(LaunchError::SchedulerDropped { .. }), "keep it");
-    // The device is free, and what the stopped kernel did is there.
+    // The device is free, and the results of the stopped kernel are there.
     let scheduler = Scheduler::builder().device(device).build().expect("the device is free");
     let counts = scheduler.stream(0).download(&counts).expect("accepted").wait().expect("copied");
     assert_eq!(counts.iter().sum::<u32>(), done);
 }
 
 #[test]
-fn operations_end_without_anybody_who_waits() {
+fn operations_end_without_a_waiting_thread() {
     let mut setup = Setup::new();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Takes the baton all the time, for another reason.
+        // Keeps taking the combiner, for another reason.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 assert!(setup.scheduler.policy_error().is_none());
@@ -674,7 +673,7 @@ fn borrowed_memory_that_is_not_the_devices_is_refused() {
         Error::Argument(ArgumentError::NotAllocated { name: "count_1d", bytes: 28, .. }),
         "a `Buffer` as itself"
     );
-    // Memory without bytes is nowhere.
+    // Memory without bytes has no address.
     let call = kernels::count_1d(&mut setup.counts, &mut empty).grid(1).block(32);
     let launched = setup.scheduler.scope(|scope| scope.launch(&setup.stream, call).map(drop));
     assert!(launched.is_ok(), "{launched:?}");

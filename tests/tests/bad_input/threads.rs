@@ -1,4 +1,4 @@
-//! Threads of a block that disagree, and what they leave behind.
+//! Threads of a block that disagree, and the state after them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,13 +21,13 @@ impl Drop for WaitsInTheEnd {
     }
 }
 
-/// Waits, where the attribute does not see it.
+/// Waits in a function, where the attribute does not see it.
 fn wait() {
     thread::sync_threads();
 }
 
 impl Setup {
-    /// Why a launch failed; the next one works.
+    /// The error of a launch; the next launch works.
     fn message(self, call: Call) -> String {
         let error = self.failure(call);
         assert!(matches!(error, Error::Launch(LaunchError::KernelFailed { .. })), "{error:?}");
@@ -93,7 +93,7 @@ fn a_destructor_may_wait_while_threads_are_given_up() {
     }
 }
 
-/// How often a kernel's thread caught what unwound it.
+/// Times that a kernel's thread caught its unwinding.
 static CAUGHT: AtomicU32 = AtomicU32::new(0);
 
 #[test]
@@ -135,7 +135,7 @@ fn a_thread_that_catches_what_unwinds_it_once_ends() {
     setup.recover();
 }
 
-/// Where `line` lines below this one are.
+/// The source line that is `line` lines below this one.
 fn below(from: u32, line: u32) -> String {
     format!("{}:{}:", file!(), from + line)
 }
@@ -160,7 +160,7 @@ fn threads_at_different_barriers_are_told_where_they_are() {
     }
 }
 
-/// Not the same in all threads, which the attribute does not see.
+/// A mask that differs between threads, which the attribute does not see.
 #[derive(Clone, Copy)]
 struct Odd;
 

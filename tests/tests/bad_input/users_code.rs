@@ -76,7 +76,7 @@ impl Policy for Wrong {
             Nonsense::Overlap => {
                 self.launches.iter().for_each(|&id| plan.grant(id, all));
             }
-            // In order, and a launch that is long done.
+            // Launches in order, and a launch that is long done.
             Nonsense::Gone => plan.grant(self.launches[0], all),
             Nonsense::Panic => panic!("this policy panics, as a test asks"),
             // A sensible answer, until the hook is called.
@@ -106,7 +106,7 @@ fn a_policy_that_answers_nonsense_is_replaced_and_named() {
     ] {
         let mut setup = Setup::on(Scheduler::builder().policy(Wrong { how, launches: vec![] }));
         assert!(setup.scheduler.policy_error().is_none());
-        // A launch that is done, a launch that stands still, and then several that wait for one another.
+        // A launch that is done, a launch that stands still, and then several that wait for each other.
         let gate = Gate::new(&setup.scheduler);
         let (mut first_log, mut log) = (setup.zeroed(), setup.zeroed());
         let open = Gate::new(&setup.scheduler);
@@ -146,7 +146,7 @@ impl Wake for BadWaker {
 }
 
 #[test]
-fn a_callback_that_panics_harms_nobody() {
+fn a_callback_that_panics_harms_no_other_operation() {
     let mut setup = Setup::new();
     let waker = Waker::from(Arc::new(BadWaker));
     let mut handles = Vec::new();
@@ -185,7 +185,7 @@ fn a_callback_may_wait_for_another_operation() {
     let waker = Waker::from(Arc::new(WaitingWaker(Mutex::new(Some(other)), sender)));
     let mut handle = Box::pin(handle);
     assert!(Future::poll(handle.as_mut(), &mut Context::from_waker(&waker)).is_pending());
-    // The poller alone is there to call the waker, and then to see the other one end.
+    // Only the poller is there to call the waker, and then to see the other launch end.
     gate.open();
     later.wait_for(1);
     later.open();

@@ -1,15 +1,15 @@
-//! Each kind of driver call fails once, at different times, while schedulers work: an error has to come out or the
-//! results be right, and nothing may hang or write to memory that was freed.
+//! Each kind of driver call fails once, at different times, while schedulers work. Each operation ends with an error or
+//! the right result; nothing hangs or writes to freed memory.
 //!
-//! This program starts itself anew to run the cases, since some of them end the context for the whole process. They run
-//! on a driver without a GPU, and on a GPU where there is one. What the environment says:
+//! This program starts itself anew to run the cases, because some of them end the context for the whole process. They
+//! run on a driver without a GPU, and on a GPU where there is one. Variables of the environment:
 //!
 //! | variable | |
 //! | --- | --- |
 //! | `PREEMPT_FAULTS_PER_FUNCTION` | cases for each function in each workload |
-//! | `PREEMPT_FAULTS_SECONDS` | how long cases are begun for; those left over are counted |
+//! | `PREEMPT_FAULTS_SECONDS` | time in which cases begin; the rest is counted |
 //! | `PREEMPT_FAULTS_TIMEOUT` | seconds after which a case hangs |
-//! | `PREEMPT_FAULTS_SEED` | for the choice and the order of cases |
+//! | `PREEMPT_FAULTS_SEED` | seed for the choice and the order of cases |
 //! | `PREEMPT_FAULTS_RUNNER` | a program, with arguments, that runs this one: `compute-sanitizer ..` |
 //! | `PREEMPT_FAULTS_ONLY` | one case, as the summary shows it: `storm cuStreamQuery 3 2` |
 
@@ -32,9 +32,9 @@ mod workloads;
 use preempt::error::DeviceError;
 use workloads::Found;
 
-/// Set where this program runs cases: which driver it takes.
+/// Set where this program runs cases: the driver to use.
 const CHILD: &str = "PREEMPT_FAULTS_CHILD";
-/// And which cases.
+/// The cases to run.
 const CASES: &str = "PREEMPT_FAULTS_CASES";
 
 const FAKE: &str = "fake";
@@ -42,13 +42,13 @@ const GPU: &str = "gpu";
 
 const WORKLOADS: [&str; 3] = ["storm", "large", "schedulers"];
 
-/// Called while the driver is looked for, once in a process, which remembers what came of it.
+/// Calls of the search for the driver, which happens once in a process, with a lasting result.
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 
-/// Called when something is dropped, which frees nothing after an error.
+/// Calls on drop, which free nothing after an error.
 const FREES: [&str; 4] = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost"];
 
-/// Codes of errors that pass, and of an error that does not.
+/// Codes of errors that pass, and of one error that does not.
 const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
 const OUT_OF_RESOURCES: u32 = 701;
@@ -63,7 +63,7 @@ pub fn spun(x: u32, rounds: u32) -> u32 {
     a.wrapping_mul(x).wrapping_add(c)
 }
 
-/// The `nth` call of a function fails with `code`; 0: none does.
+/// The `nth` call of a function fails with `code`; with 0, none does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Case {
     workload: String,
@@ -99,28 +99,28 @@ impl FromStr for Case {
     }
 }
 
-/// How a case ended.
+/// The end of a case.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// What is wrong; empty if nothing is.
+    /// Mistakes; empty if there are none.
     wrong: Vec<String>,
     is_over: bool,
     failures: u64,
     errors: u64,
     is_lost: bool,
     calls: BTreeMap<String, u64>,
-    /// Those until the device was open.
+    /// Calls until the device was open.
     opened: BTreeMap<String, u64>,
 }
 
 impl Outcome {
-    /// Of a case in which nothing fails.
+    /// Whether a case in which nothing fails is right.
     fn is_right(&self) -> bool {
         self.is_over && self.errors == 0 && self.wrong.is_empty()
     }
 }
 
-// The child.
+// In the child.
 
 #[test]
 fn child() {
@@ -162,7 +162,7 @@ fn run(case: &Case) -> Found {
     faults::reset();
     let before = fake::live();
     if case.nth > 0 {
-        // For the life of this process, which is short.
+        // Kept for the life of this process, which is short.
         faults::fail(case.function.clone().leak(), case.nth, case.code);
     }
     if case.workload == "controls" {
@@ -215,7 +215,7 @@ fn tell_calls(word: &str) {
     faults::calls().into_iter().for_each(|(name, calls)| println!("{word} {name} {calls}"));
 }
 
-/// After an error that passes, everything works as before.
+/// Checks that everything works as before after an error that passes.
 fn recover(device: &Device, what: &str, found: &mut Found) {
     let mut after = Found::default();
     workloads::storm(device, 3, &mut after);
@@ -223,13 +223,13 @@ fn recover(device: &Device, what: &str, found: &mut Found) {
     found.wrong.append(&mut after.wrong);
 }
 
-// The parent.
+// In the parent.
 
 fn number(name: &str, otherwise: u64) -> u64 {
     env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Starts a process for `cases`; how those ended that it came to.
+/// Starts a process for `cases`; returns the ends of the cases that it reached.
 fn start(driver: &str, cases: &[Case]) -> Vec<Outcome> {
     let program = env::current_exe().expect("this program");
     let runner = env::var("PREEMPT_FAULTS_RUNNER").unwrap_or_default();
@@ -281,7 +281,7 @@ fn start(driver: &str, cases: &[Case]) -> Vec<Outcome> {
                         ..Outcome::default()
                     }),
                 }
-                // It has ended, or it is this program's own.
+                // The process has ended, or it is this program's own.
                 let _ = child.kill();
                 break;
             }
@@ -300,7 +300,7 @@ fn start(driver: &str, cases: &[Case]) -> Vec<Outcome> {
     outcomes
 }
 
-/// What the threads of a process do, where a debugger is.
+/// The stacks of a process's threads, where a debugger is installed.
 fn stacks(process: u32) -> String {
     if env::var_os("PREEMPT_FAULTS_STACKS").is_none() {
         return "set PREEMPT_FAULTS_STACKS to have gdb show them".into();
@@ -338,8 +338,8 @@ fn take_in(line: &str, outcomes: &mut Vec<Outcome>, rest: &mut Vec<String>) {
     }
 }
 
-/// Cases for what a clean run has called: `each` for each function behind the opening of the device, which is the same
-/// in all workloads, and two for the opening itself in the first one.
+/// Cases for the calls of a clean run. There are `each` for each function called after the opening of the device. The
+/// opening is the same in all workloads, so its functions have two, in the first workload.
 fn plan(workload: &str, clean: &Outcome, each: usize, random: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
     for (function, &calls) in &clean.calls {
@@ -376,11 +376,11 @@ fn plan(workload: &str, clean: &Outcome, each: usize, random: &mut Random) -> Ve
     cases
 }
 
-/// What came of all cases.
+/// The results of all cases.
 #[derive(Default)]
 struct Tally {
     ran: usize,
-    /// Cases that ended with errors, with the context lost, with right results, and that came to no such call.
+    /// Cases that ended with errors, with the context lost, with right results, and that reached no such call.
     errors: usize,
     lost: usize,
     right: usize,
@@ -406,7 +406,7 @@ impl Tally {
     }
 }
 
-/// The cases that there are for a driver.
+/// The cases for a driver.
 fn cases(driver: &str, each: usize, random: &mut Random) -> Vec<Case> {
     if let Ok(only) = env::var("PREEMPT_FAULTS_ONLY") {
         return only.split(';').map(|case| case.parse().expect("a case")).collect();
@@ -435,7 +435,7 @@ fn drive(driver: &str, each: u64, seconds: u64, processes: u64) {
     let (cases, tally) = (Mutex::new(VecDeque::from(cases)), Mutex::new(Tally::default()));
     let take_some = || {
         let mut cases = cases.lock().expect("no panic");
-        // Where the driver is to fail as it starts, in a process of its own.
+        // A case in which the driver fails as it starts has a process of its own.
         match cases.iter().position(|case| ONCE.contains(&&*case.function)) {
             Some(at) => cases.remove(at).into_iter().collect(),
             None => {
@@ -455,7 +455,7 @@ fn drive(driver: &str, each: u64, seconds: u64, processes: u64) {
             for (case, outcome) in some.iter().zip(&outcomes) {
                 tally.lock().expect("no panic").take(driver, case, outcome);
             }
-            // Those behind a call that ended the process.
+            // The cases behind a call that ended the process.
             let rest = some.into_iter().skip(outcomes.len());
             cases.lock().expect("no panic").extend(rest);
         }
@@ -474,7 +474,7 @@ fn drive(driver: &str, each: u64, seconds: u64, processes: u64) {
 
 #[test]
 fn driver_calls_fail_without_a_gpu() {
-    // Mostly they wait.
+    // The cases mostly wait.
     drive(FAKE, 3, 900, 4);
 }
 
@@ -495,7 +495,7 @@ fn driver_calls_fail_on_a_gpu() {
     drive(GPU, 4, 400, (processors / 2).clamp(1, 8));
 }
 
-/// A signal may be on its way when its scheduler is over: the fake driver takes its time with them.
+/// A signal may still be on its way when its scheduler is over: the fake driver delays signals.
 #[test]
 fn no_signal_of_a_scheduler_reaches_the_next_one() {
     let cases = vec![Case::clean("schedulers"); 5];
@@ -504,7 +504,8 @@ fn no_signal_of_a_scheduler_reaches_the_next_one() {
     assert!(outcomes.len() == cases.len() && all_right, "{outcomes:#?}");
 }
 
-/// The driver may wait for all that runs when it pins memory, and the proxy runs as long as anything is in flight.
+/// The driver may wait for everything that runs when it pins memory, and the proxy runs as long as anything is in
+/// flight.
 #[test]
 fn more_launches_than_control_blocks_run_beside_the_proxy() {
     let case = [Case::clean("controls")];
@@ -520,7 +521,7 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
     }
 }
 
-/// The checks that any back end has to pass.
+/// The checks that every back end has to pass.
 #[test]
 fn the_device_keeps_to_the_contract() {
     let case = [Case::clean("contract")];

@@ -1,4 +1,4 @@
-//! What runs while a driver call fails: each piece of work has to end, with an error or with the right result.
+//! Work that runs while a driver call fails. Each piece of it ends, with an error or with the right result.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ use preempt::{
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
-/// What was found out in one case.
+/// The findings of one case.
 #[derive(Debug, Default)]
 pub struct Found {
     pub errors: u32,
-    /// What they said.
+    /// The messages of the errors.
     pub messages: BTreeSet<String>,
     pub is_lost: bool,
     pub wrong: Vec<String>,
 }
 
 impl Found {
-    /// Takes note of an error.
+    /// Records an error.
     pub fn take<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         result
             .inspect_err(|error| {
@@ -50,7 +50,7 @@ fn first_difference(found: &[u32], expected: &[u32]) -> Option<String> {
     at.map(|at| format!("element {at}: {:x?}, not {:x?}", found.get(at), expected.get(at)))
 }
 
-/// A scheduler at work, and memory where nothing may be written any more.
+/// A scheduler at work, and memory that nothing may write any more.
 struct Run<'a> {
     scheduler: Scheduler,
     found: &'a mut Found,
@@ -82,7 +82,7 @@ const THREADS: u32 = 64;
 #[preemptible]
 fn without_code(_counts: SliceMut<u32>, _writes: SliceMut<u32>) {}
 
-/// What the checks of the contract launch.
+/// The kernels for the checks of the contract.
 pub const CONTRACT: Kernels = Kernels {
     modules: &[preempt_test_kit::KERNELS],
     count: |counts, writes| kernels::count_1d(counts, writes),
@@ -147,7 +147,7 @@ impl Run<'_> {
         let before = self.found.errors;
         let _ = unit.map(|handle| self.found.take(handle.wait()));
         self.compare(back, &data, seed);
-        // At once: what is still under way there would be written into what comes in its place.
+        // At once: a copy still under way would be written into the next owner's memory.
         self.give_back([first, second], before);
         let before = self.found.errors;
         if let Some(report) = self.found.take(launch.wait()) {
@@ -181,7 +181,7 @@ impl Run<'_> {
         }
     }
 
-    /// Drops buffers; if there were more errors than `before`, takes what was freed.
+    /// Drops buffers; if there were more errors than `before`, allocates the freed memory.
     fn give_back(&mut self, buffers: [Buffer<u32>; 2], before: u32) {
         let lens = buffers.each_ref().map(Buffer::len);
         drop(buffers);
@@ -190,7 +190,7 @@ impl Run<'_> {
         }
     }
 
-    /// Takes memory that was just freed.
+    /// Allocates memory that was just freed.
     fn canary(&mut self, len: usize) {
         let expected = pattern(!0, len);
         if let Some(buffer) = self.found.take(self.scheduler.buffer(&expected)) {
@@ -238,10 +238,10 @@ pub fn large(device: &Device, found: &mut Found) {
     let Some(mut run) = start(device, SignalPath::StreamWrite, found) else { return };
     let streams = [0, 1, 1].map(|priority| run.scheduler.stream(priority));
     let victim = run.victim(&streams[0], 1_000_000);
-    // First one alone, whose buffer goes as soon as an error is there.
+    // First a round trip alone, whose buffer is dropped as soon as there is an error.
     run.round_trip(&streams[1], 1_500_000);
     let mut under_way = Vec::new();
-    // Pieces of 2 MiB: six of them, one and a bit, three.
+    // Pieces of 2 MiB: six of them, slightly over one, three.
     for (seed, len) in [3_000_000, 600_000, 20_000, 1_500_000].into_iter().enumerate() {
         let stream = &streams[1 + seed % 2];
         under_way.push((run.piece(stream, seed as u32, len), seed as u32));
@@ -260,14 +260,14 @@ pub fn schedulers(device: &Device, found: &mut Found) {
         let path = [SignalPath::StreamWrite, SignalPath::Proxy][round as usize % 2];
         let Some(mut run) = start(device, path, found) else { continue };
         let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
-        // If a word of the last scheduler got here, blocks would be sent away although no SM is taken from them.
+        // If a word of the previous scheduler arrived here, blocks would leave although no SM is taken from them.
         let piece = run.piece(&streams[0], round, 500);
         run.check(piece, round);
         let victim = run.victim(&streams[0], 400_000);
         let piece = run.piece(&streams[1], round + 100, 700);
         run.check(piece, round + 100);
         run.check_canaries();
-        // This one may be over before the signal is there that stops it.
+        // This victim may be over before the signal arrives that stops it.
         let last = run.victim(&streams[1], 1);
         drop((run, streams));
         for Victim { handle, .. } in [victim, last].into_iter().flatten() {

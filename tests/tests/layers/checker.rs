@@ -1,4 +1,4 @@
-//! Holds the arrows between modules against their layers.
+//! Checks the arrows between modules against their layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,14 +8,14 @@ use super::sources::{ModulePath, Sources};
 /// Layers of modules, the lowest one first.
 pub type Layers<'a> = &'a [&'a [&'a str]];
 
-/// What is wrong with the modules of a crate, or with the list of its layers.
+/// A fault of a crate's modules, or of the list of its layers.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A module in no layer.
     Unlisted { module: String },
-    /// A module that is listed and is not there, or is listed twice.
+    /// A module that is listed and does not exist, or is listed twice.
     Misnamed { module: String },
-    /// A module that uses another one in a layer above its own.
+    /// A module that uses a module in a layer above its own.
     Upward { from: String, to: String, path: String },
     /// Modules of one layer that use each other in a ring.
     Cycle { modules: Vec<String> },
@@ -49,7 +49,7 @@ pub fn check(sources: &Sources, layers: Layers<'_>) -> Vec<Fault> {
             }
         }
     }
-    // Between listed modules, each with one path that shows it.
+    // Arrows between listed modules, each with one path that shows it.
     let mut arrows: BTreeMap<(ModulePath, ModulePath), Vec<String>> = BTreeMap::new();
     for (at, module) in &sources.modules {
         let Some(from) = listed(at, &heights) else {
@@ -86,7 +86,7 @@ fn listed(path: &ModulePath, heights: &BTreeMap<ModulePath, usize>) -> Option<Mo
         .find(|around| heights.contains_key(around))
 }
 
-/// A cycle through each module that lies on one and on none that was found before.
+/// A cycle through each module that lies on one and on no cycle found before.
 fn cycles(arrows: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) -> Vec<Fault> {
     let mut found: Vec<Vec<ModulePath>> = Vec::new();
     for start in arrows.keys() {
@@ -118,9 +118,9 @@ fn cycles(arrows: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) -> Vec<Fault> {
 }
 
 impl Sources {
-    /// The module that holds what `path` names in the module `at`; `None` if that is of another crate.
+    /// The module that holds the item of `path` in the module `at`; `None` if the item is of another crate.
     fn resolve(&self, at: &ModulePath, path: &[String]) -> Option<ModulePath> {
-        // Imports lead to others; those of a ring, to none.
+        // Imports lead to other imports; those of a ring lead nowhere.
         self.resolve_within(at, path, 16)
     }
 
@@ -143,7 +143,7 @@ impl Sources {
                 if self.modules.contains_key(&child) {
                     return self.descend(child, rest, imports);
                 }
-                // An external crate may have the name of what is imported from it.
+                // An external crate may have the name of an item imported from it.
                 let import = module.imports.get(first).filter(|import| *import != path)?;
                 let path: Vec<_> = import.iter().chain(rest).cloned().collect();
                 self.resolve_within(at, &path, imports)
@@ -151,7 +151,7 @@ impl Sources {
         }
     }
 
-    /// Where the rest of a path leads from the module `at`.
+    /// The module that the rest of a path leads to from the module `at`.
     fn descend(&self, at: ModulePath, rest: &[String], imports: u32) -> Option<ModulePath> {
         let Some((first, behind)) = rest.split_first() else { return Some(at) };
         let child: ModulePath = at.iter().cloned().chain([first.clone()]).collect();
@@ -166,7 +166,7 @@ impl Sources {
             let path: Vec<_> = import.iter().chain(behind).cloned().collect();
             return self.resolve_within(&at, &path, imports);
         }
-        // The first glob that leads to something of this crate which has the name.
+        // The first glob that leads to an item of this crate with the name.
         let through_glob = module.globs.iter().find_map(|glob| {
             let to = self.resolve_within(&at, glob, imports)?;
             let has_name = self.modules.get(&to).is_some_and(|module| {
@@ -174,7 +174,7 @@ impl Sources {
             });
             has_name.then(|| self.descend(to, rest, imports)).flatten()
         });
-        // What a macro has declared is the module's own.
+        // An item declared by a macro is the module's own.
         through_glob.or(Some(at))
     }
 }
@@ -233,7 +233,7 @@ mod tests {
             "impl crate::high::Run for u8 {}",
             "mod inner { use super::super::high::run; }",
             "pub use crate::high::*;",
-            // By way of a name that the root has from there.
+            // Through a name that the root imports from there.
             "use crate::run;",
             "use super::*; fn f() { super::run() }",
         ]

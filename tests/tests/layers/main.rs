@@ -1,4 +1,4 @@
-//! The modules of each crate lie in layers, and use only what lies below them.
+//! The modules of each crate lie in layers, and use only modules in layers below.
 
 mod checker;
 mod sources;

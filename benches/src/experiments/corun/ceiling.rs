@@ -8,7 +8,7 @@ use preempt::sim::{Costs, KernelModel, Machine};
 
 use super::simulate;
 
-/// The SMs of the model, and the block-tasks of each job: enough of both that nothing is lost to rounding.
+/// SMs of the model, and block-tasks of each job: enough of both that rounding loses nothing.
 const SMS: u32 = 132;
 const TASKS: u32 = 1 << 20;
 
@@ -19,7 +19,7 @@ pub struct IdealJob {
     pub at: Duration,
     /// The time that it takes alone.
     pub alone: Duration,
-    /// Of its stream.
+    /// The priority of its stream.
     pub priority: i32,
 }
 
@@ -27,7 +27,7 @@ pub struct IdealJob {
 ///
 /// # Errors
 ///
-/// What the simulation says.
+/// Errors of the simulation.
 pub fn ceiling(policy: Box<dyn Policy>, jobs: &[IdealJob]) -> Result<Vec<Duration>> {
     let program = |&IdealJob { at, alone, priority }: &IdealJob| {
         ([KernelModel::new("job", alone, TASKS)], at, priority)

@@ -1,4 +1,4 @@
-//! Jobs on one device: by a policy, as ordinary grids, or on raw streams of the driver.
+//! Jobs on one device: by a policy, as plain grids, or on raw streams of the driver.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ use super::testbed::{Arm, Completed, FIFO, Job, Run, Testbed};
 use super::{NewPolicy, PreparedProgram};
 use crate::experiments::Bench;
 
-/// How long anything here may take before it counts as hung.
+/// The longest that anything here may take before it counts as hung.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long `wait` spins.
+/// Time that `wait` spins.
 const SPIN: Duration = Duration::from_millis(100);
 
-/// A device with a scheduler that has many policies, and programs.
+/// A device with programs, and with a scheduler that has many policies.
 pub struct DeviceTestbed {
     /// The scheduler.
     pub scheduler: Scheduler,
@@ -32,19 +32,19 @@ pub struct DeviceTestbed {
     pub(super) gpu: Option<Gpu>,
     /// Raw streams, by level and by job.
     pub(super) raw_streams: Vec<Vec<preempt_driver::Stream>>,
-    /// What was run, and what was wrong with it.
+    /// Counts of what was run, and mistakes found in it.
     pub tally: Tally,
 }
 
 impl DeviceTestbed {
-    /// How many launches of a job are submitted and not over, at most; a stream takes 64.
+    /// Launches of a job that are submitted and not over, at most; a stream takes 64.
     pub const AHEAD: usize = 48;
 
     /// Takes the device. The first policy is `Fifo`; `policies` follow, from number 1 on.
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn new(bench: &Bench, policies: &[NewPolicy]) -> Result<DeviceTestbed> {
         let fifo: Box<dyn Policy> = Box::new(Fifo::new());
         let policies = policies.iter().map(|new| new());
@@ -53,11 +53,11 @@ impl DeviceTestbed {
         Ok(DeviceTestbed::of(bench, bench.spinning_scheduler(switch, SPIN)?, selector))
     }
 
-    /// Takes the device, and records what this policy decides, which it does in every `Arm::Ours`.
+    /// Takes the device, and records the decisions of this policy, which decides in every `Arm::Ours`.
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn recording(bench: &Bench, policy: impl Policy + 'static) -> Result<DeviceTestbed> {
         // This selector belongs to no policy.
         Ok(DeviceTestbed::of(
@@ -79,12 +79,12 @@ impl DeviceTestbed {
         }
     }
 
-    /// The programs, each at its number.
+    /// The programs, in the order of their numbers.
     pub fn programs(&self) -> &[PreparedProgram] {
         &self.programs
     }
 
-    /// Has the policy of this number decide, until the next run of jobs.
+    /// Lets the policy of this number decide, until the next run of jobs.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl Testbed for DeviceTestbed {
         for job in jobs {
             self.programs[job.program].poison()?;
         }
-        // Also says if a policy was refused.
+        // Also an error if a policy was refused.
         self.scheduler.synchronize()?;
         let completed = match self.is_raw(arm)? {
             true => self.run_raw(arm, jobs)?,
@@ -247,7 +247,7 @@ impl Testbed for DeviceTestbed {
 /// Priorities that streams of the driver have (H200).
 pub(super) const LEVELS: usize = 6;
 
-/// Which hardware priority each job has: its place among the priorities that there are, spread over the levels.
+/// The hardware priority of each job: its rank among the priorities in use, spread over the levels.
 fn ranks(jobs: &[Job]) -> Vec<usize> {
     let mut priorities: Vec<i32> = jobs.iter().map(|job| job.priority).collect();
     priorities.sort_unstable();
@@ -262,7 +262,7 @@ fn ranks(jobs: &[Job]) -> Vec<usize> {
 struct Submission {
     job: Job,
     stream: Stream,
-    /// Launches to come.
+    /// Launches that are not submitted yet.
     steps: VecDeque<Call>,
     /// Launches that are not over.
     handles: VecDeque<Handle<LaunchReport>>,
@@ -288,7 +288,7 @@ impl Submission {
         }
     }
 
-    /// Submits what there is room for, and takes in what is over.
+    /// Submits launches while there is room, and collects those that are over.
     fn go_on(&mut self, start: Instant) -> Result<()> {
         if !std::mem::replace(&mut self.is_started, true) {
             self.started = start.elapsed();

@@ -19,21 +19,21 @@ use super::testbed::{Arm, FIFO, Job};
 pub struct Endless {
     /// The number of the program on the testbed.
     pub program: usize,
-    /// Of its stream; less than four.
+    /// The weight of its stream; less than four.
     pub weight: u32,
-    /// Of its stream, for arms that know priorities.
+    /// The priority of its stream, for arms with priorities.
     pub priority: i32,
 }
 
-/// What the loops did within some time.
+/// Work that the loops did within some time.
 #[derive(Debug)]
 pub struct Looped {
-    /// How often each program was run; a part of a run counts as a part.
+    /// Runs of each program; a part of a run counts as a part.
     pub runs: Vec<f64>,
-    /// How often SMs were taken.
+    /// Times that SMs were taken.
     pub yields: u64,
     pub(super) weights: Vec<u32>,
-    /// The SM-time of each weight at the policy's plans, where there is one.
+    /// The SM-time of each weight at the policy's plans, where there is a policy.
     pub(super) readings: Vec<Reading>,
 }
 
@@ -95,7 +95,7 @@ impl DeviceTestbed {
     ) -> Result<Looped> {
         let levels = self.levels(arm, jobs);
         self.open_streams(jobs.len())?;
-        // Runs that are over, and when the last one of them was.
+        // Runs that are over, and the end of the last one.
         let mut over = vec![(0u32, Duration::ZERO); loops.len()];
         let mut running = vec![false; loops.len()];
         let start = Instant::now();
@@ -122,7 +122,7 @@ impl DeviceTestbed {
             }
             std::hint::spin_loop();
         }
-        // As if it went on so for the rest of the time.
+        // As if the loop went on at this rate for the rest of the time.
         let runs = over.iter().map(|(runs, last)| match last.is_zero() {
             true => 0.0,
             false => f64::from(*runs) * window.as_secs_f64() / last.as_secs_f64(),
@@ -137,7 +137,7 @@ impl DeviceTestbed {
 }
 
 impl Looped {
-    /// The share that one of the loops has of the SM-time of all.
+    /// The share of a loop in the SM-time of all.
     pub fn share(&self, member: usize) -> Option<f64> {
         self.share_between(member, self.readings.first()?, self.readings.last()?)
     }
@@ -151,7 +151,7 @@ impl Looped {
         (all > 0.0).then(|| time(self.weights[member]) / all)
     }
 
-    /// How far its share in a tenth of the time is from `fair`, at most.
+    /// The largest distance of a loop's share from `fair` in a tenth of the time.
     pub fn worst_share(&self, member: usize, fair: f64) -> Option<f64> {
         let (first, last) = (self.readings.first()?, self.readings.last()?);
         let tenth = last.at.saturating_sub(first.at) / 10;
@@ -177,7 +177,7 @@ struct Loop {
 }
 
 impl Loop {
-    /// Submits what there is room for, and takes in what is over.
+    /// Submits launches while there is room, and collects those that are over.
     fn go_on(&mut self, program: &PreparedProgram, native: bool) -> Result<()> {
         let mode = if native { Preemption::Plain } else { Preemption::Preemptible };
         // Two runs ahead, so that the stream never waits for the submitting thread.
@@ -196,7 +196,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Cancels what is under way, and counts what of it is done.
+    /// Cancels what is under way, and counts the part of it that is done.
     fn end(&mut self) -> Result<()> {
         self.handles.iter().for_each(Handle::cancel);
         for handle in std::mem::take(&mut self.handles) {

@@ -8,14 +8,14 @@ use preempt_report::microseconds;
 use preempt_workloads::Size;
 use serde_json::{Value, json};
 
-/// Results of the suite `sim`, of which this takes the rows that [`row`] made.
+/// Results of the experiment `sim`, of which this reads the rows that [`row`] made.
 const LAUNCHES: &str = include_str!("../../../results/sim-h200.json");
 
-/// What is known of programs.
+/// The measured launches of programs.
 pub struct Launches(Value);
 
 impl Launches {
-    /// What was measured on an H200.
+    /// Measurements on an H200.
     ///
     /// # Errors
     ///
@@ -24,7 +24,7 @@ impl Launches {
         Ok(Launches(serde_json::from_str(LAUNCHES).context("sim-h200.json")?))
     }
 
-    /// Where the figures are from.
+    /// The source of the measurements.
     pub fn source(&self) -> String {
         let told = ["device", "commit", "date"].map(|key| self.0[key].as_str());
         told.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -34,7 +34,7 @@ impl Launches {
     ///
     /// # Errors
     ///
-    /// If there are none, or if one cannot be read.
+    /// If there are no such rows, or if one cannot be read.
     pub fn of(&self, program: &str, size: Size) -> Result<Vec<KernelModel>> {
         let is_it = |row: &&Value| row["program"] == program && row["size"] == name(size);
         let rows = self.0["rows"].as_array().map_or(&[][..], Vec::as_slice);
@@ -46,7 +46,7 @@ impl Launches {
     }
 }
 
-/// The launch of a row's line.
+/// The launch that a row's line describes.
 fn model(program: &str, line: &str) -> Option<KernelModel> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let &[kernel, duration, tasks, blocks_per_sm] = &fields[..] else { return None };
@@ -59,7 +59,7 @@ fn model(program: &str, line: &str) -> Option<KernelModel> {
     })
 }
 
-/// A row of results that says how a program runs alone. Of each launch in order: its kernel, how long it takes in
+/// A row of results with a program's launches alone. For each launch in order: its kernel, its duration in
 /// microseconds, its block-tasks, and how many blocks an SM holds; the last three as in a trace of the simulator.
 pub fn row(program: &str, size: Size, alone: Duration, launches: &[KernelModel]) -> Value {
     let line = |launch: &KernelModel| {
@@ -74,7 +74,7 @@ pub fn row(program: &str, size: Size, alone: Duration, launches: &[KernelModel])
     })
 }
 
-/// What the file calls a size.
+/// The name of a size in the file.
 fn name(size: Size) -> &'static str {
     match size {
         Size::Reduced => "reduced",

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use crate::samples::{Samples, mean, ratio};
 
-/// From the submission of each job to its end, and from the first submission to the last end.
+/// Times from the submission of each job to its end, and from the first submission to the last end.
 #[derive(Default)]
 pub struct Turnarounds {
-    /// For each job.
+    /// Turnarounds of each job.
     pub jobs: Vec<Samples>,
-    /// Of all together.
+    /// Times of all jobs together.
     pub makespan: Samples,
 }
 
 impl Turnarounds {
-    /// Adds what one play took.
+    /// Adds the times of one run.
     pub fn push(&mut self, jobs: &[Duration], makespan: Duration) {
         self.jobs.resize_with(jobs.len(), Samples::default);
         self.jobs.iter_mut().zip(jobs).for_each(|(samples, &time)| samples.push(time));
@@ -27,14 +27,14 @@ impl Turnarounds {
     }
 }
 
-/// Average normalized turnaround time: by how much a job takes longer than alone, in the mean. 1 is best.
+/// Average normalized turnaround time (ANTT): the mean ratio of turnarounds together and alone. 1 is best.
 pub fn antt(together: &[Duration], alone: &[Duration]) -> Option<f64> {
     let normalized: Vec<f64> =
         together.iter().zip(alone).map(|(&a, &b)| ratio(a, b)).collect::<Option<_>>()?;
     mean(&normalized)
 }
 
-/// System throughput: the sum of the jobs' progress relative to alone. The number of jobs is best.
+/// System throughput (STP): the sum of the jobs' progress relative to alone. The number of jobs is best.
 pub fn stp(together: &[Duration], alone: &[Duration]) -> Option<f64> {
     together.iter().zip(alone).map(|(&a, &b)| ratio(b, a)).sum()
 }

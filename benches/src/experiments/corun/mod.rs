@@ -3,7 +3,7 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `testbed` | jobs and arms, and what they run on |
-//! | `device` | jobs on a device: by a policy, as ordinary grids, or on raw streams |
+//! | `device` | jobs on a device: by a policy, as plain grids, or on raw streams |
 //! | `prepared` | a program there that can be run again and again, each time with its result checked |
 //! | `endless` | programs in endless loops, in the same ways |
 //! | `switch` | one scheduler, many policies, and the SM-time that launches had |
@@ -36,11 +36,11 @@ pub use testbed::{Arm, Completed, Job, NewPolicy, Testbed};
 use super::Bench;
 
 impl Bench {
-    /// The device, or the model of one, with these policies, from number 1 on: number 0 stands for submission order.
+    /// The device, or the model of one, with these policies, numbered from 1. Number 0 is submission order.
     ///
     /// # Errors
     ///
-    /// What the scheduler says, or that nothing can be read of the programs.
+    /// Errors of the scheduler, or that no launches of the programs can be read.
     pub fn testbed(&self, policies: Vec<NewPolicy>) -> Result<Box<dyn Testbed>> {
         Ok(match self.device {
             Some(_) => Box::new(DeviceTestbed::new(self, &policies)?),

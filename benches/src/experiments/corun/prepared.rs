@@ -25,7 +25,7 @@ impl PreparedProgram {
     ///
     /// # Errors
     ///
-    /// What the scheduler or the driver says.
+    /// Errors of the scheduler and the driver.
     pub fn new(
         scheduler: &Scheduler,
         definition: &Definition,
@@ -47,12 +47,12 @@ impl PreparedProgram {
         Ok(prepared)
     }
 
-    /// Its launches, in order.
+    /// The program's launches, in order.
     pub fn steps(&self) -> &[Call] {
         &self.program.steps
     }
 
-    /// The same as raw launches; none if the device is no GPU.
+    /// The program's steps as raw launches; none if the device is no GPU.
     pub fn raw_steps(&self) -> &[Launch] {
         &self.raw
     }
@@ -66,7 +66,7 @@ impl PreparedProgram {
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn poison(&self) -> Result<()> {
         for output in &self.program.outputs {
             self.stream.launch(output.poison.clone())?.wait()?;
@@ -78,7 +78,7 @@ impl PreparedProgram {
     ///
     /// # Errors
     ///
-    /// What the scheduler says; wrong results go to the tally.
+    /// Errors of the scheduler. Wrong results go to the tally.
     pub fn check(&self, arm: &str, tally: &mut Tally) -> Result<()> {
         if self.digests()? != self.expected {
             tally.mistake.get_or_insert_with(|| {

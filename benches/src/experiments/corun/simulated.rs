@@ -15,12 +15,12 @@ use super::launches::Launches;
 use super::switch::SelectedPolicy;
 use super::testbed::{Arm, Completed, FIFO, Job, NewPolicy, Testbed};
 
-/// How launches get to an H200. One thread submits all programs, one after the other.
+/// The path of launches to an H200. One thread submits all programs, one after the other.
 struct Path {
     machine: Machine,
-    /// What it takes to submit a launch.
+    /// Time to submit a launch.
     submit: Duration,
-    /// What a program takes longer than on the machine.
+    /// Time that a program takes longer than on the machine.
     latency: Duration,
 }
 
@@ -29,16 +29,16 @@ impl Path {
         if arm == Arm::PlainStreams { Path::raw() } else { Path::scheduler() }
     }
 
-    /// Through the scheduler (`submit` of `preempt` in `results/launch-h200.json`).
+    /// The path through the scheduler (`submit` of `preempt` in `results/launch-h200.json`).
     fn scheduler() -> Path {
         let submit = Duration::from_nanos(783);
         Path { machine: Machine::h200(), submit, latency: Duration::ZERO }
     }
 
-    /// By streams of the driver: no policy decides, and a launch gets into the hardware's line when the one before it in
-    /// its stream is done, behind those of other streams that are there already. By the driver's rows of the same file,
-    /// it follows in what a stream of kernels of 10 µs takes longer than these, for each; the first one of a program
-    /// takes as long as an empty kernel from launch to done.
+    /// The path over streams of the driver, where no policy decides. A launch enters the hardware's line when its
+    /// predecessor in the stream is done, behind ready launches of other streams. Times are the driver's in the same
+    /// file. A launch follows after the time that each kernel of 10 µs in a stream takes longer than its length. A
+    /// program's first launch takes as long as an empty kernel from launch to done.
     fn raw() -> Path {
         let (follow, empty) = (Duration::from_nanos(1_870), Duration::from_nanos(8_974));
         let mut machine =
@@ -63,33 +63,33 @@ struct ProgramModel {
 }
 
 impl SimulatedTestbed {
-    /// Policy number 0 stands for submission order; `policies` follow, from number 1 on.
+    /// Policy number 0 is submission order; `policies` follow, from number 1 on.
     ///
     /// # Errors
     ///
-    /// If nothing can be read of the programs.
+    /// If no launches of the programs can be read.
     pub fn new(policies: Vec<NewPolicy>) -> Result<SimulatedTestbed> {
         let (known, tally) = (Launches::h200()?, Tally::default());
         Ok(SimulatedTestbed { known, policies, models: Vec::new(), tally })
     }
 
-    /// A new one each time: nothing that ran before is known to it.
+    /// A new policy each time, which knows nothing of earlier runs.
     fn policy(&self, arm: Arm) -> Box<dyn Policy> {
         match arm.policy() {
-            // With equal priorities, submission order; what a launch can do without is left to the next one.
+            // With equal priorities, submission order; a launch leaves SMs that it cannot fill to the next.
             FIFO => Box::new(StaticPriority::packed()),
             number => self.policies[number - 1](),
         }
     }
 
-    /// The engine has checked that no block-task is lost or repeated.
+    /// Counts the block-tasks. The engine has checked that none is lost or repeated.
     fn count(&mut self, results: &Results) {
         self.tally.kernels += results.launches.len() as u64;
         self.tally.block_tasks +=
             results.launches.iter().map(|launch| u64::from(launch.tasks)).sum::<u64>();
     }
 
-    /// The launches of a job, as the arm has them.
+    /// The launches of a job in an arm.
     fn launches(&self, arm: Arm, job: &Job, jobs: &[Job]) -> Vec<KernelModel> {
         let native = arm.is_native(job, jobs);
         self.models[job.program]
@@ -174,21 +174,21 @@ impl Testbed for SimulatedTestbed {
     }
 }
 
-/// What became of programs in virtual time.
+/// The results of programs in virtual time.
 pub struct Simulated {
-    /// From the submission to the end, for each.
+    /// Time from the submission of each program to its end.
     pub turnaround: Vec<Duration>,
-    /// Of all launches.
+    /// Yields of all launches.
     pub yields: u64,
-    /// Of each launch.
+    /// Results of each launch.
     pub results: Results,
 }
 
-/// Runs programs: of each, its launches, when all of them are submitted, and its priority.
+/// Runs programs: for each, its launches, the time of their submission, and its priority.
 ///
 /// # Errors
 ///
-/// What the simulation says.
+/// Errors of the simulation.
 pub fn simulate<L: AsRef<[KernelModel]>>(
     machine: Machine,
     policy: Box<dyn Policy>,

@@ -1,4 +1,4 @@
-//! A policy that hands everything to one of several, and the SM-time that launches of each weight had.
+//! A policy that selects one of several policies, and the SM-time that launches of each weight had.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,58 +7,58 @@ use std::time::Duration;
 use preempt::LaunchId;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy};
 
-/// Hands everything to one of several policies.
+/// A policy that lets one of several policies decide.
 pub struct SelectedPolicy {
     policies: Vec<Box<dyn Policy>>,
     selector: PolicySelector,
 }
 
-/// Says which policy it is, and reads what it granted.
+/// Selects the policy, and reads the SM-time that it granted.
 #[derive(Clone, Debug, Default)]
 pub struct PolicySelector {
     chosen: Arc<AtomicUsize>,
     meter: Arc<Mutex<Meter>>,
 }
 
-/// Counts the SM-time of launches by the weight of their streams, which tells these apart.
+/// Counts the SM-time of launches by the weight of their streams.
 #[derive(Debug, Default)]
 struct Meter {
-    /// Whether SM-time is counted, which takes time from decisions.
+    /// Set while SM-time is counted, which takes time from decisions.
     counts: bool,
     /// Each launch that has not departed, with its stream's weight, and the SMs that it has.
     launches: Vec<(LaunchId, u32, u32)>,
-    /// Up to when all is counted.
+    /// The time up to which SM-time is counted.
     counted: Duration,
-    /// What was counted after each plan.
+    /// The SM-time after each plan.
     readings: Vec<Reading>,
     total: Reading,
 }
 
-/// The SM-time of each weight up to some time: at its place.
+/// The SM-time of each weight up to some time; the index is the weight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
     /// The policy's clock.
     pub at: Duration,
-    /// In nanoseconds of one SM.
+    /// Nanoseconds of one SM.
     pub sm_nanos: [u128; WEIGHTS],
 }
 
-/// Weights from 0 to this one, less one, are counted.
+/// Weights below this number are counted.
 const WEIGHTS: usize = 4;
 
 impl PolicySelector {
-    /// From now on it is this policy. Only while nothing is in flight: no policy knows launches of another one.
+    /// Selects the policy that decides from now on. Nothing is in flight, because no policy knows launches of another.
     // Relaxed: the scheduler's locks order it with the launches before and after.
     pub fn select(&self, policy: usize) {
         self.chosen.store(policy, Relaxed);
     }
 
-    /// From now on it counts. Only while nothing is in flight.
+    /// Starts to count. Nothing is in flight.
     pub fn start_counting(&self) {
         *self.meter() = Meter { counts: true, ..Meter::default() };
     }
 
-    /// What was counted since then. From now on it does not count.
+    /// Ends the counting, and returns the readings since its start.
     pub fn take_readings(&self) -> Vec<Reading> {
         std::mem::take(&mut *self.meter()).readings
     }
@@ -81,7 +81,7 @@ impl Meter {
 }
 
 impl SelectedPolicy {
-    /// Starts with the first one.
+    /// Starts with the first policy.
     pub fn new(policies: Vec<Box<dyn Policy>>) -> (SelectedPolicy, PolicySelector) {
         let selector = PolicySelector::default();
         (SelectedPolicy { policies, selector: selector.clone() }, selector)

@@ -17,37 +17,37 @@ use crate::experiments::FLEP;
 pub struct Job {
     /// The number of the program on the testbed.
     pub program: usize,
-    /// When it is submitted, from the start of the run on.
+    /// The time of its submission, from the start of the run on.
     pub at: Duration,
-    /// Of its stream.
+    /// The priority of its stream.
     pub priority: i32,
 }
 
-/// What decides about the order of jobs.
+/// The decision-maker about the order of jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
-    /// Ordinary grids on streams of equal priority: submission order, as far as the device keeps it.
+    /// Plain grids on streams of equal priority: submission order, as far as the device keeps it.
     PlainStreams,
-    /// The same on streams with the hardware's priorities. On a GPU only.
+    /// Plain grids on streams with the hardware's priorities. On a GPU only.
     StreamPriorities,
-    /// Ordinary grids, in the order that the policy of this number gives those that have not started.
+    /// Plain grids: the policy of this number orders those that have not started.
     Reordered(usize),
     /// The policy of this number, which preempts.
     Ours(usize),
-    /// The same, with ordinary grids for the jobs of the highest priority, which no job preempts.
+    /// The policy of this number, with plain grids for the jobs of the highest priority, which no job preempts.
     UrgentNative(usize),
 }
 
 /// Times and reports of jobs that have run.
 #[derive(Debug)]
 pub struct Completed {
-    /// From submission to the end, for each.
+    /// Time from submission to the end, for each job.
     pub turnaround: Vec<Duration>,
-    /// From the first submission to the last end.
+    /// Time from the first submission to the last end.
     pub makespan: Duration,
-    /// Of all launches of all jobs, where the scheduler ran them.
+    /// Yields of all launches of all jobs, where the scheduler ran them.
     pub yields: u64,
-    /// For each job, where the scheduler ran them.
+    /// Runs of all jobs, where the scheduler ran them.
     pub runs: Vec<Run>,
 }
 
@@ -56,11 +56,11 @@ pub struct Completed {
 pub struct Run {
     /// The number of its stream, which no other run has.
     pub stream: u32,
-    /// Of its launches, in order.
+    /// Reports of its launches, in order.
     pub reports: Vec<LaunchReport>,
 }
 
-/// The number of the policy that stands for submission order where there are no raw streams.
+/// The number of the policy for submission order where there are no raw streams.
 pub(super) const FIFO: usize = 0;
 
 /// Makes a policy that knows nothing yet.
@@ -68,17 +68,17 @@ pub type NewPolicy = Box<dyn Fn() -> Box<dyn Policy>>;
 
 /// A device or a model of one, with programs that run there again and again.
 pub trait Testbed {
-    /// Whether there is what the arm needs.
+    /// Whether the testbed has what the arm needs.
     fn has(&self, arm: Arm) -> bool;
 
-    /// Takes in a program; its number, which is one more than that of the last one.
+    /// Adds a program, and returns its number, which is one more than that of the last one.
     ///
     /// # Errors
     ///
-    /// What the scheduler or the driver says; or that nothing is known of the program.
+    /// Errors of the scheduler and the driver; or that there are no measurements of the program.
     fn add(&mut self, definition: &Definition, size: Size) -> Result<usize>;
 
-    /// Takes in FLEP's programs, in their order.
+    /// Adds FLEP's programs, in their order.
     ///
     /// # Errors
     ///
@@ -90,31 +90,31 @@ pub trait Testbed {
         Ok(())
     }
 
-    /// Lets the last program go, with its memory.
+    /// Drops the last program, with its memory.
     fn remove_last(&mut self);
 
-    /// The program of this number.
+    /// The name of the program of this number.
     fn name(&self, program: usize) -> &'static str;
 
     /// Runs the jobs once, and checks their results.
     ///
     /// # Errors
     ///
-    /// What the scheduler, the driver or the simulation says; wrong results go to the tally.
+    /// Errors of the scheduler, the driver and the simulation. Wrong results go to the tally.
     fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed>;
 
-    /// Runs programs in loops for so long.
+    /// Runs programs in loops for the time of the window.
     ///
     /// # Errors
     ///
-    /// What the scheduler, the driver or the simulation says.
+    /// Errors of the scheduler, the driver and the simulation.
     fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped>;
 
     /// Runs a program once, alone, and checks its results.
     ///
     /// # Errors
     ///
-    /// What the scheduler or the simulation says; wrong results go to the tally.
+    /// Errors of the scheduler and the simulation. Wrong results go to the tally.
     fn verify(&mut self, program: usize) -> Result<()> {
         self.run_jobs(Arm::Ours(FIFO), &[Job::now(program)]).map(drop)
     }
@@ -124,11 +124,11 @@ pub trait Testbed {
         None
     }
 
-    /// Waits for everything: what was run, and what was wrong with it.
+    /// Waits for everything; returns the counts of what was run, and the mistakes found.
     ///
     /// # Errors
     ///
-    /// What the scheduler says, also if a policy was refused.
+    /// Errors of the scheduler, also if a policy was refused.
     fn close(self: Box<Self>) -> Result<Tally>;
 }
 
@@ -148,12 +148,12 @@ impl Arm {
         }
     }
 
-    /// What the policy is told of a job.
+    /// The priority of a job, as the policy knows it.
     pub(super) fn priority(self, job: &Job) -> i32 {
         if self == Arm::PlainStreams { 0 } else { job.priority }
     }
 
-    /// Whether a job's launches are ordinary grids.
+    /// Whether a job's launches are plain grids.
     pub(super) fn is_native(self, job: &Job, jobs: &[Job]) -> bool {
         match self {
             Arm::PlainStreams | Arm::StreamPriorities | Arm::Reordered(_) => true,
@@ -162,7 +162,7 @@ impl Arm {
         }
     }
 
-    /// What it is called in tables.
+    /// The arm's name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Arm::PlainStreams => "plain streams",

@@ -1,5 +1,5 @@
-//! From an urgent launch to its end while a victim fills the GPU: ours, the floor, and what CUDA's
-//! streams do; in turn, so that whatever else the machine does meets all.
+//! From an urgent launch to its end while a victim fills the GPU: ours, the floor, and CUDA's streams. The arms take
+//! turns, so that disturbances by the machine meet all of them.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use super::subject::{Modules, Subject};
 use crate::progress::Progress;
 use crate::samples::{Samples, Summary, ratio, show, show_ratio};
 
-/// How long the victim's block-tasks are, and how many groups of samples are taken.
+/// Lengths of the victim's block-tasks, and groups of samples.
 const CASES: [(Duration, u32); 5] = [
     (Duration::from_micros(1), 50),
     (Duration::from_micros(10), 50),
@@ -35,10 +35,10 @@ const QUICK_GROUPS: u32 = 1;
 /// Samples of each arm in a group.
 const GROUP: u32 = 10;
 
-/// The most time between two urgent launches, beside that of two block-tasks.
+/// The most time between two urgent launches, in addition to two block-tasks.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long a victim of the raw arms takes at least, beside four block-tasks.
+/// The least time of a victim of the raw arms, in addition to four block-tasks.
 const RAW_TIME: Duration = Duration::from_millis(4);
 
 /// Stops of each program.
@@ -47,11 +47,10 @@ const EVICTIONS: u32 = 100;
 /// The floor of a stop is the drained time of block-tasks of this length, with yield points.
 const FLOOR_LENGTH: Duration = Duration::from_micros(10);
 
-/// Block-tasks beyond this are long.
+/// Time from which on block-tasks are long.
 const LONG: Duration = Duration::from_micros(100);
 
-/// How long a thread that waits for an urgent launch drives the scheduler itself. The raw arms spin,
-/// too.
+/// Time that a thread that waits for an urgent launch drives the scheduler itself. The raw arms spin, too.
 const SPIN: Duration = Duration::from_millis(20);
 
 /// One length of block-tasks, with or without yield points.
@@ -59,15 +58,15 @@ struct Case {
     length: Duration,
     yields: bool,
     ours: Samples,
-    /// The same with signals by the proxy.
+    /// Times of `preempt` with signals by the proxy.
     proxy: Samples,
     floor: Samples,
-    /// The floor where the victim leaves all SMs.
+    /// Times of the floor where the victim leaves all SMs.
     floor_all: Samples,
     drained: Samples,
     stream_priority: Samples,
     plain_streams: Samples,
-    /// Of our victims.
+    /// Yields of our victims.
     victim_yields: u64,
 }
 
@@ -129,7 +128,7 @@ fn measure_proxy(
     Ok(())
 }
 
-/// The keys of the summary.
+/// The summary, by its keys.
 fn summary(cases: &[Case], evictions: &[Eviction], floor: Duration, tally: &Tally) -> Value {
     let find = |length| cases.iter().find(|case| case.yields && case.length == length);
     let over_ours =
@@ -200,7 +199,7 @@ struct Eviction {
     stop: Samples,
 }
 
-/// From the signal to the last block's end, for each program.
+/// Times from the signal to the last block's end, for each program.
 fn evictions(
     bench: &Bench,
     gpu: Gpu,
@@ -306,7 +305,7 @@ struct Ours<'a> {
     ticket: u32,
 }
 
-/// A victim that runs, with what it writes.
+/// A victim that runs, and the memory that it writes.
 struct Batch {
     handle: Handle<LaunchReport>,
     runs: Buffer<u32>,
@@ -334,9 +333,8 @@ impl<'a> Ours<'a> {
         random: &mut Random,
         tally: &mut Tally,
     ) -> Result<()> {
-        // A block-task and more between two launches: a block-task that is dropped each time would have to
-        // run to its end the third time (the limit is in preempt's worker loop), and no arm of the
-        // others meets such a block-task.
+        // More than a block-task between two launches. A block-task that is requeued each time would have to run to its
+        // end the third time (the limit is in preempt's worker loop), and no other arm meets such a block-task.
         let length = case.length;
         let mut pause = || {
             let most = PAUSE + length;
@@ -404,7 +402,7 @@ impl Case {
         ratio(self.ours.p50(), self.floor.p50())
     }
 
-    /// Name and times, and from the signal to the victim's end, where that can be seen.
+    /// Name and times, and the times from the signal to the victim's end, where they can be seen.
     fn arms(&self) -> [(&'static str, &Samples, Option<Summary>); 6] {
         [
             ("preempt", &self.ours, None),

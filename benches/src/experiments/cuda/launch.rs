@@ -1,4 +1,4 @@
-//! What a launch costs against the driver's own call, on an idle GPU and in a long stream of them.
+//! The cost of a launch against the driver's own call, on an idle GPU and in a long stream of launches.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::samples::{Samples, ratio, show, show_ratio};
 
 /// Kernels in the long stream.
 const STREAM: u32 = 1000;
-/// How long each of them takes.
+/// Time that each of them takes.
 const LENGTH: Duration = Duration::from_micros(10);
 /// Threads of their blocks.
 const THREADS: u32 = 128;
@@ -28,10 +28,10 @@ const FULL: (u64, u64) = (20_000, 30);
 /// The same with `--quick`.
 const QUICK: (u64, u64) = (200, 2);
 
-/// How long `wait` spins; the raw side spins, too.
+/// Time that `wait` spins; the raw side spins, too.
 const SPIN: Duration = Duration::from_millis(50);
 
-/// One thing, measured on both sides.
+/// A quantity measured on both sides.
 struct Row {
     name: &'static str,
     kernel: String,
@@ -71,7 +71,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     Ok(Outcome {
         about: format!(
             "Submit is the time inside `launch`, against that inside `cuLaunchKernel`. A stream of \
-             {STREAM} kernels is told by the time for one of them. All threads that wait spin."
+             {STREAM} kernels is given as the time for one of them. All threads that wait spin."
         ),
         table,
         text_columns: 3,
@@ -175,7 +175,7 @@ fn our_stream(
     let mut last = None;
     let start = Instant::now();
     for _ in 0..STREAM {
-        // An error of a launch that is not waited for makes the next ones fail, up to the last.
+        // An error of a launch that is not waited for makes the next launches fail, up to the last.
         last = Some(stream.launch(call(counts))?);
     }
     last.context("a stream without kernels")?.wait()?;

@@ -1,4 +1,4 @@
-//! What only a GPU can show: comparisons with raw driver calls, which use nothing of preempt but the
+//! Experiments that only a GPU can run: comparisons with raw driver calls, which use nothing of preempt but the
 //! kernels.
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub mod overhead;
 mod raw_arms;
 mod subject;
 
-/// How long anything here may take before it counts as hung.
+/// The longest that anything here may take before it counts as hung.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The PTX of the kernels.
@@ -33,8 +33,8 @@ fn spin_until(mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// Compares what `spin` or `spin_yielding` left with the number of block-tasks that it says are done.
-/// The latter counts starts, and may leave the mark of a block-task that other threads dropped.
+/// Compares the results of `spin` or `spin_yielding` with the reported number of block-tasks that are done. The latter
+/// counts starts, and may contain the mark of a block-task that other threads requeued.
 fn check_spins(
     tally: &mut Tally,
     what: &str,

@@ -1,6 +1,6 @@
-//! What being preemptible costs a kernel that is not preempted, and how fast a kernel leaves that is: the
-//! dominating launch of each program, in its plain form, ours, FLEP's loop, and in slices (FLEP figures 10 and
-//! 17, EffiSha figures 13 and 14).
+//! The cost of being preemptible for a kernel that is not preempted, and the time that it takes to stop. Measured for
+//! the dominating launch of each program, in its plain form, ours, FLEP's loop, and in slices (FLEP figures 10 and 17,
+//! EffiSha figures 13 and 14).
 
 use std::time::Duration;
 
@@ -20,31 +20,31 @@ use super::subject::{Demand, Modules, Subject};
 use crate::progress::Progress;
 use crate::samples::{Samples, geometric_mean, ratio, show};
 
-/// Samples of the plain and of our entry, of each other arm's time, and of each stop.
+/// Samples of the plain entry and of ours, of each other arm's time, and of each stop.
 const SAMPLES: [u32; 3] = [100, 10, 100];
 /// The same with `--quick`.
 const QUICK: [u32; 3] = [5, 2, 5];
 
-/// How long `wait` spins; the raw side spins, too.
+/// Time that `wait` spins; the raw side spins, too.
 const SPIN: Duration = Duration::from_millis(100);
 
-/// Beyond the floor, what a stop may take beside the longest block-task: a chunk's time.
+/// Time of a chunk: what a stop may take beyond the floor and the longest block-task.
 const CHUNK: Duration = Duration::from_micros(10);
 
 /// A kernel's times in one form.
 struct Arm {
     name: &'static str,
-    /// Of the launch alone.
+    /// Times of the launch alone.
     time: Samples,
-    /// From the launch to the host's knowledge of the end.
+    /// Times from the launch to the host's knowledge of the end.
     done: Samples,
-    /// The same of plain launches in turn with these, where the row's were not.
+    /// `done` of plain launches in turn with these, where the row's were not.
     plain_done: Option<Samples>,
-    /// From a stop to the end.
+    /// Times from a stop to the end.
     stop: Samples,
     amortize: Option<u32>,
     demand: Demand,
-    /// Of a slice.
+    /// Blocks of a slice.
     blocks: Option<u32>,
 }
 
@@ -64,7 +64,7 @@ struct Row {
     longest: Duration,
     plain: Arm,
     ours: Arm,
-    /// With signals by the proxy.
+    /// Times with signals by the proxy.
     proxy: Arm,
     flep: Arm,
     slices: Arm,
@@ -94,7 +94,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     }
     scheduler.synchronize()?;
     drop(scheduler);
-    // The scheduler has one path of signals as long as it lives, so this cannot take turns with the others; plain
+    // The scheduler has one path of signals as long as it lives, so this cannot take turns with the others. Plain
     // launches are measured again beside it.
     let scheduler = bench.spinning_scheduler_by(SignalPath::Proxy, StaticPriority::new(), SPIN)?;
     let stream = scheduler.stream(0);
@@ -115,8 +115,8 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     Ok(outcome(&rows, &floor, tally))
 }
 
-/// How long it takes at least until the host knows that all blocks have left: those of a kernel that looks at
-/// the signal every microsecond.
+/// The least time until the host knows that all blocks have left: that of a kernel that looks at the signal every
+/// microsecond.
 fn floor(gpu: Gpu, samples: u32, random: &mut Random) -> Result<Samples> {
     let mut raw = RawArms::new(gpu, Duration::from_micros(10), true, Duration::from_millis(4))?;
     let mut floor = Samples::default();
@@ -194,7 +194,7 @@ impl Arms<'_> {
         Ok(row)
     }
 
-    /// A moment in the middle of something that takes so long.
+    /// A moment in the middle of this time.
     fn moment(&mut self, time: Duration) -> Duration {
         time.mul_f64(0.1 + 0.7 * f64::from(self.random.below(1000)) / 1000.0)
     }
@@ -211,14 +211,14 @@ impl Arms<'_> {
         Ok(())
     }
 
-    /// The largest slices that stop no later than ours, to a quarter of their size where they do not fill the device.
-    /// Where none do, since a block-task alone takes longer, smaller ones for as long as that makes the stop a tenth
-    /// shorter.
+    /// The largest slices that stop no later than ours, down to a quarter of their size where they do not fill the
+    /// device. If none do, because a block-task alone takes longer, smaller slices as long as each halving makes the
+    /// stop a tenth shorter.
     fn slices(&mut self, row: &mut Row, others: u32, stops: u32) -> Result<()> {
         let limit = row.ours.stop.p50();
         let mut blocks = self.subject.wave();
         let (mut times, mut stop) = self.sliced(blocks, others, stops)?;
-        // No stop at all was seen if a slice is all that there is.
+        // No stop was seen if a single slice is the whole grid.
         let is_in_time = |stop: &Samples| stop.len() > 0 && stop.p50() <= limit;
         let grows = is_in_time(&stop);
         loop {
@@ -239,7 +239,7 @@ impl Arms<'_> {
             (times, stop) = tried;
         }
         if !grows && is_in_time(&stop) {
-            // Twice as many were too many.
+            // Twice that number was too many.
             let mut more = blocks / 2;
             for _ in 0..2 {
                 let tried = self.sliced(blocks + more, others, stops)?;
@@ -271,7 +271,7 @@ impl Arms<'_> {
         Ok((times, stop))
     }
 
-    /// Whether all arms give the same, to the bit.
+    /// Whether all arms give the same result, to the bit.
     fn check(&mut self, row: &Row, tally: &mut Tally) -> Result<()> {
         let slice = row.slices.blocks.unwrap_or(1);
         let subject = &mut self.subject;
@@ -306,7 +306,7 @@ impl Row {
         [&self.plain, &self.ours, &self.proxy, &self.flep, &self.slices]
     }
 
-    /// An arm's time to the plain one's, of the launch alone where that can be told.
+    /// The ratio of an arm's time to the plain one's, of the launch alone where it can be measured.
     fn over(&self, arm: &Arm) -> Option<f64> {
         match arm.time.len() {
             0 => self.done_over(arm),
@@ -314,13 +314,13 @@ impl Row {
         }
     }
 
-    /// The time until the host knows the end, to that of plain launches; `None` if it was not measured.
+    /// The ratio of `done` to that of plain launches; `None` if it was not measured.
     fn done_over(&self, arm: &Arm) -> Option<f64> {
         let plain = arm.plain_done.as_ref().unwrap_or(&self.plain.done);
         (arm.done.len() > 0).then(|| ratio(arm.done.p50(), plain.p50())).flatten()
     }
 
-    /// Our stop to what it may take.
+    /// The ratio of our stop to its bound.
     fn stop_over_bound(&self, floor: Duration) -> Option<f64> {
         (self.ours.stop.len() > 0)
             .then(|| ratio(self.ours.stop.p50(), floor + CHUNK + self.longest))

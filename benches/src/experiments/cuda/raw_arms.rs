@@ -15,7 +15,7 @@ use super::{check_spins, ptx, spin_until};
 /// Blocks of the urgent kernel.
 pub const URGENT_BLOCKS: u32 = 8;
 
-/// After this a kernel that was launched on an idle device runs.
+/// Time after which a kernel that was launched on an idle device runs.
 const START: Duration = Duration::from_micros(200);
 
 /// The victim's kernel: `spin`, or `spin_yielding`.
@@ -35,10 +35,10 @@ pub fn victim(
 
 /// Streams, entries and launches of one case.
 pub struct RawArms {
-    /// Carries signals and nothing else.
+    /// Carries signals only.
     control_stream: Stream,
     batch_stream: Stream,
-    /// Of the batch's priority.
+    /// A stream of the batch's priority.
     equal_stream: Stream,
     urgent_stream: Stream,
     control: Control,
@@ -57,12 +57,12 @@ pub struct RawArms {
     done: Pinned<u32>,
 }
 
-/// From the signal on.
+/// Times from the signal on.
 #[derive(Clone, Copy)]
 pub struct Times {
-    /// To the urgent kernel's answers on the host.
+    /// Time to the urgent kernel's answers on the host.
     pub urgent: Duration,
-    /// To the post of the victim's last block.
+    /// Time to the post of the victim's last block.
     pub drained: Duration,
 }
 
@@ -80,7 +80,7 @@ impl RawArms {
 
         let mut done = Pinned::filled(0u32, URGENT_BLOCKS as usize)?;
         let answer = answer(1, &mut done).grid(URGENT_BLOCKS);
-        // Which kernel it is can be seen of a call alone.
+        // The kernel can be seen in a call alone.
         let (mut runs, mut marks) = (Array::zeroed(1)?, Array::zeroed(1)?);
         let kernel = victim(yields, ticks, &mut runs, &mut marks, 1).kernel();
         let module = Module::load(ptx()?, &[kernel, answer.kernel()])?;
@@ -175,7 +175,7 @@ impl RawArms {
         Ok(met.then_some(time))
     }
 
-    /// Forgets what the last kernels left.
+    /// Clears the results of the last kernels.
     fn clear(&mut self) -> Result<()> {
         for index in 0..URGENT_BLOCKS as usize {
             self.done.set(index, 0);
@@ -198,7 +198,7 @@ impl RawArms {
         streams.into_iter().try_for_each(|stream| Ok(stream.synchronize()?))
     }
 
-    /// Compares what the last victim left; in the floor, with what its post says.
+    /// Compares the last victim's results, in the floor with its post.
     pub fn check(&self, tally: &mut Tally, floor: bool) -> Result<()> {
         let (runs, marks) = (self.runs.read()?, self.marks.read()?);
         let posted = self.control.out().unwrap_or_default();

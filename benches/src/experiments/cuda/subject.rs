@@ -13,7 +13,7 @@ use preempt_workloads::{ALL, Definition, Program, Size};
 use super::super::{BASELINES, PROGRAMS};
 use super::spin_until;
 
-/// The suite's kernels, as each arm has them.
+/// The workload kernels in the form of each arm.
 pub struct Modules {
     suite: Module,
     flep: Module,
@@ -41,7 +41,7 @@ impl Modules {
     }
 }
 
-/// What an entry takes.
+/// The resources that an entry takes, and the blocks that an SM then holds.
 #[derive(Clone, Copy)]
 pub struct Demand {
     pub registers: u32,
@@ -66,9 +66,9 @@ pub struct Subject {
     gpu: Gpu,
     call: Call,
     stream: Stream,
-    /// Carries signals and nothing else.
+    /// Carries signals only.
     control_stream: Stream,
-    /// For slices in turn.
+    /// Streams for slices in turn.
     slice_streams: [Stream; 2],
     events: [Event; 2],
     control: Control,
@@ -169,14 +169,14 @@ impl Subject {
         Ok(self.stream.synchronize()?)
     }
 
-    /// What follows the launch.
+    /// Runs the steps that follow the launch.
     fn finish(&self) -> Result<()> {
         // SAFETY: no other work uses the program's buffers.
         self.after.iter().try_for_each(|launch| unsafe { launch.on(&self.stream) })?;
         Ok(self.stream.synchronize()?)
     }
 
-    /// Has the next launch of the preemptible entry, or FLEP's, start from the beginning.
+    /// Resets the words for the next launch of the preemptible entry, or FLEP's.
     fn arm(&mut self, flep: Option<(u8, u32)>) -> Result<()> {
         let per_sm = flep.map_or(self.demand, |_| self.flep_demand).blocks_per_sm;
         let blocks = (self.sms * per_sm).min(self.tasks());
@@ -203,15 +203,15 @@ impl Subject {
         Ok(end.since(start)?)
     }
 
-    /// The plain entry, between events.
+    /// Runs the plain entry, timed between events.
     pub fn plain(&mut self) -> Result<Duration> {
         self.prepare()?;
-        // For nothing, so that the same comes before each launch.
+        // Without effect, so that the same comes before each launch.
         self.arm(None)?;
         self.between_events(&self.plain)
     }
 
-    /// The plain entry, from the launch to the host's knowledge of its end.
+    /// Runs the plain entry, timed from the launch to the host's knowledge of its end.
     pub fn plain_done(&mut self) -> Result<Duration> {
         self.prepare()?;
         let start = Instant::now();
@@ -221,7 +221,7 @@ impl Subject {
         Ok(start.elapsed())
     }
 
-    /// The preemptible entry, between events; and its amortizing factor.
+    /// Runs the preemptible entry, timed between events; also returns its amortizing factor.
     pub fn preemptible(&mut self) -> Result<(Duration, u32)> {
         self.prepare()?;
         self.arm(None)?;
@@ -229,7 +229,7 @@ impl Subject {
         Ok((time, self.control.posted().map_or(0, |posted| posted.amortize)))
     }
 
-    /// Through the scheduler, from the launch to the host's knowledge of its end.
+    /// Runs the launch through the scheduler, timed from the launch to the host's knowledge of its end.
     pub fn scheduled(&mut self, stream: &preempt::Stream) -> Result<Duration> {
         self.prepare()?;
         let call = self.call.clone();
@@ -240,7 +240,7 @@ impl Subject {
         Ok(time)
     }
 
-    /// FLEP's loop with its flag in memory of the host, between events.
+    /// Runs FLEP's loop with its flag in memory of the host, timed between events.
     pub fn flep(&mut self) -> Result<Duration> {
         self.prepare()?;
         self.arm(Some((flep::FLEP, self.definition.flep_amortize)))?;
@@ -255,8 +255,9 @@ impl Subject {
         Ok(self.gpu.time(self.control.last_left()?)?)
     }
 
-    /// Slices of `blocks` blocks, two of them in flight, from the first launch to the host's knowledge of the
-    /// last one's end. If `stop_after` so much time, no more are launched then, and the time is from there.
+    /// Runs slices of `blocks` blocks, two of them in flight, timed from the first launch to the host's knowledge of
+    /// the last one's end. After the time of `stop_after`, no further slices are launched, and the time counts from
+    /// there.
     pub fn slices(
         &mut self,
         blocks: u32,
@@ -289,7 +290,7 @@ impl Subject {
         })
     }
 
-    /// Takes all SMs from the preemptible entry `after` its launch, by a stream write. From the signal to the
+    /// Takes all SMs from the preemptible entry `after` its launch, by a stream write. Timed from the signal to the
     /// host's knowledge that the last block is out; `None` if it was out before.
     pub fn stop(&mut self, after: Duration) -> Result<Option<Duration>> {
         self.prepare()?;
@@ -311,7 +312,7 @@ impl Subject {
         Ok((!is_over && done < self.tasks()).then_some(took))
     }
 
-    /// The same for FLEP's loop and its flag.
+    /// Stops FLEP's loop by its flag `after` its launch, and returns the time that it took.
     pub fn flep_stop(&mut self, after: Duration) -> Result<Option<Duration>> {
         self.prepare()?;
         self.arm(Some((flep::FLEP, self.definition.flep_amortize)))?;
@@ -333,7 +334,7 @@ impl Subject {
         (self.sms * self.plain_demand.blocks_per_sm).min(self.tasks())
     }
 
-    /// A digest of each output after everything that follows the launch.
+    /// A digest of each output after all steps that follow the launch.
     pub fn digests(&self, stream: &preempt::Stream) -> Result<Vec<u64>> {
         self.finish()?;
         let outputs = self.program.outputs.iter();

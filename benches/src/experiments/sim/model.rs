@@ -15,12 +15,12 @@ use crate::samples::Samples;
 const LAUNCHES: u32 = 200;
 const STREAMS: u32 = 20;
 
-/// What things cost here, by launches of an empty kernel and by the scheduler's own account of its decisions. `stop` is
+/// Measured costs, from launches of an empty kernel and from the scheduler's own account of its decisions. `stop` is
 /// for launches that have not yielded.
 ///
 /// # Errors
 ///
-/// What the scheduler says; wrong reports go to the tally.
+/// Errors of the scheduler. Wrong reports go to the tally.
 pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
     let stream = testbed.scheduler.stream(0);
     let call = || empty().grid(1).block(1).preemption(Preemption::Preemptible);
@@ -60,8 +60,8 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
 
 /// A program: its launches, each as long as it was in a run of the program alone.
 ///
-/// The first launch contains what launching costs, each further one what it costs to follow the one before it in the
-/// stream; both are taken off. `notes` are of launches of its stream, as far as there are any.
+/// Of the first launch, the cost of launching is taken off; of each further one, the cost of following its predecessor
+/// in the stream. `notes` are of launches of the program's stream, as far as there are any.
 pub fn launch_models(
     steps: &[Call],
     alone: &[LaunchReport],
@@ -77,11 +77,11 @@ pub fn launch_models(
         };
         let duration = report.done.saturating_sub(start).saturating_sub(cost);
         let model = KernelModel::new(call.kernel().name, duration, report.tasks);
-        // Those that came last know most yields.
+        // The latest notes know most yields.
         let Some(note) = notes.iter().rev().find(|note| note.tasks == report.tasks) else {
             return model;
         };
-        // A launch with fewer block-tasks than there are SMs for has several on one.
+        // A launch with fewer block-tasks than its SMs could hold has several on one.
         let blocks_per_sm = if note.need < sms { report.tasks.div_ceil(note.need) } else { 1 };
         let stop = note.stop.saturating_sub(costs.decision + costs.report);
         model.blocks_per_sm(blocks_per_sm).stop(stop).redo(note.dropped)

@@ -6,34 +6,34 @@ use std::time::Duration;
 use preempt::LaunchId;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy};
 
-/// A policy that is looked at. What it decides is the same, so its decisions can be replayed without the watch.
+/// Watches a policy without a change to its decisions, which can therefore be replayed without the watch.
 pub struct Watch<P> {
     policy: P,
-    /// Launches that came since the last plan.
+    /// Launches that arrived since the last plan.
     fresh: Vec<Arrival>,
     notes: Notes,
 }
 
-/// What was seen since the last look.
+/// Observations since they were last taken.
 #[derive(Clone, Default)]
 pub struct Notes(Arc<Mutex<Vec<Note>>>);
 
-/// A launch when it was first planned. One that was queued on the device, and over before a policy heard of it, has
-/// none.
+/// A launch when it was first planned. There is none of a launch that was queued on the device and over before a policy
+/// heard of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     pub stream: u32,
     pub tasks: u32,
     /// The SMs that it could fill.
     pub need: u32,
-    /// How long it was expected to take to stop: the mean of what its kernel took before.
+    /// Expected time to stop: the mean of its kernel's earlier stops.
     pub stop: Duration,
-    /// What it was expected to do again then.
+    /// Work that it was expected to repeat then.
     pub dropped: Duration,
 }
 
 impl Notes {
-    /// What was seen since the last call.
+    /// Takes the observations since the last call.
     pub fn take(&self) -> Vec<Note> {
         std::mem::take(&mut self.lock())
     }
@@ -81,7 +81,7 @@ impl<P: Policy> Policy for Watch<P> {
         for Arrival { id, stream, tasks, .. } in self.fresh.drain(..) {
             let (need, dropped) = (device.need(id), device.dropped(id));
             let stop = device.yield_overhead(id).saturating_sub(dropped);
-            // 0 if it is over.
+            // 0 if the launch is over.
             if need > 0 {
                 notes.push(Note { stream, tasks, need, stop, dropped });
             }

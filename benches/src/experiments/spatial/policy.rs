@@ -12,8 +12,8 @@ use preempt::policy::{Arrival, DeviceView, Plan, Policy, Priority, SmRange};
 /// The factor that gives an urgent launch all SMs.
 pub const ALL: u32 = u32::MAX;
 
-/// The factor of the policy, and the SMs that it found an urgent launch to need. The atomics order nothing: both sides
-/// use them while no urgent launch is in flight, or around calls of the scheduler, which locks.
+/// The factor of the policy, and the SMs that an urgent launch needed. The atomics order nothing: both sides use them
+/// while no urgent launch is in flight, or around calls of the scheduler, which locks.
 #[derive(Debug)]
 pub struct SmFactor {
     factor: AtomicU32,
@@ -21,8 +21,8 @@ pub struct SmFactor {
 }
 
 impl SmFactor {
-    /// How many times the SMs that it needs an urgent launch gets from now on: 1 or more, or [`ALL`].
-    /// Nothing urgent may be in flight.
+    /// Sets the factor of the SMs that an urgent launch gets to those that it needs: 1 or more, or [`ALL`]. Nothing
+    /// urgent is in flight.
     pub fn set(&self, factor: u32) {
         self.factor.store(factor, Relaxed);
     }
@@ -33,17 +33,16 @@ impl SmFactor {
     }
 }
 
-/// Of two launches, the more urgent one has the first SMs, and the other one the rest. Launches
-/// after them wait.
+/// Of two launches, the more urgent one has the first SMs, and the other the rest. Further launches wait.
 ///
-/// A launch of a priority above 0 is urgent, and has as many SMs as it could fill when it arrived,
-/// times the factor of the [`SmFactor`]. What is not urgent has all SMs that are left, also if it could not
-/// fill them: it is the same in all arms.
+/// A launch of a priority above 0 is urgent. It has the SMs that it could fill when it arrived, times the factor of the
+/// [`SmFactor`]. A launch that is not urgent has all SMs that are left, even if it cannot fill them: that is the same
+/// in all arms.
 #[derive(Debug)]
 pub struct SmSharing(Queue<LaunchId>);
 
 impl SmSharing {
-    /// The policy, and what sets its factor, which is 1.
+    /// The policy, and the handle that sets its factor, which starts at 1.
     pub fn new() -> (SmSharing, Arc<SmFactor>) {
         let sm_factor = Arc::new(SmFactor { factor: AtomicU32::new(1), needed: AtomicU32::new(0) });
         (SmSharing(Queue::new(sm_factor.clone())), sm_factor)
@@ -71,7 +70,7 @@ impl Policy for SmSharing {
     }
 }
 
-/// The launches, the most urgent one first. Generic, because tests cannot make a [`LaunchId`].
+/// The launches, the most urgent first. Generic, because tests cannot make a [`LaunchId`].
 #[derive(Debug)]
 struct Queue<Id> {
     sm_factor: Arc<SmFactor>,
@@ -83,8 +82,8 @@ struct Queue<Id> {
 #[derive(Debug)]
 struct Waiting<Id> {
     id: Id,
-    /// The SMs that it could fill when it was first granted some. It stays the same: as the rest gets
-    /// smaller, so would what it needs, and SMs would change hands without reason.
+    /// The SMs that it could fill when it was first granted some. It is constant: what is needed shrinks with the work
+    /// that is left, and SMs would change hands without reason.
     need: Option<u32>,
 }
 
@@ -103,7 +102,7 @@ impl<Id: Copy + PartialEq> Queue<Id> {
         self.waiting.retain(|_, waiting| waiting.id != id);
     }
 
-    /// Who has which of `sms` SMs, with `need` for the SMs that a launch can fill.
+    /// The SMs of each launch, out of `sms`; `need` gives the SMs that a launch can fill.
     fn grants(&mut self, sms: u32, need: impl Fn(Id) -> u32) -> [Option<(Id, SmRange)>; 2] {
         let mut queue = self.waiting.iter_mut();
         let Some(((Reverse(priority), _), first)) = queue.next() else { return [None; 2] };

@@ -7,36 +7,36 @@ use preempt_test_kit::storm::Tally;
 use preempt_workload_kernels::input::{BLOCK, DIGESTED, digest_u32, set_u32};
 use preempt_workloads::{Definition, Program, Size};
 
-/// What the launch's outputs hold before it: no result of a program is this number, nor this NaN.
+/// The contents of the launch's outputs before it: no result of a program is this number, nor this NaN.
 const POISON: u32 = 0xFFFF_DEAD;
 
-/// See the module.
+/// A program's dominating launch, with its expected results.
 pub struct Subject {
-    /// The program's name, with what is different.
+    /// The program's name, and the grid if it is another one.
     pub name: String,
     /// The launch.
     pub call: Call,
     /// Keeps the launch's inputs.
     _program: Program,
     stream: Stream,
-    /// Overwrite everything that the launch writes.
+    /// Launches that overwrite everything that the launch writes.
     poisons: Vec<Call>,
-    /// Add digests of all that the launch writes to `sum`.
+    /// Launches that add digests of all that the launch writes to `sum`.
     digests: Vec<Call>,
     sum: Buffer<u64>,
-    /// What `sum` was when it was last read.
+    /// The last value read from `sum`.
     before: u64,
     /// The digest after an undisturbed run.
     expected: u64,
 }
 
 impl Subject {
-    /// Allocates the program, makes the launch's inputs, and runs it once, undisturbed. With `grid`, it is
-    /// a launch of this number of block-tasks instead.
+    /// Allocates the program, makes the launch's inputs, and runs it once, undisturbed. With `grid`, it is a launch of
+    /// this number of block-tasks instead.
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn new(
         scheduler: &Scheduler,
         definition: &Definition,
@@ -74,8 +74,8 @@ impl Subject {
             expected,
             _program: program,
         };
-        // Before the steps that make the input, so that a launch which reads what it overwrites gives another
-        // result when it is checked, rather than be repeated on what it left itself.
+        // Before the steps that make the input: a launch that reads its own output then gives another result when it is
+        // checked, and does not repeat its last one.
         subject.poison()?;
         let program = &subject._program;
         for call in program.setup.iter().chain(&program.steps[..program.dominant]) {
@@ -90,7 +90,7 @@ impl Subject {
     ///
     /// # Errors
     ///
-    /// What the scheduler says.
+    /// Errors of the scheduler.
     pub fn poison(&self) -> Result<()> {
         for call in &self.poisons {
             self.stream.launch(call.clone())?.wait()?;
@@ -98,11 +98,11 @@ impl Subject {
         Ok(())
     }
 
-    /// Compares what the launch wrote, since [`poison`](Subject::poison), with what it writes undisturbed.
+    /// Compares the results since [`poison`](Subject::poison) with those of an undisturbed launch.
     ///
     /// # Errors
     ///
-    /// What the scheduler says; wrong results go to the tally.
+    /// Errors of the scheduler. Wrong results go to the tally.
     pub fn check(&mut self, report: &LaunchReport, arm: &str, tally: &mut Tally) -> Result<()> {
         tally.report(report);
         let tasks = self.call.grid_dim().count() as u32;
@@ -115,7 +115,7 @@ impl Subject {
         Ok(())
     }
 
-    /// A number that most likely is another one if any bit of what the launch wrote is another one.
+    /// A digest, which most likely differs if any bit of the results differs.
     fn digest(&mut self) -> Result<u64> {
         for call in &self.digests {
             self.stream.launch(call.clone())?.wait()?;

@@ -1,5 +1,5 @@
-//! The network's training, sequentially. It adds up in the kernels' order: sample by sample in each part of a
-//! mini-batch, and then part by part.
+//! The network's training, sequentially. Sums are in the kernels' order: sample by sample in each part of a mini-batch,
+//! and then part by part.
 
 use preempt_workload_kernels::input::{between, hash};
 use preempt_workload_kernels::neural_net::model::{DIGITS, HIDDEN, derivative, pixel, sigmoid};
@@ -11,7 +11,7 @@ use super::{BATCHES, Extents, LEARNING_RATE, PARAMETERS, batch_seeds};
 struct Layer(Vec<(Vec<f32>, f32)>);
 
 impl Layer {
-    /// From parameters as the kernels have them.
+    /// A layer with parameters in the kernels' order.
     fn new(seed: u32, neurons: usize, inputs: usize) -> Layer {
         let parameter = |i: usize| between(seed, i as u32, PARAMETERS.0, PARAMETERS.1);
         let weights = |neuron| (0..inputs).map(|i| parameter(neuron * inputs + i)).collect();
@@ -19,7 +19,7 @@ impl Layer {
         Layer((0..neurons).map(neuron).collect())
     }
 
-    /// The same extents, and zeros.
+    /// A layer of the same extents, with zeros.
     fn zeros(&self) -> Layer {
         Layer(self.0.iter().map(|(weights, _)| (vec![0.0; weights.len()], 0.0)).collect())
     }
@@ -42,7 +42,7 @@ impl Layer {
         }
     }
 
-    /// Changes each parameter, given the same one of another layer.
+    /// Changes each parameter, given that of another layer.
     fn zip(&mut self, other: &Layer, change: impl Fn(f32, f32) -> f32) {
         for ((weights, bias), (others, other_bias)) in self.0.iter_mut().zip(&other.0) {
             for (weight, other) in weights.iter_mut().zip(others) {
@@ -52,7 +52,7 @@ impl Layer {
         }
     }
 
-    /// The parameters as the kernels have them.
+    /// The parameters in the kernels' order.
     fn parameters(self) -> Vec<f32> {
         let (weights, biases): (Vec<Vec<f32>>, Vec<f32>) = self.0.into_iter().unzip();
         [weights.concat(), biases].concat()

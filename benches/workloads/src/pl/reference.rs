@@ -1,5 +1,5 @@
-//! The particle filter, sequentially. It adds up in the kernels' order: a sum that was rounded in another way
-//! could make a search end at another particle.
+//! The particle filter, sequentially. Sums are in the kernels' order, because another rounding could make a search end
+//! at another particle.
 
 use preempt_workload_kernels::pl::model::{
     DISC_POINTS, EXTENT, Frame, Point, START, cut, disc_point, moved, pixel, weight,
@@ -7,7 +7,7 @@ use preempt_workload_kernels::pl::model::{
 use preempt_workload_kernels::pl::{BLOCK, SCAN, SCAN_RUN};
 use preempt_workload_kernels::sum_by_halves;
 
-/// x of all particles after the last frame, and then y of all of them.
+/// x of all particles after the last frame, and then y of all particles.
 pub fn positions(seed: u32, particles: usize, frames: u32) -> Vec<f32> {
     let pixels = (1 + frames) * EXTENT * EXTENT;
     let video: Vec<u8> = (0..pixels).map(|i| pixel(seed, i)).collect();
@@ -45,7 +45,7 @@ fn sum(weights: &[f32]) -> f32 {
     sum_by_halves(&mut strided)
 }
 
-/// The sum of the weights up to and with each one, as one block computes them.
+/// The inclusive prefix sums of the weights, as one block computes them.
 fn cumulative_sums(weights: &[f32]) -> Vec<f32> {
     let mut cumulative = Vec::new();
     let mut before = 0.0;
@@ -72,7 +72,7 @@ fn cumulative_sums(weights: &[f32]) -> Vec<f32> {
     cumulative
 }
 
-/// The sums of the values up to and with each one, as a warp computes them.
+/// The inclusive prefix sums of the values, as a warp computes them.
 fn scan_warp(values: &mut [f32]) {
     let mut distance = 1;
     while distance < 32 {

@@ -88,7 +88,7 @@ fn queues_keep_order(rig: &mut Rig<'_>) {
             other => panic!("{other:?}"),
         });
         let ops: Vec<_> = ops.collect();
-        // Those that are seen together are told from the last one on.
+        // Launches that end together are reported from the last one on.
         let expected = chain[ended..ended + ops.len()].iter().rev().map(|launch| launch.op);
         assert!(ops.iter().copied().eq(expected), "out of order");
         ended += ops.len();
@@ -96,7 +96,7 @@ fn queues_keep_order(rig: &mut Rig<'_>) {
     chain.iter().for_each(|launch| rig.expect_counts(launch, 1));
 }
 
-/// Launches a cohort of a yielding kernel and stops it in its midst.
+/// Launches a cohort of a yielding kernel and stops it halfway.
 fn stop_in_its_midst(rig: &mut Rig<'_>, queue: QueueIndex) -> Launch {
     for _ in 0..10 {
         let tasks = 4 * rig.workers();
@@ -120,8 +120,8 @@ fn signals_stop_cohorts(rig: &mut Rig<'_>) {
     run_to_end(rig, &mut launch);
 }
 
-/// Runs what is left of a launch of a yielding kernel, requeued block-tasks too, in cohorts that all are stopped. It ends
-/// since a block-task is requeued twice at most.
+/// Runs what is left of a launch of a yielding kernel, requeued block-tasks too, in cohorts that are all stopped. It
+/// ends because a block-task is requeued twice at most.
 fn run_to_end(rig: &mut Rig<'_>, launch: &mut Launch) {
     for queue in [1, 0].into_iter().cycle() {
         let order = rig.order(launch, queue);
@@ -183,7 +183,7 @@ fn requeue_lists_come_back_empty(rig: &mut Rig<'_>) {
 }
 
 fn control_blocks_are_used_again(rig: &mut Rig<'_>) {
-    // More than a device has lists from the start.
+    // More launches than a device has lists from the start.
     for _ in 0..300 {
         let mut launch = rig.counting(3);
         let order = rig.order(&launch, 0);
@@ -214,7 +214,7 @@ fn upload(rig: &mut Rig<'_>, data: &Arc<Vec<u32>>, buffer: &Buffer<u32>) {
     copy(rig, what, [data.clone(), buffer.memory.clone()]);
 }
 
-/// What a buffer holds.
+/// Copies a buffer's contents to the host.
 pub(super) fn download(rig: &mut Rig<'_>, buffer: &Buffer<u32>) -> Vec<u32> {
     let mut data = vec![u32::MAX; buffer.len()];
     let to = data.as_mut_ptr() as u64;
@@ -225,7 +225,7 @@ pub(super) fn download(rig: &mut Rig<'_>, buffer: &Buffer<u32>) -> Vec<u32> {
 }
 
 fn copies_go_all_ways(rig: &mut Rig<'_>) {
-    // Nothing, what is small to a GPU, and what is large.
+    // Empty, small to a GPU, and large.
     for len in [0, 1, 1000, 1 << 20] {
         let data: Vec<u32> = (0..len).map(|x| x ^ 0x5555_0000).collect();
         let data = Arc::new(data);
@@ -295,7 +295,7 @@ fn no_wake_up_is_lost(rig: &mut Rig<'_>) {
         let mark = device.mark();
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Before the wait, and in its midst.
+                // Before the wait, and halfway through it.
                 if round % 2 == 0 {
                     thread::sleep(Duration::from_micros(round));
                 }
@@ -316,7 +316,7 @@ fn no_wake_up_is_lost(rig: &mut Rig<'_>) {
         let order = rig.order(&launch, 0);
         let mark = rig.device.inner.mark();
         rig.launch(&launch, &order);
-        // What the cohort does may be over by now.
+        // The cohort may be over by now.
         rig.device.inner.wait(mark, LIMIT);
         rig.cohort_out(&mut launch);
         rig.retire(&launch, true);
@@ -328,7 +328,7 @@ fn memory_is_bounded(rig: &mut Rig<'_>) {
     let refused = memory.allocate(1 << 60);
     assert!(matches!(refused, Err(Error::Memory(MemoryError::OutOfMemory { .. }))), "{refused:?}");
     let most = memory.within_reach(0);
-    // As much as there is, one after the other, if it is not that of a GPU.
+    // All the memory there is, twice in a row, unless it is that of a GPU.
     let bytes = most.map_or(1 << 20, |most| most.min(1 << 20));
     for _ in 0..50 {
         let first = memory.allocate(bytes).expect("memory");

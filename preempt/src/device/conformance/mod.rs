@@ -26,10 +26,10 @@ mod checks;
 #[cfg(all(test, not(shuttle), not(loom)))]
 mod tests;
 
-/// Time that anything here takes at most. A wake-up that is lost takes as long.
+/// The longest that a wait takes here. A lost wake-up takes as long.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Rounds of the yielding kernel: long enough for a signal to come in between.
+/// Rounds of the yielding kernel: enough for a signal to arrive in between.
 const ROUNDS: u32 = 400_000;
 
 /// Threads in a block.
@@ -47,9 +47,9 @@ pub struct Kernels {
     /// `first[task] += 1`; then the given number of rounds of `x -> 1664525 x + 1013904223` (wrapping) from the thread's number,
     /// with a yield point in each, into `second[thread]`.
     pub yielding: fn(&mut Buffer<u32>, u32, &mut Buffer<u32>) -> Call<NoGrid>,
-    /// What the device reports as a fault of the launch, if there is such a kernel.
+    /// A kernel that the device reports as a fault of the launch, if there is one.
     pub faulty: Option<TwoBuffers>,
-    /// What the device cannot launch, if there is such a kernel.
+    /// A kernel that the device cannot launch, if there is one.
     pub without_code: Option<TwoBuffers>,
 }
 
@@ -62,10 +62,10 @@ pub fn check(device: &Device, kernels: &Kernels) {
     check_counted(device, kernels, None);
 }
 
-/// Says how often each block-task of a launch ran to its end, where kernels do not.
+/// How often each block-task of a launch ran to its end, on devices whose kernels do not count.
 type Ran<'a> = &'a dyn Fn(OpKey) -> Vec<u32>;
 
-/// Names of operations, which no two checks share.
+/// Keys of operations, which no two checks share.
 type Ops = Rc<RefCell<SlotMap<OpKey, ()>>>;
 
 fn check_counted(device: &Device, kernels: &Kernels, ran: Option<Ran<'_>>) {
@@ -78,7 +78,7 @@ fn check_counted(device: &Device, kernels: &Kernels, ran: Option<Ran<'_>>) {
     device.give_back();
 }
 
-/// A scheduler's place at a device, with books like the engine's.
+/// A scheduler's side of a device, with books like the engine's.
 struct Rig<'a> {
     device: &'a Device,
     kernels: &'a Kernels,
@@ -145,7 +145,7 @@ impl<'a> Rig<'a> {
         self.device.properties().sms
     }
 
-    /// A launch of a kernel, of which nothing is on the device yet. It has the first control block that is free.
+    /// A launch of a kernel, of which nothing is on the device yet. It has the first free control block.
     fn prepare(
         &mut self,
         tasks: u32,
@@ -177,7 +177,7 @@ impl<'a> Rig<'a> {
         self.prepare(tasks, |starts, out| call(starts, ROUNDS, out))
     }
 
-    /// The order for a cohort of a launch in a queue where nothing is.
+    /// The order for a cohort of a launch in an empty queue.
     fn order(&mut self, launch: &Launch, queue: QueueIndex) -> CohortOrder {
         let epoch = &mut self.epochs[queue as usize];
         *epoch += 1;
@@ -205,7 +205,7 @@ impl<'a> Rig<'a> {
         self.session.launch(now, order, &launch.kernel).expect("launched");
     }
 
-    /// Takes all SMs from what runs in a queue.
+    /// Takes all SMs from the cohort that runs in a queue.
     fn stop(&mut self, queue: QueueIndex) {
         let now = self.now();
         self.epochs[queue as usize] += 1;
@@ -239,7 +239,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Enters what a cohort did.
+    /// Adds what a cohort did to its launch.
     fn depart(&mut self, launch: &mut Launch, end: &CohortEnd) {
         let CohortEnd { order, posted: Posted { done, .. }, .. } = end;
         launch.done += done;
@@ -250,7 +250,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Waits for the end of an operation that is no launch; what went wrong with it.
+    /// Waits for the end of an operation other than a launch, and returns its fault.
     fn copy_done(&mut self, op: OpKey) -> Option<String> {
         let mut fault = None;
         loop {
@@ -264,14 +264,14 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// A launch has no cohort on the device any more, and gets none.
+    /// Retires a launch, which has no cohort on the device and gets no further one.
     fn retire(&mut self, launch: &Launch, ran_cohorts: bool) {
         self.session.retire(launch.op, launch.done == launch.tasks);
         // Cohorts have zeroed the other claims.
         self.controls[launch.control as usize].parity ^= u8::from(ran_cohorts);
     }
 
-    /// What a buffer holds.
+    /// The contents of a buffer.
     fn read(&mut self, buffer: &Buffer<u32>) -> Vec<u32> {
         checks::download(self, buffer)
     }
@@ -305,14 +305,14 @@ impl<'a> Rig<'a> {
         assert_eq!(wrong, None);
     }
 
-    /// Where the word of a cohort's slot is when its launch is done.
+    /// The word that a cohort's slot holds when its launch is done.
     fn after(&self, launch: &Launch, order: &CohortOrder) -> After {
         let rest = launch.tasks - launch.done;
         let left = order.left.wrapping_add(departures(order.blocks, rest));
         After { control: launch.control, slot: order.slot, left }
     }
 
-    /// What a device says to a kernel that it has no code for.
+    /// The device's answer to a kernel that it has no code for.
     fn try_launch(&mut self, launch: &Launch) -> Result<(), Error> {
         let order = self.order(launch, 0);
         let now = self.now();

@@ -36,7 +36,7 @@ fn yielding(starts: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
     unsafe { out.write(thread::index() as usize, x) };
 }
 
-// The model knows this one and the next by their names.
+// The model knows this kernel and the next by their names.
 #[preemptible(idempotent)]
 fn patient(_starts: SliceMut<u32>, _rounds: u32, _out: SliceMut<u32>) {
     yield_point!();
@@ -52,7 +52,7 @@ const KERNELS: Kernels = Kernels {
     count: |counts, writes| count(counts, writes),
     yielding: |starts, rounds, out| yielding(starts, rounds, out),
     faulty: Some(|counts, writes| faulty(counts, writes)),
-    // Their code comes with the call.
+    // Kernels of the CPU device bring their code with the call.
     without_code: None,
 };
 

@@ -14,13 +14,14 @@ use crate::vocabulary::QueueCount;
 /// A control block and its posts.
 type Control = (Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>);
 
-/// What cohorts point to. Threads that run blocks keep it, so it outlives every block that uses it, whether or not the
-/// device is there.
+/// The words that cohorts point to. Threads that run blocks hold them, so they outlive every block that uses them, even
+/// after the device is dropped.
 pub(in crate::device) struct HostWords {
     queues: Box<[DeviceQueue]>,
-    /// Those of one scheduler: one for each launch that it had in flight at the same time.
+    /// One for each launch that one scheduler had in flight at the same time.
     controls: Mutex<Vec<Control>>,
-    /// Empty lists. One for each launch that one scheduler had in flight at the same time is here or out.
+    /// Empty lists. Lent and present ones together are as many as one scheduler had launches in flight at the same
+    /// time.
     requeue_lists: Mutex<Vec<Arc<RequeueList>>>,
 }
 
@@ -43,13 +44,13 @@ impl HostWords {
         self.queue(queue).signal.store(signal.to_bits(), Ordering::Relaxed);
     }
 
-    /// Forgets all signals: the next scheduler counts epochs from the start, and to it those of the last one would be
-    /// newer than its own.
+    /// Forgets all signals, because the next scheduler counts epochs from the start and would take the previous signals
+    /// for newer ones.
     pub fn forget_signals(&self) {
         (0..self.queues.len()).for_each(|queue| self.signal(queue as u32, Signal::default()));
     }
 
-    /// Frees the control blocks. No block of a grid is left.
+    /// Frees the control blocks. No block of a grid is resident.
     pub fn free_controls(&self) {
         lock(&self.controls).clear();
     }

@@ -26,15 +26,15 @@ mod host_words;
 
 pub(super) use host_words::HostWords;
 
-/// Time for the block-tasks between two looks at the signal, unless a single one takes longer. What a block sees is as
-/// old as the chunk, so a yield waits for one and a half on average.
+/// Time for the block-tasks between two looks at the signal; a single block-task may take longer. A block's view is as
+/// old as the chunk, so a yield waits for one and a half chunks on average.
 const CHUNK_TIME: Duration = Duration::from_micros(7);
 
 /// Block-tasks: bounds a chunk whose length follows the clock.
 const MAX_CHUNK: u32 = 1024;
 
-/// Time between two claims of any blocks, on average, if they are not to wait for each other: six times as long as an
-/// H200 takes for an atomic addition to the same word.
+/// Time between two claims of any blocks, on average, below which blocks wait for each other: six times an H200's time
+/// for an atomic addition to one word.
 const CLAIM_TIME: Duration = Duration::from_nanos(5);
 
 /// Gives out the words that host and device share.
@@ -49,32 +49,32 @@ pub(crate) trait ControlSource {
     fn give_back_requeue_list(&self, list: LentList, is_empty: bool);
 }
 
-/// The words of one launch after another.
+/// The words of one launch after another, on host and device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControlMemory {
-    /// Where blocks see it.
+    /// The address that blocks use.
     pub control: *const ControlBlock,
-    /// One post for each cohort slot, where the host sees them; blocks see them at the same address.
+    /// One post for each cohort slot, at the same address for the host and for blocks.
     pub posts: *const [Post; COHORT_SLOTS],
 }
 
 // SAFETY: the memory is shared between threads through atomics only.
 unsafe impl Send for ControlMemory {}
 
-/// A list for requeued chunks, which its device keeps until it has it back.
+/// A list for requeued chunks, on loan from its device.
 #[derive(Debug)]
 pub(crate) struct LentList(pub *const RequeueList);
 
 // SAFETY: the memory is shared between threads through atomics only.
 unsafe impl Send for LentList {}
 
-/// What a back end puts into a queue.
+/// The grids that a back end puts into a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Grid {
     /// Blocks that pull block-tasks and look at signals. The back end fills in what it alone knows: [`Cohort::lane`],
     /// and [`Cohort::barrier`] where the kernel does without.
     Cohort(Cohort),
-    /// The launch's own blocks, which run through.
+    /// The launch's own blocks, each of which runs one block-task.
     Plain(PlainGrid),
 }
 
@@ -94,7 +94,7 @@ unsafe impl Send for PlainGrid {}
 unsafe impl Sync for PlainGrid {}
 
 impl PlainGrid {
-    /// What its post shows in the end.
+    /// The word of its post when all block-tasks are done.
     pub fn last_word(&self) -> u64 {
         Post::word(self.ticket, Posted { done: self.tasks, amortize: 0 })
     }
@@ -105,11 +105,11 @@ impl PlainGrid {
 pub(crate) enum Report {
     /// Every block of a cohort has left.
     CohortOut(CohortEnd),
-    /// A copy is over, or opaque work.
+    /// A copy or opaque work is over.
     CopyDone(OpKey),
     /// A launch, a copy or opaque work went wrong; it still ends.
     Fault(OpKey, Arc<str>),
-    /// The device is lost to this process: nothing that it was given ends, or is reported, any more.
+    /// The device is lost to this process: nothing given to it ends, or is reported, from now on.
     Lost(Arc<str>),
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct CohortEnd {
     pub order: CohortOrder,
     pub posted: Posted,
     pub launched: Duration,
-    /// When a signal took all its SMs, if one did.
+    /// The time of the signal that took all its SMs, if there was one.
     pub stopped: Option<Duration>,
 }
 
@@ -127,13 +127,13 @@ pub(crate) struct CohortEnd {
 #[derive(Debug)]
 struct OutCohort {
     order: CohortOrder,
-    /// Shows the order's ticket when the cohort is out.
+    /// The post that shows the order's ticket when the cohort is out.
     post: *const Post,
     launched: Duration,
     stopped: Option<Duration>,
 }
 
-/// A scheduler's work on a device. One thread at a time has it.
+/// A scheduler's work on a device. One thread at a time uses it.
 pub(crate) struct Session {
     device: Arc<DeviceInner>,
     /// [`CHUNK_TIME`] and [`CLAIM_TIME`] on the clock that blocks read.
@@ -142,11 +142,11 @@ pub(crate) struct Session {
     controls: Vec<ControlMemory>,
     /// Cohorts on the device, in the order in which they were launched.
     out: Vec<OutCohort>,
-    /// Of launches that have had a cohort.
+    /// Lists of launches that have had a cohort.
     requeue_lists: SecondaryMap<OpKey, LentList>,
-    /// What copies under way use.
+    /// Owners of the memory that copies under way use.
     owners: SecondaryMap<OpKey, [Owner; 2]>,
-    /// Empty; kept for their capacity.
+    /// Empty between calls; kept for its capacity.
     ends: Vec<CohortEnd>,
     reports: Vec<DeviceReport>,
 }
@@ -155,7 +155,7 @@ pub(crate) struct Session {
 unsafe impl Send for Session {}
 
 impl Session {
-    /// The work of a scheduler that the device was loaded for.
+    /// A session of the scheduler that the device was loaded for.
     pub fn new(device: &Device) -> Session {
         let device = device.inner.clone();
         Session {
@@ -225,7 +225,7 @@ impl Session {
             control,
             // SAFETY: as above.
             claims: unsafe { &raw const (*control).claims[usize::from(order.control.parity)] },
-            // The back end's.
+            // The back end fills it in.
             queue: ptr::null(),
             barrier: true,
             post,
@@ -257,7 +257,7 @@ impl Session {
         Ok(self.controls[index as usize])
     }
 
-    /// Where a launch's kernel puts requeued chunks, from its first cohort on.
+    /// The list for a launch's requeued chunks, from its first cohort on.
     fn requeue_list(&mut self, op: OpKey) -> Result<*const RequeueList, Error> {
         if let Some(LentList(list)) = self.requeue_lists.get(op) {
             return Ok(*list);
@@ -268,7 +268,7 @@ impl Session {
         Ok(address)
     }
 
-    /// Writes a queue's signal word. The cohort that the queue is at has to leave if it has no SM by that.
+    /// Writes a queue's signal word. If the word leaves the queue's current cohort no SM, the cohort has to stop.
     pub fn signal(&mut self, now: Duration, queue: QueueIndex, signal: Signal) {
         if signal.range().is_empty()
             && let Some(out) = self.out.iter_mut().find(|out| out.order.queue == queue)
@@ -286,7 +286,7 @@ impl Session {
         unsafe { self.device.backend.copy(op, *copy) }
     }
 
-    /// A launch has no cohort any more, and gets none; `is_done` if every block-task of it is done.
+    /// Retires a launch, which has no cohort and gets no further one; `is_done` if all its block-tasks are done.
     pub fn retire(&mut self, op: OpKey, is_done: bool) {
         if let Some(list) = self.requeue_lists.remove(op) {
             // No chunk is left on the list of a launch that is done.
@@ -299,8 +299,8 @@ impl Session {
         self.device.backend.rest();
     }
 
-    /// Appends what happened. Faults come before the ends of cohorts, and the last one of a chain of cohorts before those
-    /// ahead of it.
+    /// Appends what has happened. Faults come before the ends of cohorts, and of a chain of cohorts the last one comes
+    /// first.
     pub fn poll(&mut self, reports: &mut Vec<Report>) {
         // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
         let ends = &mut self.ends;

@@ -30,12 +30,12 @@ pub(super) struct Resident {
     pub queue: u32,
 }
 
-/// What a block does.
+/// The work of a block.
 #[derive(Clone)]
 pub(super) enum Run {
     /// The worker loop.
     Cohort(Cohort),
-    /// Block-tasks as they come, like the hardware's own blocks one after the other.
+    /// Block-tasks of a plain grid, in the order of their indices, as hardware blocks follow each other.
     Plain(Arc<PlainRun>),
 }
 
@@ -73,7 +73,7 @@ impl Run {
     }
 }
 
-/// The host thread stands for the whole block: there is no thread to elect or to wait for.
+/// A block of the CPU device. One host thread is the whole block: it elects no thread and waits for none.
 struct CpuBlock {
     sm: u32,
     number: u32,
@@ -125,7 +125,7 @@ impl worker::Block for CpuBlock {
     }
 }
 
-/// All threads of the block, one after the other; `YIELDS` says whether the kernel has yield points.
+/// The block-task's threads, one after the other; `YIELDS` says whether the kernel has yield points.
 struct Tasks<'a, const YIELDS: bool> {
     resident: &'a Resident,
     emulator: &'a mut Emulator,
@@ -146,8 +146,8 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 
     fn run(&mut self, requeueable: bool) -> bool {
         let Resident { op, launch, run, failed, sm, .. } = self.resident;
-        // A launch that went wrong has no result; the rest only has to be counted.
-        // Relaxed, as below: a block that sees it late does work for nothing.
+        // A failed launch has no result, so its other block-tasks are only counted. Relaxed, as below: a block that
+        // sees the failure late does needless work.
         if failed.load(Ordering::Relaxed) {
             return false;
         }
@@ -181,7 +181,7 @@ impl PlainRun {
     fn work(&self, body: &mut impl worker::Body) {
         let PlainGrid { tasks, post, .. } = self.grid;
         loop {
-            // Relaxed: it hands out an index and nothing else.
+            // Relaxed: the counter hands out an index and orders nothing else.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             if index >= u64::from(tasks) {
                 break;
@@ -206,7 +206,7 @@ impl Resident {
 
         let Resident { launch, sm, slot, queue, .. } = self;
         let demand = Demand::of(launch.kernel, launch.block);
-        // The launch's arguments are not needed any more; a thread that waits may want them gone.
+        // The launch's arguments are not needed any more, and a waiting thread may need them freed.
         drop(launch);
         let mut dispatch = lock(&shared.dispatch);
         dispatch.free(sm, slot, demand, queue);
@@ -215,7 +215,7 @@ impl Resident {
         shared.news.announce();
     }
 
-    /// Pulls block-tasks, whatever they are, until it has to leave.
+    /// Runs the cohort's or the plain grid's block-tasks until the block has to leave.
     pub fn work(&self, tasks: &mut impl worker::Body) {
         match &self.run {
             Run::Cohort(cohort) => {

@@ -12,7 +12,7 @@ use crate::device::control::Grid;
 use crate::device::{KernelLaunch, Properties};
 use crate::vocabulary::{OpKey, QueueCount};
 
-/// What a block takes of its SM.
+/// The share of its SM that a block takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     pub threads: u32,
@@ -26,7 +26,7 @@ impl Demand {
     }
 }
 
-/// A grid of which not all blocks are placed.
+/// A grid of which some blocks are not placed yet.
 pub(super) struct PendingGrid {
     op: OpKey,
     launch: Arc<KernelLaunch>,
@@ -35,13 +35,13 @@ pub(super) struct PendingGrid {
     demand: Demand,
     /// Blocks that are not placed.
     left: u32,
-    /// Whether a block of the grid went wrong; the others then run no more tasks.
+    /// Set when a block of the grid has failed; the other blocks then run no further tasks.
     failed: Arc<AtomicBool>,
 }
 
 impl PendingGrid {
-    /// The blocks of a cohort, or of a plain grid: of that no more than the device has `slots`, because more would only
-    /// come one after the other. `word` is the queue's.
+    /// The blocks of a cohort, or of a plain grid. A plain grid has at most `slots` blocks, as many as the device
+    /// holds, because further ones would only run after them. `word` is the queue's.
     pub fn new(
         op: OpKey,
         launch: Arc<KernelLaunch>,
@@ -61,7 +61,7 @@ impl PendingGrid {
     }
 }
 
-/// What is free where, and who waits.
+/// The free slots of each SM, and the grids that wait for them.
 pub(super) struct Dispatch {
     queues: Vec<QueuedGrids>,
     /// The queues whose first grid has blocks to place: urgent ones first, then in order of launch.
@@ -73,9 +73,9 @@ pub(super) struct Dispatch {
 /// Grids that run one after the other.
 #[derive(Default)]
 struct QueuedGrids {
-    /// The first one runs.
+    /// The first grid runs.
     grids: VecDeque<PendingGrid>,
-    /// Its blocks that have not left.
+    /// Blocks of the first grid that have not left.
     out: u32,
 }
 
@@ -113,7 +113,7 @@ impl Dispatch {
         self.queues.iter().all(|queue| queue.grids.is_empty())
     }
 
-    /// Lets the first grid of a queue have its turn.
+    /// Starts the first grid of a queue.
     fn start(&mut self, queue: u32) {
         let Some(grid) = self.queues[queue as usize].grids.front() else { return };
         self.queues[queue as usize].out = grid.blocks;

@@ -6,13 +6,13 @@ use crate::device::{DeviceMemory, lock};
 use crate::error::{Error, MemoryError};
 use crate::sync::Mutex;
 
-/// Device memory starts at multiples of this, as the CUDA driver's does.
+/// Bytes: alignment of each allocation, as of the CUDA driver's.
 const ALIGNMENT: usize = 256;
 
 pub(super) struct Memory {
-    /// Bytes that buffers can have, if that is limited.
+    /// Bytes that buffers can have in all, if that is limited.
     limit: Option<usize>,
-    /// Bytes that they have.
+    /// Bytes that buffers have now.
     used: Mutex<usize>,
 }
 

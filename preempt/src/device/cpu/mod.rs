@@ -52,14 +52,14 @@ pub(super) struct CpuDevice {
     copies: Mutex<Sender<(OpKey, Copy)>>,
 }
 
-/// What the device's threads share with it.
+/// The state that the device's threads share with it.
 struct Shared {
     dispatch: Mutex<Dispatch>,
     /// To the thread of each block slot, SM after SM.
     slots: Vec<Mutex<Sender<Resident>>>,
     reports: Mutex<Vec<DeviceReport>>,
     news: Arc<News>,
-    /// What cohorts point to: a block's thread holds this while the block runs.
+    /// The words that cohorts point to: a block's thread holds them while the block runs.
     words: HostWords,
 }
 
@@ -113,10 +113,10 @@ impl CpuDevice {
         })
     }
 
-    /// Waits until the last block has left. All of them have said what they did, and have nothing else to do.
+    /// Waits until the last block has left. All blocks have posted by then, and have nothing else to do.
     fn await_blocks(&self) {
         loop {
-            // First, so that a block that leaves after the look ends the wait.
+            // The mark comes first, so that a block that leaves after the look ends the wait.
             let mark = self.shared.news.mark();
             if lock(&self.shared.dispatch).is_idle() {
                 return;

@@ -33,25 +33,25 @@ const FAULTY: &str = "faulty";
 /// The name of a kernel whose block-tasks wait at their yield points until they have to leave.
 const PATIENT: &str = "patient";
 
-/// Few, so that launches have to wait for them.
+/// Few queues, so that launches have to wait for them.
 const QUEUES: QueueCount = QueueCount { normal: 2, urgent: 1, chains: 1 };
 
-/// What a model is like.
+/// The properties of a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub sms: u32,
-    /// Whether the host looks at it all the time, as at a GPU.
+    /// Whether the host has to poll it, as it polls a GPU.
     pub is_polled: bool,
     /// Bytes for buffers.
     pub memory: Option<usize>,
 }
 
-/// What became of an operation on the device.
+/// The history of an operation on the device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ran {
     /// How often each block-task ran.
     pub tasks: Vec<u32>,
-    /// When the first and the last one did, or the copy, in steps of the device.
+    /// Steps of the device at which the first and the last block-task ran, or the copy.
     pub steps: Option<[u64; 2]>,
 }
 
@@ -71,7 +71,7 @@ struct State {
     is_lost: bool,
 }
 
-/// What a block that is lost with the device ends with.
+/// The panic payload of a block that is lost with the device.
 struct Lost;
 
 impl Model {
@@ -105,7 +105,7 @@ impl Model {
         (Device::new(backend, properties, capabilities, model.news.clone()), model)
     }
 
-    /// The device is lost, with all that is on it.
+    /// Loses the device, with everything on it.
     #[cfg_attr(not(shuttle), allow(dead_code, reason = "interleavings lose it"))]
     pub fn lose(&self) {
         let mut state = lock(&self.state);
@@ -115,7 +115,7 @@ impl Model {
         self.news.announce();
     }
 
-    /// Reports that a copy is over, or opaque work, unless the device is lost by then.
+    /// Reports that a copy or opaque work is over, unless the device is lost by then.
     fn report(&self, op: OpKey, fault: Option<String>) {
         let mut state = lock(&self.state);
         if !state.is_lost {
@@ -126,14 +126,14 @@ impl Model {
         self.news.announce();
     }
 
-    /// What became of an operation until now.
+    /// The history of an operation so far.
     pub fn ran(&self, op: OpKey) -> Ran {
         lock(&self.state).ran.get(&op).cloned().unwrap_or_default()
     }
 }
 
 impl State {
-    /// Enters that a block-task ran, or a copy.
+    /// Counts a run of a block-task, or of a copy.
     fn count(&mut self, op: OpKey, task: u32) {
         let step = self.steps;
         self.steps += 1;
@@ -156,7 +156,7 @@ fn start(model: &Arc<Model>, blocks: Vec<Resident>) {
     }
 }
 
-/// A block, from its start until its room is given back.
+/// Runs a block, from its start until its slot is free again.
 fn run(model: &Arc<Model>, block: Resident) {
     let work = || match block.launch.kernel.yields {
         true => block.work(&mut Tasks::<true> { model, block: &block, index: 0 }),
@@ -234,7 +234,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 
 impl Backend for Arc<Model> {
     fn load(&self, _code: &[DeviceCode], _path: SignalPath) -> Result<(), Error> {
-        // Control blocks stay: blocks of a device that is lost may look at theirs yet.
+        // Control blocks stay, because blocks of a lost device may still read theirs.
         self.words.forget_signals();
         Ok(())
     }
@@ -300,7 +300,7 @@ impl Backend for Arc<Model> {
 
     fn poll(&self, reports: &mut Vec<DeviceReport>) {
         reports.append(&mut lock(&self.state).reports);
-        // Others go on before the caller does.
+        // Lets other threads run before the caller goes on.
         thread::sleep(Duration::ZERO);
     }
 

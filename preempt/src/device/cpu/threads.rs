@@ -1,8 +1,7 @@
 //! The threads of a block-task, one after the other on the block's host thread.
 //!
-//! Every emulated thread starts on the same coroutine stack, and keeps it only if it has to
-//! wait for others: a kernel without barriers costs one stack. Nothing has to be known of the
-//! kernel beforehand, so nothing can be wrong about it.
+//! Every emulated thread starts on the same coroutine stack, and keeps it only if it has to wait for others: a kernel
+//! without barriers costs one stack. Nothing has to be known of the kernel beforehand.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -26,13 +25,13 @@ const STACK_BYTES: usize = 1 << 20;
 /// Lanes of a warp.
 const WARP: usize = 32;
 
-/// What shared memory holds when a task starts: a value that looks like no result.
+/// The contents of shared memory when a task starts: a value that looks like no result.
 const POISON: u128 = 0xAAAA_AAAA_AAAA_AAAA_AAAA_AAAA_AAAA_AAAA;
 
-/// How often a thread that is given up is unwound, if its kernel catches that and waits again.
+/// Times that an abandoned thread is unwound, in case its kernel catches the unwinding and waits again.
 const UNWINDS: u32 = 16;
 
-/// How many places a message names.
+/// Places that a message names at most.
 const PLACES: usize = 4;
 
 /// One block-task.
@@ -45,12 +44,11 @@ pub(super) struct Task<'a> {
     pub requeueable: Option<&'a Cohort>,
 }
 
-/// What one emulated thread runs: until it waits, or has ended, perhaps by a panic. It goes on with what
-/// the others made of the rendezvous, or with nothing if it is given up. In the end it says whether it
-/// dropped its task.
+/// An emulated thread, which runs until it waits or ends, perhaps by a panic. It resumes with the others' answer to the
+/// rendezvous, or with nothing if it is given up. In the end it says whether it requeued its task.
 type Thread = Coroutine<Option<u64>, Rendezvous, Result<bool, String>, DefaultStack>;
 
-/// Where an emulated thread is.
+/// The state of an emulated thread.
 enum ThreadState {
     Waiting(Thread, Rendezvous),
     Ended,
@@ -62,19 +60,19 @@ pub(super) struct Emulator {
     stacks: Vec<DefaultStack>,
     places: Vec<ThreadState>,
     shared: Vec<u128>,
-    /// Whether a thread has dropped the task.
+    /// Set when a thread has requeued the task.
     dropped: bool,
 }
 
 thread_local! {
-    /// How the emulated thread that runs now is suspended.
+    /// Suspends the emulated thread that runs now.
     static YIELDER: Cell<*const Yielder<Option<u64>, Rendezvous>> =
         const { Cell::new(ptr::null()) };
     /// Whether a thread of the task did not wait, because it unwinds.
     static SKIPPED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What unwinds a thread that is given up.
+/// The panic payload that unwinds an abandoned thread.
 struct GivenUp;
 
 /// Suspends the emulated thread that runs now.
@@ -94,12 +92,11 @@ fn wait(rendezvous: Rendezvous) -> u64 {
 }
 
 impl Emulator {
-    /// Runs every thread of a task to its end; whether any of them dropped it.
+    /// Runs every thread of a task to its end; returns whether any of them requeued it.
     ///
     /// # Errors
     ///
-    /// What went wrong: a panic, or threads that wait for others that never come. The task's
-    /// threads are then unwound.
+    /// The panic, or the threads that wait for others that never come. The task's threads are then unwound.
     ///
     /// # Safety
     ///
@@ -142,13 +139,13 @@ impl Emulator {
         }
         self.places.clear();
         if !left.is_empty() {
-            // They catch what unwinds them and wait again, perhaps for ever. So they stay where they are, and
-            // with them all that they may have lent to others: stacks, arguments and shared memory.
+            // These threads catch the unwinding and wait again, perhaps for ever. They stay suspended, with all that
+            // they may have lent to others: stacks, arguments and shared memory.
             mem::forget((left, task.launch.clone(), mem::take(&mut self.shared)));
         }
     }
 
-    /// Where thread `index` of a task is.
+    /// The position of thread `index` of a task.
     fn context(&mut self, task: &Task<'_>, index: usize) -> ThreadContext {
         ThreadContext {
             thread: position(index, task.launch.block),
@@ -235,8 +232,8 @@ impl Emulator {
         }
     }
 
-    /// Lets all threads go on, if all wait at one place where `predicate` gives one, with the number of
-    /// those that are true.
+    /// Resumes all threads if all wait at one place for which `predicate` has a value. Each gets the number of threads
+    /// whose value is true.
     fn meet(
         &mut self,
         task: &Task<'_>,
@@ -281,7 +278,7 @@ impl Emulator {
             for lane in members.clone() {
                 match self.warp_operation(first + lane) {
                     Some(other) if operation.is_same(&other) => {}
-                    // Each waits for the other one.
+                    // Both threads wait for each other.
                     Some(other) if other.mask == mask => return Err(self.disagreement(task)),
                     _ => are_here = false,
                 }
@@ -313,7 +310,7 @@ impl Emulator {
         Ok(progress)
     }
 
-    /// What lane `source` offers in a shuffle.
+    /// The value that lane `source` offers in a shuffle.
     fn offered(&self, first: usize, source: u32, mask: u32) -> Result<u64, String> {
         match self.operation(first + source as usize) {
             Some(Operation::WarpShuffle(shuffle)) if source < 32 && mask >> source & 1 == 1 => {
@@ -326,7 +323,7 @@ impl Emulator {
         }
     }
 
-    /// What a thread waits in, if it does.
+    /// The operation that a thread waits in, if it waits.
     fn operation(&self, index: usize) -> Option<&Operation> {
         match self.places.get(index)? {
             ThreadState::Waiting(_, rendezvous) => Some(&rendezvous.operation),
@@ -359,7 +356,7 @@ impl Emulator {
         Ok(())
     }
 
-    /// Says who waits for whom, and where.
+    /// Describes which threads wait for which others, and at which source lines.
     fn disagreement(&self, task: &Task<'_>) -> String {
         let mut waiting = [0usize; 3];
         // The first thread at each place.
@@ -404,13 +401,13 @@ struct WarpOperation {
 }
 
 impl WarpOperation {
-    /// Whether threads in them meet.
+    /// Whether threads in the two operations meet.
     fn is_same(&self, other: &WarpOperation) -> bool {
         (self.mask, self.votes) == (other.mask, other.votes) && is_same(self.site, other.site)
     }
 }
 
-/// Whether that is one place. Most often it is one address, too.
+/// Whether both are one place in the source. Most often their addresses are equal, too.
 fn is_same(a: &'static Location<'static>, b: &'static Location<'static>) -> bool {
     ptr::eq(a, b) || a == b
 }

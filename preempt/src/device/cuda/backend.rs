@@ -22,8 +22,8 @@ impl Backend for CudaDevice {
     fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
-        // The last scheduler is gone, and the next one counts epochs and tickets from the start. The proxy first: to load
-        // a module the driver waits for what runs.
+        // The previous scheduler is gone, and the next one counts epochs and tickets from the start. The proxy comes
+        // first, because the driver waits for running kernels before it loads a module.
         self.proxy.reset()?;
         self.kernels.load(code)?;
         self.shared.watch.clear();
@@ -78,8 +78,8 @@ impl Backend for CudaDevice {
     fn signal(&self, queue: u32, signal: Signal) {
         let context = self.context();
         if !self.proxy.signal(queue, signal) {
-            // Without it the launch that the SMs are for would wait for ever. The loss of the context is reported for
-            // all.
+            // Without the word, the launch that the SMs are for would wait for ever. The loss of the context is
+            // reported for all operations together.
             let _ = context
                 .must(|| context.enter().and_then(|_entered| self.queues.signal(queue, signal)));
         }
@@ -109,7 +109,7 @@ impl Backend for CudaDevice {
     }
 
     fn wait(&self, since: Mark, timeout: Duration) {
-        // Relaxed: the next turn of the thread that waits comes after its last one.
+        // Relaxed: the next turn of the waiting thread comes after its last one.
         let is_lost =
             || self.context().lost().is_some() && !self.lost_reported.load(Ordering::Relaxed);
         let has_news = || is_lost() || self.copies.has_news() || self.opaque.has_news();
@@ -119,7 +119,8 @@ impl Backend for CudaDevice {
 
 impl ControlSource for CudaDevice {
     fn new_control(&self) -> Result<ControlMemory, Error> {
-        // The proxy would be among what the driver may wait for, and end never. Signals go the other way meanwhile.
+        // The driver may wait for running kernels, and the proxy would never end. Signals take the other path
+        // meanwhile.
         self.control_blocks.take(|| self.end_proxy())
     }
 
@@ -128,7 +129,7 @@ impl ControlSource for CudaDevice {
     }
 
     fn give_back_requeue_list(&self, list: LentList, is_empty: bool) {
-        // A list that cannot be zeroed is used no more.
+        // A list that cannot be zeroed is not used again.
         let _ = self.requeue_lists.give_back(list, is_empty);
     }
 }
@@ -139,7 +140,7 @@ impl DeviceMemory for CudaDevice {
             self.shared.watch.has_pending() || self.proxy.is_live() || self.opaque.has_under_way();
         let address = match self.pool.allocate(bytes, something_runs) {
             Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !something_runs => {
-                // What was freed may be in pieces that are too small.
+                // Freed memory may be in pieces that are too small.
                 self.pool.trim()?;
                 self.pool.allocate(bytes, something_runs)?
             }
@@ -160,7 +161,7 @@ impl DeviceMemory for CudaDevice {
     }
 
     fn within_reach(&self, live: usize) -> Option<usize> {
-        // Buffers may have been taken over, whose memory is not in the pool.
+        // Buffers may use adopted memory, which is not in the pool.
         let (total, reach) = self.pool.sizes().ok()?;
         Some(total.min(reach.saturating_add(live)))
     }
@@ -175,8 +176,8 @@ impl CudaDevice {
         &self.shared.context
     }
 
-    /// Asks the driver about everything that is out. It tells of a fault when it is asked, and takes
-    /// note of it here.
+    /// Asks the driver about everything that is in flight. The driver reports a fault when it is asked, and the context
+    /// notes it.
     fn check_for_faults(&self) {
         let Ok(_entered) = self.context().enter() else { return };
         for queue in self.shared.watch.busy_queues() {
@@ -188,11 +189,11 @@ impl CudaDevice {
         let _ = self.copies.check().and_then(|()| self.opaque.check());
     }
 
-    /// Has the proxy end while something is in flight, so that signals go by stream writes until it is launched again. The
+    /// Ends the proxy while something is in flight, so that signals go by stream writes until it is launched again. The
     /// context is entered.
     fn end_proxy(&self) {
         for (queue, word) in self.proxy.leave() {
-            // The same word twice is one signal. As for any other one, no operation could be told of an error.
+            // The same word twice is one signal. As for any signal, no operation could be told of an error.
             let _ = self.context().must(|| self.queues.signal(queue, word));
         }
     }

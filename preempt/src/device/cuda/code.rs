@@ -10,7 +10,7 @@ use super::context::{Context, call};
 use super::driver::{FunctionAttribute, RawFunction, RawModule};
 use crate::error::{CodeError, DeviceError, Error};
 
-/// Bytes for what the driver's compiler says about code that it refuses.
+/// Bytes for the messages of the driver's compiler about code that it refuses.
 const LOG_BYTES: usize = 8192;
 
 /// A loaded module.
@@ -25,7 +25,7 @@ unsafe impl Send for Code {}
 // SAFETY: as above.
 unsafe impl Sync for Code {}
 
-/// An entry of a loaded module. Good as long as the module.
+/// An entry of a loaded module, valid as long as the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function(pub RawFunction);
 
@@ -35,8 +35,8 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Code {
-    /// Compiles and loads `ptx`; `name` is what errors call it. The context is entered, and nothing of
-    /// ours runs: loading may wait for everything.
+    /// Compiles and loads `ptx`; `name` is its name in errors. The context is entered, and nothing of ours runs,
+    /// because loading may wait for everything.
     pub fn load(context: &Arc<Context>, name: &str, ptx: &str) -> Result<Code, Error> {
         let refused = |message: String| {
             Error::Code(CodeError::NotLoaded { module: name.into(), message: message.into() })
@@ -47,7 +47,7 @@ impl Code {
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
         ];
-        // The driver takes numbers in the place of pointers.
+        // The driver takes numbers in place of pointers.
         let size = ptr::without_provenance_mut::<c_void>(LOG_BYTES);
         let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
         let mut raw = ptr::null_mut();
@@ -75,8 +75,8 @@ impl Code {
         }
     }
 
-    /// The entry of this name, with everything that the driver would load when it is launched first.
-    /// Beside a kernel that stays on the device, that would wait for ever.
+    /// The entry of this name, with everything that the driver would load at its first launch. Beside a kernel that
+    /// stays on the device, that load would wait for ever.
     pub fn function(&self, name: &str) -> Result<Function, Error> {
         let missing = |_| {
             Error::Code(CodeError::NotLoaded { module: name.into(), message: "a bad name".into() })
@@ -100,7 +100,7 @@ impl Drop for Code {
 }
 
 impl Function {
-    /// Loads what the driver would load when it is launched first.
+    /// Loads everything that the driver would load at the first launch.
     pub fn load(self, context: &Context) -> Result<(), Error> {
         if let Some(load) = context.driver().load_function {
             // SAFETY: the function exists.

@@ -1,4 +1,4 @@
-//! The primary context of one GPU: who has it current, and whether it still works.
+//! The primary context of one GPU: which threads have it current, and whether it still works.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -22,20 +22,20 @@ macro_rules! call {
 }
 pub(super) use call;
 
-/// The primary context, which applications on the CUDA runtime, `cust` and `cudarc` use too, so that
-/// their memory is good here and ours is there.
+/// The primary context. Applications on the CUDA runtime, `cust` and `cudarc` use it too, so memory of each is valid
+/// for all.
 #[derive(Debug)]
 pub(super) struct Context {
     driver: &'static Driver,
     device: c_int,
     raw: RawContext,
-    /// What the driver said when a kernel, or the hardware, broke the context.
+    /// The driver's message when a kernel, or the hardware, broke the context.
     lost: OnceLock<Arc<str>>,
-    /// Held for reading while one of our threads touches memory of an operation; for writing when
-    /// the loss is reported, after which that memory may be freed.
+    /// Held for reading while one of our threads touches memory of an operation. Held for writing when the loss is
+    /// reported, after which that memory may be freed.
     touching: RwLock<()>,
-    /// Whether work of ours is still on the device although no thread waits for it any more. Then
-    /// nothing may be freed.
+    /// Set when work of ours is still on the device although no thread waits for it any more. Then nothing may be
+    /// freed.
     abandoned: AtomicBool,
 }
 
@@ -104,8 +104,8 @@ impl Context {
 
     /// Makes the context current on this thread, if it is not.
     ///
-    /// Asks the driver each time, which is as fast as a thread-local of ours would be, because other
-    /// libraries change what is current without telling.
+    /// Asks the driver each time, because other libraries change the current context without notice. That is as fast as
+    /// a thread-local.
     pub fn enter(&self) -> Result<Entered<'_>, Error> {
         self.alive()?;
         let mut before = ptr::null_mut();
@@ -133,14 +133,14 @@ impl Context {
         self.lost.get()
     }
 
-    /// From now on nothing is given to the device any more.
+    /// Marks the context as lost; from now on nothing is given to the device.
     pub fn lose(&self, message: String) -> Error {
         Error::Device(DeviceError::ContextLost {
             message: self.lost.get_or_init(|| message.into()).clone(),
         })
     }
 
-    /// What a call's code means.
+    /// The result that a call's code stands for.
     #[inline]
     pub fn check(&self, call: &'static str, code: Code) -> Result<(), Error> {
         match code {
@@ -156,14 +156,13 @@ impl Context {
                 code,
                 message: self.driver.describe(call, code).into(),
             }),
-            // The first one counts: others follow from it.
+            // The first error counts, because others follow from it.
             false => self.lose(self.driver.describe(call, code)),
         }
     }
 
-    /// For what the scheduler cannot do without, and what no operation could be told of: a second attempt, and
-    /// then the context counts as lost. An attempt that fails has done nothing, or nothing that the second one
-    /// does not do again.
+    /// For calls that the scheduler needs and whose error no operation could be told of. After a second failure the
+    /// context counts as lost. A failed attempt has done nothing, or nothing that the second attempt does not repeat.
     pub fn must<R>(&self, mut attempt: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         let result = match attempt() {
             Err(error) if !matches!(error, Error::Device(DeviceError::ContextLost { .. })) => {
@@ -174,7 +173,7 @@ impl Context {
         result.map_err(|error| self.lose(error.to_string()))
     }
 
-    /// Whether everything in `stream` is done. Finds out, too, whether the context is lost.
+    /// Whether everything in `stream` is done. Also finds out whether the context is lost.
     pub fn is_idle(&self, stream: RawStream) -> Result<bool, Error> {
         // SAFETY: streams live as long as what asks for them.
         match unsafe { (self.functions().cuStreamQuery)(stream) } {
@@ -189,14 +188,15 @@ impl Context {
         self.alive().map(|()| touch())
     }
 
-    /// Waits for the threads that are inside [`touching`](Context::touching); later ones see that the context is lost.
+    /// Waits for the threads inside [`touching`](Context::touching); later callers see that the context is lost.
     pub fn wait_until_untouched(&self) {
         drop(self.touching.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Leaves everything allocated: the device may still use it.
     pub fn abandon(&self) {
-        // Release, with the acquire below: a thread that sees it sees what was found out before.
+        // Release, with the acquire below: a thread that sees the flag also sees everything that was found out before
+        // it.
         self.abandoned.store(true, Ordering::Release);
     }
 
@@ -212,7 +212,7 @@ impl Context {
         Ok(value.max(0).unsigned_abs())
     }
 
-    /// What the GPU is made of.
+    /// The properties of the GPU.
     pub fn properties(&self) -> Result<Properties, Error> {
         use DeviceAttribute::*;
         Ok(Properties {
@@ -258,7 +258,7 @@ fn own_version(file: &str) -> Option<&str> {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.is_freeable() {
-            // SAFETY: retained once, in `new`; everything that was allocated in it holds it.
+            // SAFETY: retained once, in `new`; everything that was allocated in the context holds it.
             unsafe { (self.functions().cuDevicePrimaryCtxRelease_v2)(self.device) };
         }
     }
@@ -266,10 +266,10 @@ impl Drop for Context {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // A thread that had none may as well keep this one.
+        // A thread that had no context may as well keep this one.
         if self.before != self.context.raw && !self.before.is_null() {
-            // SAFETY: it was current before. Where it was destroyed since, the driver says so, and
-            // nothing else happens.
+            // SAFETY: the context was current before. If it has been destroyed since, the driver returns an error and
+            // does nothing else.
             let go_back = || unsafe { (self.context.functions().cuCtxSetCurrent)(self.before) };
             // Otherwise the application's next calls would go to the wrong context.
             if go_back() != SUCCESS {

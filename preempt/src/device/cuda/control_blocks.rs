@@ -1,5 +1,5 @@
-//! Control blocks and their posts, allocated before anything runs: the driver may wait for everything when it pins memory.
-//! For more launches at once the proxy has to end first.
+//! Control blocks and their posts, allocated before anything runs: the driver may wait for everything when it pins
+//! memory. Before more are allocated, the proxy has to end.
 
 use std::ptr;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,11 @@ use super::memory::{Pinned, Pool};
 use crate::device::control::ControlMemory;
 use crate::error::Error;
 
-/// Control blocks that are there from the start: one for each launch that has begun and is not over. A stream has 64
-/// launches in flight, so these are for a thousand streams that were all interrupted; they take 4 MiB of the host's
-/// memory and 16 MiB of the device's.
+/// Control blocks allocated at the start: one for each launch that has begun and is not over. A stream has 64 launches
+/// in flight, so they suffice for a thousand streams that were all interrupted. They take 4 MiB of the host's memory
+/// and 16 MiB of the device's.
 const FIRST: usize = 65_536;
-/// Control blocks that are added when there are none left.
+/// Control blocks added when none are left.
 const MORE: usize = 4096;
 
 const POSTS: usize = size_of::<[Post; COHORT_SLOTS]>();
@@ -39,7 +39,7 @@ struct Slabs {
 struct Slab {
     /// The control blocks, on the device.
     address: u64,
-    /// How many there are.
+    /// Control blocks in the slab.
     count: usize,
     posts: Pinned,
 }
@@ -56,8 +56,8 @@ impl ControlBlocks {
         Ok(ControlBlocks { slabs, pool: pool.clone(), context: context.clone() })
     }
 
-    /// A zeroed control block with zeroed posts. If there are no more, `before_waiting` has that end which would not end by
-    /// itself: pinning memory may wait for all that runs.
+    /// A zeroed control block with zeroed posts. If none is left, `before_waiting` ends what would not end by itself,
+    /// because pinning memory may wait for everything that runs.
     pub fn take(&self, before_waiting: impl FnOnce()) -> Result<ControlMemory, Error> {
         let mut slabs = lock(&self.slabs);
         let found = slabs.get(slabs.used);
@@ -76,7 +76,7 @@ impl ControlBlocks {
         Ok(memory)
     }
 
-    /// Takes all of them back: the scheduler that had them is gone. The context is entered.
+    /// Takes all control blocks back: the scheduler that used them is gone. The context is entered.
     pub fn reset(&self) -> Result<(), Error> {
         let mut slabs = lock(&self.slabs);
         let mut used = slabs.used;
@@ -94,9 +94,9 @@ impl ControlBlocks {
                 unsafe { posts.at(0).write_bytes(0, dirty * POSTS) };
             }
         }
-        // Also for what others have put there.
+        // Also for what others have put into the stream.
         line.issue(|_| Ok(())).and_then(|number| line.wait(number))?;
-        // Not before: after an error they are as they were.
+        // Only now, because after an error the slabs are as they were.
         slabs.used = 0;
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Slabs {
 
 impl Slab {
     fn new(context: &Arc<Context>, pool: &Pool, count: usize) -> Result<Slab, Error> {
-        // First, because it may wait for what runs; then nothing is left to fill memory beside.
+        // First, because it may wait for what runs; afterwards no kernel competes with filling memory.
         let posts = Pinned::new(context, count * POSTS)?;
         let address = pool.allocate(count * size_of::<ControlBlock>(), true)?;
         Ok(Slab { address, count, posts })
@@ -127,7 +127,7 @@ impl Slab {
         let control = self.address as usize + index * size_of::<ControlBlock>();
         ControlMemory {
             control: ptr::with_exposed_provenance(control),
-            // The device has them at the same addresses.
+            // The device has the posts at the same addresses.
             posts: self.posts.at(index * POSTS).cast_const().cast(),
         }
     }

@@ -1,8 +1,8 @@
 //! Copies between buffers and the host's ordinary memory.
 //!
-//! The driver's own copies of ordinary memory may wait for everything on the device, so all go through
-//! pinned memory. Small ones are put into a stream by the scheduler itself and need no other thread;
-//! large ones are carried by a thread for each direction, in pieces.
+//! The driver's own copies of ordinary memory may wait for everything on the device, so all copies go through pinned
+//! memory. The scheduler puts small copies into a stream itself, without another thread; large ones are carried by a
+//! thread for each direction, in pieces.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -26,10 +26,10 @@ use crate::vocabulary::OpKey;
 /// Bytes: a larger copy is carried by a thread; the scheduler copies this much in less than 10 µs.
 const SMALL: usize = 64 << 10;
 
-/// Pinned memory for small copies under way in one direction.
+/// Bytes of pinned memory for small copies under way in one direction.
 const STAGING: usize = 1 << 20;
 
-/// What all copies share with the device.
+/// The state that all copies share with the device.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub context: Arc<Context>,
@@ -44,8 +44,8 @@ impl Shared {
         Shared { context: context.clone(), watch, reports, has_reports }
     }
 
-    /// Reports how a copy or opaque work ended. If it ended because the context is lost, nothing: that is reported
-    /// for all together.
+    /// Reports how a copy or opaque work ended. Reports nothing if the context is lost, because that is reported once
+    /// for all operations.
     pub fn end(&self, op: OpKey, result: Result<(), Error>) {
         let fault = match result {
             Ok(()) => None,
@@ -55,7 +55,7 @@ impl Shared {
         let mut reports = lock(&self.reports);
         reports.extend(fault);
         reports.push(DeviceReport::CopyDone(op));
-        // Relaxed: a thread that sees it takes the lock.
+        // Relaxed: a thread that sees the flag takes the lock.
         self.has_reports.store(true, Ordering::Relaxed);
         drop(reports);
         self.watch.announce();
@@ -70,7 +70,7 @@ impl Shared {
     }
 }
 
-/// The lines that copies run on.
+/// The tracked streams that copies run on.
 #[derive(Debug)]
 pub(super) struct CopyStreams {
     pub small_up: Arc<TrackedStream>,
@@ -134,7 +134,7 @@ impl Copies {
         [&self.up, &self.down, &self.across].into_iter().any(Direction::has_news)
     }
 
-    /// Ends what is done, and appends the reports.
+    /// Ends copies that are done, and appends their reports.
     pub fn take_reports(&self, reports: &mut Vec<DeviceReport>) {
         for direction in [&self.up, &self.down, &self.across] {
             direction.take_done(&self.shared, reports);
@@ -142,7 +142,7 @@ impl Copies {
         self.shared.take_reports(reports);
     }
 
-    /// Forgets every copy: the context is lost, and what they copy may be freed after this.
+    /// Forgets every copy: the context is lost, and the memory of the copies may be freed after this.
     pub fn forget(&self) {
         for direction in [&self.up, &self.down, &self.across] {
             direction.forget();
@@ -165,10 +165,10 @@ impl Copies {
 #[derive(Debug)]
 struct Direction {
     line: Arc<TrackedStream>,
-    /// Where the host's side of each copy passes through.
+    /// Pinned memory that the host's side of each copy passes through.
     staging: Option<Pinned>,
     queue: Mutex<Queue>,
-    /// What the line had done when reports were taken last.
+    /// The number of the last work done when reports were last taken.
     seen: AtomicU64,
     context: Arc<Context>,
 }
@@ -177,7 +177,7 @@ struct Direction {
 struct Queue {
     ring: Ring,
     under_way: VecDeque<UnderWay>,
-    /// Those that found no room.
+    /// Copies that found no room in the ring.
     waiting: VecDeque<(OpKey, Copy)>,
 }
 
@@ -185,7 +185,7 @@ struct Queue {
 struct UnderWay {
     op: OpKey,
     copy: Copy,
-    /// When the line has done this, the copy is done.
+    /// The copy is done when the line has done the work of this number.
     number: u64,
     place: Option<RingSlot>,
 }
@@ -232,7 +232,7 @@ impl Direction {
         Ok(true)
     }
 
-    /// Puts a copy into the stream, whose host's side passes through `staged`. The context is entered.
+    /// Puts a copy into the stream; its host side passes through `staged`. The context is entered.
     ///
     /// # Safety
     ///
@@ -292,11 +292,11 @@ impl Direction {
         self.seen.store(done, Ordering::Relaxed);
     }
 
-    /// Starts those for which there is room now.
+    /// Starts the waiting copies for which there is room now.
     fn start_waiting(&self, queue: &mut Queue, shared: &Shared) {
         while let Some((op, copy)) = queue.waiting.pop_front() {
             let entered = self.context.enter();
-            // SAFETY: promised when it was started.
+            // SAFETY: the caller of `start` promised it.
             match entered.and_then(|_entered| unsafe { self.issue(queue, op, copy) }) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -347,7 +347,7 @@ impl Carrier {
 
     fn send(&self, op: OpKey, copy: Copy) {
         if let Some(jobs) = &self.jobs {
-            // The thread is there as long as this is.
+            // The thread lives as long as this.
             let _ = lock(jobs).send((op, copy));
         }
     }
@@ -356,8 +356,8 @@ impl Carrier {
 impl Drop for Carrier {
     fn drop(&mut self) {
         self.jobs = None;
-        // It has nothing to do: the scheduler has waited for its copies, or they end
-        // because the context is lost. Without waiting, the process could end while it frees memory.
+        // The thread has nothing to do: the scheduler has waited for its copies, or they end because the context is
+        // lost. Without the join, the process could end while the thread frees memory.
         if let Some(thread) = self.thread.take() {
             // A panic was reported by the panic hook.
             let _ = thread.join();

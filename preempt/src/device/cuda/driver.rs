@@ -1,8 +1,8 @@
 //! The driver library, found at run time: its functions, and what its codes mean.
 //!
-//! Types and signatures are `cudarc`'s; the functions are looked up here, for two reasons. A driver that
-//! lacks one is an error then, where `cudarc` panics. And codes are numbers: a newer driver than
-//! `cudarc` knows may return any, and an `enum` must not hold those.
+//! Types and signatures are `cudarc`'s; the functions are looked up here, for two reasons. A driver that lacks a
+//! function is an error here, where `cudarc` panics. And codes are numbers, because a driver newer than `cudarc` may
+//! return codes that an `enum` must not hold.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem;
@@ -26,16 +26,16 @@ pub(super) type Code = u32;
 pub(super) const SUCCESS: Code = 0;
 pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
-/// The library is one to link with, which CUDA toolkits have.
+/// The library is the stub for linking, which CUDA toolkits have.
 const STUB_LIBRARY: Code = 34;
 pub(super) const NO_DEVICE: Code = 100;
 pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
 
-/// What is asked for where the library is absent.
+/// The name of the driver library.
 const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// The oldest driver that has everything: of CUDA 12.0.
+/// Version of CUDA: the oldest driver that has all functions is of 12.0.
 const OLDEST: i32 = 12_000;
 
 /// Finds a function of the driver by its name.
@@ -54,7 +54,7 @@ macro_rules! functions {
         $(const _: unsafe fn($($argument),*) -> sys::CUresult = sys::$name;)*
 
         impl Functions {
-            /// Looks them up; the name of one that is missing, if one is.
+            /// Looks up all functions; the error is the name of a missing one.
             fn find(find: Find) -> Result<Functions, &'static str> {
                 Ok(Functions { $($name: {
                     let found = find(stringify!($name)).ok_or(stringify!($name))?;
@@ -67,7 +67,7 @@ macro_rules! functions {
                 },)* })
             }
 
-            /// Each behind one that counts its calls and makes them fail where a test says so.
+            /// Puts a function around each that counts its calls and makes them fail where a test says so.
             #[cfg(feature = "fault-injection")]
             fn with_faults(self) -> Functions {
                 Functions { $($name: faults::shim!(self.$name, $name, $($argument),*),)* }
@@ -133,7 +133,7 @@ functions! {
 #[derive(Debug)]
 pub(super) struct Driver {
     pub functions: Functions,
-    /// Loads what is loaded lazily; drivers of CUDA 12.4 and later have it.
+    /// Loads a function that would be loaded lazily; drivers of CUDA 12.4 and later have it.
     pub load_function: Option<LoadFunction>,
     error_name: Option<Describe>,
     error_text: Option<Describe>,
@@ -144,7 +144,7 @@ type Describe = unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
 
 type LoadFunction = unsafe extern "C" fn(RawFunction) -> Code;
 
-/// Where the functions are.
+/// Finds the driver library's functions.
 fn library() -> Result<Find, Error> {
     #[cfg(feature = "fault-injection")]
     if let Some(find) = faults::installed() {
@@ -200,7 +200,7 @@ impl Driver {
                 .map(|load| faults::shim!(load, cuFuncLoad, RawFunction)),
             ..driver
         };
-        // The version first: it can be asked for before `cuInit`, and may be why that fails.
+        // The version first: it can be asked for before `cuInit`, and may explain why that fails.
         let version = driver.version().map_err(|error| match error {
             Error::Device(DeviceError::Driver { code: STUB_LIBRARY, .. }) => Error::Device(DeviceError::DriverStart {
                 code: STUB_LIBRARY,
@@ -247,7 +247,7 @@ impl Driver {
         }
     }
 
-    /// What failed and how, in the driver's words.
+    /// The failed call and its error, in the driver's words.
     pub fn describe(&self, call: &str, code: Code) -> String {
         let name = ask(self.error_name, code).unwrap_or("an error without a name");
         let text = ask(self.error_text, code).unwrap_or("the driver does not say more");
@@ -265,14 +265,14 @@ fn ask(describe: Option<Describe>, code: Code) -> Option<&'static str> {
     unsafe { CStr::from_ptr(text) }.to_str().ok()
 }
 
-/// Whether the context works on after a call gave this `code`. Of all others the driver's manual says
-/// that the process has to end, or they say that the context is gone.
+/// Whether the context still works after a call returned `code`. For all other codes, the driver's manual says that the
+/// process has to end or that the context is gone.
 pub(super) fn is_recoverable(code: Code) -> bool {
     matches!(
         code,
         SUCCESS
             | INVALID_VALUE..=3
-            // The profiler's, a library that is no driver, a device that others have.
+            // The profiler's, a stub library, a device that other processes hold.
             | 5..=8
             | 34
             | 46
@@ -283,12 +283,12 @@ pub(super) fn is_recoverable(code: Code) -> bool {
             | 300..=399
             // Bad handles and names, and work that is not done.
             | 400..=699
-            // A launch that asks for too much, peers, registered memory.
+            // A launch that asks for too much; peers; registered memory.
             | 701
             | 703..=708
             | 711..=713
             | 720
-            // What is not permitted or supported, and stream capture.
+            // Operations that are not permitted or supported, and stream capture.
             | 800..=801
             | 900..=908
             | 910

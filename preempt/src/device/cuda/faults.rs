@@ -1,8 +1,8 @@
-//! Driver calls that fail on purpose, and a driver that a test brings along. Only with the feature
-//! `fault-injection`, which is for this project's tests.
+//! Driver calls that fail on purpose, and a driver supplied by a test. Only with the feature `fault-injection`, which
+//! is for this project's tests.
 //!
-//! A call that is made to fail is not made: that is what an error of the driver means. The one exception is a call
-//! that would have told of a fault before it; the device then works on, where a real one would not.
+//! A call that is to fail is not made, because that is what an error of the driver means. The one exception is a call
+//! that would have reported an earlier fault: the device then works on, where a real one would not.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -15,10 +15,10 @@ use super::lock;
 /// The functions that were called or are to fail, by name.
 static CALLS: Mutex<BTreeMap<&'static str, Calls>> = Mutex::new(BTreeMap::new());
 
-/// A driver in the place of the machine's.
+/// The driver that replaces the machine's.
 static INSTALLED: OnceLock<Find> = OnceLock::new();
 
-/// Control blocks that a device has from the start; 0 if a test does not say.
+/// Control blocks that a device has from the start; 0 leaves the default.
 static CONTROL_BLOCKS: AtomicUsize = AtomicUsize::new(0);
 
 /// Finds a function of a driver by its name.
@@ -27,7 +27,7 @@ pub type Find = fn(&'static str) -> Option<*const c_void>;
 #[derive(Default)]
 struct Calls {
     made: u64,
-    /// Which call fails, with which code.
+    /// The call that fails, and its code.
     fails: Option<(u64, Code)>,
     failed: u64,
 }
@@ -47,18 +47,18 @@ pub fn failures() -> u64 {
     lock(&CALLS).values().map(|calls| calls.failed).sum()
 }
 
-/// Forgets counts, and what was to fail.
+/// Forgets all counts and planned failures.
 pub fn reset() {
     lock(&CALLS).clear();
 }
 
-/// Takes another driver than the machine's, if none is in use yet.
+/// Installs a driver in place of the machine's, if none is in use yet.
 ///
 /// # Safety
 ///
 /// What `find` gives for a name is a function with the signature that the driver's manual has for it.
 pub unsafe fn install(find: Find) {
-    // The first one stays.
+    // The first driver stays.
     let _ = INSTALLED.set(find);
 }
 
@@ -76,7 +76,7 @@ pub(super) fn control_blocks() -> Option<usize> {
     Some(CONTROL_BLOCKS.load(Ordering::Relaxed)).filter(|&count| count > 0)
 }
 
-/// Counts a call; the code that it fails with, if it is to fail.
+/// Counts a call; returns the code that it fails with, if it is to fail.
 pub(super) fn count(function: &'static str) -> Option<Code> {
     let mut calls = lock(&CALLS);
     let calls = calls.entry(function).or_default();
@@ -99,7 +99,7 @@ macro_rules! shim {
                 (Some(code), _) => code,
                 // SAFETY: the caller keeps the promises of the real function.
                 (None, Some(real)) => unsafe { real($($names),*) },
-                // It is set before this is given out.
+                // The real function is set before this one is given out.
                 (None, None) => NOT_FOUND,
             }
         }
@@ -140,7 +140,7 @@ mod tests {
         fail("cuTest", 1, 2);
         // SAFETY: the pointer is valid.
         assert_eq!(unsafe { shim(2, &raw mut value) }, 2);
-        // The function that it was made for stays the real one.
+        // The function that the shim was made for stays the real one.
         unsafe extern "C" fn other(_: u32, _: *mut u32) -> Code {
             NOT_FOUND
         }

@@ -18,15 +18,15 @@ use crate::error::{DeviceError, Error};
 /// The stream of calls that name none (`CU_STREAM_LEGACY`).
 const LEGACY_STREAM: usize = 1;
 
-/// How long a thread that waits for that stream sleeps between two looks.
+/// Time that a thread that waits for that stream sleeps between two looks.
 const SLEEP: Duration = Duration::from_micros(20);
 
 #[derive(Debug)]
 pub(super) struct Foreign {
     context: Arc<Context>,
-    /// Where our own buffers come from.
+    /// The pool of our own buffers.
     pool: RawPool,
-    /// Allocations of that pool that others have now, by where they start.
+    /// Start addresses of that pool's allocations that other libraries have now.
     given: Mutex<HashSet<u64>>,
 }
 
@@ -40,7 +40,7 @@ impl Foreign {
         Foreign { context: context.clone(), pool, given: Mutex::default() }
     }
 
-    /// The pool gave this address out anew: the library that had it has freed it.
+    /// The pool gave this address out anew, so the library that had it has freed it.
     pub fn forget(&self, address: u64) {
         lock(&self.given).remove(&address);
     }
@@ -97,13 +97,12 @@ impl ForeignMemory for Foreign {
         Ok((is_here && !is_ours).then(|| start..start + bytes as u64))
     }
 
-    /// Fills and copies that name no stream return before they are done, and no stream of ours waits for
-    /// them.
+    /// Fills and copies that name no stream return before they are done, and no stream of ours waits for them.
     fn await_unseen(&self) -> Result<(), Error> {
         let _entered = self.context.enter()?;
         let stream: RawStream = ptr::without_provenance_mut(LEGACY_STREAM);
         while !self.context.is_idle(stream)? {
-            // Not `cuStreamSynchronize`, which might keep others from launching.
+            // Not `cuStreamSynchronize`, which might keep other threads from launching.
             std::thread::sleep(SLEEP);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Which function of which module a kernel is, and how many of its blocks an SM holds.
+//! The functions and modules of kernels, and how many of their blocks an SM holds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem::ManuallyDrop;
@@ -21,10 +21,10 @@ use crate::ptx::{
     cooperates, first_parameter_bytes, functions, waits, with_waits,
 };
 
-/// Shared memory that a block gets without being asked for: more is opted into.
+/// Bytes of shared memory that a block gets by default; a kernel opts into more.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
-/// Shared memory that the system has of each block.
+/// Bytes of each block's shared memory that the system reserves.
 const SHARED_PER_BLOCK: u32 = 1 << 10;
 
 /// For [`FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`].
@@ -42,7 +42,7 @@ pub(super) struct Kernels {
     shared_per_sm: u32,
     /// Every module that was ever loaded, by where its text is.
     loaded: Mutex<HashMap<(usize, usize), Arc<Loaded>>>,
-    /// Those that the scheduler has.
+    /// The modules that the scheduler has.
     current: RwLock<Vec<Current>>,
     prepared: RwLock<Prepared>,
     /// Held while a kernel is prepared.
@@ -52,18 +52,18 @@ pub(super) struct Kernels {
 /// By the kernel's address and the number of threads in a block.
 type Prepared = FxHashMap<(usize, u32), Launchable>;
 
-/// What a launch has to know of a kernel with a block size.
+/// A kernel with a block size, as a launch needs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launchable {
     pub function: Function,
     /// The plain entry.
     pub plain: Function,
-    /// Whether one block-task must not start before all threads have ended the one before.
+    /// Whether no thread may start the next block-task before all threads have ended the present one.
     pub cooperates: bool,
-    /// Whether it can be started early, because it waits itself.
+    /// Whether the entry can start early, because it waits by itself.
     pub waits: bool,
     pub blocks_per_sm: u32,
-    /// The same on an SM that holds the proxy.
+    /// Blocks on an SM that holds the proxy.
     pub beside_proxy: u32,
 }
 
@@ -82,7 +82,7 @@ struct Loaded {
     _keep: Keep,
 }
 
-/// What keeps functions in place.
+/// The owner that keeps functions in place.
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is only dropped")]
 enum Keep {
@@ -90,7 +90,7 @@ enum Keep {
     Module(OthersModule),
 }
 
-/// A module of others, which unload it when the last of them drops it.
+/// A module of other code, which is unloaded when its last owner drops it.
 #[derive(Debug)]
 struct OthersModule {
     module: ManuallyDrop<LoadedModule>,
@@ -99,7 +99,7 @@ struct OthersModule {
 
 impl Drop for OthersModule {
     fn drop(&mut self) {
-        // Otherwise what is in it may still run.
+        // Otherwise kernels of the module may still run.
         if self.context.is_freeable() {
             let _entered = self.context.enter();
             // SAFETY: here and nowhere else.
@@ -115,9 +115,9 @@ struct Entry {
     cooperates: bool,
     waits: bool,
     registers: u32,
-    /// What its registers allow.
+    /// The most threads in a block that its registers allow.
     threads_per_block: u32,
-    /// Bytes of shared memory beside the dynamic, the worker loop's among them.
+    /// Bytes of shared memory beside the dynamic, including the worker loop's.
     static_shared: u32,
 }
 
@@ -148,7 +148,7 @@ impl Kernels {
         })
     }
 
-    /// Loads what is not, and makes the kernels of `modules`, and no others, launchable. The context is
+    /// Loads modules that are not loaded yet, and makes their kernels, and no others, launchable. The context is
     /// entered, and nothing of ours runs.
     pub fn load(&self, code: &[DeviceCode]) -> Result<(), Error> {
         let mut loaded = lock(&self.loaded);
@@ -177,7 +177,7 @@ impl Kernels {
         module: &Module,
         ptx: &'static str,
     ) -> Result<Arc<Loaded>, Error> {
-        // The text is never freed, so that another one is elsewhere.
+        // The text is never freed, so no other text has its address.
         let key = (ptx.as_ptr().addr(), ptx.len());
         if let Some(code) = loaded.get(&key) {
             return Ok(code.clone());
@@ -240,7 +240,7 @@ impl Kernels {
         Err(Error::Code(CodeError::Missing { kernel: kernel.name, module: name, what_to_do }))
     }
 
-    /// Blocks on an SM that holds the proxy, of which otherwise `blocks` fit there.
+    /// Blocks on an SM that holds the proxy, if `blocks` fit there otherwise.
     fn beside_proxy(&self, kernel: &Kernel, entry: Entry, threads: u32, blocks: u32) -> u32 {
         let warps = blocks * threads.div_ceil(32);
         let shared = kernel.shared_bytes + entry.static_shared + SHARED_PER_BLOCK;
@@ -283,8 +283,8 @@ impl Kernels {
         }
         let mut blocks = function.occupancy(context, threads, dynamic)?;
         if dynamic > 0 {
-            // Only where the driver would give the SM's memory to its cache: changing the split takes
-            // an SM without blocks.
+            // Only where the driver would give the SM's memory to its cache: changing the split takes an SM without
+            // blocks.
             let carveout = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             function.set_attribute(context, carveout, CARVEOUT_MAX_SHARED)?;
             let most = function.occupancy(context, threads, dynamic).and_then(|most| {
@@ -293,7 +293,7 @@ impl Kernels {
                 }
                 Ok(most)
             });
-            // After an error, too: the next attempt would take what it finds for the default.
+            // After an error, too: the next attempt would take the present split for the default.
             if !most.as_ref().is_ok_and(|most| *most > blocks) {
                 function.set_attribute(context, carveout, CARVEOUT_DEFAULT)?;
             }
@@ -332,7 +332,7 @@ impl Loaded {
                     code = bound;
                 }
                 Err(error @ Error::Device(DeviceError::ContextLost { .. })) => return Err(error),
-                // It runs without the bound, if on fewer blocks.
+                // The kernel runs without the bound, if on fewer blocks.
                 Err(_) => {}
             }
         }
@@ -340,7 +340,7 @@ impl Loaded {
         Ok(Loaded { entries, _keep: Keep::Code(code) })
     }
 
-    /// What the application has loaded.
+    /// A module that the application has loaded.
     fn by_others(context: &Arc<Context>, module: &LoadedModule) -> Result<Loaded, Error> {
         let text = blanked(&module.ptx);
         let functions = functions(&text);
@@ -356,9 +356,8 @@ impl Loaded {
     }
 }
 
-/// The most registers that a thread of each preemptible entry may take, by the entry's name, where it takes
-/// more, enough that an SM would hold fewer blocks than of the plain entry. `registers` are those of an
-/// entry, if there is one.
+/// Register bounds by the names of preemptible entries. An entry has one if its registers cost blocks: an SM holds
+/// fewer of them than of the plain entry. `registers` are those of an entry, if there is one.
 fn register_bounds<'a>(
     sm: Sm,
     ptx: &str,
@@ -371,7 +370,7 @@ fn register_bounds<'a>(
         let (Some(taken), Some(plain)) = (registers(preemptible)?, registers(plain)?) else {
             continue;
         };
-        // If there is a number, all blocks have that many threads: launches with others are refused.
+        // If the PTX has a number, all blocks have that many threads, because launches with others are refused.
         let threads = functions.get(preemptible).and_then(|entry| block_threads(ptx, entry));
         if let Some(bound) = sm.bound(taken, plain, threads) {
             bounds.insert(preemptible, bound);
@@ -380,8 +379,7 @@ fn register_bounds<'a>(
     Ok(bounds)
 }
 
-/// What launches have to know of each kernel, by the name of its preemptible entry. Reserves the local
-/// memory that they need.
+/// The launchables of each kernel, by the name of its preemptible entry. Reserves the local memory that they need.
 fn entries(
     context: &Context,
     text: &str,
@@ -413,7 +411,7 @@ fn entries(
     Ok(entries)
 }
 
-/// The preemptible kernels of a module that has no fault.
+/// The preemptible kernels of a valid module.
 fn preemptible<'a>(
     module: &'static str,
     text: &str,
@@ -433,7 +431,7 @@ fn preemptible<'a>(
     }
 }
 
-/// Every entry, loaded.
+/// Loads every entry.
 fn touch<'a>(
     functions: &Functions<'a>,
     find: impl Fn(&str) -> Result<Function, Error>,
@@ -442,8 +440,8 @@ fn touch<'a>(
     entries.map(|(&name, _)| Ok((name, find(name)?))).collect()
 }
 
-/// Makes room for `bytes` of each thread's local memory now. A launch that needs more than there is waits
-/// until the device is empty.
+/// Reserves `bytes` of local memory for each thread now, because a launch that needs more than is reserved waits until
+/// the device is empty.
 fn reserve_stack(context: &Context, bytes: usize) -> Result<(), Error> {
     let limit = CUlimit::CU_LIMIT_STACK_SIZE;
     let mut reserved = 0;

@@ -16,11 +16,11 @@ use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
 use crate::error::Error;
 
-/// Parameters: a launch with no more of them needs no allocation.
+/// Parameters: a launch with at most this number needs no allocation.
 const FEW_PARAMETERS: usize = 64;
 
-/// Lets a grid start while the last blocks of the one before it in its stream end, and wait there: that
-/// hides most of the time between two grids.
+/// Lets a grid start while the last blocks of the grid before it in its stream end, and wait there. That hides most of
+/// the time between two grids.
 fn early_start() -> CUlaunchAttribute {
     CUlaunchAttribute {
         id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -80,13 +80,13 @@ impl CudaDevice {
             sharedMemBytes: launch.kernel.shared_bytes,
             hStream: self.queues.stream(queue).raw(),
             attrs: &raw mut attribute,
-            // Where nothing is in the queue, too: the driver takes less time for it.
+            // The attribute is set even if the queue is empty: the driver takes less time for it.
             numAttrs: u32::from(waits),
         };
         with_parameters(Some(&cohort), &launch.args, |parameters| {
             let (config, function) = (&raw const config, function.0);
-            // SAFETY: these are the parameters of the entry, whose first one has a cohort's size, and
-            // of which a `Call` promises the others; the driver copies them.
+            // SAFETY: these are the parameters of the entry. The first one has a cohort's size, and a `Call` promises
+            // the others; the driver copies them.
             unsafe {
                 call!(context, cuLaunchKernelEx(config, function, parameters, ptr::null_mut()))
             }
@@ -125,7 +125,8 @@ impl CudaDevice {
                 )
             }
         })?;
-        // Without the word nothing would tell that the grid is over. The loss of the context is reported for all.
+        // Without the word nothing would show that the grid is over. The loss of the context is reported for all
+        // operations together.
         // SAFETY: the control blocks keep their posts as long as the device lives, at the same address for it.
         let _ = context.must(|| unsafe { stream.write(post as u64, plain.last_word()) });
         // SAFETY: as above.

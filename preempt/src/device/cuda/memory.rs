@@ -14,11 +14,11 @@ use super::staged::Staged;
 use super::streams::{LAST_WAIT, TrackedStream};
 use crate::error::{DeviceError, Error, MemoryError};
 
-/// Pinned memory is good in every context and has an address on the device
-/// (`CU_MEMHOSTALLOC_PORTABLE`, `CU_MEMHOSTALLOC_DEVICEMAP`).
+/// Pinned memory is valid in every context and has an address on the device (`CU_MEMHOSTALLOC_PORTABLE`,
+/// `CU_MEMHOSTALLOC_DEVICEMAP`).
 const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 
-/// How much is zeroed with one copy.
+/// Bytes zeroed by one copy.
 const ZEROS: usize = 1 << 20;
 
 /// Zeroed host memory that the device can use at the same address.
@@ -35,7 +35,8 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// The context is entered, and better nothing runs: the driver may wait for it.
+    /// Allocates pinned memory. The context is entered, and preferably nothing runs, because the driver may wait for
+    /// it.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Pinned, Error> {
         let mut start = ptr::null_mut();
         // SAFETY: the pointer is valid.
@@ -52,7 +53,7 @@ impl Pinned {
         self.bytes
     }
 
-    /// The address of a byte.
+    /// The address of the byte at `offset`.
     pub fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.bytes);
         self.start.as_ptr().wrapping_add(offset)
@@ -77,7 +78,7 @@ pub(super) struct Fixed {
 }
 
 impl Fixed {
-    /// The context is entered. Zeroed when what `stream` was given is done.
+    /// Allocates the memory, which is zeroed when `stream` has done its work so far. The context is entered.
     pub fn new(context: &Arc<Context>, bytes: usize, stream: RawStream) -> Result<Fixed, Error> {
         let mut address = 0;
         // SAFETY: the pointer is valid.
@@ -91,7 +92,7 @@ impl Fixed {
         self.address
     }
 
-    /// Zeroes it in stream order. Nothing uses it at that time.
+    /// Zeroes the memory in stream order. Nothing uses it at that time.
     pub fn zero(&self, stream: RawStream) -> Result<(), Error> {
         // SAFETY: allocated with this size.
         unsafe { call!(self.context, cuMemsetD8Async(self.address, 0, self.bytes, stream)) }
@@ -107,15 +108,15 @@ impl Drop for Fixed {
     }
 }
 
-/// Where buffers come from: a pool of our own, in the order of one line. It keeps what is freed, since
-/// asking the system again takes a hundred times longer; the application's default pool stays as it is.
+/// The pool of buffers, in the order of one line. It is our own, so the application's default pool stays as it is. It
+/// keeps freed memory, because asking the system again takes a hundred times longer.
 #[derive(Debug)]
 pub(super) struct Pool {
     raw: RawPool,
     line: TrackedStream,
     staged: Staged,
     zeros: Pinned,
-    /// What is to be freed; empty but for what the driver has refused to free, which it is asked again with the next.
+    /// Addresses that the driver has refused to free; they are freed with the next. Otherwise empty.
     unfreed: Mutex<Vec<u64>>,
     context: Arc<Context>,
 }
@@ -155,8 +156,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Zeroed memory that every stream can use. `beside_kernels`: whether kernels may hold the SMs, so
-    /// that a kernel that fills memory might wait for them.
+    /// Zeroed memory that every stream can use. `beside_kernels`: kernels may hold the SMs, so a kernel that fills
+    /// memory might wait for them.
     pub fn allocate(&self, bytes: usize, beside_kernels: bool) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT);
@@ -181,7 +182,7 @@ impl Pool {
         });
         match number.and_then(|number| self.line.wait(number)) {
             Ok(()) => Ok(address),
-            // More than there are addresses is an invalid value.
+            // A size beyond the address space is an invalid value.
             Err(Error::Device(DeviceError::Driver {
                 code: OUT_OF_MEMORY | INVALID_VALUE, ..
             })) if address == 0 => Err(Error::Memory(MemoryError::OutOfMemory { bytes })),
@@ -251,18 +252,18 @@ impl Pool {
         lock(&self.unfreed).retain(|&address| free(address).is_err());
     }
 
-    /// Gives the system back what was freed, so that it can be had anew in other pieces. Nothing runs: the driver may
-    /// wait for what does.
+    /// Gives freed memory back to the system, so that it can be allocated anew in other pieces. Nothing runs, because
+    /// the driver may wait for it.
     pub fn trim(&self) -> Result<(), Error> {
         self.free_all();
         let _entered = self.context.enter()?;
-        // What was freed is free when the stream has passed it.
+        // Freed memory is free when the stream has passed the free.
         self.line.issue(|_| Ok(())).and_then(|number| self.line.wait(number))?;
         // SAFETY: takes no pointers; the pool is there.
         unsafe { call!(self.context, cuMemPoolTrimTo(self.raw, 0)) }
     }
 
-    /// Bytes that the device has in all, and those that are free or this pool's.
+    /// Bytes of the device in all, and bytes that are free or this pool's.
     pub fn sizes(&self) -> Result<(usize, usize), Error> {
         let _entered = self.context.enter()?;
         let (mut free, mut total, mut reserved) = (0, 0, 0u64);
@@ -298,7 +299,7 @@ impl Drop for Pool {
             self.context.abandon();
         }
         if self.context.is_freeable() && self.context.enter().is_ok() {
-            // SAFETY: created once, in `new`. What is still allocated keeps what it needs.
+            // SAFETY: created once, in `new`. The driver keeps what the remaining allocations need.
             unsafe { (self.context.functions().cuMemPoolDestroy)(self.raw) };
         }
     }

@@ -5,23 +5,23 @@
 //! | `backend` | the contract of `device`: what goes where |
 //! | `launch` | cohorts and plain grids |
 //! | `driver` | the driver library: its functions, what its codes mean |
-//! | `context` | the primary context: who has it current, whether it still works |
+//! | `context` | the primary context: which threads have it current, whether it still works |
 //! | `streams` | streams, and streams whose progress the host reads from a word |
 //! | `memory` | pinned memory, and the pool that buffers come from |
-//! | `foreign` | memory that others have allocated |
+//! | `foreign` | memory that other libraries have allocated |
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged` | small and large copies |
-//! | `opaque` | streams for work of others |
-//! | `proxy` | the second way of signals |
+//! | `opaque` | streams for opaque work |
+//! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
 //! | `requirements` | what a GPU has to have |
-//! | `probe` | what is tried out before anything runs |
+//! | `probe` | checks and first uses before anything runs |
 //! | `faults` | driver calls that fail on purpose, for tests |
 //!
-//! `README.md` beside this file says which stream carries what, who takes which lock, and what may
-//! never be called while kernels run.
+//! `README.md` beside this file says which stream carries what, the order of locks, and what may never be called while
+//! kernels run.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -69,16 +69,15 @@ use requeue_lists::RequeueLists;
 use streams::{BlockPriority, LAST_WAIT, Stream, TrackedStream};
 use watch::Watch;
 
-/// Where allocations of no bytes are, and what the driver aligns others to.
+/// Bytes: the address of allocations of no bytes, and the driver's alignment of others.
 const ALIGNMENT: u64 = 256;
 
-/// What a panic leaves locked is whole: no code of others runs under a lock.
+/// Data that a panic leaves locked is consistent, because no code of others runs under a lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The GPUs in use. Two schedulers on one GPU would not know of each other, so there is one device for
-/// each.
+/// The GPUs in use. There is one device for each, because two schedulers on one GPU would not know of each other.
 static DEVICES: Mutex<Vec<(u32, Weak<DeviceInner>)>> = Mutex::new(Vec::new());
 
 /// The device of the `ordinal`th GPU.
@@ -133,7 +132,7 @@ impl CudaDevice {
             large_down: line(4)?,
         };
         let pool = Arc::new(Pool::new(&context, line(5)?)?);
-        // Blocks of others wait with those of normal queues.
+        // Blocks of opaque work wait with those of normal queues.
         let opaque = |index: usize| {
             TrackedStream::on(Stream::new(&context, BlockPriority::Least)?, &words, 6 + index)
         };
@@ -171,11 +170,12 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         self.proxy.rest();
         let context = self.context();
-        // The scheduler waited for what it could. Freeing would wait for the rest.
+        // The scheduler has waited for what it could. Freeing would wait for the rest.
         let is_idle = context.enter().and_then(|_entered| {
             let queues = self.queues.streams().iter().chain([self.queues.control()]);
             let streams = queues.chain(self.copies.streams()).chain(self.opaque.streams());
-            // Signals may be on their way, and requeue lists be zeroed yet. The proxy writes to the queues' words.
+            // Signals may still be on their way, and requeue lists may still be zeroed. The proxy writes to the queues'
+            // words.
             let mut streams = streams.chain([self.proxy.stream()]);
             let start = Instant::now();
             streams.try_fold(true, |all, stream| {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_not_there_is_an_error_that_can_be_printed() {
-        // Without a driver this one; with one, there are fewer GPUs.
+        // Without a driver, that is the error; with a driver, there are fewer GPUs.
         let error = open(u32::MAX).expect_err("no machine has that many GPUs");
         let message = format!("{error} {error:?}");
         match error {

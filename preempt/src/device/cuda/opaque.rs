@@ -1,4 +1,4 @@
-//! Streams that work of others is put into, and when it is done.
+//! Streams for opaque work, and when the work in them is done.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,16 +26,16 @@ pub(super) struct OpaqueStreams {
 struct OpaqueStream {
     line: TrackedStream,
     under_way: Mutex<VecDeque<UnderWay>>,
-    /// What the line had done when reports were taken last.
+    /// The number of the last work done when reports were last taken.
     seen: AtomicU64,
 }
 
 #[derive(Debug)]
 struct UnderWay {
     op: OpKey,
-    /// When the line has done this, the work is done.
+    /// The work is done when the line has done the work of this number.
     number: u64,
-    /// How it ended on the host.
+    /// The result of the call on the host.
     result: Result<(), String>,
 }
 
@@ -59,8 +59,8 @@ impl OpaqueStreams {
         &self.shared.context
     }
 
-    /// Calls `work`; its operation is reported as over when all is done that it has put into the stream. One thread
-    /// calls this.
+    /// Calls `work`. Its operation is reported as over when everything that it has put into the stream is done. One
+    /// thread calls this.
     pub fn run(&self, op: OpKey, work: OpaqueWork) {
         let entered = match self.context().enter() {
             Ok(entered) => entered,
@@ -71,13 +71,13 @@ impl OpaqueStreams {
         };
         let Some(stream) = self.streams.iter().min_by_key(|stream| stream.len()) else { return };
         let result = work(RawStream::new(stream.line.stream().raw().cast()));
-        // It may have made another context current.
+        // The work may have made another context current.
         let mut under_way = lock(&stream.under_way);
         let context = self.context();
-        // Without a number nothing would tell when that is over which it has put there.
+        // Without a number nothing would show when the work in the stream is over.
         let number =
             context.must(|| context.enter().and_then(|_entered| stream.line.issue(|_| Ok(()))));
-        // The loss of the context is reported for all together.
+        // The loss of the context is reported for all operations together.
         if let Ok(number) = number {
             under_way.push_back(UnderWay { op, number, result });
         }
@@ -113,12 +113,12 @@ impl OpaqueStreams {
         }
     }
 
-    /// Forgets everything: the context is lost.
+    /// Forgets all work: the context is lost.
     pub fn forget(&self) {
         self.streams.iter().for_each(|stream| lock(&stream.under_way).clear());
     }
 
-    /// The streams that work is put into.
+    /// The streams for opaque work.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
         self.streams.iter().map(|stream| stream.line.stream())
     }

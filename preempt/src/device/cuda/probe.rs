@@ -1,5 +1,5 @@
-//! What is tried out before anything else runs: how the SMs are numbered, and everything that the
-//! driver would otherwise set up at its first use, when it might wait for a running kernel.
+//! First uses of the device, before anything else runs. They find out how SMs are numbered, and touch everything that
+//! the driver sets up at its first use, when it might wait for a running kernel.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -18,9 +18,9 @@ use super::streams::Stream;
 use crate::device::Properties;
 use crate::error::{DeviceError, Error};
 
-/// Writes down the number of SM ids, one SM id that is too large, and which of the others there are.
+/// Writes the number of SM ids, one SM id that is too large, and which of the other ids exist.
 ///
-/// Each block stays for a while, so that the grid fills the device and every SM has some.
+/// Each block stays for a while, so that the grid fills the device and every SM has a block.
 const PTX: &str = "
 .version 7.0
 .target sm_80
@@ -56,16 +56,16 @@ STAY:
 }
 ";
 
-/// Where in the probe's words the SMs start.
+/// Index into the probe's words: where the SMs start.
 const FIRST_SM: usize = 2;
 
-/// How long a block stays, in cycles: longer than it takes to launch the grid.
+/// Cycles that a block stays: longer than the launch of the grid takes.
 const STAY: u64 = 40_000;
 
-/// How often the probe is repeated where not every SM was seen: others may use the device.
+/// Repetitions of the probe where not every SM was seen, because other processes may use the device.
 const TRIES: u32 = 10;
 
-/// How long anything here may take.
+/// The longest that a step here may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Refuses a device whose SMs are not numbered without gaps, and warms up everything else. The context
@@ -139,8 +139,7 @@ pub(super) fn probe(
     }))
 }
 
-/// Whether the words of the probe say that SMs are numbered from 0 without gaps; `false` if they do
-/// not say so yet.
+/// Whether the probe's words show that SMs are numbered from 0 without gaps; `false` if they do not show it yet.
 fn judge(words: &[u32]) -> Result<bool, Error> {
     let [ids, beyond, seen @ ..] = words else { return Ok(false) };
     if *beyond != 0 {
@@ -192,7 +191,7 @@ fn use_lines(
         line.issue(work)?;
         settle(context, line.stream())
     };
-    // By length and alignment the driver chooses between several kernels.
+    // The driver chooses between several kernels by length and alignment.
     for (offset, bytes) in [(0, BYTES), (0, 64), (1, 2), (1, 4099), (2, 4098), (4, 4100)] {
         let (there, here) = (device + BYTES as u64 + offset, device + offset);
         // SAFETY: both are within the memory.
@@ -213,7 +212,7 @@ fn use_lines(
             })?;
         }
         for line in [&lines.small_down, &lines.large_down] {
-            // What is read is zero, so that the zeros stay what they are.
+            // The words read are zero, so the zeros stay as they are.
             // SAFETY: within the memory, and within the zeros.
             use_line(line, &|stream| unsafe {
                 call!(

@@ -1,9 +1,9 @@
-//! The second way of signals (EffiSha section 4.1): the host writes to its own memory, and a resident warp on the
-//! GPU, the proxy, carries each word over to where blocks look for it.
+//! Signals by a proxy (EffiSha section 4.1): the host writes to its own memory, and a resident warp on the GPU, the
+//! proxy, carries each word to the memory that blocks read.
 //!
-//! It takes a block's place on the last SM, which the engine knows of ([`Occupancy`](crate::device::Occupancy)), and it is
-//! there only while the scheduler has something in flight: it is launched ahead of the first kernel, which waits
-//! until it has its place, and ends when the scheduler is idle.
+//! It takes the place of a block on the last SM, which the engine knows of ([`Occupancy`](crate::device::Occupancy)).
+//! It is resident only while the scheduler has something in flight: it is launched before the first kernel, which waits
+//! until the proxy has its place, and ends when the scheduler is idle.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -22,8 +22,8 @@ use super::queues::{DeviceQueues, QUEUES};
 use super::streams::{BlockPriority, Stream};
 use crate::error::Error;
 
-/// One warp: each thread carries the word of one queue; the last one reads which proxy has to end, and says that this
-/// one is there. A block of many gets the place: the first one on the SM.
+/// One warp, in which each thread carries the word of one queue. The last thread reads which proxy has to end, and
+/// announces this one. Of many blocks, the first on the SM gets the place.
 const PTX: &str = "
 .version 7.0
 .target sm_80
@@ -79,18 +79,20 @@ END:
 
 const QUEUE_COUNT: usize = (QUEUES.normal + QUEUES.urgent) as usize;
 
-/// Index into the mailbox: the number of the last proxy that has to end, and of the proxy that is there.
+/// Index into the mailbox: the number of the last proxy that has to end. The next index has the number of the resident
+/// proxy.
 const END: usize = 31;
 const THERE: usize = 32;
 const WORDS: usize = 33;
 
 const _: () = assert!(QUEUE_COUNT <= END);
 
-/// Threads of the proxy's block; a block has a warp's registers for them, at most `REGISTERS` each.
+/// Threads of the proxy's block; a block's warp has at most `REGISTERS` registers for each.
 pub(super) const THREADS: u32 = 32;
 pub(super) const REGISTERS: u32 = 32;
 
-/// How long the first kernel waits for the proxy. Others may have its place; signals then go the other way.
+/// The longest that the first kernel waits for the proxy. Other blocks may have its place; signals then take the other
+/// path.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The proxy of a device.
@@ -112,13 +114,13 @@ pub(super) struct Proxy {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether the scheduler asked for it.
+    /// Set if the scheduler asked for the proxy.
     wanted: bool,
-    /// The number of the last proxy that was launched.
+    /// The number of the proxy launched last.
     number: u32,
-    /// Whether that one was not told to end.
+    /// Set while that proxy has not been told to end.
     live: bool,
-    /// Whether it has its place.
+    /// Set while that proxy has its place.
     there: bool,
 }
 
@@ -156,13 +158,13 @@ impl Proxy {
         lock(&self.state).wanted = wanted;
     }
 
-    /// Has no proxy carry a word of the last scheduler any more: the next one counts epochs from the start. The context is
-    /// entered.
+    /// Keeps every proxy from carrying a word of the previous scheduler, because the next one counts epochs from the
+    /// start. The context is entered.
     pub fn reset(&self) -> Result<(), Error> {
         self.rest();
-        // Relaxed: a late proxy reads old words, or these; the wait below is for the proxy that reads now.
+        // Relaxed: a late proxy reads the old words or these zeros; the wait below is for a proxy that reads now.
         (0..QUEUE_COUNT).for_each(|queue| self.word(queue).store(0, Ordering::Relaxed));
-        // A proxy that never found its place may stay where it waits: it would carry these.
+        // A proxy that never found its place may wait where it is; later it would carry these zeros.
         self.stream.settle(PATIENCE).map(drop)
     }
 
@@ -170,7 +172,7 @@ impl Proxy {
         lock(&self.state).wanted
     }
 
-    /// Whether it is on the GPU, or on its way.
+    /// Whether the proxy is on the GPU, or on its way.
     pub fn is_live(&self) -> bool {
         lock(&self.state).live
     }
@@ -186,7 +188,7 @@ impl Proxy {
             .load(Ordering::Relaxed)
     }
 
-    /// Has the proxy there, if it is wanted, before a kernel is launched. The context is entered.
+    /// Waits until a wanted proxy has its place, before a kernel is launched. The context is entered.
     pub fn await_place(&self) -> Result<(), Error> {
         let mut state = lock(&self.state);
         if !state.wanted || state.live {
@@ -202,7 +204,7 @@ impl Proxy {
         let mut parameters = [&addresses[..], &numbers[..]].concat();
         let (function, raw, blocks) = (self.function.0, self.stream.raw(), self.blocks);
         let parameters = parameters.as_mut_ptr();
-        // SAFETY: these are the entry's parameters, and what they name lives as long as the device.
+        // SAFETY: these are the entry's parameters, and the memory that they name lives as long as the device.
         unsafe {
             call!(
                 self.context,
@@ -225,7 +227,7 @@ impl Proxy {
         let start = Instant::now();
         while self.there() != state.number {
             if start.elapsed() > PATIENCE {
-                // Perhaps later; until then signals are stream writes.
+                // The proxy may come later; until then signals are stream writes.
                 state.there = false;
                 break;
             }
@@ -234,35 +236,35 @@ impl Proxy {
         Ok(())
     }
 
-    /// Carries a word to a queue, if it can.
+    /// Carries a word to a queue, if the proxy is there.
     pub fn signal(&self, queue: u32, signal: Signal) -> bool {
         let state = lock(&self.state);
         if !state.wanted {
             return false;
         }
-        // Always, so that what the proxy finds is never older than what blocks were told.
+        // Always written, so that the proxy never finds a word older than the blocks' own.
         self.word(queue as usize).store(signal.to_bits(), Ordering::Relaxed);
         state.live && state.there
     }
 
-    /// Has the proxy end: nothing is in flight.
+    /// Ends the proxy: nothing is in flight.
     pub fn rest(&self) {
         self.end(&mut lock(&self.state));
     }
 
-    /// Has the proxy end while something is in flight, and waits until it has. The words that it was given last: it reads
-    /// them together with the word that ends it, so it may not have carried each. The context is entered.
+    /// Ends the proxy while something is in flight, and waits for its end. Returns the last words that it was given,
+    /// because it reads them together with the word that ends it and may not have carried each. The context is entered.
     pub fn leave(&self) -> Vec<(u32, Signal)> {
         let mut state = lock(&self.state);
         if !state.live {
             return Vec::new();
         }
         self.end(&mut state);
-        // Signals go by stream writes from now on, and a late store of the proxy's would put an older word in their place.
-        // A proxy that has not found its place carries nothing yet.
+        // Signals go by stream writes from now on, and a late store of the proxy would put an older word in their
+        // place. A proxy without its place carries nothing yet.
         let _ = self.stream.settle(PATIENCE);
         let words = (0..QUEUE_COUNT).map(|queue| (queue as u32, self.word(queue)));
-        // Relaxed: written by the thread that signals, under the lock.
+        // Relaxed: the words are written by the thread that signals, under the lock.
         let words = words.map(|(queue, word)| (queue, word.load(Ordering::Relaxed)));
         let given = words.filter(|(_, word)| *word != 0);
         given.map(|(queue, word)| (queue, Signal::from_bits(word))).collect()
@@ -282,7 +284,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.rest();
-        // It reads the mailbox until it has ended.
+        // The proxy reads the mailbox until it has ended.
         let entered = self.context.enter();
         if !matches!(entered.and_then(|_entered| self.stream.settle(PATIENCE)), Ok(true)) {
             self.context.abandon();

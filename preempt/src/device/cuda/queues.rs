@@ -13,16 +13,15 @@ use super::streams::{BlockPriority, Stream};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::QueueCount;
 
-/// The hardware has few queues, and streams that share one wait for each other; the driver uses 8 unless
-/// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Chains leave half of them to single cohorts, signals
-/// and copies.
+/// Hardware queues are few, and streams that share a hardware queue wait for each other. The driver uses 8 unless
+/// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Chains leave half of them to single cohorts, signals and copies.
 pub(super) const QUEUES: QueueCount = QueueCount { normal: 16, urgent: 8, chains: 4 };
 
-/// The urgent and the normal queues that are created first, and have queues of their own with 8 of them. The engine
+/// Urgent and normal queues that are created first, and have hardware queues of their own with 8 of them. The engine
 /// takes the first free queue, so most programs need no others.
 const FIRST_QUEUES: (u32, u32) = (3, 4);
 
-/// How long a scheduler that starts waits for the signals of the last one, which take microseconds.
+/// The longest that a starting scheduler waits for the signals of the previous one, which take microseconds.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 const COUNT: usize = (QUEUES.normal + QUEUES.urgent) as usize;
@@ -30,15 +29,15 @@ const COUNT: usize = (QUEUES.normal + QUEUES.urgent) as usize;
 /// The streams, before anything else is created.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// Carries signals and nothing else, so that none waits behind something else.
+    /// Carries signals only, so that no signal waits behind other work.
     control: Stream,
     /// Normal queues, then urgent ones.
     queues: Vec<Stream>,
 }
 
 impl Streams {
-    /// The context is entered, and has no stream of ours yet: those that are created first get hardware
-    /// queues of their own.
+    /// The context is entered, and has no stream of ours yet: the streams created first get hardware queues of their
+    /// own.
     pub fn new(context: &Arc<Context>) -> Result<Streams, Error> {
         let control = Stream::new(context, BlockPriority::Greatest)?;
         let (mut urgent, mut normal) = (Vec::new(), Vec::new());
@@ -64,7 +63,7 @@ pub(super) struct DeviceQueues {
 }
 
 impl DeviceQueues {
-    /// The context is entered. Ready when what `zeroing` was given is done.
+    /// The context is entered. The words are ready when `zeroing` has done its work so far.
     pub fn new(
         context: &Arc<Context>,
         streams: Streams,
@@ -74,9 +73,9 @@ impl DeviceQueues {
         Ok(DeviceQueues { streams, words })
     }
 
-    /// Forgets all signals, in the order of `stream`. Nothing is in any queue. The context is entered.
+    /// Forgets all signals, in the order of `stream`. No queue holds a grid. The context is entered.
     pub fn reset(&self, stream: RawStream) -> Result<(), Error> {
-        // A cohort may be over before its signal is there, and no stream waits for another one.
+        // A cohort may be over before its signal has arrived, and no stream waits for another.
         if !self.streams.control.settle(SIGNAL_TIMEOUT)? {
             let reason = "it does not carry signals out; is something else running on it?".into();
             return Err(Error::Device(DeviceError::Unsupported { reason }));
@@ -84,7 +83,7 @@ impl DeviceQueues {
         self.words.zero(stream)
     }
 
-    /// Where a queue's word is on the device.
+    /// The address of a queue's word on the device.
     #[inline]
     pub fn word(&self, queue: u32) -> *const DeviceQueue {
         debug_assert!((queue as usize) < COUNT);

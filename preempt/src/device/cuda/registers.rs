@@ -1,4 +1,4 @@
-//! How many blocks the registers of an SM hold, and how few a kernel may take to lose none of them.
+//! How many blocks the registers of an SM hold, and the most registers with which a kernel loses none of them.
 //!
 //! Registers are given to warps, in units of 256, and each warp has to fit into one of the four parts
 //! that an SM is divided into (CUDA C++ programming guide, compute capabilities; the arithmetic is
@@ -7,18 +7,18 @@
 use super::proxy;
 
 const THREADS_PER_WARP: u32 = 32;
-/// What a warp's registers are rounded up to.
+/// Registers: a warp's are rounded up to a multiple of this.
 const UNIT: u32 = 256;
-/// Registers per thread: a warp's make one unit.
+/// Registers per thread: one unit for each warp.
 const STEP: u32 = UNIT / THREADS_PER_WARP;
-/// The parts of an SM, each with its share of the registers.
+/// Parts of an SM, each with its share of the registers.
 const PARTS: u32 = 4;
-/// The most warps in a block.
+/// Warps in a block, at most.
 const MAX_WARPS: u32 = 32;
-/// The most registers that a thread can have, and that a bound can name.
+/// Registers that a thread can have, and that a bound can name, at most.
 const MAX_REGISTERS: u32 = 255;
 
-/// What an SM has.
+/// The resources of an SM.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sm {
     pub registers: u32,
@@ -31,7 +31,7 @@ impl Sm {
     pub fn holds_beside(self, registers: u32, warps: u32) -> bool {
         let per_warp =
             |registers: u32| (registers * THREADS_PER_WARP).next_multiple_of(UNIT).max(UNIT);
-        // The part of the SM that has most warps of the kernel may have the proxy's, too.
+        // The part with most warps of the kernel may also hold the proxy's warp.
         let used = warps.div_ceil(PARTS) * per_warp(registers);
         used + per_warp(proxy::REGISTERS) <= self.registers / PARTS
     }
@@ -43,8 +43,7 @@ impl Sm {
         self.blocks.min(self.warps.min(by_registers) / warps)
     }
 
-    /// Whether an SM holds fewer blocks with `registers` than with `few`: blocks of `threads` threads, or
-    /// of any size.
+    /// Whether an SM holds fewer blocks with `registers` than with `few`, of `threads` threads or of any size.
     fn loses(self, registers: u32, few: u32, threads: Option<u32>) -> bool {
         let mut sizes = match threads {
             Some(threads) => {
@@ -56,10 +55,9 @@ impl Sm {
         sizes.any(|warps| self.holds(registers, warps) < self.holds(few, warps))
     }
 
-    /// The registers per thread that a kernel may take at most so that an SM holds as many of its
-    /// blocks as of a kernel with `plain` registers; `None` if it already takes no more than that.
-    /// Its blocks have `threads` threads, or any number of them: then no size may lose a block, for
-    /// which the bound is often less than what one size needs.
+    /// The most registers per thread with which an SM holds as many blocks of a kernel as with `plain` registers.
+    /// `None` if the kernel takes no more than that. Its blocks have `threads` threads, or any number: then no size may
+    /// lose a block, and the bound is often less than one size needs.
     pub fn bound(self, registers: u32, plain: u32, threads: Option<u32>) -> Option<u32> {
         if !self.loses(registers, plain, threads) {
             return None;
@@ -77,7 +75,7 @@ impl Sm {
 mod tests {
     use super::*;
 
-    /// Compute capability 9.0.
+    /// An SM of compute capability 9.0.
     const HOPPER: Sm = Sm { registers: 65536, warps: 64, blocks: 32 };
 
     #[test]

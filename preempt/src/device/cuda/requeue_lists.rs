@@ -15,15 +15,15 @@ use crate::error::{Error, MemoryError};
 
 const BYTES: usize = size_of::<RequeueList>();
 
-/// Lists that are there from the start: one for each launch that has blocks on the device.
+/// Lists allocated at the start: one for each launch that has blocks on the device.
 const FIRST: usize = 256;
-/// Lists that are added when there are none left.
+/// Lists added when none are left.
 const MORE: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct RequeueLists {
     lists: Mutex<Lists>,
-    /// Where they are zeroed. Not the pool's line, on which the system may be asked for memory.
+    /// The line on which lists are zeroed. Not the pool's, which may ask the system for memory.
     line: Arc<TrackedStream>,
     pool: Arc<Pool>,
     context: Arc<Context>,
@@ -32,15 +32,15 @@ pub(super) struct RequeueLists {
 #[derive(Debug, Default)]
 struct Lists {
     empty: Vec<u64>,
-    /// With the number of the work that zeroes each.
+    /// Lists that are being zeroed, each with the number of that work.
     zeroing: VecDeque<(u64, u64)>,
-    /// What was allocated, and how much.
+    /// Address and bytes of each allocation.
     memory: Vec<(u64, usize)>,
 }
 
 impl Lists {
     fn add(&mut self, pool: &Pool, count: usize) -> Result<(), Error> {
-        // Without a kernel: this one may be called while all SMs are held.
+        // Without a kernel, because all SMs may be held.
         let address = pool.allocate(count * BYTES, true)?;
         self.memory.push((address, count * BYTES));
         self.empty.extend((0..count).map(|index| address + (index * BYTES) as u64));

@@ -1,4 +1,4 @@
-//! What a GPU, and its driver, need to have.
+//! The requirements on a GPU and its driver.
 
 use preempt_device::abi::MAX_SMS;
 
@@ -7,10 +7,10 @@ use super::driver::DeviceAttribute;
 use crate::device::Properties;
 use crate::error::{DeviceError, Error};
 
-/// The least compute capability: memory operations and barriers that the worker loop uses.
+/// Compute capability, at least: the worker loop uses its memory operations and barriers.
 const LEAST_CAPABILITY: u32 = 8;
 
-/// Refuses a device that lacks what is used here.
+/// Refuses a device that does not meet the requirements.
 pub(super) fn check(context: &Context) -> Result<Properties, Error> {
     use DeviceAttribute::*;
     let (major, minor) = (

@@ -1,29 +1,29 @@
-//! Room in a buffer that is taken and given back in the same order.
+//! A ring buffer whose parts are taken and given back in the same order.
 
-/// Places start at multiples of this.
+/// Bytes: places start at multiples of this.
 const ALIGNMENT: u64 = 256;
 
 /// Positions count for ever; a place in the buffer is a position modulo the size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     size: u64,
-    /// Where the next place starts.
+    /// The position of the next place.
     head: u64,
-    /// Where the oldest place that is taken starts.
+    /// The position of the oldest place in use.
     tail: u64,
 }
 
 /// A place in the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RingSlot {
-    /// Where it starts.
+    /// The index of its first byte.
     pub offset: usize,
     /// The position behind it.
     end: u64,
 }
 
 impl Ring {
-    /// For a buffer of `size` bytes.
+    /// A ring for a buffer of `size` bytes.
     pub fn new(size: usize) -> Ring {
         Ring { size: size as u64, head: 0, tail: 0 }
     }

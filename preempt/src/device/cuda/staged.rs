@@ -10,11 +10,11 @@ use super::memory::Pinned;
 use super::streams::TrackedStream;
 use crate::error::Error;
 
-/// Bytes of a piece. Large enough that the driver calls do not count, and small enough to stay in the
+/// Bytes of a piece: large enough that the time of driver calls does not count, and small enough to stay in the
 /// processor's cache between the two copies.
 const PIECE: usize = 2 << 20;
 
-/// The two buffers. One copy uses them at a time.
+/// The two buffers. One copy at a time uses them.
 #[derive(Debug)]
 pub(super) struct Staged {
     buffers: Mutex<Pinned>,
@@ -41,7 +41,7 @@ impl Staged {
         bytes: usize,
     ) -> Result<(), Error> {
         let buffers = lock(&self.buffers);
-        // The last piece that was put into each buffer.
+        // The number of the last piece put into each buffer.
         let mut last = [0; 2];
         let result = (0..bytes).step_by(PIECE).enumerate().try_for_each(|(piece, start)| {
             let len = PIECE.min(bytes - start);
@@ -86,12 +86,12 @@ impl Staged {
                 unsafe { call!(self.context, cuMemcpyDtoHAsync_v2(to, from, len(piece), stream)) }
             })
         };
-        // The piece before is on its way while this one is asked for.
+        // The previous piece is on its way while this one is requested.
         let mut coming = None;
         for piece in 0..=pieces {
             let before = coming.take();
             let asked = (piece < pieces).then(|| fetch(piece)).transpose();
-            // Also if the next one could not be asked for: the device still reads what the caller may free.
+            // Also if the next piece could not be requested: the device still reads what the caller may free.
             if let Some((piece, number)) = before {
                 line.wait(number)?;
                 let (from, to) = (buffer(piece), to.wrapping_add(piece * PIECE));

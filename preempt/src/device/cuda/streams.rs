@@ -1,4 +1,4 @@
-//! Streams, and how the host hears that work in one is done without asking the driver.
+//! Streams, and tracked streams, whose progress the host reads without asking the driver.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,20 +17,20 @@ const NON_BLOCKING: u32 = 1;
 /// Writes come after everything before them in the stream (`CU_STREAM_WRITE_VALUE_DEFAULT`).
 const ORDERED: u32 = 0;
 
-/// How long a thread that waits for a line spins before it sleeps between two looks.
+/// Time that a thread that waits for a line spins before it sleeps between two looks.
 const SPIN: Duration = Duration::from_micros(200);
 const SLEEP: Duration = Duration::from_micros(20);
-/// How often it asks the driver whether the context still works.
+/// Time between two questions to the driver whether the context still works.
 const FAULT_CHECK: Duration = Duration::from_millis(10);
 
-/// Seconds for which each look at a stream may fail until the context counts as lost. An application that resets the device
-/// waits that long for its error; a driver that has trouble for a shorter time costs nothing.
+/// Time for which each look at a stream may fail until the context counts as lost. An application that resets the
+/// device waits that long for its error; shorter trouble of the driver costs nothing.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
-/// How long what is dropped waits for streams to be done. If they are not, nothing is freed.
+/// The longest that dropping waits for streams to be done. If they are not, nothing is freed.
 pub(super) const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// The least and the greatest priority of blocks; greater ones go first where both wait for room.
+/// The least and the greatest priority of blocks; blocks of greater priority go first where both wait for room.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BlockPriority {
     Least,
@@ -75,15 +75,15 @@ impl Stream {
         self.context.is_idle(self.raw)
     }
 
-    /// Waits until everything in the stream is done, for a limited time; whether it is. An error that the driver gives
-    /// until the end of that time is the answer. The context is entered.
+    /// Waits for a limited time until everything in the stream is done; returns whether it is. An error that the driver
+    /// gives until the end of that time is returned. The context is entered.
     pub fn settle(&self, timeout: Duration) -> Result<bool, Error> {
         let start = Instant::now();
         loop {
             let state = self.is_idle();
             match state {
                 Ok(true) | Err(Error::Device(DeviceError::ContextLost { .. })) => return state,
-                // After an error that passes the work is still there.
+                // After an error that passes, the work is still there.
                 _ if start.elapsed() > timeout => return state,
                 _ => {}
             }
@@ -113,16 +113,16 @@ impl Drop for Stream {
     }
 }
 
-/// A stream whose work the host sees done: behind each piece of work it writes that one's number to a
-/// word in the host's memory.
+/// A stream whose progress the host can read. Behind each piece of work, the stream writes its number to a word in the
+/// host's memory.
 #[derive(Debug)]
 pub(super) struct TrackedStream {
     stream: Stream,
-    /// The last number that was given out.
+    /// The last number given to a piece of work.
     issued: Mutex<u64>,
     /// Holds the word.
     words: Arc<Pinned>,
-    /// Where it is.
+    /// The word's offset in bytes.
     offset: usize,
 }
 
@@ -130,7 +130,7 @@ impl TrackedStream {
     /// Bytes between the words of two lines, so that they do not share a cache line.
     pub const WORD_SPACE: usize = 128;
 
-    /// A line of the greatest priority with the `index`th word. The context is entered, and no other stream has the
+    /// A line of the greatest priority with the word at `index`. The context is entered, and no other stream has the
     /// word.
     pub fn new(
         context: &Arc<Context>,
@@ -155,15 +155,15 @@ impl TrackedStream {
         unsafe { &*self.words.at(self.offset).cast::<AtomicU64>() }
     }
 
-    /// The number of the last piece of work that is done, with everything before it.
+    /// The number of the last piece of work that is done, like everything before it.
     #[inline]
     pub fn done(&self) -> u64 {
-        // Acquire: what the work wrote to the host's memory came before the number.
+        // Acquire: the work wrote to the host's memory before the number.
         self.word().load(Ordering::Acquire)
     }
 
-    /// Lets `work` put something into the stream; its number. After an error of `work` nothing waits for what it has put
-    /// there. The context is entered.
+    /// Lets `work` put something into the stream, and returns its number. After an error of `work`, nothing waits for
+    /// what it has put there. The context is entered.
     pub fn issue(&self, work: impl FnOnce(RawStream) -> Result<(), Error>) -> Result<u64, Error> {
         let mut issued = lock(&self.issued);
         work(self.stream.raw)?;
@@ -172,7 +172,7 @@ impl TrackedStream {
         // SAFETY: the word is in pinned memory, whose addresses are the same for the device, and
         // which lives as long as the stream.
         let write = || unsafe { self.stream.write(word, number) };
-        // The device uses the memory of that work until the number is there: an error would say that it does not.
+        // The device uses the memory of that work until the number is written; an error would say that it does not.
         self.stream.context.must(write)?;
         *issued = number;
         Ok(number)
@@ -182,7 +182,7 @@ impl TrackedStream {
         &self.stream
     }
 
-    /// Waits for a piece of work. Never longer than the context works, and an error says that it does not.
+    /// Waits for a piece of work, but no longer than the context works; an error says that it does not.
     pub fn wait(&self, number: u64) -> Result<(), Error> {
         let start = Instant::now();
         let (mut checked, mut answered) = (start, start);
@@ -193,7 +193,7 @@ impl TrackedStream {
                 checked = now;
                 match self.stream.is_idle() {
                     Ok(_) => answered = now,
-                    // After an error that passes the device still works on it.
+                    // After an error that passes, the device still runs the work.
                     Err(error) if now - answered > GIVE_UP => {
                         return Err(self.stream.context.lose(error.to_string()));
                     }

@@ -1,8 +1,8 @@
-//! Waiting for posts: which grids have yet to post, and whether something happened that the scheduler has not
+//! Waiting for posts: the grids that have yet to post, and whether something has happened that the scheduler has not
 //! looked at.
 //!
-//! The scheduler's own book of cohorts is behind its lock, which a thread that waits does not have; and a turn that reads
-//! posts does not wait for a thread that waits. So the posts to wait for are here once more.
+//! The scheduler's own list of cohorts is behind its lock, which a waiting thread does not have. A turn that reads
+//! posts does not wait for waiting threads either. So the pending posts are kept here a second time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,11 +15,10 @@ use preempt_device::abi::Post;
 use super::lock;
 use crate::device::{Mark, News};
 
-/// How long a waiting thread spins after something happened: what happens in microseconds is seen in
-/// microseconds.
+/// Time that a waiting thread spins after something happened: events microseconds apart are seen within microseconds.
 const SPIN: Duration = Duration::from_millis(1);
-/// After that it sleeps between two looks, so that long kernels do not cost a processor. A launch does
-/// not wake it: that would take microseconds of the thread that launches, which mostly looks itself.
+/// Time between two looks afterwards, so that long kernels do not cost a processor. A launch does not wake the sleeper,
+/// because that would take microseconds of the launching thread, which mostly looks itself.
 const SLEEP: Duration = Duration::from_micros(50);
 /// Time between two questions to the driver whether the context still works.
 const FAULT_CHECK: Duration = Duration::from_millis(10);
@@ -29,18 +28,17 @@ const FAULT_CHECK: Duration = Duration::from_millis(10);
 pub(super) struct Watch {
     news: Arc<News>,
     start: Instant,
-    /// When something was last given to the device or came back from it, in nanoseconds since `start`.
+    /// Nanoseconds since `start`: when the device last got work or finished some.
     active: AtomicU64,
     /// Launched, and in no queue yet, so that a launch does not wait for a thread that looks.
     arrivals: Mutex<Vec<(u32, PendingPost)>>,
-    /// Whether there are any.
+    /// Set when there are arrivals.
     has_arrivals: AtomicBool,
-    /// For each queue, in the order in which they were launched, which is the order in which they end:
-    /// looking at the first one is enough.
+    /// Posts of each queue in the order of launch, in which they end too: looking at the first is enough.
     queues: Mutex<Vec<VecDeque<PendingPost>>>,
 }
 
-/// The post of a grid that is out.
+/// The post of a grid that is on the device.
 #[derive(Clone, Copy, Debug)]
 struct PendingPost {
     post: *const Post,
@@ -51,7 +49,7 @@ struct PendingPost {
 unsafe impl Send for PendingPost {}
 
 impl PendingPost {
-    /// Whether the grid, or a later one that uses its post, has posted.
+    /// Whether the grid, or a later grid with the same post, has posted.
     fn is_back(self) -> bool {
         // SAFETY: the device keeps posts as long as it lives.
         unsafe { &*self.post }.has_passed(self.ticket)
@@ -70,7 +68,7 @@ impl Watch {
         }
     }
 
-    /// Takes a cohort in that was just launched.
+    /// Adds a cohort that was just launched.
     ///
     /// # Safety
     ///
@@ -78,25 +76,25 @@ impl Watch {
     pub unsafe fn add(&self, queue: u32, post: *const Post, ticket: u32) {
         let mut arrivals = lock(&self.arrivals);
         arrivals.push((queue, PendingPost { post, ticket }));
-        // Relaxed: a thread that sees it takes the lock.
+        // Relaxed: a thread that sees the flag takes the lock.
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
         self.stir();
     }
 
-    /// Notes that something goes on, so that waiting threads look often.
+    /// Notes activity, so that waiting threads look often.
     pub fn stir(&self) {
-        // Relaxed: a thread that sees it late sleeps once more.
+        // Relaxed: a thread that sees the time late sleeps once more.
         self.active.store(self.start.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Notes that something happened which is not seen in a post.
+    /// Announces an event that no post shows.
     pub fn announce(&self) {
         self.news.announce();
         self.stir();
     }
 
-    /// Takes cohorts that are back from the queues, which is news.
+    /// Removes cohorts that have posted from the queues, and announces that.
     fn look(&self, queues: &mut [VecDeque<PendingPost>]) {
         if self.has_arrivals.load(Ordering::Relaxed) {
             let mut arrivals = lock(&self.arrivals);
@@ -117,14 +115,14 @@ impl Watch {
         }
     }
 
-    /// Whether cohorts are out.
+    /// Whether cohorts are on the device.
     pub fn has_pending(&self) -> bool {
         let mut queues = lock(&self.queues);
         self.look(&mut queues);
         queues.iter().any(|queue| !queue.is_empty())
     }
 
-    /// The queues with cohorts that are out.
+    /// The queues with cohorts on the device.
     pub fn busy_queues(&self) -> Vec<u32> {
         let mut queues = lock(&self.queues);
         self.look(&mut queues);
@@ -159,7 +157,7 @@ impl Watch {
             }
             self.look(&mut lock(&self.queues));
             if self.news.mark() != since {
-                // More of it comes soon.
+                // More events follow soon.
                 return self.stir();
             }
             now = self.start.elapsed();

@@ -15,7 +15,7 @@ pub const SLOTS: u32 = 2;
 /// Rounds of `spin_yielding` between two yield points that the fake looks at.
 const ROUNDS: usize = 50_000;
 
-/// A slice that a kernel takes.
+/// A slice argument of a kernel.
 #[derive(Clone, Copy)]
 struct Slice {
     start: usize,
@@ -42,7 +42,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// With `parameter(index, whether it is a word)`.
+    /// The kernel of this name; `parameter(index, whether it is a word)` gives its arguments.
     pub fn new(name: &str, parameter: impl Fn(usize, bool) -> usize) -> Option<Entry> {
         let slice = |at| [parameter(at, true), parameter(at + 1, true)];
         match name {
@@ -69,7 +69,7 @@ impl Entry {
         self.slices().map(Slice::range)
     }
 
-    /// Runs a block-task; whether it was dropped at a yield point where `is_sent_away`.
+    /// Runs a block-task; returns whether it was requeued at a yield point, where `is_sent_away`.
     fn task(&self, task: u32, threads: u32, is_sent_away: impl Fn() -> bool) -> bool {
         let [first, second] = self.slices();
         first.at(task as usize).fetch_add(1, Ordering::Relaxed);
@@ -135,7 +135,7 @@ struct Tasks<'a> {
     index: u32,
 }
 
-/// `YIELDS`: whether it has yield points.
+/// `YIELDS`: whether the kernel has yield points.
 struct OfKernel<'a, const YIELDS: bool>(Tasks<'a>);
 
 impl<const YIELDS: bool> worker::Body for OfKernel<'_, YIELDS> {

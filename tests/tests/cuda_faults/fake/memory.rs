@@ -1,4 +1,4 @@
-//! What is allocated on the fake driver, and what uses it.
+//! Allocations on the fake driver, and their uses.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,11 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What freed memory of the host is filled with; whatever writes there is found at the end.
+/// The contents of freed host memory; a write there is found at the end.
 const FREED: u8 = 0xDD;
-/// What memory holds that was just allocated.
+/// The contents of memory that was just allocated.
 const FRESH: u8 = 0xA5;
-/// Of larger allocations only the ends are filled.
+/// Bytes at both ends of larger allocations that are filled.
 const FILLED: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ pub struct Access {
 
 #[derive(Default)]
 pub struct State {
-    /// By address. It is never reused, so that late accesses are found.
+    /// Allocations by address. Addresses are never reused, so that late accesses are found.
     pub memory: BTreeMap<usize, Memory>,
     pub accesses: Vec<Access>,
     last: u64,
@@ -54,7 +54,7 @@ pub fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What went wrong that a GPU would not tell, since the last call.
+/// Violations since the last call, which a GPU would not report.
 pub fn violations() -> Vec<String> {
     let mut state = state();
     let mut found = std::mem::take(&mut state.violations);
@@ -70,12 +70,12 @@ pub fn violations() -> Vec<String> {
     found
 }
 
-/// How many pieces of memory are allocated.
+/// The number of allocations.
 pub fn live() -> usize {
     state().memory.values().filter(|memory| memory.is_live).count()
 }
 
-/// The same once no more are than `before`, or a while has passed: what is queued may free some yet.
+/// The number of allocations, once it is at most `before` or a while has passed: queued work may free some yet.
 pub fn live_after(before: usize) -> usize {
     let begin = Instant::now();
     while live() > before && begin.elapsed() < Duration::from_secs(1) {
@@ -91,7 +91,7 @@ impl State {
         }
     }
 
-    /// What holds all these bytes, if anything does.
+    /// The kind of the allocation that contains all these bytes, if there is one.
     pub fn holds(&self, range: &Range<usize>) -> Option<Kind> {
         let (start, memory) = self.memory.range(..=range.start).next_back()?;
         (memory.is_live && range.end <= start + memory.bytes).then_some(memory.kind)
@@ -106,7 +106,7 @@ impl State {
         is_right
     }
 
-    /// Queues accesses; those that another stream may make at the same time are a violation.
+    /// Queues accesses. An access that another stream may make at the same time is a violation.
     pub fn queue(&mut self, stream: usize, uses: &[(Range<usize>, bool)], what: &str) -> u64 {
         self.last += 1;
         let id = self.last;
@@ -125,7 +125,7 @@ impl State {
 }
 
 pub fn allocate(bytes: usize, kind: Kind) -> usize {
-    // As CUDA aligns them. Zeroed, so that large ones take room only where they are used.
+    // Aligned as by CUDA. Zeroed, so that large allocations take memory only where they are used.
     let layout = std::alloc::Layout::from_size_align(bytes.max(1), 512).expect("small enough");
     // SAFETY: the size is not 0.
     let start = unsafe { std::alloc::alloc_zeroed(layout) };

@@ -1,6 +1,6 @@
 //! A driver without a GPU: streams are threads, device memory is the host's, and blocks run the real worker loop one
-//! after the other. Enough of the driver for the device layer to run on, and stricter than a GPU: it takes note of
-//! every use of memory that is not there any more, and of accesses by two streams that nothing orders.
+//! after the other. It has enough of the driver for the device layer, and is stricter than a GPU: it notes every use of
+//! freed memory, and accesses by two streams that nothing orders.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -40,7 +40,7 @@ thread_local! {
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Waits for all that runs, as a driver does that pins or frees memory.
+/// Waits for all running grids, like a driver that pins or frees memory.
 fn await_grids() {
     while GRIDS.load(Ordering::Acquire) > 0 {
         thread::sleep(Duration::from_micros(50));
@@ -91,7 +91,7 @@ impl FakeStream {
         jobs.send(Box::new(job)).map_or(999, |()| 0)
     }
 
-    /// Puts in what uses memory: `(range, what memory it is, whether it is written)`. Every third one is slow.
+    /// Queues work that uses memory: `(range, kind of memory, whether it is written)`. Every third piece is slow.
     fn put_access(
         &self,
         what: &'static str,
@@ -104,7 +104,7 @@ impl FakeStream {
         let is_before_failure = faults::failures() == 0;
         self.put(move || {
             if is_before_failure && faults::failures() > 0 {
-                // After the call that failed, so that what was freed too early is found.
+                // After the call that failed, so that memory that was freed too early is found.
                 thread::sleep(Duration::from_millis(3));
             }
             if random(3) == 0 {
@@ -132,7 +132,7 @@ impl FakeStream {
         let is_watched = from_kind == Kind::Pinned && state().holds(&uses[1].0).is_some();
         let queued = is_watched.then(|| sample(from, bytes));
         if bytes > 1 << 20 {
-            // Longer than the host takes to copy the next piece: there is always one under way.
+            // Longer than the host takes to copy the next piece, so that a piece is always under way.
             self.put(|| thread::sleep(Duration::from_millis(2)));
         }
         self.put_access(what, uses, move |state| {
@@ -153,7 +153,7 @@ impl FakeStream {
     }
 }
 
-/// The carrier of signals, as the PTX in `proxy.rs` does it.
+/// The carrier of signals, as in the PTX in `proxy.rs`.
 fn proxy(mailbox: usize, lanes: usize, number: u32) {
     // SAFETY: the mailbox has 33 words, which the check below finds to be there; all uses are atomic.
     let word = |index: usize| unsafe { &*((mailbox + 8 * index) as *const AtomicU64) };
@@ -168,7 +168,7 @@ fn proxy(mailbox: usize, lanes: usize, number: u32) {
             let new = word(lane).load(Ordering::Relaxed);
             if new != *last {
                 let at = lanes + lane * size_of::<DeviceQueue>();
-                if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's lane") {
+                if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's word") {
                     // SAFETY: it is there, and used as an atomic.
                     unsafe { &*(at as *const AtomicU64) }.store(new, Ordering::Relaxed);
                 }
@@ -341,7 +341,7 @@ driver! {
     ) {
         let word = address as usize;
         if state().holds(&(word..word + 8)) == Some(Kind::Device) {
-            // Signals are the only ones. Kernels may be over before they get there.
+            // Only signals are written like this. Kernels may be over before a signal arrives.
             (*stream.cast::<FakeStream>())
                 .put(|| thread::sleep(Duration::from_millis(2 * random(3))));
         }
