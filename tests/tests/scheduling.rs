@@ -397,7 +397,7 @@ fn a_plain_launch_runs_through_whatever_is_launched() {
     let (gate, open) = (Gate::new(&scheduler), Gate::new(&scheduler));
     let mut log = scheduler.zeroed(64).expect("memory");
     let call = gated(&gate.0, &mut log, 1).grid(40).preemption(Preemption::Plain);
-    let native = launch(&scheduler.stream(0), call);
+    let plain = launch(&scheduler.stream(0), call);
     gate.wait_for(2);
     let mut urgent_log = scheduler.zeroed(4).expect("memory");
     open.open();
@@ -405,7 +405,7 @@ fn a_plain_launch_runs_through_whatever_is_launched() {
     assert!(!urgent.is_done(), "no block leaves");
     gate.open();
     urgent.wait().expect("runs");
-    let report = native.wait().expect("runs");
+    let report = plain.wait().expect("runs");
     assert!(report.plain);
     assert_eq!((report.tasks, report.yields, report.resumes, report.amortize), (40, 0, 0, 0));
     let log = scheduler.stream(0).download(&log).and_then(|copy| copy.wait()).expect("copied");

@@ -28,10 +28,10 @@ pub struct Control {
 }
 
 /// Offsets of the parts of the memory, which starts at a multiple of 256 bytes.
-const LANE: u64 = 0;
+const QUEUE: u64 = 0;
 const CONTROL: u64 = 256;
-const DROPS: u64 = 512;
-const WORDS: usize = (DROPS as usize + size_of::<RequeueList>()) / size_of::<u64>();
+const REQUEUE_LIST: u64 = 512;
+const WORDS: usize = (REQUEUE_LIST as usize + size_of::<RequeueList>()) / size_of::<u64>();
 
 /// Time of a chunk at most, as in preempt.
 const PACE: Duration = Duration::from_micros(7);
@@ -77,9 +77,9 @@ impl Control {
         Ok(Cohort {
             control: (memory + CONTROL) as *const ControlBlock,
             claims: (memory + CONTROL) as *const Claims,
-            queue: (memory + LANE) as *const DeviceQueue,
+            queue: (memory + QUEUE) as *const DeviceQueue,
             post: self.post.address() as *const Post,
-            requeue_list: (memory + DROPS) as *const RequeueList,
+            requeue_list: (memory + REQUEUE_LIST) as *const RequeueList,
             signal: self.next_signal(SmRange::ALL),
             after: std::ptr::null(),
             after_word: 0,
@@ -132,8 +132,8 @@ impl Control {
     #[inline]
     pub fn signal(&mut self, control: &Stream, range: SmRange) -> Result<(), Error> {
         let word = self.next_signal(range).to_bits();
-        // SAFETY: the lane's word, which lives as long as this does.
-        unsafe { control.write_word(self.memory.address() + LANE, word) }
+        // SAFETY: the device queue's word, which lives as long as this does.
+        unsafe { control.write_word(self.memory.address() + QUEUE, word) }
     }
 
     /// The number of block-tasks that the last cohort ran, once it is out.

@@ -27,7 +27,7 @@ const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
 const HPF: usize = 1;
 
 /// The arm of the summary: no launch preempts the most urgent one, so that launch need not be preemptible.
-const BEST: Arm = Arm::UrgentNative(HPF);
+const BEST: Arm = Arm::UrgentPlain(HPF);
 
 const ARMS: [Arm; 4] = [Arm::PlainStreams, Arm::StreamPriorities, Arm::Ours(HPF), BEST];
 

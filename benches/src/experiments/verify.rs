@@ -24,7 +24,7 @@ const ENOUGH: [u64; 3] = [100, 20, 3];
 /// kernels or on another host, in every fortieth.
 const MOST_ROUNDS: u32 = 10_000;
 /// Runs of a plain program in a storm, to which it does not yield.
-const NATIVE_ROUNDS: u32 = 5;
+const PLAIN_ROUNDS: u32 = 5;
 /// Runs at full size, on a GPU, in a storm.
 const LARGE_ROUNDS: u32 = 2;
 
@@ -278,7 +278,7 @@ fn reduced(
             }
             let is_enough = match mode {
                 Mode { storm: false, .. } => true,
-                Mode { preemption: Preemption::Plain, .. } => rounds >= NATIVE_ROUNDS,
+                Mode { preemption: Preemption::Plain, .. } => rounds >= PLAIN_ROUNDS,
                 _ => tally.resumes >= enough,
             };
             if is_enough || tally.mistake.is_some() {

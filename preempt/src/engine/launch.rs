@@ -17,7 +17,7 @@ pub(crate) struct LaunchSpec {
     /// The time from the signal until its last block is out, and the work that it has to do again.
     pub yield_overhead: Duration,
     /// The work that it has to do again, which is part of the yield overhead.
-    pub dropped: Duration,
+    pub requeued: Duration,
     /// Blocks of the kernel that fit on one SM.
     pub blocks_per_sm: u32,
     /// Blocks of the kernel that fit on the last SM, where a block of the device itself may run, too. At least one.
@@ -34,7 +34,7 @@ impl LaunchSpec {
 
     /// From the signal until its last block is out.
     pub fn stop(&self) -> Duration {
-        self.yield_overhead.saturating_sub(self.dropped)
+        self.yield_overhead.saturating_sub(self.requeued)
     }
 
     /// The work that is dropped by a stop, as a time on all SMs that it can fill. Each block of a launch that takes
@@ -342,7 +342,7 @@ mod tests {
             tasks: 1000,
             predicted: Some(at(100)),
             yield_overhead: Duration::ZERO,
-            dropped: Duration::ZERO,
+            requeued: Duration::ZERO,
             blocks_per_sm: 1,
             on_last_sm: 1,
             plain: false,

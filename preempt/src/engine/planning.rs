@@ -349,8 +349,8 @@ impl DeviceView for View<'_> {
         self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.yield_overhead)
     }
 
-    fn dropped(&self, launch: LaunchId) -> Duration {
-        self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.dropped)
+    fn requeued(&self, launch: LaunchId) -> Duration {
+        self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.requeued)
     }
 
     fn sm_time(&self, launch: LaunchId) -> Duration {

@@ -153,13 +153,13 @@ pub trait DeviceView {
     fn remaining(&self, launch: LaunchId) -> Option<Duration>;
 
     /// The cost of a yield: the time from the signal until the last block is out (the mean of the kernel's last
-    /// yields), and the work that it [drops](DeviceView::dropped).
+    /// yields), and the work that it [drops](DeviceView::requeued).
     fn yield_overhead(&self, launch: LaunchId) -> Duration;
 
     /// The work that a launch has to do again when it yields, as a time on all SMs that it can fill; part of the
     /// [yield overhead](DeviceView::yield_overhead). For a kernel with yield points that is half of a block-task for
     /// each of its blocks on the device, by the predicted duration.
-    fn dropped(&self, launch: LaunchId) -> Duration;
+    fn requeued(&self, launch: LaunchId) -> Duration;
 
     /// The time that a launch has had SMs, summed over SMs.
     fn sm_time(&self, launch: LaunchId) -> Duration;

@@ -260,7 +260,7 @@ mod tests {
             Duration::ZERO
         }
 
-        fn dropped(&self, _launch: LaunchId) -> Duration {
+        fn requeued(&self, _launch: LaunchId) -> Duration {
             unreachable!()
         }
 

@@ -129,7 +129,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         tasks: 10,
         predicted: None,
         yield_overhead: 0,
-        dropped: 0,
+        requeued: 0,
         blocks_per_sm: 0,
         on_last_sm: 0,
         plain: false,

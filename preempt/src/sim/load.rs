@@ -154,7 +154,7 @@ impl EngineLoad {
             tasks,
             predicted: Some(Duration::from_micros(tasks.into())),
             yield_overhead: Duration::from_micros(12),
-            dropped: Duration::ZERO,
+            requeued: Duration::ZERO,
             blocks_per_sm: BLOCKS_PER_SM,
             on_last_sm: BLOCKS_PER_SM,
             plain: false,

@@ -183,7 +183,7 @@ impl Run<'_> {
         let alone = self.duration(kernel, (job as u64) << 32 | u64::from(turn));
         let free = self.machine.costs.free_stops;
         let stop = kernel.stop.unwrap_or(self.machine.costs.stop);
-        let (stop, dropped) =
+        let (stop, requeued) =
             if free { (Duration::ZERO, Duration::ZERO) } else { (stop, kernel.redo) };
         let urgency = stream.urgency(Duration::from_nanos(now));
         let spec = LaunchSpec {
@@ -194,8 +194,8 @@ impl Run<'_> {
                 Prediction::Typical => Some(kernel.duration),
                 Prediction::Is(time) => Some(time),
             },
-            yield_overhead: stop + dropped,
-            dropped,
+            yield_overhead: stop + requeued,
+            requeued,
             blocks_per_sm: kernel.blocks_per_sm,
             on_last_sm: kernel.blocks_per_sm,
             plain: self.plain || kernel.plain,

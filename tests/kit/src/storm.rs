@@ -76,7 +76,7 @@ pub struct Tally {
     /// Times that a block-task ran beyond the first.
     pub repeated: u64,
     /// Times that a block-task was requeued at a yield point. It started once more for each.
-    pub dropped: u64,
+    pub requeued: u64,
     /// The first mistake.
     pub mistake: Option<String>,
 }
@@ -103,7 +103,7 @@ impl Tally {
     /// requeues.
     fn starts(&mut self, what: &str, starts: &[u32]) {
         for (task, &starts) in starts.iter().enumerate() {
-            self.dropped += u64::from(starts.saturating_sub(1));
+            self.requeued += u64::from(starts.saturating_sub(1));
             if !(1..=3).contains(&starts) {
                 self.wrong(format!("{what}: block-task {task} was started {starts} times"));
             }

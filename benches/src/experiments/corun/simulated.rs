@@ -91,12 +91,8 @@ impl SimulatedTestbed {
 
     /// The launches of a job in an arm.
     fn launches(&self, arm: Arm, job: &Job, jobs: &[Job]) -> Vec<KernelModel> {
-        let native = arm.is_native(job, jobs);
-        self.models[job.program]
-            .launches
-            .iter()
-            .map(|launch| launch.clone().plain(native))
-            .collect()
+        let plain = arm.is_plain(job, jobs);
+        self.models[job.program].launches.iter().map(|launch| launch.clone().plain(plain)).collect()
     }
 }
 

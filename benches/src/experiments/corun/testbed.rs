@@ -35,7 +35,7 @@ pub enum Arm {
     /// The policy of this number, which preempts.
     Ours(usize),
     /// The policy of this number, with plain grids for the jobs of the highest priority, which no job preempts.
-    UrgentNative(usize),
+    UrgentPlain(usize),
 }
 
 /// Times and reports of jobs that have run.
@@ -144,7 +144,7 @@ impl Arm {
     pub(super) fn policy(self) -> usize {
         match self {
             Arm::PlainStreams | Arm::StreamPriorities => FIFO,
-            Arm::Reordered(policy) | Arm::Ours(policy) | Arm::UrgentNative(policy) => policy,
+            Arm::Reordered(policy) | Arm::Ours(policy) | Arm::UrgentPlain(policy) => policy,
         }
     }
 
@@ -154,11 +154,11 @@ impl Arm {
     }
 
     /// Whether a job's launches are plain grids.
-    pub(super) fn is_native(self, job: &Job, jobs: &[Job]) -> bool {
+    pub(super) fn is_plain(self, job: &Job, jobs: &[Job]) -> bool {
         match self {
             Arm::PlainStreams | Arm::StreamPriorities | Arm::Reordered(_) => true,
             Arm::Ours(_) => false,
-            Arm::UrgentNative(_) => jobs.iter().all(|other| other.priority <= job.priority),
+            Arm::UrgentPlain(_) => jobs.iter().all(|other| other.priority <= job.priority),
         }
     }
 
@@ -169,7 +169,7 @@ impl Arm {
             Arm::StreamPriorities => "stream priorities",
             Arm::Reordered(_) => "reordered",
             Arm::Ours(_) => "preempt",
-            Arm::UrgentNative(_) => "preempt, urgent ones native",
+            Arm::UrgentPlain(_) => "preempt, urgent ones native",
         }
     }
 }

@@ -84,7 +84,7 @@ pub fn launch_models(
         // A launch with fewer block-tasks than its SMs could hold has several on one.
         let blocks_per_sm = if note.need < sms { report.tasks.div_ceil(note.need) } else { 1 };
         let stop = note.stop.saturating_sub(costs.decision + costs.report);
-        model.blocks_per_sm(blocks_per_sm).stop(stop).redo(note.dropped)
+        model.blocks_per_sm(blocks_per_sm).stop(stop).redo(note.requeued)
     });
     models.collect()
 }
@@ -114,7 +114,7 @@ mod tests {
     fn a_program_alone_takes_as_long_as_it_took() {
         let steps = [empty().grid(1000).block(1), empty().grid(6).block(1)];
         let alone = [report(1000, 5 * US, 115 * US), report(6, 115 * US, 168 * US)];
-        let note = Note { stream: 0, tasks: 6, need: 2, stop: 22 * US, dropped: US };
+        let note = Note { stream: 0, tasks: 6, need: 2, stop: 22 * US, requeued: US };
         let models = launch_models(&steps, &alone, &[note], &costs(), 132);
         let durations: Vec<_> = models.iter().map(|model| model.duration).collect();
         assert_eq!(durations, [100 * US, 50 * US]);

@@ -29,7 +29,7 @@ pub struct Note {
     /// Expected time to stop: the mean of its kernel's earlier stops.
     pub stop: Duration,
     /// Work that it was expected to repeat then.
-    pub dropped: Duration,
+    pub requeued: Duration,
 }
 
 impl Notes {
@@ -79,11 +79,11 @@ impl<P: Policy> Policy for Watch<P> {
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let mut notes = self.notes.lock();
         for Arrival { id, stream, tasks, .. } in self.fresh.drain(..) {
-            let (need, dropped) = (device.need(id), device.dropped(id));
-            let stop = device.yield_overhead(id).saturating_sub(dropped);
+            let (need, requeued) = (device.need(id), device.requeued(id));
+            let stop = device.yield_overhead(id).saturating_sub(requeued);
             // 0 if the launch is over.
             if need > 0 {
-                notes.push(Note { stream, tasks, need, stop, dropped });
+                notes.push(Note { stream, tasks, need, stop, requeued });
             }
         }
         drop(notes);

@@ -164,7 +164,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
         // block goes on: a launch whose blocks do not leave never ends.
         let result = caught(|| unsafe { self.emulator.run(&task) });
         match result.and_then(|result| result) {
-            Ok(dropped) => dropped,
+            Ok(requeued) => requeued,
             Err(message) => {
                 if !failed.swap(true, Ordering::Relaxed) {
                     let Dim3 { x, y, z } = task.block;

@@ -61,7 +61,7 @@ pub(super) struct Emulator {
     places: Vec<ThreadState>,
     shared: Vec<u128>,
     /// Set when a thread has requeued the task.
-    dropped: bool,
+    requeued: bool,
 }
 
 thread_local! {
@@ -102,7 +102,7 @@ impl Emulator {
     ///
     /// The arguments are those of the kernel.
     pub unsafe fn run(&mut self, task: &Task<'_>) -> Result<bool, String> {
-        self.dropped = false;
+        self.requeued = false;
         self.shared.clear();
         self.shared.resize((task.launch.kernel.shared_bytes as usize).div_ceil(16), POISON);
         SKIPPED.set(false);
@@ -114,7 +114,7 @@ impl Emulator {
             false => Ok(()),
         });
         self.give_up(task);
-        result.map(|()| self.dropped)
+        result.map(|()| self.requeued)
     }
 
     /// Unwinds the threads that wait after an error. Destructors may ask where they are.
@@ -199,7 +199,7 @@ impl Emulator {
             CoroutineResult::Yield(rendezvous) => Ok(ThreadState::Waiting(thread, rendezvous)),
             CoroutineResult::Return(result) => {
                 self.stacks.push(thread.into_stack());
-                self.dropped |= result.map_err(|message| {
+                self.requeued |= result.map_err(|message| {
                     let Dim3 { x, y, z } = context.thread;
                     format!("thread ({x}, {y}, {z}) panicked: {message}")
                 })?;

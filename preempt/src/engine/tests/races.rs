@@ -10,7 +10,7 @@ pub(super) fn spec(tasks: u32) -> LaunchSpec {
         tasks,
         predicted: None,
         yield_overhead: Duration::ZERO,
-        dropped: Duration::ZERO,
+        requeued: Duration::ZERO,
         blocks_per_sm: 1,
         on_last_sm: 1,
         plain: false,
@@ -370,9 +370,9 @@ fn a_report_has_the_times_of_a_launch() {
 fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
     struct Case {
         overhead: u64,
-        dropped: u64,
+        requeued: u64,
     }
-    let has = |Case { overhead, dropped }: Case| {
+    let has = |Case { overhead, requeued }: Case| {
         let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
         let mut actions = Vec::new();
         let us = Duration::from_micros;
@@ -380,7 +380,7 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
             let spec = LaunchSpec {
                 predicted: Some(us(5)),
                 yield_overhead: us(overhead),
-                dropped: us(dropped),
+                requeued: us(requeued),
                 ..spec(tasks)
             };
             let submission = submission(stream, priority, spec);
@@ -396,14 +396,14 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
             |op| (0..4).filter(|&sm| of(op).is_some_and(|range| range.contains(sm))).count();
         [first, low].map(count)
     };
-    assert_eq!(has(Case { overhead: 20, dropped: 0 }), [4, 0]);
+    assert_eq!(has(Case { overhead: 20, requeued: 0 }), [4, 0]);
     assert_eq!(
-        has(Case { overhead: 1, dropped: 0 }),
+        has(Case { overhead: 1, requeued: 0 }),
         [1, 3],
         "another one can be there and gone before the first one ends"
     );
     assert_eq!(
-        has(Case { overhead: 20, dropped: 19 }),
+        has(Case { overhead: 20, requeued: 19 }),
         [1, 3],
         "it leaves as soon, and only has more to do again"
     );

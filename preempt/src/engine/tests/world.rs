@@ -184,7 +184,7 @@ impl World {
             tasks,
             predicted,
             yield_overhead,
-            dropped: Duration::ZERO,
+            requeued: Duration::ZERO,
             blocks_per_sm: self.blocks_per_sm,
             on_last_sm: self.on_last_sm,
             plain,

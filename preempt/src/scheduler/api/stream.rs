@@ -172,7 +172,7 @@ impl Stream {
                 // Filled in when the core takes the launch in.
                 predicted: None,
                 yield_overhead: Duration::ZERO,
-                dropped: Duration::ZERO,
+                requeued: Duration::ZERO,
                 blocks_per_sm,
                 on_last_sm,
                 plain: false,

@@ -151,9 +151,9 @@ impl<const YIELDS: bool> worker::Body for OfKernel<'_, YIELDS> {
 
     fn run(&mut self, requeueable: bool) -> bool {
         let Tasks { entry, cohort, threads, sm, index } = self.0;
-        // SAFETY: the device layer keeps the lane.
-        let lane: &DeviceQueue = unsafe { &*cohort.queue };
-        entry.task(index, threads, || requeueable && !lane.grants(cohort.signal, sm))
+        // SAFETY: the device layer keeps the device queue.
+        let queue: &DeviceQueue = unsafe { &*cohort.queue };
+        entry.task(index, threads, || requeueable && !queue.grants(cohort.signal, sm))
     }
 }
 

@@ -154,7 +154,7 @@ impl FakeStream {
 }
 
 /// The carrier of signals, as in the PTX in `proxy.rs`.
-fn proxy(mailbox: usize, lanes: usize, number: u32) {
+fn proxy(mailbox: usize, queues: usize, number: u32) {
     // SAFETY: the mailbox has 33 words, which the check below finds to be there; all uses are atomic.
     let word = |index: usize| unsafe { &*((mailbox + 8 * index) as *const AtomicU64) };
     // SAFETY: as above.
@@ -164,10 +164,10 @@ fn proxy(mailbox: usize, lanes: usize, number: u32) {
         if !state().check(&(mailbox..mailbox + 33 * 8), Some(Kind::Pinned), "the proxy's mailbox") {
             return;
         }
-        for (lane, last) in last.iter_mut().enumerate() {
-            let new = word(lane).load(Ordering::Relaxed);
+        for (queue, last) in last.iter_mut().enumerate() {
+            let new = word(queue).load(Ordering::Relaxed);
             if new != *last {
-                let at = lanes + lane * size_of::<DeviceQueue>();
+                let at = queues + queue * size_of::<DeviceQueue>();
                 if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's word") {
                     // SAFETY: it is there, and used as an atomic.
                     unsafe { &*(at as *const AtomicU64) }.store(new, Ordering::Relaxed);
@@ -217,8 +217,8 @@ unsafe fn launch(
             stream.launch(move || probe(words, sms))
         }
         "preempt_proxy" => {
-            let (mailbox, lanes, number) = (word(0), word(1), number(4));
-            stream.launch(move || proxy(mailbox, lanes, number))
+            let (mailbox, queues, number) = (word(0), word(1), number(4));
+            stream.launch(move || proxy(mailbox, queues, number))
         }
         _ => {
             let plain = name.strip_suffix("__plain");

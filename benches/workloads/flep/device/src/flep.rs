@@ -22,7 +22,7 @@ const ONE: Chunk = Chunk { start: 0, len: 1, requeues: 0 };
 /// # Safety
 ///
 /// Every thread of the block calls this. The cohort's control block is there until the grid is over and, for
-/// [`FLEP`], so is its lane.
+/// [`FLEP`], so is its device queue.
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
     // SAFETY: the caller's promise.

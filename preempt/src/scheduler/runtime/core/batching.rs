@@ -137,12 +137,12 @@ impl Core {
                         Preemption::Auto => self.estimates.is_short(launch.kernel, spec.tasks),
                     };
                     let predicted = self.forecast.predict(&launch.features(spec.tasks));
-                    let dropped =
+                    let requeued =
                         predicted.filter(|_| launch.kernel.yields).map_or(Duration::ZERO, |took| {
                             spec.dropped_of(took, self.device.properties().sms)
                         });
-                    let yield_overhead = self.forecast.stop(launch.kernel) + dropped;
-                    Some(LaunchSpec { plain, predicted, yield_overhead, dropped, ..*spec })
+                    let yield_overhead = self.forecast.stop(launch.kernel) + requeued;
+                    Some(LaunchSpec { plain, predicted, yield_overhead, requeued, ..*spec })
                 }
                 _ => None,
             },
