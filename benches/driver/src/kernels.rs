@@ -61,13 +61,13 @@ impl Module {
         Module::load_text(&kernels.iter().fold(ptx.to_owned(), slice))
     }
 
-    fn entry(self, name: &str, kernel: &'static Kernel) -> Result<Entry, Error> {
+    fn entry(self, name: &str, kernel: &'static Kernel) -> Result<KernelEntry, Error> {
         let text = CString::new(name).unwrap_or_default();
         let mut function = ptr::null_mut();
         // SAFETY: the module is never unloaded; the text ends with a zero.
         let found = unsafe { sys::cuModuleGetFunction(&mut function, self.0, text.as_ptr()) };
         check("cuModuleGetFunction", found)?;
-        let entry = Entry { function, shared: kernel.shared_bytes };
+        let entry = KernelEntry { function, shared: kernel.shared_bytes };
         // Where functions are loaded at their first use, this is the first use.
         entry.registers()?;
         Ok(entry)
@@ -78,7 +78,7 @@ impl Module {
     /// # Errors
     ///
     /// Errors of the driver.
-    pub fn plain(self, kernel: &'static Kernel) -> Result<Entry, Error> {
+    pub fn plain(self, kernel: &'static Kernel) -> Result<KernelEntry, Error> {
         self.entry(kernel.plain, kernel)
     }
 
@@ -87,7 +87,7 @@ impl Module {
     /// # Errors
     ///
     /// Errors of the driver.
-    pub fn preemptible(self, kernel: &'static Kernel) -> Result<Entry, Error> {
+    pub fn preemptible(self, kernel: &'static Kernel) -> Result<KernelEntry, Error> {
         self.entry(kernel.name, kernel)
     }
 }
@@ -109,18 +109,18 @@ fn with_bound(ptx: &str, name: &str, registers: u32) -> String {
 
 /// A function that can be launched.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct KernelEntry {
     function: sys::CUfunction,
     /// Bytes of shared memory that a launch passes.
     shared: u32,
 }
 
 // SAFETY: a handle of the driver, which every thread may use; modules are never unloaded.
-unsafe impl Send for Entry {}
+unsafe impl Send for KernelEntry {}
 // SAFETY: as above.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for KernelEntry {}
 
-impl Entry {
+impl KernelEntry {
     /// Registers of a thread.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Entry {
 
 /// A launch with all arguments of the driver's call.
 pub struct Launch {
-    entry: Entry,
+    entry: KernelEntry,
     grid: Dim3,
     block: Dim3,
     /// The first parameter of a preemptible entry.
@@ -184,25 +184,25 @@ pub struct Launch {
 
 impl Launch {
     /// A launch of the plain entry of the call's kernel.
-    pub fn plain(entry: Entry, call: Call) -> Launch {
+    pub fn plain(entry: KernelEntry, call: Call) -> Launch {
         let grid = call.grid_dim();
         Launch::new(entry, call, grid, None, None)
     }
 
     /// Launches of parts of the call's grid, each of which is chosen by [`set_slice`](Launch::set_slice). The
     /// entry is a plain one of a module that was loaded sliced.
-    pub fn sliced(entry: Entry, call: Call) -> Launch {
+    pub fn sliced(entry: KernelEntry, call: Call) -> Launch {
         let Dim3 { x, y, z } = call.grid_dim();
         Launch::new(entry, call, Dim3::from(1), None, Some(Box::new([0, x, y, z])))
     }
 
     /// A launch of the preemptible entry of the call's kernel.
-    pub fn preemptible(entry: Entry, call: Call, cohort: Cohort) -> Launch {
+    pub fn preemptible(entry: KernelEntry, call: Call, cohort: Cohort) -> Launch {
         Launch::new(entry, call, Dim3::from(cohort.blocks), Some(Box::new(cohort)), None)
     }
 
     fn new(
-        entry: Entry,
+        entry: KernelEntry,
         call: Call,
         grid: Dim3,
         cohort: Option<Box<Cohort>>,

@@ -26,6 +26,6 @@ mod stream;
 
 pub use control::Control;
 pub use gpu::{Error, Gpu};
-pub use kernels::{Entry, Launch, Module};
+pub use kernels::{KernelEntry, Launch, Module};
 pub use memory::{Array, Pinned};
 pub use stream::{Event, Level, Stream};

@@ -97,7 +97,7 @@ pub enum Content {
         /// The horizontal axis.
         x: Axis,
         /// The lines; later ones are on top.
-        lines: Vec<Line>,
+        lines: Vec<PlottedLine>,
     },
 }
 
@@ -112,7 +112,7 @@ pub struct Bars {
 
 /// A line.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct PlottedLine {
     /// In the legend, which lines without a name are not in.
     pub name: String,
     /// Lines of the same number are of the same colour.
@@ -290,7 +290,7 @@ impl Panel {
         Ok(())
     }
 
-    fn draw_lines(&self, chart: &mut Chart, x: Scale, lines: &[Line]) -> Drawn {
+    fn draw_lines(&self, chart: &mut Chart, x: Scale, lines: &[PlottedLine]) -> Drawn {
         for line in lines {
             let points = line.points.iter().copied();
             let points = points.filter(|(a, b)| x.can_show(*a) && self.y.scale.can_show(*b));

@@ -14,7 +14,7 @@ use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, antt, line, priority, 
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, show, show_percent};
 use model::launch_models;
-use watch::{Note, Notes, Watch};
+use watch::{LaunchNotes, Note, Watch};
 
 mod model;
 mod watch;
@@ -128,7 +128,7 @@ type Program = (Vec<String>, Value);
 fn programs(
     bench: &Bench,
     testbed: &mut DeviceTestbed,
-    notes: &Notes,
+    notes: &LaunchNotes,
     samples: u32,
     costs: Costs,
 ) -> Result<Vec<Program>> {
@@ -170,7 +170,7 @@ fn programs(
 
 fn pair(
     testbed: &mut DeviceTestbed,
-    notes: &Notes,
+    notes: &LaunchNotes,
     case: Case,
     samples: u32,
     costs: Costs,

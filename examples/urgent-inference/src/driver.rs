@@ -80,7 +80,7 @@ impl Module {
     }
 
     /// The plain entry of a kernel.
-    pub fn plain(self, kernel: &'static Kernel) -> Result<Entry> {
+    pub fn plain(self, kernel: &'static Kernel) -> Result<KernelEntry> {
         let name = CString::new(kernel.plain)?;
         let (mut function, mut registers) = (ptr::null_mut(), 0);
         // SAFETY: the module is never unloaded, the name ends with a zero, and the places are valid. Functions may be
@@ -92,26 +92,26 @@ impl Module {
             let found = sys::cuFuncGetAttribute(&mut registers, attribute, function);
             check("cuFuncGetAttribute", found)?;
         }
-        Ok(Entry { function, shared_bytes: kernel.shared_bytes })
+        Ok(KernelEntry { function, shared_bytes: kernel.shared_bytes })
     }
 }
 
 /// A function that can be launched.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct KernelEntry {
     function: sys::CUfunction,
     shared_bytes: u32,
 }
 
 // SAFETY: a handle of the driver, which every thread may use; modules are never unloaded.
-unsafe impl Send for Entry {}
+unsafe impl Send for KernelEntry {}
 // SAFETY: as above.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for KernelEntry {}
 
 /// A launch of a kernel's plain entry.
 #[derive(Debug)]
 pub struct Launch {
-    entry: Entry,
+    entry: KernelEntry,
     grid: Dim3,
     block: Dim3,
     /// The address of each parameter, all of them in `_args`.
@@ -121,7 +121,7 @@ pub struct Launch {
 
 impl Launch {
     /// A launch with the grid, block and arguments of `call`, whose kernel `entry` belongs to.
-    pub fn plain(entry: Entry, call: Call) -> Launch {
+    pub fn plain(entry: KernelEntry, call: Call) -> Launch {
         let grid = call.grid_dim();
         let block = call.kernel().block.or(call.block_dim()).unwrap_or(Dim3::from(1));
         let args = call.into_args();

@@ -12,7 +12,7 @@ use urgent_inference_kernels::pricing::{
 };
 
 use crate::arms::{Answered, Arm, Batch, LEAD, NO_ANSWER, NO_ESTIMATE, Row, answer};
-use crate::driver::{Array, Entry, Event, Gpu, Launch, Level, Module, Pinned, Stream};
+use crate::driver::{Array, Event, Gpu, KernelEntry, Launch, Level, Module, Pinned, Stream};
 use crate::progress::Progress;
 use crate::workload::{Request, Workload, wait_until};
 
@@ -114,7 +114,7 @@ struct Client<'a> {
     workload: &'a Workload,
     requests: &'a [Request],
     stream: Stream,
-    entry: Entry,
+    entry: KernelEntry,
     parameters: Array<f32>,
     answers: Array<Answer>,
     received: Pinned<Answer>,

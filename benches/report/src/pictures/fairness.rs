@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{WIDE, distinct, parse};
-use crate::chart::{Axis, Bars, Content, Line, LineStyle, Mark, Panel, Picture};
+use crate::chart::{Axis, Bars, Content, LineStyle, Mark, Panel, Picture, PlottedLine};
 use crate::papers::{FLEP, flep};
 
 #[derive(Deserialize)]
@@ -71,8 +71,12 @@ fn lost(rows: &[Row]) -> Panel {
             points.iter().filter(|(other, _)| *other == most).map(|(_, lost)| *lost).collect();
         (most, lost.iter().sum::<f64>() / lost.len() as f64)
     };
-    let line =
-        |name: &str, colour, style, points| Line { name: name.to_owned(), colour, style, points };
+    let line = |name: &str, colour, style, points| PlottedLine {
+        name: name.to_owned(),
+        colour,
+        style,
+        points,
+    };
     let as_allowed = allowed.iter().map(|&most| (most, most)).collect();
     let means = allowed.iter().map(|&most| mean(most)).collect();
     let paper = 100.0 * flep::MAX_OVERHEAD;

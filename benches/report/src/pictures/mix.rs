@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{WIDE, distinct, parse};
-use crate::chart::{Axis, Bars, Content, Line, LineStyle, Mark, Panel, Picture};
+use crate::chart::{Axis, Bars, Content, LineStyle, Mark, Panel, Picture, PlottedLine};
 use crate::papers::effisha;
 
 #[derive(Deserialize)]
@@ -142,7 +142,7 @@ fn by_priority(evictions: &[Evictions]) -> Panel {
     let lines =
         evictions.iter().enumerate().map(|(colour, Evictions { wait_ms, yields_by_priority })| {
             let points = yields_by_priority.iter().enumerate();
-            Line {
+            PlottedLine {
                 name: format!("{wait_ms} ms"),
                 colour,
                 style: LineStyle::Solid,

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{WIDE, distinct, parse};
-use crate::chart::{Axis, Bars, Content, Line, LineStyle, Mark, Panel, Picture};
+use crate::chart::{Axis, Bars, Content, LineStyle, Mark, Panel, Picture, PlottedLine};
 use crate::papers::{FLEP, flep};
 
 #[derive(Deserialize)]
@@ -64,12 +64,12 @@ pub fn picture(rows: &[Value]) -> Result<Picture> {
 }
 
 /// Ours and the ceiling of each pair that has more than one delay.
-fn delay_lines(rows: &[Row]) -> Vec<Line> {
+fn delay_lines(rows: &[Row]) -> Vec<PlottedLine> {
     let pairs = distinct(rows.iter().filter(|row| row.delay_over_low_alone > 0.0).map(Row::pair));
     let line = |index: usize, pair: &[&str; 2], arm, name, style| {
         let of_arm = rows.iter().filter(|row| row.pair() == *pair && row.arm == arm);
         let points = of_arm.filter_map(|row| Some((row.delay_over_low_alone, row.speedup?)));
-        Line { name, colour: index, style, points: points.collect() }
+        PlottedLine { name, colour: index, style, points: points.collect() }
     };
     let lines = pairs.iter().enumerate().flat_map(|(index, pair)| {
         let name = pair.join(" ");

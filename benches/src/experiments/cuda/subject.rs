@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use preempt::{Call, Scheduler};
 use preempt_device::abi::SmRange;
 use preempt_device::host::{Dim3, Kernel};
-use preempt_driver::{Control, Entry, Event, Gpu, Launch, Level, Module, Pinned, Stream};
+use preempt_driver::{Control, Event, Gpu, KernelEntry, Launch, Level, Module, Pinned, Stream};
 use preempt_flep_device::flep;
 use preempt_workloads::{ALL, Definition, Program, Size};
 
@@ -50,7 +50,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    fn of(entry: Entry, block: Dim3) -> Result<Demand> {
+    fn of(entry: KernelEntry, block: Dim3) -> Result<Demand> {
         Ok(Demand {
             registers: entry.registers()?,
             local_bytes: entry.local_bytes()?,

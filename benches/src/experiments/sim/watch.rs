@@ -11,12 +11,12 @@ pub struct Watch<P> {
     policy: P,
     /// Launches that arrived since the last plan.
     fresh: Vec<Arrival>,
-    notes: Notes,
+    notes: LaunchNotes,
 }
 
 /// Observations since they were last taken.
 #[derive(Clone, Default)]
-pub struct Notes(Arc<Mutex<Vec<Note>>>);
+pub struct LaunchNotes(Arc<Mutex<Vec<Note>>>);
 
 /// A launch when it was first planned. There is none of a launch that was queued on the device and over before a policy
 /// heard of it.
@@ -32,7 +32,7 @@ pub struct Note {
     pub requeued: Duration,
 }
 
-impl Notes {
+impl LaunchNotes {
     /// Takes the observations since the last call.
     pub fn take(&self) -> Vec<Note> {
         std::mem::take(&mut self.lock())
@@ -44,8 +44,8 @@ impl Notes {
 }
 
 impl<P: Policy> Watch<P> {
-    pub fn new(policy: P) -> (Watch<P>, Notes) {
-        let notes = Notes::default();
+    pub fn new(policy: P) -> (Watch<P>, LaunchNotes) {
+        let notes = LaunchNotes::default();
         (Watch { policy, fresh: Vec::new(), notes: notes.clone() }, notes)
     }
 }

@@ -78,7 +78,7 @@ struct Current {
 /// A module with its preemptible entries.
 #[derive(Debug)]
 struct Loaded {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, LoadedEntry>,
     _keep: Keep,
 }
 
@@ -109,7 +109,7 @@ impl Drop for OthersModule {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LoadedEntry {
     function: Function,
     plain: Function,
     cooperates: bool,
@@ -212,7 +212,7 @@ impl Kernels {
         let _preparing = lock(&self.preparing);
         let entry = self.find(kernel)?;
         let blocks_per_sm = self.occupancy(kernel, entry, block, key.1)?;
-        let Entry { function, plain, cooperates, waits, .. } = entry;
+        let LoadedEntry { function, plain, cooperates, waits, .. } = entry;
         let beside_proxy = self.beside_proxy(kernel, entry, key.1, blocks_per_sm);
         let launchable =
             Launchable { function, plain, cooperates, waits, blocks_per_sm, beside_proxy };
@@ -220,7 +220,7 @@ impl Kernels {
         Ok(launchable)
     }
 
-    fn find(&self, kernel: &'static Kernel) -> Result<Entry, Error> {
+    fn find(&self, kernel: &'static Kernel) -> Result<LoadedEntry, Error> {
         let name = kernel.module.split("::").next().unwrap_or(kernel.module);
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let mut what_to_do = "call `.kernels(include_kernels!(..))` with its crate on the scheduler's builder; kernels \
@@ -241,7 +241,7 @@ impl Kernels {
     }
 
     /// Blocks on an SM that holds the proxy, if `blocks` fit there otherwise.
-    fn beside_proxy(&self, kernel: &Kernel, entry: Entry, threads: u32, blocks: u32) -> u32 {
+    fn beside_proxy(&self, kernel: &Kernel, entry: LoadedEntry, threads: u32, blocks: u32) -> u32 {
         let warps = blocks * threads.div_ceil(32);
         let shared = kernel.shared_bytes + entry.static_shared + SHARED_PER_BLOCK;
         let fits = blocks < self.sm.blocks
@@ -255,12 +255,13 @@ impl Kernels {
     fn occupancy(
         &self,
         kernel: &'static Kernel,
-        entry: Entry,
+        entry: LoadedEntry,
         block: Dim3,
         threads: u32,
     ) -> Result<u32, Error> {
         use FunctionAttribute::*;
-        let Entry { function, plain, registers, threads_per_block, static_shared, .. } = entry;
+        let LoadedEntry { function, plain, registers, threads_per_block, static_shared, .. } =
+            entry;
         let too_many_registers = Error::Configuration(ConfigurationError::Registers {
             kernel: kernel.name,
             registers,
@@ -386,7 +387,7 @@ fn entries(
     functions: &Functions<'_>,
     kernels: &[ptx::Kernel<'_>],
     touched: &HashMap<&str, Function>,
-) -> Result<HashMap<String, Entry>, Error> {
+) -> Result<HashMap<String, LoadedEntry>, Error> {
     use FunctionAttribute::*;
     let mut entries = HashMap::new();
     let mut stack = 0;
@@ -396,7 +397,7 @@ fn entries(
         };
         let of_function = |attribute| function.attribute(context, attribute);
         stack = stack.max(of_function(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?);
-        let entry = Entry {
+        let entry = LoadedEntry {
             function,
             plain,
             cooperates: cooperates(name, text, functions),

@@ -30,9 +30,9 @@ use crate::scheduler::{Opaque, Scheduler, Stream};
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 
-mod stage;
+mod testbed;
 
-use stage::Stage;
+use testbed::Testbed;
 
 /// Plays a scenario with a random thread at each step, and with few changes of thread priority.
 fn explore(scenario: fn()) {
@@ -73,17 +73,17 @@ fn join<const N: usize>(threads: [JoinHandle<()>; N]) {
 
 /// Two threads submit and wait, each on a stream of its own.
 fn submit_and_wait(is_polled: bool) {
-    let stage = Stage::with(Settings { sms: 2, is_polled, memory: None });
-    let scheduler = stage.scheduler();
+    let testbed = Testbed::with(Settings { sms: 2, is_polled, memory: None });
+    let scheduler = testbed.scheduler();
     join([0, 5].map(|priority| {
-        let (stage, stream) = (stage.clone(), scheduler.stream(priority));
+        let (testbed, stream) = (testbed.clone(), scheduler.stream(priority));
         thread::spawn(move || {
             let first = stream.launch(yielding().grid(3)).expect("accepted");
             let second = stream.launch(short().grid(2)).expect("accepted");
-            stage.end(&second, 2).expect("done");
+            testbed.end(&second, 2).expect("done");
             assert!(first.is_done());
-            stage.end(&first, 3).expect("done");
-            stage.check_order(&first, &second);
+            testbed.end(&first, 3).expect("done");
+            testbed.check_order(&first, &second);
         })
     }));
 }
@@ -101,19 +101,19 @@ fn operations_of_a_polled_device_end() {
 #[test]
 fn plain_launches_end_beside_others() {
     explore(|| {
-        let stage = Stage::new(2);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
         join([Preemption::Plain, Preemption::Preemptible].map(|preemption| {
-            let (stage, stream) = (stage.clone(), scheduler.stream(0));
+            let (testbed, stream) = (testbed.clone(), scheduler.stream(0));
             thread::spawn(move || {
                 let handles = [2, 3].map(|tasks| {
                     let call = short().grid(tasks).preemption(preemption);
                     (stream.launch(call).expect("accepted"), tasks)
                 });
                 for (handle, tasks) in &handles {
-                    stage.end(handle, *tasks).expect("done");
+                    testbed.end(handle, *tasks).expect("done");
                 }
-                stage.check_order(&handles[0].0, &handles[1].0);
+                testbed.check_order(&handles[0].0, &handles[1].0);
             })
         }));
     });
@@ -122,8 +122,8 @@ fn plain_launches_end_beside_others() {
 #[test]
 fn every_waiting_thread_learns_of_the_end() {
     explore(|| {
-        let stage = Stage::new(1);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(1);
+        let scheduler = testbed.scheduler();
         let handle = Arc::new(scheduler.stream(0).launch(short().grid(2)).expect("accepted"));
         let sleeps = handle.clone();
         let sleeps = thread::spawn(move || {
@@ -146,15 +146,15 @@ fn every_waiting_thread_learns_of_the_end() {
         let awaits = handle.untyped();
         let awaits = thread::spawn(move || block_on(awaits).expect("done"));
         join([sleeps, times_out, looks, awaits]);
-        stage.end(&handle, 2).expect("done");
+        testbed.end(&handle, 2).expect("done");
     });
 }
 
 /// One thread launches and awaits the end without driving the core, while another thread holds the core for a reason of
 /// its own.
 fn await_beside(other: fn(&Scheduler)) {
-    let stage = Stage::new(1);
-    let scheduler = stage.scheduler();
+    let testbed = Testbed::new(1);
+    let scheduler = testbed.scheduler();
     let stream = scheduler.stream(0);
     // Lets the poller fall asleep first. Random schedules wake it spuriously, too; those with few changes of thread
     // priority do not.
@@ -187,24 +187,24 @@ fn a_synchronization_leaves_no_launch_behind() {
 #[test]
 fn a_cancelled_launch_says_what_it_did() {
     explore(|| {
-        let stage = Stage::new(2);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
         let stream = scheduler.stream(0);
         let [first, second] =
             [3, 2].map(|tasks| Arc::new(stream.launch(yielding().grid(tasks)).expect("accepted")));
         let cancels =
             [first.clone(), second.clone()].map(|handle| thread::spawn(move || handle.cancel()));
         let last = stream.launch(short().grid(1)).expect("accepted");
-        stage.end(&last, 1).expect("it is not cancelled");
+        testbed.end(&last, 1).expect("it is not cancelled");
         for (handle, tasks) in [(&first, 3), (&second, 2)] {
-            let result = stage.end(handle, tasks);
+            let result = testbed.end(handle, tasks);
             assert!(
                 matches!(result, Ok(_) | Err(Error::Launch(LaunchError::Cancelled { .. }))),
                 "{result:?}"
             );
         }
-        stage.check_order(&first, &second);
-        stage.check_order(&second, &last);
+        testbed.check_order(&first, &second);
+        testbed.check_order(&second, &last);
         join(cancels);
     });
 }
@@ -212,8 +212,8 @@ fn a_cancelled_launch_says_what_it_did() {
 #[test]
 fn priorities_change_while_launches_run() {
     explore(|| {
-        let stage = Stage::new(1);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(1);
+        let scheduler = testbed.scheduler();
         let (low, high) = (scheduler.stream(0), scheduler.stream(5));
         let long = Arc::new(low.launch(yielding().grid(4)).expect("accepted"));
         let changed = long.clone();
@@ -224,8 +224,8 @@ fn priorities_change_while_launches_run() {
             changed.set_priority(7);
         });
         let other = high.launch(short().grid(2)).expect("accepted");
-        stage.end(&other, 2).expect("done");
-        stage.end(&long, 4).expect("done");
+        testbed.end(&other, 2).expect("done");
+        testbed.end(&long, 4).expect("done");
         join([of_launch, of_stream]);
     });
 }
@@ -234,8 +234,8 @@ fn priorities_change_while_launches_run() {
 #[test]
 fn a_policy_is_asked_when_it_wants_to_be() {
     explore(|| {
-        let stage = Stage::new(1);
-        let scheduler = stage.builder().policy(Ffs::new()).build().expect("a scheduler");
+        let testbed = Testbed::new(1);
+        let scheduler = testbed.builder().policy(Ffs::new()).build().expect("a scheduler");
         let (stream, other) = (scheduler.stream(0), scheduler.stream(0));
         let long = stream.launch(patient().grid(1)).expect("accepted");
         let awaits = thread::spawn(move || {
@@ -244,15 +244,15 @@ fn a_policy_is_asked_when_it_wants_to_be() {
         });
         join([awaits]);
         long.cancel();
-        let _ = stage.end(&long, 1);
+        let _ = testbed.end(&long, 1);
     });
 }
 
 #[test]
 fn launches_without_a_handle_run() {
     explore(|| {
-        let stage = Stage::new(2);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
         let threads = [0, 1].map(|priority| {
             let stream = scheduler.stream(priority);
             thread::spawn(move || {
@@ -265,14 +265,14 @@ fn launches_without_a_handle_run() {
         let completions = threads.map(|thread| thread.join().expect("no panic"));
         scheduler.synchronize().expect("no errors");
         for completion in completions {
-            let ran = stage.model.ran(*completion.op.get().expect("it was taken in"));
+            let ran = testbed.model.ran(*completion.op.get().expect("it was taken in"));
             assert_eq!(ran.tasks, [1; 3]);
         }
     });
 }
 
 /// Submits and waits until the scheduler, or its device, is gone.
-fn submit_until_the_end(stage: Arc<Stage>, stream: Stream) -> JoinHandle<()> {
+fn submit_until_the_end(testbed: Arc<Testbed>, stream: Stream) -> JoinHandle<()> {
     thread::spawn(move || {
         loop {
             let handle = match stream.launch(yielding().grid(3)) {
@@ -280,7 +280,7 @@ fn submit_until_the_end(stage: Arc<Stage>, stream: Stream) -> JoinHandle<()> {
                 Err(Error::Launch(LaunchError::SchedulerDropped { .. })) => return,
                 Err(error) => panic!("{error:?}"),
             };
-            match stage.end(&handle, 3) {
+            match testbed.end(&handle, 3) {
                 Ok(_) => {}
                 Err(
                     Error::Launch(LaunchError::SchedulerDropped { .. })
@@ -295,27 +295,27 @@ fn submit_until_the_end(stage: Arc<Stage>, stream: Stream) -> JoinHandle<()> {
 #[test]
 fn a_scheduler_is_dropped_while_others_submit() {
     explore(|| {
-        let stage = Stage::new(2);
-        let scheduler = stage.scheduler();
-        let submit =
-            [0, 5].map(|priority| submit_until_the_end(stage.clone(), scheduler.stream(priority)));
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
+        let submit = [0, 5]
+            .map(|priority| submit_until_the_end(testbed.clone(), scheduler.stream(priority)));
         let clone = scheduler.clone();
         let drops = thread::spawn(move || drop(clone));
         drop(scheduler);
         join([drops]);
         join(submit);
         // Its last clone was dropped, so the device is free.
-        let scheduler = stage.scheduler();
+        let scheduler = testbed.scheduler();
         let handle = scheduler.stream(0).launch(short().grid(2)).expect("accepted");
         handle.wait().expect("done");
     });
 }
 
 fn lose(is_polled: bool) {
-    let stage = Stage::with(Settings { sms: 2, is_polled, memory: None });
-    let scheduler = stage.builder().busy_poll(is_polled).build().expect("a scheduler");
+    let testbed = Testbed::with(Settings { sms: 2, is_polled, memory: None });
+    let scheduler = testbed.builder().busy_poll(is_polled).build().expect("a scheduler");
     let submit =
-        [0, 5].map(|priority| submit_until_the_end(stage.clone(), scheduler.stream(priority)));
+        [0, 5].map(|priority| submit_until_the_end(testbed.clone(), scheduler.stream(priority)));
     let mut buffer = scheduler.zeroed::<u32>(4).expect("memory");
     let copies = scheduler.stream(0);
     let copies = thread::spawn(move || {
@@ -329,7 +329,7 @@ fn lose(is_polled: bool) {
         }
         let _ = upload.wait();
     });
-    stage.model.lose();
+    testbed.model.lose();
     join(submit);
     join([copies]);
     scheduler.synchronize().expect("the policy did nothing wrong");
@@ -348,8 +348,8 @@ fn everything_ends_with_a_polled_device() {
 #[test]
 fn events_order_streams() {
     explore(|| {
-        let stage = Stage::new(2);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
         let (one, other) = (scheduler.stream(0), scheduler.stream(5));
         let first = Arc::new(one.launch(yielding().grid(3)).expect("accepted"));
         let event = one.record().expect("recorded");
@@ -359,10 +359,10 @@ fn events_order_streams() {
         let cancels = thread::spawn(move || cancelled.cancel());
         other.wait(&event).expect("accepted");
         let second = other.launch(short().grid(2)).expect("accepted");
-        stage.end(&second, 2).expect("done");
+        testbed.end(&second, 2).expect("done");
         assert!(first.is_done() && event.is_done());
-        let _ = stage.end(&first, 3);
-        stage.check_order(&first, &second);
+        let _ = testbed.end(&first, 3);
+        testbed.check_order(&first, &second);
         join([waits, cancels]);
     });
 }
@@ -371,8 +371,8 @@ fn events_order_streams() {
 fn a_thread_that_waits_for_memory_gets_it_from_another_thread() {
     explore(|| {
         const LEN: usize = 200;
-        let stage = Stage::with(Settings { sms: 1, is_polled: false, memory: Some(1000) });
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::with(Settings { sms: 1, is_polled: false, memory: Some(1000) });
+        let scheduler = testbed.scheduler();
         let mut buffer = scheduler.zeroed::<u32>(LEN).expect("memory");
         let stream = scheduler.stream(0);
         let frees = thread::spawn(move || {
@@ -404,16 +404,16 @@ fn a_thread_that_waits_for_memory_gets_it_from_another_thread() {
 #[test]
 fn a_full_stream_goes_on() {
     explore(|| {
-        let stage = Stage::new(1);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(1);
+        let scheduler = testbed.scheduler();
         let stream = scheduler.stream(0);
         join([0, 1].map(|_| {
-            let (stage, stream) = (stage.clone(), stream.clone());
+            let (testbed, stream) = (testbed.clone(), stream.clone());
             thread::spawn(move || {
                 let handles = [1, 2, 1]
                     .map(|tasks| (stream.launch(short().grid(tasks)).expect("accepted"), tasks));
                 for (handle, tasks) in &handles {
-                    stage.end(handle, *tasks).expect("done");
+                    testbed.end(handle, *tasks).expect("done");
                 }
             })
         }));
@@ -423,8 +423,8 @@ fn a_full_stream_goes_on() {
 #[test]
 fn a_fault_is_passed_on_to_later_launches() {
     explore(|| {
-        let stage = Stage::new(2);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
         let (one, other) = (scheduler.stream(0), scheduler.stream(5));
         let aside = thread::spawn(move || {
             other.launch(short().grid(2)).expect("accepted").wait().expect("done");
@@ -432,9 +432,9 @@ fn a_fault_is_passed_on_to_later_launches() {
         let mut buffer = scheduler.zeroed::<u32>(1).expect("memory");
         let failed = one.launch(faulty(&mut buffer).grid(3)).expect("accepted");
         let behind = one.launch(writes(&mut buffer).grid(2)).expect("accepted");
-        let result = stage.end(&behind, 2);
+        let result = testbed.end(&behind, 2);
         assert!(matches!(result, Err(Error::Launch(LaunchError::InputLost { .. }))), "{result:?}");
-        let result = stage.end(&failed, 3);
+        let result = testbed.end(&failed, 3);
         assert!(
             matches!(result, Err(Error::Launch(LaunchError::KernelFailed { .. }))),
             "{result:?}"
@@ -448,7 +448,7 @@ fn a_fault_is_passed_on_to_later_launches() {
 
 /// A waker that waits for a launch of its own, perhaps on the poller thread.
 struct LaunchesAnother {
-    stage: Arc<Stage>,
+    testbed: Arc<Testbed>,
     stream: Stream,
     result: Sender<Result<LaunchReport, Error>>,
 }
@@ -456,22 +456,22 @@ struct LaunchesAnother {
 impl Wake for LaunchesAnother {
     fn wake(self: Arc<Self>) {
         let handle = self.stream.launch(short().grid(2)).expect("accepted");
-        self.result.send(self.stage.end(&handle, 2)).expect("the test listens");
+        self.result.send(self.testbed.end(&handle, 2)).expect("the test listens");
     }
 }
 
 #[test]
 fn a_waker_may_launch_and_wait() {
     explore(|| {
-        let stage = Stage::new(1);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(1);
+        let scheduler = testbed.scheduler();
         let (stream, other) = (scheduler.stream(0), scheduler.stream(1));
         let aside = thread::spawn(move || {
             other.launch(short().grid(1)).expect("accepted").wait().expect("done");
         });
         let (result, results) = channel();
         let first = stream.launch(yielding().grid(2)).expect("accepted");
-        let waker = LaunchesAnother { stage: stage.clone(), stream, result };
+        let waker = LaunchesAnother { testbed: testbed.clone(), stream, result };
         let waker = Waker::from(Arc::new(waker));
         let polled = pin!(first).poll(&mut Context::from_waker(&waker));
         drop(waker);
@@ -486,10 +486,10 @@ fn a_waker_may_launch_and_wait() {
 #[test]
 fn opaque_work_runs_in_its_turn() {
     explore(|| {
-        let stage = Stage::new(2);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
         join([0, 1].map(|priority| {
-            let (stage, stream) = (stage.clone(), scheduler.stream(priority));
+            let (testbed, stream) = (testbed.clone(), scheduler.stream(priority));
             let clone = scheduler.clone();
             thread::spawn(move || {
                 let before = stream.launch(yielding().grid(2)).expect("accepted");
@@ -502,14 +502,14 @@ fn opaque_work_runs_in_its_turn() {
                 match opaque.wait() {
                     Ok(()) => {
                         assert!(before.is_done());
-                        assert_eq!(stage.ran(&opaque).tasks, [1]);
+                        assert_eq!(testbed.ran(&opaque).tasks, [1]);
                     }
                     Err(error) => assert!(matches!(
                         error,
                         Error::Launch(LaunchError::SchedulerDropped { .. })
                     )),
                 }
-                let _ = stage.end(&before, 2);
+                let _ = testbed.end(&before, 2);
             })
         }));
         drop(scheduler);
@@ -519,8 +519,8 @@ fn opaque_work_runs_in_its_turn() {
 #[test]
 fn external_operations_end_when_they_are_reported() {
     explore(|| {
-        let stage = Stage::new(1);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(1);
+        let scheduler = testbed.scheduler();
         let stream = scheduler.stream(0);
         let (begun, begins) = channel();
         let external =
@@ -532,7 +532,7 @@ fn external_operations_end_when_they_are_reported() {
             shared.announce();
         });
         let behind = stream.launch(short().grid(2)).expect("accepted");
-        stage.end(&behind, 2).expect("done");
+        testbed.end(&behind, 2).expect("done");
         handle.wait().expect("over");
         join([ends]);
     });
@@ -541,8 +541,8 @@ fn external_operations_end_when_they_are_reported() {
 #[test]
 fn a_scope_waits_for_what_was_launched_in_it() {
     explore(|| {
-        let stage = Stage::new(2);
-        let scheduler = stage.scheduler();
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
         let (stream, other) = (scheduler.stream(0), scheduler.stream(1));
         let aside = thread::spawn(move || {
             other.launch(short().grid(2)).expect("accepted").wait().expect("done");
@@ -557,8 +557,8 @@ fn a_scope_waits_for_what_was_launched_in_it() {
             })
         });
         assert!(kept.is_done() && cancelled.is_done());
-        stage.end(&kept, 2).expect("done");
-        let _ = stage.end(&cancelled, 3);
+        testbed.end(&kept, 2).expect("done");
+        let _ = testbed.end(&cancelled, 3);
         join([aside]);
     });
 }

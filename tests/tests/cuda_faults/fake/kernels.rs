@@ -36,32 +36,36 @@ impl Slice {
 
 /// A kernel and its arguments.
 #[derive(Clone, Copy)]
-pub enum Entry {
+pub enum FakeKernel {
     Count { nanoseconds: u64, counts: [usize; 2], writes: [usize; 2] },
     Spin { starts: [usize; 2], rounds: usize, out: [usize; 2] },
 }
 
-impl Entry {
+impl FakeKernel {
     /// The kernel of this name; `parameter(index, whether it is a word)` gives its arguments.
-    pub fn new(name: &str, parameter: impl Fn(usize, bool) -> usize) -> Option<Entry> {
+    pub fn new(name: &str, parameter: impl Fn(usize, bool) -> usize) -> Option<FakeKernel> {
         let slice = |at| [parameter(at, true), parameter(at + 1, true)];
         match name {
-            "count_1d" => Some(Entry::Count { nanoseconds: 0, counts: slice(0), writes: slice(2) }),
-            "paced_1d" => Some(Entry::Count {
+            "count_1d" => {
+                Some(FakeKernel::Count { nanoseconds: 0, counts: slice(0), writes: slice(2) })
+            }
+            "paced_1d" => Some(FakeKernel::Count {
                 nanoseconds: parameter(0, true) as u64,
                 counts: slice(1),
                 writes: slice(3),
             }),
-            "spin_yielding" => {
-                Some(Entry::Spin { starts: slice(0), rounds: parameter(2, false), out: slice(3) })
-            }
+            "spin_yielding" => Some(FakeKernel::Spin {
+                starts: slice(0),
+                rounds: parameter(2, false),
+                out: slice(3),
+            }),
             _ => None,
         }
     }
 
     fn slices(&self) -> [Slice; 2] {
-        let (Entry::Count { counts: a, writes: b, .. } | Entry::Spin { starts: a, out: b, .. }) =
-            self;
+        let (FakeKernel::Count { counts: a, writes: b, .. }
+        | FakeKernel::Spin { starts: a, out: b, .. }) = self;
         [a, b].map(|&[start, len]| Slice { start, len })
     }
 
@@ -75,13 +79,13 @@ impl Entry {
         first.at(task as usize).fetch_add(1, Ordering::Relaxed);
         let numbers = task * threads..(task + 1) * threads;
         match *self {
-            Entry::Count { nanoseconds, .. } => {
+            FakeKernel::Count { nanoseconds, .. } => {
                 if nanoseconds > 0 {
                     thread::sleep(Duration::from_nanos(nanoseconds));
                 }
                 numbers.for_each(|x| _ = second.at(x as usize).fetch_add(1, Ordering::Relaxed));
             }
-            Entry::Spin { rounds, .. } => {
+            FakeKernel::Spin { rounds, .. } => {
                 for _ in (0..rounds).step_by(ROUNDS) {
                     if is_sent_away() {
                         return true;
@@ -115,10 +119,10 @@ impl Entry {
             // SAFETY: the device layer keeps what a cohort points to, and each block runs once.
             unsafe {
                 match self {
-                    Entry::Count { .. } => {
+                    FakeKernel::Count { .. } => {
                         worker::run(&mut block, cohort, &mut OfKernel::<false>(tasks))
                     }
-                    Entry::Spin { .. } => {
+                    FakeKernel::Spin { .. } => {
                         worker::run(&mut block, cohort, &mut OfKernel::<true>(tasks))
                     }
                 }
@@ -128,7 +132,7 @@ impl Entry {
 }
 
 struct Tasks<'a> {
-    entry: &'a Entry,
+    entry: &'a FakeKernel,
     cohort: &'a Cohort,
     threads: u32,
     sm: u32,

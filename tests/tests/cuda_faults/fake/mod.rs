@@ -19,7 +19,7 @@ use preempt_device::abi::{Cohort, DeviceQueue};
 mod kernels;
 mod memory;
 
-use kernels::{Entry, SLOTS, SMS};
+use kernels::{FakeKernel, SLOTS, SMS};
 use memory::{Kind, State, allocate, release, sample, state};
 pub use memory::{live, live_after, violations};
 
@@ -225,7 +225,7 @@ unsafe fn launch(
             // SAFETY: the first parameter of a preemptible entry.
             let cohort = plain.is_none().then(|| unsafe { *(*parameters).cast::<Cohort>() });
             let first = usize::from(cohort.is_some());
-            let Some(entry) = Entry::new(plain.unwrap_or(name), |at, is_word| match is_word {
+            let Some(entry) = FakeKernel::new(plain.unwrap_or(name), |at, is_word| match is_word {
                 true => word(first + at),
                 false => number(first + at) as usize,
             }) else {

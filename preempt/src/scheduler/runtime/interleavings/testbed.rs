@@ -10,19 +10,19 @@ use crate::error::{DeviceError, Error, LaunchError};
 use crate::scheduler::{Handle, Output, Scheduler, SchedulerBuilder};
 
 /// A scheduler's device, with its record of what ran.
-pub(super) struct Stage {
+pub(super) struct Testbed {
     pub model: Arc<Model>,
     pub device: Device,
 }
 
-impl Stage {
-    pub fn new(sms: u32) -> Arc<Stage> {
-        Stage::with(Settings { sms, is_polled: false, memory: None })
+impl Testbed {
+    pub fn new(sms: u32) -> Arc<Testbed> {
+        Testbed::with(Settings { sms, is_polled: false, memory: None })
     }
 
-    pub fn with(settings: Settings) -> Arc<Stage> {
+    pub fn with(settings: Settings) -> Arc<Testbed> {
         let (device, model) = Model::device(settings);
-        Arc::new(Stage { model, device })
+        Arc::new(Testbed { model, device })
     }
 
     pub fn builder(&self) -> SchedulerBuilder {
