@@ -1,11 +1,15 @@
 //! Buffers that kernels on two devices use, each device with its own scheduler.
 
-use preempt::error::{ArgumentError, LaunchError, MemoryError};
-use std::sync::Arc;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use preempt::error::{ArgumentError, LaunchError, MemoryError};
 use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Opaque, Scheduler, Stream};
+use preempt_device::host::{BufferArg, ReadArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_test_kit::{Gate, Random, gated};
@@ -513,4 +517,94 @@ fn buffers_without_elements_go_everywhere() {
         assert_eq!(contents(&stream, &empty).expect("copied"), [0; 0]);
         in_time(&stream.upload(Vec::new(), &mut empty).expect("accepted")).expect("copied");
     }
+}
+
+/// The last elements of a buffer, from `start` on.
+struct Tail<'a> {
+    buffer: &'a Buffer<u32>,
+    start: usize,
+}
+
+// SAFETY: the elements are a part of the buffer, whose owner is passed on.
+unsafe impl ReadArg<'_, u32> for Tail<'_> {
+    fn read_arg(self) -> BufferArg {
+        let whole = self.buffer.read_arg();
+        let (skipped, len) = (self.start * size_of::<u32>(), whole.len - self.start);
+        let (address, bytes) = (whole.address + skipped as u64, whole.bytes - skipped);
+        BufferArg { address, len, bytes, ..whole }
+    }
+}
+
+#[test]
+fn a_part_of_a_buffer_is_the_same_part_on_each_device() {
+    let (one, other) = (scheduler(), scheduler());
+    let all: Vec<u32> = (0..LEN as u32).collect();
+    let buffer = one.buffer(&all).expect("memory");
+    for scheduler in [&other, &one, &other] {
+        let mut out = scheduler.zeroed::<u32>(LEN - 16).expect("memory");
+        let tail = || Tail { buffer: &buffer, start: 16 };
+        launch(&scheduler.stream(0), add(tail(), tail(), &mut out).threads(LEN as u32 - 16))
+            .expect("runs");
+        let expected: Vec<u32> = all[16..].iter().map(|x| 2 * x).collect();
+        assert_eq!(contents(&scheduler.stream(0), &out).expect("copied"), expected);
+    }
+}
+
+#[test]
+fn an_upload_outlives_the_move_that_it_overwrites() {
+    let device = Device::cpu(1, 1).expect("a device");
+    let (one, other) = (scheduler(), scheduler_on(&device));
+    let gate = Gate::new(&one);
+    let mut log = one.zeroed::<u32>(LEN).expect("memory");
+    let writes = one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    let fails = kernels::panics(1, &mut log).grid(2).block(BLOCK);
+    let fails = one.stream(0).launch(fails).expect("accepted");
+    // Its move is behind the kernel that fails.
+    let download = other.stream(0).download(&log).expect("accepted");
+    let upload = other.stream(0).upload(vec![4; LEN], &mut log).expect("accepted");
+    gate.open();
+    in_time(&writes).expect("runs");
+    in_time(&fails).expect_err("it panics");
+    in_time(&download).expect_err("its input is lost");
+    in_time(&upload).expect("copied");
+    drop(other);
+    let other = scheduler_on(&device);
+    for scheduler in [&other, &one] {
+        assert_eq!(contents(&scheduler.stream(0), &log).expect("copied"), [4; LEN]);
+    }
+}
+
+/// Downloads a buffer through the stream when it is woken, and sends the result.
+struct DownloadsWhenWoken {
+    work: Mutex<Option<(Stream, Buffer<u32>)>>,
+    results: Sender<Result<Vec<u32>, Error>>,
+}
+
+impl Wake for DownloadsWhenWoken {
+    fn wake(self: Arc<Self>) {
+        if let Some((stream, buffer)) = self.work.lock().expect("not poisoned").take() {
+            // The test may be over.
+            let _ = self.results.send(contents(&stream, &buffer));
+        }
+    }
+}
+
+#[test]
+fn a_waker_of_one_scheduler_may_wait_for_another_one_that_needs_it() {
+    let (one, other) = (scheduler(), scheduler());
+    let gate = Gate::new(&one);
+    let mut log = one.zeroed::<u32>(LEN).expect("memory");
+    let buffer = one.buffer(&[3u32; LEN]).expect("memory");
+    let mut runs =
+        Box::pin(one.stream(0).launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted"));
+    let (results, result) = channel();
+    let work = Mutex::new(Some((other.stream(0), buffer)));
+    let waker = Waker::from(Arc::new(DownloadsWhenWoken { work, results }));
+    gate.wait_for(1);
+    assert!(Future::poll(runs.as_mut(), &mut Context::from_waker(&waker)).is_pending());
+    gate.open();
+    // No other thread drives the first scheduler meanwhile: its poller calls the waker.
+    let downloaded = result.recv_timeout(LONG).expect("it ends");
+    assert_eq!(downloaded.expect("copied"), [3; LEN]);
 }

@@ -194,8 +194,10 @@ impl Scheduler {
         let shared = self.shared();
         let patience = Patience { timeout, ..shared.patience };
         // A waker on the poller may allocate: no other thread would see operations end, and free their memory.
-        let poll = |condition: &dyn Fn() -> bool| shared.poll_while(condition);
-        allocate(patience, shared.is_poller().then_some(&poll))
+        let poll = |condition: &dyn Fn() -> bool| {
+            shared.poll_instead(condition);
+        };
+        allocate(patience, shared.is_on_poller().then_some(&poll))
     }
 
     /// Waits until nothing is in flight, on any stream and of any thread.

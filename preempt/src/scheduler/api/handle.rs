@@ -184,8 +184,9 @@ impl<T: Output> Handle<T> {
     ///
     /// An operation that waits is dropped; a running kernel stops at its next yield. The handle then gives
     /// [`LaunchError::Cancelled`] with the number of finished block-tasks, unless the operation was complete before.
-    /// What it wrote until then stays in its buffers, and later operations go on with that. A copy that has started is
-    /// completed, and so is opaque work.
+    /// What it wrote until then stays in its buffers, and later operations go on with that. An operation that was to
+    /// replace the contents of a buffer on another device loses them instead
+    /// ([`InputLost`](LaunchError::InputLost)). A copy that has started is completed, and so is opaque work.
     pub fn cancel(&self) {
         if !self.completion.is_done() {
             self.shared.cancel(self.completion.clone());
@@ -208,14 +209,13 @@ impl<T: Output> Handle<T> {
         }
     }
 
-    /// Waits without driving, unless this is the poller, on which all other threads rely.
+    /// Waits without driving, unless this thread is a poller, on which all other threads rely.
     fn sleep(&self, deadline: Option<Instant>) -> Option<Ending> {
-        if self.shared.is_poller() {
-            let in_time = || deadline.is_none_or(|end| Instant::now() < end);
-            self.shared.poll_while(|| !self.completion.is_done() && in_time());
-            return self.completion.result();
+        let in_time = || deadline.is_none_or(|end| Instant::now() < end);
+        match self.shared.poll_instead(|| !self.completion.is_done() && in_time()) {
+            true => self.completion.result(),
+            false => self.completion.park(deadline),
         }
-        self.completion.park(deadline)
     }
 
     fn output(&self, result: Ending) -> Result<T, Error> {

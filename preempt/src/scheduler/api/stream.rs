@@ -273,7 +273,8 @@ impl Stream {
         let external = ExternalOperation::new(|external| external.finish(Ok(())));
         let (job, handle) = self.job(COPY, uses, Work::ExternalOperation(external), ());
         // With the memory, which the job does not keep, because the contents may be on another device.
-        moves::submit_using(&self.shared, job, std::slice::from_ref(&buffer.memory))
+        buffer.memory.end_uses();
+        moves::submit_using(&self.shared, job, std::slice::from_ref(&buffer.memory), true)
             .inspect_err(|_| self.credits.leave())?;
         Ok(handle)
     }

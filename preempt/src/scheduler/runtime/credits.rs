@@ -34,12 +34,11 @@ impl StreamCredits {
             }
             hint::spin_loop();
         }
-        if shared.is_poller() {
-            // A waker on the poller submits here: no other thread would look after the device meanwhile.
-            while !self.try_enter() {
-                shared.poll_while(|| *lock(&self.outstanding) >= MAX_OUTSTANDING);
+        // A waker on a poller may submit here: no other thread would look after the device meanwhile.
+        while shared.poll_instead(|| *lock(&self.outstanding) >= MAX_OUTSTANDING) {
+            if self.try_enter() {
+                return;
             }
-            return;
         }
         let full = |outstanding: &mut usize| *outstanding >= MAX_OUTSTANDING;
         let outstanding = self.freed.wait_while(lock(&self.outstanding), full);

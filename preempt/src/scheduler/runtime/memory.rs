@@ -34,6 +34,9 @@ pub(crate) struct Memory {
     /// home is posted. Relaxed, because submissions read it with the inbox locked: a submission behind that copy sees
     /// what was written before its post.
     is_at_home: AtomicBool,
+    /// Whether the application takes the memory over. Set before the operation behind the buffer's last use is posted;
+    /// submissions read it with the residence locked, under which that operation is posted.
+    is_given_away: AtomicBool,
     residence: Mutex<Residence>,
 }
 
@@ -63,8 +66,8 @@ pub(in crate::scheduler) struct Residence {
 pub(in crate::scheduler) struct ValidCopy {
     pub device: Weak<DeviceInner>,
     pub device_id: u64,
-    /// The operation that makes them valid, if it may not have done so.
-    pub filling: Option<Filling>,
+    /// The operations that each make them valid: one that succeeds is enough. Without any, they are valid.
+    fillings: Vec<Filling>,
 }
 
 /// An operation that fills the memory of a buffer on a device.
@@ -94,7 +97,7 @@ impl Memory {
         let id = BufferId::Own(number);
         let home = Replica::new(&device.inner, address, bytes, id);
         let residence =
-            Residence { valid: vec![ValidCopy::new(&device.inner, None)], ..Residence::default() };
+            Residence { valid: vec![ValidCopy::new(&device.inner)], ..Residence::default() };
         Memory {
             id,
             number,
@@ -102,6 +105,7 @@ impl Memory {
             home,
             is_bound,
             is_at_home: AtomicBool::new(true),
+            is_given_away: AtomicBool::new(false),
             residence: Mutex::new(residence),
         }
     }
@@ -169,6 +173,18 @@ impl Memory {
         unsafe { self.home.backend.memory().fill(self.home.address, data, self.bytes) }
     }
 
+    /// Ends the uses of the memory with the next operation that is posted for it.
+    #[cfg(feature = "cust")]
+    pub fn end_uses(&self) {
+        self.is_given_away.store(true, Ordering::Relaxed);
+        self.leave_home();
+    }
+
+    /// Whether the application takes the memory over; the caller has locked the residence.
+    pub(in crate::scheduler) fn is_given_away(&self) -> bool {
+        self.is_given_away.load(Ordering::Relaxed)
+    }
+
     /// Gives the memory at home to the application.
     #[cfg(feature = "cust")]
     pub fn give_away(&self) {
@@ -208,10 +224,24 @@ impl Residence {
         known.filter_map(ValidCopy::scheduler).collect()
     }
 
-    /// Adds a device whose contents are valid once `filling` is done; the other devices' stay valid.
+    /// Adds a device whose contents are valid once `filling` is done; the other devices' stay valid. Contents that are
+    /// already on their way there stay so, because `filling` may be cancelled before it overwrites them.
     pub fn add(&mut self, device: &Arc<DeviceInner>, filling: Filling) {
-        self.valid.retain(|copy| copy.device_id != device.id);
-        self.valid.push(ValidCopy::new(device, Some(filling)));
+        let is_there = |copy: &&mut ValidCopy| copy.device_id == device.id;
+        let here = self.valid.iter_mut().find(is_there);
+        match here.filter(|copy| copy.validity() == Validity::Valid) {
+            // Valid whatever becomes of `filling`.
+            Some(copy) if copy.fillings.is_empty() => {}
+            Some(copy) => {
+                copy.fillings.retain(|earlier| !earlier.has_failed());
+                copy.fillings.push(filling);
+            }
+            None => {
+                self.valid.retain(|copy| copy.device_id != device.id);
+                let fillings = vec![filling];
+                self.valid.push(ValidCopy { fillings, ..ValidCopy::new(device) });
+            }
+        }
     }
 
     /// Makes this device the only one with valid contents.
@@ -221,8 +251,9 @@ impl Residence {
 }
 
 impl ValidCopy {
-    fn new(device: &Arc<DeviceInner>, filling: Option<Filling>) -> ValidCopy {
-        ValidCopy { device: Arc::downgrade(device), device_id: device.id, filling }
+    fn new(device: &Arc<DeviceInner>) -> ValidCopy {
+        let (device_id, device) = (device.id, Arc::downgrade(device));
+        ValidCopy { device, device_id, fillings: Vec::new() }
     }
 
     /// The scheduler that the device has now.
@@ -232,15 +263,21 @@ impl ValidCopy {
 
     /// What is known of the contents.
     pub fn validity(&self) -> Validity {
-        let Some(Filling { completion, scheduler }) = &self.filling else { return Validity::Valid };
-        match completion.result() {
-            // Not ended, so the device still has the scheduler that orders what follows.
-            None | Some(Ok(_)) => Validity::Valid,
-            Some(Err(_)) => match self.scheduler() {
-                Some(now) if Weak::as_ptr(scheduler) == Arc::as_ptr(&now) => Validity::KnownLost,
-                _ => Validity::Lost,
-            },
+        // An operation that has not ended counts: the device still has the scheduler that orders what follows.
+        let Some(last) = self.fillings.last() else { return Validity::Valid };
+        if !self.fillings.iter().all(Filling::has_failed) {
+            return Validity::Valid;
         }
+        match self.scheduler() {
+            Some(now) if Weak::as_ptr(&last.scheduler) == Arc::as_ptr(&now) => Validity::KnownLost,
+            _ => Validity::Lost,
+        }
+    }
+}
+
+impl Filling {
+    fn has_failed(&self) -> bool {
+        matches!(self.completion.result(), Some(Err(_)))
     }
 }
 

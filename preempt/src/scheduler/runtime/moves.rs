@@ -70,7 +70,12 @@ impl Job {
         };
         match &mut self.work {
             Work::Launch { launch, .. } => {
-                Arc::make_mut(launch).args.resolve(|buffer| resolved(buffer.owner.as_ref()?));
+                Arc::make_mut(launch).args.resolve(|buffer| {
+                    let owner = buffer.owner.as_ref()?;
+                    // An argument may be a part of its buffer.
+                    let offset = buffer.address - owner.downcast_ref::<Memory>()?.address();
+                    Some(resolved(owner)? + offset)
+                });
             }
             Work::Copy(copy) => {
                 let [from, to] = copy.owners().each_ref().map(resolved);
@@ -86,18 +91,23 @@ impl Job {
 /// Submits a job, some of whose buffers were used on other devices, behind the moves that it needs.
 pub(in crate::scheduler) fn submit(shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
     let memories = job.memories();
-    submit_using(shared, job, &memories)
+    submit_using(shared, job, &memories, false)
 }
 
-/// Submits a job that uses `memories`, given in lock order, behind the moves that it needs.
+/// Submits a job that uses `memories`, given in lock order, behind the moves that it needs. No submission uses them after
+/// `is_last_use`.
 pub(in crate::scheduler) fn submit_using(
     shared: &Arc<Shared>,
     job: Job,
     memories: &[Arc<Memory>],
+    is_last_use: bool,
 ) -> Result<(), Error> {
-    let mut submission = Submission { shared, sources: Vec::new(), urgency: job.urgency };
+    let urgency = job.urgency;
+    let mut submission = Submission { shared, sources: Vec::new(), urgency, is_last_use };
     let result = submission.post(job, memories);
     // With the residences unlocked, because running a core may run application code, which may submit in turn.
+    // Their pollers are woken first, because that code may wait for operations of each of them.
+    submission.sources.iter().for_each(|source| source.rouse());
     for source in submission.sources {
         source.drive();
     }
@@ -111,6 +121,7 @@ struct Submission<'a> {
     /// Other schedulers that were given operations for it.
     sources: Vec<Arc<Shared>>,
     urgency: Urgency,
+    is_last_use: bool,
 }
 
 impl Submission<'_> {
@@ -123,6 +134,9 @@ impl Submission<'_> {
         }
         let mut residences: Vec<(&Arc<Memory>, MutexGuard<'_, Residence>)> =
             memories.iter().map(|memory| (memory, memory.residence())).collect();
+        if !self.is_last_use && memories.iter().any(|memory| memory.is_given_away()) {
+            return Err(Error::Argument(ArgumentError::ForeignBuffer { name }));
+        }
         // First, so that a lack of memory changes nothing.
         let mut addresses = Vec::with_capacity(residences.len());
         for (memory, residence) in &mut residences {
@@ -139,7 +153,7 @@ impl Submission<'_> {
         self.post_to(shared, job)?;
         for (memory, residence) in &mut residences {
             let Some(used) = written.iter().find(|used| used.buffer == memory.id) else { continue };
-            if used.overwrites && !self.is_valid_here(residence) {
+            if used.overwrites {
                 residence.add(&device.inner, self.filling(completion.clone()));
             }
             residence.keep_only(device.inner.id);
@@ -185,6 +199,14 @@ impl Submission<'_> {
                 return Ok(());
             }
         }
+        let valid = |copy: &&ValidCopy| copy.validity() == Validity::Valid;
+        if let Some(copy) = residence.valid.iter().find(valid) {
+            let device = copy.device.upgrade();
+            let device = device.map(|device| device.properties.name.as_str().into());
+            let device = device.unwrap_or_else(|| "a device that was dropped".into());
+            let name = job.name;
+            return Err(Error::Argument(ArgumentError::ContentsElsewhere { name, device }));
+        }
         if residence.on(here).map(ValidCopy::validity) == Some(Validity::KnownLost) {
             return Ok(());
         }
@@ -194,16 +216,7 @@ impl Submission<'_> {
                 return Ok(());
             }
         }
-        let valid = |copy: &&ValidCopy| copy.validity() == Validity::Valid;
-        match residence.valid.iter().find(valid) {
-            Some(copy) => {
-                let device = copy.device.upgrade();
-                let device = device.map(|device| device.properties.name.as_str().into());
-                let device = device.unwrap_or_else(|| "a device that was dropped".into());
-                Err(Error::Argument(ArgumentError::ContentsElsewhere { name: job.name, device }))
-            }
-            None => Err(Error::Launch(LaunchError::InputLost { kernel: MOVE })),
-        }
+        Err(Error::Launch(LaunchError::InputLost { kernel: MOVE }))
     }
 
     /// Moves the contents here from another device; `false` if its scheduler is closed.

@@ -6,9 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
-#[cfg(feature = "cust")]
-use std::sync::Weak;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use preempt_device::host::Preemption;
@@ -29,8 +27,15 @@ use crate::scheduler::observed::stats::Stats;
 use crate::scheduler::observed::trace::Trace;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::mpsc::Sender;
-use crate::sync::thread::{self, JoinHandle, Thread};
+use crate::sync::thread::{self, JoinHandle, Thread, ThreadId};
 use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock};
+
+/// The pollers of all schedulers: a waker that one of them calls may wait for an operation of another scheduler. Not the
+/// explored mutex of `sync`, because it outlives an exploration.
+static POLLERS: std::sync::Mutex<Vec<(ThreadId, Weak<Shared>)>> = std::sync::Mutex::new(Vec::new());
+
+/// Time between two questions whether an operation of another scheduler has ended, which is not announced to this one.
+const FOREIGN_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Time, at most, that the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
@@ -251,9 +256,7 @@ impl Shared {
         // Not `drive`: what the caller submitted must be in flight before it waits.
         self.combiner.drive_now(|news| self.tell(news));
         let is_busy = || *lock(&self.in_flight.any);
-        if self.is_poller() {
-            self.poll_while(is_busy);
-        } else {
+        if !self.poll_instead(is_busy) {
             let any = lock(&self.in_flight.any);
             drop(self.in_flight.none.wait_while(any, |any| *any));
         }
@@ -327,15 +330,46 @@ impl Shared {
         self.poller.get().is_some_and(|poller| poller.id() == thread::current().id())
     }
 
-    /// Looks after the device while `condition` holds.
-    pub fn poll_while(&self, condition: impl Fn() -> bool) {
+    /// Waits while `condition` holds if this thread is a poller, of this scheduler or of another one: looks after that
+    /// one's device meanwhile, because no other thread does. `false` if it is none.
+    pub fn poll_instead(&self, condition: impl Fn() -> bool) -> bool {
+        if self.is_poller() {
+            self.poll_while(POLL_TIMEOUT, condition);
+            return true;
+        }
+        let Some(polled) = Shared::polled_by_this_thread() else { return false };
+        polled.poll_while(FOREIGN_TIMEOUT, condition);
+        true
+    }
+
+    /// Whether this thread is a poller, of this scheduler or of another one.
+    pub fn is_on_poller(&self) -> bool {
+        self.is_poller() || Shared::polled_by_this_thread().is_some()
+    }
+
+    /// The scheduler whose poller this thread is.
+    fn polled_by_this_thread() -> Option<Arc<Shared>> {
+        let this = thread::current().id();
+        let pollers = POLLERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut polled = pollers.iter().filter(|(poller, _)| *poller == this);
+        polled.find_map(|(_, shared)| shared.upgrade())
+    }
+
+    /// Looks after the device while `condition` holds, which is asked at least each `timeout`.
+    fn poll_while(&self, timeout: Duration, condition: impl Fn() -> bool) {
         let device = &self.device.inner;
         while condition() {
             let (mark, _) = self.look();
             if condition() {
-                device.wait(mark, POLL_TIMEOUT);
+                device.wait(mark, timeout);
             }
         }
+    }
+
+    /// Has the poller look at the device and at the inbox, even if it sleeps.
+    pub fn rouse(&self) {
+        self.announce();
+        self.wake_poller();
     }
 
     /// Runs the core. Returns a mark, whose wait is ended by anything after this look at the device, and what the look
@@ -354,7 +388,15 @@ impl Shared {
     }
 
     /// The poller thread.
-    fn poll(&self) {
+    fn poll(self: &Arc<Self>) {
+        let this = thread::current().id();
+        let pollers = || POLLERS.lock().unwrap_or_else(PoisonError::into_inner);
+        pollers().push((this, Arc::downgrade(self)));
+        self.poll_until_retired();
+        pollers().retain(|(poller, _)| *poller != this);
+    }
+
+    fn poll_until_retired(&self) {
         let device = &self.device.inner;
         let (mut active, mut checked) = (Instant::now(), Instant::now());
         loop {

@@ -1,0 +1,234 @@
+//! Grids, blocks, shared memory and arguments that exceed what a launch or the device can have.
+
+use preempt::error::ConfigurationError;
+use preempt::{Call, Error, NoGrid};
+use preempt_device::host::Dim3;
+use preempt_device::prelude::*;
+use preempt_test_kernels as kernels;
+
+use super::Setup;
+
+#[test]
+fn a_grid_has_block_tasks() {
+    let mut setup = Setup::new();
+    for grid in [Dim3::from(0), Dim3::from((4, 0)), Dim3::from((4, 4, 0))] {
+        let call = setup.count().grid(grid).block(32);
+        assert_error!(
+            setup.refusal(call),
+            Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+            "at least 1"
+        );
+    }
+    setup.check_unharmed();
+}
+
+#[test]
+fn a_grid_is_within_the_limits() {
+    let mut setup = Setup::new();
+    for grid in [
+        Dim3::from(1 << 31),
+        Dim3::from((1 << 30) + 1),
+        Dim3::from((1, 65_536)),
+        Dim3::from((1, 1, 65_536)),
+        Dim3::from((65_535, 65_535)),
+        Dim3::new(u32::MAX, u32::MAX, u32::MAX),
+    ] {
+        let call = setup.count().grid(grid).block(32);
+        assert_error!(
+            setup.refusal(call.clone()),
+            Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+            "split the launch"
+        );
+        assert_error!(
+            setup.refusal(call),
+            Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+            "at most 1073741824,"
+        );
+    }
+    setup.check_unharmed();
+}
+
+#[test]
+fn no_number_of_blocks_or_threads_wraps() {
+    let mut setup = Setup::new();
+    let mut refusal = |shape: fn(Call<NoGrid>) -> Call| {
+        let call = shape(setup.count());
+        setup.refusal(call)
+    };
+    macro_rules! assert_refused {
+        ($shape:expr, $pattern:pat, $hint:literal) => {
+            assert_error!(refusal($shape), $pattern, $hint);
+        };
+    }
+    assert_refused!(
+        |call| call.grid(-1).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "-1x1x1"
+    );
+    assert_refused!(
+        |call| call.grid((-1, -1)).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "at least 1"
+    );
+    assert_refused!(
+        |call| call.grid(0).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "leave the launch out"
+    );
+    assert_refused!(
+        |call| call.threads(0).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "0x1x1"
+    );
+    assert_refused!(
+        |call| call.threads(-33).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "-1x1x1"
+    );
+    assert_refused!(
+        |call| call.threads(i64::MIN).block(32),
+        Error::Configuration(ConfigurationError::EmptyGrid { .. }),
+        "at least 1"
+    );
+    // Their lower 32 bits would be valid.
+    assert_refused!(
+        |call| call.grid((1usize << 32) + 1).block(32),
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+        "4294967297x1x1 is too large; x and the product are at most 1073741824,"
+    );
+    assert_refused!(
+        |call| call.grid(1usize << 40).block(32),
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+        "1099511627776x1x1"
+    );
+    assert_refused!(
+        |call| call.grid((1, 1 << 20)).block(32),
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+        "1x1048576x1 is too large; x and the product are at most 1073741824, y and z at most 65535"
+    );
+    assert_refused!(
+        |call| call.grid((u64::MAX, u64::MAX, u64::MAX)).block(32),
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+        "18446744073709551615x18446744073709551615x18446744073709551615"
+    );
+    assert_refused!(
+        |call| call.threads(usize::MAX).block(1),
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+        "18446744073709551615x1x1"
+    );
+    assert_refused!(
+        |call| call.threads(usize::MAX).block(32),
+        Error::Configuration(ConfigurationError::GridTooLarge { .. }),
+        "576460752303423488x1x1"
+    );
+    assert_refused!(
+        |call| call.grid(7).block(-32),
+        Error::Configuration(ConfigurationError::BadBlock { .. }),
+        "-32x1x1 threads"
+    );
+    assert_refused!(
+        |call| call.grid(7).block(2048),
+        Error::Configuration(ConfigurationError::BadBlock { .. }),
+        "1 to 1024 threads"
+    );
+    assert_refused!(
+        |call| call.grid(7).block((1u64 << 32) + 32),
+        Error::Configuration(ConfigurationError::BadBlock { .. }),
+        "4294967328x1x1 threads"
+    );
+    // The number of block-tasks of these grids is not known.
+    assert_refused!(
+        |call| call.threads(7).block(0),
+        Error::Configuration(ConfigurationError::BadBlock { .. }),
+        "1 to 1024 threads"
+    );
+    assert_refused!(
+        |call| call.threads(7),
+        Error::Configuration(ConfigurationError::NoBlock { .. }),
+        ".block(..)"
+    );
+    let block = -128;
+    let mut out = setup.scheduler.zeroed(8).expect("memory");
+    let input = setup.scheduler.zeroed(8).expect("memory");
+    let call = kernels::guard_sync_guard(&input, &mut out).threads(8).block(block);
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::OtherBlock { .. }),
+        "128x1x1, not -128x1x1"
+    );
+    setup.check_unharmed();
+}
+
+#[test]
+fn a_block_is_within_the_limits() {
+    let mut setup = Setup::new();
+    for block in [Dim3::from(0), Dim3::from(1025), Dim3::from((32, 33)), Dim3::from((1, 1, 65))] {
+        let call = setup.count().grid(7).block(block);
+        assert_error!(
+            setup.refusal(call),
+            Error::Configuration(ConfigurationError::BadBlock { .. }),
+            "1 to 1024 threads"
+        );
+    }
+    let call = setup.count().grid(7);
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::NoBlock { .. }),
+        ".block(..)"
+    );
+    let mut out = setup.scheduler.zeroed(8).expect("memory");
+    let input = setup.scheduler.zeroed(8).expect("memory");
+    let call = kernels::guard_sync_guard(&input, &mut out).grid(1).block(64);
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::OtherBlock { .. }),
+        "128x1x1"
+    );
+    setup.check_unharmed();
+}
+
+/// Takes more shared memory than any GPU has.
+#[preemptible(block = 32)]
+fn greedy(out: SliceMut<u32>) {
+    let array = shared_array![u32; 100_000];
+    // SAFETY: in bounds; one thread alone.
+    unsafe { out.write(0, array.read()) };
+}
+
+#[test]
+fn shared_memory_is_within_what_the_device_has() {
+    let mut setup = Setup::new();
+    let call = greedy(&mut setup.counts).grid(1);
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::SharedMemory { bytes: 400_000, .. }),
+        "smaller"
+    );
+    setup.check_unharmed();
+}
+
+#[test]
+fn arguments_fit_a_launch() {
+    #[preemptible(block = 32)]
+    fn wide(_values: [u32; 2000]) {}
+
+    let setup = Setup::new();
+    assert_error!(
+        setup.refusal(wide([0; 2000]).grid(1)),
+        Error::Configuration(ConfigurationError::ArgumentSize { .. }),
+        "buffer"
+    );
+    setup.check_unharmed();
+}
+
+#[test]
+fn an_amortizing_factor_is_at_least_one() {
+    let mut setup = Setup::new();
+    let call = setup.count().grid(7).block(32).amortize(0);
+    assert_error!(
+        setup.refusal(call),
+        Error::Configuration(ConfigurationError::NoAmortizing { .. }),
+        "at least 1"
+    );
+    setup.check_unharmed();
+}
