@@ -80,26 +80,28 @@ mod tests {
 
     #[test]
     fn an_sm_holds_what_its_tightest_resource_allows() {
-        // (registers, warps, blocks), as NVIDIA's occupancy calculator has it.
-        for (registers, warps, blocks) in [
-            (32, 32, 2),
-            (33, 32, 1),
-            (40, 32, 1),
-            (64, 32, 1),
-            (65, 32, 0),
-            (32, 8, 8),
-            (40, 8, 6),
-            (48, 8, 5),
-            (128, 4, 4),
-            (255, 8, 1),
-            (16, 1, 32),
-            (0, 1, 32),
+        struct Case {
+            registers: u32,
+            warps: u32,
+            blocks: u32,
+        }
+        // As NVIDIA's occupancy calculator has it.
+        for Case { registers, warps, blocks } in [
+            Case { registers: 32, warps: 32, blocks: 2 },
+            Case { registers: 33, warps: 32, blocks: 1 },
+            Case { registers: 40, warps: 32, blocks: 1 },
+            Case { registers: 64, warps: 32, blocks: 1 },
+            Case { registers: 65, warps: 32, blocks: 0 },
+            Case { registers: 32, warps: 8, blocks: 8 },
+            Case { registers: 40, warps: 8, blocks: 6 },
+            Case { registers: 48, warps: 8, blocks: 5 },
+            Case { registers: 128, warps: 4, blocks: 4 },
+            Case { registers: 255, warps: 8, blocks: 1 },
+            Case { registers: 16, warps: 1, blocks: 32 },
+            Case { registers: 0, warps: 1, blocks: 32 },
         ] {
-            assert_eq!(
-                HOPPER.holds(registers, warps),
-                blocks,
-                "{registers} registers, {warps} warps"
-            );
+            let found = HOPPER.holds(registers, warps);
+            assert_eq!(found, blocks, "{registers} registers, {warps} warps");
         }
     }
 
