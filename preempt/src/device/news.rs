@@ -37,11 +37,9 @@ impl News {
         Mark(self.count.load(Ordering::Acquire))
     }
 
-    /// Sleeps until more was announced than at the mark, or for `timeout`.
+    /// Sleeps until more was announced than at the mark, or for `timeout`. Other threads go first even if that is zero,
+    /// because a policy that wants to be asked at once would keep them from going on.
     pub fn wait(&self, since: Mark, timeout: Duration) {
-        if timeout.is_zero() {
-            return;
-        }
         let is_old = |_: &mut ()| self.mark() == since;
         // Why the wait ended does not matter: the caller looks for itself.
         drop(self.changed.wait_timeout_while(lock(&self.sleepers), timeout, is_old));
