@@ -11,6 +11,7 @@ use std::process::Command;
 use super::error::{Error, io};
 use super::ir;
 use super::nested_cargo;
+use super::tokens;
 use super::toolchain::Toolchain;
 
 /// What LLVM does to bodies and entries apart.
@@ -19,9 +20,14 @@ const APART: &str = "--passes=thinlto-pre-link<O3>";
 const TOGETHER: &str = "--passes=default<O3>";
 
 /// What decides about the PTX here.
-pub(super) fn fingerprint() -> [&'static str; 5] {
-    let changes = include_str!("ir.rs");
-    [preempt_device::INTRINSICS_LL, changes, include_str!("link.rs"), APART, TOGETHER]
+pub(super) fn fingerprint() -> Vec<&'static str> {
+    let sources = [
+        ("intrinsics.ll", preempt_device::INTRINSICS_LL),
+        ("ir.rs", include_str!("ir.rs")),
+        ("link.rs", include_str!("link.rs")),
+    ];
+    let tokens = sources.iter().flat_map(|(name, text)| tokens::of_source(Path::new(name), text));
+    tokens.chain([APART, TOGETHER]).collect()
 }
 
 /// Makes PTX for `target_cpu` of the IR in the file `from`, and of what it calls in `builtins`, the library of that crate.
@@ -56,7 +62,7 @@ pub(super) fn ptx(
     };
     let ptx = make();
     for file in [&own, &added, &linked, &apart, &inlined, &optimised, &out] {
-        // One that was not written is not there.
+        // A file that was not written is not there.
         let _ = fs::remove_file(file);
     }
     ptx

@@ -1,4 +1,4 @@
-//! Priority inheritance: an operation is as urgent as the most urgent one that waits for it, and due as early.
+//! Priority inheritance: an operation is as urgent as the most urgent operation that waits for it, and due as early.
 //!
 //! A submitted operation raises those before it, as far as that changes them. An operation that ends before its turn,
 //! or asks for less, has those before it look at their successors again.

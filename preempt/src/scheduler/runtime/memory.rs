@@ -35,7 +35,8 @@ pub(crate) struct Memory {
     /// what was written before its post.
     is_at_home: AtomicBool,
     /// Whether the application takes the memory over. Set before the operation behind the buffer's last use is posted;
-    /// submissions read it with the residence locked, under which that operation is posted.
+    /// submissions read it with the residence locked. Relaxed, because that operation is posted with it locked, too: a
+    /// submission that locks it later sees the flag, and an earlier one precedes that operation.
     is_given_away: AtomicBool,
     residence: Mutex<Residence>,
 }
@@ -66,7 +67,7 @@ pub(in crate::scheduler) struct Residence {
 pub(in crate::scheduler) struct ValidCopy {
     pub device: Weak<DeviceInner>,
     pub device_id: u64,
-    /// The operations that each make them valid: one that succeeds is enough. Without any, they are valid.
+    /// The operations that each make them valid if they succeed. Without any, the contents are valid.
     fillings: Vec<Filling>,
 }
 
@@ -230,8 +231,8 @@ impl Residence {
         let is_there = |copy: &&mut ValidCopy| copy.device_id == device.id;
         let here = self.valid.iter_mut().find(is_there);
         match here.filter(|copy| copy.validity() == Validity::Valid) {
-            // Valid whatever becomes of `filling`.
-            Some(copy) if copy.fillings.is_empty() => {}
+            // Valid whatever becomes of `filling`. Without the earlier ones: each overwriting operation would add one.
+            Some(copy) if copy.is_filled() => copy.fillings.clear(),
             Some(copy) => {
                 copy.fillings.retain(|earlier| !earlier.has_failed());
                 copy.fillings.push(filling);
@@ -261,6 +262,12 @@ impl ValidCopy {
         Shared::of(&*self.device.upgrade()?)
     }
 
+    /// Whether the contents are there, and no operation is needed for them any more.
+    fn is_filled(&self) -> bool {
+        let has_succeeded = |filling: &Filling| matches!(filling.completion.result(), Some(Ok(_)));
+        self.fillings.is_empty() || self.fillings.iter().any(has_succeeded)
+    }
+
     /// What is known of the contents.
     pub fn validity(&self) -> Validity {
         // An operation that has not ended counts: the device still has the scheduler that orders what follows.
@@ -284,5 +291,35 @@ impl Filling {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes at {:#x}", self.bytes, self.home.address)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::engine::LaunchReport;
+    use crate::scheduler::runtime::credits::StreamCredits;
+
+    #[test]
+    fn contents_that_are_there_keep_no_operations() {
+        let device = Device::cpu(1, 1).expect("a device").inner;
+        let mut residence = Residence::default();
+        let mut fill = |result: Option<Result<LaunchReport, Error>>| {
+            let completion = Arc::new(Completion::new(StreamCredits::of_one()));
+            residence
+                .add(&device, Filling { completion: completion.clone(), scheduler: Weak::new() });
+            result.map(|result| completion.complete(result));
+            let copy = residence.on(device.id).expect("it was added");
+            (copy.fillings.len(), copy.validity())
+        };
+        let failed = || Some(Err(Error::Device(crate::error::DeviceError::Taken)));
+        assert_eq!(fill(failed()), (1, Validity::Lost));
+        assert_eq!(fill(None), (1, Validity::Valid));
+        // It overwrites what is still on its way, and fails.
+        assert_eq!(fill(failed()), (2, Validity::Valid));
+        assert_eq!(fill(Some(Ok(LaunchReport::default()))), (2, Validity::Valid));
+        for _ in 0..3 {
+            assert_eq!(fill(failed()), (0, Validity::Valid));
+        }
     }
 }
