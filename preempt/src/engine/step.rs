@@ -28,6 +28,8 @@ pub(crate) struct Step {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum Input {
     Submit {
+        /// The key that it got.
+        op: u64,
         stream: u32,
         name: String,
         uses: Vec<UseRecord>,
@@ -124,7 +126,7 @@ impl Step {
         let mut actions = Vec::new();
         let now = Duration::from_nanos(self.now);
         match &self.input {
-            Input::Submit { stream, name, uses, after, urgency, launch, opaque } => {
+            Input::Submit { op: _, stream, name, uses, after, urgency, launch, opaque } => {
                 let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
                 let submission = Submission {
                     stream: *stream,
@@ -168,9 +170,10 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Input {
-    pub fn of_submission(submission: Submission<'_>) -> Input {
+    pub fn of_submission(submission: Submission<'_>, op: OpKey) -> Input {
         let Submission { stream, name, uses, after, urgency, launch, opaque } = submission;
         Input::Submit {
+            op: op.data().as_ffi(),
             stream,
             name: name.to_owned(),
             uses: uses.iter().map(UseRecord::of).collect(),
@@ -223,13 +226,7 @@ impl Input {
                     WhoseRecord::Launch(key) => Whose::Launch(op(key)),
                     WhoseRecord::Stream(stream) => Whose::Stream(stream),
                 },
-                change: match *change {
-                    ChangeRecord::Priority(priority) => Change::Priority(Priority(priority)),
-                    ChangeRecord::Weight(weight) => Change::Weight(weight),
-                    ChangeRecord::Deadline(deadline) => {
-                        Change::Deadline(deadline.map(Duration::from_nanos))
-                    }
-                },
+                change: change.to_change(),
             },
             Input::Close => Event::Close,
             Input::Lost => Event::Lost,
@@ -267,7 +264,7 @@ impl UseRecord {
         UseRecord { buffer, borrowed, write: access == Access::Write, overwrites }
     }
 
-    fn to_use(&self) -> Use {
+    pub fn to_use(&self) -> Use {
         let UseRecord { buffer, borrowed, write, overwrites } = *self;
         let buffer = if borrowed { BufferId::Borrowed(buffer) } else { BufferId::Own(buffer) };
         Use { buffer, access: if write { Access::Write } else { Access::Read }, overwrites }
@@ -279,10 +276,22 @@ impl UrgencyRecord {
         UrgencyRecord { priority, weight, deadline: deadline.map(nanos) }
     }
 
-    fn to_urgency(self) -> Urgency {
+    pub fn to_urgency(self) -> Urgency {
         let UrgencyRecord { priority, weight, deadline } = self;
         let deadline = deadline.map(Duration::from_nanos);
         Urgency { priority: Priority(priority), weight, deadline }
+    }
+}
+
+impl ChangeRecord {
+    pub fn to_change(&self) -> Change {
+        match *self {
+            ChangeRecord::Priority(priority) => Change::Priority(Priority(priority)),
+            ChangeRecord::Weight(weight) => Change::Weight(weight),
+            ChangeRecord::Deadline(deadline) => {
+                Change::Deadline(deadline.map(Duration::from_nanos))
+            }
+        }
     }
 }
 

@@ -47,6 +47,7 @@ mod device;
 mod load;
 mod machine;
 mod random;
+mod recorded;
 mod reference;
 mod results;
 mod run;
@@ -58,6 +59,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use load::EngineLoad;
+use machine::refused;
 pub use machine::{Costs, DeviceQueues, KernelModel, Machine, Prediction};
 pub use results::{End, LaunchResult, Results};
 pub use workload::{Arrivals, Sizes, StreamModel, StreamNumber, Workload};

@@ -9,9 +9,12 @@ use super::Simulation;
 use super::device::{Agenda, Device, Happening, Running, nanos};
 use super::machine::{KernelModel, LONGEST, Machine, Prediction, refused};
 use super::random::Random;
+use super::recorded::{Changed, RecordedChange};
 use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, StreamNumber, Workload};
-use crate::engine::{Action, Engine, Event, LaunchSpec, Outcome, Submission};
+use crate::engine::{
+    Action, Engine, Event, LaunchSpec, Outcome, Submission, Use, UseRecord, Whose,
+};
 use crate::error::{Error, SchedulerError};
 use crate::recording::Recording;
 use crate::vocabulary::OpKey;
@@ -41,6 +44,8 @@ struct Run<'a> {
     actions: Vec<Action>,
     submitted: Vec<Submitted>,
     ops: SecondaryMap<OpKey, usize>,
+    /// The last operation of each job.
+    keys: Vec<Option<OpKey>>,
     launches: Vec<LaunchResult>,
     events: u64,
 }
@@ -63,11 +68,19 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
         actions: Vec::new(),
         submitted: Vec::new(),
         ops: SecondaryMap::new(),
+        keys: vec![None; workload.jobs.len()],
         launches: Vec::new(),
         events: 0,
     };
+    let mut changes = workload.changes.iter().enumerate().peekable();
     for (job, planned) in workload.jobs.iter().enumerate() {
+        while let Some((change, told)) = changes.next_if(|(_, told)| told.jobs_before <= job) {
+            run.agenda.enter(nanos(told.at), Happening::Change(change));
+        }
         run.plan(job, 0, nanos(planned.at));
+    }
+    for (change, told) in changes {
+        run.agenda.enter(nanos(told.at), Happening::Change(change));
     }
     run.go(until)?;
     let policy = run.engine.policy_name().to_owned();
@@ -169,8 +182,26 @@ impl Run<'_> {
                 let event = Event::CohortOut { op, slot, posted };
                 self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
             }
+            Happening::Copied(op) => {
+                let event = Event::CopyDone { op };
+                self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
+            }
+            Happening::Change(index) => self.change(now, index),
             // `settle` comes after everything.
             Happening::Wake => {}
+        }
+    }
+
+    /// Makes a change of a recording.
+    fn change(&mut self, now: u64, index: usize) {
+        let RecordedChange { of, change, .. } = &self.workload.changes[index];
+        let of = match *of {
+            Changed::Job(job) => self.keys[job].map(Whose::Launch),
+            Changed::Stream(StreamNumber(number)) => Some(Whose::Stream(number)),
+        };
+        if let Some(of) = of {
+            let event = Event::Change { of, change: change.to_change() };
+            self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
         }
     }
 
@@ -185,7 +216,12 @@ impl Run<'_> {
         let stop = kernel.stop.unwrap_or(self.machine.costs.stop);
         let (stop, requeued) =
             if free { (Duration::ZERO, Duration::ZERO) } else { (stop, kernel.redo) };
-        let urgency = stream.urgency(Duration::from_nanos(now));
+        let recorded = planned.recorded.as_ref();
+        let urgency = recorded
+            .map_or_else(|| stream.urgency(Duration::from_nanos(now)), |recorded| recorded.urgency);
+        let uses = recorded.map_or(&[][..], |recorded| &recorded.uses);
+        let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
+        let after = recorded.and_then(|recorded| self.keys[recorded.after?]);
         let spec = LaunchSpec {
             tasks: kernel.tasks,
             predicted: match kernel.prediction {
@@ -204,14 +240,18 @@ impl Run<'_> {
         let submission = Submission {
             stream: number,
             name: NAME,
-            uses: &[],
-            after: None,
+            uses: &uses,
+            after,
             urgency,
-            launch: Some(spec),
+            launch: planned.takes_time().then_some(spec),
             opaque: None,
         };
         let time = Duration::from_nanos(now);
         let op = self.engine.submit(time, submission, &mut self.actions);
+        self.keys[job] = Some(op);
+        if !planned.takes_time() {
+            return;
+        }
         let mut running =
             Running::new(kernel.tasks, kernel.blocks_per_sm, nanos(alone), &self.machine);
         running.stop = nanos(stop);
@@ -223,7 +263,7 @@ impl Run<'_> {
             job,
             turn,
             kernel: kernel.name.clone(),
-            priority: stream.priority,
+            priority: urgency.priority,
             alone,
             queued: Duration::from_nanos(at),
             started: None,
@@ -259,8 +299,8 @@ impl Run<'_> {
                     self.device.launches.remove(op);
                     self.ops.remove(op);
                 }
-                // No copy is simulated.
-                Action::Copy { .. } => {}
+                // It takes no time.
+                Action::Copy { op } => self.agenda.enter(now, Happening::Copied(op)),
             }
         }
         self.actions = actions;
