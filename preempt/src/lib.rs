@@ -57,11 +57,11 @@
 //! | [`Error`], [`mod@error`] | what went wrong and what to do; one enum for each area |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
 //! | [`preempt_device`] | what kernels are written with |
+//! | [`preempt-build`](https://docs.rs/preempt-build) | for build scripts: compiles a kernels crate to PTX |
 //! | [`migration`] | for applications on rust-cuda |
 //!
 //! | feature | |
 //! | --- | --- |
-//! | `build` | `preempt::build`, for build scripts that compile kernels to PTX |
 //! | `cust` | `preempt::cust`, for applications on rust-cuda's `cust`: their context, buffers, streams, events and modules |
 //! | `tracing` | an event of the crate `tracing` (target `preempt`, level debug) when a launch is submitted, starts, yields and ends |
 //! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_turnaround_seconds` |
@@ -77,8 +77,6 @@
 //! has any. Without yield points, an urgent launch waits for the block-tasks that run: for a millisecond if
 //! they take a millisecond.
 
-#[cfg(feature = "build")]
-pub mod build;
 #[cfg(feature = "cust")]
 pub mod cust;
 mod device;
@@ -89,7 +87,6 @@ pub mod migration {}
 mod module;
 pub mod policy;
 pub mod predict;
-mod ptx;
 pub mod recording;
 mod scheduler;
 pub mod sim;
@@ -111,7 +108,7 @@ pub use preempt_device::host::{
     Amortize, Call, Dim3, Extents, NoGrid, Preemption, ReadArg, WriteArg,
 };
 pub use preempt_device::kernel::KernelArg;
-pub use ptx::KernelFault;
+pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;
 pub use scheduler::{Buffer, Event, Handle, Opaque, Scheduler, SchedulerBuilder, Scope, Stream};

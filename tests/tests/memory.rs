@@ -133,10 +133,10 @@ fn the_number_of_waiting_requests_is_bounded() {
             }
         };
         let waiting = [scope.spawn(wait), scope.spawn(wait)];
-        // This request soon ends where there is still room in the line.
+        // This request soon ends where there is still room in the line, and leaves it to the others for a while.
         let error = loop {
             match scheduler.zeroed_within::<u8>(10, Duration::from_millis(1)).map(drop) {
-                Err(Error::Memory(MemoryError::Timeout { .. })) => {}
+                Err(Error::Memory(MemoryError::Timeout { .. })) => thread::sleep(WHILE),
                 other => break other.expect_err("the device is full"),
             }
         };

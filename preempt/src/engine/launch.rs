@@ -64,8 +64,8 @@ pub struct LaunchReport {
     pub yields: u32,
     /// How many later cohorts ran block-tasks: each is a resume or a growth in mid-kernel.
     pub resumes: u32,
-    /// The amortizing factor at the end of the launch, as its last block saw it: how many block-tasks a block claimed
-    /// between two looks at the signal. At most 4095; 0 for a plain launch.
+    /// The amortizing factor at the end of the launch, as its last block saw it. It counts the block-tasks that a block
+    /// claimed between two looks at the signal. At most 4095; 0 for a plain launch.
     pub amortize: u32,
     /// Whether it ran as a plain grid, without preemption.
     pub plain: bool,
@@ -166,8 +166,8 @@ pub(super) struct OnDevice {
     resumed: bool,
 }
 
-/// Duration from which a launch is long: ten times what the host takes from the end of one launch to the start of the
-/// next (H200).
+/// Duration from which a launch is long: ten times what the host takes from one launch's end to the next one's start
+/// (H200).
 const LONG: Duration = Duration::from_micros(100);
 
 impl Launch {
@@ -283,9 +283,8 @@ impl Launch {
     /// is then expected to take as long as that work did, weighted by its part of the whole, and otherwise as
     /// predicted.
     ///
-    /// A launch that outlives its prediction is taken to need as much more again. Otherwise a launch that was
-    /// predicted a hundred times too short would look as if it were about to end, and keep others waiting until it
-    /// does.
+    /// A launch that outlives its prediction is taken to need as much more again. Otherwise a launch that was predicted
+    /// a hundred times too short would look as if it were about to end. Others would wait until it does.
     pub fn time_left(&self, now: Duration, sms: u32) -> Option<Duration> {
         let predicted = self.spec.predicted?;
         let done = f64::from(self.tasks_out) / f64::from(self.spec.tasks);

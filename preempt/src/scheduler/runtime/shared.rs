@@ -5,6 +5,7 @@
 //! While operations are in flight, one poller thread waits for the device. Otherwise it sleeps.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -27,12 +28,13 @@ use crate::scheduler::observed::stats::Stats;
 use crate::scheduler::observed::trace::Trace;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::mpsc::Sender;
-use crate::sync::thread::{self, JoinHandle, Thread, ThreadId};
-use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock};
+use crate::sync::thread::{self, JoinHandle, Thread};
+use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock, thread_local};
 
-/// The pollers of all schedulers: a waker that one of them calls may wait for an operation of another scheduler. Not the
-/// explored mutex of `sync`, because it outlives an exploration.
-static POLLERS: std::sync::Mutex<Vec<(ThreadId, Weak<Shared>)>> = std::sync::Mutex::new(Vec::new());
+thread_local! {
+    /// The scheduler whose poller this thread is: a waker that it calls may wait for an operation of another scheduler.
+    static POLLED: RefCell<Weak<Shared>> = RefCell::default();
+}
 
 /// Time between two questions whether an operation of another scheduler has ended, which is not announced to this one.
 const FOREIGN_TIMEOUT: Duration = Duration::from_millis(1);
@@ -349,10 +351,8 @@ impl Shared {
 
     /// The scheduler whose poller this thread is.
     fn polled_by_this_thread() -> Option<Arc<Shared>> {
-        let this = thread::current().id();
-        let pollers = POLLERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut polled = pollers.iter().filter(|(poller, _)| *poller == this);
-        polled.find_map(|(_, shared)| shared.upgrade())
+        // Without the value, the thread is ending: an application's.
+        POLLED.try_with(|polled| polled.borrow().upgrade()).ok().flatten()
     }
 
     /// Looks after the device while `condition` holds, which is asked at least each `timeout`.
@@ -389,11 +389,8 @@ impl Shared {
 
     /// The poller thread.
     fn poll(self: &Arc<Self>) {
-        let this = thread::current().id();
-        let pollers = || POLLERS.lock().unwrap_or_else(PoisonError::into_inner);
-        pollers().push((this, Arc::downgrade(self)));
+        POLLED.with(|polled| polled.replace(Arc::downgrade(self)));
         self.poll_until_retired();
-        pollers().retain(|(poller, _)| *poller != this);
     }
 
     fn poll_until_retired(&self) {
