@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use preempt::LaunchReport;
 use preempt::policy::Hpf;
+use preempt::recording::Replay;
 use preempt::sim::{Costs, Machine};
-use preempt::{LaunchReport, Replay};
 use preempt_report::{digits, microseconds};
 use serde_json::{Value, json};
 
@@ -59,7 +60,7 @@ const MEANING: &str = "\
 The pairs of `priority`, and those of `antt`: the decisions are replayed from their recording, and
 the simulator says how long the programs should have taken.
 
-One scheduler with `Hpf::by_stream` and `record(true)` runs everything. `first` is the long program,
+One scheduler with `Hpf::by_stream` and `recording(true)` runs everything. `first` is the long program,
 `second` the short one: pairs with `low, high` priorities are those of `priority`, pairs of `equal`
 ones those of `antt`.
 
@@ -247,7 +248,7 @@ fn pair(
         measured.iter_mut().zip(&completed.turnaround).for_each(|(all, &time)| all.push(time));
         yields += completed.yields;
         let queued = |run: usize| Some(completed.runs.get(run)?.reports.first()?.queued);
-        apart.extend(queued(1).zip(queued(0)).map(|(second, first)| second.saturating_sub(first)));
+        apart.extend(queued(1).zip(queued(0)).map(|(second, first)| second - first));
         let notes: Vec<Note> = notes.take();
         for (seen, run) in seen.iter_mut().zip(&completed.runs) {
             seen.extend(notes.iter().filter(|note| note.stream == run.stream).copied());

@@ -58,6 +58,7 @@ mod workload;
 use std::fmt;
 use std::time::Duration;
 
+#[doc(hidden)]
 pub use load::EngineLoad;
 use machine::refused;
 pub use machine::{Costs, DeviceQueues, KernelModel, Machine, Prediction};
@@ -106,7 +107,7 @@ impl Simulation {
     }
 
     /// Whether every decision is recorded, for [`Results::recording`].
-    pub fn record(mut self, records: bool) -> Simulation {
+    pub fn recording(mut self, records: bool) -> Simulation {
         self.record = records;
         self
     }

@@ -131,7 +131,7 @@ impl Workload {
     /// # workload.launch(batch, &KernelModel::new("long", 20 * ms, 1000), Duration::ZERO);
     /// # workload.launch(urgent, &KernelModel::new("short", ms, 1000), 5 * ms);
     /// # let machine = Machine::new(4, Costs::free());
-    /// # let run = Simulation::new(machine, StaticPriority::new()).record(true).run(&workload)?;
+    /// # let run = Simulation::new(machine, StaticPriority::new()).recording(true).run(&workload)?;
     /// # let recording = run.recording.expect("asked for");
     /// // A recording of `Scheduler::recording`, or of a simulation.
     /// let machine = Machine::new(recording.sms(), Costs::free());

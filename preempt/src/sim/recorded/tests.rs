@@ -8,7 +8,7 @@ use preempt_device::prelude::*;
 use super::*;
 use crate::policy::{Fifo, ShortestRemaining, StaticPriority};
 use crate::sim::{End, Results, Simulation};
-use crate::{Device, Scheduler};
+use crate::{CpuLayout, Device, Scheduler};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -29,7 +29,7 @@ fn mixed() -> Workload {
 }
 
 fn recorded(workload: &Workload, machine: Machine) -> Results {
-    let simulation = Simulation::new(machine, StaticPriority::new()).record(true);
+    let simulation = Simulation::new(machine, StaticPriority::new()).recording(true);
     simulation.run(workload).expect("results")
 }
 
@@ -127,7 +127,10 @@ fn unrelated() {}
 
 #[test]
 fn buffers_events_and_priorities_of_a_real_run_count() -> Result<(), Error> {
-    let scheduler = Scheduler::builder().device(Device::cpu(1, 1)?).record(true).build()?;
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(1))?)
+        .recording(true)
+        .build()?;
     let (batch, urgent) = (scheduler.stream(0), scheduler.stream(5));
     let (mut x, mut y) = (scheduler.zeroed::<u32>(1)?, scheduler.zeroed::<u32>(1)?);
     let first = batch.launch(produce(&mut x).grid(1))?;
