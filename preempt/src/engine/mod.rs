@@ -50,7 +50,7 @@ use queues::DeviceQueues;
 use recorder::Observers;
 pub(crate) use recorder::Recorded;
 pub(crate) use step::{
-    ChangeRecord, Input, LaunchRecord, Step, UrgencyRecord, UseRecord, WhoseRecord,
+    ChangeRecord, Input, LaunchRecord, Step, UrgencyRecord, UseRecord, WhoseRecord, interned,
 };
 use urgency::{Inheritance, arrival};
 

@@ -148,7 +148,7 @@ impl Step {
 }
 
 /// A copy of a name that lives as long as the process, as names of kernels do. There are few names.
-fn interned(name: &str) -> &'static str {
+pub(crate) fn interned(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     match names.get(name) {

@@ -13,7 +13,7 @@ use super::recorded::{Changed, RecordedChange};
 use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, StreamNumber, Workload};
 use crate::engine::{
-    Action, Engine, Event, LaunchSpec, Outcome, Submission, Use, UseRecord, Whose,
+    Action, Engine, Event, LaunchSpec, Outcome, Submission, Use, UseRecord, Whose, interned,
 };
 use crate::error::{Error, SchedulerError};
 use crate::recording::Recording;
@@ -23,7 +23,7 @@ use crate::vocabulary::OpKey;
 /// lets none run.
 const EVENTS_PER_LAUNCH: u64 = 100_000;
 
-/// The name of every kernel for the engine, which ignores it.
+/// The name of every kernel for an engine that does not record it.
 const NAME: &str = "simulated";
 
 /// A launch that was submitted, or will be.
@@ -38,6 +38,7 @@ struct Run<'a> {
     workload: &'a Workload,
     machine: Machine,
     plain: bool,
+    records: bool,
     engine: Engine,
     device: Device,
     agenda: Agenda,
@@ -62,6 +63,7 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
         workload,
         machine,
         plain,
+        records: record,
         engine,
         device: Device::new(&machine),
         agenda: Agenda::default(),
@@ -239,7 +241,7 @@ impl Run<'_> {
         let StreamNumber(number) = planned.stream;
         let submission = Submission {
             stream: number,
-            name: NAME,
+            name: if self.records { interned(&kernel.name) } else { NAME },
             uses: &uses,
             after,
             urgency,
