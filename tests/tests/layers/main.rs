@@ -64,6 +64,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         &["device::conformance"],
         &["tune", "cust", "migration"],
         &["crate"],
+        &["prelude"],
     ],
 };
 
