@@ -20,7 +20,7 @@
 //!     }
 //! }
 //!
-//! let scheduler = Scheduler::builder().device(Device::cpu(4, 2)?).build()?;
+//! let scheduler = Scheduler::builder().device(Device::cpu()?).build()?;
 //! let batch = scheduler.stream(Priority(0));
 //! let urgent = scheduler.stream(Priority(10));
 //!
@@ -48,10 +48,10 @@
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there, [waited for](Scheduler::zeroed_within) if need be |
 //! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
-//! | [`Recording`] | what was submitted to a scheduler and decided, to decide again |
+//! | [`recording`] | what was submitted to a scheduler and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`predict`] | how long launches take, for policies that look ahead |
-//! | [`Scheduler::stats`], [`Scheduler::write_trace`], [`LaunchReport`] | how launches ran, as numbers and as a timeline |
+//! | [`stats`], [`Scheduler::write_trace`], [`LaunchReport`] | how launches ran, as numbers and as a timeline |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`], [`mod@error`] | what went wrong and what to do; one enum for each area |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
@@ -89,7 +89,7 @@ mod module;
 pub mod policy;
 pub mod predict;
 pub mod prelude;
-mod recording;
+pub mod recording;
 mod scheduler;
 pub mod sim;
 mod sync;
@@ -97,7 +97,7 @@ mod text;
 pub mod tune;
 mod vocabulary;
 
-pub use device::{Device, Properties, RawStream, SignalPath};
+pub use device::{CpuLayout, Device, Properties, RawStream, SignalPath};
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use device::{conformance, faults};
@@ -106,12 +106,12 @@ pub use error::Error;
 pub use module::Module;
 pub use policy::Priority;
 pub use preempt_device;
-pub use preempt_device::host::{Amortize, BorrowingCall, Call, Dim3, Extents, NoGrid, Preemption};
+pub use preempt_device::host::{
+    Amortize, Call, Dim3, Extents, NoGrid, Preemption, ReadArg, WriteArg,
+};
 pub use preempt_device::kernel::KernelArg;
 pub use preempt_ptx_text::KernelFault;
-pub use recording::{Difference, Recording, Replay};
-pub use scheduler::{
-    Buffer, Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats,
-    Stream, StreamStats, Totals,
-};
-pub use vocabulary::LaunchId;
+#[doc(inline)]
+pub use scheduler::stats;
+pub use scheduler::{Buffer, Event, Handle, Opaque, Scheduler, SchedulerBuilder, Scope, Stream};
+pub use vocabulary::{LaunchId, Timestamp};

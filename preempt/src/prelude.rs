@@ -3,7 +3,7 @@
 //! ```
 //! use preempt::prelude::*;
 //!
-//! let scheduler = Scheduler::builder().device(Device::cpu(4, 2)?).build()?;
+//! let scheduler = Scheduler::builder().device(Device::cpu()?).build()?;
 //! let urgent: Stream = scheduler.stream(Priority(10));
 //! # Ok::<(), preempt::Error>(())
 //! ```

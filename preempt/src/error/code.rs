@@ -3,7 +3,7 @@ use std::sync::Arc;
 use preempt_ptx_text::KernelFault;
 
 /// Device code that is missing, stale or refused.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodeError {
     /// The driver does not take the PTX of a kernels crate.
