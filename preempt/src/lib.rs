@@ -47,7 +47,7 @@
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Event`] | order between streams |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
-//! | [`Device`], [`Buffer`] | what they run on, and memory there, [waited for](Scheduler::zeroed_within) if need be |
+//! | [`Device`], [`Buffer`] | what they run on, and memory there and [ranges](Buffer#ranges) of it, [waited for](Scheduler::zeroed_within) if need be |
 //! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
 //! | [`Recording`] | what was submitted to a scheduler and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
@@ -112,7 +112,7 @@ pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
 pub use recording::{Difference, Recording, Replay};
 pub use scheduler::{
-    Buffer, Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats,
-    Stream, StreamStats, Totals,
+    Buffer, BufferSlice, BufferSliceMut, Decisions, DeviceSlice, DeviceSliceMut, Event, Handle,
+    Opaque, Output, Scheduler, SchedulerBuilder, Scope, Stats, Stream, StreamStats, Totals,
 };
 pub use vocabulary::LaunchId;

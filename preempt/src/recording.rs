@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::vocabulary::QueueCount;
 
 /// The version of the file.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Everything that a scheduler's engine was told, when, and what it decided.
 ///

@@ -1,12 +1,14 @@
 //! The ground floor: ids and plain values that several layers speak of. Nothing here decides anything, and nothing
 //! here uses another module of the crate.
 
+mod byte_range;
 mod cohort;
 mod ids;
 mod queues;
 mod sm_set;
 mod tuned;
 
+pub(crate) use byte_range::ByteRange;
 pub(crate) use cohort::{After, CohortOrder, ControlIndex, ControlUse};
 pub use ids::LaunchId;
 pub(crate) use ids::{BufferId, OpKey};
