@@ -114,7 +114,7 @@ fn operations_on_overlapping_ranges_run_in_the_order_of_submission() {
     let scales = streams[1].launch(scale(3, range).threads(5)).expect("accepted");
     let reads = streams[2].download(&log.slice(1..2).expect("in range")).expect("accepted");
     // Transitively: it shares elements with the launch before it alone.
-    let upload = log.slice_mut(4..8).expect("in range").as_upload(&streams[3], 9);
+    let upload = upload(log.slice_mut(4..8).expect("in range"), &streams[3], 9);
     let beside = log.slice_mut(8..).expect("in range");
     let beside = streams[3].launch(scale(1, beside).threads(LEN as u32));
     assert!(scales.wait_timeout(WHILE).is_none() && !reads.is_done() && !upload.is_done());
@@ -127,15 +127,9 @@ fn operations_on_overlapping_ranges_run_in_the_order_of_submission() {
     assert_eq!(contents(&streams[0], &log)[..10], [1, 21, 1, 2, 9, 9, 9, 9, 0, 1]);
 }
 
-trait Upload {
-    /// Uploads this value to each element.
-    fn as_upload(self, stream: &Stream, value: u32) -> Handle<()>;
-}
-
-impl Upload for BufferSliceMut<'_, u32> {
-    fn as_upload(mut self, stream: &Stream, value: u32) -> Handle<()> {
-        stream.upload(vec![value; self.len()], &mut self).expect("accepted")
-    }
+/// Uploads one value to each element.
+fn upload(mut to: BufferSliceMut<'_, u32>, stream: &Stream, value: u32) -> Handle<()> {
+    stream.upload(vec![value; to.len()], &mut to).expect("accepted")
 }
 
 #[test]
@@ -261,7 +255,7 @@ fn the_range_that_a_failed_kernel_wrote_is_lost_and_the_rest_is_not() {
     }
     assert_eq!(read(0..2).expect("copied"), [3; 2]);
     assert_eq!(read(5..8).expect("copied"), [3; 3]);
-    let upload = x.slice_mut(2..4).expect("in range").as_upload(&one, 9);
+    let upload = upload(x.slice_mut(2..4).expect("in range"), &one, 9);
     in_time(&upload).expect("copied");
     assert_eq!(contents(&other, &x.slice(..4).expect("in range")), [3, 3, 9, 9]);
     let rest = other.download(&x.slice(..5).expect("in range")).expect("accepted");
@@ -345,7 +339,7 @@ fn storm(streams: &[Stream], mut buffer: Buffer<u32>, steps: u32, random: &mut R
                     let skipped = below(from.len() + 1);
                     let (a, b) =
                         (from.slice(..).expect("all"), from.slice(skipped..).expect("in range"));
-                    drop(stream.launch(add(a, &b, to).threads(LEN)).expect("accepted"));
+                    drop(stream.launch(add(a, b, to).threads(LEN)).expect("accepted"));
                     for (i, out) in to_model[..len].iter_mut().enumerate() {
                         *out = match from_model[skipped..].get(i) {
                             Some(b) => from_model[i].wrapping_add(*b),
@@ -431,7 +425,7 @@ fn a_partial_write_on_another_device_keeps_the_rest() {
     let writes = one.stream(0).launch(gated(&gate.0, range, 7).grid(1)).expect("accepted");
     gate.wait_for(1);
     // An upload that replaces a part, a launch, and a copy within the buffer.
-    let upload = log.slice_mut(2..4).expect("in range").as_upload(&other.stream(0), 9);
+    let upload = upload(log.slice_mut(2..4).expect("in range"), &other.stream(0), 9);
     assert!(upload.wait_timeout(WHILE).is_none());
     gate.open();
     in_time(&writes).expect("runs");
@@ -457,7 +451,7 @@ fn a_cancelled_partial_upload_elsewhere_loses_nothing() {
     let mut log = other.zeroed::<u32>(4).expect("memory");
     let stream = other.stream(0);
     let holds = stream.launch(gated(&gate.0, &mut log, 7).grid(1)).expect("accepted");
-    let upload = x.slice_mut(2..4).expect("in range").as_upload(&stream, 9);
+    let upload = upload(x.slice_mut(2..4).expect("in range"), &stream, 9);
     upload.cancel();
     in_time(&upload).expect_err("cancelled");
     gate.open();

@@ -4,10 +4,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgumentError {
-    /// Elements that one argument writes are passed a second time.
+    /// Memory that one argument writes is passed a second time: a buffer, or ranges of it that overlap.
     #[error(
-        "`{name}` is passed elements that it writes more than once; a kernel may assume that \
-         nothing else touches what it writes: pass ranges that do not overlap, a copy, or one `SliceMut` for both uses"
+        "`{name}` is passed memory that it writes more than once; a kernel may assume that nothing else \
+         touches what it writes: pass a copy, ranges that do not overlap, or one `SliceMut` for both uses"
     )]
     BufferConflict {
         /// The kernel's name, or what the copy is called.

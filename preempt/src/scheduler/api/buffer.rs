@@ -65,8 +65,8 @@ use crate::scheduler::runtime::memory::Memory;
 /// A buffer can be used through the schedulers of several devices, and the order of submission holds across them. Each
 /// scheduler copies the contents, through the host, when an operation needs them and a copy elsewhere is newer. The
 /// submission does not wait for that. Readers on several devices share the contents; after a writer they are valid on
-/// its device alone. The contents move as a whole: an operation on a range of a buffer waits for all earlier writes
-/// elsewhere, and for a lost range there it fails.
+/// its device alone. The contents move as a whole: an operation on a range waits for all earlier writes on the other
+/// device. It fails if any range is lost there, and then all contents are lost if it was to write.
 ///
 /// Memory on a device is allocated at the first use there and kept until the buffer is dropped. If there is no room for
 /// it, the submission fails with [`MemoryError::OutOfMemory`], and the contents stay valid where they were.

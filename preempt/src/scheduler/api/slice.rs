@@ -212,7 +212,7 @@ impl<T> DeviceSliceMut<T> for BufferSliceMut<'_, T> {
     }
 }
 
-// SAFETY, for each of these: the owner is the memory that the range is in.
+// SAFETY: the owner is the memory that the range is in.
 unsafe impl<T: KernelArg> ReadArg<'_, T> for &Buffer<T> {
     fn read_arg(self) -> BufferArg {
         self.as_slice().argument()
