@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError};
 use preempt::{
-    Buffer, BufferSliceMut, Call, Device, DeviceSlice, Error, Handle, Opaque, Scheduler, Stream,
+    Buffer, BufferSliceMut, Call, CpuLayout, Device, DeviceSlice, Error, Handle, Opaque, Scheduler,
+    Stream,
 };
 use preempt_device::host::Args;
 use preempt_device::prelude::*;
@@ -52,10 +53,13 @@ fn copy_four(from: *const u32, to: *mut u32) {
 }
 
 fn scheduler() -> Scheduler {
-    Scheduler::builder().device(Device::cpu(2, 2).expect("a device")).build().expect("a scheduler")
+    Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device"))
+        .build()
+        .expect("a scheduler")
 }
 
-fn in_time<T: preempt::Output>(handle: &Handle<T>) -> Result<T, Error> {
+fn in_time<T>(handle: &Handle<T>) -> Result<T, Error> {
     handle.wait_timeout(LONG).expect("it ends")
 }
 
@@ -362,7 +366,7 @@ fn storm(streams: &[Stream], mut buffer: Buffer<u32>, steps: u32, random: &mut R
 fn random_ranges_give_what_one_thread_would_compute() {
     for seed in 0..20 {
         let mut random = Random(seed);
-        let device = Device::cpu(3, 2).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device");
         let builder = Scheduler::builder().device(device).policy(Chaos::new(seed));
         let scheduler = builder.build().expect("a scheduler");
         let streams: Vec<_> = (0..4).map(|_| scheduler.stream(random.below(3) as i32)).collect();

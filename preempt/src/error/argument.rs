@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 /// A buffer, an event or memory that cannot be used as it was passed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgumentError {
     /// Memory that one argument writes is passed a second time: a buffer, or ranges of it that overlap.

@@ -12,7 +12,7 @@ use super::core::Work;
 use crate::device::{Device, OpaqueWork, RawStream};
 use crate::engine::{self, Use};
 use crate::error::{ArgumentError, Error, caught};
-use crate::scheduler::api::handle::Handle;
+use crate::scheduler::api::handle::{Gives, Handle};
 use crate::scheduler::api::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use crate::scheduler::api::stream::Stream;
 use crate::sync::mpsc::{Receiver, Sender, channel};
@@ -137,7 +137,7 @@ impl Stream {
         });
         let to = self.shared().opaque_thread()?;
         let job = OpaqueJob { known, work: Some(work), to, owners };
-        self.submit(name, uses, Work::Opaque(job), ())
+        self.submit(name, uses, Work::Opaque(job), Gives::NOTHING)
     }
 }
 
