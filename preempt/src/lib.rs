@@ -46,7 +46,7 @@
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Event`] | order between streams |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
-//! | [`Device`], [`Buffer`] | what they run on, and memory there, [waited for](Scheduler::zeroed_within) if need be |
+//! | [`Device`], [`Buffer`] | what they run on, and memory there and [ranges](Buffer#ranges) of it, [waited for](Scheduler::zeroed_within) if need be |
 //! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
 //! | [`recording`] | what was submitted to a scheduler and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
@@ -113,5 +113,8 @@ pub use preempt_device::kernel::KernelArg;
 pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;
-pub use scheduler::{Buffer, Event, Handle, Opaque, Scheduler, SchedulerBuilder, Scope, Stream};
+pub use scheduler::{
+    Buffer, BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut, Event, Handle, Opaque,
+    Scheduler, SchedulerBuilder, Scope, Stream,
+};
 pub use vocabulary::{LaunchId, Timestamp};

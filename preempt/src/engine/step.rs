@@ -12,7 +12,7 @@ use slotmap::{Key, KeyData};
 
 use super::{Change, Engine, Event, LaunchSpec, Opaque, Submission, Use, Whose};
 use crate::policy::{Priority, Urgency};
-use crate::vocabulary::{BufferId, OpKey};
+use crate::vocabulary::{BufferId, ByteRange, OpKey};
 
 /// A call of the engine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -74,6 +74,8 @@ pub(crate) enum Input {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct UseRecord {
     buffer: u64,
+    /// The first byte of the range, and the one behind its last.
+    bytes: (u64, u64),
     borrowed: bool,
     write: bool,
     overwrites: bool,
@@ -256,18 +258,20 @@ impl fmt::Display for Input {
 
 impl UseRecord {
     fn of(used: &Use) -> UseRecord {
-        let Use { buffer, access, overwrites } = *used;
+        let Use { buffer, bytes: ByteRange { start, end }, access, overwrites } = *used;
         let (buffer, borrowed) = match buffer {
             BufferId::Own(number) => (number, false),
             BufferId::Borrowed(address) => (address, true),
         };
-        UseRecord { buffer, borrowed, write: access == Access::Write, overwrites }
+        let write = access == Access::Write;
+        UseRecord { buffer, bytes: (start, end), borrowed, write, overwrites }
     }
 
     pub fn to_use(&self) -> Use {
-        let UseRecord { buffer, borrowed, write, overwrites } = *self;
+        let UseRecord { buffer, bytes: (start, end), borrowed, write, overwrites } = *self;
         let buffer = if borrowed { BufferId::Borrowed(buffer) } else { BufferId::Own(buffer) };
-        Use { buffer, access: if write { Access::Write } else { Access::Read }, overwrites }
+        let access = if write { Access::Write } else { Access::Read };
+        Use { buffer, bytes: ByteRange { start, end }, access, overwrites }
     }
 }
 
