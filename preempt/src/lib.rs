@@ -98,7 +98,7 @@ mod text;
 pub mod tune;
 mod vocabulary;
 
-pub use device::{Device, Properties, RawStream, SignalPath};
+pub use device::{Device, MemoryInfo, Properties, RawStream, SignalPath};
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use device::{conformance, faults};

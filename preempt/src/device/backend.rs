@@ -11,6 +11,7 @@ use std::time::Duration;
 use preempt_device::abi::Signal;
 use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
+use super::MemoryInfo;
 use super::control::{ControlSource, Grid};
 use super::news::Mark;
 use crate::error::Error;
@@ -96,6 +97,9 @@ pub(crate) trait DeviceMemory {
     /// Bytes that an allocation could have if this process freed all its memory, of which buffers have `live`. A lower
     /// bound; `None` where it is not known.
     fn within_reach(&self, live: usize) -> Option<usize>;
+
+    /// The device's memory. Waits for no kernel that runs.
+    fn info(&self) -> Result<MemoryInfo, Error>;
 
     /// Memory that other libraries have allocated, if kernels can use it.
     fn foreign(&self) -> Option<&dyn ForeignMemory> {

@@ -143,6 +143,10 @@ pub(crate) struct DeviceInner {
 pub struct Properties {
     /// The device's name.
     pub name: String,
+    /// The GPU's compute capability, major and minor number; `None` for the CPU device.
+    pub compute_capability: Option<(u32, u32)>,
+    /// Kilohertz: the greatest clock rate of the SMs. Threads of the CPU device read a clock of 1 GHz, whatever runs them.
+    pub clock_khz: u32,
     /// Streaming multiprocessors.
     pub sms: u32,
     /// Blocks that an SM can hold, if they are small enough.
@@ -155,6 +159,16 @@ pub struct Properties {
     pub shared_per_block: u32,
     /// The version of the GPU's driver; `None` for a device without one.
     pub driver: Option<String>,
+}
+
+/// Bytes of a device's memory; see [`Device::memory`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct MemoryInfo {
+    /// Bytes that new buffers can have at this moment. A single buffer may have less, because free memory is in pieces.
+    pub free: usize,
+    /// Bytes in all.
+    pub total: usize,
 }
 
 impl Device {
@@ -199,6 +213,8 @@ impl Device {
         }
         let properties = Properties {
             name: format!("CPU device, SMs: {sms}, blocks per SM: {blocks_per_sm}"),
+            compute_capability: None,
+            clock_khz: cpu::CAPABILITIES.clock,
             sms,
             blocks_per_sm,
             threads_per_sm: 2048,
@@ -244,6 +260,53 @@ impl Device {
     /// this process; [`DeviceError::Driver`] for other refusals of the driver.
     pub fn cuda(ordinal: u32) -> Result<Device, Error> {
         cuda::open(ordinal)
+    }
+
+    /// The number of NVIDIA GPUs that [`Device::cuda`] can open, 0 without a driver.
+    ///
+    /// The driver is asked. No device is set up, and kernels that run are not waited for.
+    ///
+    /// ```
+    /// use preempt::Device;
+    ///
+    /// for ordinal in 0..Device::count()? {
+    ///     let gpu = Device::cuda(ordinal)?;
+    ///     println!("{ordinal}: {}", gpu.properties().name);
+    /// }
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::DriverTooOld`], [`DeviceError::DriverStart`] or [`DeviceError::Driver`] for a driver that does
+    /// not work.
+    pub fn count() -> Result<u32, Error> {
+        cuda::count()
+    }
+
+    /// The free memory of the device, and all of it.
+    ///
+    /// On a GPU this is the driver's answer (`cuMemGetInfo`), plus memory of dropped buffers, which the device keeps for
+    /// new ones. Other processes change it at any time. The call takes the driver microseconds, and it waits for no
+    /// kernel. On the CPU device it is the limit of [`cpu_with_memory`](Device::cpu_with_memory), or the host's memory
+    /// where the operating system tells (Linux), or else all that can be addressed.
+    ///
+    /// ```
+    /// use preempt::{Device, Scheduler};
+    ///
+    /// let device = Device::cpu_with_memory(2, 1, 4096)?;
+    /// let scheduler = Scheduler::builder().device(device.clone()).build()?;
+    /// let _buffer = scheduler.zeroed::<u8>(1000)?;
+    /// let memory = device.memory()?;
+    /// assert_eq!((memory.free, memory.total), (3096, 4096));
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Driver`] or [`DeviceError::ContextLost`].
+    pub fn memory(&self) -> Result<MemoryInfo, Error> {
+        self.inner.backend.memory().info()
     }
 
     /// A device whose back end announces to `news`.

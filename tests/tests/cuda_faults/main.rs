@@ -179,6 +179,7 @@ fn run(case: &Case) -> Found {
             "schedulers" => workloads::schedulers(&device, &mut found),
             "controls" => workloads::controls(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
+            "queries" => workloads::queries(&device, &mut found),
             other => panic!("no workload `{other}`"),
         }
         if faults::failures() > 0 && !found.is_lost {
@@ -519,6 +520,13 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
             |outcome: &Outcome| outcome.is_over && outcome.wrong.is_empty() && outcome.errors == 0;
         assert!(outcomes.len() == 1 && outcomes.iter().all(is_right), "{driver}: {outcomes:#?}");
     }
+}
+
+/// What the fake driver says of its device.
+#[test]
+fn the_driver_is_asked_about_the_device() {
+    let outcomes = start(FAKE, &[Case::clean("queries")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 
 /// The checks that every back end has to pass.

@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 use preempt::conformance::Kernels;
 use preempt::error::{DeviceError, LaunchError};
 use preempt::{
-    Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream,
+    Buffer, Device, Error, Handle, LaunchReport, Preemption, Properties, Scheduler, SignalPath,
+    Stream,
 };
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
+
+use crate::fake;
 
 /// The findings of one case.
 #[derive(Debug, Default)]
@@ -287,4 +290,19 @@ pub fn controls(device: &Device, found: &mut Found) {
     for victim in victims {
         run.check_victim(victim, &stream);
     }
+}
+
+/// Questions about the fake driver's device, which is 0.
+pub fn queries(device: &Device, found: &mut Found) {
+    let count = found.take(Device::count());
+    found.expect(count == Some(1), || format!("{count:?} devices"));
+    let Properties { name, compute_capability, clock_khz, driver, .. } = device.properties();
+    let told = (&**name, *compute_capability, *clock_khz);
+    found.expect(told == ("fake", Some((9, 0)), 1_000_000), || format!("{told:?}"));
+    let is_told = driver.as_ref().is_some_and(|driver| driver.contains("CUDA 12.8"));
+    found.expect(is_told, || format!("driver {driver:?}"));
+    let info = found.take(device.memory());
+    // Memory that the pool keeps is free as well.
+    let free = Some(fake::FREE + fake::RESERVED);
+    found.expect(info.map(|info| info.free) == free, || format!("{info:?}"));
 }

@@ -30,6 +30,7 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("a kernel without code is refused, and nothing else is", kernels_without_code_are_refused),
     ("no wake-up is lost", no_wake_up_is_lost),
     ("memory is zeroed, bounded and freed", memory_is_bounded),
+    ("free memory is counted", memory_is_counted),
 ];
 
 fn cohorts_run_every_task_once(rig: &mut Rig<'_>) {
@@ -321,6 +322,20 @@ fn no_wake_up_is_lost(rig: &mut Rig<'_>) {
         rig.cohort_out(&mut launch);
         rig.retire(&launch, true);
     }
+}
+
+fn memory_is_counted(rig: &mut Rig<'_>) {
+    let memory = rig.device.inner.backend.memory();
+    let info = memory.info().expect("it is known");
+    assert!(info.free <= info.total && info.total > 0, "{info:?}");
+    // A limit is exact; a GPU's memory, and a host's, are used by others too.
+    let Some(limit) = memory.within_reach(0).filter(|_| !rig.device.inner.capabilities.is_polled)
+    else {
+        return;
+    };
+    let _buffer = rig.buffer(100);
+    let later = memory.info().expect("it is known");
+    assert_eq!((later.free, later.total), (info.free - 400, limit));
 }
 
 fn memory_is_bounded(rig: &mut Rig<'_>) {

@@ -79,6 +79,8 @@ impl Model {
     pub fn device(settings: Settings) -> (Device, Arc<Model>) {
         let properties = Properties {
             name: "model".into(),
+            compute_capability: None,
+            clock_khz: 1_000_000,
             sms: settings.sms,
             blocks_per_sm: 1,
             threads_per_sm: 1024,

@@ -8,11 +8,12 @@ use preempt_device::abi::Signal;
 use preempt_device::host::{Dim3, Kernel};
 
 use super::kernels::Launchable;
+use super::memory::Sizes;
 use super::{CudaDevice, context::Context};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList};
 use crate::device::{
-    Backend, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark, Occupancy,
-    OpaqueWork, SignalPath,
+    Backend, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark, MemoryInfo,
+    Occupancy, OpaqueWork, SignalPath,
 };
 use crate::error::{ConfigurationError, Error, MemoryError};
 use crate::module::DeviceCode;
@@ -162,8 +163,14 @@ impl DeviceMemory for CudaDevice {
 
     fn within_reach(&self, live: usize) -> Option<usize> {
         // Buffers may use adopted memory, which is not in the pool.
-        let (total, reach) = self.pool.sizes().ok()?;
-        Some(total.min(reach.saturating_add(live)))
+        let Sizes { total, free, reserved, .. } = self.pool.sizes().ok()?;
+        Some(total.min(free.saturating_add(reserved).saturating_add(live)))
+    }
+
+    fn info(&self) -> Result<MemoryInfo, Error> {
+        let Sizes { total, free, reserved, used } = self.pool.sizes()?;
+        let free = free.saturating_add(reserved.saturating_sub(used)).min(total);
+        Ok(MemoryInfo { free, total })
     }
 
     fn foreign(&self) -> Option<&dyn ForeignMemory> {

@@ -235,6 +235,14 @@ impl Driver {
         self.check("cuDriverGetVersion", code).map(|()| version)
     }
 
+    /// The number of GPUs.
+    pub fn count(&self) -> Result<u32, Error> {
+        let mut devices = 0;
+        // SAFETY: the pointer is valid.
+        let code = unsafe { (self.functions.cuDeviceGetCount)(&raw mut devices) };
+        self.check("cuDeviceGetCount", code).map(|()| devices.unsigned_abs())
+    }
+
     /// The code as an error that says which call failed.
     pub fn check(&self, call: &'static str, code: Code) -> Result<(), Error> {
         let message = || self.describe(call, code).into();

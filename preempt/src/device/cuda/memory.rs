@@ -121,6 +121,18 @@ pub(super) struct Pool {
     context: Arc<Context>,
 }
 
+/// Bytes of the device's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub total: usize,
+    /// Bytes that no process has.
+    pub free: usize,
+    /// Bytes that the pool has from the system.
+    pub reserved: usize,
+    /// Bytes of these that are allocated.
+    pub used: usize,
+}
+
 // SAFETY: driver functions can be called with a pool from any thread.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
@@ -263,17 +275,25 @@ impl Pool {
         unsafe { call!(self.context, cuMemPoolTrimTo(self.raw, 0)) }
     }
 
-    /// Bytes of the device in all, and bytes that are free or this pool's.
-    pub fn sizes(&self) -> Result<(usize, usize), Error> {
+    /// The sizes of the device's memory and of this pool.
+    pub fn sizes(&self) -> Result<Sizes, Error> {
+        use sys::CUmemPool_attribute::{
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+        };
         let _entered = self.context.enter()?;
-        let (mut free, mut total, mut reserved) = (0, 0, 0u64);
+        let (mut free, mut total) = (0, 0);
         // SAFETY: the pointers are valid.
         unsafe { call!(self.context, cuMemGetInfo_v2(&raw mut free, &raw mut total))? };
-        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
-        let value = (&raw mut reserved).cast::<c_void>();
-        // SAFETY: the attribute is a `u64`.
-        unsafe { call!(self.context, cuMemPoolGetAttribute(self.raw, attribute, value))? };
-        Ok((total, free.saturating_add(reserved as usize)))
+        let size = |attribute| {
+            let mut size = 0u64;
+            let value = (&raw mut size).cast::<c_void>();
+            // SAFETY: each of these attributes is a `u64`.
+            unsafe { call!(self.context, cuMemPoolGetAttribute(self.raw, attribute, value))? };
+            Ok::<_, Error>(size as usize)
+        };
+        // The used ones first: memory that is allocated in between must not make less reserved than used.
+        let used = size(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        Ok(Sizes { total, free, used, reserved: size(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)? })
     }
 
     pub fn raw(&self) -> RawPool {

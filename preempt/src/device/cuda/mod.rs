@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use super::{Capabilities, Device, DeviceInner, News, Properties};
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 mod backend;
 mod code;
@@ -57,7 +57,7 @@ mod watch;
 use context::Context;
 use control_blocks::ControlBlocks;
 use copies::{Copies, CopyStreams, Shared};
-use driver::DeviceAttribute;
+use driver::{Driver, NO_DEVICE};
 use foreign::Foreign;
 use kernels::Kernels;
 use memory::{Pinned, Pool};
@@ -95,6 +95,18 @@ pub(super) fn open(ordinal: u32) -> Result<Device, Error> {
     Ok(device)
 }
 
+/// The number of GPUs that the driver shows.
+pub(super) fn count() -> Result<u32, Error> {
+    match Driver::get() {
+        Ok(driver) => driver.count(),
+        Err(
+            Error::Device(DeviceError::NoDriver { .. })
+            | Error::Device(DeviceError::DriverStart { code: NO_DEVICE, .. }),
+        ) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
 pub(super) struct CudaDevice {
     queues: DeviceQueues,
     control_blocks: ControlBlocks,
@@ -114,9 +126,8 @@ impl CudaDevice {
     fn new(ordinal: u32, news: Arc<News>) -> Result<(CudaDevice, Properties, Capabilities), Error> {
         let context = Arc::new(Context::new(ordinal)?);
         let properties = requirements::check(&context)?;
-        let kilohertz = context.attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
-        let clock = kilohertz.max(1);
-        let capabilities = Capabilities { queues: QUEUES, clock, is_polled: true };
+        let capabilities =
+            Capabilities { queues: QUEUES, clock: properties.clock_khz, is_polled: true };
 
         let _entered = context.enter()?;
         let streams = Streams::new(&context)?;

@@ -32,6 +32,12 @@ const NOT_READY: Code = 600;
 /// Bytes of device memory.
 const MEMORY: usize = 1 << 33;
 
+/// Bytes of device memory that no process has.
+pub const FREE: usize = MEMORY / 2;
+
+/// Bytes that the pool has from the system and no buffer has.
+pub const RESERVED: usize = 1 << 20;
+
 /// Grids that are launched and not over.
 static GRIDS: AtomicUsize = AtomicUsize::new(0);
 
@@ -436,7 +442,7 @@ driver! {
         0
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
-        (*free, *total) = (MEMORY / 2, MEMORY);
+        (*free, *total) = (FREE, MEMORY);
         0
     }
     fn cuMemPoolSetAttribute(
@@ -445,7 +451,12 @@ driver! {
     fn cuMemPoolGetAttribute(
         pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void
     ) {
-        *value.cast::<u64>() = 0;
+        use sys::CUmemPool_attribute_enum::*;
+        *value.cast::<u64>() = match attribute {
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => RESERVED + memory::bytes(Kind::Device),
+            CU_MEMPOOL_ATTR_USED_MEM_CURRENT => memory::bytes(Kind::Device),
+            _ => 0,
+        } as u64;
         0
     }
     fn cuMemPoolTrimTo(pool: sys::CUmemoryPool, keep: usize) { 0 }
