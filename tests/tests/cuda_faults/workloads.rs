@@ -160,15 +160,20 @@ impl Run<'_> {
         self.give_back([counts, writes], before);
     }
 
-    /// An upload and a download, and nothing else.
+    /// An upload and downloads, and nothing else.
     fn round_trip(&mut self, stream: &Stream, len: usize) -> Option<()> {
         let before = self.found.errors;
         let data = pattern(99, len);
         let mut buffer = self.found.take(self.scheduler.zeroed(len))?;
-        let upload = self.found.take(stream.upload(data.clone(), &mut buffer))?;
+        let upload = self.found.take(stream.upload(&data, &mut buffer))?;
         if self.found.take(upload.wait()).is_some() {
             let back = self.found.take(stream.download(&buffer))?;
             self.compare(back, &data, 99);
+            let mut out = vec![0; len];
+            if self.found.take(stream.download_into(&buffer, &mut out)).is_some() {
+                let difference = first_difference(&out, &data);
+                self.found.expect(difference.is_none(), || format!("a slice: {difference:?}"));
+            }
         }
         drop(buffer);
         if self.found.errors > before {

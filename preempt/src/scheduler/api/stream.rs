@@ -1,5 +1,6 @@
 //! Streams, and the checks before a launch or copy is taken in.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -212,29 +213,59 @@ impl Stream {
         Ok(Shape { grid, tasks, block, blocks_per_sm, on_last_sm })
     }
 
-    /// Copies `data` to a buffer of the same length.
+    /// Copies `data`, a slice, an array by reference or a `Vec`, to a buffer of the same length.
+    ///
+    /// The copy runs in the order of the stream, so it may read `data` long after this call. A `Vec` is moved in. A
+    /// slice stays with the caller, so its elements are copied into a `Vec` first. The GPU's copy engine reads pinned
+    /// memory alone, so a thread of the scheduler copies them once more; these copies by the host remain:
+    ///
+    /// | | at the submission | at the copy |
+    /// | --- | --- | --- |
+    /// | `upload`, of a slice | 1 | 1 |
+    /// | `upload`, of a `Vec` | | 1 |
+    /// | [`Scope::upload`](crate::Scope::upload), of a slice | | 1 |
+    ///
+    /// ```
+    /// let scheduler = preempt::Scheduler::builder().build()?;
+    /// let stream = scheduler.stream(0);
+    /// let mut buffer = scheduler.zeroed::<f32>(3)?;
+    /// let mut data = [1.0, 2.0, 3.0];
+    /// stream.upload(&data, &mut buffer)?;
+    /// data[0] = 7.0; // the upload does not see it
+    /// assert_eq!(stream.download(&buffer)?.wait()?, [1.0, 2.0, 3.0]);
+    /// stream.upload(vec![4.0; 3], &mut buffer)?.wait()?;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
-    pub fn upload<T: KernelArg>(
+    pub fn upload<'a, T: KernelArg>(
         &self,
-        data: Vec<T>,
+        data: impl Into<Cow<'a, [T]>>,
+        to: &mut Buffer<T>,
+    ) -> Result<Handle<()>, Error> {
+        let data = data.into();
+        check_lengths(data.len(), to.len())?;
+        let data = data.into_owned();
+        let from = (data.as_ptr() as u64, data.len(), Arc::new(data) as Owner);
+        self.upload_side(from, to)
+    }
+
+    pub(in crate::scheduler) fn upload_side<T: KernelArg>(
+        &self,
+        from: CopySide,
         to: &mut Buffer<T>,
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(to, Access::Write)?];
-        let from = data.as_ptr() as u64;
-        self.copy::<T, ()>(
-            CopyKind::ToDevice,
-            uses,
-            (from, data.len(), Arc::new(data)),
-            side(to),
-            (),
-        )
+        self.copy::<T, ()>(CopyKind::ToDevice, uses, from, side(to), ())
     }
 
     /// Copies a buffer to the host.
+    ///
+    /// The host copies the elements twice: out of pinned memory, which alone the GPU's copy engine writes, and again for
+    /// each `wait`. [`download_into`](Stream::download_into) does without the second copy.
     ///
     /// # Errors
     ///
@@ -293,14 +324,18 @@ impl Stream {
         &self.shared
     }
 
-    fn copy_use<T>(&self, buffer: &Buffer<T>, access: Access) -> Result<Use, Error> {
+    pub(in crate::scheduler) fn copy_use<T>(
+        &self,
+        buffer: &Buffer<T>,
+        access: Access,
+    ) -> Result<Use, Error> {
         if !buffer.memory.may_be_on(self.shared.device.inner.id) {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
         Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
     }
 
-    fn copy<T, O: crate::scheduler::Output>(
+    pub(in crate::scheduler) fn copy<T, O: crate::scheduler::Output>(
         &self,
         kind: CopyKind,
         uses: Vec<Use>,
@@ -308,12 +343,7 @@ impl Stream {
         (to, to_len, to_owner): CopySide,
         keep: O::Keep,
     ) -> Result<Handle<O>, Error> {
-        if from_len != to_len {
-            return Err(Error::Argument(ArgumentError::LengthMismatch {
-                from: from_len,
-                to: to_len,
-            }));
-        }
+        check_lengths(from_len, to_len)?;
         let copy = Copy { kind, from, to, bytes: from_len * size_of::<T>() };
         // SAFETY: each owner keeps its place, and the engine orders operations on them by `uses`.
         let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
@@ -416,10 +446,17 @@ pub(crate) struct Shape {
 const COPY: &str = "a copy";
 
 /// Address, number of elements, and what keeps them.
-type CopySide = (u64, usize, Owner);
+pub(in crate::scheduler) type CopySide = (u64, usize, Owner);
 
-fn side<T>(buffer: &Buffer<T>) -> CopySide {
+pub(in crate::scheduler) fn side<T>(buffer: &Buffer<T>) -> CopySide {
     (buffer.memory.address(), buffer.len(), buffer.memory.clone())
+}
+
+fn check_lengths(from: usize, to: usize) -> Result<(), Error> {
+    match from == to {
+        true => Ok(()),
+        false => Err(Error::Argument(ArgumentError::LengthMismatch { from, to })),
+    }
 }
 
 /// The grid, and the number of its block-tasks.
