@@ -182,3 +182,74 @@ fn a_scope_waits_for_copies_of_a_scheduler_that_is_dropped() {
         }
     }
 }
+
+#[derive(Clone, Copy, PartialEq, Debug, KernelArg)]
+#[repr(C)]
+struct Odd {
+    first: u16,
+    rest: [u8; 3],
+    last: u8,
+}
+
+#[test]
+fn a_fill_sets_every_element_in_its_turn() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    fn filled<T: KernelArg + PartialEq + std::fmt::Debug>(
+        stream: &Stream,
+        mut to: Buffer<T>,
+        value: T,
+    ) {
+        drop(stream.fill(&mut to, value).expect("accepted"));
+        let found = stream.download(&to).and_then(|copy| copy.wait()).expect("copied");
+        assert_eq!(found, vec![value; to.len()]);
+    }
+    filled(&stream, scheduler.zeroed(0).expect("memory"), 7u32);
+    filled(&stream, scheduler.zeroed(1).expect("memory"), 7u64);
+    filled(&stream, scheduler.zeroed(1000).expect("memory"), true);
+    filled(&stream, scheduler.zeroed(1 << 20).expect("memory"), 1.5f32);
+    let odd = Odd { first: 1, rest: [2, 3, 4], last: 5 };
+    filled(&stream, scheduler.zeroed(12_345).expect("memory"), odd);
+    // SAFETY: it is filled before it is read.
+    filled(&stream, unsafe { scheduler.uninit(100).expect("memory") }, -1i8);
+
+    // Behind an upload of another stream, and before the next one.
+    let mut buffer = scheduler.zeroed::<u32>(1000).expect("memory");
+    let other = scheduler.stream(5);
+    let (gate, held) = hold(&scheduler, &stream);
+    drop(stream.upload(&numbers(1000), &mut buffer).expect("accepted"));
+    let fill = other.fill(&mut buffer, 3).expect("accepted");
+    let download = other.download(&buffer).expect("accepted");
+    drop(stream.upload(&numbers(1000), &mut buffer).expect("accepted"));
+    assert!(!fill.is_done());
+    gate.open();
+    held.wait().expect("runs");
+    assert_eq!(download.wait().expect("copied"), [3; 1000]);
+    assert_eq!(contents(&other, &buffer), numbers(1000));
+}
+
+#[test]
+fn a_fill_mends_what_a_failed_kernel_left() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let mut buffer = lost(&scheduler, &stream);
+    stream.fill(&mut buffer, 6).and_then(|fill| fill.wait()).expect("it needs no contents");
+    assert_eq!(contents(&stream, &buffer), [6; 10]);
+}
+
+#[test]
+fn a_fill_needs_no_contents_of_another_device() {
+    let (one, other) = (scheduler(), scheduler());
+    let mut buffer = one.buffer(&numbers(100)).expect("memory");
+    // Its contents stay where they are, behind a launch that does not end.
+    let stream = one.stream(0);
+    let gate = Gate::new(&one);
+    let held = stream.launch(gated(&gate.0, &mut buffer, 1).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    let there = other.stream(0);
+    there.fill(&mut buffer, 4).and_then(|fill| fill.wait()).expect("filled");
+    assert_eq!(contents(&there, &buffer), [4; 100]);
+    gate.open();
+    held.wait().expect("runs");
+    assert_eq!(contents(&stream, &buffer), [4; 100]);
+}

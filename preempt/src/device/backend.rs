@@ -14,6 +14,7 @@ use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 use super::MemoryInfo;
 use super::control::{ControlSource, Grid};
 use super::news::Mark;
+use super::rows::Rows;
 use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::vocabulary::{OpKey, QueueCount};
@@ -76,8 +77,8 @@ pub(crate) trait Backend: Send + Sync {
 
 /// The memory of a device, which buffers are in.
 pub(crate) trait DeviceMemory {
-    /// Zeroed memory. Waits for no kernel that runs.
-    fn allocate(&self, bytes: usize) -> Result<u64, Error>;
+    /// Memory with these contents. Waits for no kernel that runs.
+    fn allocate(&self, bytes: usize, contents: Contents) -> Result<u64, Error>;
 
     /// Frees memory that no operation uses. Waits for no kernel that runs.
     ///
@@ -105,6 +106,14 @@ pub(crate) trait DeviceMemory {
     fn foreign(&self) -> Option<&dyn ForeignMemory> {
         None
     }
+}
+
+/// The contents of memory that was just allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Contents {
+    Zeros,
+    /// Whatever bytes, for memory that is written before it is read.
+    Any,
 }
 
 /// Memory that other libraries have allocated on a device, and what they do there.
@@ -208,13 +217,14 @@ impl RawStream {
 /// text, and does not panic.
 pub(crate) type OpaqueWork = Box<dyn FnOnce(RawStream) -> Result<(), String> + Send>;
 
-/// A copy between the device and the host, or on the device.
+/// A copy between the device and the host, or on the device. The addresses are those of the first rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub kind: CopyKind,
     pub from: u64,
     pub to: u64,
-    pub bytes: usize,
+    /// [Repeated](Rows::is_repeated) only from the host to the device: that fills memory with an element.
+    pub rows: Rows,
 }
 
 /// The sides, host or device, that a copy reads and writes.

@@ -16,6 +16,7 @@
 //! | `control` | what all back ends share: orders become grids, posts become reports |
 //! | `news` | counts what happened, for threads that wait |
 //! | `allocation` | waiting for memory, first come, first served |
+//! | `rows` | the shape of a copy: rows of bytes, with gaps or without |
 //! | `cpu`, `cuda` | the back ends |
 //! | `conformance` | checks of the contract below, on any of them |
 //!
@@ -66,7 +67,7 @@
 //! and the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are
 //! lent to one launch and come back when it has retired, with or without chunks on them; a list is lent again only
 //! when it is empty. Memory of buffers is freed once, when no operation uses it, and its contents are zeroed before it is
-//! lent again. What a copy reads and writes is kept by [`Session`] until the end of the copy is reported.
+//! lent again, unless the request takes any. What a copy reads and writes is kept by [`Session`] until the end of the copy is reported.
 //!
 //! **Loss.** When the device is lost, the back end reports that once, and nothing afterwards: no post, no end of a copy.
 //! Calls fail with [`DeviceError::ContextLost`] and touch no memory of operations from the report on. Nothing is freed that
@@ -92,10 +93,11 @@ mod control;
 mod cpu;
 mod cuda;
 mod news;
+mod rows;
 
 pub(crate) use allocation::{Allocations, Patience, Sleep};
 pub(crate) use backend::{
-    Backend, Copy, CopyKind, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
+    Backend, Contents, Copy, CopyKind, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
 };
 use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory};
 pub use backend::{RawStream, SignalPath};
@@ -106,6 +108,7 @@ pub(crate) use cpu::model;
 pub use cuda::faults;
 pub(crate) use news::Mark;
 use news::News;
+pub(crate) use rows::Rows;
 
 /// Data that a panic leaves locked is consistent, because no code of others runs under a lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

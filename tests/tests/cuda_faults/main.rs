@@ -179,6 +179,7 @@ fn run(case: &Case) -> Found {
             "schedulers" => workloads::schedulers(&device, &mut found),
             "controls" => workloads::controls(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
+            "fills" => workloads::fills(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
             other => panic!("no workload `{other}`"),
         }
@@ -520,6 +521,13 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
             |outcome: &Outcome| outcome.is_over && outcome.wrong.is_empty() && outcome.errors == 0;
         assert!(outcomes.len() == 1 && outcomes.iter().all(is_right), "{driver}: {outcomes:#?}");
     }
+}
+
+/// The driver fills memory by a kernel, which would wait for SMs that running kernels hold.
+#[test]
+fn fills_wait_for_no_kernel() {
+    let outcomes = start(FAKE, &[Case::clean("fills")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 
 /// What the fake driver says of its device.

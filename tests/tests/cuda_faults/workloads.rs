@@ -6,7 +6,7 @@ use preempt::conformance::Kernels;
 use preempt::error::{DeviceError, LaunchError};
 use preempt::{
     Buffer, Device, Error, Handle, LaunchReport, Preemption, Properties, Scheduler, SignalPath,
-    Stream,
+    Stream, faults,
 };
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -130,6 +130,8 @@ impl Run<'_> {
         }
         let [mut first, mut second, mut counts, mut writes]: [Buffer<u32>; 4] =
             buffers.try_into().ok()?;
+        // Overwritten by the upload.
+        drop(self.found.take(stream.fill(&mut first, seed))?);
         let upload = self.found.take(stream.upload(data.clone(), &mut first))?;
         let copy = self.found.take(stream.copy_buffer(&first, &mut second))?;
         let preemption =
@@ -169,6 +171,12 @@ impl Run<'_> {
         if self.found.take(upload.wait()).is_some() {
             let back = self.found.take(stream.download(&buffer))?;
             self.compare(back, &data, 99);
+            let fill = self.found.take(stream.fill(&mut buffer, 0xABCD))?;
+            let back = self.found.take(stream.download(&buffer))?;
+            self.found.take(fill.wait());
+            self.compare(back, &vec![0xABCD; len], 98);
+            let upload = self.found.take(stream.upload(&data, &mut buffer))?;
+            self.found.take(upload.wait());
             let mut out = vec![0; len];
             if self.found.take(stream.download_into(&buffer, &mut out)).is_some() {
                 let difference = first_difference(&out, &data);
@@ -295,6 +303,48 @@ pub fn controls(device: &Device, found: &mut Found) {
     for victim in victims {
         run.check_victim(victim, &stream);
     }
+}
+
+/// Fills beside a kernel that runs, and alone.
+pub fn fills(device: &Device, found: &mut Found) {
+    let Some(mut run) = start(device, SignalPath::StreamWrite, found) else { return };
+    let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+    let kernels_of_driver = || {
+        let calls = faults::calls();
+        let named = calls.into_iter().filter(|(name, _)| name.starts_with("cuMemset"));
+        named.map(|(_, calls)| calls).sum::<u64>()
+    };
+    let fill = |run: &mut Run<'_>, value: u32| {
+        let Some(mut buffer) = run.found.take(run.scheduler.zeroed::<u32>(100_000)) else {
+            return 0;
+        };
+        let before = kernels_of_driver();
+        let filled = streams[1].fill(&mut buffer, value).and_then(|fill| fill.wait());
+        let of_driver = kernels_of_driver() - before;
+        if run.found.take(filled).is_some()
+            && let Some(handle) = run.found.take(streams[1].download(&buffer))
+        {
+            run.compare(handle, &vec![value; 100_000], value);
+        }
+        of_driver
+    };
+    let mut was_beside = false;
+    for _ in 0..10 {
+        let victim = run.victim(&streams[0], 2_000_000);
+        let of_driver = fill(&mut run, 0x0102_0304);
+        // A kernel of the driver's would wait for an SM.
+        if victim.as_ref().is_some_and(|victim| !victim.handle.is_done()) {
+            was_beside = true;
+            run.found.expect(of_driver == 0, || "a fill may wait for the kernel that runs".into());
+        }
+        run.check_victim(victim, &streams[0]);
+        if was_beside {
+            break;
+        }
+    }
+    run.found.expect(was_beside, || "each victim is over before the fill beside it".into());
+    let of_driver = fill(&mut run, 0x0102_0304);
+    run.found.expect(of_driver == 1, || format!("{of_driver} kernels for a fill alone"));
 }
 
 /// Questions about the fake driver's device, which is 0.

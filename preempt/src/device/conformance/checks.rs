@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Control, LIMIT, Launch, Report, Rig};
-use crate::device::{Copy, CopyKind, OwnedCopy};
+use crate::device::{Contents, Copy, CopyKind, OwnedCopy, Rows};
 use crate::error::{CodeError, Error, MemoryError};
 use crate::scheduler::Buffer;
 use crate::vocabulary::QueueIndex;
@@ -25,6 +25,8 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("control blocks serve one launch after another", control_blocks_are_used_again),
     ("the next scheduler finds no signal", signals_end_with_the_scheduler),
     ("copies go up, across and down", copies_go_all_ways),
+    ("an element fills memory", elements_fill_memory),
+    ("rows are copied with their gaps", rows_keep_their_gaps),
     ("opaque work ends, and its fault is told", opaque_work_ends),
     ("a fault is told before the end of its cohort", faults_come_first),
     ("a kernel without code is refused, and nothing else is", kernels_without_code_are_refused),
@@ -210,8 +212,9 @@ fn copy(rig: &mut Rig<'_>, copy: Copy, owners: [super::super::Owner; 2]) {
 }
 
 fn upload(rig: &mut Rig<'_>, data: &Arc<Vec<u32>>, buffer: &Buffer<u32>) {
-    let (from, to, bytes) = (data.as_ptr() as u64, buffer.address(), size_of_val(&data[..]));
-    let what = Copy { kind: CopyKind::ToDevice, from, to, bytes };
+    let (from, to) = (data.as_ptr() as u64, buffer.address());
+    let rows = Rows::one(size_of_val(&data[..]));
+    let what = Copy { kind: CopyKind::ToDevice, from, to, rows };
     copy(rig, what, [data.clone(), buffer.memory.clone()]);
 }
 
@@ -220,7 +223,8 @@ pub(super) fn download(rig: &mut Rig<'_>, buffer: &Buffer<u32>) -> Vec<u32> {
     let mut data = vec![u32::MAX; buffer.len()];
     let to = data.as_mut_ptr() as u64;
     let data = Arc::new(data);
-    let what = Copy { kind: CopyKind::ToHost, from: buffer.address(), to, bytes: 4 * buffer.len() };
+    let (from, rows) = (buffer.address(), Rows::one(4 * buffer.len()));
+    let what = Copy { kind: CopyKind::ToHost, from, to, rows };
     copy(rig, what, [data.clone(), buffer.memory.clone()]);
     Arc::try_unwrap(data).expect("the copy is over")
 }
@@ -233,9 +237,102 @@ fn copies_go_all_ways(rig: &mut Rig<'_>) {
         let [first, second] = [(); 2].map(|()| rig.buffer(data.len()));
         upload(rig, &data, &first);
         let (from, to) = (first.address(), second.address());
-        let across = Copy { kind: CopyKind::OnDevice, from, to, bytes: 4 * data.len() };
+        let across = Copy { kind: CopyKind::OnDevice, from, to, rows: Rows::one(4 * data.len()) };
         copy(rig, across, [first.memory.clone(), second.memory.clone()]);
         assert!(download(rig, &second) == *data, "{len} elements");
+    }
+}
+
+/// Copies a few words again and again to all of a buffer of `len` words, beside a kernel or not.
+fn fill(rig: &mut Rig<'_>, element: &[u32], len: usize) -> Buffer<u32> {
+    let buffer = rig.buffer(len);
+    let element = Arc::new(element.to_vec());
+    let rows = Rows::repeated(4 * element.len(), len / element.len());
+    let (from, to) = (element.as_ptr() as u64, buffer.address());
+    let what = Copy { kind: CopyKind::ToDevice, from, to, rows };
+    copy(rig, what, [element.clone(), buffer.memory.clone()]);
+    buffer
+}
+
+fn elements_fill_memory(rig: &mut Rig<'_>) {
+    // Of one, two and four equal parts, and without equal parts.
+    let elements: [&[u32]; 5] =
+        [&[0x0707_0707], &[0x1234_1234], &[0x1234_5678; 2], &[1, 2], &[3, 4, 5]];
+    for element in elements {
+        // Small to a GPU, and large: there is a piece of 2 MiB, and a bit of the next.
+        for times in [1, 100, 200_000] {
+            let len = element.len() * times;
+            let buffer = fill(rig, element, len);
+            assert!(download(rig, &buffer) == element.repeat(times), "{element:x?} * {times}");
+        }
+    }
+    // All blocks are taken, so a kernel that fills memory could not start.
+    let tasks = 4 * rig.workers();
+    let mut launch = rig.yielding(tasks);
+    let order = rig.order(&launch, 0);
+    rig.launch(&launch, &order);
+    let op = rig.op();
+    let (element, buffer) = (Arc::new([7u32]), rig.buffer(100_000));
+    let (from, to) = (element.as_ptr() as u64, buffer.address());
+    let what = Copy { kind: CopyKind::ToDevice, from, to, rows: Rows::repeated(4, buffer.len()) };
+    // SAFETY: the owners keep both, and nothing else uses them meanwhile.
+    let what = unsafe { OwnedCopy::new(what, [element, buffer.memory.clone()]) };
+    rig.session.copy(op, &what);
+    let (mut is_filled, mut is_out) = (false, false);
+    while !(is_filled && is_out) {
+        for report in rig.next_reports() {
+            match report {
+                Report::CopyDone(of) if of == op => {
+                    is_filled = true;
+                    // It may wait for that.
+                    rig.stop(0);
+                }
+                Report::CohortOut(end) => {
+                    rig.depart(&mut launch, &end);
+                    is_out = true;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    rig.retire(&launch, true);
+    assert!(download(rig, &buffer).iter().all(|&word| word == 7), "beside a kernel");
+}
+
+fn rows_keep_their_gaps(rig: &mut Rig<'_>) {
+    // Small to a GPU; large; with rows of more than a piece of 2 MiB.
+    for (width, height) in [(3, 5), (1000, 300), (600_000, 2)] {
+        let (wide, wider) = (width + 7, width + 20);
+        let len = wider * height;
+        let data: Arc<Vec<u32>> = Arc::new((0..len as u32).collect());
+        let [first, second] = [(); 2].map(|()| fill(rig, &[9], len));
+        let rows = |from_pitch: usize, to_pitch: usize| Rows {
+            bytes: 4 * width,
+            count: height,
+            from_pitch: 4 * from_pitch,
+            to_pitch: 4 * to_pitch,
+        };
+        let (from, to) = (data.as_ptr() as u64, first.address());
+        let what = Copy { kind: CopyKind::ToDevice, from, to, rows: rows(width, wide) };
+        copy(rig, what, [data.clone(), first.memory.clone()]);
+        let (from, to) = (first.address(), second.address());
+        let what = Copy { kind: CopyKind::OnDevice, from, to, rows: rows(wide, wider) };
+        copy(rig, what, [first.memory.clone(), second.memory.clone()]);
+        let mut out = vec![5u32; len];
+        let (from, to) = (second.address(), out.as_mut_ptr() as u64);
+        let out = Arc::new(out);
+        let what = Copy { kind: CopyKind::ToHost, from, to, rows: rows(wider, wide) };
+        copy(rig, what, [second.memory.clone(), out.clone()]);
+        let expected = |pitch: usize, gap: u32| {
+            let word = |at: usize| match (at / pitch, at % pitch) {
+                (row, column) if row < height && column < width => (row * width + column) as u32,
+                _ => gap,
+            };
+            (0..len).map(word).collect::<Vec<_>>()
+        };
+        assert!(download(rig, &first) == expected(wide, 9), "{width} x {height}, up");
+        assert!(download(rig, &second) == expected(wider, 9), "{width} x {height}, across");
+        assert!(*out == expected(wide, 5), "{width} x {height}, down");
     }
 }
 
@@ -340,13 +437,13 @@ fn memory_is_counted(rig: &mut Rig<'_>) {
 
 fn memory_is_bounded(rig: &mut Rig<'_>) {
     let memory = rig.device.inner.backend.memory();
-    let refused = memory.allocate(1 << 60);
+    let refused = memory.allocate(1 << 60, Contents::Any);
     assert!(matches!(refused, Err(Error::Memory(MemoryError::OutOfMemory { .. }))), "{refused:?}");
     let most = memory.within_reach(0);
     // All the memory there is, twice in a row, unless it is that of a GPU.
     let bytes = most.map_or(1 << 20, |most| most.min(1 << 20));
     for _ in 0..50 {
-        let first = memory.allocate(bytes).expect("memory");
+        let first = memory.allocate(bytes, Contents::Any).expect("memory");
         // SAFETY: just allocated, and nothing uses it.
         unsafe { memory.fill(first, vec![0xA5; bytes].as_ptr(), bytes) }.expect("filled");
         // SAFETY: as above.

@@ -2,7 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-use crate::device::{DeviceMemory, MemoryInfo, lock};
+use crate::device::{Contents, DeviceMemory, MemoryInfo, lock};
 use crate::error::{Error, MemoryError};
 use crate::sync::Mutex;
 
@@ -23,7 +23,8 @@ impl Memory {
 }
 
 impl DeviceMemory for Memory {
-    fn allocate(&self, bytes: usize) -> Result<u64, Error> {
+    // Always zeroed: reads of memory of the host that was never written would be undefined.
+    fn allocate(&self, bytes: usize, _contents: Contents) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT as u64);
         }

@@ -2,23 +2,26 @@
 //!
 //! The driver's own copies of ordinary memory may wait for everything on the device, so all copies go through pinned
 //! memory. The scheduler puts small copies into a stream itself, without another thread; large ones are carried by a
-//! thread for each direction, in pieces.
+//! thread for each direction, in pieces. A fill is a copy of one element again and again. While nothing runs, the driver
+//! sets large memory by a kernel of its own.
 
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use super::context::{Context, call};
+use super::context::Context;
+use super::driver::RawStream;
 use super::lock;
 use super::memory::Pinned;
 use super::ring::{Ring, RingSlot};
 use super::staged::Staged;
 use super::streams::{Stream, TrackedStream};
+use super::transfer::{self, Memset};
 use super::watch::Watch;
+use crate::device::rows::copy_rows;
 use crate::device::{Copy, CopyKind, DeviceReport};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::OpKey;
@@ -106,27 +109,59 @@ impl Copies {
         })
     }
 
-    /// Starts a copy.
+    /// Starts a copy. The driver fills memory by a kernel, which might wait for SMs while `something_runs`.
     ///
     /// # Safety
     ///
     /// Both places are valid for the copy until it is reported as over, or the context as lost.
-    pub unsafe fn start(&self, op: OpKey, copy: Copy) {
-        if copy.bytes == 0 {
-            return self.shared.end(op, Ok(()));
+    pub unsafe fn start(&self, op: OpKey, copy: Copy, something_runs: impl FnOnce() -> bool) {
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { self.try_start(op, copy, something_runs) } {
+            self.shared.end(op, Err(error));
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`start`](Copies::start).
+    unsafe fn try_start(
+        &self,
+        op: OpKey,
+        copy: Copy,
+        something_runs: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
+        let bytes = copy.rows.total();
+        if bytes == 0 {
+            self.shared.end(op, Ok(()));
+            return Ok(());
         }
         self.shared.watch.stir();
         let direction = match copy.kind {
             CopyKind::OnDevice => &self.across,
-            CopyKind::ToDevice if copy.bytes > SMALL => return self.large_up.send(op, copy),
-            CopyKind::ToHost if copy.bytes > SMALL => return self.large_down.send(op, copy),
+            CopyKind::ToDevice if bytes > SMALL => {
+                // SAFETY: the caller's promise.
+                let memset = match copy.rows.is_repeated() && !something_runs() {
+                    true => unsafe { Memset::of(&self.shared.context, copy)? },
+                    false => None,
+                };
+                let Some(memset) = memset else {
+                    self.large_up.send(op, copy);
+                    return Ok(());
+                };
+                // SAFETY: as above.
+                return self
+                    .across
+                    .put(op, copy, |context, stream| unsafe { memset.enqueue(context, stream) });
+            }
+            CopyKind::ToHost if bytes > SMALL => {
+                self.large_down.send(op, copy);
+                return Ok(());
+            }
             CopyKind::ToDevice => &self.up,
             CopyKind::ToHost => &self.down,
         };
         // SAFETY: the caller's promise.
-        if let Err(error) = unsafe { direction.start(op, copy) } {
-            self.shared.end(op, Err(error));
-        }
+        unsafe { direction.start(op, copy) }
     }
 
     /// Whether there is something to report.
@@ -198,10 +233,31 @@ impl Direction {
         Direction { line, staging, queue: Mutex::new(queue), seen, context: context.clone() }
     }
 
+    /// Puts work into the stream that needs no staging.
+    fn put(
+        &self,
+        op: OpKey,
+        copy: Copy,
+        work: impl FnOnce(&Context, RawStream) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let mut queue = lock(&self.queue);
+        let number = self.line.issue(|stream| work(&self.context, stream))?;
+        queue.under_way.push_back(UnderWay { op, copy, number, place: None });
+        Ok(())
+    }
+
     /// # Safety
     ///
     /// As [`Copies::start`].
     unsafe fn start(&self, op: OpKey, copy: Copy) -> Result<(), Error> {
+        if self.staging.is_none() {
+            let Copy { kind, from, to, rows } = copy;
+            // SAFETY: the caller's promise.
+            return self.put(op, copy, |context, stream| unsafe {
+                transfer::enqueue(context, stream, kind, from, to, rows)
+            });
+        }
         let _entered = self.context.enter()?;
         let mut queue = lock(&self.queue);
         // SAFETY: the caller's promise.
@@ -217,14 +273,9 @@ impl Direction {
     ///
     /// As [`Copies::start`].
     unsafe fn issue(&self, queue: &mut Queue, op: OpKey, copy: Copy) -> Result<bool, Error> {
-        let Some(staging) = &self.staging else {
-            // SAFETY: the caller's promise.
-            let number = unsafe { self.enqueue(copy, ptr::null_mut())? };
-            queue.under_way.push_back(UnderWay { op, copy, number, place: None });
-            return Ok(true);
-        };
+        let Some(staging) = &self.staging else { return Ok(false) };
         let before = queue.ring;
-        let Some(place) = queue.ring.take(copy.bytes) else { return Ok(false) };
+        let Some(place) = queue.ring.take(copy.rows.total()) else { return Ok(false) };
         // SAFETY: the caller's promise, and the place is this copy's.
         let number = unsafe { self.enqueue(copy, staging.at(place.offset)) }
             .inspect_err(|_| queue.ring = before)?;
@@ -238,25 +289,22 @@ impl Direction {
     ///
     /// As [`Copies::start`], and no other copy uses `staged` before the copy is taken out of the queue.
     unsafe fn enqueue(&self, copy: Copy, staged: *mut u8) -> Result<u64, Error> {
-        let Copy { from, to, bytes, kind } = copy;
-        if kind == CopyKind::ToDevice {
-            let from = ptr::with_exposed_provenance::<u8>(from as usize);
-            // SAFETY: the caller's promise.
-            self.context.touching(|| unsafe { from.copy_to_nonoverlapping(staged, bytes) })?;
-        }
-        let staged = staged.cast::<c_void>();
-        let context = &self.context;
+        let Copy { from, to, rows, kind } = copy;
+        let staging = staged as u64;
+        let (from, to, rows) = match kind {
+            CopyKind::ToDevice => {
+                let from = ptr::with_exposed_provenance::<u8>(from as usize);
+                // SAFETY: the caller's promise.
+                let stage = || unsafe { copy_rows(from, staged, rows.to_packed()) };
+                self.context.touching(stage)?;
+                (staging, to, rows.from_packed())
+            }
+            CopyKind::ToHost => (from, staging, rows.to_packed()),
+            CopyKind::OnDevice => (from, to, rows),
+        };
         // SAFETY: the caller's promise.
         self.line.issue(|stream| unsafe {
-            match kind {
-                CopyKind::ToDevice => {
-                    call!(context, cuMemcpyHtoDAsync_v2(to, staged, bytes, stream))
-                }
-                CopyKind::ToHost => {
-                    call!(context, cuMemcpyDtoHAsync_v2(staged, from, bytes, stream))
-                }
-                CopyKind::OnDevice => call!(context, cuMemcpyDtoDAsync_v2(to, from, bytes, stream)),
-            }
+            transfer::enqueue(&self.context, stream, kind, from, to, rows)
         })
     }
 
@@ -282,7 +330,7 @@ impl Direction {
                     let from = staging.at(place.offset).cast_const();
                     // SAFETY: the copy's owners keep its place valid until the report below, and
                     // the device has written ours.
-                    unsafe { to.copy_from_nonoverlapping(from, copy.bytes) };
+                    unsafe { copy_rows(from, to, copy.rows.from_packed()) };
                 }
                 queue.ring.give_back(place);
             }
@@ -374,18 +422,18 @@ unsafe fn carry(
     line: &TrackedStream,
     copy: Copy,
 ) -> Result<(), Error> {
-    let Copy { from, to, bytes, kind } = copy;
+    let Copy { from, to, rows, kind } = copy;
     let _entered = context.enter()?;
     match kind {
         CopyKind::ToHost => {
             let to = ptr::with_exposed_provenance_mut(to as usize);
             // SAFETY: the caller's promise.
-            unsafe { staged.download(line, to, from, bytes) }
+            unsafe { staged.download(line, to, from, rows) }
         }
         _ => {
             let from = ptr::with_exposed_provenance(from as usize);
             // SAFETY: the caller's promise.
-            unsafe { staged.upload(line, to, from, bytes) }
+            unsafe { staged.upload(line, to, from, rows) }
         }
     }
 }

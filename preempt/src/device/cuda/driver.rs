@@ -124,9 +124,12 @@ functions! {
     cuMemAllocFromPoolAsync(*mut Address, usize, RawPool, RawStream);
     cuMemFreeAsync(Address, RawStream);
     cuMemsetD8Async(Address, u8, usize, RawStream);
+    cuMemsetD16Async(Address, u16, usize, RawStream);
+    cuMemsetD32Async(Address, u32, usize, RawStream);
     cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, RawStream);
     cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, RawStream);
     cuMemcpyDtoDAsync_v2(Address, Address, usize, RawStream);
+    cuMemcpy2DAsync_v2(*const sys::CUDA_MEMCPY2D, RawStream);
 }
 
 /// The driver library.

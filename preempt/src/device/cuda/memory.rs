@@ -12,6 +12,7 @@ use super::driver::{INVALID_VALUE, OUT_OF_MEMORY, RawPool, RawStream};
 use super::lock;
 use super::staged::Staged;
 use super::streams::{LAST_WAIT, TrackedStream};
+use crate::device::Rows;
 use crate::error::{DeviceError, Error, MemoryError};
 
 /// Pinned memory is valid in every context and has an address on the device (`CU_MEMHOSTALLOC_PORTABLE`,
@@ -121,6 +122,16 @@ pub(super) struct Pool {
     context: Arc<Context>,
 }
 
+/// How memory that was just allocated is zeroed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Zeroing {
+    None,
+    /// By copies from the host, because kernels may hold the SMs, and a kernel that fills memory might wait for them.
+    ByCopies,
+    /// By a kernel of the driver's.
+    ByKernel,
+}
+
 /// Bytes of the device's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -168,9 +179,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Zeroed memory that every stream can use. `beside_kernels`: kernels may hold the SMs, so a kernel that fills
-    /// memory might wait for them.
-    pub fn allocate(&self, bytes: usize, beside_kernels: bool) -> Result<u64, Error> {
+    /// Memory that every stream can use, zeroed as is said.
+    pub fn allocate(&self, bytes: usize, zeroing: Zeroing) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT);
         }
@@ -186,9 +196,12 @@ impl Pool {
             }
             // SAFETY: just allocated with this size.
             unsafe {
-                match beside_kernels {
-                    true => self.copy_zeros(address, bytes, stream),
-                    false => call!(self.context, cuMemsetD8Async(address, 0, bytes, stream)),
+                match zeroing {
+                    Zeroing::None => Ok(()),
+                    Zeroing::ByCopies => self.copy_zeros(address, bytes, stream),
+                    Zeroing::ByKernel => {
+                        call!(self.context, cuMemsetD8Async(address, 0, bytes, stream))
+                    }
                 }
             }
         });
@@ -236,7 +249,7 @@ impl Pool {
     pub unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
         let _entered = self.context.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { self.staged.upload(&self.line, address, data, bytes) }
+        unsafe { self.staged.upload(&self.line, address, data, Rows::one(bytes)) }
     }
 
     /// Frees memory in the line's order.

@@ -12,7 +12,7 @@
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
-//! | `copies`, `ring`, `staged` | small and large copies |
+//! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
 //! | `opaque` | streams for opaque work |
 //! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
@@ -52,6 +52,7 @@ mod requirements;
 mod ring;
 mod staged;
 mod streams;
+mod transfer;
 mod watch;
 
 use context::Context;

@@ -1,4 +1,4 @@
-//! Copies whose memory on the host is borrowed.
+//! Fills, and copies whose memory on the host is borrowed.
 
 use std::sync::Arc;
 
@@ -6,14 +6,45 @@ use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
 use super::handle::Handle;
-use super::stream::{Stream, side};
-use crate::device::{CopyKind, Owner};
+use super::stream::{COPY, Stream, side};
+use crate::device::{Copy, CopyKind, OwnedCopy, Owner, Rows};
 #[cfg(doc)]
 use crate::error::ArgumentError;
 use crate::error::Error;
 use crate::scheduler::Buffer;
+use crate::scheduler::runtime::core::Work;
 
 impl Stream {
+    /// Sets every element of a buffer to `value`.
+    ///
+    /// On a GPU where no kernel of the scheduler runs, the driver does it at the speed of the device's memory, if the value
+    /// consists of 1, 2 or 4 bytes, or of these repeated. Otherwise the elements come from the host, at the speed of an
+    /// [upload](Stream::upload). The driver's way is a kernel, which would wait for an SM as long as others run.
+    ///
+    /// ```
+    /// let scheduler = preempt::Scheduler::builder().build()?;
+    /// let stream = scheduler.stream(0);
+    /// let mut buffer = scheduler.zeroed::<f32>(1000)?;
+    /// stream.fill(&mut buffer, 1.5)?;
+    /// assert_eq!(stream.download(&buffer)?.wait()?, [1.5; 1000]);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::ForeignBuffer`] or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    pub fn fill<T: KernelArg>(&self, to: &mut Buffer<T>, value: T) -> Result<Handle<()>, Error> {
+        let uses = vec![self.copy_use(to, Access::Write)?];
+        let (to, len, memory) = side(to);
+        let element = Arc::new([value]);
+        let (kind, from) = (CopyKind::ToDevice, element.as_ptr() as u64);
+        let copy = Copy { kind, from, to, rows: Rows::repeated(size_of::<T>(), len) };
+        // SAFETY: each owner keeps its place, and the engine orders operations on the buffer by `uses`.
+        let copy = unsafe { OwnedCopy::new(copy, [element, memory]) };
+        self.submit(COPY, uses, Work::Copy(copy), ())
+    }
+
     /// Copies a slice to a buffer of the same length.
     ///
     /// # Safety

@@ -12,7 +12,7 @@ use preempt_device::host::{
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Handle, HostMemory};
-use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner};
+use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner, Rows};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
@@ -344,7 +344,7 @@ impl Stream {
         keep: O::Keep,
     ) -> Result<Handle<O>, Error> {
         check_lengths(from_len, to_len)?;
-        let copy = Copy { kind, from, to, bytes: from_len * size_of::<T>() };
+        let copy = Copy { kind, from, to, rows: Rows::one(from_len * size_of::<T>()) };
         // SAFETY: each owner keeps its place, and the engine orders operations on them by `uses`.
         let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
         self.submit(COPY, uses, Work::Copy(copy), keep)
@@ -443,7 +443,7 @@ pub(crate) struct Shape {
 }
 
 /// The name of copies in errors.
-const COPY: &str = "a copy";
+pub(in crate::scheduler) const COPY: &str = "a copy";
 
 /// Address, number of elements, and what keeps them.
 pub(in crate::scheduler) type CopySide = (u64, usize, Owner);

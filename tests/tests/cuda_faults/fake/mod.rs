@@ -25,6 +25,7 @@ pub use memory::{live, live_after, violations};
 
 type Code = u32;
 
+const INVALID_VALUE: Code = 1;
 const OUT_OF_MEMORY: Code = 2;
 const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
@@ -147,6 +148,49 @@ impl FakeStream {
             }
             // SAFETY: both are allocated, and do not overlap.
             unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        })
+    }
+
+    fn copy_rows(
+        &self,
+        (to, to_kind): (usize, Kind),
+        (from, from_kind): (usize, Kind),
+        [to_pitch, from_pitch]: [usize; 2],
+        (width, height): (usize, usize),
+    ) -> Code {
+        let rows = |start: usize, pitch: usize| {
+            (0..height).map(move |row| start + row * pitch..start + row * pitch + width)
+        };
+        let written = rows(to, to_pitch).map(|range| (range, Some(to_kind), true));
+        let read = rows(from, from_pitch).map(|range| (range, Some(from_kind), false));
+        let uses = written.chain(read).collect();
+        self.put_access("cuMemcpy2DAsync", uses, move |_| {
+            for row in 0..height {
+                let (from, to) = (from + row * from_pitch, to + row * to_pitch);
+                // SAFETY: both were looked at, and do not overlap.
+                unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, width) };
+            }
+        })
+    }
+
+    /// Sets memory to a value.
+    fn set<T: Copy + Send + 'static>(
+        &self,
+        what: &'static str,
+        address: sys::CUdeviceptr,
+        value: T,
+        times: usize,
+    ) -> Code {
+        let start = address as usize;
+        if !start.is_multiple_of(size_of::<T>()) {
+            return INVALID_VALUE;
+        }
+        let uses = vec![(start..start + times * size_of::<T>(), Some(Kind::Device), true)];
+        self.put_access(what, uses, move |_| {
+            for at in 0..times {
+                // SAFETY: it was looked at, and is aligned.
+                unsafe { (start as *mut T).add(at).write(value) };
+            }
         })
     }
 
@@ -483,17 +527,13 @@ driver! {
     }
     fn cuMemsetD8Async(
         address: sys::CUdeviceptr, value: u8, bytes: usize, stream: sys::CUstream
-    ) {
-        let start = address as usize;
-        (*stream.cast::<FakeStream>()).put_access(
-            "cuMemsetD8Async",
-            vec![(start..start + bytes, Some(Kind::Device), true)],
-            move |_| {
-                // SAFETY: it was looked at.
-                unsafe { ptr::write_bytes(start as *mut u8, value, bytes) };
-            },
-        )
-    }
+    ) { (*stream.cast::<FakeStream>()).set("cuMemsetD8Async", address, value, bytes) }
+    fn cuMemsetD16Async(
+        address: sys::CUdeviceptr, value: u16, times: usize, stream: sys::CUstream
+    ) { (*stream.cast::<FakeStream>()).set("cuMemsetD16Async", address, value, times) }
+    fn cuMemsetD32Async(
+        address: sys::CUdeviceptr, value: u32, times: usize, stream: sys::CUstream
+    ) { (*stream.cast::<FakeStream>()).set("cuMemsetD32Async", address, value, times) }
     fn cuMemcpyHtoDAsync_v2(
         to: sys::CUdeviceptr, from: *const c_void, bytes: usize, stream: sys::CUstream
     ) {
@@ -511,5 +551,23 @@ driver! {
     ) {
         let (to, from) = ((to as usize, Kind::Device), (from as usize, Kind::Device));
         (*stream.cast::<FakeStream>()).copy("cuMemcpyDtoDAsync", to, from, bytes)
+    }
+    fn cuMemcpy2DAsync_v2(copy: *const sys::CUDA_MEMCPY2D, stream: sys::CUstream) {
+        use sys::CUmemorytype::CU_MEMORYTYPE_HOST;
+        let copy = &*copy;
+        let to = match copy.dstMemoryType {
+            CU_MEMORYTYPE_HOST => (copy.dstHost as usize, Kind::Pinned),
+            _ => (copy.dstDevice as usize, Kind::Device),
+        };
+        let from = match copy.srcMemoryType {
+            CU_MEMORYTYPE_HOST => (copy.srcHost as usize, Kind::Pinned),
+            _ => (copy.srcDevice as usize, Kind::Device),
+        };
+        let (width, height) = (copy.WidthInBytes, copy.Height);
+        let pitches = [copy.dstPitch, copy.srcPitch];
+        if pitches.into_iter().any(|pitch| pitch < width || pitch > i32::MAX as usize) {
+            return INVALID_VALUE;
+        }
+        (*stream.cast::<FakeStream>()).copy_rows(to, from, pitches, (width, height))
     }
 }
