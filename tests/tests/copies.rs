@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError};
-use preempt::{Buffer, Device, Error, Handle, LaunchReport, Scheduler, Stream};
+use preempt::{Buffer, Copy2d, Device, Error, Handle, LaunchReport, Scheduler, Stream};
 use preempt_device::prelude::*;
 use preempt_test_kit::{Gate, gated};
 
@@ -252,4 +252,106 @@ fn a_fill_needs_no_contents_of_another_device() {
     gate.open();
     held.wait().expect("runs");
     assert_eq!(contents(&stream, &buffer), [4; 100]);
+}
+
+/// The elements of `to` after a copy of these rows, one by one.
+fn rows_copied(from: &[u32], to: &[u32], shape: Copy2d) -> Vec<u32> {
+    let mut to = to.to_vec();
+    for row in 0..shape.height {
+        for column in 0..shape.width {
+            to[row * shape.to_pitch + column] = from[row * shape.from_pitch + column];
+        }
+    }
+    to
+}
+
+#[test]
+fn rows_are_copied_and_what_lies_between_them_stays() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let shape =
+        |width, height, from_pitch, to_pitch| Copy2d { width, height, from_pitch, to_pitch };
+    for shape in [
+        shape(7, 9, 7, 7),
+        shape(7, 9, 10, 7),
+        shape(7, 9, 7, 11),
+        shape(1, 100, 3, 2),
+        shape(50, 1, 0, 0),
+        shape(0, 5, 1, 1),
+        shape(5, 0, 5, 5),
+    ] {
+        let (source, target) = (numbers(300), vec![5; 300]);
+        let expected = rows_copied(&source, &target, shape);
+        let mut buffer = scheduler.buffer(&target).expect("memory");
+        drop(stream.upload_2d(&source, &mut buffer, shape).expect("accepted"));
+        assert_eq!(contents(&stream, &buffer), expected, "up, {shape:?}");
+
+        let from = scheduler.buffer(&source).expect("memory");
+        let mut buffer = scheduler.buffer(&target).expect("memory");
+        drop(stream.copy_2d(&from, &mut buffer, shape).expect("accepted"));
+        assert_eq!(contents(&stream, &buffer), expected, "across, {shape:?}");
+
+        let mut out = target.clone();
+        stream.download_2d(&from, &mut out, shape).expect("copied");
+        assert_eq!(out, expected, "down, {shape:?}");
+
+        let (mut out, mut buffer) = (target.clone(), scheduler.buffer(&target).expect("memory"));
+        scheduler.scope(|scope| {
+            drop(scope.upload_2d(&stream, &source, &mut buffer, shape).expect("accepted"));
+            drop(scope.download_2d(&stream, &from, &mut out, shape).expect("accepted"));
+        });
+        assert_eq!((contents(&stream, &buffer), out), (expected.clone(), expected));
+    }
+}
+
+#[test]
+fn rows_that_overlap_or_end_too_late_are_refused() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let from = scheduler.zeroed::<u32>(100).expect("memory");
+    let mut to = scheduler.zeroed::<u32>(60).expect("memory");
+    let mut copy = |width, height, from_pitch, to_pitch| {
+        let shape = Copy2d { width, height, from_pitch, to_pitch };
+        match stream.copy_2d(&from, &mut to, shape) {
+            Ok(copy) => copy.wait().map_err(|error| panic!("{error}")),
+            Err(Error::Argument(error)) => Err(error),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    use ArgumentError::{BadPitch, BeyondEnd};
+    copy(10, 6, 10, 10).expect("it fits");
+    copy(10, 5, 22, 12).expect("it fits");
+    let refused = copy(10, 3, 9, 10);
+    assert!(matches!(refused, Err(BadPitch { pitch: 9, width: 10 })), "{refused:?}");
+    let refused = copy(10, 3, 10, 0);
+    assert!(matches!(refused, Err(BadPitch { pitch: 0, width: 10 })), "{refused:?}");
+    let refused = copy(10, 7, 10, 10);
+    assert!(matches!(refused, Err(BeyondEnd { needed: 70, len: 60 })), "{refused:?}");
+    let refused = copy(10, 5, 23, 12);
+    assert!(matches!(refused, Err(BeyondEnd { needed: 102, len: 100 })), "{refused:?}");
+    let refused = copy(1, 2, 1 << 29, 1);
+    assert!(matches!(refused, Err(BadPitch { .. })), "{refused:?}");
+    let refused = copy(usize::MAX, 1, 1, 1);
+    assert!(matches!(refused, Err(BeyondEnd { .. })), "{refused:?}");
+    let refused = copy(1, usize::MAX, 1 << 20, 1 << 20);
+    assert!(matches!(refused, Err(BeyondEnd { needed: usize::MAX, .. })), "{refused:?}");
+}
+
+#[test]
+fn rows_need_the_contents_between_them_and_all_rows_none() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let some = Copy2d { width: 4, height: 2, from_pitch: 4, to_pitch: 5 };
+    let mut buffer = lost(&scheduler, &stream);
+    let copy = stream.upload_2d(&[1; 8], &mut buffer, some).and_then(|copy| copy.wait());
+    assert!(matches!(copy, Err(Error::Launch(LaunchError::InputLost { .. }))), "{copy:?}");
+    let all = Copy2d { width: 5, height: 2, from_pitch: 6, to_pitch: 5 };
+    let copy = stream.upload_2d(&[2; 11], &mut buffer, all).and_then(|copy| copy.wait());
+    copy.expect("it needs no contents");
+    assert_eq!(contents(&stream, &buffer), [2; 10]);
+    // Elsewhere, too.
+    let other = self::scheduler();
+    let there = other.stream(0);
+    drop(there.upload_2d(&[1; 8], &mut buffer, some).expect("accepted"));
+    assert_eq!(contents(&there, &buffer), [1, 1, 1, 1, 2, 1, 1, 1, 1, 2]);
 }

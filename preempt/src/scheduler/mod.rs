@@ -56,6 +56,7 @@ mod observed;
 mod runtime;
 
 pub use api::buffer::Buffer;
+pub use api::copies::Copy2d;
 pub use api::event::Event;
 pub use api::handle::{Handle, Output};
 pub use api::scope::Scope;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use preempt::conformance::Kernels;
 use preempt::error::{DeviceError, LaunchError};
 use preempt::{
-    Buffer, Device, Error, Handle, LaunchReport, Preemption, Properties, Scheduler, SignalPath,
-    Stream, faults,
+    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Preemption, Properties, Scheduler,
+    SignalPath, Stream, faults,
 };
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -134,6 +134,9 @@ impl Run<'_> {
         drop(self.found.take(stream.fill(&mut first, seed))?);
         let upload = self.found.take(stream.upload(data.clone(), &mut first))?;
         let copy = self.found.take(stream.copy_buffer(&first, &mut second))?;
+        // Rows that are there already.
+        let rows = Copy2d { width: len / 4, height: 2, from_pitch: len / 2, to_pitch: len / 2 };
+        drop(self.found.take(stream.copy_2d(&first, &mut second, rows))?);
         let preemption =
             if seed.is_multiple_of(3) { Preemption::Plain } else { Preemption::Preemptible };
         let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks as u32).block(THREADS);
@@ -177,6 +180,13 @@ impl Run<'_> {
             self.compare(back, &vec![0xABCD; len], 98);
             let upload = self.found.take(stream.upload(&data, &mut buffer))?;
             self.found.take(upload.wait());
+            let rows = Copy2d { width: len / 3, height: 2, from_pitch: len / 2, to_pitch: len / 3 };
+            let mut thirds = vec![0; 2 * rows.width];
+            if self.found.take(stream.download_2d(&buffer, &mut thirds, rows)).is_some() {
+                let expected = [&data[..len / 3], &data[len / 2..len / 2 + len / 3]].concat();
+                let difference = first_difference(&thirds, &expected);
+                self.found.expect(difference.is_none(), || format!("rows: {difference:?}"));
+            }
             let mut out = vec![0; len];
             if self.found.take(stream.download_into(&buffer, &mut out)).is_some() {
                 let difference = first_difference(&out, &data);

@@ -1,18 +1,62 @@
-//! Fills, and copies whose memory on the host is borrowed.
+//! Fills, copies of rows, and copies whose memory on the host is borrowed.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
 use super::handle::Handle;
-use super::stream::{COPY, Stream, side};
+use super::stream::{COPY, CopySide, Stream, side};
 use crate::device::{Copy, CopyKind, OwnedCopy, Owner, Rows};
-#[cfg(doc)]
-use crate::error::ArgumentError;
-use crate::error::Error;
+use crate::engine::Use;
+use crate::error::{ArgumentError, Error};
 use crate::scheduler::Buffer;
 use crate::scheduler::runtime::core::Work;
+
+/// Pitch, at most, of the rows of a copy in bytes (`CU_DEVICE_ATTRIBUTE_MAX_PITCH` of all GPUs).
+const MAX_PITCH: usize = i32::MAX as usize;
+
+/// The shape of a copy of rows, all in elements; the first rows start at the first elements of both sides.
+///
+/// [`Stream::upload_2d`] has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copy2d {
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Elements from the start of a row to that of the next one in the source; at least `width`.
+    pub from_pitch: usize,
+    /// Elements from the start of a row to that of the next one in the target; at least `width`.
+    pub to_pitch: usize,
+}
+
+impl Copy2d {
+    /// The rows, if they lie within places of so many elements.
+    fn rows<T>(self, from_len: usize, to_len: usize) -> Result<Rows, Error> {
+        let Copy2d { width, height, from_pitch, to_pitch } = self;
+        if width == 0 || height == 0 {
+            return Ok(Rows::one(0));
+        }
+        for (pitch, len) in [(from_pitch, from_len), (to_pitch, to_len)] {
+            // The pitch of a single row does not matter.
+            let in_bytes = pitch.saturating_mul(size_of::<T>());
+            if height > 1 && (pitch < width || in_bytes > MAX_PITCH) {
+                return Err(Error::Argument(ArgumentError::BadPitch { pitch, width }));
+            }
+            let before_last = pitch.checked_mul(height - 1);
+            let needed = before_last.and_then(|before| before.checked_add(width));
+            let needed = needed.unwrap_or(usize::MAX);
+            if needed > len {
+                return Err(Error::Argument(ArgumentError::BeyondEnd { needed, len }));
+            }
+        }
+        let size = size_of::<T>();
+        let (from_pitch, to_pitch) = (from_pitch * size, to_pitch * size);
+        Ok(Rows { bytes: width * size, count: height, from_pitch, to_pitch }.joined())
+    }
+}
 
 impl Stream {
     /// Sets every element of a buffer to `value`.
@@ -36,12 +80,134 @@ impl Stream {
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn fill<T: KernelArg>(&self, to: &mut Buffer<T>, value: T) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(to, Access::Write)?];
-        let (to, len, memory) = side(to);
+        let rows = Rows::repeated(size_of::<T>(), to.len());
         let element = Arc::new([value]);
-        let (kind, from) = (CopyKind::ToDevice, element.as_ptr() as u64);
-        let copy = Copy { kind, from, to, rows: Rows::repeated(size_of::<T>(), len) };
-        // SAFETY: each owner keeps its place, and the engine orders operations on the buffer by `uses`.
-        let copy = unsafe { OwnedCopy::new(copy, [element, memory]) };
+        let from = (element.as_ptr() as u64, 1, element as Owner);
+        self.copy_rows(CopyKind::ToDevice, uses, from, side(to), rows)
+    }
+
+    /// Copies rows of `data` to rows of a buffer. The elements between the rows stay as they are.
+    ///
+    /// What is copied how often is as for [`upload`](Stream::upload).
+    ///
+    /// ```
+    /// use preempt::Copy2d;
+    ///
+    /// let scheduler = preempt::Scheduler::builder().build()?;
+    /// let stream = scheduler.stream(0);
+    /// let mut image = scheduler.zeroed::<u8>(3 * 4)?;
+    /// // The first two columns of three rows of four.
+    /// let shape = Copy2d { width: 2, height: 3, from_pitch: 2, to_pitch: 4 };
+    /// stream.upload_2d(&[1, 2, 3, 4, 5, 6], &mut image, shape)?;
+    /// assert_eq!(stream.download(&image)?.wait()?, [1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 0, 0]);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::BadPitch`], [`ArgumentError::BeyondEnd`], [`ArgumentError::ForeignBuffer`], or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    pub fn upload_2d<'a, T: KernelArg>(
+        &self,
+        data: impl Into<Cow<'a, [T]>>,
+        to: &mut Buffer<T>,
+        shape: Copy2d,
+    ) -> Result<Handle<()>, Error> {
+        let data = data.into();
+        let rows = shape.rows::<T>(data.len(), to.len())?;
+        let uses = vec![self.use_of_rows(to, rows)?];
+        let data = data.into_owned();
+        let from = (data.as_ptr() as u64, data.len(), Arc::new(data) as Owner);
+        self.copy_rows(CopyKind::ToDevice, uses, from, side(to), rows)
+    }
+
+    /// Copies rows of a slice to rows of a buffer.
+    ///
+    /// # Safety
+    ///
+    /// The slice stays as it is until the operation has ended.
+    pub(in crate::scheduler) unsafe fn upload_rows_borrowed<T: KernelArg>(
+        &self,
+        data: &[T],
+        to: &mut Buffer<T>,
+        shape: Copy2d,
+    ) -> Result<Handle<()>, Error> {
+        let rows = shape.rows::<T>(data.len(), to.len())?;
+        let uses = vec![self.use_of_rows(to, rows)?];
+        let from = (data.as_ptr() as u64, data.len(), Arc::new(()) as Owner);
+        self.copy_rows(CopyKind::ToDevice, uses, from, side(to), rows)
+    }
+
+    /// Copies rows of a buffer to rows of a slice, and waits until that is done, as
+    /// [`download_into`](Stream::download_into) does. The elements between the rows stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::BadPitch`], [`ArgumentError::BeyondEnd`], [`ArgumentError::ForeignBuffer`], and those of
+    /// [`Handle::wait`]. After these, the slice may hold some of the buffer's elements.
+    pub fn download_2d<T: KernelArg>(
+        &self,
+        from: &Buffer<T>,
+        to: &mut [T],
+        shape: Copy2d,
+    ) -> Result<(), Error> {
+        // SAFETY: it is waited for, and nothing uses the slice meanwhile.
+        WaitOnDrop(unsafe { self.download_rows_borrowed(from, to, shape)? }).0.wait()
+    }
+
+    /// Copies rows of a buffer to rows of a slice.
+    ///
+    /// # Safety
+    ///
+    /// The slice stays valid, and nothing else uses it, until the operation has ended.
+    pub(in crate::scheduler) unsafe fn download_rows_borrowed<T: KernelArg>(
+        &self,
+        from: &Buffer<T>,
+        to: &mut [T],
+        shape: Copy2d,
+    ) -> Result<Handle<()>, Error> {
+        let rows = shape.rows::<T>(from.len(), to.len())?;
+        let uses = vec![self.copy_use(from, Access::Read)?];
+        let to = (to.as_mut_ptr() as u64, to.len(), Arc::new(()) as Owner);
+        self.copy_rows(CopyKind::ToHost, uses, side(from), to, rows)
+    }
+
+    /// Copies rows of a buffer to rows of another one. The elements between the rows stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::BadPitch`], [`ArgumentError::BeyondEnd`], [`ArgumentError::ForeignBuffer`], or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    pub fn copy_2d<T: KernelArg>(
+        &self,
+        from: &Buffer<T>,
+        to: &mut Buffer<T>,
+        shape: Copy2d,
+    ) -> Result<Handle<()>, Error> {
+        let rows = shape.rows::<T>(from.len(), to.len())?;
+        let uses = vec![self.copy_use(from, Access::Read)?, self.use_of_rows(to, rows)?];
+        self.copy_rows(CopyKind::OnDevice, uses, side(from), side(to), rows)
+    }
+
+    /// The use of a buffer that a copy writes these rows of.
+    fn use_of_rows<T>(&self, to: &Buffer<T>, rows: Rows) -> Result<Use, Error> {
+        // As many bytes as there are can only be all of them, because rows do not overlap.
+        let overwrites = rows.total() == to.memory.bytes;
+        Ok(Use { overwrites, ..self.copy_use(to, Access::Write)? })
+    }
+
+    fn copy_rows(
+        &self,
+        kind: CopyKind,
+        uses: Vec<Use>,
+        (from, _, from_owner): CopySide,
+        (to, _, to_owner): CopySide,
+        rows: Rows,
+    ) -> Result<Handle<()>, Error> {
+        let copy = Copy { kind, from, to, rows };
+        // SAFETY: each owner keeps its place, which has room for the rows, and the engine orders operations on buffers by
+        // `uses`.
+        let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
         self.submit(COPY, uses, Work::Copy(copy), ())
     }
 

@@ -1,7 +1,7 @@
 //! What applications hold: buffers, streams, handles, events, and scopes.
 
 pub(super) mod buffer;
-mod copies;
+pub(super) mod copies;
 pub(super) mod event;
 pub(super) mod handle;
 pub(super) mod scope;

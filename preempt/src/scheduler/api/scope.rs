@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use preempt_device::host::{BorrowingCall, HasGrid};
 use preempt_device::kernel::KernelArg;
 
+use super::copies::Copy2d;
 use super::handle::Handle;
 use crate::engine::LaunchReport;
 use crate::error::Error;
@@ -136,6 +137,46 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<Handle<()>, Error> {
         // SAFETY: the scope waits for it, and has the slice until then.
         let handle = unsafe { stream.download_borrowed(from, to)? };
+        self.keep(handle.untyped());
+        Ok(handle)
+    }
+
+    /// Copies rows of a slice to rows of a buffer, as [`Stream::upload_2d`] does, without a copy at the submission.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::upload_2d`].
+    pub fn upload_2d<T: KernelArg>(
+        &'scope self,
+        stream: &Stream,
+        data: &'scope [T],
+        to: &mut Buffer<T>,
+        shape: Copy2d,
+    ) -> Result<Handle<()>, Error> {
+        // SAFETY: the scope waits for it, and the slice lives longer than the scope.
+        let handle = unsafe { stream.upload_rows_borrowed(data, to, shape)? };
+        self.keep(handle.untyped());
+        Ok(handle)
+    }
+
+    /// Copies rows of a buffer to rows of a slice, as [`download_into`](Scope::download_into) does. The elements between
+    /// the rows stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::BadPitch`](crate::error::ArgumentError::BadPitch),
+    /// [`ArgumentError::BeyondEnd`](crate::error::ArgumentError::BeyondEnd),
+    /// [`ArgumentError::ForeignBuffer`](crate::error::ArgumentError::ForeignBuffer), or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    pub fn download_2d<T: KernelArg>(
+        &'scope self,
+        stream: &Stream,
+        from: &Buffer<T>,
+        to: &'scope mut [T],
+        shape: Copy2d,
+    ) -> Result<Handle<()>, Error> {
+        // SAFETY: the scope waits for it, and has the slice until then.
+        let handle = unsafe { stream.download_rows_borrowed(from, to, shape)? };
         self.keep(handle.untyped());
         Ok(handle)
     }
