@@ -112,7 +112,7 @@ pub use preempt_device::kernel::KernelArg;
 pub use ptx::KernelFault;
 pub use recording::{Difference, Recording, Replay};
 pub use scheduler::{
-    Buffer, Copy2d, Decisions, Event, Handle, Opaque, Output, Scheduler, SchedulerBuilder, Scope,
-    Stats, Stream, StreamStats, Totals,
+    Buffer, Copy2d, Decisions, Event, Handle, Loan, LoanFuture, Opaque, Output, PinnedBuffer,
+    Scheduler, SchedulerBuilder, Scope, Stats, Stream, StreamStats, Totals,
 };
 pub use vocabulary::LaunchId;

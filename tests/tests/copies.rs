@@ -1,12 +1,17 @@
 //! Copies between buffers and memory of the application: which memory they read and write, and until when.
 
+use std::future::{Future, IntoFuture};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use preempt::error::{ArgumentError, LaunchError};
-use preempt::{Buffer, Copy2d, Device, Error, Handle, LaunchReport, Scheduler, Stream};
+use preempt::error::{ArgumentError, LaunchError, MemoryError};
+use preempt::{
+    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Loan, PinnedBuffer, Scheduler, Stream,
+};
 use preempt_device::prelude::*;
 use preempt_test_kit::{Gate, gated};
 
@@ -354,4 +359,100 @@ fn rows_need_the_contents_between_them_and_all_rows_none() {
     let there = other.stream(0);
     drop(there.upload_2d(&[1; 8], &mut buffer, some).expect("accepted"));
     assert_eq!(contents(&there, &buffer), [1, 1, 1, 1, 2, 1, 1, 1, 1, 2]);
+}
+
+fn pinned(scheduler: &Scheduler, data: &[u32]) -> PinnedBuffer<u32> {
+    let mut array = scheduler.pinned(data.len()).expect("memory");
+    assert!(array.iter().all(|&element| element == 0));
+    array.copy_from_slice(data);
+    array
+}
+
+#[test]
+fn pinned_memory_is_lent_to_copies_and_given_back() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    for len in [0, 10, 1 << 20] {
+        let mut buffer = scheduler.zeroed::<u32>(len).expect("memory");
+        let (gate, held) = hold(&scheduler, &stream);
+        let upload = stream.upload_pinned(pinned(&scheduler, &numbers(len)), &mut buffer);
+        let upload: Loan<u32> = upload.expect("accepted");
+        assert!(!upload.handle().is_done());
+        let download = stream.download_pinned(&buffer, scheduler.pinned(len).expect("memory"));
+        gate.open();
+        held.wait().expect("runs");
+        let mut array = upload.wait().expect("copied");
+        assert_eq!(*array, numbers(len));
+        assert_eq!(*download.expect("accepted").wait().expect("copied"), numbers(len));
+        // It is the application's again.
+        array.fill(3);
+        assert_eq!(contents(&stream, &buffer), numbers(len));
+    }
+}
+
+#[test]
+fn a_loan_is_a_future() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let mut buffer = scheduler.zeroed::<u32>(10).expect("memory");
+    let (gate, held) = hold(&scheduler, &stream);
+    let upload = stream.upload_pinned(pinned(&scheduler, &numbers(10)), &mut buffer);
+    let mut upload = pin!(upload.expect("accepted").into_future());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(upload.as_mut().poll(&mut context).is_pending());
+    gate.open();
+    held.wait().expect("runs");
+    scheduler.synchronize().expect("all is well");
+    let Poll::Ready(array) = upload.as_mut().poll(&mut context) else { panic!("it is over") };
+    assert_eq!(*array.expect("copied"), numbers(10));
+    assert!(upload.as_mut().poll(&mut context).is_pending());
+}
+
+#[test]
+fn a_copy_whose_loan_is_dropped_keeps_its_memory_until_its_end() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let mut buffer = scheduler.zeroed::<u32>(1000).expect("memory");
+    let (gate, held) = hold(&scheduler, &stream);
+    let upload = stream.upload_pinned(pinned(&scheduler, &numbers(1000)), &mut buffer);
+    drop(upload.expect("accepted"));
+    // It would get memory that was given back.
+    let other = pinned(&scheduler, &[1; 1000]);
+    gate.open();
+    held.wait().expect("runs");
+    assert_eq!(contents(&stream, &buffer), numbers(1000));
+    assert_eq!(*other, [1; 1000]);
+}
+
+#[test]
+fn pinned_memory_is_borrowed_like_any_slice() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let from = pinned(&scheduler, &numbers(1000));
+    let mut to = scheduler.pinned(500).expect("memory");
+    let mut buffer = scheduler.zeroed::<u32>(500).expect("memory");
+    scheduler.scope(|scope| {
+        drop(scope.upload(&stream, &from[100..600], &mut buffer).expect("accepted"));
+        drop(scope.download_into(&stream, &buffer, &mut to).expect("accepted"));
+    });
+    assert_eq!(*to, from[100..600]);
+    to.fill(0);
+    stream.download_into(&buffer, &mut to).expect("copied");
+    assert_eq!(*to, from[100..600]);
+}
+
+#[test]
+fn pinned_memory_that_cannot_be_had_is_an_error() {
+    let scheduler = scheduler();
+    for len in [usize::MAX, usize::MAX / 8, isize::MAX as usize / 8] {
+        let refused = scheduler.pinned::<u64>(len).expect_err("more than there is");
+        let is_named = matches!(refused, Error::Memory(MemoryError::HostFull { .. }));
+        assert!(is_named, "{refused:?}");
+    }
+    let stream = scheduler.stream(0);
+    let mut buffer = scheduler.zeroed::<u32>(3).expect("memory");
+    let refused = stream.upload_pinned(pinned(&scheduler, &[1; 4]), &mut buffer);
+    let is_named =
+        matches!(refused, Err(Error::Argument(ArgumentError::LengthMismatch { from: 4, to: 3 })));
+    assert!(is_named, "{refused:?}");
 }

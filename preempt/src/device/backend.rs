@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,6 +94,17 @@ pub(crate) trait DeviceMemory {
     ///
     /// Both places are valid for `bytes`, and no other thread uses `address`.
     unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error>;
+
+    /// Zeroed memory of the host, aligned as device memory is, which copies read and write where it lies. May wait for
+    /// kernels that run, and is called by threads of the application alone.
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, Error>;
+
+    /// Takes back memory of the host that no operation uses. Waits for nothing.
+    ///
+    /// # Safety
+    ///
+    /// `start` came from `allocate_host` with the same `bytes`, and is given back once.
+    unsafe fn free_host(&self, start: NonNull<u8>, bytes: usize);
 
     /// Bytes that an allocation could have if this process freed all its memory, of which buffers have `live`. A lower
     /// bound; `None` where it is not known.

@@ -49,7 +49,8 @@
 //! then. A post is read again and again until it shows its ticket; back ends never interpret it.
 //!
 //! **Which calls may block.** [`load`](backend::Backend::load), which runs before anything is in flight, and
-//! [`opaque`](backend::Backend::opaque), which has a thread of its own. [`wait`](backend::Backend::wait) waits for as long
+//! [`opaque`](backend::Backend::opaque), which has a thread of its own. So may
+//! [`allocate_host`](backend::DeviceMemory::allocate_host), which threads of the application call. [`wait`](backend::Backend::wait) waits for as long
 //! as it is told. No other method waits for work on the device: they are called by a thread that holds the core, and all
 //! other threads would wait with it. The exception is [`new_control`](control::ControlSource::new_control) once the
 //! control blocks of the start are used up; it may wait for kernels that end by themselves. `launch`, `signal` and
@@ -67,7 +68,7 @@
 //! and the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are
 //! lent to one launch and come back when it has retired, with or without chunks on them; a list is lent again only
 //! when it is empty. Memory of buffers is freed once, when no operation uses it, and its contents are zeroed before it is
-//! lent again, unless the request takes any. What a copy reads and writes is kept by [`Session`] until the end of the copy is reported.
+//! lent again, unless the request takes any. Host memory is freed in the same way, and always zeroed. What a copy reads and writes is kept by [`Session`] until the end of the copy is reported.
 //!
 //! **Loss.** When the device is lost, the back end reports that once, and nothing afterwards: no post, no end of a copy.
 //! Calls fail with [`DeviceError::ContextLost`] and touch no memory of operations from the report on. Nothing is freed that

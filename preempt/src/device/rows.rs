@@ -51,6 +51,23 @@ impl Rows {
         Rows { to_pitch: self.bytes, ..self }.joined()
     }
 
+    /// Bytes from the first to the last of the source.
+    pub fn source_span(self) -> usize {
+        self.span(self.from_pitch)
+    }
+
+    /// Bytes from the first to the last of the target.
+    pub fn target_span(self) -> usize {
+        self.span(self.to_pitch)
+    }
+
+    fn span(self, pitch: usize) -> usize {
+        match self.total() {
+            0 => 0,
+            _ => (self.count - 1) * pitch + self.bytes,
+        }
+    }
+
     /// Parts of at most `most` bytes that together are the whole.
     pub fn parts(self, most: usize) -> impl Iterator<Item = Part> {
         let rows = self.joined();

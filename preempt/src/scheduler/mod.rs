@@ -59,6 +59,7 @@ pub use api::buffer::Buffer;
 pub use api::copies::Copy2d;
 pub use api::event::Event;
 pub use api::handle::{Handle, Output};
+pub use api::pinned::{Loan, LoanFuture, PinnedBuffer};
 pub use api::scope::Scope;
 pub use api::stream::Stream;
 pub use observed::stats::{Decisions, Stats, StreamStats, Totals};

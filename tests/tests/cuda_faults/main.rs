@@ -180,6 +180,7 @@ fn run(case: &Case) -> Found {
             "controls" => workloads::controls(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
+            "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
             other => panic!("no workload `{other}`"),
         }
@@ -527,6 +528,13 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
 #[test]
 fn fills_wait_for_no_kernel() {
     let outcomes = start(FAKE, &[Case::clean("fills")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// The driver copies from and to pinned memory of the application itself.
+#[test]
+fn pinned_memory_is_copied_where_it_lies() {
+    let outcomes = start(FAKE, &[Case::clean("pinned")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use preempt::conformance::Kernels;
 use preempt::error::{DeviceError, LaunchError};
 use preempt::{
-    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Preemption, Properties, Scheduler,
+    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Loan, Preemption, Properties, Scheduler,
     SignalPath, Stream, faults,
 };
 use preempt_device::prelude::*;
@@ -187,6 +187,14 @@ impl Run<'_> {
                 let difference = first_difference(&thirds, &expected);
                 self.found.expect(difference.is_none(), || format!("rows: {difference:?}"));
             }
+            let array = self.found.take(self.scheduler.pinned(len))?;
+            let array = stream.download_pinned(&buffer, array).and_then(Loan::wait);
+            if let Some(array) = self.found.take(array) {
+                let difference = first_difference(&array, &data);
+                self.found.expect(difference.is_none(), || format!("pinned: {difference:?}"));
+                let upload = stream.upload_pinned(array, &mut buffer);
+                self.found.take(upload.and_then(Loan::wait));
+            }
             let mut out = vec![0; len];
             if self.found.take(stream.download_into(&buffer, &mut out)).is_some() {
                 let difference = first_difference(&out, &data);
@@ -312,6 +320,39 @@ pub fn controls(device: &Device, found: &mut Found) {
     let victims: Vec<_> = (0..12).map(|_| run.victim(&stream, 200_000)).collect();
     for victim in victims {
         run.check_victim(victim, &stream);
+    }
+}
+
+/// Copies from and to pinned memory, on the fake driver.
+pub fn pinned(device: &Device, found: &mut Found) {
+    let Some(run) = start(device, SignalPath::StreamWrite, found) else { return };
+    let Run { scheduler, found, .. } = run;
+    let stream = scheduler.stream(0);
+    // Two, because the driver's memory is used again.
+    for len in [1000, 1000, 1_000_000] {
+        let data = pattern(len as u32, len);
+        let Some(mut buffer) = found.take(scheduler.zeroed::<u32>(len)) else { return };
+        let Some(mut array) = found.take(scheduler.pinned::<u32>(len)) else { return };
+        found.expect(array.iter().all(|&element| element == 0), || "it is not zeroed".into());
+        array.copy_from_slice(&data);
+        let place = array.as_ptr().addr();
+        fake::host_sides();
+        let upload = stream.upload_pinned(array, &mut buffer).and_then(Loan::wait);
+        let Some(mut array) = found.take(upload) else { return };
+        array.fill(0);
+        let download = stream.download_pinned(&buffer, array).and_then(Loan::wait);
+        let Some(mut array) = found.take(download) else { return };
+        let difference = first_difference(&array, &data);
+        found.expect(difference.is_none(), || format!("{len}: {difference:?}"));
+        // A part of it, as a slice.
+        array.fill(0);
+        let part = &mut array[10..len - 10];
+        let rows = Copy2d { width: 5, height: 3, from_pitch: 100, to_pitch: 7 };
+        found.take(stream.download_2d(&buffer, part, rows));
+        found.expect(array[17..22] == data[100..105], || format!("{len}: {:?}", &array[..30]));
+        let sides = fake::host_sides();
+        let expected = [place, place, place + 40];
+        found.expect(sides == expected, || format!("copies by way of {sides:x?}, not {place:x}"));
     }
 }
 

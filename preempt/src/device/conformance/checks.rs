@@ -1,5 +1,6 @@
 //! The checks, each with a device to itself that was loaded anew.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,6 +28,7 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("copies go up, across and down", copies_go_all_ways),
     ("an element fills memory", elements_fill_memory),
     ("rows are copied with their gaps", rows_keep_their_gaps),
+    ("host memory is zeroed, and copied from and to", host_memory_is_copied),
     ("opaque work ends, and its fault is told", opaque_work_ends),
     ("a fault is told before the end of its cohort", faults_come_first),
     ("a kernel without code is refused, and nothing else is", kernels_without_code_are_refused),
@@ -333,6 +335,56 @@ fn rows_keep_their_gaps(rig: &mut Rig<'_>) {
         assert!(download(rig, &first) == expected(wide, 9), "{width} x {height}, up");
         assert!(download(rig, &second) == expected(wider, 9), "{width} x {height}, across");
         assert!(*out == expected(wide, 5), "{width} x {height}, down");
+    }
+}
+
+/// Host memory of words, given back on drop.
+struct HostWords {
+    device: super::super::Device,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is memory; the checks use it from one thread, and the device until a copy is over.
+unsafe impl Send for HostWords {}
+// SAFETY: as above.
+unsafe impl Sync for HostWords {}
+
+impl HostWords {
+    fn new(rig: &Rig<'_>, len: usize) -> HostWords {
+        let device = rig.device.clone();
+        let start = device.inner.backend.memory().allocate_host(4 * len).expect("memory");
+        HostWords { device, start, len }
+    }
+
+    fn words(&self) -> &mut [u32] {
+        // SAFETY: it is that long and aligned, and no copy is under way.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast().as_ptr(), self.len) }
+    }
+}
+
+impl Drop for HostWords {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this size, and given back once.
+        unsafe { self.device.inner.backend.memory().free_host(self.start, 4 * self.len) }
+    }
+}
+
+fn host_memory_is_copied(rig: &mut Rig<'_>) {
+    // The second of the same size gets memory that was used before.
+    for len in [0, 100, 100, 1 << 20, 1 << 20] {
+        let [up, down] = [(); 2].map(|()| Arc::new(HostWords::new(rig, len)));
+        assert!(up.words().iter().chain(down.words().iter()).all(|&word| word == 0), "{len}");
+        up.words().iter_mut().zip(1..).for_each(|(word, value)| *word = value);
+        let buffer = rig.buffer(len);
+        let (address, rows) = (buffer.address(), Rows::one(4 * len));
+        let from = up.start.as_ptr() as u64;
+        let what = Copy { kind: CopyKind::ToDevice, from, to: address, rows };
+        copy(rig, what, [up.clone(), buffer.memory.clone()]);
+        let to = down.start.as_ptr() as u64;
+        let what = Copy { kind: CopyKind::ToHost, from: address, to, rows };
+        copy(rig, what, [buffer.memory.clone(), down.clone()]);
+        assert!(up.words() == down.words(), "{len} words");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Memory for buffers on devices whose memory is the host's.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
 
 use crate::device::{Contents, DeviceMemory, MemoryInfo, lock};
 use crate::error::{Error, MemoryError};
@@ -59,6 +60,20 @@ impl DeviceMemory for Memory {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(data, address as *mut u8, bytes) };
         Ok(())
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
+        let full = Error::Memory(MemoryError::HostFull { bytes });
+        let Ok(layout) = Layout::from_size_align(bytes.max(1), ALIGNMENT) else { return Err(full) };
+        // SAFETY: the size is not 0.
+        NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(full)
+    }
+
+    unsafe fn free_host(&self, start: NonNull<u8>, bytes: usize) {
+        if let Ok(layout) = Layout::from_size_align(bytes.max(1), ALIGNMENT) {
+            // SAFETY: `allocate_host` gave this address for this layout, as the caller says.
+            unsafe { dealloc(start.as_ptr(), layout) }
+        }
     }
 
     fn within_reach(&self, _live: usize) -> Option<usize> {

@@ -1,5 +1,6 @@
 //! The contract of `device`, on a GPU.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -163,6 +164,15 @@ impl DeviceMemory for CudaDevice {
     unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.pool.fill(address, data, bytes) }
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
+        // The proxy would never end.
+        self.host.take(bytes, || self.end_proxy())
+    }
+
+    unsafe fn free_host(&self, start: NonNull<u8>, _bytes: usize) {
+        self.host.give_back(start);
     }
 
     fn within_reach(&self, live: usize) -> Option<usize> {

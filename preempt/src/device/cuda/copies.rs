@@ -1,7 +1,7 @@
 //! Copies between buffers and the host's ordinary memory.
 //!
 //! The driver's own copies of ordinary memory may wait for everything on the device, so all copies go through pinned
-//! memory. The scheduler puts small copies into a stream itself, without another thread; large ones are carried by a
+//! memory, unless they are of the application's [pinned memory](super::host_pool). The scheduler puts small copies into a stream itself, without another thread; large ones are carried by a
 //! thread for each direction, in pieces. A fill is a copy of one element again and again. While nothing runs, the driver
 //! sets large memory by a kernel of its own.
 
@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 
 use super::context::Context;
 use super::driver::RawStream;
+use super::host_pool::HostPool;
 use super::lock;
 use super::memory::Pinned;
 use super::ring::{Ring, RingSlot};
@@ -79,8 +80,8 @@ pub(super) struct CopyStreams {
     pub small_up: Arc<TrackedStream>,
     pub small_down: TrackedStream,
     pub across: TrackedStream,
-    pub large_up: TrackedStream,
-    pub large_down: TrackedStream,
+    pub large_up: Arc<TrackedStream>,
+    pub large_down: Arc<TrackedStream>,
 }
 
 #[derive(Debug)]
@@ -89,13 +90,21 @@ pub(super) struct Copies {
     up: Direction,
     down: Direction,
     across: Direction,
+    /// Large copies from and to pinned memory of the application, in the streams of the carriers.
+    direct_up: Direction,
+    direct_down: Direction,
     large_up: Carrier,
     large_down: Carrier,
+    host: Arc<HostPool>,
 }
 
 impl Copies {
     /// The context is entered.
-    pub fn new(shared: &Arc<Shared>, lines: CopyStreams) -> Result<Copies, Error> {
+    pub fn new(
+        shared: &Arc<Shared>,
+        host: &Arc<HostPool>,
+        lines: CopyStreams,
+    ) -> Result<Copies, Error> {
         let CopyStreams { small_up, small_down, across, large_up, large_down } = lines;
         let context = &shared.context;
         let staging = || Pinned::new(context, STAGING).map(Some);
@@ -104,6 +113,9 @@ impl Copies {
             up: Direction::new(context, small_up, staging()?),
             down: Direction::new(context, Arc::new(small_down), staging()?),
             across: Direction::new(context, Arc::new(across), None),
+            direct_up: Direction::new(context, large_up.clone(), None),
+            direct_down: Direction::new(context, large_down.clone(), None),
+            host: host.clone(),
             large_up: Carrier::start("preempt-upload", shared, large_up)?,
             large_down: Carrier::start("preempt-download", shared, large_down)?,
         })
@@ -136,42 +148,66 @@ impl Copies {
             return Ok(());
         }
         self.shared.watch.stir();
-        let direction = match copy.kind {
-            CopyKind::OnDevice => &self.across,
-            CopyKind::ToDevice if bytes > SMALL => {
-                // SAFETY: the caller's promise.
-                let memset = match copy.rows.is_repeated() && !something_runs() {
-                    true => unsafe { Memset::of(&self.shared.context, copy)? },
-                    false => None,
-                };
-                let Some(memset) = memset else {
-                    self.large_up.send(op, copy);
-                    return Ok(());
-                };
+        let is_small = bytes <= SMALL;
+        if self.is_direct(copy) {
+            let direction = match (copy.kind, is_small) {
+                (CopyKind::OnDevice, _) => &self.across,
+                (CopyKind::ToDevice, true) => &self.up,
+                (CopyKind::ToDevice, false) => &self.direct_up,
+                (CopyKind::ToHost, true) => &self.down,
+                (CopyKind::ToHost, false) => &self.direct_down,
+            };
+            // SAFETY: the caller's promise.
+            return direction.put(op, copy, |context, stream| unsafe {
+                let Copy { kind, from, to, rows } = copy;
+                transfer::enqueue(context, stream, kind, from, to, rows)
+            });
+        }
+        if copy.rows.is_repeated() && !is_small && !something_runs() {
+            // SAFETY: the caller's promise.
+            let memset = unsafe { Memset::of(&self.shared.context, copy)? };
+            if let Some(memset) = memset {
                 // SAFETY: as above.
                 return self
                     .across
                     .put(op, copy, |context, stream| unsafe { memset.enqueue(context, stream) });
             }
-            CopyKind::ToHost if bytes > SMALL => {
-                self.large_down.send(op, copy);
-                return Ok(());
-            }
-            CopyKind::ToDevice => &self.up,
-            CopyKind::ToHost => &self.down,
+        }
+        let (direction, carrier) = match copy.kind {
+            CopyKind::ToHost => (&self.down, &self.large_down),
+            CopyKind::ToDevice | CopyKind::OnDevice => (&self.up, &self.large_up),
         };
+        if !is_small {
+            carrier.send(op, copy);
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         unsafe { direction.start(op, copy) }
     }
 
+    fn directions(&self) -> impl Iterator<Item = &Direction> {
+        [&self.up, &self.down, &self.across, &self.direct_up, &self.direct_down].into_iter()
+    }
+
+    /// Whether the host's side of a copy is pinned memory of the application, so that no other memory is needed.
+    fn is_direct(&self, Copy { kind, from, to, rows }: Copy) -> bool {
+        match kind {
+            CopyKind::ToDevice => {
+                !rows.is_repeated() && self.host.contains(from, rows.source_span())
+            }
+            CopyKind::ToHost => self.host.contains(to, rows.target_span()),
+            CopyKind::OnDevice => true,
+        }
+    }
+
     /// Whether there is something to report.
     pub fn has_news(&self) -> bool {
-        [&self.up, &self.down, &self.across].into_iter().any(Direction::has_news)
+        self.directions().any(Direction::has_news)
     }
 
     /// Ends copies that are done, and appends their reports.
     pub fn take_reports(&self, reports: &mut Vec<DeviceReport>) {
-        for direction in [&self.up, &self.down, &self.across] {
+        for direction in self.directions() {
             direction.take_done(&self.shared, reports);
         }
         self.shared.take_reports(reports);
@@ -179,15 +215,15 @@ impl Copies {
 
     /// Forgets every copy: the context is lost, and the memory of the copies may be freed after this.
     pub fn forget(&self) {
-        for direction in [&self.up, &self.down, &self.across] {
+        for direction in self.directions() {
             direction.forget();
         }
         self.shared.context.wait_until_untouched();
     }
 
-    /// The streams that small copies, and copies on the device, are in.
+    /// The streams that copies are in.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
-        [&self.up, &self.down, &self.across].into_iter().map(|direction| direction.line.stream())
+        self.directions().map(|direction| direction.line.stream())
     }
 
     /// Finds out whether the context is lost, while copies are under way.
@@ -196,11 +232,11 @@ impl Copies {
     }
 }
 
-/// Small copies in one direction, in order; and all copies on the device.
+/// Copies of one kind, in order.
 #[derive(Debug)]
 struct Direction {
     line: Arc<TrackedStream>,
-    /// Pinned memory that the host's side of each copy passes through.
+    /// Pinned memory that the host's side of copies passes through, where that is not pinned itself.
     staging: Option<Pinned>,
     queue: Mutex<Queue>,
     /// The number of the last work done when reports were last taken.
@@ -233,7 +269,7 @@ impl Direction {
         Direction { line, staging, queue: Mutex::new(queue), seen, context: context.clone() }
     }
 
-    /// Puts work into the stream that needs no staging.
+    /// Puts work into the stream that needs no staging. It goes before copies that wait for room there.
     fn put(
         &self,
         op: OpKey,
@@ -251,13 +287,6 @@ impl Direction {
     ///
     /// As [`Copies::start`].
     unsafe fn start(&self, op: OpKey, copy: Copy) -> Result<(), Error> {
-        if self.staging.is_none() {
-            let Copy { kind, from, to, rows } = copy;
-            // SAFETY: the caller's promise.
-            return self.put(op, copy, |context, stream| unsafe {
-                transfer::enqueue(context, stream, kind, from, to, rows)
-            });
-        }
         let _entered = self.context.enter()?;
         let mut queue = lock(&self.queue);
         // SAFETY: the caller's promise.
@@ -375,7 +404,7 @@ impl Carrier {
     fn start(
         name: &'static str,
         shared: &Arc<Shared>,
-        line: TrackedStream,
+        line: Arc<TrackedStream>,
     ) -> Result<Carrier, Error> {
         let staged = Staged::new(&shared.context)?;
         let shared = shared.clone();

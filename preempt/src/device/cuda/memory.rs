@@ -54,6 +54,10 @@ impl Pinned {
         self.bytes
     }
 
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// The address of the byte at `offset`.
     pub fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.bytes);

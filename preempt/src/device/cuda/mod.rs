@@ -8,6 +8,7 @@
 //! | `context` | the primary context: which threads have it current, whether it still works |
 //! | `streams` | streams, and streams whose progress the host reads from a word |
 //! | `memory` | pinned memory, and the pool that buffers come from |
+//! | `host_pool` | pinned memory of the application |
 //! | `foreign` | memory that other libraries have allocated |
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
@@ -39,6 +40,7 @@ mod driver;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
 mod foreign;
+mod host_pool;
 mod kernels;
 mod launch;
 mod memory;
@@ -60,6 +62,7 @@ use control_blocks::ControlBlocks;
 use copies::{Copies, CopyStreams, Shared};
 use driver::{Driver, NO_DEVICE};
 use foreign::Foreign;
+use host_pool::HostPool;
 use kernels::Kernels;
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
@@ -116,6 +119,7 @@ pub(super) struct CudaDevice {
     opaque: OpaqueStreams,
     kernels: Kernels,
     pool: Arc<Pool>,
+    host: Arc<HostPool>,
     foreign: Foreign,
     proxy: Proxy,
     shared: Arc<Shared>,
@@ -140,8 +144,8 @@ impl CudaDevice {
             small_up: small_up.clone(),
             small_down: line(1)?,
             across: line(2)?,
-            large_up: line(3)?,
-            large_down: line(4)?,
+            large_up: Arc::new(line(3)?),
+            large_down: Arc::new(line(4)?),
         };
         let pool = Arc::new(Pool::new(&context, line(5)?)?);
         // Blocks of opaque work wait with those of normal queues.
@@ -158,12 +162,13 @@ impl CudaDevice {
         let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;
         let watch = Watch::new(queues.streams().len(), news);
         let shared = Arc::new(Shared::new(&context, watch));
+        let host = Arc::new(HostPool::new(&context));
         let device = CudaDevice {
             queues,
             proxy,
             control_blocks: ControlBlocks::new(&context, &pool)?,
             requeue_lists: RequeueLists::new(&context, &pool, &small_up)?,
-            copies: Copies::new(&shared, lines)?,
+            copies: Copies::new(&shared, &host, lines)?,
             opaque: OpaqueStreams::new(&shared, opaque),
             kernels: Kernels::new(
                 &context,
@@ -171,6 +176,7 @@ impl CudaDevice {
             )?,
             foreign: Foreign::new(&context, pool.raw()),
             pool,
+            host,
             shared,
             lost_reported: AtomicBool::new(false),
         };

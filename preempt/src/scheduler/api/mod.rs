@@ -4,5 +4,6 @@ pub(super) mod buffer;
 pub(super) mod copies;
 pub(super) mod event;
 pub(super) mod handle;
+pub(super) mod pinned;
 pub(super) mod scope;
 pub(super) mod stream;

@@ -224,6 +224,7 @@ impl Stream {
     /// | `upload`, of a slice | 1 | 1 |
     /// | `upload`, of a `Vec` | | 1 |
     /// | [`Scope::upload`](crate::Scope::upload), of a slice | | 1 |
+    /// | [`upload_pinned`](Stream::upload_pinned), and `Scope::upload` of pinned memory | | |
     ///
     /// ```
     /// let scheduler = preempt::Scheduler::builder().build()?;

@@ -42,6 +42,20 @@ pub const RESERVED: usize = 1 << 20;
 /// Grids that are launched and not over.
 static GRIDS: AtomicUsize = AtomicUsize::new(0);
 
+/// Where the host's sides of copies start, in the order of the calls.
+static HOST_SIDES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Where the host's sides of the copies since the last call start.
+pub fn host_sides() -> Vec<usize> {
+    std::mem::take(&mut *HOST_SIDES.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn note_sides(sides: [(usize, Kind); 2]) {
+    let of_host = sides.into_iter().filter(|(_, kind)| *kind == Kind::Pinned);
+    let mut known = HOST_SIDES.lock().unwrap_or_else(PoisonError::into_inner);
+    known.extend(of_host.map(|(start, _)| start));
+}
+
 thread_local! {
     static CURRENT: Cell<sys::CUcontext> = const { Cell::new(ptr::null_mut()) };
     static RANDOM: Cell<u64> = const { Cell::new(0) };
@@ -132,6 +146,7 @@ impl FakeStream {
         (from, from_kind): (usize, Kind),
         bytes: usize,
     ) -> Code {
+        note_sides([(to, to_kind), (from, from_kind)]);
         let uses = vec![
             (to..to + bytes, Some(to_kind), true),
             (from..from + bytes, Some(from_kind), false),
@@ -158,6 +173,7 @@ impl FakeStream {
         [to_pitch, from_pitch]: [usize; 2],
         (width, height): (usize, usize),
     ) -> Code {
+        note_sides([(to, to_kind), (from, from_kind)]);
         let rows = |start: usize, pitch: usize| {
             (0..height).map(move |row| start + row * pitch..start + row * pitch + width)
         };
