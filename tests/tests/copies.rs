@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError, MemoryError};
 use preempt::{
-    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Loan, PinnedBuffer, Scheduler, Stream,
+    Buffer, Copy2d, CpuLayout, Device, Error, Handle, LaunchReport, Loan, PinnedBuffer, Scheduler,
+    Stream,
 };
 use preempt_device::prelude::*;
 use preempt_test_kit::{Gate, gated};
@@ -19,7 +20,10 @@ use preempt_test_kit::{Gate, gated};
 const WHILE: Duration = Duration::from_millis(20);
 
 fn scheduler() -> Scheduler {
-    Scheduler::builder().device(Device::cpu(1, 1).expect("a device")).build().expect("a scheduler")
+    Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(1)).expect("a device"))
+        .build()
+        .expect("a scheduler")
 }
 
 fn numbers(len: usize) -> Vec<u32> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
-use super::handle::Handle;
+use super::handle::{Gives, Handle};
 use super::stream::{COPY, CopySide, Stream, side};
 use crate::device::{Copy, CopyKind, OwnedCopy, Owner, Rows};
 use crate::engine::Use;
@@ -208,7 +208,7 @@ impl Stream {
         // SAFETY: each owner keeps its place, which has room for the rows, and the engine orders operations on buffers by
         // `uses`.
         let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
-        self.submit(COPY, uses, Work::Copy(copy), ())
+        self.submit(COPY, uses, Work::Copy(copy), Gives::NOTHING)
     }
 
     /// Copies a slice to a buffer of the same length.
@@ -259,7 +259,7 @@ impl Stream {
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(from, Access::Read)?];
         let to = (to.as_mut_ptr() as u64, to.len(), Arc::new(()) as Owner);
-        self.copy::<T, ()>(CopyKind::ToHost, uses, side(from), to, ())
+        self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to, Gives::NOTHING)
     }
 }
 

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
-use super::handle::Handle;
+use super::handle::{Gives, Handle};
 use super::stream::{CopySide, Stream, side};
 use crate::device::{Backend, CopyKind, Device, Owner};
 use crate::error::Error;
@@ -153,7 +153,8 @@ impl Stream {
         to: PinnedBuffer<T>,
     ) -> Result<Loan<T>, Error> {
         let uses = vec![self.copy_use(from, Access::Read)?];
-        let handle = self.copy::<T, ()>(CopyKind::ToHost, uses, side(from), to.side(), ())?;
+        let handle =
+            self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to.side(), Gives::NOTHING)?;
         Ok(Loan { handle, array: to })
     }
 }
