@@ -48,6 +48,7 @@
 //! | [`Event`] | order between streams |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there, [waited for](Scheduler::zeroed_within) if need be |
+//! | [`Stream::upload`], [`Scope`], [`PinnedBuffer`] | copies of slices, of borrowed slices, and of memory that a GPU copies itself; [fills](Stream::fill), [rectangles](Copy2d) |
 //! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
 //! | [`recording`] | what was submitted to a scheduler and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |

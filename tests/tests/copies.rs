@@ -330,6 +330,7 @@ fn rows_that_overlap_or_end_too_late_are_refused() {
     use ArgumentError::{BadPitch, BeyondEnd};
     copy(10, 6, 10, 10).expect("it fits");
     copy(10, 5, 22, 12).expect("it fits");
+    copy(60, 1, usize::MAX, 0).expect("a single row has no pitch");
     let refused = copy(10, 3, 9, 10);
     assert!(matches!(refused, Err(BadPitch { pitch: 9, width: 10 })), "{refused:?}");
     let refused = copy(10, 3, 10, 0);

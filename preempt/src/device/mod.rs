@@ -50,12 +50,12 @@
 //!
 //! **Which calls may block.** [`load`](backend::Backend::load), which runs before anything is in flight, and
 //! [`opaque`](backend::Backend::opaque), which has a thread of its own. So may
-//! [`allocate_host`](backend::DeviceMemory::allocate_host), which threads of the application call. [`wait`](backend::Backend::wait) waits for as long
-//! as it is told. No other method waits for work on the device: they are called by a thread that holds the core, and all
-//! other threads would wait with it. The exception is [`new_control`](control::ControlSource::new_control) once the
-//! control blocks of the start are used up; it may wait for kernels that end by themselves. `launch`, `signal` and
-//! `poll` allocate nothing once their books have grown, and take no lock that a waiting thread holds for longer than a
-//! look.
+//! [`allocate_host`](backend::DeviceMemory::allocate_host), which threads of the application call.
+//! [`wait`](backend::Backend::wait) waits for as long as it is told. No other method waits for work on the device:
+//! they are called by a thread that holds the core, and all other threads would wait with it. The exception is
+//! [`new_control`](control::ControlSource::new_control) once the control blocks of the start are used up; it may wait
+//! for kernels that end by themselves. `launch`, `signal` and `poll` allocate nothing once their books have grown, and
+//! take no lock that a waiting thread holds for longer than a look.
 //!
 //! **Waiting.** One count of news belongs to the device ([`News`](news::News)). A thread takes a mark, has a turn of
 //! the core look at everything, and waits from the mark. A back end announces its reports and posts after it has made
@@ -63,12 +63,13 @@
 //! what comes after the mark ends the wait. `wait` also asks a device that does not announce its faults; no other call
 //! has that duty.
 //!
-//! **Who frees what.** Control blocks and posts are the back end's. They stay valid and in place until it is loaded for
-//! the next scheduler, because late blocks of a cohort that has posted may still read them. `load` zeroes them
-//! and the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are
-//! lent to one launch and come back when it has retired, with or without chunks on them; a list is lent again only
-//! when it is empty. Memory of buffers is freed once, when no operation uses it, and its contents are zeroed before it is
-//! lent again, unless the request takes any. Host memory is freed in the same way, and always zeroed. What a copy reads and writes is kept by [`Session`] until the end of the copy is reported.
+//! **Who frees what.** Control blocks and posts are the back end's. They stay valid and in place until it is loaded
+//! for the next scheduler, because late blocks of a cohort that has posted may still read them. `load` zeroes them and
+//! the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are lent to
+//! one launch and come back when it has retired, with or without chunks on them; a list is lent again only when it is
+//! empty. Memory of buffers is freed once, when no operation uses it, and its contents are zeroed before it is lent
+//! again, unless the request takes any. Host memory is freed in the same way, and always zeroed. What a copy reads and
+//! writes is kept by [`Session`] until the end of the copy is reported.
 //!
 //! **Loss.** When the device is lost, the back end reports that once, and nothing afterwards: no post, no end of a copy.
 //! Calls fail with [`DeviceError::ContextLost`] and touch no memory of operations from the report on. Nothing is freed that

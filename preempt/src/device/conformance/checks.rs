@@ -357,9 +357,16 @@ impl HostWords {
         HostWords { device, start, len }
     }
 
-    fn words(&self) -> &mut [u32] {
+    fn words(&self) -> &[u32] {
         // SAFETY: it is that long and aligned, and no copy is under way.
-        unsafe { std::slice::from_raw_parts_mut(self.start.cast().as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.len) }
+    }
+
+    fn count_up(&mut self) {
+        for at in 0..self.len {
+            // SAFETY: as above.
+            unsafe { self.start.cast::<u32>().add(at).write(at as u32 + 1) };
+        }
     }
 }
 
@@ -373,9 +380,10 @@ impl Drop for HostWords {
 fn host_memory_is_copied(rig: &mut Rig<'_>) {
     // The second of the same size gets memory that was used before.
     for len in [0, 100, 100, 1 << 20, 1 << 20] {
-        let [up, down] = [(); 2].map(|()| Arc::new(HostWords::new(rig, len)));
-        assert!(up.words().iter().chain(down.words().iter()).all(|&word| word == 0), "{len}");
-        up.words().iter_mut().zip(1..).for_each(|(word, value)| *word = value);
+        let [mut up, down] = [(); 2].map(|()| HostWords::new(rig, len));
+        assert!(up.words().iter().chain(down.words()).all(|&word| word == 0), "{len}");
+        up.count_up();
+        let (up, down) = (Arc::new(up), Arc::new(down));
         let buffer = rig.buffer(len);
         let (address, rows) = (buffer.address(), Rows::one(4 * len));
         let from = up.start.as_ptr() as u64;

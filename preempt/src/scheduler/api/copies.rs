@@ -53,8 +53,12 @@ impl Copy2d {
             }
         }
         let size = size_of::<T>();
+        let bytes = width * size;
+        if height == 1 {
+            return Ok(Rows::one(bytes));
+        }
         let (from_pitch, to_pitch) = (from_pitch * size, to_pitch * size);
-        Ok(Rows { bytes: width * size, count: height, from_pitch, to_pitch }.joined())
+        Ok(Rows { bytes, count: height, from_pitch, to_pitch }.joined())
     }
 }
 
