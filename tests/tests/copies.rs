@@ -461,3 +461,36 @@ fn pinned_memory_that_cannot_be_had_is_an_error() {
         matches!(refused, Err(Error::Argument(ArgumentError::LengthMismatch { from: 4, to: 3 })));
     assert!(is_named, "{refused:?}");
 }
+
+#[test]
+fn fills_and_copies_take_ranges() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let mut buffer = scheduler.zeroed::<u32>(12).expect("memory");
+    // Columns 1 and 2 of three rows of four.
+    let shape = Copy2d { width: 2, height: 3, from_pitch: 2, to_pitch: 4 };
+    let mut range = buffer.slice_mut(1..11).expect("it has them");
+    drop(stream.upload_2d(&[1, 2, 3, 4, 5, 6], &mut range, shape).expect("accepted"));
+    drop(stream.fill(&mut buffer.slice_mut(11..).expect("it has it"), 9).expect("accepted"));
+    assert_eq!(contents(&stream, &buffer), [0, 1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 9]);
+    let mut out = [0; 2];
+    stream.download_into(&buffer.slice(9..11).expect("it has them"), &mut out).expect("copied");
+    assert_eq!(out, [5, 6]);
+    // From one half to the other.
+    let (low, mut high) = buffer.split_at_mut(6).expect("it has them");
+    let shape = Copy2d { width: 1, height: 2, from_pitch: 4, to_pitch: 1 };
+    let low = low.slice(1..).expect("it has them");
+    drop(stream.copy_2d(&low, &mut high, shape).expect("accepted"));
+    let array = pinned(&scheduler, &[7, 7]);
+    let mut last = buffer.slice_mut(8..10).expect("it has them");
+    drop(stream.upload_pinned(array, &mut last).expect("accepted"));
+    assert_eq!(contents(&stream, &buffer), [0, 1, 2, 0, 0, 3, 1, 3, 7, 7, 6, 9]);
+
+    // A range that is filled needs no contents, and mends only itself.
+    let mut buffer = lost(&scheduler, &stream);
+    drop(stream.fill(&mut buffer.slice_mut(..5).expect("it has them"), 6).expect("accepted"));
+    let head = stream.download(&buffer.slice(..5).expect("it has them"));
+    assert_eq!(head.expect("accepted").wait().expect("copied"), [6; 5]);
+    let all = stream.download(&buffer).and_then(|copy| copy.wait());
+    assert!(matches!(all, Err(Error::Launch(LaunchError::InputLost { .. }))), "{all:?}");
+}

@@ -178,6 +178,7 @@ fn run(case: &Case) -> Found {
             "large" => workloads::large(&device, &mut found),
             "schedulers" => workloads::schedulers(&device, &mut found),
             "controls" => workloads::controls(&device, &mut found),
+            "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
@@ -543,6 +544,14 @@ fn pinned_memory_is_copied_where_it_lies() {
 fn the_driver_is_asked_about_the_device() {
     let outcomes = start(FAKE, &[Case::clean("queries")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// Memory of the application, which is known by its addresses.
+#[test]
+fn ranges_of_lent_memory_are_told_apart() {
+    let outcomes = start(FAKE, &[Case::clean("lent")]);
+    let all_right = outcomes.iter().all(Outcome::is_right);
+    assert!(outcomes.len() == 1 && all_right, "{outcomes:#?}");
 }
 
 /// The checks that every back end has to pass.

@@ -7,17 +7,18 @@ use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle};
+use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use super::stream::{COPY, CopySide, Stream, side};
 use crate::device::{Copy, CopyKind, OwnedCopy, Owner, Rows};
 use crate::engine::Use;
 use crate::error::{ArgumentError, Error};
-use crate::scheduler::Buffer;
 use crate::scheduler::runtime::core::Work;
 
 /// Pitch, at most, of the rows of a copy in bytes (`CU_DEVICE_ATTRIBUTE_MAX_PITCH` of all GPUs).
 const MAX_PITCH: usize = i32::MAX as usize;
 
-/// The shape of a copy of rows, all in elements; the first rows start at the first elements of both sides.
+/// The shape of a copy of rows, all in elements. The first rows start at the first elements of both sides, so a
+/// [range](crate::Buffer::slice) starts them elsewhere.
 ///
 /// [`Stream::upload_2d`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +64,7 @@ impl Copy2d {
 }
 
 impl Stream {
-    /// Sets every element of a buffer to `value`.
+    /// Sets every element of a buffer, or a range of one, to `value`.
     ///
     /// On a GPU where no kernel of the scheduler runs, the driver does it at the speed of the device's memory, if the value
     /// consists of 1, 2 or 4 bytes, or of these repeated. Otherwise the elements come from the host, at the speed of an
@@ -82,7 +83,12 @@ impl Stream {
     ///
     /// [`ArgumentError::ForeignBuffer`] or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
-    pub fn fill<T: KernelArg>(&self, to: &mut Buffer<T>, value: T) -> Result<Handle<()>, Error> {
+    pub fn fill<T: KernelArg>(
+        &self,
+        to: &mut impl DeviceSliceMut<T>,
+        value: T,
+    ) -> Result<Handle<()>, Error> {
+        let to = to.as_slice();
         let uses = vec![self.copy_use(to, Access::Write)?];
         let rows = Rows::repeated(size_of::<T>(), to.len());
         let element = Arc::new([value]);
@@ -114,10 +120,10 @@ impl Stream {
     pub fn upload_2d<'a, T: KernelArg>(
         &self,
         data: impl Into<Cow<'a, [T]>>,
-        to: &mut Buffer<T>,
+        to: &mut impl DeviceSliceMut<T>,
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {
-        let data = data.into();
+        let (data, to) = (data.into(), to.as_slice());
         let rows = shape.rows::<T>(data.len(), to.len())?;
         let uses = vec![self.use_of_rows(to, rows)?];
         let data = data.into_owned();
@@ -133,9 +139,10 @@ impl Stream {
     pub(in crate::scheduler) unsafe fn upload_rows_borrowed<T: KernelArg>(
         &self,
         data: &[T],
-        to: &mut Buffer<T>,
+        to: &mut impl DeviceSliceMut<T>,
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {
+        let to = to.as_slice();
         let rows = shape.rows::<T>(data.len(), to.len())?;
         let uses = vec![self.use_of_rows(to, rows)?];
         let from = (data.as_ptr() as u64, data.len(), Arc::new(()) as Owner);
@@ -151,7 +158,7 @@ impl Stream {
     /// [`Handle::wait`]. After these, the slice may hold some of the buffer's elements.
     pub fn download_2d<T: KernelArg>(
         &self,
-        from: &Buffer<T>,
+        from: &impl DeviceSlice<T>,
         to: &mut [T],
         shape: Copy2d,
     ) -> Result<(), Error> {
@@ -166,10 +173,11 @@ impl Stream {
     /// The slice stays valid, and nothing else uses it, until the operation has ended.
     pub(in crate::scheduler) unsafe fn download_rows_borrowed<T: KernelArg>(
         &self,
-        from: &Buffer<T>,
+        from: &impl DeviceSlice<T>,
         to: &mut [T],
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {
+        let from = from.as_slice();
         let rows = shape.rows::<T>(from.len(), to.len())?;
         let uses = vec![self.copy_use(from, Access::Read)?];
         let to = (to.as_mut_ptr() as u64, to.len(), Arc::new(()) as Owner);
@@ -184,19 +192,20 @@ impl Stream {
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn copy_2d<T: KernelArg>(
         &self,
-        from: &Buffer<T>,
-        to: &mut Buffer<T>,
+        from: &impl DeviceSlice<T>,
+        to: &mut impl DeviceSliceMut<T>,
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {
+        let (from, to) = (from.as_slice(), to.as_slice());
         let rows = shape.rows::<T>(from.len(), to.len())?;
         let uses = vec![self.copy_use(from, Access::Read)?, self.use_of_rows(to, rows)?];
         self.copy_rows(CopyKind::OnDevice, uses, side(from), side(to), rows)
     }
 
-    /// The use of a buffer that a copy writes these rows of.
-    fn use_of_rows<T>(&self, to: &Buffer<T>, rows: Rows) -> Result<Use, Error> {
+    /// The use that a copy makes of a range that it writes these rows of.
+    fn use_of_rows<T>(&self, to: BufferSlice<'_, T>, rows: Rows) -> Result<Use, Error> {
         // As many bytes as there are can only be all of them, because rows do not overlap.
-        let overwrites = rows.total() == to.memory.bytes;
+        let overwrites = rows.total() == to.len() * size_of::<T>();
         Ok(Use { overwrites, ..self.copy_use(to, Access::Write)? })
     }
 
@@ -223,12 +232,12 @@ impl Stream {
     pub(in crate::scheduler) unsafe fn upload_borrowed<T: KernelArg>(
         &self,
         data: &[T],
-        to: &mut Buffer<T>,
+        to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
-        self.upload_side((data.as_ptr() as u64, data.len(), Arc::new(())), to)
+        self.upload_side((data.as_ptr() as u64, data.len(), Arc::new(())), to.as_slice())
     }
 
-    /// Copies a buffer to a slice of the same length, and waits until that is done.
+    /// Copies a buffer, or a range of one, to a slice of the same length, and waits until that is done.
     ///
     /// The copy waits for its turn in the stream, and the calling thread with it, because the slice stays borrowed.
     /// [`Scope::download_into`](crate::Scope::download_into) lets the thread go on meanwhile.
@@ -246,7 +255,11 @@ impl Stream {
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], and those of [`Handle::wait`]. After these,
     /// the slice may hold some of the buffer's elements.
-    pub fn download_into<T: KernelArg>(&self, from: &Buffer<T>, to: &mut [T]) -> Result<(), Error> {
+    pub fn download_into<T: KernelArg>(
+        &self,
+        from: &impl DeviceSlice<T>,
+        to: &mut [T],
+    ) -> Result<(), Error> {
         // SAFETY: it is waited for, and nothing uses the slice meanwhile.
         WaitOnDrop(unsafe { self.download_borrowed(from, to)? }).0.wait()
     }
@@ -258,9 +271,10 @@ impl Stream {
     /// The slice stays valid, and nothing else uses it, until the operation has ended.
     pub(in crate::scheduler) unsafe fn download_borrowed<T: KernelArg>(
         &self,
-        from: &Buffer<T>,
+        from: &impl DeviceSlice<T>,
         to: &mut [T],
     ) -> Result<Handle<()>, Error> {
+        let from = from.as_slice();
         let uses = vec![self.copy_use(from, Access::Read)?];
         let to = (to.as_mut_ptr() as u64, to.len(), Arc::new(()) as Owner);
         self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to, Gives::NOTHING)

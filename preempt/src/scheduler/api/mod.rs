@@ -1,4 +1,4 @@
-//! What applications hold: buffers, streams, handles, events, and scopes.
+//! What applications hold: buffers and ranges of them, streams, handles, events, and scopes.
 
 pub(super) mod buffer;
 pub(super) mod copies;
@@ -6,4 +6,5 @@ pub(super) mod event;
 pub(super) mod handle;
 pub(super) mod pinned;
 pub(super) mod scope;
+pub(super) mod slice;
 pub(super) mod stream;

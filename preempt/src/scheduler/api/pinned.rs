@@ -13,12 +13,13 @@ use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle};
+use super::slice::{DeviceSlice, DeviceSliceMut};
 use super::stream::{CopySide, Stream, side};
 use crate::device::{Backend, CopyKind, Device, Owner};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::{ArgumentError, LaunchError, MemoryError};
-use crate::scheduler::{Buffer, Scheduler};
+use crate::scheduler::Scheduler;
 
 /// An array in pinned memory of the host: a GPU copies from and to it itself, and no thread copies anything.
 ///
@@ -125,7 +126,7 @@ impl<T> fmt::Debug for PinnedBuffer<T> {
 }
 
 impl Stream {
-    /// Copies an array of the host to a buffer of the same length. The loan gives the array back.
+    /// Copies an array of the host to a buffer, or a range of one, of the same length. The loan gives the array back.
     ///
     /// [`PinnedBuffer`] has an example.
     ///
@@ -136,22 +137,23 @@ impl Stream {
     pub fn upload_pinned<T: KernelArg>(
         &self,
         data: PinnedBuffer<T>,
-        to: &mut Buffer<T>,
+        to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Loan<T>, Error> {
-        let handle = self.upload_side(data.side(), to)?;
+        let handle = self.upload_side(data.side(), to.as_slice())?;
         Ok(Loan { handle, array: data })
     }
 
-    /// Copies a buffer to an array of the host of the same length. The loan gives the array back.
+    /// Copies a buffer, or a range of one, to an array of the host of the same length. The loan gives the array back.
     ///
     /// # Errors
     ///
     /// As for [`upload_pinned`](Stream::upload_pinned).
     pub fn download_pinned<T: KernelArg>(
         &self,
-        from: &Buffer<T>,
+        from: &impl DeviceSlice<T>,
         to: PinnedBuffer<T>,
     ) -> Result<Loan<T>, Error> {
+        let from = from.as_slice();
         let uses = vec![self.copy_use(from, Access::Read)?];
         let handle =
             self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to.side(), Gives::NOTHING)?;

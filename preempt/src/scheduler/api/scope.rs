@@ -8,9 +8,10 @@ use preempt_device::kernel::KernelArg;
 
 use super::copies::Copy2d;
 use super::handle::Handle;
+use super::slice::{DeviceSlice, DeviceSliceMut};
 use crate::engine::LaunchReport;
 use crate::error::Error;
-use crate::scheduler::{Buffer, Scheduler, Stream};
+use crate::scheduler::{Scheduler, Stream};
 use crate::sync::{Mutex, lock};
 
 /// Launches and copies that end before the memory that they borrow; see [`Scheduler::scope`].
@@ -102,7 +103,7 @@ impl<'scope> Scope<'scope, '_> {
         &'scope self,
         stream: &Stream,
         data: &'scope [T],
-        to: &mut Buffer<T>,
+        to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
         // SAFETY: the scope waits for it, and the slice lives longer than the scope.
         let handle = unsafe { stream.upload_borrowed(data, to)? };
@@ -132,7 +133,7 @@ impl<'scope> Scope<'scope, '_> {
     pub fn download_into<T: KernelArg>(
         &'scope self,
         stream: &Stream,
-        from: &Buffer<T>,
+        from: &impl DeviceSlice<T>,
         to: &'scope mut [T],
     ) -> Result<Handle<()>, Error> {
         // SAFETY: the scope waits for it, and has the slice until then.
@@ -150,7 +151,7 @@ impl<'scope> Scope<'scope, '_> {
         &'scope self,
         stream: &Stream,
         data: &'scope [T],
-        to: &mut Buffer<T>,
+        to: &mut impl DeviceSliceMut<T>,
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {
         // SAFETY: the scope waits for it, and the slice lives longer than the scope.
@@ -171,7 +172,7 @@ impl<'scope> Scope<'scope, '_> {
     pub fn download_2d<T: KernelArg>(
         &'scope self,
         stream: &Stream,
-        from: &Buffer<T>,
+        from: &impl DeviceSlice<T>,
         to: &'scope mut [T],
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {

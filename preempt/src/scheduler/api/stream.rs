@@ -12,10 +12,12 @@ use preempt_device::host::{
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle, HostMemory};
+use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner, Rows};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
+#[cfg(feature = "cust")]
 use crate::scheduler::Buffer;
 use crate::scheduler::Shared;
 use crate::scheduler::runtime::completion::Completion;
@@ -27,7 +29,7 @@ use crate::scheduler::runtime::memory::Memory;
 #[cfg(feature = "cust")]
 use crate::scheduler::runtime::moves;
 use crate::sync::{Mutex, lock};
-use crate::vocabulary::BufferId;
+use crate::vocabulary::{BufferId, ByteRange};
 
 /// Threads, at most, in a block, and in its z extent (CUDA C++ programming guide, compute capabilities).
 const MAX_BLOCK_THREADS: u128 = 1024;
@@ -41,7 +43,8 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
-/// An operation runs when everything before it in the stream, and everything that uses the same buffers, is done.
+/// An operation runs when everything before it in the stream, and everything that uses the same [ranges](Buffer#ranges)
+/// of buffers, is done.
 /// Operations that it waits for, there or behind an [event](Stream::wait_event), are as urgent as itself meanwhile. So
 /// nothing in between delays it. Submitting does not wait for that, unless 64 operations of the stream are outstanding:
 /// then it waits until one of them has ended.
@@ -216,7 +219,8 @@ impl Stream {
         Ok(Shape { grid, tasks, block, blocks_per_sm, on_last_sm })
     }
 
-    /// Copies `data`, a slice, an array by reference or a `Vec`, to a buffer of the same length.
+    /// Copies `data`, a slice, an array by reference or a `Vec`, to a buffer, or a range of one, of
+    /// the same length.
     ///
     /// The copy runs in the order of the stream, so it may read `data` long after this call. A `Vec` is moved in. A
     /// slice stays with the caller, so its elements are copied into a `Vec` first. The GPU's copy engine reads pinned
@@ -248,9 +252,9 @@ impl Stream {
     pub fn upload<'a, T: KernelArg>(
         &self,
         data: impl Into<Cow<'a, [T]>>,
-        to: &mut Buffer<T>,
+        to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
-        let data = data.into();
+        let (data, to) = (data.into(), to.as_slice());
         check_lengths(data.len(), to.len())?;
         let data = data.into_owned();
         let from = (data.as_ptr() as u64, data.len(), Arc::new(data) as Owner);
@@ -260,13 +264,13 @@ impl Stream {
     pub(in crate::scheduler) fn upload_side<T: KernelArg>(
         &self,
         from: CopySide,
-        to: &mut Buffer<T>,
+        to: BufferSlice<'_, T>,
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(to, Access::Write)?];
         self.copy::<T, _>(CopyKind::ToDevice, uses, from, side(to), Gives::NOTHING)
     }
 
-    /// Copies a buffer to the host.
+    /// Copies a buffer, or a range of one, to the host.
     ///
     /// The host copies the elements twice: out of pinned memory, which alone the GPU's copy engine writes, and again for
     /// each `wait`. [`download_into`](Stream::download_into) does without the second copy.
@@ -275,14 +279,18 @@ impl Stream {
     ///
     /// [`ArgumentError::ForeignBuffer`] or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
-    pub fn download<T: KernelArg>(&self, from: &Buffer<T>) -> Result<Handle<Vec<T>>, Error> {
+    pub fn download<T: KernelArg>(
+        &self,
+        from: &impl DeviceSlice<T>,
+    ) -> Result<Handle<Vec<T>>, Error> {
+        let from = from.as_slice();
         let uses = vec![self.copy_use(from, Access::Read)?];
         let memory = Arc::new(HostMemory::<T>::new(from.len()));
         let to = (memory.address(), from.len(), memory.clone() as Owner);
         self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to, Gives::contents(memory))
     }
 
-    /// Copies a buffer to another one of the same length.
+    /// Copies a buffer, or a range of one, to another one of the same length.
     ///
     /// # Errors
     ///
@@ -290,9 +298,10 @@ impl Stream {
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn copy_buffer<T: KernelArg>(
         &self,
-        from: &Buffer<T>,
-        to: &mut Buffer<T>,
+        from: &impl DeviceSlice<T>,
+        to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
+        let (from, to) = (from.as_slice(), to.as_slice());
         let uses = vec![self.copy_use(from, Access::Read)?, self.copy_use(to, Access::Write)?];
         self.copy::<T, _>(CopyKind::OnDevice, uses, side(from), side(to), Gives::NOTHING)
     }
@@ -304,7 +313,7 @@ impl Stream {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
         // Not overwriting, because the next owner must not find what a failed kernel left.
-        let uses = vec![Use { overwrites: false, ..self.copy_use(buffer, Access::Write)? }];
+        let uses = vec![buffer.as_slice().used(Access::Write, false)];
         let external = ExternalOperation::new(|external| external.finish(Ok(())));
         let (job, handle) = self.job(COPY, uses, Work::ExternalOperation(external), Gives::NOTHING);
         // With the memory, which the job does not keep, because the contents may be on another device.
@@ -330,13 +339,13 @@ impl Stream {
 
     pub(in crate::scheduler) fn copy_use<T>(
         &self,
-        buffer: &Buffer<T>,
+        range: BufferSlice<'_, T>,
         access: Access,
     ) -> Result<Use, Error> {
-        if !buffer.memory.may_be_on(self.shared.device.inner.id) {
+        if !range.memory().may_be_on(self.shared.device.inner.id) {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
-        Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
+        Ok(range.used(access, access == Access::Write))
     }
 
     pub(in crate::scheduler) fn copy<T, O>(
@@ -382,20 +391,17 @@ impl Stream {
         (Job { completion, stream: self.id, name, uses, urgency, work }, handle)
     }
 
-    /// The buffers of a call. A buffer that the kernel writes is passed once.
+    /// The buffers of a call, or ranges of them. Elements that the kernel writes are passed once.
     fn buffer_uses(&self, call: &Call<'_>) -> Result<Vec<Use>, Error> {
         let name = call.kernel().name;
-        let mut uses = Vec::with_capacity(call.args().buffers().len());
+        let mut uses: Vec<Use> = Vec::with_capacity(call.args().buffers().len());
         for (argument, access) in call.args().buffers() {
-            let Some(buffer) = self.buffer_id(name, argument)? else { continue };
-            let conflicts = |other: &&Use| {
-                other.buffer == buffer
-                    && (other.access == Access::Write || *access == Access::Write)
-            };
-            if uses.iter().find(conflicts).is_some() {
+            let Some((buffer, bytes)) = self.buffer_range(name, argument)? else { continue };
+            let used = Use { buffer, bytes, access: *access, overwrites: false };
+            if uses.iter().any(|other| other.conflicts(&used)) {
                 return Err(Error::Argument(ArgumentError::BufferConflict { name }));
             }
-            uses.push(Use { buffer, access: *access, overwrites: false });
+            uses.push(used);
         }
         if uses.iter().any(|used| matches!(used.buffer, BufferId::Borrowed(_))) {
             self.shared.device.inner.await_unseen()?;
@@ -403,22 +409,27 @@ impl Stream {
         Ok(uses)
     }
 
-    /// The buffer's name in the engine; `None` for borrowed memory without bytes.
-    fn buffer_id(
+    /// The buffer's name in the engine, and the bytes of it that are passed; `None` for borrowed memory without bytes.
+    fn buffer_range(
         &self,
         name: &'static str,
         argument: &BufferArg,
-    ) -> Result<Option<BufferId>, Error> {
+    ) -> Result<Option<(BufferId, ByteRange)>, Error> {
         let BufferArg { address, bytes, .. } = *argument;
         let device = &self.shared.device.inner;
         match &argument.owner {
             Some(owner) => match owner.downcast_ref::<Memory>() {
-                Some(memory) if memory.may_be_on(device.id) => Ok(Some(memory.id)),
+                Some(memory) if memory.may_be_on(device.id) => {
+                    Ok(Some((memory.id, memory.range(address, bytes))))
+                }
                 _ => Err(Error::Argument(ArgumentError::ForeignBuffer { name })),
             },
             None if bytes == 0 => Ok(None),
             None => match device.allocation(address, bytes)? {
-                Some(start) => Ok(Some(BufferId::Borrowed(start))),
+                Some(start) => {
+                    let (id, start) = (BufferId::Borrowed(start), address - start);
+                    Ok(Some((id, ByteRange { start, end: start + bytes as u64 })))
+                }
                 None => Err(Error::Argument(ArgumentError::NotAllocated { name, address, bytes })),
             },
         }
@@ -452,8 +463,8 @@ pub(in crate::scheduler) const COPY: &str = "a copy";
 /// Address, number of elements, and what keeps them.
 pub(in crate::scheduler) type CopySide = (u64, usize, Owner);
 
-pub(in crate::scheduler) fn side<T>(buffer: &Buffer<T>) -> CopySide {
-    (buffer.memory.address(), buffer.len(), buffer.memory.clone())
+pub(in crate::scheduler) fn side<T>(range: BufferSlice<'_, T>) -> CopySide {
+    (range.address(), range.len(), range.memory().clone())
 }
 
 fn check_lengths(from: usize, to: usize) -> Result<(), Error> {

@@ -18,10 +18,12 @@ use preempt_device::abi::{Cohort, DeviceQueue};
 
 mod kernels;
 mod memory;
+mod transfers;
 
 use kernels::{FakeKernel, SLOTS, SMS};
-use memory::{Kind, State, allocate, release, sample, state};
-pub use memory::{live, live_after, violations};
+use memory::{Kind, State, allocate, lent, release, state};
+pub use memory::{Lent, live, live_after, violations};
+pub use transfers::host_sides;
 
 type Code = u32;
 
@@ -29,6 +31,11 @@ const INVALID_VALUE: Code = 1;
 const OUT_OF_MEMORY: Code = 2;
 const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
+
+/// The address of the only context.
+const CONTEXT: *mut c_void = ptr::without_provenance_mut(64);
+/// The stream of calls that name none.
+const LEGACY_STREAM: usize = 1;
 
 /// Bytes of device memory.
 const MEMORY: usize = 1 << 33;
@@ -41,20 +48,6 @@ pub const RESERVED: usize = 1 << 20;
 
 /// Grids that are launched and not over.
 static GRIDS: AtomicUsize = AtomicUsize::new(0);
-
-/// Where the host's sides of copies start, in the order of the calls.
-static HOST_SIDES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-
-/// Where the host's sides of the copies since the last call start.
-pub fn host_sides() -> Vec<usize> {
-    std::mem::take(&mut *HOST_SIDES.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn note_sides(sides: [(usize, Kind); 2]) {
-    let of_host = sides.into_iter().filter(|(_, kind)| *kind == Kind::Pinned);
-    let mut known = HOST_SIDES.lock().unwrap_or_else(PoisonError::into_inner);
-    known.extend(of_host.map(|(start, _)| start));
-}
 
 thread_local! {
     static CURRENT: Cell<sys::CUcontext> = const { Cell::new(ptr::null_mut()) };
@@ -136,77 +129,6 @@ impl FakeStream {
                 access(&mut state);
             }
             state.accesses.retain(|access| access.id != id);
-        })
-    }
-
-    fn copy(
-        &self,
-        what: &'static str,
-        (to, to_kind): (usize, Kind),
-        (from, from_kind): (usize, Kind),
-        bytes: usize,
-    ) -> Code {
-        note_sides([(to, to_kind), (from, from_kind)]);
-        let uses = vec![
-            (to..to + bytes, Some(to_kind), true),
-            (from..from + bytes, Some(from_kind), false),
-        ];
-        let is_watched = from_kind == Kind::Pinned && state().holds(&uses[1].0).is_some();
-        let queued = is_watched.then(|| sample(from, bytes));
-        if bytes > 1 << 20 {
-            // Longer than the host takes to copy the next piece, so that a piece is always under way.
-            self.put(|| thread::sleep(Duration::from_millis(2)));
-        }
-        self.put_access(what, uses, move |state| {
-            if queued.is_some_and(|queued| queued != sample(from, bytes)) {
-                state.violation(format!("{what}: the host changed what was being copied"));
-            }
-            // SAFETY: both are allocated, and do not overlap.
-            unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
-        })
-    }
-
-    fn copy_rows(
-        &self,
-        (to, to_kind): (usize, Kind),
-        (from, from_kind): (usize, Kind),
-        [to_pitch, from_pitch]: [usize; 2],
-        (width, height): (usize, usize),
-    ) -> Code {
-        note_sides([(to, to_kind), (from, from_kind)]);
-        let rows = |start: usize, pitch: usize| {
-            (0..height).map(move |row| start + row * pitch..start + row * pitch + width)
-        };
-        let written = rows(to, to_pitch).map(|range| (range, Some(to_kind), true));
-        let read = rows(from, from_pitch).map(|range| (range, Some(from_kind), false));
-        let uses = written.chain(read).collect();
-        self.put_access("cuMemcpy2DAsync", uses, move |_| {
-            for row in 0..height {
-                let (from, to) = (from + row * from_pitch, to + row * to_pitch);
-                // SAFETY: both were looked at, and do not overlap.
-                unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, width) };
-            }
-        })
-    }
-
-    /// Sets memory to a value.
-    fn set<T: Copy + Send + 'static>(
-        &self,
-        what: &'static str,
-        address: sys::CUdeviceptr,
-        value: T,
-        times: usize,
-    ) -> Code {
-        let start = address as usize;
-        if !start.is_multiple_of(size_of::<T>()) {
-            return INVALID_VALUE;
-        }
-        let uses = vec![(start..start + times * size_of::<T>(), Some(Kind::Device), true)];
-        self.put_access(what, uses, move |_| {
-            for at in 0..times {
-                // SAFETY: it was looked at, and is aligned.
-                unsafe { (start as *mut T).add(at).write(value) };
-            }
         })
     }
 
@@ -377,7 +299,7 @@ driver! {
         0
     }
     fn cuDevicePrimaryCtxRetain(context: *mut sys::CUcontext, device: sys::CUdevice) {
-        *context = ptr::without_provenance_mut(64);
+        *context = CONTEXT.cast();
         0
     }
     fn cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice) { 0 }
@@ -398,6 +320,9 @@ driver! {
         0
     }
     fn cuStreamQuery(stream: sys::CUstream) {
+        if stream.addr() == LEGACY_STREAM {
+            return 0;
+        }
         let stream = &*stream.cast::<FakeStream>();
         let queued = stream.queued.load(Ordering::Relaxed);
         if stream.done.load(Ordering::Acquire) < queued { NOT_READY } else { 0 }
@@ -493,10 +418,28 @@ driver! {
     }
     fn cuMemGetAddressRange_v2(
         start: *mut sys::CUdeviceptr, bytes: *mut usize, address: sys::CUdeviceptr
-    ) { NOT_FOUND }
+    ) {
+        match lent(address as usize) {
+            Some(range) => {
+                (*start, *bytes) = (range.start as u64, range.len());
+                0
+            }
+            None => NOT_FOUND,
+        }
+    }
     fn cuPointerGetAttribute(
         value: *mut c_void, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr
-    ) { NOT_FOUND }
+    ) {
+        use sys::CUpointer_attribute_enum::*;
+        match attribute {
+            _ if lent(address as usize).is_none() => return NOT_FOUND,
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => *value.cast::<c_int>() = 0,
+            CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => *value.cast() = ptr::null_mut::<c_void>(),
+            CU_POINTER_ATTRIBUTE_CONTEXT => *value.cast() = CONTEXT,
+            _ => return NOT_FOUND,
+        }
+        0
+    }
     fn cuMemPoolCreate(pool: *mut sys::CUmemoryPool, properties: *const sys::CUmemPoolProps) {
         *pool = ptr::without_provenance_mut(128);
         0
