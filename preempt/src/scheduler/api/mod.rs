@@ -1,8 +1,10 @@
 //! What applications hold: buffers and ranges of them, streams, handles, events, and scopes.
 
 pub(super) mod buffer;
+pub(super) mod copies;
 pub(super) mod event;
 pub(super) mod handle;
+pub(super) mod pinned;
 pub(super) mod scope;
 pub(super) mod slice;
 pub(super) mod stream;

@@ -1,5 +1,6 @@
 //! Streams, and the checks before a launch or copy is taken in.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle, HostMemory};
 use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
-use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner};
+use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner, Rows};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
@@ -218,24 +219,61 @@ impl Stream {
         Ok(Shape { grid, tasks, block, blocks_per_sm, on_last_sm })
     }
 
-    /// Copies `data` to a buffer, or a range of one, of the same length.
+    /// Copies `data`, a slice, an array by reference or a `Vec`, to a buffer, or a range of one, of
+    /// the same length.
+    ///
+    /// The copy runs in the order of the stream, so it may read `data` long after this call. A `Vec` is moved in. A
+    /// slice stays with the caller, so its elements are copied into a `Vec` first. The GPU's copy engine reads pinned
+    /// memory alone, so a thread of the scheduler copies them once more; these copies by the host remain:
+    ///
+    /// | | at the submission | at the copy |
+    /// | --- | --- | --- |
+    /// | `upload`, of a slice | 1 | 1 |
+    /// | `upload`, of a `Vec` | | 1 |
+    /// | [`Scope::upload`](crate::Scope::upload), of a slice | | 1 |
+    /// | [`upload_pinned`](Stream::upload_pinned), and `Scope::upload` of pinned memory | | |
+    ///
+    /// ```
+    /// let scheduler = preempt::Scheduler::builder().build()?;
+    /// let stream = scheduler.stream(0);
+    /// let mut buffer = scheduler.zeroed::<f32>(3)?;
+    /// let mut data = [1.0, 2.0, 3.0];
+    /// stream.upload(&data, &mut buffer)?;
+    /// data[0] = 7.0; // the upload does not see it
+    /// assert_eq!(stream.download(&buffer)?.wait()?, [1.0, 2.0, 3.0]);
+    /// stream.upload(vec![4.0; 3], &mut buffer)?.wait()?;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
-    pub fn upload<T: KernelArg>(
+    pub fn upload<'a, T: KernelArg>(
         &self,
-        data: Vec<T>,
+        data: impl Into<Cow<'a, [T]>>,
         to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
-        let to = to.as_slice();
-        let uses = vec![self.copy_use(to, Access::Write)?];
+        let (data, to) = (data.into(), to.as_slice());
+        check_lengths(data.len(), to.len())?;
+        let data = data.into_owned();
         let from = (data.as_ptr() as u64, data.len(), Arc::new(data) as Owner);
+        self.upload_side(from, to)
+    }
+
+    pub(in crate::scheduler) fn upload_side<T: KernelArg>(
+        &self,
+        from: CopySide,
+        to: BufferSlice<'_, T>,
+    ) -> Result<Handle<()>, Error> {
+        let uses = vec![self.copy_use(to, Access::Write)?];
         self.copy::<T, _>(CopyKind::ToDevice, uses, from, side(to), Gives::NOTHING)
     }
 
     /// Copies a buffer, or a range of one, to the host.
+    ///
+    /// The host copies the elements twice: out of pinned memory, which alone the GPU's copy engine writes, and again for
+    /// each `wait`. [`download_into`](Stream::download_into) does without the second copy.
     ///
     /// # Errors
     ///
@@ -299,14 +337,18 @@ impl Stream {
         &self.shared
     }
 
-    fn copy_use<T>(&self, range: BufferSlice<'_, T>, access: Access) -> Result<Use, Error> {
+    pub(in crate::scheduler) fn copy_use<T>(
+        &self,
+        range: BufferSlice<'_, T>,
+        access: Access,
+    ) -> Result<Use, Error> {
         if !range.memory().may_be_on(self.shared.device.inner.id) {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
         Ok(range.used(access, access == Access::Write))
     }
 
-    fn copy<T, O>(
+    pub(in crate::scheduler) fn copy<T, O>(
         &self,
         kind: CopyKind,
         uses: Vec<Use>,
@@ -314,13 +356,8 @@ impl Stream {
         (to, to_len, to_owner): CopySide,
         gives: Gives<O>,
     ) -> Result<Handle<O>, Error> {
-        if from_len != to_len {
-            return Err(Error::Argument(ArgumentError::LengthMismatch {
-                from: from_len,
-                to: to_len,
-            }));
-        }
-        let copy = Copy { kind, from, to, bytes: from_len * size_of::<T>() };
+        check_lengths(from_len, to_len)?;
+        let copy = Copy { kind, from, to, rows: Rows::one(from_len * size_of::<T>()) };
         // SAFETY: each owner keeps its place, and the engine orders operations on them by `uses`.
         let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
         self.submit(COPY, uses, Work::Copy(copy), gives)
@@ -421,13 +458,20 @@ pub(crate) struct Shape {
 }
 
 /// The name of copies in errors.
-const COPY: &str = "a copy";
+pub(in crate::scheduler) const COPY: &str = "a copy";
 
 /// Address, number of elements, and what keeps them.
-type CopySide = (u64, usize, Owner);
+pub(in crate::scheduler) type CopySide = (u64, usize, Owner);
 
-fn side<T>(range: BufferSlice<'_, T>) -> CopySide {
+pub(in crate::scheduler) fn side<T>(range: BufferSlice<'_, T>) -> CopySide {
     (range.address(), range.len(), range.memory().clone())
+}
+
+fn check_lengths(from: usize, to: usize) -> Result<(), Error> {
+    match from == to {
+        true => Ok(()),
+        false => Err(Error::Argument(ArgumentError::LengthMismatch { from, to })),
+    }
 }
 
 /// The grid, and the number of its block-tasks.
