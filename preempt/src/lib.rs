@@ -111,5 +111,8 @@ pub use preempt_device::kernel::KernelArg;
 pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;
-pub use scheduler::{Buffer, Event, Handle, Opaque, Scheduler, SchedulerBuilder, Scope, Stream};
+pub use scheduler::{
+    Buffer, CancelOnDrop, Event, Handle, Opaque, Room, Scheduler, SchedulerBuilder, Scope, Stream,
+    TryLaunch,
+};
 pub use vocabulary::{LaunchId, Timestamp};

@@ -1,7 +1,8 @@
-//! What applications hold: buffers, streams, handles, events, and scopes.
+//! What applications hold: buffers, streams, room in them, handles, events, and scopes.
 
 pub(super) mod buffer;
 pub(super) mod event;
 pub(super) mod handle;
+pub(super) mod room;
 pub(super) mod scope;
 pub(super) mod stream;
