@@ -17,7 +17,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock};
 
 /// Operations, at most, of one stream that are submitted and have not ended.
-pub(in crate::scheduler) const MAX_OUTSTANDING: usize = if cfg!(shuttle) { 2 } else { 64 };
+pub(in crate::scheduler) const MAX_OUTSTANDING: usize =
+    if cfg!(all(test, shuttle)) { 2 } else { 64 };
 
 /// Counts a stream's outstanding operations.
 #[derive(Debug, Default)]
@@ -234,5 +235,105 @@ impl Drop for Reserve<'_> {
         if let Some(waker) = next {
             contain(|| waker.wake());
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts how often a future was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// A future for a credit, with its waker.
+    struct Task<'a> {
+        future: Reserve<'a>,
+        woken: Arc<Woken>,
+    }
+
+    impl<'a> Task<'a> {
+        fn new(credits: &'a Credits) -> Task<'a> {
+            Task { future: credits.reserve(), woken: Arc::default() }
+        }
+
+        fn poll(&mut self) -> Option<Credits> {
+            let waker = Waker::from(self.woken.clone());
+            match Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(credits) => Some(credits),
+                Poll::Pending => None,
+            }
+        }
+
+        fn woken(&self) -> usize {
+            self.woken.0.load(SeqCst)
+        }
+    }
+
+    /// Credits that are all taken.
+    fn full() -> Credits {
+        let credits = Credits::default();
+        (0..MAX_OUTSTANDING).for_each(|_| assert!(credits.stream.try_enter()));
+        credits
+    }
+
+    #[test]
+    fn each_credit_wakes_one_future_in_the_order_of_the_line() {
+        let credits = full();
+        let mut tasks = [0; 3].map(|_| Task::new(&credits));
+        assert!(tasks.iter_mut().all(|task| task.poll().is_none()));
+        credits.give_back();
+        assert_eq!(tasks.each_ref().map(Task::woken), [1, 0, 0]);
+        // The second one is early, and the credit is the first one's.
+        assert!(tasks[1].poll().is_none() && Task::new(&credits).poll().is_none());
+        let first = tasks[0].poll().expect("its turn");
+        drop(first);
+        assert_eq!(tasks.each_ref().map(Task::woken), [1, 1, 0]);
+    }
+
+    #[test]
+    fn a_future_that_is_woken_and_dropped_wakes_the_next() {
+        let credits = full();
+        let [mut first, mut second] = [0; 2].map(|_| Task::new(&credits));
+        assert!(first.poll().is_none() && second.poll().is_none());
+        credits.give_back();
+        drop(first);
+        assert_eq!(second.woken(), 1);
+        assert!(second.poll().is_some());
+    }
+
+    #[test]
+    fn a_future_keeps_its_place_when_a_thread_is_faster() {
+        let credits = full();
+        let [mut first, mut second] = [0; 2].map(|_| Task::new(&credits));
+        assert!(first.poll().is_none() && second.poll().is_none());
+        credits.give_back();
+        assert!(credits.try_reserve().is_some_and(|taken| {
+            assert!(first.poll().is_none());
+            drop(taken);
+            true
+        }));
+        assert_eq!((first.woken(), second.woken()), (2, 0));
+        assert!(first.poll().is_some());
+    }
+
+    #[test]
+    fn a_future_that_leaves_before_its_turn_wakes_no_other() {
+        let credits = full();
+        let [mut first, mut second] = [0; 2].map(|_| Task::new(&credits));
+        assert!(first.poll().is_none() && second.poll().is_none());
+        drop(first);
+        assert_eq!(second.woken(), 0);
+        credits.give_back();
+        assert_eq!(second.woken(), 1);
     }
 }
