@@ -22,6 +22,7 @@ pub use std::{assert_eq, assert_ne, print, println};
 
 pub use extents::{Dim3, Extent, Extents, Grid, HasGrid, IntoExtents, NoGrid};
 
+#[doc(hidden)]
 pub use crate::target::host_context::{
     Operation, Rendezvous, ThreadContext, WarpShuffle, with_thread,
 };
@@ -126,6 +127,7 @@ pub unsafe trait WriteArg<'a, T> {
 /// parameter of the entry.
 ///
 /// A slice is two parameters, pointer and length (`u64` each), and a pointer is one.
+#[doc(hidden)]
 #[derive(Clone, Default)]
 pub struct Args {
     /// The values, each from a multiple of 16 bytes on. Padding is copied as it is.
@@ -313,6 +315,7 @@ impl<'a> Call<'a, NoGrid> {
     /// # Safety
     ///
     /// `args` holds what the kernel's entry takes, in order. Borrowed arguments are borrowed for `'a`.
+    #[doc(hidden)]
     pub unsafe fn new(kernel: &'static Kernel, args: Args) -> Call<'a, NoGrid> {
         let (grid, borrows) = (NoGrid, PhantomData);
         let (block, amortize, preemption) = (None, None, None);
@@ -359,6 +362,7 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// This call as a `Call<'a, Grid>`, the type of all calls with a grid.
+    #[doc(hidden)]
     pub fn with_its_grid(self) -> Call<'a>
     where
         G: HasGrid,
@@ -373,11 +377,13 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// The arguments.
+    #[doc(hidden)]
     pub fn args(&self) -> &Args {
         &self.args
     }
 
     /// Takes the arguments out of the call.
+    #[doc(hidden)]
     pub fn into_args(self) -> Args {
         self.args
     }
@@ -388,6 +394,7 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// The requested block, whether or not a device supports it.
+    #[doc(hidden)]
     pub fn asked_block(&self) -> Option<Extents> {
         self.block
     }
@@ -413,6 +420,7 @@ impl Call<'_> {
 
     /// The grid in block-tasks, whether or not a device supports it. `None` if
     /// [`threads`](Call::threads) was called and the block is unknown or has no threads.
+    #[doc(hidden)]
     pub fn asked_grid(&self) -> Option<Extents> {
         match self.grid {
             Grid(GridRequest::Tasks(grid)) => Some(grid),

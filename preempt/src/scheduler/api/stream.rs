@@ -22,7 +22,7 @@ use crate::scheduler::Buffer;
 use crate::scheduler::Shared;
 use crate::scheduler::runtime::completion::Completion;
 use crate::scheduler::runtime::core::{Job, Target, Work};
-use crate::scheduler::runtime::credits::StreamCredits;
+use crate::scheduler::runtime::credits::Credits;
 #[cfg(any(test, feature = "cust"))]
 use crate::scheduler::runtime::external::ExternalOperation;
 use crate::scheduler::runtime::memory::Memory;
@@ -47,7 +47,7 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 /// of buffers, is done.
 /// Operations that it waits for, there or behind an [event](Stream::wait_event), are as urgent as itself meanwhile. So
 /// nothing in between delays it. Submitting does not wait for that, unless 64 operations of the stream are outstanding:
-/// then it waits until one of them has ended.
+/// then it blocks until one of them has ended. Asynchronous code waits for [room](Stream::room) before.
 ///
 /// [Buffers](Buffer#several-devices) that another device's scheduler has written are moved first.
 #[derive(Clone)]
@@ -55,7 +55,7 @@ pub struct Stream {
     shared: Arc<Shared>,
     id: u32,
     terms: Arc<Mutex<Terms>>,
-    credits: Arc<StreamCredits>,
+    credits: Credits,
 }
 
 /// The urgency of a stream's launches, for the policy.
@@ -70,7 +70,17 @@ struct Terms {
 impl Stream {
     pub(in crate::scheduler) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
         let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
-        Stream { shared, id, terms, credits: Arc::default() }
+        Stream { shared, id, terms, credits: Credits::default() }
+    }
+
+    /// The same stream with these credits.
+    pub(super) fn with(&self, credits: Credits) -> Stream {
+        let (shared, terms) = (self.shared.clone(), self.terms.clone());
+        Stream { shared, id: self.id, terms, credits }
+    }
+
+    pub(super) fn credits(&self) -> &Credits {
+        &self.credits
     }
 
     /// The stream's number in policies and reports. No other stream of the scheduler has it.
@@ -319,7 +329,7 @@ impl Stream {
         // With the memory, which the job does not keep, because the contents may be on another device.
         buffer.memory.end_uses();
         moves::submit_using(&self.shared, job, std::slice::from_ref(&buffer.memory), true)
-            .inspect_err(|_| self.credits.leave())?;
+            .inspect_err(|_| self.credits.give_back())?;
         Ok(handle)
     }
 
@@ -371,7 +381,7 @@ impl Stream {
         gives: Gives<O>,
     ) -> Result<Handle<O>, Error> {
         let (job, handle) = self.job(name, uses, work, gives);
-        self.shared.submit(job).inspect_err(|_| self.credits.leave())?;
+        self.shared.submit(job).inspect_err(|_| self.credits.give_back())?;
         Ok(handle)
     }
 
@@ -383,8 +393,7 @@ impl Stream {
         work: Work,
         gives: Gives<O>,
     ) -> (Job, Handle<O>) {
-        self.credits.enter(&self.shared);
-        let completion = Arc::new(Completion::new(self.credits.clone()));
+        let completion = Arc::new(Completion::new(self.credits.take(&self.shared)));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), gives);
         let Terms { priority, weight, .. } = *lock(&self.terms);
         let urgency = Urgency { priority, weight, deadline: None };
