@@ -52,7 +52,8 @@ mod tests;
 ///
 /// On the GPU this is two entries with the same body: `add`, a worker loop that can be preempted between
 /// block-tasks, and `add__plain`, which runs as one plain grid. A kernel's name is its symbol, so it is
-/// unique in its kernels crate.
+/// unique in its kernels crate, whatever its module. Kernels of two crates may have the same name. For the same
+/// reason no kernel is inside of a generic function or `impl`.
 ///
 /// On the host it is the launch function, with the same name, visibility and attributes. It takes buffers
 /// where the kernel takes slices and pointers, and returns a `host::Call<NoGrid>`. With `.grid(blocks)` or
@@ -99,6 +100,9 @@ mod tests;
 /// `T` is `KernelArg` throughout. `&mut` is refused: all threads would hold the same unique reference, and
 /// the compiler would keep its target in registers across barriers. The launch function of an `unsafe fn` is
 /// `unsafe` too: the caller of the launch makes the promise of the kernel.
+///
+/// All arguments have room in 4096 bytes, with those of the worker loop: larger ones go into a buffer. There are no
+/// pointers in buffers and structs, because a launch knows only the buffers that are its arguments.
 ///
 /// # Shared memory
 ///

@@ -56,11 +56,18 @@ pub fn bounds(kernel: &Kernel) -> Option<TokenStream> {
             quote_spanned!(at(ty.span())=> __preempt_check::value::<#ty>();)
         }
     });
+    let bytes = kernel.params.iter().map(|Param { ty, kind, .. }| match kind {
+        ParamKind::Value => quote!(+ __preempt_check::bytes::<#ty>()),
+        ParamKind::Buffer { form, .. } if form.has_length() => quote!(+ 2 * __preempt_check::WORD),
+        ParamKind::Buffer { .. } => quote!(+ __preempt_check::WORD),
+    });
+    let room = quote_spanned!(at(kernel.ident.span())=> __preempt_check::arguments(0 #(#bytes)*););
     (!kernel.params.is_empty()).then(|| {
         quote! {
             const _: () = {
                 use #krate::kernel::check as __preempt_check;
                 #(#checks)*
+                #room
             };
         }
     })

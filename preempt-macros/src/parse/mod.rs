@@ -8,7 +8,8 @@ use syn::visit::{self, Visit};
 use syn::{
     AttrStyle, Attribute, Block, Error, Expr, FnArg, GenericArgument, GenericParam, Ident, Item,
     ItemFn, Lit, Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety,
-    Signature, Token, Type, TypeReference, Visibility, parse_quote,
+    Signature, Token, Type, TypeFnPtr, TypePtr, TypeReference, TypeTraitObject, Visibility,
+    parse_quote,
 };
 
 use crate::errors::{Errors, both};
@@ -92,6 +93,9 @@ pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at mos
 /// The limits of the amortizing factor, as an error states them: a claim of 0 tasks would make no progress.
 pub const AMORTIZE_LIMITS: &str =
     "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
+
+const FUNCTION_POINTER: &str = "a kernel gets no function pointers and no `dyn` objects, because the functions that they \
+    point to are the host's; pass a number and `match` on it in the kernel, or write a kernel for each function";
 
 const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16` or `amortize = auto`, `idempotent`, \
     `yield_in_loops`, `crate = path::to::preempt_device`";
@@ -261,7 +265,29 @@ fn check_function(function: &ItemFn) -> Result<Vec<Param>> {
         }
     });
     let params = params.collect();
+    let mut self_type = SelfType(&mut errors);
+    self_type.visit_signature(&function.sig);
+    self_type.visit_block(&function.block);
     errors.finish().map(|()| params)
+}
+
+/// Refuses `Self`, which the items of the expansion do not have.
+struct SelfType<'a>(&'a mut Errors);
+
+impl<'ast> Visit<'ast> for SelfType<'_> {
+    fn visit_path(&mut self, path: &'ast Path) {
+        if let Some(first) = path.segments.first().filter(|first| first.ident == "Self") {
+            self.0.push(
+                first,
+                "there is no `Self` in a kernel, because its entries are functions of their own; name \
+                 the type, which is not generic, or move the kernel out of the `impl`",
+            );
+        }
+        visit::visit_path(self, path);
+    }
+
+    /// An `impl` in the body has its own.
+    fn visit_item(&mut self, _: &'ast Item) {}
 }
 
 /// Refuses attributes that conflict with those of the expansion.
@@ -285,7 +311,13 @@ fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
             Ok(inner) if attr.path().is_ident("unsafe") => inner,
             _ => attr.path().clone(),
         };
-        if let Some(refused) = REFUSED.iter().find(|refused| path.is_ident(refused)) {
+        if path.segments.last().is_some_and(|last| last.ident == "preemptible") {
+            errors.push(
+                attr,
+                "`#[preemptible]` stands on this kernel twice; keep one of them, with the options of \
+                 both, `#[preemptible(block = 256, idempotent)]`",
+            );
+        } else if let Some(refused) = REFUSED.iter().find(|refused| path.is_ident(refused)) {
             errors.push(
                 attr,
                 format!(
@@ -385,7 +417,7 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
                 PointerMutability::Const(_) => Form::ConstPtr,
                 PointerMutability::Mut(_) => Form::MutPtr,
             };
-            Ok(ParamKind::Buffer { form, element: pointer.elem.clone() })
+            buffer(form, &pointer.elem)
         }
         Type::Reference(reference) => parse_reference(reference),
         Type::ImplTrait(_) => Err(Error::new_spanned(
@@ -394,14 +426,16 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
         )),
         _ => {
             if let Some(element) = slice_mut_element(ty) {
-                return Ok(ParamKind::Buffer { form: Form::SliceMut, element: Box::new(element) });
+                return buffer(Form::SliceMut, &element);
             }
-            let mut references = References::default();
-            references.visit_type(ty);
-            references.0.finish()?;
-            Ok(ParamKind::Value)
+            refuse_addresses(ty).map(|()| ParamKind::Value)
         }
     }
+}
+
+fn buffer(form: Form, element: &Type) -> Result<ParamKind> {
+    refuse_addresses(element)?;
+    Ok(ParamKind::Buffer { form, element: Box::new(element.clone()) })
 }
 
 fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
@@ -422,9 +456,7 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
         ));
     }
     match strip(&reference.elem) {
-        Type::Slice(slice) => {
-            Ok(ParamKind::Buffer { form: Form::Slice, element: slice.elem.clone() })
-        }
+        Type::Slice(slice) => buffer(Form::Slice, &slice.elem),
         Type::Path(path) if path.path.is_ident("str") => Err(Error::new_spanned(
             reference,
             "a kernel cannot take `&str`; take the bytes, `&[u8]`",
@@ -456,17 +488,39 @@ fn strip(ty: &Type) -> &Type {
     }
 }
 
-/// Finds references inside a type that is passed by value.
-#[derive(Default)]
-struct References(Errors);
+/// Refuses references and pointers inside of a value, or of an element of a buffer.
+fn refuse_addresses(ty: &Type) -> Result<()> {
+    let mut addresses = Addresses::default();
+    addresses.visit_type(ty);
+    addresses.0.finish()
+}
 
-impl<'ast> Visit<'ast> for References {
+#[derive(Default)]
+struct Addresses(Errors);
+
+impl<'ast> Visit<'ast> for Addresses {
     fn visit_type_reference(&mut self, reference: &'ast TypeReference) {
         self.0.push(
             reference,
             "a value that is passed to a kernel holds no references, since they would point into \
              host memory; pass slices as parameters of their own",
         );
-        visit::visit_type_reference(self, reference);
+    }
+
+    fn visit_type_ptr(&mut self, pointer: &'ast TypePtr) {
+        self.0.push(
+            pointer,
+            "a kernel gets no pointers inside of buffers or values, because a launch knows only the \
+             buffers that are its arguments; put all rows into one buffer, and where each starts \
+             into another, `rows: &[f32], starts: &[u32]`, or make each buffer a parameter",
+        );
+    }
+
+    fn visit_type_fn_ptr(&mut self, function: &'ast TypeFnPtr) {
+        self.0.push(function, FUNCTION_POINTER);
+    }
+
+    fn visit_type_trait_object(&mut self, object: &'ast TypeTraitObject) {
+        self.0.push(object, FUNCTION_POINTER);
     }
 }

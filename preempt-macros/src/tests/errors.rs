@@ -73,6 +73,22 @@ kernels! {
     static_slice: "", "fn k(a: &'static [f32]) {}" => ["without a lifetime"];
     reference_in_a_value: "", "fn k(a: Option<&f32>) {}" => ["holds no references"];
 
+    pointer_to_pointer: "", "fn k(a: *const *const f32, b: &[*mut u8], c: SliceMut<*const u8>) {}" => [
+        "where each starts into another",
+        "where each starts into another",
+        "make each buffer a parameter",
+    ];
+    function_pointer: "", "fn k(f: fn(f32) -> f32, g: Box<dyn Fn()>) {}" => [
+        "pass a number and `match` on it",
+        "write a kernel for each function",
+    ];
+    attribute_twice: "block = 32", "#[preemptible(idempotent)] fn k() {}" => ["keep one of them"];
+    attribute_twice_by_path: "", "#[preempt_device::preemptible] fn k() {}" => ["keep one of them"];
+    self_type: "", "fn k(a: &[Self], n: u32) { Self::f(); impl Of for u32 { fn f() -> Self { 0 } } }" => [
+        "move the kernel out of the `impl`",
+        "there is no `Self` in a kernel",
+    ];
+
     several_at_once: "block = 0", "async fn k(a: &str, _: u32) -> u32 { 0 }" => [
         "1 to 1024 threads",
         "cannot be `async`",

@@ -2,11 +2,11 @@
 
 use preempt::error::ConfigurationError;
 use preempt::{Call, Error, NoGrid};
-use preempt_device::host::Dim3;
+use preempt_device::host::{Args, Dim3};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
-use super::Setup;
+use super::{BY_HAND, Setup};
 
 #[test]
 fn a_grid_has_block_tasks() {
@@ -209,12 +209,14 @@ fn shared_memory_is_within_what_the_device_has() {
 
 #[test]
 fn arguments_fit_a_launch() {
-    #[preemptible(block = 32)]
-    fn wide(_values: [u32; 2000]) {}
-
     let setup = Setup::new();
+    // By hand, because a kernel that takes this does not compile.
+    let mut args = Args::default();
+    args.push_value([0u32; 2000]);
+    // SAFETY: the kernel takes no arguments.
+    let call = unsafe { Call::new(&BY_HAND, args) }.grid(1);
     assert_error!(
-        setup.refusal(wide([0; 2000]).grid(1)),
+        setup.refusal(call),
         Error::Configuration(ConfigurationError::ArgumentSize { .. }),
         "buffer"
     );

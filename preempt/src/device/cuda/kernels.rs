@@ -31,6 +31,16 @@ const SHARED_PER_BLOCK: u32 = 1 << 10;
 const CARVEOUT_DEFAULT: i32 = -1;
 const CARVEOUT_MAX_SHARED: i32 = 100;
 
+// What to do about a kernel without device code.
+const NO_MODULE: &str = "call `.kernels(include_kernels!(..))` with its crate on the scheduler's builder; kernels for a \
+    GPU live in a crate of their own that a build script compiles";
+const NO_PTX: &str =
+    "the build found no device toolchain; the build script's warnings say what to install";
+const NO_ENTRY: &str = "the PTX that `include_kernels!` embeds for this crate lacks the kernel. The build script of \
+    the package with `include_kernels!` made it: build that package anew, and run `preempt-ptx` if the PTX is \
+    committed. A kernel is in no PTX if it is inside of a generic function or `impl`, or if a `#[cfg]` or feature of \
+    the host alone includes it";
+
 /// The kernels that can be launched.
 #[derive(Debug)]
 pub(super) struct Kernels {
@@ -223,17 +233,14 @@ impl Kernels {
     fn find(&self, kernel: &'static Kernel) -> Result<LoadedEntry, Error> {
         let name = kernel.module.split("::").next().unwrap_or(kernel.module);
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        let mut what_to_do = "call `.kernels(include_kernels!(..))` with its crate on the scheduler's builder; kernels \
-             for a GPU live in a crate of their own that a build script compiles";
-        for Current { code, .. } in current.iter().filter(|current| current.name == name) {
+        let modules = current.iter().filter(|current| current.name == name);
+        let mut what_to_do = NO_MODULE;
+        for Current { code, .. } in modules {
             what_to_do = match code {
-                None => {
-                    "the build found no device toolchain; the build script's warnings say what to \
-                     install"
-                }
+                None => NO_PTX,
                 Some(code) => match code.entries.get(kernel.entry) {
                     Some(entry) => return Ok(*entry),
-                    None => "the crate's PTX lacks it; compile the crate anew, for the device too",
+                    None => NO_ENTRY,
                 },
             };
         }

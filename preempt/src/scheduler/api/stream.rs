@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::abi::MAX_TASKS;
+use preempt_device::abi::{MAX_ARGUMENT_BYTES, MAX_TASKS};
 use preempt_device::host::{
     Access, Amortize, BorrowingCall, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents,
 };
@@ -34,9 +34,6 @@ const MAX_BLOCK_Z: u32 = 64;
 
 /// Blocks, at most, of a grid in y and in z (CUDA C++ programming guide, compute capabilities).
 const MAX_GRID_YZ: u32 = 65_535;
-
-/// Bytes of arguments, at most, that every driver takes, less those of the worker loop.
-const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>();
 
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
