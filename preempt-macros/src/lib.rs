@@ -115,6 +115,35 @@ mod tests;
 /// separately, with features of their own. A launch on the GPU fails if the device has an array that the host
 /// does not know.
 ///
+/// `shared_slice![T; n]` is a `SliceMut<T>` of `n` elements, where `n` is known only at the launch: CUDA's dynamic shared
+/// memory. The launch function computes `n`, an integer of any type, from the kernel's parameters, so that no launch
+/// can pass another size than the kernel expects:
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// Reverses each run of `run` elements, at most 1024 of them.
+/// #[preemptible]
+/// pub fn reverse(run: u32, x: &[f32], reversed: SliceMut<f32>) {
+///     let tile = shared_slice![f32; run];
+///     let (t, start) = (thread::thread_idx_x() as usize, (thread::block_idx_x() * run) as usize);
+///     if t < tile.len() {
+///         // SAFETY: each thread writes its own element.
+///         unsafe { tile.write(t, x[start + t]) };
+///     }
+///     thread::sync_threads();
+///     if t < tile.len() {
+///         // SAFETY: the tile is not written any more, and each thread writes its own element.
+///         unsafe { reversed.write(start + t, tile.read(tile.len() - 1 - t)) };
+///     }
+/// }
+/// ```
+///
+/// `n` is an expression of constants, of parameters that are passed by value, and of the lengths of slices, `x.len()`. It
+/// may not name variables of the body, nor thread indices. If it panics, the launch function does. A launch fails with
+/// an error if `n` is negative, or if a block of the device does not have so much shared memory. The size decides how
+/// many blocks an SM holds.
+///
 /// # Returns and barriers
 ///
 /// A `return` ends the thread's part of the block-task. If a barrier or a warp operation follows, or lies in
@@ -332,7 +361,10 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         .map(|param| (&param.ident, param.mutability.is_some(), Kind::of_param(param)));
     let uniformity = barriers::check_barriers(&kernel.body, params, &mut errors);
     analyze::rust_cuda::check_shared_memory(&kernel.body, &mut errors);
-    let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
+    let memory = shared::place_arrays(&mut kernel, &mut errors);
+    if kernel.rust_cuda.is_some() {
+        memory.refuse_slices(&mut errors);
+    }
     let Kernel { options, body, .. } = &mut kernel;
     yields::add_to_loops(options, body, uniformity.as_ref(), &mut errors);
     let yields = yields::place_points(options, body, uniformity.is_some(), &mut errors);
@@ -340,7 +372,7 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         assertions::assert_known(&options.krate, &uniformity.names, body);
     }
     // A kernel whose body is refused is still generated, so that its callers have no errors.
-    let mut expansion = generate::kernel(&kernel, &arrays, yields);
+    let mut expansion = generate::kernel(&kernel, &memory, yields);
     expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
     expansion
 }

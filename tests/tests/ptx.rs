@@ -14,7 +14,8 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 26] = [
+    "apart",
     "count_1d",
     "disagree",
     "exchanged",
@@ -29,6 +30,7 @@ const NAMES: [&str; 24] = [
     "paced_irregular",
     "paced_shared",
     "panics",
+    "reversed_runs",
     "rotate_yielding",
     "same_as_table",
     "sm_of_task",
@@ -42,7 +44,8 @@ const NAMES: [&str; 24] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 10] = [
+const BLOCKS: [(&str, u32); 11] = [
+    ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
     ("guard_sync_guard", 128),

@@ -6,6 +6,7 @@ use quote::quote;
 use super::parts;
 use crate::names::{local, plain_symbol};
 use crate::parse::Kernel;
+use crate::rewrite::shared::SharedMemory;
 
 /// The preemptible entry, with the body and the plain entry inside.
 ///
@@ -13,16 +14,17 @@ use crate::parse::Kernel;
 pub fn device(
     kernel: &Kernel,
     common: &TokenStream,
-    shared_check: Option<&TokenStream>,
+    memory: &SharedMemory,
     yields: bool,
 ) -> TokenStream {
     let Kernel { options, attrs, vis, ident, .. } = kernel;
     let krate = &options.krate;
     let (cohort, task) = (local("cohort"), local("task"));
     let plain = plain_symbol(ident);
-    let body = parts::body(kernel, &kernel.body, yields);
+    let body = parts::body(kernel, &kernel.body, memory, yields);
+    let shared_check = parts::shared_check(kernel, memory);
     let (entry_params, arguments) = parts::entry_parameters(kernel);
-    let (call, preemptible, plain_entry) = parts::entry_calls(&arguments, krate, yields);
+    let (call, preemptible, plain_entry) = parts::entry_calls(&arguments, memory, krate, yields);
     let block = parts::block_declaration(options);
     quote! {
         #[cfg(target_arch = "nvptx64")]

@@ -14,21 +14,27 @@ use crate::parse::{
     ParamKind,
 };
 use crate::rewrite::rust_cuda::with_host_macros;
+use crate::rewrite::shared::SharedMemory;
 
 /// The launch function, with the body, the CPU entry and the kernel's description inside.
-pub fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) -> TokenStream {
+pub fn host(
+    kernel: &Kernel,
+    common: &TokenStream,
+    memory: &SharedMemory,
+    yields: bool,
+) -> TokenStream {
     let Kernel { options, attrs, vis, ident, unsafety, params, .. } = kernel;
     let krate = &options.krate;
     let args = local("args");
     let body = match &kernel.rust_cuda {
         Some(_) => {
             let block = with_host_macros(krate, kernel.body.clone());
-            parts::body(kernel, &block, yields)
+            parts::body(kernel, &block, memory, yields)
         }
-        None => parts::body(kernel, &kernel.body, yields),
+        None => parts::body(kernel, &kernel.body, memory, yields),
     };
-    let cpu = cpu_entry(kernel, yields);
-    let description = description(kernel, arrays, yields);
+    let cpu = cpu_entry(kernel, memory, yields);
+    let description = description(kernel, memory.arrays.len(), yields);
 
     let borrow = Lifetime::new("'__preempt", Span::mixed_site());
     let borrows = params.iter().any(|param| matches!(param.kind, ParamKind::Buffer { .. }));
@@ -57,7 +63,19 @@ pub fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) 
         }
         ParamKind::Value => quote_spanned!(at(ty.span())=> #args.push_value(#ident);),
     });
-    let mutability = (!params.is_empty()).then(<Token![mut]>::default);
+    let is_buffer = |param: &&Param| matches!(param.kind, ParamKind::Buffer { .. });
+    let slices = parts::computed_slices(
+        kernel,
+        memory,
+        |number| params[number].ident.to_token_stream(),
+        |number| {
+            let buffer = params[..number].iter().filter(is_buffer).count();
+            quote!(#args.buffers()[#buffer].0.len)
+        },
+    );
+    let slices = slices.map(|slices| quote!(#args.set_shared_bytes(#slices.1);));
+    let is_changed = !params.is_empty() || slices.is_some();
+    let mutability = is_changed.then(<Token![mut]>::default);
     let use_of_attribute = kernel.rust_cuda.as_ref().and_then(RustCuda::use_of_attribute);
     quote! {
         #[cfg(not(target_arch = "nvptx64"))]
@@ -71,41 +89,52 @@ pub fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) 
             #description
             let #mutability #args = <#krate::host::Args as ::core::default::Default>::default();
             #(#pushes)*
+            #slices
             unsafe { #krate::host::BorrowingCall::new(&__PREEMPT_KERNEL, #args) }
         }
     }
 }
 
 /// The function that runs the body for one emulated thread, with the arguments of a call.
-fn cpu_entry(kernel: &Kernel, yields: bool) -> TokenStream {
+fn cpu_entry(kernel: &Kernel, memory: &SharedMemory, yields: bool) -> TokenStream {
     let krate = &kernel.options.krate;
     let args = local("args");
-    let mut pushed = 0usize;
-    let mut position = || {
-        pushed += 1;
-        pushed - 1
+    // The position of each parameter's first value among the arguments.
+    let positions = kernel.params.iter().scan(0usize, |pushed, param| {
+        let position = *pushed;
+        let has_length = matches!(&param.kind, ParamKind::Buffer { form, .. } if form.has_length());
+        *pushed += 1 + usize::from(has_length);
+        Some(position)
+    });
+    let positions: Vec<_> = positions.collect();
+    let value = |number: usize| {
+        let (ty, position) = (&kernel.params[number].ty, positions[number]);
+        quote_spanned!(at(ty.span())=> #args.get::<#ty>(#position))
     };
-    let arguments: Vec<_> = kernel
-        .params
-        .iter()
-        .map(|Param { ty, kind, .. }| {
-            let first = position();
-            match kind {
-                ParamKind::Value => {
-                    quote_spanned!(at(ty.span())=> #args.get::<#ty>(#first))
-                }
-                ParamKind::Buffer { form, element } => {
-                    let ptr = quote!(#args.pointer::<#element>(#first));
-                    let len = form.has_length().then(|| {
-                        let second = position();
-                        quote!(#args.get::<u64>(#second) as usize)
-                    });
-                    rebuild(krate, *form, ptr, len.into_token_stream())
-                }
-            }
-        })
-        .collect();
-    let args = if kernel.params.is_empty() { quote!(_) } else { quote!(#args) };
+    let len = |number: usize| {
+        let position = positions[number] + 1;
+        quote!(#args.get::<u64>(#position) as usize)
+    };
+    let slices = parts::computed_slices(kernel, memory, value, len).map(|computed| {
+        let (slices, bytes) = parts::slices_variables();
+        quote! {
+            #[allow(unused_unsafe)]
+            let (#slices, #bytes) = unsafe { #computed };
+            #args.require_shared_bytes(#bytes);
+        }
+    });
+    let of_params = kernel.params.iter().enumerate().map(|(number, param)| match &param.kind {
+        ParamKind::Value => value(number),
+        ParamKind::Buffer { form, element } => {
+            let position = positions[number];
+            let ptr = quote!(#args.pointer::<#element>(#position));
+            let len = form.has_length().then(|| len(number));
+            rebuild(krate, *form, ptr, len.into_token_stream())
+        }
+    });
+    let arguments: Vec<_> = parts::slice_arguments(memory).chain(of_params).collect();
+    let is_used = !kernel.params.is_empty() || slices.is_some();
+    let args = if is_used { quote!(#args) } else { quote!(_) };
     let run = if yields {
         let yields = yields_variable();
         quote! {
@@ -121,6 +150,7 @@ fn cpu_entry(kernel: &Kernel, yields: bool) -> TokenStream {
     };
     quote! {
         unsafe fn __preempt_cpu(#args: &#krate::host::Args) -> ::core::primitive::bool {
+            #slices
             #run
         }
     }

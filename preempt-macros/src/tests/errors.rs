@@ -88,6 +88,30 @@ kernels! {
         "move the kernel out of the `impl`",
         "there is no `Self` in a kernel",
     ];
+    shared_array_of_a_parameter: "", "fn k(n: usize) { let a = shared_array![f32; 2 * n]; }" => [
+        "a constant, and `n` is a variable",
+    ];
+    shared_array_of_a_variable: "", "fn k() { let n = 3; { shared_array![f32; n]; } }" => [
+        "or the largest length that a launch needs",
+    ];
+    shared_array_of_a_constant: "", "fn k(m: u32) { match m { N => {} n => {} }
+        shared_array![f32; { let n = N; n }]; }" => [];
+
+    shared_slice_of_a_variable: "", "fn k(x: &[u32], p: *const u32) { let m = 3;
+        shared_slice![f32; x.len() + m + p]; }" => [
+        "`m` is a variable of the body",
+        "the pointer `p` does not tell one",
+    ];
+    shared_slice_of_the_block: "", "fn k() { shared_slice![f32; thread::block_dim_x()]; }" => [
+        "`#[preemptible(block = N)]`",
+    ];
+    shared_slice_without_a_length: "", "fn k() { shared_slice![f32]; shared_slice!(); }" => [
+        "`shared_slice![f32; n]`",
+        "`shared_slice![f32; n]`",
+    ];
+    shared_slice_for_rust_cuda: "", "#[kernel] unsafe fn k(n: u32) { shared_slice![f32; n]; }" => [
+        "or leave `#[kernel]` out",
+    ];
 
     several_at_once: "block = 0", "async fn k(a: &str, _: u32) -> u32 { 0 }" => [
         "1 to 1024 threads",

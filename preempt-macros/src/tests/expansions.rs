@@ -65,6 +65,17 @@ snapshots! {
         }
         "#,
     );
+    shared_slices: expand(
+        "block = 32",
+        r#"
+        pub fn tiles(n: u32, x: &[f32], p: *const u8) {
+            let first = shared_array![f32; 3];
+            let tile = shared_slice![f32; n + 2];
+            #[cfg(feature = "log")]
+            let log = shared_slice![u8; x.len()];
+        }
+        "#,
+    );
     early_return: expand(
         "",
         r#"

@@ -8,6 +8,7 @@ use preempt_device::prelude::*;
 
 mod compute;
 mod counting;
+mod dynamic;
 mod faults;
 mod indices;
 mod memory;
@@ -18,6 +19,7 @@ pub use compute::{Affine, guard_sync_guard, math, struct_arg, tiled_mm, vector_a
 pub use counting::{
     count_1d, paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared,
 };
+pub use dynamic::{apart, reversed_runs};
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, optional, sm_of_task};
 pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};

@@ -36,6 +36,7 @@ const MACROS: LayeredCrate = LayeredCrate {
             "rewrite::assertions",
             "rewrite::rust_cuda",
             "rewrite::shared",
+            "rewrite::variables",
             "rewrite::yields",
         ],
         &[

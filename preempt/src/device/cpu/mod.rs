@@ -161,8 +161,13 @@ impl Backend for CpuDevice {
         Ok(())
     }
 
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error> {
-        let demand = Demand::of(kernel, block);
+    fn occupancy(
+        &self,
+        _kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+    ) -> Result<Occupancy, Error> {
+        let demand = Demand::new(block, shared);
         let by_threads = self.limits.threads_per_sm / demand.threads.max(1);
         let by_shared = match demand.shared {
             0 => u32::MAX,

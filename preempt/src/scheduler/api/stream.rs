@@ -195,11 +195,18 @@ impl Stream {
             .asked_grid()
             .ok_or(Error::Configuration(ConfigurationError::NoBlock { kernel: kernel.name }))?;
         let (grid, tasks) = check_grid(kernel.name, asked)?;
+        let bytes = call.shared_bytes();
+        if bytes == u64::MAX {
+            let kernel = kernel.name;
+            return Err(Error::Configuration(ConfigurationError::SharedLength { kernel }));
+        }
+        // More than 32 bits are more than any device has.
+        let shared = bytes.try_into().unwrap_or(u32::MAX);
         let Occupancy { blocks_per_sm, on_last_sm } =
-            self.shared.device.inner.backend.occupancy(kernel, block)?;
+            self.shared.device.inner.backend.occupancy(kernel, block, shared)?;
         if blocks_per_sm == 0 {
-            let (kernel, bytes) = (kernel.name, kernel.shared_bytes);
             let limit = self.shared.device.properties().shared_per_block;
+            let kernel = kernel.name;
             return Err(Error::Configuration(ConfigurationError::SharedMemory {
                 kernel,
                 bytes,
