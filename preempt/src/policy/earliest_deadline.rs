@@ -66,7 +66,7 @@ impl EarliestDeadline {
     ///
     /// let policy = EarliestDeadline::new();
     /// let missed = policy.missed();
-    /// let scheduler = Scheduler::builder().device(Device::cpu(2, 1)?).policy(policy).build()?;
+    /// let scheduler = Scheduler::builder().device(Device::cpu()?).policy(policy).build()?;
     /// // ..
     /// assert_eq!(missed.count(), 0);
     /// # drop(scheduler);

@@ -54,7 +54,7 @@ const MACROS: LayeredCrate = LayeredCrate {
 const PREEMPT: LayeredCrate = LayeredCrate {
     sources: "preempt/src",
     layers: &[
-        &["text", "ptx", "vocabulary"],
+        &["text", "vocabulary"],
         &["error"],
         &["sync", "module"],
         &["policy", "predict"],
@@ -63,7 +63,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         &["scheduler"],
         // Uses buffers, like an application.
         &["device::conformance"],
-        &["tune", "cust", "build", "migration"],
+        &["tune", "cust", "migration"],
         &["crate"],
     ],
 };

@@ -61,13 +61,13 @@ pub(crate) trait Helper: Any + Send + Sync {
 
 pub(crate) struct Shared {
     pub device: Device,
-    pub spin: Duration,
+    pub wait_spin: Duration,
     /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
     /// Patience of requests for memory that do not choose it.
     pub patience: Patience,
-    /// Whether the poller attends as long as anything is in flight.
-    busy_poll: bool,
+    /// Whether the poller spins as long as anything is in flight.
+    poller_spin: bool,
     combiner: Combiner<Core>,
     /// Numbers for the streams of moves.
     moves: AtomicU32,
@@ -89,15 +89,15 @@ pub(crate) struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::scheduler) struct Settings {
     /// How long a thread that waits for a handle spins before it sleeps.
-    pub spin: Duration,
+    pub wait_spin: Duration,
     /// Whether the poller spins as long as anything is in flight.
-    pub busy_poll: bool,
+    pub poller_spin: bool,
     /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
     /// How signals reach the device.
     pub signal_path: SignalPath,
     /// Whether everything is recorded.
-    pub record: bool,
+    pub recording: bool,
     /// Patience of requests for memory that do not choose it.
     pub patience: Patience,
     /// How many entries of a timeline to keep, if any.
@@ -127,7 +127,7 @@ impl Shared {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
-        Settings { spin, busy_poll, preemption, signal_path, record, patience, trace }: Settings,
+        Settings { wait_spin, poller_spin, preemption, signal_path, recording, patience, trace }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code, signal_path)?;
         let in_flight = Arc::<InFlight>::default();
@@ -138,14 +138,14 @@ impl Shared {
                 predictor,
                 trace,
                 in_flight.clone(),
-                record,
+                recording,
             )),
             moves: AtomicU32::new(0),
             device,
-            spin,
+            wait_spin,
             preemption,
             patience,
-            busy_poll,
+            poller_spin,
             in_flight,
             released: Mutex::new(false),
             release: Condvar::new(),
@@ -403,7 +403,7 @@ impl Shared {
                 active = now;
             }
             let spins = device.capabilities.is_polled
-                && (now - active < ATTEND || self.busy_poll && looked.is_busy);
+                && (now - active < ATTEND || self.poller_spin && looked.is_busy);
             if spins {
                 if now - checked > FAULT_CHECK {
                     checked = now;
