@@ -85,6 +85,7 @@ mod tests;
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless the launch sets another; a constant of type `u32`, at least 1. With `amortize = auto`, the default, the worker loop chooses: it looks at the signal about every 7 µs, and claims two or four times as many tasks where blocks would wait for each other's claims |
 /// | `idempotent` | a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed by `yield_point!()` and `yield_in_loops`, and without effect otherwise |
 /// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, but not in closures; with barriers in the body, only of loops that provably all threads of a block run together. Barriers in helper functions are not seen: with those, write a barrier in the body, or leave the option out |
+/// | `instances(8, 16)` | the [constants](#constants-as-parameters) that a generic kernel is compiled for |
 /// | `crate = path` | the path of `preempt_device`, if not `::preempt_device`; that crate and no other, because the expansion is `unsafe` code that trusts it |
 ///
 /// # Parameters
@@ -103,6 +104,44 @@ mod tests;
 ///
 /// All arguments have room in 4096 bytes, with those of the worker loop: larger ones go into a buffer. There are no
 /// pointers in buffers and structs, because a launch knows only the buffers that are its arguments.
+///
+/// # Constants as parameters
+///
+/// A kernel can be generic over constants. Each of its entries is one symbol, so the attribute lists the constants that the
+/// kernel is launched with: `instances(8, 16)`, or `instances((8, true), (16, false))` if there is more than one parameter.
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// Sums each run of `N` elements.
+/// #[preemptible(block = N as u32, instances(64, 256))]
+/// pub fn sums<const N: usize>(x: &[u32], sums: SliceMut<u32>) {
+///     let (partial, t) = (shared_array![u32; N], thread::thread_idx_x() as usize);
+///     let i = thread::index_1d() as usize;
+///     // SAFETY: one element for each thread, and a barrier before others read it.
+///     unsafe {
+///         partial.add(t).write(if i < x.len() { x[i] } else { 0 });
+///         thread::sync_threads();
+///         if t == 0 {
+///             sums.write(i / N, (0..N).map(|i| *partial.add(i)).sum());
+///         }
+///     }
+/// }
+/// ```
+///
+/// The launch names the constants, `sums::<64>(&x, &mut y)`. One that is not listed is an error:
+///
+/// ```compile_fail
+/// # use preempt_device::host::{Call, NoGrid};
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(instances(64, 256))]
+/// # pub fn sums<const N: usize>(n: u32) {}
+/// let call = sums::<128>(3); // error: the kernel `sums` is not compiled for these constants
+/// ```
+///
+/// In the attribute and in the body the parameters are constants like any other. So is the block's size above. The body is
+/// compiled for each instance. A kernel is not generic over types: put the code in a generic function with
+/// `#[inline(always)]`, and call it from one kernel for each type.
 ///
 /// # Shared memory
 ///

@@ -6,8 +6,10 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Lifetime, Token};
 
+use super::instances;
 use super::parts::{self, rebuild};
 use crate::names::{at, local, plain_symbol, preemptible_symbol, shared_end, yields_variable};
+use crate::parse::instances::Instance;
 use crate::parse::rust_cuda::RustCuda;
 use crate::parse::{
     AMORTIZE_LIMITS, BLOCK_LIMITS, Form, Kernel, MAX_THREADS, MAX_THREADS_Z, Options, Param,
@@ -34,12 +36,18 @@ pub fn host(
         None => parts::body(kernel, &kernel.body, memory, yields),
     };
     let cpu = cpu_entry(kernel, memory, yields);
-    let description = description(kernel, memory.arrays.len(), yields);
+    let items = |description| quote!(#common #body #cpu #description);
 
     let borrow = Lifetime::new("'__preempt", Span::mixed_site());
     let borrows = params.iter().any(|param| matches!(param.kind, ParamKind::Buffer { .. }));
+    let constants = kernel.instances.iter().flat_map(|instances| &instances.params);
+    let generics = borrows.then(|| quote!(#borrow));
+    let generics = generics.into_iter().chain(constants.map(ToTokens::to_token_stream));
     let (generics, call) = match borrows {
-        true => (quote!(<#borrow>), quote!(Call<#borrow, #krate::host::NoGrid>)),
+        true => (quote!(<#(#generics),*>), quote!(Call<#borrow, #krate::host::NoGrid>)),
+        false if kernel.instances.is_some() => {
+            (quote!(<#(#generics),*>), quote!(Call<'static, #krate::host::NoGrid>))
+        }
         false => (quote!(), quote!(Call<'static, #krate::host::NoGrid>)),
     };
     let launch_params = params.iter().map(|Param { ident, ty, kind, .. }| match kind {
@@ -63,34 +71,53 @@ pub fn host(
         }
         ParamKind::Value => quote_spanned!(at(ty.span())=> #args.push_value(#ident);),
     });
-    let is_buffer = |param: &&Param| matches!(param.kind, ParamKind::Buffer { .. });
-    let slices = parts::computed_slices(
-        kernel,
-        memory,
-        |number| params[number].ident.to_token_stream(),
-        |number| {
-            let buffer = params[..number].iter().filter(is_buffer).count();
-            quote!(#args.buffers()[#buffer].0.len)
-        },
-    );
-    let slices = slices.map(|slices| quote!(#args.set_shared_bytes(#slices.1);));
-    let is_changed = !params.is_empty() || slices.is_some();
+    let slices = !memory.slices.is_empty();
+    let is_changed = !params.is_empty() || slices;
     let mutability = is_changed.then(<Token![mut]>::default);
     let use_of_attribute = kernel.rust_cuda.as_ref().and_then(RustCuda::use_of_attribute);
+    let (declared, bound, items, described, computed) = match &kernel.instances {
+        None => {
+            let items = items(description(kernel, None, memory, yields));
+            (None, None, items, quote!(&__PREEMPT_KERNEL), quote!(__preempt_shared_bytes))
+        }
+        Some(instances) => {
+            let of_instances = instances.all.iter().map(|instance| {
+                instances::implementation(
+                    kernel,
+                    instance,
+                    items(description(kernel, Some(instance), memory, yields)),
+                    slices,
+                )
+            });
+            let instance = instances::instance_of(kernel, instances);
+            (
+                Some(instances::declaration(kernel, instances)),
+                Some(quote!(where (): #instance)),
+                of_instances.collect(),
+                quote!(<() as #instance>::kernel()),
+                quote!(<() as #instance>::shared_bytes),
+            )
+        }
+    };
+    let computed = slices.then(|| {
+        let bytes = local("bytes");
+        quote! {
+            let #bytes = unsafe { #computed(&#args) };
+            #args.set_shared_bytes(#bytes);
+        }
+    });
     quote! {
+        #declared
         #[cfg(not(target_arch = "nvptx64"))]
         #(#attrs)*
         #[allow(clippy::too_many_arguments)]
-        #vis #unsafety fn #ident #generics(#(#launch_params),*) -> #krate::host::#call {
+        #vis #unsafety fn #ident #generics(#(#launch_params),*) -> #krate::host::#call #bound {
             #use_of_attribute
-            #common
-            #body
-            #cpu
-            #description
+            #items
             let #mutability #args = <#krate::host::Args as ::core::default::Default>::default();
             #(#pushes)*
-            #slices
-            unsafe { #krate::host::Call::new(&__PREEMPT_KERNEL, #args) }
+            #computed
+            unsafe { #krate::host::Call::new(#described, #args) }
         }
     }
 }
@@ -115,12 +142,21 @@ fn cpu_entry(kernel: &Kernel, memory: &SharedMemory, yields: bool) -> TokenStrea
         let position = positions[number] + 1;
         quote!(#args.get::<u64>(#position) as usize)
     };
-    let slices = parts::computed_slices(kernel, memory, value, len).map(|computed| {
+    let computed = parts::computed_slices(kernel, memory, value, len);
+    let slices = computed.as_ref().map(|computed| {
         let (slices, bytes) = parts::slices_variables();
         quote! {
             #[allow(unused_unsafe)]
             let (#slices, #bytes) = unsafe { #computed };
             #args.require_shared_bytes(#bytes);
+        }
+    });
+    let shared_bytes = computed.map(|computed| {
+        quote! {
+            #[allow(unused_unsafe, unused_variables)]
+            unsafe fn __preempt_shared_bytes(#args: &#krate::host::Args) -> ::core::primitive::u64 {
+                unsafe { #computed.1 }
+            }
         }
     });
     let of_params = kernel.params.iter().enumerate().map(|(number, param)| match &param.kind {
@@ -149,6 +185,7 @@ fn cpu_entry(kernel: &Kernel, memory: &SharedMemory, yields: bool) -> TokenStrea
         }
     };
     quote! {
+        #shared_bytes
         unsafe fn __preempt_cpu(#args: &#krate::host::Args) -> ::core::primitive::bool {
             #slices
             #run
@@ -156,13 +193,25 @@ fn cpu_entry(kernel: &Kernel, memory: &SharedMemory, yields: bool) -> TokenStrea
     }
 }
 
-/// The `static` that describes the kernel to the host.
-fn description(kernel: &Kernel, arrays: usize, yields: bool) -> TokenStream {
+/// The `static` that describes the kernel, or an instance of it, to the host.
+fn description(
+    kernel: &Kernel,
+    instance: Option<&Instance>,
+    memory: &SharedMemory,
+    yields: bool,
+) -> TokenStream {
     let Kernel { options: Options { block, amortize, krate, .. }, ident, .. } = kernel;
     let name = ident.unraw().to_string();
     let (entry, plain) = match &kernel.rust_cuda {
         Some(_) => (preemptible_symbol(ident).to_string(), name.clone()),
-        None => (name.clone(), plain_symbol(ident).to_string()),
+        None => {
+            let symbol = instance.map_or(ident.unraw(), |instance| instance.symbol(ident));
+            (symbol.to_string(), plain_symbol(&symbol).to_string())
+        }
+    };
+    let name = match instance {
+        Some(instance) => format!("{name}::<{}>", instance.text()),
+        None => name,
     };
     let max_threads = Literal::u32_unsuffixed(MAX_THREADS);
     let max_threads_z = Literal::u32_unsuffixed(MAX_THREADS_Z);
@@ -190,7 +239,7 @@ fn description(kernel: &Kernel, arrays: usize, yields: bool) -> TokenStream {
             })
         }
     });
-    let shared_bytes = shared_end(arrays);
+    let shared_bytes = shared_end(memory.arrays.len());
     quote! {
         static __PREEMPT_KERNEL: #krate::host::Kernel = #krate::host::Kernel {
             name: #name,

@@ -11,6 +11,7 @@ use crate::rewrite::shared::SharedMemory;
 
 mod device;
 mod host;
+mod instances;
 pub mod parts;
 mod rust_cuda;
 

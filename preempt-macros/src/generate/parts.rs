@@ -3,14 +3,26 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Block, Path, Stmt};
+use syn::{Block, ConstParam, Path, Stmt};
 
 use crate::names::{
     at, local, shared_end, shared_start, slice_layout, slice_variable, slices_function,
     yields_variable,
 };
+use crate::parse::instances::Instance;
 use crate::parse::{Form, Kernel, Options, Param, ParamKind};
 use crate::rewrite::shared::{SharedArray, SharedMemory};
+
+/// The constants of an instance, under the names that the kernel's parameters have.
+pub fn constants(params: &[ConstParam], Instance { values, .. }: &Instance) -> TokenStream {
+    let constants = params.iter().zip(values).map(|(ConstParam { ident, ty, .. }, value)| {
+        quote! {
+            #[allow(dead_code)]
+            const #ident: #ty = #value;
+        }
+    });
+    constants.collect()
+}
 
 /// The attributes of what is there under `conditions`, and of what stands in for it otherwise.
 fn there_or_not(conditions: &[TokenStream]) -> Option<[TokenStream; 2]> {
@@ -41,16 +53,17 @@ pub fn shared_layout(kernel: &Kernel, memory: &SharedMemory) -> TokenStream {
 }
 
 /// The function that computes where shared slices are, and the layouts of their elements.
-fn slices(kernel: &Kernel, SharedMemory { arrays, slices }: &SharedMemory) -> Option<TokenStream> {
+fn slices(kernel: &Kernel, memory: &SharedMemory) -> Option<TokenStream> {
+    let SharedMemory { arrays, slices } = memory;
     if slices.is_empty() {
         return None;
     }
     let (krate, name, used) = (&kernel.options.krate, slices_function(), local("used"));
-    let params = kernel.params.iter().filter_map(|Param { ident, ty, kind, .. }| match kind {
-        ParamKind::Value => Some(quote!(#ident: #ty)),
-        ParamKind::Buffer { form, .. } => {
-            form.has_length().then(|| quote!(#ident: #krate::shared::Elements))
-        }
+    // Only those that decide, because arrays and structs would be copied.
+    let params = kernel.params.iter().filter(|param| memory.is_measured_by(&param.ident));
+    let params = params.map(|Param { ident, ty, kind, .. }| match kind {
+        ParamKind::Value => quote!(#ident: #ty),
+        ParamKind::Buffer { .. } => quote!(#ident: #krate::shared::Elements),
     });
     let (mut layouts, mut places) = (TokenStream::new(), TokenStream::new());
     for (number, slice) in slices.iter().enumerate() {
@@ -75,7 +88,7 @@ fn slices(kernel: &Kernel, SharedMemory { arrays, slices }: &SharedMemory) -> Op
     Some(quote! {
         #layouts
         #[inline(always)]
-        #[allow(unused_variables, clippy::too_many_arguments)]
+        #[allow(clippy::too_many_arguments)]
         fn #name(#(#params),*) -> ([#krate::shared::Place; #count], u64) {
             let #used = #first as u64;
             #places
@@ -98,13 +111,16 @@ pub fn computed_slices(
     len: impl Fn(usize) -> TokenStream,
 ) -> Option<TokenStream> {
     let (krate, name) = (&kernel.options.krate, slices_function());
+    let params = kernel.params.iter().enumerate();
     let arguments =
-        kernel.params.iter().enumerate().filter_map(|(number, param)| match &param.kind {
-            ParamKind::Value => Some(value(number)),
-            ParamKind::Buffer { form, .. } => form.has_length().then(|| {
-                let len = len(number);
-                quote!(#krate::shared::Elements::new(#len))
-            }),
+        params.filter(|(_, param)| memory.is_measured_by(&param.ident)).map(|(number, param)| {
+            match &param.kind {
+                ParamKind::Value => value(number),
+                ParamKind::Buffer { .. } => {
+                    let len = len(number);
+                    quote!(#krate::shared::Elements::new(#len))
+                }
+            }
         });
     (!memory.slices.is_empty()).then(|| quote!(#name(#(#arguments),*)))
 }
@@ -161,13 +177,11 @@ pub fn bounds(kernel: &Kernel) -> Option<TokenStream> {
 /// in it.
 pub fn body(kernel: &Kernel, body: &Block, memory: &SharedMemory, yields: bool) -> TokenStream {
     let Kernel { options: Options { krate, .. }, unsafety, .. } = kernel;
-    let params = kernel.params.iter().map(
-        |Param { attrs, mutability, ident, ty, .. }| {
-            // Used, though not here.
-            let used = memory.is_measured_by(ident).then(|| quote!(#[allow(unused_variables)]));
-            quote!(#(#attrs)* #used #mutability #ident: #ty)
-        },
-    );
+    let params = kernel.params.iter().map(|Param { attrs, mutability, ident, ty, .. }| {
+        // Used, though not here.
+        let used = memory.is_measured_by(ident).then(|| quote!(#[allow(unused_variables)]));
+        quote!(#(#attrs)* #used #mutability #ident: #ty)
+    });
     let first = yields.then(|| {
         let yields = yields_variable();
         quote!(#yields: &mut #krate::yields::Yields)

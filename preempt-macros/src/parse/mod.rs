@@ -6,15 +6,17 @@ use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    AttrStyle, Attribute, Block, Error, Expr, FnArg, GenericArgument, GenericParam, Ident, Item,
-    ItemFn, Lit, Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety,
-    Signature, Token, Type, TypeFnPtr, TypePtr, TypeReference, TypeTraitObject, Visibility,
+    AttrStyle, Attribute, Block, Error, Expr, FnArg, GenericArgument, Ident, Item, ItemFn, Lit,
+    Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety, Signature,
+    Token, Type, TypeFnPtr, TypePtr, TypeReference, TypeTraitObject, Visibility, parenthesized,
     parse_quote,
 };
 
 use crate::errors::{Errors, both};
+use instances::Instances;
 use rust_cuda::RustCuda;
 
+pub mod instances;
 pub mod rust_cuda;
 
 /// A function that `#[preemptible]` accepts.
@@ -26,6 +28,8 @@ pub struct Kernel {
     pub unsafety: Option<Token![unsafe]>,
     pub params: Vec<Param>,
     pub body: Block,
+    /// Set if the kernel is generic.
+    pub instances: Option<Instances>,
     /// Set if the function has rust-cuda's `#[kernel]`.
     pub rust_cuda: Option<RustCuda>,
 }
@@ -35,6 +39,8 @@ pub struct Options {
     /// The extents of a block in x, y and z.
     pub block: Option<[Expr; 3]>,
     pub amortize: Option<Expr>,
+    /// The list in the parentheses of `instances(..)`.
+    pub instances: Option<TokenStream>,
     /// Whether a block-task may run again from its start.
     pub idempotent: bool,
     /// The option `yield_in_loops`, if it is given.
@@ -98,20 +104,31 @@ const FUNCTION_POINTER: &str = "a kernel gets no function pointers and no `dyn` 
     point to are the host's; pass a number and `match` on it in the kernel, or write a kernel for each function";
 
 const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16` or `amortize = auto`, `idempotent`, \
-    `yield_in_loops`, `crate = path::to::preempt_device`";
+    `yield_in_loops`, `instances(8, 16)`, `crate = path::to::preempt_device`";
 
 /// The options without a value.
 const FLAGS: [&str; 2] = ["idempotent", "yield_in_loops"];
 
 impl Kernel {
     pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
+        let options = Options::parse.parse2(options);
         let function = parse_function(item).and_then(|mut function| {
             let rust_cuda = rust_cuda::take_attributes(&mut function);
-            let params = check_function(&function)?;
-            Ok((function, params, rust_cuda))
+            let instances = match &options {
+                Ok(options) => instances::parse(options.instances.as_ref(), &function.sig.generics),
+                Err(_) => Ok(None),
+            };
+            let (instances, params) = both(instances, check_function(&function))?;
+            Ok((function, params, rust_cuda, instances))
         });
-        let (options, (function, params, rust_cuda)) =
-            both(Options::parse.parse2(options), function)?;
+        let (options, (function, params, rust_cuda, instances)) = both(options, function)?;
+        if let (Some(_), Some(form)) = (&instances, &rust_cuda) {
+            let name = &form.item.sig.ident;
+            return Err(Error::new_spanned(
+                name,
+                "a `#[kernel]` has no instances: its entry is one symbol; leave `#[kernel]` out",
+            ));
+        }
         Ok(Kernel {
             options,
             attrs: function.attrs,
@@ -123,6 +140,7 @@ impl Kernel {
             },
             params,
             body: *function.block,
+            instances,
             rust_cuda,
         })
     }
@@ -131,13 +149,14 @@ impl Kernel {
 impl Options {
     pub fn parse(input: ParseStream<'_>) -> Result<Options> {
         let mut errors = Errors::default();
-        let (mut block, mut amortize, mut krate) = (None, None, None);
+        let (mut block, mut amortize, mut krate, mut instances) = (None, None, None, None);
         let (mut idempotent, mut yield_in_loops) = (None, None);
         while !input.is_empty() {
             let name = input.call(Ident::parse_any)?;
             let equals = input.parse::<Option<Token![=]>>()?;
             let is_flag = FLAGS.iter().any(|flag| name == flag);
-            if equals.is_none() && !is_flag {
+            let is_list = name == "instances";
+            if equals.is_none() && !is_flag && !is_list {
                 return Err(Error::new_spanned(
                     &name,
                     format!("expected `{name} = ..`; the options are {KNOWN_OPTIONS}"),
@@ -162,6 +181,10 @@ impl Options {
                 let value = input.parse::<Expr>()?;
                 let is_auto = matches!(&value, Expr::Path(path) if path.path.is_ident("auto"));
                 amortize.replace((!is_auto).then_some(value)).is_some()
+            } else if is_list {
+                let list;
+                parenthesized!(list in input);
+                instances.replace(list.parse::<TokenStream>()?).is_some()
             } else if name == "crate" {
                 krate.replace(input.call(Path::parse_mod_style)?).is_some()
             } else {
@@ -190,6 +213,7 @@ impl Options {
         Ok(Options {
             block,
             amortize,
+            instances,
             idempotent: idempotent.is_some(),
             yield_in_loops,
             krate: krate.unwrap_or_else(|| parse_quote!(::preempt_device)),
@@ -358,23 +382,6 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     }
     if let ReturnType::Type(_, ty) = &sig.output {
         errors.push(ty, "a kernel returns nothing; write results to a `SliceMut<T>` or `*mut T`");
-    }
-    for param in &sig.generics.params {
-        match param {
-            GenericParam::Lifetime(lifetime) => errors.push(
-                lifetime,
-                "a kernel has no lifetime parameters; write `&[T]` without a lifetime",
-            ),
-            param => errors.push(
-                param,
-                "a kernel cannot be generic, since each of its entries is one symbol; put the \
-                 code in a generic function with `#[inline(always)]`, and call it from one kernel \
-                 for each type",
-            ),
-        }
-    }
-    if let Some(clause) = &sig.generics.where_clause {
-        errors.push(clause, "a kernel cannot be generic, so it needs no `where`; remove it");
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use proc_macro2::Ident;
+use proc_macro2::{Ident, TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
-use syn::{Block, Expr, ExprPath, Item, PatIdent};
+use syn::{Block, Expr, ExprPath, Item, Macro, PatIdent};
 
 /// The names of the variables in a body. A name in capitals can be a constant's in a pattern, and is left out.
 #[derive(Default)]
@@ -32,9 +32,24 @@ impl Variables {
     /// Those names in `expr` for which `is_one` holds, without those that it declares itself, each with its place.
     pub fn named_in(expr: &Expr, is_one: impl Fn(&Ident) -> bool) -> Vec<Ident> {
         struct Names(Vec<Ident>);
+        impl Names {
+            fn add(&mut self, tokens: TokenStream) {
+                for token in tokens {
+                    match token {
+                        TokenTree::Group(group) => self.add(group.stream()),
+                        TokenTree::Ident(name) => self.0.push(name),
+                        _ => {}
+                    }
+                }
+            }
+        }
         impl<'ast> Visit<'ast> for Names {
             fn visit_expr_path(&mut self, expr: &'ast ExprPath) {
                 self.0.extend(expr.path.get_ident().cloned());
+            }
+
+            fn visit_macro(&mut self, mac: &'ast Macro) {
+                self.add(mac.tokens.clone());
             }
         }
         let (mut own, mut names) = (Variables::default(), Names(Vec::new()));

@@ -50,7 +50,17 @@ kernels! {
     variadic_kernel: "", "unsafe fn k(n: u32, ...) {}" => ["pass a slice"];
     return_type: "", "fn k() -> u32 { 0 }" => ["write results to a `SliceMut<T>`"];
     type_parameter: "", "fn k<T>(n: T) {}" => ["one kernel for each type"];
-    const_parameter: "", "fn k<const N: usize>() {}" => ["one kernel for each type"];
+    const_parameter: "", "fn k<const N: usize>() {}" => ["list them, `#[preemptible(instances(8, 16))]`"];
+    instances_of_a_type: "instances(f32)", "fn k<T>(n: T) {}" => ["one kernel for each type"];
+    instances_of_nothing: "instances(8)", "fn k() {}" => ["remove the option"];
+    instances_without_values: "instances()", "fn k<const N: usize>() {}" => ["`instances(8, 16)`"];
+    instance_twice: "instances(8, 16, 8)", "fn k<const N: usize>() {}" => ["`8` is listed twice"];
+    instances_of_too_few: "instances(8, (8, 16))", "fn k<const N: usize, const M: u32>() {}" => [
+        "`instances((8, 16), (32, 64))`",
+    ];
+    instances_of_too_many: "instances((8, 16))", "fn k<const N: usize>() {}" => ["one constant parameter"];
+    instances_twice: "instances(8), instances(16)", "fn k<const N: usize>() {}" => ["`instances` is given twice"];
+    instances_for_rust_cuda: "instances(8)", "#[kernel] unsafe fn k<const N: usize>() {}" => ["leave `#[kernel]` out"];
     lifetime_parameter: "", "fn k<'a>(a: &'a [f32]) {}" => [
         "no lifetime parameters",
         "without a lifetime",

@@ -76,6 +76,17 @@ snapshots! {
         }
         "#,
     );
+    instances: expand(
+        "block = 2 * N, instances(8, 16)",
+        r#"
+        /// Some documentation.
+        #[cfg(feature = "filters")]
+        pub fn filter<const N: u32>(weights: [f32; N], m: u8, x: &[f32]) {
+            let tile = shared_array![f32; 3 * N];
+            let more = shared_slice![f32; N + u32::from(m)];
+        }
+        "#,
+    );
     early_return: expand(
         "",
         r#"

@@ -11,6 +11,7 @@ mod counting;
 mod dynamic;
 mod faults;
 mod indices;
+mod instances;
 mod memory;
 mod warps;
 mod yielding;
@@ -22,6 +23,7 @@ pub use counting::{
 pub use dynamic::{apart, reversed_runs};
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, optional, sm_of_task};
+pub use instances::{filtered, scaled};
 pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};
 pub use warps::warp_sums;
 pub use yielding::{rotate_yielding, spin_yielding};

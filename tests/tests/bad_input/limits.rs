@@ -233,8 +233,9 @@ fn shared_memory_of_a_launch_is_within_what_the_device_has() {
         );
     }
     for n in [-1, i64::MIN, i64::MAX] {
+        let call = sized(n, &mut setup.counts).grid(1);
         assert_error!(
-            setup.refusal(sized(n, &mut setup.counts).grid(1)),
+            setup.refusal(call),
             Error::Configuration(ConfigurationError::SharedLength { kernel: "sized" }),
             "is negative or overflows"
         );
@@ -257,8 +258,9 @@ fn next() -> u32 {
 
 #[test]
 fn the_length_of_a_slice_stays_what_it_was_at_the_launch() {
-    let mut setup = Setup::new();
-    let call = unsteady(&mut setup.counts).grid(1);
+    let setup = Setup::new();
+    let mut out = setup.zeroed();
+    let call = unsteady(&mut out).grid(1);
     let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
     assert_error!(
         error,

@@ -22,7 +22,7 @@ const MACROS: LayeredCrate = LayeredCrate {
     layers: &[
         // Vocabulary.
         &["errors", "names", "conditions", "primitives"],
-        &["parse", "parse::rust_cuda"],
+        &["parse", "parse::instances", "parse::rust_cuda"],
         &[
             "analyze",
             "analyze::barriers",
@@ -44,6 +44,7 @@ const MACROS: LayeredCrate = LayeredCrate {
             "generate::parts",
             "generate::device",
             "generate::host",
+            "generate::instances",
             "generate::rust_cuda",
         ],
         &["derive", "kernel_attribute"],
