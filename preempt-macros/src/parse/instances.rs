@@ -35,10 +35,13 @@ impl Instance {
 
     /// The values as a user writes them behind the kernel's name.
     pub fn text(&self) -> String {
-        let values: Vec<_> =
-            self.values.iter().map(|value| value.to_token_stream().to_string()).collect();
-        values.join(", ")
+        self.values.iter().map(text_of).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// A value as a user writes it, without the blank that tokens have behind a sign.
+fn text_of(value: &Expr) -> String {
+    value.to_token_stream().to_string().replace("- ", "-")
 }
 
 /// The instances that the option lists, for the generics of the kernel; `None` for a kernel without.
@@ -98,9 +101,8 @@ pub fn parse(option: Option<&TokenStream>, generics: &Generics) -> Result<Option
 fn parse_all(input: ParseStream<'_>, params: usize) -> Result<Vec<Instance>> {
     let list = Punctuated::<Expr, Token![,]>::parse_terminated(input)?;
     if list.is_empty() {
-        return Err(
-            input.error("list the constants that the kernel is compiled for, `instances(8, 16)`")
-        );
+        let text = "list the constants that the kernel is compiled for, `instances(8, 16)`";
+        return Err(Error::new(input.span(), text));
     }
     list.into_iter().map(|value| instance(value, params)).collect()
 }
@@ -123,16 +125,12 @@ fn instance(value: Expr, params: usize) -> Result<Instance> {
         };
         return Err(Error::new(span, text));
     }
-    let text = |value: &Expr| {
-        let text = value.to_token_stream().to_string();
-        text.chars()
-            .map(|c| match c {
-                '-' => 'm',
-                c if c.is_ascii_alphanumeric() => c,
-                _ => '_',
-            })
-            .collect::<String>()
+    let in_symbol = |c: char| match c {
+        '-' => 'm',
+        c if c.is_ascii_alphanumeric() => c,
+        _ => '_',
     };
+    let text = |value: &Expr| text_of(value).chars().map(in_symbol).collect::<String>();
     let suffix = values.iter().map(text).collect::<Vec<_>>().join("_");
     Ok(Instance { values, suffix })
 }
