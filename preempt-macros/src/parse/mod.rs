@@ -12,6 +12,7 @@ use syn::{
     parse_quote,
 };
 
+use crate::device_crate;
 use crate::errors::{Errors, both};
 use instances::Instances;
 use rust_cuda::RustCuda;
@@ -216,7 +217,7 @@ impl Options {
             instances,
             idempotent: idempotent.is_some(),
             yield_in_loops,
-            krate: krate.unwrap_or_else(|| parse_quote!(::preempt_device)),
+            krate: krate.map_or_else(device_crate::path, Ok)?,
         })
     }
 }

@@ -21,7 +21,7 @@ const MACROS: LayeredCrate = LayeredCrate {
     sources: "preempt-macros/src",
     layers: &[
         // Vocabulary.
-        &["errors", "names", "conditions", "primitives"],
+        &["errors", "names", "conditions", "primitives", "device_crate"],
         &["parse", "parse::instances", "parse::rust_cuda"],
         &[
             "analyze",
@@ -66,6 +66,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         &["device::conformance"],
         &["tune", "cust", "migration"],
         &["crate"],
+        &["prelude"],
     ],
 };
 
