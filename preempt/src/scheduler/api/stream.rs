@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::abi::MAX_TASKS;
+use preempt_device::abi::{MAX_ARGUMENT_BYTES, MAX_TASKS};
 use preempt_device::host::{
     Access, Amortize, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents,
 };
@@ -37,9 +37,6 @@ const MAX_BLOCK_Z: u32 = 64;
 
 /// Blocks, at most, of a grid in y and in z (CUDA C++ programming guide, compute capabilities).
 const MAX_GRID_YZ: u32 = 65_535;
-
-/// Bytes of arguments, at most, that every driver takes, less those of the worker loop.
-const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>();
 
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
@@ -215,11 +212,18 @@ impl Stream {
             .asked_grid()
             .ok_or(Error::Configuration(ConfigurationError::NoBlock { kernel: kernel.name }))?;
         let (grid, tasks) = check_grid(kernel.name, asked)?;
+        let bytes = call.shared_bytes();
+        if bytes == u64::MAX {
+            let kernel = kernel.name;
+            return Err(Error::Configuration(ConfigurationError::SharedLength { kernel }));
+        }
+        // More than 32 bits are more than any device has.
+        let shared = bytes.try_into().unwrap_or(u32::MAX);
         let Occupancy { blocks_per_sm, on_last_sm } =
-            self.shared.device.inner.backend.occupancy(kernel, block)?;
+            self.shared.device.inner.backend.occupancy(kernel, block, shared)?;
         if blocks_per_sm == 0 {
-            let (kernel, bytes) = (kernel.name, kernel.shared_bytes);
             let limit = self.shared.device.properties().shared_per_block;
+            let kernel = kernel.name;
             return Err(Error::Configuration(ConfigurationError::SharedMemory {
                 kernel,
                 bytes,
