@@ -14,7 +14,11 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 34] = [
+    "angles_f32",
+    "angles_f64",
+    "approximations",
+    "cosines_f64",
     "count_1d",
     "disagree",
     "exchanged",
@@ -29,20 +33,26 @@ const NAMES: [&str; 24] = [
     "paced_irregular",
     "paced_shared",
     "panics",
+    "powers_f32",
+    "powers_f64",
     "rotate_yielding",
+    "rounded_f32",
+    "rounded_f64",
     "same_as_table",
     "sm_of_task",
     "spin_yielding",
     "struct_arg",
+    "tangents_f64",
     "tiled_mm",
     "vector_add",
     "warp_sums",
     "weighted",
+    "whole_powers",
     "window_sums",
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 10] = [
+const BLOCKS: [(&str, u32); 20] = [
     ("same_as_table", 256),
     ("exchanged", 128),
     ("guard_sync_guard", 128),
@@ -53,6 +63,16 @@ const BLOCKS: [(&str, u32); 10] = [
     ("warp_sums", 64),
     ("weighted", 256),
     ("window_sums", 256),
+    ("rounded_f32", 128),
+    ("rounded_f64", 128),
+    ("powers_f32", 128),
+    ("powers_f64", 128),
+    ("angles_f32", 128),
+    ("angles_f64", 128),
+    ("cosines_f64", 128),
+    ("tangents_f64", 128),
+    ("whole_powers", 128),
+    ("approximations", 128),
 ];
 
 /// The kernel whose yield points each thread passes on its own.
@@ -137,6 +157,32 @@ fn names_no_path_of_the_machine_that_made_it() {
 #[test]
 fn no_function_is_left_to_be_found_elsewhere() {
     assert!(!PTX.contains(".extern .func"), "no driver links one");
+}
+
+#[test]
+fn rounding_is_one_instruction_and_approximations_are_too() {
+    for (kernel, bits) in [("rounded_f32", "f32"), ("rounded_f64", "f64")] {
+        // `round` and `div_euclid` truncate, too.
+        for (mode, times) in [("rmi", 1), ("rpi", 1), ("rni", 1), ("rzi", 3)] {
+            let operation = format!("cvt.{mode}.{bits}.{bits}");
+            assert_eq!(count(kernel, &operation), times, "{operation} in {kernel}");
+        }
+        assert_eq!(count(kernel, "sqrt.rn"), 1, "in {kernel}");
+    }
+    for (operation, times) in [
+        ("ex2", 3),
+        ("lg2", 1),
+        ("sin", 1),
+        ("cos", 1),
+        ("tanh", 1),
+        ("sqrt", 1),
+        ("rsqrt", 1),
+        ("rcp", 1),
+        ("div", 2),
+    ] {
+        let operation = format!("{operation}.approx.f32");
+        assert_eq!(count("approximations", &operation), times, "{operation}");
+    }
 }
 
 #[test]

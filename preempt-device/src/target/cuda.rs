@@ -14,9 +14,9 @@ use core::arch::asm;
 use core::arch::nvptx;
 
 pub(crate) use generator::{
-    atomic_add_f32, atomic_add_f64, device_fence, device_fence_acq_rel, fma, fmaf, global,
-    loop_slot, shared_base, sqrt, sqrtf, start_copy, system_fence, system_fence_acq_rel,
-    yield_word,
+    atomic_add_f32, atomic_add_f64, ceil, ceilf, device_fence, device_fence_acq_rel, floor, floorf,
+    fma, fmaf, global, loop_slot, rint, rintf, shared_base, sqrt, sqrtf, start_copy, system_fence,
+    system_fence_acq_rel, trunc, truncf, yield_word,
 };
 
 #[cfg(not(feature = "cuda-std"))]
@@ -34,6 +34,33 @@ use generator::{
     bar_warp_sync, barrier_and, barrier_or, barrier_popc, barrier_sync, shfl_bfly, shfl_down,
     shfl_idx, shfl_up, vote_ballot,
 };
+
+macro_rules! approximations {
+    ($($name:ident($($argument:ident),*) = $instruction:literal;)*) => {
+        $(#[inline(always)]
+        pub(crate) fn $name($($argument: f32),*) -> f32 {
+            let result: f32;
+            // SAFETY: arithmetic.
+            unsafe {
+                asm!($instruction, out(reg32) result, $(in(reg32) $argument,)*
+                    options(pure, nomem, nostack, preserves_flags));
+            }
+            result
+        })*
+    };
+}
+approximations! {
+    // Without `.ftz`, because `f32` has subnormal numbers on every target.
+    ex2_approx(x) = "ex2.approx.f32 {}, {};";
+    lg2_approx(x) = "lg2.approx.f32 {}, {};";
+    sin_approx(x) = "sin.approx.f32 {}, {};";
+    cos_approx(x) = "cos.approx.f32 {}, {};";
+    tanh_approx(x) = "tanh.approx.f32 {}, {};";
+    sqrt_approx(x) = "sqrt.approx.f32 {}, {};";
+    rsqrt_approx(x) = "rsqrt.approx.f32 {}, {};";
+    rcp_approx(x) = "rcp.approx.f32 {}, {};";
+    div_approx(x, y) = "div.approx.f32 {}, {}, {};";
+}
 
 /// Barrier numbers: the barrier of the worker loop. The code of kernels uses barrier 0.
 const LOOP_BARRIER: u32 = 1;

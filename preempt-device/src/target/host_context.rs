@@ -288,5 +288,13 @@ pub(crate) mod primitives {
         fma f64: mul_add(a, b);
         sqrtf f32: sqrt();
         sqrt f64: sqrt();
+        floorf f32: floor();
+        floor f64: floor();
+        ceilf f32: ceil();
+        ceil f64: ceil();
+        truncf f32: trunc();
+        trunc f64: trunc();
+        rintf f32: round_ties_even();
+        rint f64: round_ties_even();
     }
 }

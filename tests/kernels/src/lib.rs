@@ -10,6 +10,7 @@ mod compute;
 mod counting;
 mod faults;
 mod indices;
+pub mod math;
 mod memory;
 mod warps;
 mod yielding;

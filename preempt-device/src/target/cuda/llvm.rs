@@ -23,14 +23,6 @@ unsafe extern "unadjusted" {
     pub(super) fn shfl_bfly(mask: u32, value: u32, xor: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
     pub(super) fn shfl_idx(mask: u32, value: u32, index: u32, clamp: u32) -> u32;
-    #[link_name = "llvm.fma.f32"]
-    pub(super) fn llvm_fma_f32(a: f32, b: f32, c: f32) -> f32;
-    #[link_name = "llvm.fma.f64"]
-    pub(super) fn llvm_fma_f64(a: f64, b: f64, c: f64) -> f64;
-    #[link_name = "llvm.sqrt.f32"]
-    pub(super) fn llvm_sqrt_f32(x: f32) -> f32;
-    #[link_name = "llvm.sqrt.f64"]
-    pub(super) fn llvm_sqrt_f64(x: f64) -> f64;
 }
 
 // Defined in `intrinsics.ll`, which the build links in.
@@ -126,26 +118,30 @@ pub(crate) fn device_fence_acq_rel() {
     unsafe { preempt_device_fence_acq_rel() }
 }
 
-#[inline(always)]
-pub(crate) fn fmaf(x: f32, a: f32, b: f32) -> f32 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_fma_f32(x, a, b) }
+macro_rules! functions {
+    ($($name:ident($($argument:ident),*) $float:ident = $intrinsic:literal;)*) => {
+        $(#[inline(always)]
+        pub(crate) fn $name($($argument: $float),*) -> $float {
+            unsafe extern "unadjusted" {
+                #[link_name = $intrinsic]
+                fn intrinsic($($argument: $float),*) -> $float;
+            }
+            // SAFETY: arithmetic.
+            unsafe { intrinsic($($argument),*) }
+        })*
+    };
 }
-
-#[inline(always)]
-pub(crate) fn fma(x: f64, a: f64, b: f64) -> f64 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_fma_f64(x, a, b) }
-}
-
-#[inline(always)]
-pub(crate) fn sqrtf(x: f32) -> f32 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_sqrt_f32(x) }
-}
-
-#[inline(always)]
-pub(crate) fn sqrt(x: f64) -> f64 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_sqrt_f64(x) }
+functions! {
+    fmaf(x, a, b) f32 = "llvm.fma.f32";
+    fma(x, a, b) f64 = "llvm.fma.f64";
+    sqrtf(x) f32 = "llvm.sqrt.f32";
+    sqrt(x) f64 = "llvm.sqrt.f64";
+    floorf(x) f32 = "llvm.floor.f32";
+    floor(x) f64 = "llvm.floor.f64";
+    ceilf(x) f32 = "llvm.ceil.f32";
+    ceil(x) f64 = "llvm.ceil.f64";
+    truncf(x) f32 = "llvm.trunc.f32";
+    trunc(x) f64 = "llvm.trunc.f64";
+    rintf(x) f32 = "llvm.roundeven.f32";
+    rint(x) f64 = "llvm.roundeven.f64";
 }

@@ -333,4 +333,12 @@ functions! {
     fma(x, a, b) f64 reg64 "fma.rn.f64";
     sqrtf(x) f32 reg32 "sqrt.rn.f32";
     sqrt(x) f64 reg64 "sqrt.rn.f64";
+    floorf(x) f32 reg32 "cvt.rmi.f32.f32";
+    floor(x) f64 reg64 "cvt.rmi.f64.f64";
+    ceilf(x) f32 reg32 "cvt.rpi.f32.f32";
+    ceil(x) f64 reg64 "cvt.rpi.f64.f64";
+    truncf(x) f32 reg32 "cvt.rzi.f32.f32";
+    trunc(x) f64 reg64 "cvt.rzi.f64.f64";
+    rintf(x) f32 reg32 "cvt.rni.f32.f32";
+    rint(x) f64 reg64 "cvt.rni.f64.f64";
 }

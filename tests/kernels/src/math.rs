@@ -1,0 +1,114 @@
+//! Each floating-point function, as a method in a kernel.
+
+use preempt_device::math::fast;
+use preempt_device::prelude::*;
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $kernel:ident, $count:ident $ty:ty: [$($one:ident)*] [$($two:ident)*];)*) => {
+        $(
+            /// Results for each element.
+            pub const $count: usize = [$(stringify!($one),)* $(stringify!($two),)*].len();
+
+            $(#[$doc])*
+            #[preemptible(block = 128)]
+            pub fn $kernel(x: &[$ty], y: &[$ty], out: SliceMut<$ty>) {
+                let i = thread::index_1d() as usize;
+                if i < x.len() {
+                    let (x, y) = (x[i], y[i]);
+                    // Not used by each of these kernels.
+                    let _ = y;
+                    let results = [$(x.$one(),)* $(x.$two(y),)*];
+                    let mut j = 0;
+                    while j < $count {
+                        // SAFETY: each thread writes its own elements.
+                        unsafe { out.write(i * $count + j, results[j]) };
+                        j += 1;
+                    }
+                }
+            }
+        )*
+
+        /// What the kernels leave for an element, by the trait's functions.
+        #[cfg(not(target_arch = "nvptx64"))]
+        pub mod expected {
+            use preempt_device::GpuFloat;
+            $(
+                /// Names of functions, and their results.
+                pub fn $kernel(x: $ty, y: $ty) -> [(&'static str, $ty); super::$count] {
+                    let _ = y;
+                    [
+                        $((stringify!($one), GpuFloat::$one(x)),)*
+                        $((stringify!($two), GpuFloat::$two(x, y)),)*
+                    ]
+                }
+            )*
+        }
+    };
+}
+kernels! {
+    /// `out[i * COUNT..]` are the rounding functions of `x[i]`, and divisions by `y[i]`.
+    rounded_f32, ROUNDED_F32 f32:
+        [floor ceil round round_ties_even trunc fract sqrt] [rem_euclid div_euclid];
+    /// [`rounded_f32`] for `f64`.
+    rounded_f64, ROUNDED_F64 f64:
+        [floor ceil round round_ties_even trunc fract sqrt] [rem_euclid div_euclid];
+    /// `out[i * COUNT..]` are powers, roots and logarithms of `x[i]`, some of them with `y[i]`.
+    powers_f32, POWERS_F32 f32:
+        [cbrt exp exp2 exp_m1 ln ln_1p log2 log10 sinh cosh tanh asinh acosh atanh] [powf hypot log];
+    /// [`powers_f32`] for `f64`.
+    powers_f64, POWERS_F64 f64:
+        [cbrt exp exp2 exp_m1 ln ln_1p log2 log10 sinh cosh tanh asinh acosh atanh] [powf hypot log];
+    /// `out[i * COUNT..]` are functions of the angle `x[i]`, and angles.
+    angles_f32, ANGLES_F32 f32: [sin cos tan asin acos atan] [atan2];
+    /// [`angles_f32`] for `f64`, but for cosine and tangent: they would bring in more than is inlined into one kernel.
+    angles_f64, ANGLES_F64 f64: [sin asin acos atan] [atan2];
+    /// `out[i]` is the cosine of `x[i]`.
+    cosines_f64, COSINES_F64 f64: [cos] [];
+    /// `out[i]` is the tangent of `x[i]`.
+    tangents_f64, TANGENTS_F64 f64: [tan] [];
+}
+
+/// `out[i]` is `x[i]` to the power of `n[i]`, plus its sine times its cosine, as one `mul_add`.
+#[preemptible(block = 128)]
+pub fn whole_powers(x: &[f32], n: &[i32], out: SliceMut<f32>) {
+    let i = thread::index_1d() as usize;
+    if i < x.len() {
+        let (sin, cos) = x[i].sin_cos();
+        // SAFETY: each thread writes its own element.
+        unsafe { out.write(i, sin.mul_add(cos, x[i].powi(n[i]))) }
+    }
+}
+
+/// Results of [`approximations`] for each element.
+pub const APPROXIMATIONS: usize = 14;
+
+/// `out[APPROXIMATIONS * i..]` are the approximate functions of `x[i]`.
+#[preemptible(block = 128)]
+pub fn approximations(x: &[f32], out: SliceMut<f32>) {
+    let i = thread::index_1d() as usize;
+    if i < x.len() {
+        let x = x[i];
+        let results: [f32; APPROXIMATIONS] = [
+            fast::exp2(x),
+            fast::log2(x),
+            fast::sin(x),
+            fast::cos(x),
+            fast::tanh(x),
+            fast::sqrt(x),
+            fast::rsqrt(x),
+            fast::recip(x),
+            fast::div(x, 3.0),
+            fast::exp(x),
+            fast::ln(x),
+            fast::log10(x),
+            fast::powf(x, 1.5),
+            fast::tan(x),
+        ];
+        let mut j = 0;
+        while j < APPROXIMATIONS {
+            // SAFETY: each thread writes its own elements.
+            unsafe { out.write(i * APPROXIMATIONS + j, results[j]) };
+            j += 1;
+        }
+    }
+}
