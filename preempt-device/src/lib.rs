@@ -23,10 +23,10 @@
 //! | module | what is in it |
 //! | --- | --- |
 //! | [`thread`] | block and thread indices, barriers, fences |
-//! | [`warp`] | shuffles and votes |
+//! | [`warp`] | shuffles, votes, matches and reductions |
 //! | [`shared`] | [`shared_array!`] |
 //! | [`yields`] | [`yield_point!`] |
-//! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | floating-point atomics and functions, clocks |
+//! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | atomics, floating-point functions, clocks |
 //! | [`mod@kernel`] | the arguments of kernels |
 //! | `host` | kernels seen from the host (not on the GPU) |
 //! | [`abi`], [`worker`] | shared by host and device: control block and worker loop |
@@ -76,7 +76,8 @@ pub mod entry;
 /// to a file.
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
-pub const INTRINSICS_LL: &str = include_str!("target/intrinsics.ll");
+pub const INTRINSICS_LL: &str =
+    concat!(include_str!("target/intrinsics.ll"), include_str!("target/atomics.ll"));
 
 pub use math as float;
 /// The modules that `thread` and `warp` name in the body of a kernel for rust-cuda: those of this crate,

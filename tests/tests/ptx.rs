@@ -14,10 +14,16 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 34] = [
+const NAMES: [&str; 41] = [
     "angles_f32",
     "angles_f64",
     "approximations",
+    "atomics_f32",
+    "atomics_f64",
+    "atomics_i32",
+    "atomics_i64",
+    "atomics_u32",
+    "atomics_u64",
     "cosines_f64",
     "count_1d",
     "disagree",
@@ -45,6 +51,7 @@ const NAMES: [&str; 34] = [
     "tangents_f64",
     "tiled_mm",
     "vector_add",
+    "warp_matches",
     "warp_sums",
     "weighted",
     "whole_powers",
@@ -52,7 +59,7 @@ const NAMES: [&str; 34] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 20] = [
+const BLOCKS: [(&str, u32); 21] = [
     ("same_as_table", 256),
     ("exchanged", 128),
     ("guard_sync_guard", 128),
@@ -73,6 +80,7 @@ const BLOCKS: [(&str, u32); 20] = [
     ("tangents_f64", 128),
     ("whole_powers", 128),
     ("approximations", 128),
+    ("warp_matches", 40),
 ];
 
 /// The kernel whose yield points each thread passes on its own.

@@ -13,10 +13,16 @@
 use core::arch::asm;
 use core::arch::nvptx;
 
+use crate::warp::Reduction;
+
 pub(crate) use generator::{
-    atomic_add_f32, atomic_add_f64, ceil, ceilf, device_fence, device_fence_acq_rel, floor, floorf,
-    fma, fmaf, global, loop_slot, rint, rintf, shared_base, sqrt, sqrtf, start_copy, system_fence,
-    system_fence_acq_rel, trunc, truncf, yield_word,
+    atomic_add_32, atomic_add_64, atomic_add_f32, atomic_add_f64, atomic_and_32, atomic_and_64,
+    atomic_cas_32, atomic_cas_64, atomic_load_32, atomic_load_64, atomic_max_32, atomic_max_64,
+    atomic_min_32, atomic_min_64, atomic_or_32, atomic_or_64, atomic_store_32, atomic_store_64,
+    atomic_umax_32, atomic_umax_64, atomic_umin_32, atomic_umin_64, atomic_xchg_32, atomic_xchg_64,
+    atomic_xor_32, atomic_xor_64, block_fence, block_fence_acq_rel, ceil, ceilf, device_fence,
+    device_fence_acq_rel, floor, floorf, fma, fmaf, global, loop_slot, rint, rintf, shared_base,
+    sqrt, sqrtf, start_copy, system_fence, system_fence_acq_rel, trunc, truncf, yield_word,
 };
 
 #[cfg(not(feature = "cuda-std"))]
@@ -31,8 +37,9 @@ use nvvm as generator;
 #[cfg(feature = "cuda-std")]
 pub(crate) use generator::{ProtocolU32, ProtocolU64};
 use generator::{
-    bar_warp_sync, barrier_and, barrier_or, barrier_popc, barrier_sync, shfl_bfly, shfl_down,
-    shfl_idx, shfl_up, vote_ballot,
+    bar_warp_sync, barrier_and, barrier_or, barrier_popc, barrier_sync, match_all_32, match_all_64,
+    match_any_32, match_any_64, redux_add, redux_and, redux_max, redux_min, redux_or, redux_umax,
+    redux_umin, redux_xor, shfl_bfly, shfl_down, shfl_idx, shfl_up, vote_ballot,
 };
 
 macro_rules! approximations {
@@ -263,6 +270,51 @@ pub(crate) fn sync_warp(mask: u32) {
 pub(crate) fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
     // SAFETY: the public function's contract.
     unsafe { vote_ballot(mask, predicate) }
+}
+
+#[inline(always)]
+pub(crate) fn warp_match_any(mask: u32, value: u64, bits: u32) -> u32 {
+    // SAFETY: the public function's contract.
+    unsafe {
+        match bits {
+            32 => match_any_32(mask, value as u32),
+            _ => match_any_64(mask, value),
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn warp_match_all(mask: u32, value: u64, bits: u32) -> u32 {
+    // SAFETY: the public function's contract.
+    unsafe {
+        match bits {
+            32 => match_all_32(mask, value as u32),
+            _ => match_all_64(mask, value),
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn warp_reduce(mask: u32, value: u32, reduction: Reduction) -> u32 {
+    // SAFETY: the public function's contract.
+    unsafe {
+        match reduction {
+            Reduction::Add => redux_add(value, mask),
+            Reduction::Min => redux_umin(value, mask),
+            Reduction::Max => redux_umax(value, mask),
+            Reduction::SignedMin => redux_min(value, mask),
+            Reduction::SignedMax => redux_max(value, mask),
+            Reduction::And => redux_and(value, mask),
+            Reduction::Or => redux_or(value, mask),
+            Reduction::Xor => redux_xor(value, mask),
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn active_mask() -> u32 {
+    // SAFETY: reads which threads are active.
+    unsafe { generator::active_mask() }
 }
 
 /// The `c` operand of `shfl.sync` (PTX ISA): segment mask in bits 8 to 12, clamp in bits 0 to 4.

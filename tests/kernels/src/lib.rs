@@ -6,6 +6,7 @@
 use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 
+pub mod atomics;
 mod compute;
 mod counting;
 mod faults;
@@ -22,7 +23,7 @@ pub use counting::{
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, optional, sm_of_task};
 pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};
-pub use warps::warp_sums;
+pub use warps::{MATCHES, warp_matches, warp_sums};
 pub use yielding::{rotate_yielding, spin_yielding};
 
 /// Threads in a block of [`tiled_mm`], in x and in y.
