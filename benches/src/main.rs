@@ -19,7 +19,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use preempt::Device;
+use preempt::{CpuLayout, Device};
 use preempt_driver::Gpu;
 use preempt_report::papers;
 use preempt_report::{Record, hardware, table};
@@ -88,7 +88,7 @@ fn device(args: &Args) -> Result<(Option<Device>, Option<Gpu>)> {
             let (sms, blocks_per_sm) = args.suite.shape(processors.try_into().unwrap_or(u32::MAX));
             let (sms, blocks_per_sm) =
                 (args.sms.unwrap_or(sms), args.blocks_per_sm.unwrap_or(blocks_per_sm));
-            Ok((Some(Device::cpu(sms, blocks_per_sm)?), None))
+            Ok((Some(Device::cpu_with(CpuLayout::sms(sms).blocks_per_sm(blocks_per_sm))?), None))
         }
         // In this order: preempt has settings to make before the driver starts.
         DeviceKind::Cuda => {

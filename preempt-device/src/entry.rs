@@ -10,7 +10,7 @@ use crate::yields::{self, Yields};
 const _: () =
     assert!(size_of::<BlockNotes>() <= 8 * size_of::<u64>() && align_of::<BlockNotes>() == 16);
 
-/// Defines the function that holds a kernel's body. The compiler does not inline it: `preempt::build` has
+/// Defines the function that holds a kernel's body. The compiler does not inline it: `preempt-build` has
 /// LLVM optimise it on its own first, and inline it then.
 #[cfg(not(feature = "cuda-std"))]
 #[doc(hidden)]

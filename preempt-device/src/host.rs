@@ -278,10 +278,12 @@ impl From<u32> for Amortize {
 
 /// A kernel with its arguments and its grid, ready to be launched on a stream.
 ///
-/// The launch function of each kernel returns a `Call<NoGrid>`. [`grid`](BorrowingCall::grid) and
-/// [`threads`](BorrowingCall::threads) turn it into a `Call`: without one of them, a launch does not compile.
-/// Nothing runs before a stream launches it. The memory of its arguments is counted, as that of a `Buffer`
-/// is; [`BorrowingCall`] is the general case.
+/// The launch function of each kernel returns a `Call<NoGrid>`: `G` is [`NoGrid`] until [`grid`](Call::grid) or
+/// [`threads`](Call::threads) sets the grid, and [`Grid`] from then on. Without a grid, a launch does not compile.
+/// Nothing runs before a stream launches the call.
+///
+/// The arguments may point to memory that is borrowed for `'a`. A `Call<'static>` borrows nothing: the memory of its
+/// arguments is counted, as that of a `Buffer` is.
 ///
 /// ```
 /// use preempt_device::host::Call;
@@ -290,17 +292,12 @@ impl From<u32> for Amortize {
 /// #[preemptible(block = 256)]
 /// fn nothing() {}
 ///
-/// let call: Call = nothing().threads(1000);
+/// let call: Call<'static> = nothing().threads(1000);
 /// assert_eq!(call.grid_dim().x, 4);
 /// ```
-pub type Call<G = Grid> = BorrowingCall<'static, G>;
-
-/// A kernel with its arguments, which may point to memory that is borrowed for `'a`.
-///
-/// `G` is [`NoGrid`] until the grid is set, and [`Grid`] from then on.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until a stream launches it"]
-pub struct BorrowingCall<'a, G = Grid> {
+pub struct Call<'a, G = Grid> {
     kernel: &'static Kernel,
     args: Args,
     grid: G,
@@ -310,59 +307,59 @@ pub struct BorrowingCall<'a, G = Grid> {
     borrows: PhantomData<&'a ()>,
 }
 
-impl<'a> BorrowingCall<'a, NoGrid> {
+impl<'a> Call<'a, NoGrid> {
     /// A call of `kernel`.
     ///
     /// # Safety
     ///
     /// `args` holds what the kernel's entry takes, in order. Borrowed arguments are borrowed for `'a`.
-    pub unsafe fn new(kernel: &'static Kernel, args: Args) -> BorrowingCall<'a, NoGrid> {
+    pub unsafe fn new(kernel: &'static Kernel, args: Args) -> Call<'a, NoGrid> {
         let (grid, borrows) = (NoGrid, PhantomData);
         let (block, amortize, preemption) = (None, None, None);
-        BorrowingCall { kernel, args, grid, block, amortize, preemption, borrows }
+        Call { kernel, args, grid, block, amortize, preemption, borrows }
     }
 }
 
-impl<'a, G> BorrowingCall<'a, G> {
+impl<'a, G> Call<'a, G> {
     /// Sets the grid, in block-tasks.
-    pub fn grid(self, grid: impl IntoExtents) -> BorrowingCall<'a> {
+    pub fn grid(self, grid: impl IntoExtents) -> Call<'a> {
         self.with(Grid(GridRequest::Tasks(grid.into_extents())))
     }
 
     /// Sets the grid to the block-tasks that cover `threads`, in x or in each dimension that is given.
     ///
     /// The last block may have threads beyond that number: the kernel compares its index with the length.
-    /// [`block`](BorrowingCall::block) may be called before or after this.
-    pub fn threads(self, threads: impl IntoExtents) -> BorrowingCall<'a> {
+    /// [`block`](Call::block) may be called before or after this.
+    pub fn threads(self, threads: impl IntoExtents) -> Call<'a> {
         self.with(Grid(GridRequest::Threads(threads.into_extents())))
     }
 
     /// Sets the block, in threads. A kernel whose attribute fixes the block accepts no other.
-    pub fn block(mut self, block: impl IntoExtents) -> BorrowingCall<'a, G> {
+    pub fn block(mut self, block: impl IntoExtents) -> Call<'a, G> {
         self.block = Some(block.into_extents());
         self
     }
 
     /// Sets the amortizing factor for this launch: a number, or [`Amortize::Auto`]. Otherwise it is the
     /// attribute's, and automatic unless the attribute sets it.
-    pub fn amortize(mut self, amortize: impl Into<Amortize>) -> BorrowingCall<'a, G> {
+    pub fn amortize(mut self, amortize: impl Into<Amortize>) -> Call<'a, G> {
         self.amortize = Some(amortize.into());
         self
     }
 
     /// Sets how this launch shares the device; otherwise it is the scheduler's setting.
-    pub fn preemption(mut self, preemption: Preemption) -> BorrowingCall<'a, G> {
+    pub fn preemption(mut self, preemption: Preemption) -> Call<'a, G> {
         self.preemption = Some(preemption);
         self
     }
 
-    fn with(self, grid: Grid) -> BorrowingCall<'a> {
-        let BorrowingCall { kernel, args, grid: _, block, amortize, preemption, borrows } = self;
-        BorrowingCall { kernel, args, grid, block, amortize, preemption, borrows }
+    fn with(self, grid: Grid) -> Call<'a> {
+        let Call { kernel, args, grid: _, block, amortize, preemption, borrows } = self;
+        Call { kernel, args, grid, block, amortize, preemption, borrows }
     }
 
-    /// This call as a `BorrowingCall<'a, Grid>`, the type of all calls with a grid.
-    pub fn with_its_grid(self) -> BorrowingCall<'a>
+    /// This call as a `Call<'a, Grid>`, the type of all calls with a grid.
+    pub fn with_its_grid(self) -> Call<'a>
     where
         G: HasGrid,
     {
@@ -407,15 +404,15 @@ impl<'a, G> BorrowingCall<'a, G> {
     }
 }
 
-impl BorrowingCall<'_> {
+impl Call<'_> {
     /// The grid in block-tasks, [clamped](Extents::clamped). It is empty if
-    /// [`threads`](BorrowingCall::threads) was called and the block is unknown.
+    /// [`threads`](Call::threads) was called and the block is unknown.
     pub fn grid_dim(&self) -> Dim3 {
         self.asked_grid().map_or(Dim3::new(0, 0, 0), Extents::clamped)
     }
 
     /// The grid in block-tasks, whether or not a device supports it. `None` if
-    /// [`threads`](BorrowingCall::threads) was called and the block is unknown or has no threads.
+    /// [`threads`](Call::threads) was called and the block is unknown or has no threads.
     pub fn asked_grid(&self) -> Option<Extents> {
         match self.grid {
             Grid(GridRequest::Tasks(grid)) => Some(grid),

@@ -29,7 +29,6 @@
 //! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | atomics, floating-point functions, clocks |
 //! | [`mod@kernel`] | the arguments of kernels |
 //! | `host` | kernels seen from the host (not on the GPU) |
-//! | [`abi`], [`worker`] | shared by host and device: control block and worker loop |
 //!
 //! The names are those of rust-cuda's `cuda_std`. A kernels crate for it needs one line, `extern crate
 //! preempt_device as cuda_std;`, and [`kernel`](macro@kernel) for its attribute. The guide is
@@ -53,6 +52,7 @@
 )]
 #![deny(missing_docs, missing_debug_implementations, unsafe_op_in_unsafe_fn)]
 
+#[doc(hidden)]
 pub mod abi;
 pub mod atomic;
 mod atomic_shim;
@@ -65,6 +65,7 @@ mod target;
 pub mod thread;
 pub mod time;
 pub mod warp;
+#[doc(hidden)]
 pub mod worker;
 pub mod yields;
 

@@ -144,7 +144,7 @@ pub fn sm_id() -> u32 {
 /// }
 /// ```
 ///
-/// In code for the GPU, `preempt::build` keeps the compiler from relying on `&mut` parameters, so their
+/// In code for the GPU, `preempt-build` keeps the compiler from relying on `&mut` parameters, so their
 /// targets are read again after a barrier. It does not for `&`, nor for the CPU device, whose code is
 /// compiled as the host's.
 #[inline(always)]

@@ -71,7 +71,7 @@ mod tests;
 ///     a: impl ReadArg<'static, f32>,
 ///     b: impl ReadArg<'static, f32>,
 ///     sum: impl WriteArg<'static, f32>,
-/// ) -> Call {
+/// ) -> Call<'static> {
 ///     kernels::add(a, b, sum).grid(64)
 /// }
 /// ```

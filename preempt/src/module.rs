@@ -116,7 +116,7 @@ impl std::fmt::Debug for LoadedModule {
 /// const KERNELS: preempt::Module = preempt::include_kernels!("my_kernels");
 /// ```
 ///
-/// The build script calls `preempt::build::Kernels` (feature `build`).
+/// The build script calls [`preempt_build::Kernels`](https://docs.rs/preempt-build).
 #[macro_export]
 macro_rules! include_kernels {
     ($name:literal) => {

@@ -26,13 +26,13 @@ const VERSION: u32 = 2;
 /// for the life of the scheduler.
 ///
 /// ```
-/// use preempt::{Device, Recording, Scheduler, policy};
+/// use preempt::{Device, Scheduler, policy};
 /// use preempt_device::prelude::*;
 ///
 /// #[preemptible(block = 32)]
 /// fn nothing() {}
 ///
-/// let scheduler = Scheduler::builder().device(Device::cpu(2, 1)?).record(true).build()?;
+/// let scheduler = Scheduler::builder().device(Device::cpu()?).recording(true).build()?;
 /// let stream = scheduler.stream(0);
 /// for _ in 0..10 {
 ///     stream.launch(nothing().grid(100))?;

@@ -15,13 +15,13 @@ pub(crate) use explored::{Condvar, Instant};
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic, mpsc};
 #[cfg(shuttle)]
-pub(crate) use shuttle::{hint, thread};
+pub(crate) use shuttle::{hint, thread, thread_local};
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic, mpsc};
 #[cfg(not(shuttle))]
 pub(crate) use std::time::Instant;
 #[cfg(not(shuttle))]
-pub(crate) use std::{hint, thread};
+pub(crate) use std::{hint, thread, thread_local};
 
 /// Locks a mutex. Its contents are whole even if it is poisoned: callbacks of the application, which may panic, are
 /// only called through [`contain`] or the engine's own guards.

@@ -1,8 +1,8 @@
 //! Embeds the test kernels, as an application would.
 
-fn main() -> Result<(), preempt::build::Error> {
+fn main() -> Result<(), preempt_build::Error> {
     for kernels in ["../kernels", "../rust-cuda-kernels"] {
-        preempt::build::Kernels::new(kernels).committed("kernels.ptx").build()?;
+        preempt_build::Kernels::new(kernels).committed("kernels.ptx").build()?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use preempt::error::LaunchError;
 use preempt::policy::DynamicPriority;
-use preempt::{Device, Error, Scheduler};
+use preempt::{CpuLayout, Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
 use preempt_test_kit::Random;
 
@@ -104,7 +104,7 @@ fn crowd(scheduler: &Scheduler, launches: u32) -> Ends {
 
 #[test]
 fn a_crowd_is_accounted_for_and_its_memory_is_bounded() {
-    let device = Device::cpu(4, 2).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(4).blocks_per_sm(2)).expect("a device");
     let builder = Scheduler::builder().device(device).policy(DynamicPriority::new());
     let scheduler = builder.build().expect("a scheduler");
     let mut sum = Ends::default();

@@ -12,7 +12,8 @@ use cust::stream::{Stream as CustStream, StreamFlags};
 use preempt::cust::{Lent, lend};
 use preempt::error::{ArgumentError, CodeError, DeviceError, LaunchError};
 use preempt::{
-    Device, Error, Handle, KernelFault, LaunchReport, Scheduler, SchedulerBuilder, Stream,
+    CpuLayout, Device, Error, Handle, KernelFault, LaunchReport, Scheduler, SchedulerBuilder,
+    Stream,
 };
 use preempt_rust_cuda_kernels as kernels;
 use preempt_test_kit::storm::Chaos;
@@ -357,8 +358,10 @@ fn work_that_fails_or_panics_is_told_and_the_stream_goes_on() {
     }
     after.expect("accepted").wait().expect("runs");
     assert!(ran.load(SeqCst));
-    let cpu =
-        Scheduler::builder().device(Device::cpu(1, 1).expect("a device")).build().expect("one");
+    let cpu = Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(1)).expect("a device"))
+        .build()
+        .expect("one");
     let error = cpu.stream(0).wait_for_cust(&theirs).expect_err("it has no context");
     assert!(error.to_string().contains("Device::from_cust"), "{error}");
     drop((scheduler, stream));

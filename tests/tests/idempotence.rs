@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, Device, NoGrid, Scheduler, Stream};
+use preempt::{Buffer, Call, CpuLayout, Device, NoGrid, Scheduler, Stream};
 use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -211,7 +211,7 @@ struct Storm {
 
 impl Storm {
     fn new() -> Storm {
-        let device = Device::cpu(2, 1).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
         let builder = Scheduler::builder().device(device).policy(StaticPriority::whole_device());
         let scheduler = builder.build().expect("a scheduler");
         let (stream, urgent) = (scheduler.stream(0), scheduler.stream(1));
@@ -228,7 +228,7 @@ impl Storm {
     }
 
     /// Launches a kernel, and small ones that are more urgent until it is done.
-    fn run(&self, call: Call<NoGrid>) {
+    fn run(&self, call: Call<'static, NoGrid>) {
         let (mut ticks, mut writes) = (self.zeroed(1), self.zeroed(1));
         let launch = self.stream.launch(call.grid(TASKS).amortize(1)).expect("accepted");
         while !launch.is_done() {
@@ -259,7 +259,7 @@ fn mistakes(launch: impl Fn(&Storm, &mut Buffer<u32>, Stop) -> (Vec<u32>, Vec<u3
 
 /// The contents of a buffer after a kernel, and the expected ones.
 fn in_place(
-    kernel: impl Fn(&mut Buffer<u32>, Stop, &mut Buffer<u32>) -> Call<NoGrid>,
+    kernel: impl Fn(&mut Buffer<u32>, Stop, &mut Buffer<u32>) -> Call<'static, NoGrid>,
     expected: fn(u32) -> u32,
 ) -> u32 {
     mistakes(|storm, starts, stop| {
@@ -271,7 +271,7 @@ fn in_place(
 
 /// The output of a kernel for one buffer in another, and the expected one.
 fn elsewhere(
-    kernel: impl Fn(&mut Buffer<u32>, Stop, &Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
+    kernel: impl Fn(&mut Buffer<u32>, Stop, &Buffer<u32>, &mut Buffer<u32>) -> Call<'static, NoGrid>,
     expected: fn(u32) -> u32,
 ) -> u32 {
     mistakes(|storm, starts, stop| {

@@ -1,14 +1,14 @@
 //! The result of each test kernel, against plain host code: on the CPU device, or on the first GPU with
 //! `PREEMPT_TEST_DEVICE=cuda`.
 
-use preempt::{Call, Device, NoGrid, Scheduler, Stream};
+use preempt::{Call, CpuLayout, Device, NoGrid, Scheduler, Stream};
 use preempt_test_kernels::{self as kernels, Affine, Weights};
 use preempt_test_kit::{KERNELS, Random};
 
 fn stream() -> (Scheduler, Stream) {
     let device = match on_gpu() {
         true => Device::cuda(0).expect("a GPU"),
-        false => Device::cpu(3, 2).expect("a device"),
+        false => Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device"),
     };
     let scheduler = Scheduler::builder().device(device).kernels(KERNELS).build().expect("built");
     let stream = scheduler.stream(0);
@@ -19,7 +19,7 @@ fn on_gpu() -> bool {
     std::env::var("PREEMPT_TEST_DEVICE").is_ok_and(|device| device == "cuda")
 }
 
-fn run(stream: &Stream, call: Call) {
+fn run(stream: &Stream, call: Call<'static>) {
     let report = stream.launch(call).expect("accepted").wait().expect("runs");
     assert!(report.tasks > 0);
 }
@@ -46,7 +46,7 @@ fn as_many_blocks_as_cover_the_threads() {
     let (scheduler, stream) = stream();
     let mut counts = scheduler.zeroed(100).expect("memory");
     let mut writes = scheduler.zeroed(100 * 32).expect("memory");
-    let mut tasks = |shape: fn(Call<NoGrid>) -> Call| {
+    let mut tasks = |shape: fn(Call<'static, NoGrid>) -> Call<'static>| {
         let call = shape(kernels::count_1d(&mut counts, &mut writes));
         let dim = call.grid_dim();
         let report = stream.launch(call).expect("accepted").wait().expect("runs");

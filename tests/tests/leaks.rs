@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use preempt::error::LaunchError;
-use preempt::{Buffer, Device, Error, Scheduler};
+use preempt::{Buffer, CpuLayout, Device, Error, Scheduler};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
@@ -112,14 +112,16 @@ fn use_once(device: &Device) {
 #[test]
 fn devices_leave_nothing() {
     let _alone = alone();
-    let left = bytes_left_by_each(1000, 0, || use_once(&Device::cpu(2, 1).expect("a device")));
+    let left = bytes_left_by_each(1000, 0, || {
+        use_once(&Device::cpu_with(CpuLayout::sms(2)).expect("a device"))
+    });
     assert!(left < 1000, "each device leaves {left} bytes");
 }
 
 #[test]
 fn schedulers_leave_nothing() {
     let _alone = alone();
-    let device = Device::cpu(2, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
     let left = bytes_left_by_each(10_000, 3, || use_once(&device));
     assert!(left < 50, "each scheduler leaves {left} bytes");
 }
@@ -139,7 +141,7 @@ fn failed_launches_leave_nothing() {
     let _alone = alone();
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
-    let device = Device::cpu(1, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
     let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
     let stream = scheduler.stream(0);
     let mut number = 0;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use preempt::error::{DeviceError, MemoryError};
-use preempt::{Buffer, Device, Error, Scheduler};
+use preempt::{Buffer, CpuLayout, Device, Error, Scheduler};
 use preempt_test_kit::{Gate, gated};
 
 /// Time in which an operation ends that nothing holds back.
@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(100);
 
 /// A scheduler with 1000 bytes of memory.
 fn scheduler() -> Scheduler {
-    let device = Device::cpu_with_memory(1, 1, 1000).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(1).memory(1000)).expect("a device");
     Scheduler::builder().device(device).build().expect("a scheduler")
 }
 
@@ -50,7 +50,7 @@ fn a_request_waits_until_another_thread_drops_a_buffer() {
 
 #[test]
 fn a_request_waits_for_an_operation_that_keeps_a_dropped_buffer() {
-    let device = Device::cpu_with_memory(1, 1, 1000).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(1).memory(1000)).expect("a device");
     let builder = Scheduler::builder().device(device).allocation_timeout(LONG);
     let scheduler = builder.build().expect("a scheduler");
     let gate = Gate::new(&scheduler);
@@ -120,7 +120,7 @@ fn requests_are_served_in_the_order_in_which_they_came() {
 
 #[test]
 fn the_number_of_waiting_requests_is_bounded() {
-    let device = Device::cpu_with_memory(1, 1, 1000).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(1).memory(1000)).expect("a device");
     let builder = Scheduler::builder().device(device).allocation_queue(2);
     let scheduler = builder.build().expect("a scheduler");
     let held = bytes(&scheduler, 1000);
@@ -133,10 +133,10 @@ fn the_number_of_waiting_requests_is_bounded() {
             }
         };
         let waiting = [scope.spawn(wait), scope.spawn(wait)];
-        // This request soon ends where there is still room in the line.
+        // This request soon ends where there is still room in the line, and leaves it to the others for a while.
         let error = loop {
             match scheduler.zeroed_within::<u8>(10, Duration::from_millis(1)).map(drop) {
-                Err(Error::Memory(MemoryError::Timeout { .. })) => {}
+                Err(Error::Memory(MemoryError::Timeout { .. })) => thread::sleep(WHILE),
                 other => break other.expect_err("the device is full"),
             }
         };
@@ -161,7 +161,7 @@ fn memory_that_cannot_become_free_is_not_waited_for() {
     let error = scheduler.zeroed_within::<u64>(usize::MAX / 2, LONG).expect_err("too many");
     assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { .. })), "{error:?}");
     // Without a limit on memory, and without buffers that could be dropped.
-    let device = Device::cpu(1, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
     let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
     let error = scheduler.zeroed_within::<u8>(1 << 60, LONG).expect_err("more than there is");
     assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { .. })), "{error:?}");

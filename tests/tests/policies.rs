@@ -7,15 +7,15 @@ use preempt::policy::{
     DynamicPriority, EarliestDeadline, FairShare, Ffs, Fifo, Hpf, Policy, ShortestRemaining,
     StaticPriority,
 };
-use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Scheduler, Stream};
+use preempt::{Buffer, Call, CpuLayout, Device, Error, Handle, LaunchReport, Scheduler, Stream};
 use preempt_test_kit::{Gate, gated};
 
 fn scheduler(sms: u32, policy: impl Policy + 'static) -> Scheduler {
-    let device = Device::cpu(sms, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(sms)).expect("a device");
     Scheduler::builder().device(device).policy(policy).build().expect("a scheduler")
 }
 
-fn launch(stream: &Stream, call: Call) -> Handle<LaunchReport> {
+fn launch(stream: &Stream, call: Call<'static>) -> Handle<LaunchReport> {
     stream.launch(call).expect("accepted")
 }
 

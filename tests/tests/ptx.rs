@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use preempt::build::{Kernels, check};
+use preempt_build::{Kernels, check};
 
 const COMMITTED: &str = include_str!("../kernels/kernels.ptx");
 
@@ -136,7 +136,7 @@ fn is_fresh() {
     let kernels = Kernels::new(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels"));
     assert!(
         kernels.committed("kernels.ptx").is_fresh().expect("cargo resolves the crate"),
-        "tests/kernels/kernels.ptx is stale: `cargo run -p preempt --features build --bin \
+        "tests/kernels/kernels.ptx is stale: `cargo run -p preempt-build --bin \
          preempt-ptx` rebuilds it"
     );
 }

@@ -2,7 +2,8 @@
 
 use preempt::error::DeviceError;
 use preempt::{
-    Buffer, Device, Error, Handle, KernelArg, LaunchReport, Preemption, Scheduler, Stream,
+    Buffer, CpuLayout, Device, Error, Handle, KernelArg, LaunchReport, Preemption, Scheduler,
+    Stream,
 };
 use preempt_rust_cuda_kernels as kernels;
 use preempt_test_kit::Random;
@@ -25,7 +26,10 @@ fn on_every_device(test: impl Fn(&Scheduler, Size)) {
             .expect("a scheduler");
         test(&scheduler, size);
     };
-    run(Device::cpu(3, 2).expect("a device"), Size { elements: 10_000, rounds: 3 });
+    run(
+        Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device"),
+        Size { elements: 10_000, rounds: 3 },
+    );
     let size = match std::env::var_os("PREEMPT_SMALL_STORM") {
         None => Size { elements: 40_000_000, rounds: 20 },
         // For `compute-sanitizer`, under which everything takes a hundred times longer.

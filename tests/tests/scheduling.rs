@@ -9,8 +9,8 @@ use std::time::Duration;
 use preempt::error::LaunchError;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy, StaticPriority};
 use preempt::{
-    Amortize, Buffer, Call, Device, Error, Handle, LaunchId, LaunchReport, Preemption, Priority,
-    Scheduler, Stream,
+    Amortize, Buffer, Call, CpuLayout, Device, Error, Handle, LaunchId, LaunchReport, Preemption,
+    Priority, Scheduler, Stream,
 };
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
@@ -18,11 +18,11 @@ use preempt_test_kernels as kernels;
 use preempt_test_kit::{Gate, gated};
 
 fn scheduler(sms: u32) -> Scheduler {
-    let device = Device::cpu(sms, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(sms)).expect("a device");
     Scheduler::builder().device(device).build().expect("a scheduler")
 }
 
-fn launch(stream: &Stream, call: Call) -> Handle<LaunchReport> {
+fn launch(stream: &Stream, call: Call<'static>) -> Handle<LaunchReport> {
     stream.launch(call).expect("accepted")
 }
 
@@ -263,7 +263,7 @@ impl Policy for Clocked {
 
 #[test]
 fn the_clock_of_a_policy_never_goes_back() {
-    let device = Device::cpu(2, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
     let policy = Clocked(StaticPriority::new(), Duration::ZERO);
     let scheduler = Scheduler::builder().device(device).policy(policy).build().expect("built");
     let mut log = scheduler.zeroed::<u32>(200).expect("memory");
@@ -414,7 +414,7 @@ fn a_plain_launch_runs_through_whatever_is_launched() {
 
 #[test]
 fn plain_and_other_launches_of_a_stream_keep_their_order() {
-    let device = Device::cpu(2, 2).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device");
     let builder = Scheduler::builder().device(device).preemption(Preemption::Plain);
     let scheduler = builder.build().expect("a scheduler");
     let stream = scheduler.stream(0);

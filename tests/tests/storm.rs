@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use preempt::policy::{Policy, StaticPriority};
-use preempt::{Device, Scheduler};
+use preempt::{CpuLayout, Device, Scheduler};
 use preempt_test_kernels as kernels;
 use preempt_test_kit::Random;
 use preempt_test_kit::storm::{self, Chaos, Kind, Strength, Tally, Victim};
@@ -28,7 +28,7 @@ fn assert_exactly_once(tally: &Tally) {
 }
 
 fn scheduler(policy: impl Policy + 'static) -> Scheduler {
-    let device = Device::cpu(5, 2).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(5).blocks_per_sm(2)).expect("a device");
     Scheduler::builder().device(device).policy(policy).build().expect("a scheduler")
 }
 

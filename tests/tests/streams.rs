@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError};
 use preempt::{
-    Buffer, Call, Device, Error, Event, Handle, LaunchReport, Opaque, Output, Scheduler, Stream,
+    Buffer, Call, CpuLayout, Device, Error, Event, Handle, LaunchReport, Opaque, Scheduler, Stream,
 };
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
@@ -16,16 +16,16 @@ use preempt_test_kit::{Gate, Random, gated};
 const WHILE: Duration = Duration::from_millis(20);
 
 fn scheduler(sms: u32) -> Scheduler {
-    let device = Device::cpu(sms, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(sms)).expect("a device");
     Scheduler::builder().device(device).build().expect("a scheduler")
 }
 
-fn launch(stream: &Stream, call: Call) -> Handle<LaunchReport> {
+fn launch(stream: &Stream, call: Call<'static>) -> Handle<LaunchReport> {
     stream.launch(call).expect("accepted")
 }
 
 /// The result of an operation that would wait for ever if no credit were returned.
-fn in_time<T: Output>(handle: &Handle<T>) -> Result<T, Error> {
+fn in_time<T>(handle: &Handle<T>) -> Result<T, Error> {
     handle.wait_timeout(Duration::from_secs(20)).expect("it gets through")
 }
 
@@ -37,7 +37,7 @@ fn log(scheduler: &Scheduler) -> Buffer<u32> {
 #[preemptible(block = 1)]
 fn nothing() {}
 
-fn endless() -> Call {
+fn endless() -> Call<'static> {
     nothing().grid(500_000_000)
 }
 
@@ -50,12 +50,12 @@ fn a_stream_waits_for_an_event_of_another() {
     open.open();
     let (first, second) = (scheduler.stream(0), scheduler.stream(9));
     let before = launch(&first, gated(&gate.0, &mut first_log, 1).grid(1));
-    let event = first.record().expect("recorded");
+    let event = first.record_event().expect("recorded");
     // Operations behind the event are not waited for.
     let never = Gate::new(&scheduler);
     let mut never_log = log(&scheduler);
     let after = launch(&first, gated(&never.0, &mut never_log, 3).grid(1));
-    second.wait(&event).expect("accepted");
+    second.wait_event(&event).expect("accepted");
     let waiting = launch(&second, gated(&open.0, &mut second_log, 2).grid(1));
     gate.wait_for(1);
     assert!(waiting.wait_timeout(WHILE).is_none() && !event.is_done());
@@ -67,7 +67,7 @@ fn a_stream_waits_for_an_event_of_another() {
     first.synchronize().expect("done");
     assert!(after.is_done());
     // A late waiter waits for nothing.
-    second.wait(&event).expect("accepted");
+    second.wait_event(&event).expect("accepted");
     second.synchronize().expect("done");
 }
 
@@ -79,8 +79,8 @@ fn a_stream_may_wait_for_its_own_event_and_for_one_whose_launch_was_cancelled() 
     let stream = scheduler.stream(0);
     let running = launch(&stream, gated(&gate.0, &mut own, 1).grid(1));
     let cancelled = launch(&stream, gated(&gate.0, &mut own, 2).grid(1));
-    let event = stream.record().expect("recorded");
-    stream.wait(&event).expect("accepted");
+    let event = stream.record_event().expect("recorded");
+    stream.wait_event(&event).expect("accepted");
     cancelled.cancel();
     gate.open();
     event.synchronize().expect("it happens");
@@ -96,7 +96,7 @@ fn an_event_of_a_scheduler_that_is_gone_never_happens() {
     let stream = scheduler.stream(0);
     let _running = launch(&stream, gated(&gate.0, &mut own, 1).grid(1));
     gate.wait_for(1);
-    let event = stream.record().expect("recorded");
+    let event = stream.record_event().expect("recorded");
     std::thread::scope(|scope| {
         scope.spawn(|| drop(scheduler));
         let error = event.synchronize().expect_err("the scheduler is gone");
@@ -104,7 +104,7 @@ fn an_event_of_a_scheduler_that_is_gone_never_happens() {
         assert!(!event.is_done());
         gate.open();
     });
-    let error = stream.record().map(drop).expect_err("the scheduler is gone");
+    let error = stream.record_event().map(drop).expect_err("the scheduler is gone");
     assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error:?}");
 }
 
@@ -129,8 +129,8 @@ fn inversion(scheduler: &Scheduler, through: impl FnOnce(&Stream, &Stream, &mut 
 #[test]
 fn what_an_urgent_stream_waits_for_is_not_held_up_by_what_is_less_urgent() {
     inversion(&scheduler(1), |low, urgent, _| {
-        let event = low.record().expect("recorded");
-        urgent.wait(&event).expect("accepted");
+        let event = low.record_event().expect("recorded");
+        urgent.wait_event(&event).expect("accepted");
     });
 }
 
@@ -398,7 +398,10 @@ fn nothing_is_lost_between_threads_streams_events_and_opaque_work() {
                 for _ in 0..150 {
                     let stream = &streams[random.below(2) as usize];
                     match random.below(8) {
-                        0 => events.lock().expect("no panic").push(stream.record().expect("made")),
+                        0 => events
+                            .lock()
+                            .expect("no panic")
+                            .push(stream.record_event().expect("made")),
                         1 => {
                             // Events of all threads, however old.
                             let events = events.lock().expect("no panic");
@@ -407,7 +410,7 @@ fn nothing_is_lost_between_threads_streams_events_and_opaque_work() {
                             drop(events);
                             event
                                 .into_iter()
-                                .for_each(|event| stream.wait(&event).expect("its own"));
+                                .for_each(|event| stream.wait_event(&event).expect("its own"));
                         }
                         2 => {
                             let address = counts.address() as usize;

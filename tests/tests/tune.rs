@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use preempt::error::{ConfigurationError, LaunchError, TuningError};
 use preempt::tune::Tuner;
-use preempt::{Buffer, Call, Device, Error, Scheduler};
+use preempt::{Buffer, Call, CpuLayout, Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
 
 /// Block-tasks of the launch: on a device with room for one block, factors of 1, 2, 4 and 8 differ.
@@ -16,7 +16,7 @@ const SAMPLES: u32 = 3;
 const WARM_UP: u32 = 2;
 
 fn scheduler() -> Scheduler {
-    let device = Device::cpu(1, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
     Scheduler::builder().device(device).build().expect("a scheduler")
 }
 
@@ -36,7 +36,7 @@ fn file(test: &str) -> PathBuf {
 /// A launch that counts its runs.
 struct Counting {
     counts: Buffer<u32>,
-    call: Call,
+    call: Call<'static>,
 }
 
 impl Counting {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use preempt::error::LaunchError;
-use preempt::{Buffer, Device, Error, Handle, LaunchReport, Scheduler};
+use preempt::{Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Scheduler};
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -28,7 +28,7 @@ fn stand(gate: *const u32, ends: SliceMut<u32>) {
 }
 
 fn one_sm() -> Scheduler {
-    let device = Device::cpu(1, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
     Scheduler::builder().device(device).build().expect("a scheduler")
 }
 

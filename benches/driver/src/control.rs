@@ -64,7 +64,7 @@ impl Control {
     pub fn start(
         &mut self,
         stream: &Stream,
-        call: &Call,
+        call: &Call<'static>,
         blocks: u32,
         barrier: bool,
     ) -> Result<Cohort, Error> {

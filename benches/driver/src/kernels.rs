@@ -184,26 +184,26 @@ pub struct Launch {
 
 impl Launch {
     /// A launch of the plain entry of the call's kernel.
-    pub fn plain(entry: KernelEntry, call: Call) -> Launch {
+    pub fn plain(entry: KernelEntry, call: Call<'static>) -> Launch {
         let grid = call.grid_dim();
         Launch::new(entry, call, grid, None, None)
     }
 
     /// Launches of parts of the call's grid, each of which is chosen by [`set_slice`](Launch::set_slice). The
     /// entry is a plain one of a module that was loaded sliced.
-    pub fn sliced(entry: KernelEntry, call: Call) -> Launch {
+    pub fn sliced(entry: KernelEntry, call: Call<'static>) -> Launch {
         let Dim3 { x, y, z } = call.grid_dim();
         Launch::new(entry, call, Dim3::from(1), None, Some(Box::new([0, x, y, z])))
     }
 
     /// A launch of the preemptible entry of the call's kernel.
-    pub fn preemptible(entry: KernelEntry, call: Call, cohort: Cohort) -> Launch {
+    pub fn preemptible(entry: KernelEntry, call: Call<'static>, cohort: Cohort) -> Launch {
         Launch::new(entry, call, Dim3::from(cohort.blocks), Some(Box::new(cohort)), None)
     }
 
     fn new(
         entry: KernelEntry,
-        call: Call,
+        call: Call<'static>,
         grid: Dim3,
         cohort: Option<Box<Cohort>>,
         slice: Option<Box<[u32; slicing::PARAMETERS]>>,

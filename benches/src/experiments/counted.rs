@@ -21,7 +21,7 @@ impl Counted {
     pub fn launch(
         &mut self,
         stream: &Stream,
-        call: impl FnOnce(&mut Buffer<u32>) -> Call<NoGrid>,
+        call: impl FnOnce(&mut Buffer<u32>) -> Call<'static, NoGrid>,
     ) -> Result<Handle<LaunchReport>> {
         let tasks = self.counts.len() as u32;
         self.launches += 1;

@@ -210,7 +210,7 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
-        Ok(self.spinning_builder(policy, spin)?.record(true).build()?)
+        Ok(self.spinning_builder(policy, spin)?.recording(true).build()?)
     }
 
     fn spinning_builder(
@@ -218,7 +218,7 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<SchedulerBuilder> {
-        Ok(self.builder(policy)?.spin(spin).busy_poll(true))
+        Ok(self.builder(policy)?.wait_spin(spin).poller_spin(true))
     }
 
     fn builder(&self, policy: impl Policy + 'static) -> Result<SchedulerBuilder> {

@@ -143,7 +143,7 @@ fn measure(
     Ok(runs[SAMPLES / 2])
 }
 
-fn launch(stream: &Stream, calls: &[Call]) -> Result<()> {
+fn launch(stream: &Stream, calls: &[Call<'static>]) -> Result<()> {
     for call in calls {
         stream.launch(call.clone())?.wait()?;
     }

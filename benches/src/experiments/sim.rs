@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use preempt::LaunchReport;
 use preempt::policy::Hpf;
+use preempt::recording::Replay;
 use preempt::sim::{Costs, Machine};
-use preempt::{LaunchReport, Replay};
 use preempt_report::{digits, microseconds};
 use serde_json::{Value, json};
 
@@ -203,7 +204,7 @@ fn pair(
         measured.iter_mut().zip(&completed.turnaround).for_each(|(all, &time)| all.push(time));
         yields += completed.yields;
         let queued = |run: usize| Some(completed.runs.get(run)?.reports.first()?.queued);
-        apart.extend(queued(1).zip(queued(0)).map(|(second, first)| second.saturating_sub(first)));
+        apart.extend(queued(1).zip(queued(0)).map(|(second, first)| second - first));
         let notes: Vec<Note> = notes.take();
         for (seen, run) in seen.iter_mut().zip(&completed.runs) {
             seen.extend(notes.iter().filter(|note| note.stream == run.stream).copied());

@@ -198,7 +198,7 @@ impl Storm {
 /// One run of the program's steps. With a storm, urgent launches come while each runs.
 fn steps(
     stream: &Stream,
-    calls: &[Call],
+    calls: &[Call<'static>],
     mode: Mode,
     storm: &mut Storm,
     tally: &mut Tally,

@@ -124,9 +124,9 @@ impl fmt::Debug for Definition {
 #[derive(Debug)]
 pub struct Program {
     /// Launches that make the inputs.
-    pub setup: Vec<Call>,
+    pub setup: Vec<Call<'static>>,
     /// Launches of one run, in order.
-    pub steps: Vec<Call>,
+    pub steps: Vec<Call<'static>>,
     /// The step that takes most of the time, by its index. Running the steps before it makes its input.
     pub dominant: usize,
     /// The program's outputs, with their expected values.
@@ -167,7 +167,7 @@ fn blocks(length: usize, block: u32) -> u32 {
 /// A buffer of `length` random numbers from `low` to `high`, and the call that makes them.
 fn random_f32(
     scheduler: &Scheduler,
-    setup: &mut Vec<Call>,
+    setup: &mut Vec<Call<'static>>,
     seed: u32,
     (low, high): (f32, f32),
     length: usize,

@@ -115,7 +115,7 @@ fn learn(
     network: &Network,
     scratch: &mut Scratch,
     next: &mut Network,
-) -> [Call; 8] {
+) -> [Call<'static>; 8] {
     let Scratch { hidden, output, hidden_errors, output_errors, hidden_partials, output_partials } =
         scratch;
     let rate = LEARNING_RATE / samples as f32;

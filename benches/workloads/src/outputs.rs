@@ -15,8 +15,8 @@ pub struct Output {
     /// The output's name.
     pub name: &'static str,
     /// Overwrites the output, before a run.
-    pub poison: Call,
-    digest: Call,
+    pub poison: Call<'static>,
+    digest: Call<'static>,
     sum: Buffer<u64>,
     array: Array,
     tolerance: Tolerance,

@@ -32,7 +32,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         fill_u32(seed, BOUND, &mut keys).grid(fill_grid),
         sort_number(&mut values).grid(fill_grid),
     ];
-    let mut steps: Vec<Call> = Vec::new();
+    let mut steps: Vec<Call<'static>> = Vec::new();
     let mut pass =
         |from: &(Buffer<u32>, Buffer<u32>), to: &mut (Buffer<u32>, Buffer<u32>), shift| {
             steps.push(sort_reduce(&from.0, shift, windows, &mut counts).grid(tasks));

@@ -1,14 +1,17 @@
 //! Each program, reduced, against its reference.
 
-use preempt::{Device, Scheduler};
+use preempt::{CpuLayout, Device, Scheduler};
 use preempt_workloads::{Size, Values, find};
 
 /// Runs a program twice on the CPU device, since it has to be repeatable.
 fn check(name: &str) {
-    let scheduler = Scheduler::builder().device(Device::cpu(2, 2).unwrap()).build().unwrap();
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).unwrap())
+        .build()
+        .unwrap();
     let stream = scheduler.stream(0);
     let program = (find(name).unwrap().build)(&scheduler, Size::Reduced, 3).unwrap();
-    let run = |calls: &[preempt::Call]| {
+    let run = |calls: &[preempt::Call<'static>]| {
         for call in calls {
             stream.launch(call.clone()).unwrap().wait().unwrap();
         }

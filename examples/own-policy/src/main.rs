@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy, SmRange};
-use preempt::{Device, LaunchId, Scheduler};
+use preempt::{CpuLayout, Device, LaunchId, Scheduler};
 use preempt_device::prelude::*;
 
 /// Last come, first served, without spatial sharing.
@@ -56,7 +56,7 @@ fn note(launch: u32) {
 }
 
 fn main() -> Result<()> {
-    let device = Device::cpu(1, 1)?;
+    let device = Device::cpu_with(CpuLayout::sms(1))?;
     let scheduler = Scheduler::builder().device(device).policy(Lifo::default()).build()?;
     let mut handles = Vec::new();
     for launch in 1..=LAUNCHES {

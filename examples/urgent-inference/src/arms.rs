@@ -149,7 +149,7 @@ pub fn answer(
     parameters: impl ReadArg<'static, f32>,
     request: &Request,
     answers: impl WriteArg<'static, Answer>,
-) -> Call {
+) -> Call<'static> {
     let lanes = workload.lanes;
     let call = classify(parameters, request.digit, request.number, lanes, answers);
     call.grid(1).block(HIDDEN as u32 * lanes)

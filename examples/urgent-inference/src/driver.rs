@@ -121,7 +121,7 @@ pub struct Launch {
 
 impl Launch {
     /// A launch with the grid, block and arguments of `call`, whose kernel `entry` belongs to.
-    pub fn plain(entry: KernelEntry, call: Call) -> Launch {
+    pub fn plain(entry: KernelEntry, call: Call<'static>) -> Launch {
         let grid = call.grid_dim();
         let block = call.kernel().block.or(call.block_dim()).unwrap_or(Dim3::from(1));
         let args = call.into_args();

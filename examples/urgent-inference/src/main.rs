@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use preempt::{Device, Scheduler};
+use preempt::{CpuLayout, Device, Scheduler};
 
 use crate::args::{Args, DeviceKind};
 use crate::arms::{Arm, BATCH_ALONE, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
@@ -63,7 +63,7 @@ fn run(args: &Args) -> Result<()> {
     let mut stdout = io::stdout();
     let mut builder = Scheduler::builder().device(device).kernels(KERNELS);
     if gpu.is_some() {
-        builder = builder.spin(SPIN).busy_poll(true);
+        builder = builder.wait_spin(SPIN).poller_spin(true);
     }
     let scheduler = builder.build()?;
     let streams = gpu.map(Streams::new).transpose()?;
@@ -155,7 +155,7 @@ fn device(kind: DeviceKind) -> Result<(Device, Option<Gpu>)> {
         // the batch keeps the other. The requests' threads get no processor of their own.
         DeviceKind::Cpu => {
             let processors = thread::available_parallelism().map_or(1, usize::from);
-            Ok((Device::cpu(processors.clamp(2, 8) as u32, 1)?, None))
+            Ok((Device::cpu_with(CpuLayout::sms(processors.clamp(2, 8) as u32))?, None))
         }
         // In this order: preempt has settings to make before the driver starts.
         DeviceKind::Cuda => Ok((Device::cuda(0)?, Some(Gpu::open(0)?))),

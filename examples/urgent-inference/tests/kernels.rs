@@ -1,6 +1,6 @@
 //! The kernels against references on the host: every digit, and options one path after the other.
 
-use preempt::{Device, Scheduler};
+use preempt::{CpuLayout, Device, Scheduler};
 use urgent_inference::digits;
 use urgent_inference::network::Network;
 use urgent_inference_kernels::network::{Answer, CLASSES, HIDDEN, MOST_LANES, classify};
@@ -16,7 +16,7 @@ const CALL: AsianCall =
     AsianCall { spot: 100.0, strike: 105.0, rate: 0.03, volatility: 0.25, maturity: 1.5 };
 
 fn scheduler() -> Scheduler {
-    Scheduler::builder().device(Device::cpu(2, 1).unwrap()).build().unwrap()
+    Scheduler::builder().device(Device::cpu_with(CpuLayout::sms(2)).unwrap()).build().unwrap()
 }
 
 /// The kernel's estimates for a book.

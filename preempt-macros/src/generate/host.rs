@@ -33,8 +33,8 @@ pub fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) 
     let borrow = Lifetime::new("'__preempt", Span::mixed_site());
     let borrows = params.iter().any(|param| matches!(param.kind, ParamKind::Buffer { .. }));
     let (generics, call) = match borrows {
-        true => (quote!(<#borrow>), quote!(BorrowingCall<#borrow, #krate::host::NoGrid>)),
-        false => (quote!(), quote!(Call<#krate::host::NoGrid>)),
+        true => (quote!(<#borrow>), quote!(Call<#borrow, #krate::host::NoGrid>)),
+        false => (quote!(), quote!(Call<'static, #krate::host::NoGrid>)),
     };
     let launch_params = params.iter().map(|Param { ident, ty, kind, .. }| match kind {
         ParamKind::Buffer { form, element } if form.writes() => {
@@ -71,7 +71,7 @@ pub fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) 
             #description
             let #mutability #args = <#krate::host::Args as ::core::default::Default>::default();
             #(#pushes)*
-            unsafe { #krate::host::BorrowingCall::new(&__PREEMPT_KERNEL, #args) }
+            unsafe { #krate::host::Call::new(&__PREEMPT_KERNEL, #args) }
         }
     }
 }

@@ -75,12 +75,12 @@ pub(crate) fn indices(dim: Dim3) -> impl Iterator<Item = Dim3> {
 }
 
 /// Runs a kernel without barriers, one thread after the other, to its end.
-pub(crate) fn run(call: Call) {
+pub(crate) fn run(call: Call<'static>) {
     assert_eq!(run_yielding(call, Yields::OFF), 0);
 }
 
 /// Runs a kernel without barriers whose SM is taken; returns the number of threads that requeued their task.
-pub(crate) fn run_on_a_taken_sm(call: Call) -> u32 {
+pub(crate) fn run_on_a_taken_sm(call: Call<'static>) -> u32 {
     let queue = DeviceQueue::default();
     // SAFETY: all zeros are a cohort; nothing follows its pointers.
     let cohort: Cohort = unsafe { std::mem::zeroed() };
@@ -89,11 +89,11 @@ pub(crate) fn run_on_a_taken_sm(call: Call) -> u32 {
     run_yielding(call, unsafe { Yields::new(&cohort, true) })
 }
 
-fn run_yielding(call: Call, yields: Yields) -> u32 {
+fn run_yielding(call: Call<'static>, yields: Yields) -> u32 {
     run_waiting(call, yields, no_barriers)
 }
 
-pub(crate) fn run_waiting(call: Call, yields: Yields, wait: fn(Rendezvous) -> u64) -> u32 {
+pub(crate) fn run_waiting(call: Call<'static>, yields: Yields, wait: fn(Rendezvous) -> u64) -> u32 {
     let mut requeued = 0;
     let kernel = call.kernel();
     let block_dim = kernel.block.or(call.block_dim()).expect("a block");

@@ -73,7 +73,7 @@ fn a_thread_that_reaches_no_yield_point_requeues_nothing() {
 
 /// The barriers (`b`) and votes (`v`) that a kernel's only thread reaches: in the plain entry, and in the
 /// preemptible one on a granted SM.
-fn waits(call: Call) -> [String; 2] {
+fn waits(call: Call<'static>) -> [String; 2] {
     thread_local!(static WAITS: RefCell<String> = const { RefCell::new(String::new()) });
     fn wait(rendezvous: Rendezvous) -> u64 {
         WAITS.with_borrow_mut(|waits| match rendezvous.operation {

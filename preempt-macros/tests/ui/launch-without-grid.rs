@@ -5,9 +5,9 @@ use preempt_device::prelude::*;
 fn kernel() {}
 
 /// As a stream does.
-fn launch<G: HasGrid>(_call: Call<G>) {}
+fn launch<G: HasGrid>(_call: Call<'static, G>) {}
 
-fn helper() -> Call {
+fn helper() -> Call<'static> {
     kernel().block(256)
 }
 

@@ -62,7 +62,7 @@
 //! - With a CUDA toolkit: nothing to do, or `export CUDA_LIBRARY_PATH=/path/of/the/toolkit` if it is in an
 //!   unusual place.
 //! - Without one: `export CUDA_LIBRARY_PATH=$(preempt-cuda-stub)`, after
-//!   `cargo install preempt --features build`. What is built that way runs wherever there is a driver.
+//!   `cargo install preempt-build`. What is built that way runs wherever there is a driver.
 //!
 //! Unlike the rest of this crate, `cust` is linked with the driver's library: a program that uses it does
 //! not start without a driver.

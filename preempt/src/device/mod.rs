@@ -90,6 +90,7 @@ mod backend;
 pub mod conformance;
 mod control;
 mod cpu;
+mod cpu_layout;
 mod cuda;
 mod news;
 
@@ -102,6 +103,7 @@ pub use backend::{RawStream, SignalPath};
 pub(crate) use control::{CohortEnd, Report, Session};
 #[cfg(all(test, not(loom)))]
 pub(crate) use cpu::model;
+pub use cpu_layout::CpuLayout;
 #[cfg(feature = "fault-injection")]
 pub use cuda::faults;
 pub(crate) use news::Mark;
@@ -158,7 +160,7 @@ pub struct Properties {
 }
 
 impl Device {
-    /// An emulated GPU on host threads, with `sms` SMs that hold `blocks_per_sm` blocks each.
+    /// An emulated GPU on host threads, with one SM for each processor, which holds one block.
     ///
     /// It runs the same expanded kernels and the same worker loop as a GPU, and finds mistakes
     /// that a GPU hides: threads that disagree about a barrier or meet at different ones, and reads of
@@ -166,30 +168,34 @@ impl Device {
     /// share these. A GPU thread has a stack of one mebibyte.
     ///
     /// ```
-    /// let device = preempt::Device::cpu(4, 2)?;
+    /// let device = preempt::Device::cpu()?;
+    /// assert!(device.properties().sms >= 1);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Thread`] if the operating system gives no more threads.
+    pub fn cpu() -> Result<Device, Error> {
+        Device::cpu_with(CpuLayout::default())
+    }
+
+    /// An emulated GPU like [`cpu`](Device::cpu)'s, of another layout.
+    ///
+    /// ```
+    /// use preempt::{CpuLayout, Device};
+    ///
+    /// let device = Device::cpu_with(CpuLayout::sms(4).blocks_per_sm(2))?;
     /// assert_eq!(device.properties().sms, 4);
     /// # Ok::<(), preempt::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`DeviceError::BadDevice`] for 0 or too many SMs or blocks; [`Error::Thread`] if the operating
-    /// system gives no more threads.
-    pub fn cpu(sms: u32, blocks_per_sm: u32) -> Result<Device, Error> {
-        Device::cpu_with(sms, blocks_per_sm, None)
-    }
-
-    /// An emulated GPU like [`cpu`](Device::cpu)'s whose buffers have `bytes` in all, to try out what an application does
-    /// when memory runs out.
-    ///
-    /// # Errors
-    ///
-    /// As for [`cpu`](Device::cpu).
-    pub fn cpu_with_memory(sms: u32, blocks_per_sm: u32, bytes: usize) -> Result<Device, Error> {
-        Device::cpu_with(sms, blocks_per_sm, Some(bytes))
-    }
-
-    fn cpu_with(sms: u32, blocks_per_sm: u32, memory: Option<usize>) -> Result<Device, Error> {
+    /// [`DeviceError::BadDevice`] for 0 or too many SMs or blocks; [`Error::Thread`] if the operating system gives no
+    /// more threads.
+    pub fn cpu_with(layout: CpuLayout) -> Result<Device, Error> {
+        let CpuLayout { sms, blocks_per_sm, memory } = layout;
         if !(1..=MAX_SMS).contains(&sms) || !(1..=32).contains(&blocks_per_sm) {
             return Err(Error::Device(DeviceError::BadDevice {
                 sms,
@@ -229,7 +235,7 @@ impl Device {
     ///     Ok(gpu) => gpu,
     ///     Err(error) => {
     ///         eprintln!("{error}; going on without a GPU");
-    ///         Device::cpu(4, 2)?
+    ///         Device::cpu()?
     ///     }
     /// };
     /// println!("{}", device.properties().name);

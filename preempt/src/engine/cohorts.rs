@@ -126,7 +126,7 @@ impl Engine {
         let (after, keeps_to, hands) = match place {
             CohortPlace::Free { keeps_to: SmRange::ALL } => (None, SmRange::ALL, blocks),
             // Blocks get no first task if they may have to leave at once, behind another launch or outside of their
-            // range: that task would not run.
+            // range. That task would not run.
             CohortPlace::Free { keeps_to } => (None, keeps_to, 0),
             CohortPlace::Behind(after) => (Some(after), self.queues.range(queue), 0),
         };

@@ -6,7 +6,7 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::ledger;
 use super::queues::DeviceQueues;
-use crate::vocabulary::{ControlUse, QueueIndex};
+use crate::vocabulary::{ControlUse, QueueIndex, Timestamp};
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,9 @@ pub(crate) fn fills(tasks: u32, sms: u32) -> u32 {
 
 /// How a launch ran.
 ///
-/// Moments are times since the scheduler was built, as for policies.
+/// ```text
+/// queued ── queueing ── ready ── waiting ── started ── running ── done
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LaunchReport {
@@ -62,8 +64,8 @@ pub struct LaunchReport {
     pub yields: u32,
     /// How many later cohorts ran block-tasks: each is a resume or a growth in mid-kernel.
     pub resumes: u32,
-    /// The amortizing factor at the end of the launch, as its last block saw it: how many block-tasks a block claimed
-    /// between two looks at the signal. At most 4095; 0 for a plain launch.
+    /// The amortizing factor at the end of the launch, as its last block saw it. It counts the block-tasks that a block
+    /// claimed between two looks at the signal. At most 4095; 0 for a plain launch.
     pub amortize: u32,
     /// Whether it ran as a plain grid, without preemption.
     pub plain: bool,
@@ -73,15 +75,37 @@ pub struct LaunchReport {
     /// How long it would have had SMs with as many as it can use.
     pub(crate) own_time: Duration,
     /// When the scheduler took it in.
-    pub queued: Duration,
+    pub queued: Timestamp,
     /// When everything that it had to wait for was done: what comes before it in its stream, and what uses its
     /// buffers.
-    pub ready: Duration,
+    pub ready: Timestamp,
     /// When its first blocks were launched. A launch that was queued behind another one on the device starts when
     /// that one is reported.
-    pub started: Duration,
+    pub started: Timestamp,
     /// When the scheduler found it done.
-    pub done: Duration,
+    pub done: Timestamp,
+}
+
+impl LaunchReport {
+    /// The time from the submission to the end: queueing, waiting and running.
+    pub fn turnaround(&self) -> Duration {
+        self.done - self.queued
+    }
+
+    /// How long it waited for what comes before it in its stream, and for what uses its buffers.
+    pub fn queueing(&self) -> Duration {
+        self.ready - self.queued
+    }
+
+    /// How long it waited for SMs once it was ready.
+    pub fn waiting(&self) -> Duration {
+        self.started - self.ready
+    }
+
+    /// The time from its first blocks to its end, with the times in which it had yielded all its SMs.
+    pub fn running(&self) -> Duration {
+        self.done - self.started
+    }
 }
 
 /// The states of EffiSha (section 5.1), from the time that a policy knows the launch.
@@ -142,8 +166,8 @@ pub(super) struct OnDevice {
     resumed: bool,
 }
 
-/// Duration from which a launch is long: ten times what the host takes from the end of one launch to the start of the
-/// next (H200).
+/// Duration from which a launch is long: ten times what the host takes from one launch's end to the next one's start
+/// (H200).
 const LONG: Duration = Duration::from_micros(100);
 
 impl Launch {
@@ -164,7 +188,11 @@ impl Launch {
             counted: Duration::ZERO,
             own_time_out: Duration::ZERO,
             tasks_out: 0,
-            report: LaunchReport { plain: spec.plain, queued: now, ..LaunchReport::default() },
+            report: LaunchReport {
+                plain: spec.plain,
+                queued: Timestamp::after_start(now),
+                ..LaunchReport::default()
+            },
         }
     }
 
@@ -226,7 +254,7 @@ impl Launch {
     /// The report of a launch that is done.
     pub fn done(&self, now: Duration, sms: u32) -> LaunchReport {
         let (sm_time, own_time) = (self.sm_time(now, sms), self.own_time(now, sms));
-        LaunchReport { sm_time, own_time, done: now, ..self.report }
+        LaunchReport { sm_time, own_time, done: Timestamp::after_start(now), ..self.report }
     }
 
     /// Changes its SMs from now on.
@@ -255,9 +283,8 @@ impl Launch {
     /// is then expected to take as long as that work did, weighted by its part of the whole, and otherwise as
     /// predicted.
     ///
-    /// A launch that outlives its prediction is taken to need as much more again. Otherwise a launch that was
-    /// predicted a hundred times too short would look as if it were about to end, and keep others waiting until it
-    /// does.
+    /// A launch that outlives its prediction is taken to need as much more again. Otherwise a launch that was predicted
+    /// a hundred times too short would look as if it were about to end. Others would wait until it does.
     pub fn time_left(&self, now: Duration, sms: u32) -> Option<Duration> {
         let predicted = self.spec.predicted?;
         let done = f64::from(self.tasks_out) / f64::from(self.spec.tasks);
@@ -268,8 +295,8 @@ impl Launch {
 
     /// Notes that everything that it waited for is done.
     pub fn ready(&mut self, now: Duration) {
-        self.report.ready = now;
-        self.report.started = now;
+        self.report.ready = Timestamp::after_start(now);
+        self.report.started = self.report.ready;
     }
 
     /// Enters a cohort.
@@ -282,7 +309,7 @@ impl Launch {
     pub fn start(&mut self, now: Duration) {
         if !self.started && !self.is_out() {
             self.started = true;
-            self.report.started = now;
+            self.report.started = Timestamp::after_start(now);
         }
     }
 

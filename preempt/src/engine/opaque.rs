@@ -1,6 +1,6 @@
 //! Opaque work: code of other libraries, of which the engine knows only the beginning and the end.
 //!
-//! It takes no SMs from launches, so some of it has to have the device alone: no cohort is on the device when it
+//! It takes no SMs from launches, so some of it has to have the device alone. No cohort is on the device when it
 //! starts, and none is launched before it is over. Running launches are told to leave, and go on afterwards. They are
 //! not told to leave for less urgent work. Among equals, launches have the device for as long as the work had it,
 //! before the next piece has it alone.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 /// A buffer, an event or memory that cannot be used as it was passed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgumentError {
     /// One buffer is written and passed a second time.

@@ -1,15 +1,15 @@
 use std::sync::Arc;
 
-use crate::ptx::KernelFault;
+use preempt_ptx_text::KernelFault;
 
 /// Device code that is missing, stale or refused.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodeError {
     /// The driver does not take the PTX of a kernels crate.
     #[error(
         "the NVIDIA driver does not load the PTX of `{module}`: {message}; a newer driver may, or PTX \
-         for this GPU (`preempt::build::Kernels::target_cpu`)"
+         for this GPU (`preempt_build::Kernels::target_cpu`)"
     )]
     NotLoaded {
         /// The kernels crate.

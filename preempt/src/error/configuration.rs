@@ -2,7 +2,7 @@ use preempt_device::abi::MAX_TASKS;
 use preempt_device::host::{Dim3, Extents};
 
 /// A launch configuration that the kernel or the device does not allow: grid, block, arguments, shared memory.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigurationError {
     /// A grid without block-tasks.

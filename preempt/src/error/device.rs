@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 /// A device that cannot be used, or a driver that refuses.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// A CPU device of a size that is not supported.

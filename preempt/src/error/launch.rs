@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 /// How a launch, a copy or opaque work ended that did not succeed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// The policy did not admit a launch.

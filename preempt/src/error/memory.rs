@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 /// An allocation of device memory that failed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
     /// The device has no memory left that earlier requests do not wait for.

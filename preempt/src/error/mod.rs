@@ -8,7 +8,7 @@
 //! #[preemptible(block = 32)]
 //! fn nothing() {}
 //!
-//! let scheduler = Scheduler::builder().device(Device::cpu(1, 1)?).build()?;
+//! let scheduler = Scheduler::builder().device(Device::cpu()?).build()?;
 //! match scheduler.stream(0).launch(nothing().grid(0)) {
 //!     Err(Error::Configuration(ConfigurationError::EmptyGrid { kernel, .. })) => assert_eq!(kernel, "nothing"),
 //!     other => panic!("{other:?}"),
@@ -16,6 +16,8 @@
 //! # Ok::<(), Error>(())
 //! ```
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -44,7 +46,7 @@ pub use simulation::SimulationError;
 pub use tuning::TuningError;
 
 /// Why a call was refused, or what became of an operation that did not succeed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A launch configuration that the kernel or the device does not allow: grid, block, arguments, shared memory.
@@ -90,6 +92,37 @@ pub enum Error {
     },
 }
 
+/// `Debug` is what `fn main() -> Result<(), Error>` and `unwrap` print, so it is the message, and those of its sources.
+macro_rules! debug_is_the_message {
+    ($($error:ty)*) => {
+        $(impl fmt::Debug for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_with_sources(self, f)
+            }
+        })*
+    };
+}
+
+debug_is_the_message! {
+    Error ArgumentError CodeError ConfigurationError DeviceError LaunchError MemoryError PredictionError RecordingError
+    SchedulerError SimulationError TuningError
+}
+
+/// Writes the message of an error, and those of its sources that are no part of it.
+fn write_with_sources(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let message = source.to_string();
+        if !text.contains(&message) {
+            text.push_str(": caused by ");
+            text.push_str(&message);
+        }
+        next = source.source();
+    }
+    f.write_str(&text)
+}
+
 /// Calls code of the application; the message of its panic, if it panics.
 pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
@@ -102,4 +135,30 @@ pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
         }
         message
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the disk is full")]
+    struct Root;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the file was not written")]
+    struct Middle(#[source] Root);
+
+    #[test]
+    fn debug_is_the_message_with_those_of_all_sources() {
+        let source = Arc::new(std::io::Error::other(Middle(Root)));
+        let error = Error::Thread { what: "a test", source };
+        assert_eq!(
+            format!("{error:?}"),
+            "a thread for a test could not be started: the file was not written: caused by the disk is full"
+        );
+        let error = ConfigurationError::NoBlock { kernel: "saxpy" };
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert_eq!(format!("{:?}", Error::from(error.clone())), error.to_string());
+    }
 }

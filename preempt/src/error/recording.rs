@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A recording that cannot be kept, read or replayed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingError {
     /// A recording that this version cannot replay.

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What a scheduler lost or never had: the application's policy or predictor, a timeline.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchedulerError {
     /// The policy broke its contract; the scheduler went on with [`Fifo`](crate::policy::Fifo).

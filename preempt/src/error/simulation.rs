@@ -1,5 +1,5 @@
 /// A simulation without a result.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimulationError {
     /// A machine or workload that cannot be simulated, or a simulation that did not end.

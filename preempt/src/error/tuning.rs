@@ -4,7 +4,7 @@ use std::sync::Arc;
 use crate::vocabulary::Tuned;
 
 /// The file of a [`Tuner`](crate::tune::Tuner) that cannot be read or written.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuningError {
     /// The file of a [`Tuner`](crate::tune::Tuner) is there and cannot be read; nothing was launched.

@@ -24,11 +24,11 @@ const STEP: Duration = Duration::from_millis(1);
 /// inactive queue, with its own priority again. When the active queue is empty, the two change places, and every
 /// stream has a new quota.
 ///
-/// A request of EffiSha is a stream here: if a launch ends before the quota does, the next one of the stream goes on
-/// with the rest. So no stream runs for longer than its quota while other streams wait in the active queue, except
-/// for block-tasks that do not yield. No launch waits for ever behind a given number of streams; new streams that
-/// keep coming can delay the inactive queue. SMs that the active queue does not fill go to the inactive one, most
-/// urgent first.
+/// A request of EffiSha is a stream here. If a launch ends before the quota does, the next one of the stream goes on
+/// with the rest. So no stream runs for longer than its quota while other streams wait in the active queue, except for
+/// block-tasks that do not yield. No launch waits for ever behind a given number of streams; new streams that keep
+/// coming can delay the inactive queue. SMs that the active queue does not fill go to the inactive one, most urgent
+/// first.
 #[derive(Debug, Default)]
 pub struct DynamicPriority {
     /// The active queue, part one: launches that arrived in this era, or were preempted, and wait.
@@ -56,9 +56,9 @@ pub struct DynamicPriority {
     placement: Placement,
 }
 
-/// A dynamic priority in nanoseconds of waiting; the most urgent is first in each queue. In `fixed` it is absolute.
-/// In `aging` the time is to be added, and in the other two the time since the queues changed places, which is the
-/// same for all.
+/// A dynamic priority in nanoseconds of waiting; the most urgent is first in each queue. In `fixed` it is absolute. In
+/// `aging` the time is to be added. In the other two it is the time since the queues changed places, which is the same
+/// for all.
 type Rank = (Reverse<i64>, u64);
 
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use crate::vocabulary::LaunchId;
 /// order in which they became ready. Priorities do not count.
 ///
 /// A launch is admitted if it and all admitted launches with later deadlines are in time when they run one after the
-/// other. Each counts with its [remaining time](DeviceView::remaining) and one
-/// [yield overhead](DeviceView::yield_overhead). So an admitted launch is in time, as far as the predictions are
-/// right; launches that do not fill the device run side by side, and would be in time more often than this test says.
+/// other. Each counts with its [remaining time](DeviceView::remaining) and one [yield
+/// overhead](DeviceView::yield_overhead). So an admitted launch is in time, as far as the predictions are right.
+/// Launches that do not fill the device run side by side, and would be in time more often than this test says.
 ///
 /// A launch of unknown duration is refused only if its deadline is past, and does not count in the test of others. A
 /// launch that is queued on the device behind another one of its stream may run before its test, and is then
@@ -66,7 +66,7 @@ impl EarliestDeadline {
     ///
     /// let policy = EarliestDeadline::new();
     /// let missed = policy.missed();
-    /// let scheduler = Scheduler::builder().device(Device::cpu(2, 1)?).policy(policy).build()?;
+    /// let scheduler = Scheduler::builder().device(Device::cpu()?).policy(policy).build()?;
     /// // ..
     /// assert_eq!(missed.count(), 0);
     /// # drop(scheduler);

@@ -15,11 +15,11 @@
 //! | [`FairShare`] | the stream that is furthest behind its share | Goyal et al. 1996 | shares to within two quanta of the heaviest stream; no wait longer than a quantum of each other stream |
 //! | [`Fifo`] | the oldest | | no launch yields, none waits for ever |
 //!
-//! All of them share the SMs in space: the first launch has as many as it can fill, and the next ones share the rest,
+//! All of them share the SMs in space. The first launch has as many as it can fill, and the next ones share the rest,
 //! in their order. SMs of a launch lie side by side, so an SM can be left over beside launches that can fill no more.
-//! None is left over while a launch has no SM, or could fill one more beside its own. (`whole_device`, where a policy
-//! has it, gives the first launch everything, as EffiSha does.) The cost of a decision grows with the number of SMs
-//! and the logarithm of the number of launches. It allocates only if more launches wait than ever before.
+//! None is left over while a launch has no SM, or could fill one more beside its own. Where a policy has
+//! `whole_device`, that gives the first launch everything, as EffiSha does. The cost of a decision grows with the
+//! number of SMs and the logarithm of the number of launches. It allocates only if more launches wait than ever before.
 //!
 //! `examples/own-policy` is a policy of an application in thirty lines.
 
@@ -148,17 +148,17 @@ pub trait DeviceView {
     /// The predicted durations of the launches that are queued behind one in its stream, summed up.
     fn backlog(&self, launch: LaunchId) -> Duration;
 
-    /// How long the rest of a launch takes on all SMs that it can fill, by its predicted duration and its progress;
+    /// How long the rest of a launch takes on all SMs that it can fill, by its predicted duration and its progress.
     /// `None` without a prediction.
     fn remaining(&self, launch: LaunchId) -> Option<Duration>;
 
-    /// The cost of a yield: the time from the signal until the last block is out (the mean of the kernel's last
-    /// yields), and the work that it [drops](DeviceView::requeued).
+    /// The cost of a yield: the time from the signal until the last block is out, and the work that it
+    /// [drops](DeviceView::requeued). The time is the mean of the kernel's last yields.
     fn yield_overhead(&self, launch: LaunchId) -> Duration;
 
-    /// The work that a launch has to do again when it yields, as a time on all SMs that it can fill; part of the
-    /// [yield overhead](DeviceView::yield_overhead). For a kernel with yield points that is half of a block-task for
-    /// each of its blocks on the device, by the predicted duration.
+    /// The work that a launch has to do again when it yields, as a time on all SMs that it can fill. Part of the [yield
+    /// overhead](DeviceView::yield_overhead). For a kernel with yield points that is half of a block-task for each of
+    /// its blocks on the device, by the predicted duration.
     fn requeued(&self, launch: LaunchId) -> Duration;
 
     /// The time that a launch has had SMs, summed over SMs.

@@ -16,8 +16,8 @@ use crate::vocabulary::LaunchId;
 /// that had too much in one turn lacks it in the next (deficit round robin). The stream whose turn ends first goes
 /// first, and of those with the same end, the one that has had its place for longest.
 ///
-/// Time counts only while a launch has less than it can fill, or a stream may be about to go on with its turn: SMs
-/// that no other stream wants cost nothing.
+/// Time counts only while a launch has less than it can fill, or a stream may be about to go on with its turn. SMs that
+/// no other stream wants cost nothing.
 #[derive(Debug)]
 pub(super) struct Shares {
     turn: Turn,

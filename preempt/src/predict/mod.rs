@@ -25,7 +25,7 @@
 //!     }
 //! }
 //!
-//! let device = Device::cpu(2, 1)?;
+//! let device = Device::cpu()?;
 //! let scheduler = Scheduler::builder().device(device.clone()).build()?;
 //! let mut runs = Vec::new();
 //! for blocks in [10, 40, 100, 160] {

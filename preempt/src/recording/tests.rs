@@ -11,7 +11,7 @@ use crate::engine::{LaunchRecord, UrgencyRecord};
 use crate::error::RecordingError;
 use crate::policy::{Fifo, StaticPriority};
 use crate::sim::{Costs, KernelModel, Machine, Simulation, Workload};
-use crate::{Device, Scheduler};
+use crate::{CpuLayout, Device, Scheduler};
 
 #[preemptible(block = 1)]
 fn small() {
@@ -30,8 +30,9 @@ fn waits() {
 
 /// Launches of several threads, with everything that can happen to them.
 fn recorded() -> Recording {
-    let device = Device::cpu(3, 2).expect("a device");
-    let scheduler = Scheduler::builder().device(device).record(true).build().expect("a scheduler");
+    let device = Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device");
+    let scheduler =
+        Scheduler::builder().device(device).recording(true).build().expect("a scheduler");
     let first = scheduler.stream(0);
     let waiting = first.launch(waits().grid(6)).expect("a launch");
     // All SMs are taken, so the policy has to decide.
@@ -94,7 +95,7 @@ fn a_recording_comes_back_from_its_file() {
         workload.repeat(stream, &kernel, Duration::ZERO, Duration::from_micros(70), end);
     }
     let machine = Machine::new(4, Costs::h200());
-    let simulation = Simulation::new(machine, StaticPriority::new()).record(true);
+    let simulation = Simulation::new(machine, StaticPriority::new()).recording(true);
     let results = simulation.run(&workload).expect("results");
     let recording = results.recording.expect("recorded");
     assert_eq!(recording.launches(), results.launches.len());
@@ -166,7 +167,7 @@ fn block_tasks_that_ran_twice_are_found() {
     let mut workload = Workload::new(0);
     let stream = workload.stream(0);
     workload.launch(stream, &KernelModel::new("k", Duration::from_millis(1), 9), Duration::ZERO);
-    let simulation = Simulation::new(Machine::h200(), Fifo::new()).record(true);
+    let simulation = Simulation::new(Machine::h200(), Fifo::new()).recording(true);
     let mut recording = simulation.run(&workload).expect("results").recording.expect("recorded");
     for step in &mut recording.steps {
         if let Input::CohortOut { done, .. } = &mut step.input {

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(doc)]
-use preempt_device::host::BorrowingCall;
+use preempt_device::host::Call;
 use preempt_device::host::Preemption;
 use preempt_device::kernel::KernelArg;
 
@@ -57,10 +57,11 @@ mod runtime;
 
 pub use api::buffer::Buffer;
 pub use api::event::Event;
-pub use api::handle::{Handle, Output};
+pub use api::handle::Handle;
 pub use api::scope::Scope;
 pub use api::stream::Stream;
-pub use observed::stats::{Decisions, Stats, StreamStats, Totals};
+pub use observed::stats;
+use observed::stats::Stats;
 #[cfg(feature = "cust")]
 pub(crate) use runtime::external::ExternalOperation;
 pub use runtime::opaque::Opaque;
@@ -80,7 +81,7 @@ use runtime::shared::{Closer, Settings};
 /// ```
 /// use preempt::{Device, Priority, Scheduler};
 ///
-/// let scheduler = Scheduler::builder().device(Device::cpu(2, 1)?).build()?;
+/// let scheduler = Scheduler::builder().device(Device::cpu()?).build()?;
 /// let batch = scheduler.stream(Priority(0));
 /// let urgent = scheduler.stream(Priority(10));
 /// # let _ = (batch, urgent);
@@ -104,11 +105,11 @@ impl Scheduler {
             predictor: None,
             code: Vec::new(),
             settings: Settings {
-                spin: Duration::from_micros(50),
-                busy_poll: false,
+                wait_spin: Duration::from_micros(50),
+                poller_spin: false,
                 preemption: Preemption::default(),
                 signal_path: SignalPath::default(),
-                record: false,
+                recording: false,
                 patience: Patience { timeout: Duration::ZERO, most: MAX_WAITING },
                 trace: None,
             },
@@ -222,7 +223,7 @@ impl Scheduler {
         self.shared().predictor_error()
     }
 
-    /// The submissions, reports and decisions until now, if the builder [asked for them](SchedulerBuilder::record).
+    /// The submissions, reports and decisions until now, if the builder [asked for them](SchedulerBuilder::recording).
     pub fn recording(&self) -> Option<Recording> {
         self.shared().recording()
     }
@@ -284,7 +285,7 @@ pub struct SchedulerBuilder {
 }
 
 impl SchedulerBuilder {
-    /// The device to run on. By default, a CPU device with one SM for each processor.
+    /// The device to run on. By default, [`Device::cpu`].
     pub fn device(mut self, device: Device) -> SchedulerBuilder {
         self.device = Some(device);
         self
@@ -313,7 +314,7 @@ impl SchedulerBuilder {
         self
     }
 
-    /// The preemption of launches that do not [choose it](BorrowingCall::preemption) themselves; by default, all can be
+    /// The preemption of launches that do not [choose it](Call::preemption) themselves; by default, all can be
     /// interrupted.
     pub fn preemption(mut self, preemption: Preemption) -> SchedulerBuilder {
         self.settings.preemption = preemption;
@@ -326,9 +327,13 @@ impl SchedulerBuilder {
         self
     }
 
-    /// How long [`Handle::wait`] drives the scheduler itself before it sleeps; 50 µs by default.
-    pub fn spin(mut self, time: Duration) -> SchedulerBuilder {
-        self.settings.spin = time;
+    /// How long a thread in [`Handle::wait`] spins before it sleeps; 50 µs by default.
+    ///
+    /// A spinning thread drives the scheduler itself. This costs each waiting thread a processor for that time. In
+    /// return, the thread learns of a launch that ends within it some ten microseconds earlier, because no thread has to
+    /// wake it.
+    pub fn wait_spin(mut self, time: Duration) -> SchedulerBuilder {
+        self.settings.wait_spin = time;
         self
     }
 
@@ -352,20 +357,20 @@ impl SchedulerBuilder {
         self
     }
 
-    /// Whether the poller thread spins as long as anything is in flight. By default it spins for a millisecond after
-    /// something happened, and then looks about every 50 µs.
+    /// Whether the scheduler's poller thread spins as long as anything is in flight. By default it spins for a
+    /// millisecond after something happened, and then looks about every 50 µs.
     ///
     /// Spinning costs a processor beside every long kernel. In return, an urgent launch takes as long after a pause as
     /// in a row: threads that come out of their sleep find cold caches, and the poller does their work. Without effect
     /// on the CPU device.
-    pub fn busy_poll(mut self, spins: bool) -> SchedulerBuilder {
-        self.settings.busy_poll = spins;
+    pub fn poller_spin(mut self, spins: bool) -> SchedulerBuilder {
+        self.settings.poller_spin = spins;
         self
     }
 
     /// Whether all submissions, reports and decisions are recorded, for [`Scheduler::recording`]; by default, none are.
-    pub fn record(mut self, records: bool) -> SchedulerBuilder {
-        self.settings.record = records;
+    pub fn recording(mut self, records: bool) -> SchedulerBuilder {
+        self.settings.recording = records;
         self
     }
 
@@ -378,10 +383,7 @@ impl SchedulerBuilder {
     pub fn build(self) -> Result<Scheduler, Error> {
         let device = match self.device {
             Some(device) => device,
-            None => {
-                let processors = std::thread::available_parallelism().map_or(1, usize::from);
-                Device::cpu(processors.min(1024) as u32, 1)?
-            }
+            None => Device::cpu()?,
         };
         let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
         let predictor = self.predictor.unwrap_or_else(|| Box::new(Online::new()));

@@ -57,6 +57,7 @@ mod workload;
 use std::fmt;
 use std::time::Duration;
 
+#[doc(hidden)]
 pub use load::EngineLoad;
 pub use machine::{Costs, DeviceQueues, KernelModel, Machine, Prediction};
 pub use results::{End, LaunchResult, Results};
@@ -104,7 +105,7 @@ impl Simulation {
     }
 
     /// Whether every decision is recorded, for [`Results::recording`].
-    pub fn record(mut self, records: bool) -> Simulation {
+    pub fn recording(mut self, records: bool) -> Simulation {
         self.record = records;
         self
     }

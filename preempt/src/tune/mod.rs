@@ -19,7 +19,7 @@
 //!     }
 //! }
 //!
-//! let scheduler = Scheduler::builder().device(Device::cpu(2, 1)?).build()?;
+//! let scheduler = Scheduler::builder().device(Device::cpu()?).build()?;
 //! let stream = scheduler.stream(0);
 //! let x = scheduler.buffer(&vec![3.0f32; 640])?;
 //! let mut out = scheduler.zeroed::<f32>(640)?;
@@ -141,7 +141,7 @@ impl<'a> Tuner<'a> {
     /// ([`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) and so on); nothing is kept then.
     /// [`TuningError::NotRead`] before anything is launched, and [`TuningError::NotKept`], which has the result, if
     /// there is something wrong with the file.
-    pub fn tune(&self, input: &str, call: impl FnMut() -> Call) -> Result<Tuned, Error> {
+    pub fn tune(&self, input: &str, call: impl FnMut() -> Call<'static>) -> Result<Tuned, Error> {
         let stream = self.scheduler.stream(0);
         self.tune_by(&stream, input, call, |call| {
             let start = Instant::now();
@@ -155,8 +155,8 @@ impl<'a> Tuner<'a> {
         &self,
         stream: &Stream,
         input: &str,
-        mut call: impl FnMut() -> Call,
-        mut time: impl FnMut(Call) -> Result<Duration, Error>,
+        mut call: impl FnMut() -> Call<'static>,
+        mut time: impl FnMut(Call<'static>) -> Result<Duration, Error>,
     ) -> Result<Tuned, Error> {
         let first = call();
         let shape = stream.shape(&first)?;
@@ -206,8 +206,8 @@ impl<'a> Tuner<'a> {
     fn measure(
         &self,
         amortize: u32,
-        mut call: impl FnMut() -> Call,
-        mut time: impl FnMut(Call) -> Result<Duration, Error>,
+        mut call: impl FnMut() -> Call<'static>,
+        mut time: impl FnMut(Call<'static>) -> Result<Duration, Error>,
     ) -> Result<Tuned, Error> {
         let (mut plain, mut preemptible) = (Vec::new(), Vec::new());
         for sample in 0..self.samples {
@@ -231,7 +231,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// A hash of the code that runs.
-    fn build(&self, call: &Call) -> u64 {
+    fn build(&self, call: &Call<'static>) -> u64 {
         let module = call.kernel().module;
         let name = module.split("::").next().unwrap_or(module);
         let driver = self.scheduler.device().properties().driver.as_deref().unwrap_or("");
@@ -245,7 +245,7 @@ mod tests {
     use preempt_device::prelude::*;
 
     use super::*;
-    use crate::{Amortize, Device, Module};
+    use crate::{Amortize, CpuLayout, Device, Module};
 
     #[preemptible(block = 1)]
     fn nothing() {}
@@ -254,7 +254,7 @@ mod tests {
     fn both_forms_take_turns_until_a_factor_is_good_enough() {
         use Preemption::{Plain, Preemptible};
 
-        let device = Device::cpu(2, 1).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
         let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
         let tune = |limit: f64, time: fn(u32) -> u64| {
             let (tuner, stream) = (Tuner::new(&scheduler).samples(3), scheduler.stream(0));
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn a_build_is_that_of_the_kernels_own_crate() {
         let build = |modules: &[Module]| {
-            let device = Device::cpu(1, 1).expect("a device");
+            let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
             let builder = Scheduler::builder().device(device);
             let builder = modules.iter().fold(builder, |builder, module| builder.kernels(*module));
             Tuner::new(&builder.build().expect("a scheduler")).build(&nothing().grid(1))

@@ -5,6 +5,7 @@ mod cohort;
 mod ids;
 mod queues;
 mod sm_set;
+mod timestamp;
 mod tuned;
 
 pub(crate) use cohort::{After, CohortOrder, ControlIndex, ControlUse};
@@ -12,4 +13,5 @@ pub use ids::LaunchId;
 pub(crate) use ids::{BufferId, OpKey};
 pub(crate) use queues::{QueueCount, QueueIndex};
 pub(crate) use sm_set::SmSet;
+pub use timestamp::Timestamp;
 pub use tuned::Tuned;

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Tuned {
-    /// The factor, for [`Call::amortize`](crate::BorrowingCall::amortize); at least 1.
+    /// The factor, for [`Call::amortize`](crate::Call::amortize); at least 1.
     pub amortize: u32,
     /// How much longer the preemptible kernel takes, as a part of the plain time: 0.04 is 4 %. Negative if it is
     /// faster. Not below the limit only if no factor is.

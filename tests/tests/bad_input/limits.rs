@@ -51,7 +51,7 @@ fn a_grid_is_within_the_limits() {
 #[test]
 fn no_number_of_blocks_or_threads_wraps() {
     let mut setup = Setup::new();
-    let mut refusal = |shape: fn(Call<NoGrid>) -> Call| {
+    let mut refusal = |shape: fn(Call<'static, NoGrid>) -> Call<'static>| {
         let call = shape(setup.count());
         setup.refusal(call)
     };

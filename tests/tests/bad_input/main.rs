@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use preempt::error::{ArgumentError, DeviceError, LaunchError, MemoryError};
-use preempt::{Buffer, Call, Device, Error, NoGrid, Scheduler, Stream};
+use preempt::{Buffer, Call, CpuLayout, Device, Error, NoGrid, Scheduler, Stream};
 use preempt_device::host::{Args, BufferArg, Dim3, Kernel, WriteArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -25,7 +25,7 @@ impl Setup {
     }
 
     fn on(builder: preempt::SchedulerBuilder) -> Setup {
-        let device = Device::cpu(2, 2).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device");
         let scheduler = builder.device(device).build().expect("a scheduler");
         let stream = scheduler.stream(0);
         let zeroed = || scheduler.zeroed(1 << 16).expect("memory");
@@ -37,12 +37,12 @@ impl Setup {
         self.scheduler.zeroed(1 << 16).expect("memory")
     }
 
-    fn count(&mut self) -> Call<NoGrid> {
+    fn count(&mut self) -> Call<'static, NoGrid> {
         kernels::count_1d(&mut self.counts, &mut self.writes)
     }
 
     /// The error of a launch that was refused.
-    fn refusal(&self, call: Call) -> Error {
+    fn refusal(&self, call: Call<'static>) -> Error {
         self.stream.launch(call).expect_err("the launch is refused")
     }
 
@@ -181,7 +181,8 @@ fn memory_has_an_end() {
 #[test]
 fn a_device_has_sms_and_blocks() {
     for (sms, blocks) in [(0, 1), (1, 0), (1 << 14, 1), (1, 33)] {
-        let error = Device::cpu(sms, blocks).expect_err("no such device");
+        let error = Device::cpu_with(CpuLayout::sms(sms).blocks_per_sm(blocks))
+            .expect_err("no such device");
         assert_error!(error, Error::Device(DeviceError::BadDevice { .. }), "1 to 16383 SMs");
     }
 }
@@ -311,7 +312,7 @@ fn the_width_of_a_shuffle_is_a_power_of_two() {
 
 impl Setup {
     /// The failure of a launch that was accepted.
-    fn failure(&self, call: Call) -> Error {
+    fn failure(&self, call: Call<'static>) -> Error {
         self.stream.launch(call).expect("accepted").wait().expect_err("it fails")
     }
 
@@ -341,7 +342,7 @@ impl Setup {
 
 #[test]
 fn a_device_has_one_scheduler() {
-    let device = Device::cpu(1, 1).expect("a device");
+    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
     let first = Scheduler::builder().device(device.clone()).build().expect("the first");
     let second = Scheduler::builder().device(device.clone()).build();
     assert_error!(

@@ -28,7 +28,7 @@ fn wait() {
 
 impl Setup {
     /// The error of a launch; the next launch works.
-    fn message(self, call: Call) -> String {
+    fn message(self, call: Call<'static>) -> String {
         let error = self.failure(call);
         assert!(matches!(error, Error::Launch(LaunchError::KernelFailed { .. })), "{error:?}");
         self.check_unharmed();

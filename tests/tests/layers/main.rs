@@ -53,7 +53,7 @@ const MACROS: LayeredCrate = LayeredCrate {
 const PREEMPT: LayeredCrate = LayeredCrate {
     sources: "preempt/src",
     layers: &[
-        &["text", "ptx", "vocabulary"],
+        &["text", "vocabulary"],
         &["error"],
         &["sync", "module"],
         &["policy", "predict"],
@@ -62,7 +62,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         &["scheduler"],
         // Uses buffers, like an application.
         &["device::conformance"],
-        &["tune", "cust", "build", "migration"],
+        &["tune", "cust", "migration"],
         &["crate"],
     ],
 };

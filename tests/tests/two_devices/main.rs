@@ -8,7 +8,9 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError, MemoryError};
-use preempt::{Buffer, Call, Device, Error, Handle, LaunchReport, Opaque, Scheduler, Stream};
+use preempt::{
+    Buffer, Call, CpuLayout, Device, Error, Handle, LaunchReport, Opaque, Scheduler, Stream,
+};
 use preempt_device::host::{BufferArg, ReadArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -49,10 +51,10 @@ fn scheduler_on(device: &Device) -> Scheduler {
 }
 
 fn scheduler() -> Scheduler {
-    scheduler_on(&Device::cpu(2, 2).expect("a device"))
+    scheduler_on(&Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device"))
 }
 
-fn in_time<T: preempt::Output>(handle: &Handle<T>) -> Result<T, Error> {
+fn in_time<T>(handle: &Handle<T>) -> Result<T, Error> {
     handle.wait_timeout(LONG).expect("it ends")
 }
 
@@ -70,7 +72,7 @@ fn contents(stream: &Stream, buffer: &Buffer<u32>) -> Result<Vec<u32>, Error> {
     in_time(&stream.download(buffer)?)
 }
 
-fn launch(stream: &Stream, call: Call) -> Result<LaunchReport, Error> {
+fn launch(stream: &Stream, call: Call<'static>) -> Result<LaunchReport, Error> {
     in_time(&stream.launch(call)?)
 }
 
@@ -85,7 +87,7 @@ fn numbers(random: &mut Random) -> Vec<u32> {
 
 /// A scheduler on a device with memory for little more than one such buffer.
 fn narrow() -> Scheduler {
-    scheduler_on(&Device::cpu_with_memory(1, 1, 4 * LEN + 20).expect("a device"))
+    scheduler_on(&Device::cpu_with(CpuLayout::sms(1).memory(4 * LEN + 20)).expect("a device"))
 }
 
 #[test]
@@ -198,7 +200,7 @@ fn other_work_on_the_second_device_goes_on_while_a_move_waits() {
 
 #[test]
 fn readers_share_contents_without_moving_them_back() {
-    let devices = [0; 2].map(|_| Device::cpu(1, 1).expect("a device"));
+    let devices = [0; 2].map(|_| Device::cpu_with(CpuLayout::sms(1)).expect("a device"));
     let (one, other) = (scheduler_on(&devices[0]), scheduler_on(&devices[1]));
     let data: Vec<u32> = (5..).take(LEN).collect();
     let buffer = one.buffer(&data).expect("memory");

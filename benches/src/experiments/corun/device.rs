@@ -263,7 +263,7 @@ struct Submission {
     job: Job,
     stream: Stream,
     /// Launches that are not submitted yet.
-    steps: VecDeque<Call>,
+    steps: VecDeque<Call<'static>>,
     /// Launches that are not over.
     handles: VecDeque<Handle<LaunchReport>>,
     reports: Vec<LaunchReport>,

@@ -48,7 +48,7 @@ impl PreparedProgram {
     }
 
     /// The program's launches, in order.
-    pub fn steps(&self) -> &[Call] {
+    pub fn steps(&self) -> &[Call<'static>] {
         &self.program.steps
     }
 
@@ -95,10 +95,11 @@ impl PreparedProgram {
 }
 
 /// The plain entries of these calls. They are loaded when nothing runs.
-fn raw_launches(calls: &[Call]) -> Result<Vec<Launch>> {
+fn raw_launches(calls: &[Call<'static>]) -> Result<Vec<Launch>> {
     let ptx = PROGRAMS.ptx();
     ensure!(ptx.is_some(), "this build found no compiler for PTX, so it has no kernels for a GPU");
     let module = Module::load(ptx.unwrap_or_default(), &[])?;
-    let launch = |call: &Call| Ok(Launch::plain(module.plain(call.kernel())?, call.clone()));
+    let launch =
+        |call: &Call<'static>| Ok(Launch::plain(module.plain(call.kernel())?, call.clone()));
     calls.iter().map(launch).collect()
 }

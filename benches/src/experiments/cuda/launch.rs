@@ -169,7 +169,7 @@ fn our_stream(
     scheduler: &Scheduler,
     stream: &Stream,
     counts: &mut Buffer<u32>,
-    call: impl Fn(&mut Buffer<u32>) -> Call,
+    call: impl Fn(&mut Buffer<u32>) -> Call<'static>,
 ) -> Result<Duration> {
     scheduler.synchronize()?;
     let mut last = None;

@@ -25,7 +25,7 @@ pub fn victim(
     runs: impl WriteArg<'static, u32>,
     marks: impl WriteArg<'static, u32>,
     tasks: u32,
-) -> Call {
+) -> Call<'static> {
     let call = match yields {
         true => spin_yielding(ticks, runs, marks),
         false => spin(ticks, runs, marks),
@@ -43,7 +43,7 @@ pub struct RawArms {
     urgent_stream: Stream,
     control: Control,
     yields: bool,
-    call: Call,
+    call: Call<'static>,
     plain: Launch,
     preemptible: Launch,
     /// Blocks of the victim that fill the device.

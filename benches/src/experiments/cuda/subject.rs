@@ -64,7 +64,7 @@ pub struct Subject {
     definition: &'static Definition,
     program: Program,
     gpu: Gpu,
-    call: Call,
+    call: Call<'static>,
     stream: Stream,
     /// Carries signals only.
     control_stream: Stream,
@@ -104,7 +104,7 @@ impl Subject {
         let call = program.steps[program.dominant].clone();
         let kernel = call.kernel();
         let block = kernel.block.context("a kernel without a block size")?;
-        let plain_of = |call: &Call| -> Result<Launch> {
+        let plain_of = |call: &Call<'static>| -> Result<Launch> {
             Ok(Launch::plain(modules.suite.plain(call.kernel())?, call.clone()))
         };
         let (before, after) = program.steps.split_at(program.dominant);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use preempt::sim::{Costs, KernelModel};
-use preempt::{Call, Handle, LaunchReport, Preemption};
+use preempt::{Call, Handle, LaunchReport, Preemption, Timestamp};
 use preempt_microkernels::empty;
 
 use super::watch::Note;
@@ -34,7 +34,7 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
     for _ in 0..LAUNCHES {
         testbed.scheduler.synchronize()?;
         let report = take(stream.launch(call())?)?;
-        launch.push(report.done.saturating_sub(report.started));
+        launch.push(report.running());
     }
     for _ in 0..STREAMS {
         testbed.scheduler.synchronize()?;
@@ -42,7 +42,7 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
         let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let reports = handles.into_iter().map(&mut take).collect::<Result<Vec<_>>>()?;
         if let [first, .., last] = &reports[..] {
-            follow.push(last.done.saturating_sub(first.done) / (reports.len() as u32 - 1));
+            follow.push((last.done - first.done) / (reports.len() as u32 - 1));
         }
     }
     let decision = testbed.scheduler.stats().decisions.mean;
@@ -63,19 +63,19 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
 /// Of the first launch, the cost of launching is taken off; of each further one, the cost of following its predecessor
 /// in the stream. `notes` are of launches of the program's stream, as far as there are any.
 pub fn launch_models(
-    steps: &[Call],
+    steps: &[Call<'static>],
     alone: &[LaunchReport],
     notes: &[Note],
     costs: &Costs,
     sms: u32,
 ) -> Vec<KernelModel> {
-    let mut before: Option<Duration> = None;
+    let mut before: Option<Timestamp> = None;
     let models = steps.iter().zip(alone).map(|(call, report)| {
         let (start, cost) = match before.replace(report.done) {
             None => (report.started, costs.decision + costs.launch + costs.report),
             Some(before) => (before, costs.follow),
         };
-        let duration = report.done.saturating_sub(start).saturating_sub(cost);
+        let duration = (report.done - start).saturating_sub(cost);
         let model = KernelModel::new(call.kernel().name, duration, report.tasks);
         // The latest notes know most yields.
         let Some(note) = notes.iter().rev().find(|note| note.tasks == report.tasks) else {
@@ -106,7 +106,9 @@ mod tests {
 
     fn report(tasks: u32, started: Duration, done: Duration) -> LaunchReport {
         let mut report = LaunchReport::default();
-        (report.tasks, report.started, report.done) = (tasks, started, done);
+        report.tasks = tasks;
+        (report.started, report.done) =
+            (Timestamp::after_start(started), Timestamp::after_start(done));
         report
     }
 

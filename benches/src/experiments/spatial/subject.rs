@@ -15,14 +15,14 @@ pub struct Subject {
     /// The program's name, and the grid if it is another one.
     pub name: String,
     /// The launch.
-    pub call: Call,
+    pub call: Call<'static>,
     /// Keeps the launch's inputs.
     _program: Program,
     stream: Stream,
     /// Launches that overwrite everything that the launch writes.
-    poisons: Vec<Call>,
+    poisons: Vec<Call<'static>>,
     /// Launches that add digests of all that the launch writes to `sum`.
-    digests: Vec<Call>,
+    digests: Vec<Call<'static>>,
     sum: Buffer<u64>,
     /// The last value read from `sum`.
     before: u64,

@@ -14,7 +14,7 @@ fn main() -> Result<()> {
     let context = cust::quick_init()?;
     let device = preempt::Device::from_cust(&context)?;
     let scheduler =
-        preempt::Scheduler::builder().device(device).kernels(KERNELS).busy_poll(true).build()?;
+        preempt::Scheduler::builder().device(device).kernels(KERNELS).poller_spin(true).build()?;
     let batch = scheduler.stream(0);
     let urgent = scheduler.stream(1);
 

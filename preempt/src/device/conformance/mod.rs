@@ -35,7 +35,7 @@ const ROUNDS: u32 = 400_000;
 /// Threads in a block.
 const THREADS: u32 = 8;
 
-type TwoBuffers = fn(&mut Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>;
+type TwoBuffers = fn(&mut Buffer<u32>, &mut Buffer<u32>) -> Call<'static, NoGrid>;
 
 /// The kernels that the checks launch.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ pub struct Kernels {
     pub count: TwoBuffers,
     /// `first[task] += 1`; then the given number of rounds of `x -> 1664525 x + 1013904223` (wrapping) from the thread's number,
     /// with a yield point in each, into `second[thread]`.
-    pub yielding: fn(&mut Buffer<u32>, u32, &mut Buffer<u32>) -> Call<NoGrid>,
+    pub yielding: fn(&mut Buffer<u32>, u32, &mut Buffer<u32>) -> Call<'static, NoGrid>,
     /// A kernel that the device reports as a fault of the launch, if there is one.
     pub faulty: Option<TwoBuffers>,
     /// A kernel that the device cannot launch, if there is one.
@@ -149,7 +149,7 @@ impl<'a> Rig<'a> {
     fn prepare(
         &mut self,
         tasks: u32,
-        call: impl FnOnce(&mut Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
+        call: impl FnOnce(&mut Buffer<u32>, &mut Buffer<u32>) -> Call<'static, NoGrid>,
     ) -> Launch {
         let lens = [tasks, tasks * THREADS];
         let [mut first, mut second] = lens.map(|len| self.buffer(len as usize));

@@ -4,8 +4,8 @@ use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 
 use super::{Kernels, check, check_counted};
-use crate::Device;
 use crate::device::model::{Model, Settings};
+use crate::{CpuLayout, Device};
 
 fn add(counts: SliceMut<u32>, index: u32) {
     assert!((index as usize) < counts.len());
@@ -58,9 +58,9 @@ const KERNELS: Kernels = Kernels {
 
 #[test]
 fn the_cpu_device_keeps_to_the_contract() {
-    check(&Device::cpu(2, 2).expect("a device"), &KERNELS);
+    check(&Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device"), &KERNELS);
     // Enough for the largest check.
-    check(&Device::cpu_with_memory(4, 1, 16 << 20).expect("a device"), &KERNELS);
+    check(&Device::cpu_with(CpuLayout::sms(4).memory(16 << 20)).expect("a device"), &KERNELS);
 }
 
 #[test]

@@ -229,13 +229,13 @@ mod tests {
 
     use preempt_device::abi::SmRange;
 
-    use crate::device::Device;
+    use crate::device::{CpuLayout, Device};
 
     use super::*;
 
     #[test]
     fn the_next_scheduler_finds_no_signals() {
-        let device = Device::cpu(1, 1).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
         let device = CpuDevice::new(device.properties(), None, Arc::default()).expect("a device");
         device.signal(3, Signal::new(7, SmRange::EMPTY));
         device.load(&[], SignalPath::default()).expect("loaded");

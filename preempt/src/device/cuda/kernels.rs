@@ -16,9 +16,9 @@ use super::lock;
 use super::registers::Sm;
 use crate::error::{CodeError, ConfigurationError, DeviceError, Error};
 use crate::module::{DeviceCode, LoadedModule, Module};
-use crate::ptx::{
-    self, EARLY_CAPABILITY, Functions, blanked, block_threads, bound_registers, check_functions,
-    cooperates, first_parameter_bytes, functions, waits, with_waits,
+use preempt_ptx_text::{
+    self as ptx, EARLY_CAPABILITY, Functions, blanked, block_threads, bound_registers,
+    check_functions, cooperates, first_parameter_bytes, functions, waits, with_waits,
 };
 
 /// Bytes of shared memory that a block gets by default; a kernel opts into more.

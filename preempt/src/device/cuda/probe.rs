@@ -228,7 +228,7 @@ fn use_lines(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ptx::{blanked, functions};
+    use preempt_ptx_text::{blanked, functions};
 
     #[test]
     fn sms_without_gaps_are_accepted() {

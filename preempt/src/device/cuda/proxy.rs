@@ -295,7 +295,7 @@ impl Drop for Proxy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ptx::{blanked, functions};
+    use preempt_ptx_text::{blanked, functions};
 
     #[test]
     fn the_proxy_is_an_entry() {

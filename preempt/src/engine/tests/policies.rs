@@ -1,5 +1,5 @@
-//! Every policy of the library in the same storm, each held to its own rule: which launch precedes which, stated once
-//! more in the plainest way and compared at every plan.
+//! Every policy of the library in the same storm, each held to its own rule. Which launch precedes which is stated once
+//! more in the plainest way, and compared at every plan.
 
 use std::time::Duration;
 
@@ -241,8 +241,8 @@ fn by_priority(a: &Known, b: &Known, _: &Rule, _: Duration, _: &dyn DeviceView) 
     (b.arrival.priority, a.number) < (a.arrival.priority, b.number)
 }
 
-/// Of two launches of equal priority, a waiting one precedes only if the rest of the other is longer by more than a
-/// yield of that costs.
+/// Of two launches of equal priority, a waiting one precedes only if the other's rest is longer by more than its yield
+/// costs.
 fn by_remaining(a: &Known, b: &Known, _: &Rule, _: Duration, device: &dyn DeviceView) -> bool {
     let left = |known: &Known| device.remaining(known.arrival.id).unwrap_or(Duration::MAX);
     let overhead = |known: &Known| device.yield_overhead(known.arrival.id);

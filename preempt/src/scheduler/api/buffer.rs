@@ -40,8 +40,8 @@ use crate::scheduler::runtime::memory::Memory;
 /// #     unsafe { x.write(i, 2 * x.read(i)) }
 /// # }
 ///
-/// let one = Scheduler::builder().device(Device::cpu(2, 1)?).build()?;
-/// let other = Scheduler::builder().device(Device::cpu(2, 1)?).build()?;
+/// let one = Scheduler::builder().device(Device::cpu()?).build()?;
+/// let other = Scheduler::builder().device(Device::cpu()?).build()?;
 /// let mut x = one.buffer(&[1u32; 64])?;
 /// one.stream(0).launch(double(&mut x).grid(2))?;
 /// other.stream(0).launch(double(&mut x).grid(2))?;

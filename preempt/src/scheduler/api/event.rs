@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::handle::Handle;
+use super::handle::{Gives, Handle};
 use super::stream::Stream;
 use crate::error::{ArgumentError, Error};
 use crate::scheduler::runtime::core::Work;
@@ -11,7 +11,7 @@ use crate::scheduler::runtime::core::Work;
 /// A point in a stream that the host and other streams can wait for: it happens when everything before it in the stream
 /// is done.
 ///
-/// Unlike an event of CUDA's, it stands for one moment: [`Stream::record`] makes a new event each time. Clones are the
+/// Unlike an event of CUDA's, it stands for one moment: [`Stream::record_event`] makes a new event each time. Clones are the
 /// same event; any thread can use it.
 ///
 /// A kernel that failed, or was cancelled, counts as done: an event orders, and says nothing of results.
@@ -54,8 +54,8 @@ impl Stream {
     /// ```
     /// # let scheduler = preempt::Scheduler::builder().build()?;
     /// # let (first, second) = (scheduler.stream(0), scheduler.stream(5));
-    /// let event = first.record()?;
-    /// second.wait(&event)?; // does not wait itself; what comes after in `second` does
+    /// let event = first.record_event()?;
+    /// second.wait_event(&event)?; // does not wait itself; what comes after in `second` does
     /// # second.synchronize()?;
     /// # Ok::<(), preempt::Error>(())
     /// ```
@@ -65,8 +65,9 @@ impl Stream {
     /// # Errors
     ///
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
-    pub fn record(&self) -> Result<Event, Error> {
-        let handle = self.submit(RECORD, Vec::new(), Work::Marker { after: None }, ())?;
+    pub fn record_event(&self) -> Result<Event, Error> {
+        let handle =
+            self.submit(RECORD, Vec::new(), Work::Marker { after: None }, Gives::NOTHING)?;
         Ok(Event { handle: Arc::new(handle) })
     }
 
@@ -80,13 +81,13 @@ impl Stream {
     ///
     /// [`ArgumentError::ForeignEvent`] if the event is another scheduler's, or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
-    pub fn wait(&self, event: &Event) -> Result<(), Error> {
+    pub fn wait_event(&self, event: &Event) -> Result<(), Error> {
         if !event.handle.is_of(self.shared()) {
             return Err(Error::Argument(ArgumentError::ForeignEvent));
         }
         let after = Some(event.handle.completion().clone());
         // The handles of later operations say as much.
-        self.submit::<()>(WAIT, Vec::new(), Work::Marker { after }, ()).map(drop)
+        self.submit(WAIT, Vec::new(), Work::Marker { after }, Gives::NOTHING).map(drop)
     }
 
     /// Waits until everything that is in the stream now is done. Failures of single operations are reported through
@@ -97,7 +98,7 @@ impl Stream {
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped) or
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost).
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.submit::<()>(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, ())?.wait()
+        self.submit(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, Gives::NOTHING)?.wait()
     }
 }
 
@@ -109,12 +110,12 @@ mod tests {
     #[test]
     fn an_event_of_another_scheduler_is_refused() {
         let scheduler = || {
-            let device = crate::Device::cpu(1, 1).expect("a device");
+            let device = crate::Device::cpu_with(crate::CpuLayout::sms(1)).expect("a device");
             Scheduler::builder().device(device).build().expect("a scheduler")
         };
         let (one, other) = (scheduler(), scheduler());
-        let event = one.stream(0).record().expect("recorded");
-        let error = other.stream(0).wait(&event).expect_err("not its own");
+        let event = one.stream(0).record_event().expect("recorded");
+        let error = other.stream(0).wait_event(&event).expect_err("not its own");
         assert!(matches!(error, Error::Argument(ArgumentError::ForeignEvent)), "{error:?}");
         assert!(error.to_string().contains("synchronize"), "{error}");
         event.synchronize().expect("nothing is before it");

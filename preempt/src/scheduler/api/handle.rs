@@ -1,5 +1,6 @@
 //! Handles: what a submission returns, to wait for the operation and to steer it.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -20,51 +21,43 @@ use crate::scheduler::runtime::completion::{Completion, Ending};
 use crate::scheduler::runtime::core::Target;
 use crate::sync::{Instant, hint};
 
-/// A launch or copy that was submitted.
+/// A launch or copy that was submitted: it gives a [`LaunchReport`] for a launch, nothing for an upload or a copy, and a
+/// `Vec` for a download.
 ///
 /// Dropping the handle does not stop the operation: it runs as if it were waited for. If it fails,
 /// what uses its buffers later fails with [`LaunchError::InputLost`], so waiting for the last operation
 /// of a chain is enough. A handle can be waited for on any thread, by any number of calls, and as a
 /// [`Future`] on any executor.
 #[must_use = "errors are reported through the handle"]
-pub struct Handle<T: Output> {
+pub struct Handle<T> {
     shared: Arc<Shared>,
     completion: Arc<Completion>,
-    keep: T::Keep,
+    gives: Gives<T>,
 }
 
-/// What an operation gives when it is done: a [`LaunchReport`] for a launch, nothing for an
-/// upload or a copy, a `Vec` for a download.
-pub trait Output: sealed::Sealed {}
-
-mod sealed {
-    use crate::engine::LaunchReport;
-
-    pub trait Sealed: Sized {
-        type Keep: Clone;
-        fn output(report: LaunchReport, keep: &Self::Keep) -> Self;
-    }
+/// What the handle gives of a finished operation: the report of a launch, or what a download has filled.
+pub(in crate::scheduler) struct Gives<T> {
+    make: fn(LaunchReport, Option<&Kept>) -> T,
+    kept: Option<Arc<Kept>>,
 }
 
-impl Output for LaunchReport {}
-impl sealed::Sealed for LaunchReport {
-    type Keep = ();
-    fn output(report: LaunchReport, (): &()) -> LaunchReport {
-        report
-    }
+type Kept = dyn Any + Send + Sync;
+
+impl Gives<LaunchReport> {
+    pub const REPORT: Gives<LaunchReport> = Gives { make: |report, _| report, kept: None };
 }
 
-impl Output for () {}
-impl sealed::Sealed for () {
-    type Keep = ();
-    fn output(_report: LaunchReport, (): &()) {}
+impl Gives<()> {
+    pub const NOTHING: Gives<()> = Gives { make: |_, _| (), kept: None };
 }
 
-impl<T: KernelArg> Output for Vec<T> {}
-impl<T: KernelArg> sealed::Sealed for Vec<T> {
-    type Keep = Arc<HostMemory<T>>;
-    fn output(_report: LaunchReport, memory: &Arc<HostMemory<T>>) -> Vec<T> {
-        memory.to_vec()
+impl<T: KernelArg> Gives<Vec<T>> {
+    pub fn contents(of: Arc<HostMemory<T>>) -> Gives<Vec<T>> {
+        let make = |_, kept: Option<&Kept>| {
+            let memory = kept.and_then(|kept| kept.downcast_ref::<HostMemory<T>>());
+            memory.map(HostMemory::to_vec).unwrap_or_default()
+        };
+        Gives { make, kept: Some(of) }
     }
 }
 
@@ -111,13 +104,13 @@ impl<T> fmt::Debug for HostMemory<T> {
     }
 }
 
-impl<T: Output> Handle<T> {
+impl<T> Handle<T> {
     pub(in crate::scheduler) fn new(
         shared: Arc<Shared>,
         completion: Arc<Completion>,
-        keep: T::Keep,
+        gives: Gives<T>,
     ) -> Handle<T> {
-        Handle { shared, completion, keep }
+        Handle { shared, completion, gives }
     }
 
     pub(in crate::scheduler) fn completion(&self) -> &Arc<Completion> {
@@ -131,13 +124,13 @@ impl<T: Output> Handle<T> {
 
     /// Another handle for the same operation, without its result.
     pub(in crate::scheduler) fn untyped(&self) -> Handle<()> {
-        Handle::new(self.shared.clone(), self.completion.clone(), ())
+        Handle::new(self.shared.clone(), self.completion.clone(), Gives::NOTHING)
     }
 
     /// Waits until the operation is done.
     ///
     /// The calling thread drives the scheduler itself for a while before it sleeps; see
-    /// [`SchedulerBuilder::spin`](crate::scheduler::SchedulerBuilder::spin).
+    /// [`SchedulerBuilder::wait_spin`](crate::scheduler::SchedulerBuilder::wait_spin).
     ///
     /// # Errors
     ///
@@ -202,7 +195,7 @@ impl<T: Output> Handle<T> {
             }
             self.shared.drive();
             let now = Instant::now();
-            if now - start >= self.shared.spin || deadline.is_some_and(|end| now >= end) {
+            if now - start >= self.shared.wait_spin || deadline.is_some_and(|end| now >= end) {
                 return self.completion.is_done().then(|| self.completion.result())?;
             }
             hint::spin_loop();
@@ -219,7 +212,7 @@ impl<T: Output> Handle<T> {
     }
 
     fn output(&self, result: Ending) -> Result<T, Error> {
-        result.map(|report| T::output(report, &self.keep))
+        result.map(|report| (self.gives.make)(report, self.gives.kept.as_deref()))
     }
 }
 
@@ -246,7 +239,7 @@ impl Handle<LaunchReport> {
     }
 }
 
-impl<T: Output> Future for Handle<T> {
+impl<T> Future for Handle<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -254,7 +247,7 @@ impl<T: Output> Future for Handle<T> {
     }
 }
 
-impl<T: Output> fmt::Debug for Handle<T> {
+impl<T> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("done", &self.is_done()).finish_non_exhaustive()
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use preempt_device::host::{BorrowingCall, HasGrid};
+use preempt_device::host::{Call, HasGrid};
 
 use super::handle::Handle;
 use crate::engine::LaunchReport;
@@ -69,7 +69,7 @@ impl<'scope> Scope<'scope, '_> {
     pub fn launch<G: HasGrid>(
         &'scope self,
         stream: &Stream,
-        call: BorrowingCall<'scope, G>,
+        call: Call<'scope, G>,
     ) -> Result<Handle<LaunchReport>, Error> {
         // SAFETY: the scope waits for it, and what it borrows lives longer than the scope.
         let handle = unsafe { stream.launch_borrowing(call.with_its_grid())? };

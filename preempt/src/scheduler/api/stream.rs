@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use preempt_device::abi::MAX_TASKS;
 use preempt_device::host::{
-    Access, Amortize, BorrowingCall, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents,
+    Access, Amortize, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents,
 };
 use preempt_device::kernel::KernelArg;
 
-use super::handle::{Handle, HostMemory};
+use super::handle::{Gives, Handle, HostMemory};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
@@ -41,7 +41,7 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
 /// An operation runs when everything before it in the stream, and everything that uses the same buffers, is done.
-/// Operations that it waits for, there or behind an [event](Stream::wait), are as urgent as itself meanwhile. So
+/// Operations that it waits for, there or behind an [event](Stream::wait_event), are as urgent as itself meanwhile. So
 /// nothing in between delays it. Submitting does not wait for that, unless 64 operations of the stream are outstanding:
 /// then it waits until one of them has ended.
 ///
@@ -135,7 +135,10 @@ impl Stream {
     ///
     /// What is wrong with the grid, the block, the arguments or the kernel's demands; nothing runs then.
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped) if the scheduler is gone.
-    pub fn launch<G: HasGrid>(&self, call: Call<G>) -> Result<Handle<LaunchReport>, Error> {
+    pub fn launch<G: HasGrid>(
+        &self,
+        call: Call<'static, G>,
+    ) -> Result<Handle<LaunchReport>, Error> {
         // SAFETY: a `Call` borrows nothing.
         unsafe { self.launch_borrowing(call.with_its_grid()) }
     }
@@ -145,7 +148,7 @@ impl Stream {
     /// What the call borrows is borrowed until the launch is done.
     pub(in crate::scheduler) unsafe fn launch_borrowing(
         &self,
-        call: BorrowingCall<'_>,
+        call: Call<'_>,
     ) -> Result<Handle<LaunchReport>, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
@@ -187,11 +190,11 @@ impl Stream {
                 amortize,
             }),
         };
-        self.submit(name, uses, work, ())
+        self.submit(name, uses, work, Gives::REPORT)
     }
 
     /// The shape of a call on this device.
-    pub(crate) fn shape(&self, call: &BorrowingCall<'_>) -> Result<Shape, Error> {
+    pub(crate) fn shape(&self, call: &Call<'_>) -> Result<Shape, Error> {
         let kernel = call.kernel();
         let block = check_block(call)?;
         let asked = call
@@ -225,12 +228,12 @@ impl Stream {
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(to, Access::Write)?];
         let from = data.as_ptr() as u64;
-        self.copy::<T, ()>(
+        self.copy::<T, _>(
             CopyKind::ToDevice,
             uses,
             (from, data.len(), Arc::new(data)),
             side(to),
-            (),
+            Gives::NOTHING,
         )
     }
 
@@ -244,7 +247,7 @@ impl Stream {
         let uses = vec![self.copy_use(from, Access::Read)?];
         let memory = Arc::new(HostMemory::<T>::new(from.len()));
         let to = (memory.address(), from.len(), memory.clone() as Owner);
-        self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to, memory)
+        self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to, Gives::contents(memory))
     }
 
     /// Copies a buffer to another one of the same length.
@@ -259,7 +262,7 @@ impl Stream {
         to: &mut Buffer<T>,
     ) -> Result<Handle<()>, Error> {
         let uses = vec![self.copy_use(from, Access::Read)?, self.copy_use(to, Access::Write)?];
-        self.copy::<T, ()>(CopyKind::OnDevice, uses, side(from), side(to), ())
+        self.copy::<T, _>(CopyKind::OnDevice, uses, side(from), side(to), Gives::NOTHING)
     }
 
     /// Submits an operation that ends after every use of the buffer.
@@ -271,7 +274,7 @@ impl Stream {
         // Not overwriting, because the next owner must not find what a failed kernel left.
         let uses = vec![Use { overwrites: false, ..self.copy_use(buffer, Access::Write)? }];
         let external = ExternalOperation::new(|external| external.finish(Ok(())));
-        let (job, handle) = self.job(COPY, uses, Work::ExternalOperation(external), ());
+        let (job, handle) = self.job(COPY, uses, Work::ExternalOperation(external), Gives::NOTHING);
         // With the memory, which the job does not keep, because the contents may be on another device.
         buffer.memory.end_uses();
         moves::submit_using(&self.shared, job, std::slice::from_ref(&buffer.memory), true)
@@ -286,7 +289,7 @@ impl Stream {
         name: &'static str,
         external: Arc<ExternalOperation>,
     ) -> Result<Handle<()>, Error> {
-        self.submit(name, Vec::new(), Work::ExternalOperation(external), ())
+        self.submit(name, Vec::new(), Work::ExternalOperation(external), Gives::NOTHING)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -300,13 +303,13 @@ impl Stream {
         Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
     }
 
-    fn copy<T, O: crate::scheduler::Output>(
+    fn copy<T, O>(
         &self,
         kind: CopyKind,
         uses: Vec<Use>,
         (from, from_len, from_owner): CopySide,
         (to, to_len, to_owner): CopySide,
-        keep: O::Keep,
+        gives: Gives<O>,
     ) -> Result<Handle<O>, Error> {
         if from_len != to_len {
             return Err(Error::Argument(ArgumentError::LengthMismatch {
@@ -317,39 +320,39 @@ impl Stream {
         let copy = Copy { kind, from, to, bytes: from_len * size_of::<T>() };
         // SAFETY: each owner keeps its place, and the engine orders operations on them by `uses`.
         let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
-        self.submit(COPY, uses, Work::Copy(copy), keep)
+        self.submit(COPY, uses, Work::Copy(copy), gives)
     }
 
-    pub(in crate::scheduler) fn submit<O: crate::scheduler::Output>(
+    pub(in crate::scheduler) fn submit<O>(
         &self,
         name: &'static str,
         uses: Vec<Use>,
         work: Work,
-        keep: O::Keep,
+        gives: Gives<O>,
     ) -> Result<Handle<O>, Error> {
-        let (job, handle) = self.job(name, uses, work, keep);
+        let (job, handle) = self.job(name, uses, work, gives);
         self.shared.submit(job).inspect_err(|_| self.credits.leave())?;
         Ok(handle)
     }
 
     /// A job that holds a credit, and its handle.
-    fn job<O: crate::scheduler::Output>(
+    fn job<O>(
         &self,
         name: &'static str,
         uses: Vec<Use>,
         work: Work,
-        keep: O::Keep,
+        gives: Gives<O>,
     ) -> (Job, Handle<O>) {
         self.credits.enter(&self.shared);
         let completion = Arc::new(Completion::new(self.credits.clone()));
-        let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), keep);
+        let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), gives);
         let Terms { priority, weight, .. } = *lock(&self.terms);
         let urgency = Urgency { priority, weight, deadline: None };
         (Job { completion, stream: self.id, name, uses, urgency, work }, handle)
     }
 
     /// The buffers of a call. A buffer that the kernel writes is passed once.
-    fn buffer_uses(&self, call: &BorrowingCall<'_>) -> Result<Vec<Use>, Error> {
+    fn buffer_uses(&self, call: &Call<'_>) -> Result<Vec<Use>, Error> {
         let name = call.kernel().name;
         let mut uses = Vec::with_capacity(call.args().buffers().len());
         for (argument, access) in call.args().buffers() {
@@ -435,7 +438,7 @@ fn check_grid(kernel: &'static str, asked: Extents) -> Result<(Dim3, u32), Error
 }
 
 /// The block that a call runs with.
-fn check_block(call: &BorrowingCall<'_>) -> Result<Dim3, Error> {
+fn check_block(call: &Call<'_>) -> Result<Dim3, Error> {
     let kernel = call.kernel().name;
     let asked = match (call.kernel().block, call.asked_block()) {
         (Some(fixed), Some(asked)) if fixed.into_extents() != asked => {

@@ -157,7 +157,9 @@ mod tests {
     use super::*;
     use crate::error::SchedulerError;
     use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
-    use crate::{Buffer, Call, Device, Error, LaunchId, NoGrid, Scheduler, SchedulerBuilder};
+    use crate::{
+        Buffer, Call, CpuLayout, Device, Error, LaunchId, NoGrid, Scheduler, SchedulerBuilder,
+    };
 
     #[preemptible(block = 32)]
     fn squares(x: &[u32], out: SliceMut<u32>) {
@@ -213,11 +215,12 @@ mod tests {
     }
 
     fn three_of(
-        kernel: impl Fn(&Buffer<u32>, &mut Buffer<u32>) -> Call<NoGrid>,
+        kernel: impl Fn(&Buffer<u32>, &mut Buffer<u32>) -> Call<'static, NoGrid>,
         predictor: impl FnOnce(SchedulerBuilder) -> SchedulerBuilder,
     ) -> (Scheduler, Vec<(Option<Duration>, Duration)>) {
         let seen = Seen::default();
-        let builder = Scheduler::builder().device(Device::cpu(2, 1).expect("a device"));
+        let builder =
+            Scheduler::builder().device(Device::cpu_with(CpuLayout::sms(2)).expect("a device"));
         let builder = predictor(builder.policy(Watches(Fifo::new(), seen.clone())));
         let scheduler = builder.build().expect("a scheduler");
         let stream = scheduler.stream(0);
@@ -406,7 +409,7 @@ mod tests {
     }
 
     fn squares_kernel() -> &'static Kernel {
-        let device = Device::cpu(1, 1).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
         let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
         let x = scheduler.zeroed::<u32>(1).expect("memory");
         let mut out = scheduler.zeroed::<u32>(1).expect("memory");

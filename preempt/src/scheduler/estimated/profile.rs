@@ -15,7 +15,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// What is wrong with the grid, the block or the kernel's demands.
-    pub fn features(&self, call: &Call) -> Result<Features<'static>, Error> {
+    pub fn features(&self, call: &Call<'static>) -> Result<Features<'static>, Error> {
         let Shape { tasks, block, .. } = self.stream(0).shape(call)?;
         Ok(features(call.kernel(), call.args(), tasks, block))
     }
@@ -31,10 +31,10 @@ impl Scheduler {
     /// The errors of [`Stream::launch`](crate::Stream::launch), and those of the launches themselves.
     pub fn profile(
         &self,
-        calls: impl IntoIterator<Item = Call>,
+        calls: impl IntoIterator<Item = Call<'static>>,
     ) -> Result<Vec<Run<'static>>, Error> {
         let (stream, sms) = (self.stream(0), self.device().properties().sms);
-        let profile = |call: Call| {
+        let profile = |call: Call<'static>| {
             let shape = stream.shape(&call)?;
             let launch = features(call.kernel(), call.args(), shape.tasks, shape.block);
             let report = stream.launch(call)?.wait()?;

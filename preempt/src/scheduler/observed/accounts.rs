@@ -206,7 +206,7 @@ impl Accounts {
         };
         let alone = entry.predicted.or(own).filter(|alone| !alone.is_zero());
         let turnaround = match outcome {
-            Outcome::Done(LaunchReport { ready, done, .. }) => done.saturating_sub(ready),
+            Outcome::Done(LaunchReport { ready, done, .. }) => done - ready,
             _ => Duration::ZERO,
         };
         self.each(entry.stream, entry.priority, |tally| {
@@ -426,6 +426,7 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::Timestamp;
 
     fn at(millis: u64) -> Duration {
         Duration::from_millis(millis)
@@ -441,7 +442,8 @@ mod tests {
             accounts.submitted(at(ready), stream, "model", Priority(priority), Some(at(10)));
         accounts.granted(&mut entry, grant(at(start), SmRange::new(0, 4), false));
         accounts.granted(&mut entry, grant(at(end), SmRange::EMPTY, true));
-        let report = LaunchReport { ready: at(ready), done: at(end), ..LaunchReport::default() };
+        let [ready, done] = [ready, end].map(|time| Timestamp::after_start(at(time)));
+        let report = LaunchReport { ready, done, ..LaunchReport::default() };
         accounts.finished(at(end), &entry, Outcome::Done(report), None);
     }
 

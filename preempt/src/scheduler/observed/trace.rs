@@ -216,7 +216,7 @@ mod tests {
     use crate::error::SchedulerError;
     use crate::policy::StaticPriority;
     use crate::scheduler::observed::accounts::Accounts;
-    use crate::{Device, Error, LaunchReport, Priority, Scheduler};
+    use crate::{CpuLayout, Device, Error, LaunchReport, Priority, Scheduler};
 
     #[preemptible(block = 32)]
     fn squares(out: SliceMut<u32>) {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     fn scheduler(capacity: usize) -> Scheduler {
-        let device = Device::cpu(2, 1).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
         let policy = StaticPriority::whole_device();
         let builder = Scheduler::builder().device(device).policy(policy).trace(capacity);
         builder.build().expect("a scheduler")
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_timeline_has_to_be_kept_and_to_be_written_somewhere() {
-        let device = Device::cpu(1, 1).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
         let without = Scheduler::builder().device(device).build().expect("a scheduler");
         let file = File::new("none");
         assert!(matches!(

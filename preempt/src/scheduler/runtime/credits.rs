@@ -27,7 +27,7 @@ impl StreamCredits {
             return;
         }
         let start = Instant::now();
-        while start.elapsed() < shared.spin {
+        while start.elapsed() < shared.wait_spin {
             shared.drive();
             if self.try_enter() {
                 return;

@@ -71,7 +71,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::device::Device;
+    use crate::device::{CpuLayout, Device};
     use crate::error::{Error, LaunchError};
     use crate::scheduler::{Handle, Scheduler, Stream};
 
@@ -79,7 +79,7 @@ mod tests {
     const WHILE: Duration = Duration::from_millis(50);
 
     fn stream() -> (Scheduler, Stream) {
-        let device = Device::cpu(1, 1).expect("a device");
+        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
         let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
         let stream = scheduler.stream(0);
         (scheduler, stream)

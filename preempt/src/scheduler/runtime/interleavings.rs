@@ -313,7 +313,7 @@ fn a_scheduler_is_dropped_while_others_submit() {
 
 fn lose(is_polled: bool) {
     let testbed = Testbed::with(Settings { sms: 2, is_polled, memory: None });
-    let scheduler = testbed.builder().busy_poll(is_polled).build().expect("a scheduler");
+    let scheduler = testbed.builder().poller_spin(is_polled).build().expect("a scheduler");
     let submit =
         [0, 5].map(|priority| submit_until_the_end(testbed.clone(), scheduler.stream(priority)));
     let mut buffer = scheduler.zeroed::<u32>(4).expect("memory");
@@ -352,12 +352,12 @@ fn events_order_streams() {
         let scheduler = testbed.scheduler();
         let (one, other) = (scheduler.stream(0), scheduler.stream(5));
         let first = Arc::new(one.launch(yielding().grid(3)).expect("accepted"));
-        let event = one.record().expect("recorded");
+        let event = one.record_event().expect("recorded");
         let recorded = event.clone();
         let waits = thread::spawn(move || recorded.synchronize().expect("it happens"));
         let cancelled = first.clone();
         let cancels = thread::spawn(move || cancelled.cancel());
-        other.wait(&event).expect("accepted");
+        other.wait_event(&event).expect("accepted");
         let second = other.launch(short().grid(2)).expect("accepted");
         testbed.end(&second, 2).expect("done");
         assert!(first.is_done() && event.is_done());

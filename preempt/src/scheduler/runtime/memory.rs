@@ -297,12 +297,13 @@ impl fmt::Debug for Memory {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::device::CpuLayout;
     use crate::engine::LaunchReport;
     use crate::scheduler::runtime::credits::StreamCredits;
 
     #[test]
     fn contents_that_are_there_keep_no_operations() {
-        let device = Device::cpu(1, 1).expect("a device").inner;
+        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device").inner;
         let mut residence = Residence::default();
         let mut fill = |result: Option<Result<LaunchReport, Error>>| {
             let completion = Arc::new(Completion::new(StreamCredits::of_one()));

@@ -13,7 +13,7 @@ use crate::device::{Device, OpaqueWork, RawStream};
 use crate::engine::{self, Use};
 use crate::error::{ArgumentError, Error, caught};
 use crate::scheduler::Buffer;
-use crate::scheduler::api::handle::Handle;
+use crate::scheduler::api::handle::{Gives, Handle};
 use crate::scheduler::api::stream::Stream;
 use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::sync::thread::{self, JoinHandle, ThreadId};
@@ -138,7 +138,7 @@ impl Stream {
         });
         let to = self.shared().opaque_thread()?;
         let job = OpaqueJob { known, work: Some(work), to, owners };
-        self.submit(name, uses, Work::Opaque(job), ())
+        self.submit(name, uses, Work::Opaque(job), Gives::NOTHING)
     }
 }
 

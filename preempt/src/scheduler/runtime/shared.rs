@@ -5,6 +5,7 @@
 //! While operations are in flight, one poller thread waits for the device. Otherwise it sleeps.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -27,12 +28,13 @@ use crate::scheduler::observed::stats::Stats;
 use crate::scheduler::observed::trace::Trace;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::mpsc::Sender;
-use crate::sync::thread::{self, JoinHandle, Thread, ThreadId};
-use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock};
+use crate::sync::thread::{self, JoinHandle, Thread};
+use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock, thread_local};
 
-/// The pollers of all schedulers: a waker that one of them calls may wait for an operation of another scheduler. Not the
-/// explored mutex of `sync`, because it outlives an exploration.
-static POLLERS: std::sync::Mutex<Vec<(ThreadId, Weak<Shared>)>> = std::sync::Mutex::new(Vec::new());
+thread_local! {
+    /// The scheduler whose poller this thread is: a waker that it calls may wait for an operation of another scheduler.
+    static POLLED: RefCell<Weak<Shared>> = RefCell::default();
+}
 
 /// Time between two questions whether an operation of another scheduler has ended, which is not announced to this one.
 const FOREIGN_TIMEOUT: Duration = Duration::from_millis(1);
@@ -59,13 +61,13 @@ pub(crate) trait Helper: Any + Send + Sync {
 
 pub(crate) struct Shared {
     pub device: Device,
-    pub spin: Duration,
+    pub wait_spin: Duration,
     /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
     /// Patience of requests for memory that do not choose it.
     pub patience: Patience,
-    /// Whether the poller attends as long as anything is in flight.
-    busy_poll: bool,
+    /// Whether the poller spins as long as anything is in flight.
+    poller_spin: bool,
     combiner: Combiner<Core>,
     /// Numbers for the streams of moves.
     moves: AtomicU32,
@@ -87,15 +89,15 @@ pub(crate) struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::scheduler) struct Settings {
     /// How long a thread that waits for a handle spins before it sleeps.
-    pub spin: Duration,
+    pub wait_spin: Duration,
     /// Whether the poller spins as long as anything is in flight.
-    pub busy_poll: bool,
+    pub poller_spin: bool,
     /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
     /// How signals reach the device.
     pub signal_path: SignalPath,
     /// Whether everything is recorded.
-    pub record: bool,
+    pub recording: bool,
     /// Patience of requests for memory that do not choose it.
     pub patience: Patience,
     /// How many entries of a timeline to keep, if any.
@@ -125,7 +127,7 @@ impl Shared {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
-        Settings { spin, busy_poll, preemption, signal_path, record, patience, trace }: Settings,
+        Settings { wait_spin, poller_spin, preemption, signal_path, recording, patience, trace }: Settings,
     ) -> Result<Arc<Shared>, Error> {
         device.inner.backend.load(code, signal_path)?;
         let in_flight = Arc::<InFlight>::default();
@@ -136,14 +138,14 @@ impl Shared {
                 predictor,
                 trace,
                 in_flight.clone(),
-                record,
+                recording,
             )),
             moves: AtomicU32::new(0),
             device,
-            spin,
+            wait_spin,
             preemption,
             patience,
-            busy_poll,
+            poller_spin,
             in_flight,
             released: Mutex::new(false),
             release: Condvar::new(),
@@ -349,10 +351,8 @@ impl Shared {
 
     /// The scheduler whose poller this thread is.
     fn polled_by_this_thread() -> Option<Arc<Shared>> {
-        let this = thread::current().id();
-        let pollers = POLLERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut polled = pollers.iter().filter(|(poller, _)| *poller == this);
-        polled.find_map(|(_, shared)| shared.upgrade())
+        // Without the value, the thread is ending: an application's.
+        POLLED.try_with(|polled| polled.borrow().upgrade()).ok().flatten()
     }
 
     /// Looks after the device while `condition` holds, which is asked at least each `timeout`.
@@ -389,11 +389,8 @@ impl Shared {
 
     /// The poller thread.
     fn poll(self: &Arc<Self>) {
-        let this = thread::current().id();
-        let pollers = || POLLERS.lock().unwrap_or_else(PoisonError::into_inner);
-        pollers().push((this, Arc::downgrade(self)));
+        POLLED.with(|polled| polled.replace(Arc::downgrade(self)));
         self.poll_until_retired();
-        pollers().retain(|(poller, _)| *poller != this);
     }
 
     fn poll_until_retired(&self) {
@@ -406,7 +403,7 @@ impl Shared {
                 active = now;
             }
             let spins = device.capabilities.is_polled
-                && (now - active < ATTEND || self.busy_poll && looked.is_busy);
+                && (now - active < ATTEND || self.poller_spin && looked.is_busy);
             if spins {
                 if now - checked > FAULT_CHECK {
                     checked = now;

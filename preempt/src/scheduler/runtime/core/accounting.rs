@@ -60,10 +60,10 @@ impl Core {
             return;
         };
         let took = match outcome {
-            Outcome::Done(LaunchReport { own_time, plain, started, done, .. }) => {
+            Outcome::Done(report @ LaunchReport { own_time, plain, .. }) => {
                 // Blocks of a plain grid run wherever there is room. So its SMs tell its time only if they were all
                 // that it can use, from its start to its end.
-                let is_whole = !plain || own_time >= done.saturating_sub(started);
+                let is_whole = !plain || own_time >= report.running();
                 is_whole.then_some(own_time)
             }
             _ => None,

@@ -8,7 +8,7 @@ use preempt_device::prelude::*;
 
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
 use crate::predict::{Features, Predictor};
-use crate::{Call, Device, LaunchId, Scheduler, Stream};
+use crate::{Call, CpuLayout, Device, LaunchId, Scheduler, Stream};
 
 #[preemptible(block = 32)]
 fn nothing(_x: &[u32]) {}
@@ -37,7 +37,7 @@ impl Policy for LogsPlans {
 }
 
 /// Submits calls when the core asks about the first launch.
-struct Submits(Log, Arc<OnceLock<Vec<(Stream, Call)>>>);
+struct Submits(Log, Arc<OnceLock<Vec<(Stream, Call<'static>)>>>);
 
 impl Predictor for Submits {
     fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
@@ -57,7 +57,7 @@ impl Predictor for Submits {
 fn asked(streams: &[usize], priority: i32) -> Vec<String> {
     let (log, others) = (Log::default(), Arc::new(OnceLock::new()));
     let scheduler = Scheduler::builder()
-        .device(Device::cpu(2, 1).expect("a device"))
+        .device(Device::cpu_with(CpuLayout::sms(2)).expect("a device"))
         .policy(LogsPlans(Fifo::new(), log.clone(), 0))
         .predictor(Submits(log.clone(), others.clone()))
         .build()
@@ -106,7 +106,7 @@ fn counted(_x: &[u32]) {
 
 /// Submits two calls when the core asks about the first launch. When asked about the third, records whether the second
 /// has begun.
-struct Watches(Arc<OnceLock<[(Stream, Call); 2]>>, Arc<OnceLock<bool>>);
+struct Watches(Arc<OnceLock<[(Stream, Call<'static>); 2]>>, Arc<OnceLock<bool>>);
 
 impl Predictor for Watches {
     fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
@@ -134,7 +134,7 @@ impl Predictor for Watches {
 fn launches_of_a_burst_are_queued_on_the_device_while_the_others_are_taken_in() {
     let (others, has_begun) = (Arc::<OnceLock<_>>::default(), Arc::<OnceLock<_>>::default());
     let scheduler = Scheduler::builder()
-        .device(Device::cpu(4, 1).expect("a device"))
+        .device(Device::cpu_with(CpuLayout::sms(4)).expect("a device"))
         .predictor(Watches(others.clone(), has_begun.clone()))
         .build()
         .expect("a scheduler");
@@ -185,7 +185,7 @@ impl Predictor for Opens {
 #[test]
 fn a_small_launch_in_a_chain_leaves_the_next_one_what_it_cannot_use() {
     let scheduler = Scheduler::builder()
-        .device(Device::cpu(4, 1).expect("a device"))
+        .device(Device::cpu_with(CpuLayout::sms(4)).expect("a device"))
         .predictor(Opens)
         .build()
         .expect("a scheduler");
@@ -212,7 +212,7 @@ fn a_small_launch_in_a_chain_leaves_the_next_one_what_it_cannot_use() {
 #[test]
 fn sms_go_from_one_launch_to_the_next_without_a_gap() {
     let scheduler = Scheduler::builder()
-        .device(Device::cpu(1, 1).expect("a device"))
+        .device(Device::cpu_with(CpuLayout::sms(1)).expect("a device"))
         .policy(Fifo::new())
         .build()
         .expect("a scheduler");

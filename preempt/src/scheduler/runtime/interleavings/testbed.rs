@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::device::model::{Model, Ran, Settings};
 use crate::engine::LaunchReport;
 use crate::error::{DeviceError, Error, LaunchError};
-use crate::scheduler::{Handle, Output, Scheduler, SchedulerBuilder};
+use crate::scheduler::{Handle, Scheduler, SchedulerBuilder};
 
 /// A scheduler's device, with its record of what ran.
 pub(super) struct Testbed {
@@ -26,7 +26,7 @@ impl Testbed {
     }
 
     pub fn builder(&self) -> SchedulerBuilder {
-        Scheduler::builder().device(self.device.clone()).spin(Duration::from_micros(150))
+        Scheduler::builder().device(self.device.clone()).wait_spin(Duration::from_micros(150))
     }
 
     pub fn scheduler(&self) -> Scheduler {
@@ -34,7 +34,7 @@ impl Testbed {
     }
 
     /// What ran of an operation on the device.
-    pub fn ran<T: Output>(&self, handle: &Handle<T>) -> Ran {
+    pub fn ran<T>(&self, handle: &Handle<T>) -> Ran {
         let op = handle.completion().op.get();
         op.map(|&op| self.model.ran(op)).unwrap_or_default()
     }

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use super::error::{Error, io};
 use super::{nested_cargo, tokens};
-use crate::ptx::KernelFault;
+use preempt_ptx_text::KernelFault;
 
 /// The marker of the first line of a PTX file that `preempt-ptx` wrote.
 const MARKER: &str = "// preempt-sources: ";

@@ -1,4 +1,7 @@
 //! What can be read from the text of a PTX file of any compiler, and the few things that are written into it.
+//!
+//! A part of [`preempt`](https://docs.rs/preempt) and of [`preempt-build`](https://docs.rs/preempt-build), which share it. Its
+//! interface changes with them, and is not for other crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat_n;
@@ -6,10 +9,7 @@ use std::ops::Range;
 
 mod check;
 
-pub use check::KernelFault;
-pub(crate) use check::check_functions;
-#[cfg(feature = "build")]
-pub use check::{Report, check};
+pub use check::{KernelFault, Report, check, check_functions};
 
 /// Ends the name of one of a kernel's two entries: the plain one, beside a preemptible one that has the
 /// kernel's name, or the preemptible one of a kernel for rust-cuda, whose plain one has the name.
@@ -23,7 +23,8 @@ const LOOP_BARRIER: &str = "1";
 
 /// A function with a body.
 #[derive(Debug)]
-pub(crate) struct Function<'a> {
+pub struct Function<'a> {
+    /// Whether the driver can launch it.
     pub is_entry: bool,
     /// From the name on, or from what it returns, to where the body starts.
     pub head: &'a str,
@@ -34,10 +35,10 @@ pub(crate) struct Function<'a> {
 }
 
 /// The functions of a file, by name.
-pub(crate) type Functions<'a> = BTreeMap<&'a str, Function<'a>>;
+pub type Functions<'a> = BTreeMap<&'a str, Function<'a>>;
 
 /// `ptx` with blanks for comments and for what is in quotes. What is left stays where it is.
-pub(crate) fn blanked(ptx: &str) -> String {
+pub fn blanked(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len());
     let mut rest = ptx;
     while let Some(at) = rest.find(['/', '"']) {
@@ -61,7 +62,7 @@ pub(crate) fn blanked(ptx: &str) -> String {
 }
 
 /// The functions that `text`, which is [`blanked`], defines.
-pub(crate) fn functions(text: &str) -> Functions<'_> {
+pub fn functions(text: &str) -> Functions<'_> {
     let mut functions = BTreeMap::new();
     let mut rest = text;
     while let Some((is_entry, after)) = next_function(rest) {
@@ -86,14 +87,17 @@ pub(crate) fn functions(text: &str) -> Functions<'_> {
 
 /// A kernel with both entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Kernel<'a> {
+pub struct Kernel<'a> {
+    /// What it is launched as.
     pub name: &'a str,
+    /// The entry with the worker loop.
     pub preemptible: &'a str,
+    /// The entry that is an ordinary grid.
     pub plain: &'a str,
 }
 
 /// The preemptible kernels, in the order of their entries' names.
-pub(crate) fn kernels<'a>(functions: &Functions<'a>) -> Vec<Kernel<'a>> {
+pub fn kernels<'a>(functions: &Functions<'a>) -> Vec<Kernel<'a>> {
     let entry = |name: &str| {
         let (&name, function) = functions.get_key_value(name)?;
         function.is_entry.then_some(name)
@@ -198,7 +202,7 @@ fn calls(body: &str) -> impl Iterator<Item = &str> {
 
 /// Whether a preemptible entry's own code may use shared memory or wait for other threads of its block;
 /// the worker loop's does not count.
-pub(crate) fn cooperates(entry: &str, text: &str, functions: &Functions<'_>) -> bool {
+pub fn cooperates(entry: &str, text: &str, functions: &Functions<'_>) -> bool {
     let reach = Reach::of(entry, functions);
     if reach.indirect.is_some() {
         return true;
@@ -241,7 +245,7 @@ fn has_own_barrier(body: &str) -> bool {
 }
 
 /// Bytes of an entry's first parameter, if that is an array.
-pub(crate) fn first_parameter_bytes(entry: &Function<'_>) -> Option<usize> {
+pub fn first_parameter_bytes(entry: &Function<'_>) -> Option<usize> {
     let (_, parameters) = entry.head.split_once('(')?;
     let first = parameters.split([',', ')']).next()?;
     first.split_once('[')?.1.split(']').next()?.trim().parse().ok()
@@ -252,7 +256,7 @@ pub(crate) fn first_parameter_bytes(entry: &Function<'_>) -> Option<usize> {
 const BLOCK_MARK: &str = "// preempt.block ";
 
 /// The threads of every block of an entry of `ptx`, if the entry says how many they are.
-pub(crate) fn block_threads(ptx: &str, entry: &Function<'_>) -> Option<u32> {
+pub fn block_threads(ptx: &str, entry: &Function<'_>) -> Option<u32> {
     // The entry's own text is blanked, and the mark is a comment.
     let body = ptx.get(entry.start..entry.start + entry.body.len())?;
     let number = body.lines().find_map(|line| line.trim().strip_prefix(BLOCK_MARK))?;
@@ -260,7 +264,7 @@ pub(crate) fn block_threads(ptx: &str, entry: &Function<'_>) -> Option<u32> {
 }
 
 /// `ptx` with a register bound on each entry in `bounds` that has none of its own.
-pub(crate) fn bound_registers(
+pub fn bound_registers(
     ptx: &str,
     functions: &Functions<'_>,
     bounds: &BTreeMap<&str, u32>,
@@ -289,11 +293,11 @@ const WAIT_VERSION: (u32, u32) = (7, 8);
 const WAIT_TARGET: u32 = 90;
 
 /// The least compute capability of a GPU that starts grids early, times ten.
-pub(crate) const EARLY_CAPABILITY: u32 = WAIT_TARGET;
+pub const EARLY_CAPABILITY: u32 = WAIT_TARGET;
 
 /// `ptx` with the instruction that waits for the grid before, wherever it is marked; `None` if it is
 /// nowhere.
-pub(crate) fn with_waits(ptx: &str) -> Option<String> {
+pub fn with_waits(ptx: &str) -> Option<String> {
     let text = blanked(ptx);
     let is_alone = |at: usize, mark: &str| {
         let (before, after) = (&ptx[..at], &ptx[at + mark.len()..]);
@@ -326,7 +330,7 @@ pub(crate) fn with_waits(ptx: &str) -> Option<String> {
 }
 
 /// Whether the entry waits for the grid before it.
-pub(crate) fn waits(entry: &Function<'_>) -> bool {
+pub fn waits(entry: &Function<'_>) -> bool {
     entry.body.contains(WAIT)
 }
 
@@ -359,5 +363,4 @@ fn edited(ptx: &str, mut edits: Vec<Edit>) -> String {
 }
 
 #[cfg(test)]
-#[path = "ptx/tests.rs"]
 mod tests;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::toolchain::TESTED;
-use crate::ptx::KernelFault;
+use preempt_ptx_text::KernelFault;
 
 /// Why there is no PTX.
 ///

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use preempt::build::Kernels;
+use preempt_build::Kernels;
 
 const USAGE: &str = "\
 Compiles kernels crates to PTX and writes it to `kernels.ptx` in each crate's folder.
@@ -73,7 +73,7 @@ fn run(options: Option<Options>) -> Result<ExitCode, String> {
         if let Some(cpu) = &options.target_cpu {
             kernels = kernels.target_cpu(cpu);
         }
-        let explain = |error: preempt::build::Error| format!("{}: {error}", dir.display());
+        let explain = |error: preempt_build::Error| format!("{}: {error}", dir.display());
         if options.check {
             let fresh = kernels.is_fresh().map_err(explain)?;
             if !fresh {

@@ -3,9 +3,7 @@
 //! Of a preemptible kernel's two entries, only the plain one may look at the block index of the
 //! hardware.
 
-use super::{Functions, Reach, is_of_name, kernels, word_after};
-#[cfg(any(test, feature = "build"))]
-use super::{blanked, functions};
+use super::{Functions, Reach, blanked, functions, is_of_name, kernels, word_after};
 
 /// Why the PTX of a kernels crate is refused: a kernel would compute something else than in a plain grid, or it
 /// cannot be told whether it would.
@@ -89,9 +87,9 @@ pub struct Report {
 ///     .visible .entry k() { ret; }
 ///     .visible .entry k__plain() { ret; }
 /// ";
-/// let report = preempt::build::check(ptx)?;
+/// let report = preempt_ptx_text::check(ptx)?;
 /// assert_eq!(report.preemptible, ["k"]);
-/// # Ok::<(), preempt::build::Error>(())
+/// # Ok::<(), preempt_ptx_text::KernelFault>(())
 /// ```
 ///
 /// # Errors
@@ -100,17 +98,13 @@ pub struct Report {
 /// hardware's block index or grid dimensions; [`KernelFault::IndirectCall`] if that cannot be told;
 /// [`KernelFault::NotInlined`] if a function reads the task's and is not part of a kernel;
 /// [`KernelFault::NotPtx`].
-#[cfg(any(test, feature = "build"))]
 pub fn check(ptx: &str) -> Result<Report, KernelFault> {
     let text = blanked(ptx);
     check_functions(&text, &functions(&text))
 }
 
 /// [`check`] of `text`, which is [`blanked`] and defines `functions`.
-pub(crate) fn check_functions(
-    text: &str,
-    functions: &Functions<'_>,
-) -> Result<Report, KernelFault> {
+pub fn check_functions(text: &str, functions: &Functions<'_>) -> Result<Report, KernelFault> {
     let (_, target) = word_after(text, ".target")
         .filter(|(_, name)| !name.is_empty())
         .ok_or(KernelFault::NotPtx { what: "it has no `.target`" })?;

@@ -2,13 +2,13 @@
 //!
 //! ```toml
 //! [build-dependencies]
-//! preempt = { version = "0.1", features = ["build"] }
+//! preempt-build = "0.1"
 //! ```
 //!
 //! ```no_run
 //! // build.rs
-//! fn main() -> Result<(), preempt::build::Error> {
-//!     preempt::build::Kernels::new("../kernels").build()
+//! fn main() -> Result<(), preempt_build::Error> {
+//!     preempt_build::Kernels::new("../kernels").build()
 //! }
 //! ```
 //!
@@ -42,7 +42,8 @@
 //! while it is fresh, which takes no time and no toolchain. `preempt-ptx` writes it:
 //!
 //! ```sh
-//! cargo run -p preempt --features build --bin preempt-ptx -- path/to/kernels
+//! cargo install preempt-build
+//! preempt-ptx path/to/kernels
 //! ```
 //!
 //! A stale one is never embedded. `PREEMPT_PTX=compile` in the environment compiles whether or
@@ -61,10 +62,10 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub use crate::ptx::{Report, check};
 pub use error::Error;
 use error::io;
 use nested_cargo::Compiled;
+pub use preempt_ptx_text::{Report, check};
 use sources::Crate;
 use toolchain::Toolchain;
 
@@ -74,8 +75,8 @@ const DEFAULT_CPU: &str = "sm_80";
 /// A kernels crate to compile and embed.
 ///
 /// ```no_run
-/// # fn main() -> Result<(), preempt::build::Error> {
-/// preempt::build::Kernels::new("../kernels").target_cpu("sm_90").committed("kernels.ptx").build()
+/// # fn main() -> Result<(), preempt_build::Error> {
+/// preempt_build::Kernels::new("../kernels").target_cpu("sm_90").committed("kernels.ptx").build()
 /// # }
 /// ```
 #[derive(Clone, Debug)]
@@ -105,9 +106,8 @@ impl Kernels {
         self
     }
 
-    /// Call this from a build script: leaves the PTX where
-    /// [`include_kernels!`](crate::include_kernels) finds it, and tells cargo when to run the
-    /// script again.
+    /// Call this from a build script: leaves the PTX where `preempt::include_kernels!` finds it, and tells cargo when to
+    /// run the script again.
     ///
     /// If there is no toolchain and no fresh committed PTX, prints a warning and leaves a
     /// module without PTX.
@@ -222,8 +222,7 @@ impl Kernels {
         Ok(header + &compiled.ptx)
     }
 
-    /// The library's name, with underscores: what [`include_kernels!`](crate::include_kernels)
-    /// takes.
+    /// The library's name, with underscores: what `preempt::include_kernels!` takes.
     ///
     /// # Errors
     ///
