@@ -276,6 +276,8 @@ impl<T: AtomicValue, S: Scope> Atomic<T, S> {
     }
 
     /// Adds `value`, and returns the previous value. Integers wrap around.
+    ///
+    /// Of `f32` in the memory of a GPU, subnormal numbers are taken for 0, as they are by CUDA's `atomicAdd`.
     #[inline(always)]
     pub fn fetch_add(&self, value: T, order: Ordering) -> T {
         self.modify(Operation::Add, value, order)

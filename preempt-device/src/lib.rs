@@ -8,11 +8,9 @@
 //!
 //! /// `out[i] = a[i] + b[i]`
 //! #[preemptible(block = 256)]
-//! pub fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {
-//!     let i = thread::index_1d() as usize;
-//!     if i < out.len() {
-//!         // SAFETY: each thread writes its own element.
-//!         unsafe { out.write(i, a[i] + b[i]) }
+//! pub fn add(a: &[f32], b: &[f32], out: PerThread<f32>) {
+//!     if let Some(own) = out.own() {
+//!         own.set(a[own.index()] + b[own.index()]);
 //!     }
 //! }
 //! ```
@@ -37,6 +35,7 @@
 //! | feature | |
 //! | --- | --- |
 //! | `cust` | launches take `cust`'s buffers; `preempt`'s feature of this name turns it on |
+//! | `half` | `f16` and `bf16` of the crate `half` in buffers and as arguments, and their conversions by the GPU's instructions |
 //! | `cuda-std` | for kernels that rust-cuda's code generator compiles, beside `cuda_std` itself |
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -94,7 +93,9 @@ pub use preempt_macros::{KernelArg, gpu_only, kernel, preemptible};
 
 /// All names that a kernels crate needs.
 pub mod prelude {
-    pub use crate::kernel::{KernelArg, SliceMut};
+    pub use crate::kernel::{KernelArg, PerThread, SliceMut};
     pub use crate::math::GpuFloat;
+    #[cfg(feature = "half")]
+    pub use crate::math::HalfFloat;
     pub use crate::{KernelArg, kernel, preemptible, shared_array, thread, warp, yield_point};
 }

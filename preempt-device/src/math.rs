@@ -26,6 +26,11 @@
 //! [`fast`] has the GPU's approximate instructions.
 
 pub mod fast;
+#[cfg(feature = "half")]
+mod half;
+
+#[cfg(feature = "half")]
+pub use half::HalfFloat;
 
 /// Functions of `f32` and `f64` that `core` lacks. `cuda_std` has a trait of the same name.
 ///

@@ -1,5 +1,6 @@
 //! Floating-point functions in kernels: bit by bit the trait's on a GPU, and `std`'s on the CPU device, near them.
 
+use half::{bf16, f16};
 use preempt::{Device, Scheduler, Stream};
 use preempt_test_kernels::math as kernels;
 use preempt_test_kit::KERNELS;
@@ -11,7 +12,7 @@ fn on_gpu() -> bool {
 fn stream() -> (Scheduler, Stream) {
     let device = match on_gpu() {
         true => Device::cuda(0).expect("a GPU"),
-        false => Device::cpu(3, 2).expect("a device"),
+        false => Device::cpu().expect("a device"),
     };
     let scheduler = Scheduler::builder().device(device).kernels(KERNELS).build().expect("built");
     let stream = scheduler.stream(0);
@@ -122,6 +123,30 @@ fn approximations() {
             // Relatively for large results, and for the worst of them: `tanh`, and `tan` near its pole.
             let off = (f64::from(found) - exact).abs() / exact.abs().max(1.0);
             assert!(off < 1e-3, "function {function} of {x} is {found} instead of {exact}");
+        }
+    }
+}
+
+#[test]
+fn halves() {
+    let (scheduler, stream) = stream();
+    let numbers: Vec<f32> = (0..500).map(|i| 1.13f32.powi(i - 250)).flat_map(|x| [x, -x]).collect();
+    let by = kernels::Halves { factor: f16::from_f32(1.5), offset: bf16::from_f32(0.25) };
+    let x: Vec<f16> = numbers.iter().map(|&x| f16::from_f32(x)).collect();
+    let y: Vec<bf16> = numbers.iter().map(|&x| bf16::from_f32(x)).collect();
+    for by_crate in [false, true] {
+        let (mut on_x, mut on_y) =
+            (scheduler.buffer(&x).expect("memory"), scheduler.buffer(&y).expect("memory"));
+        let call = match by_crate {
+            false => kernels::halves(by, &mut on_x, &mut on_y),
+            true => kernels::halves_by_crate(by, &mut on_x, &mut on_y),
+        };
+        stream.launch(call.threads(x.len())).expect("accepted").wait().expect("runs");
+        let found_x = stream.download(&on_x).and_then(|copy| copy.wait()).expect("copied");
+        let found_y = stream.download(&on_y).and_then(|copy| copy.wait()).expect("copied");
+        for i in 0..x.len() {
+            assert_eq!(found_x[i], f16::from_f32(x[i].to_f32().mul_add(1.5, 0.25)), "of {}", x[i]);
+            assert_eq!(found_y[i], bf16::from_f32(y[i].to_f32().mul_add(1.5, 0.25)), "of {}", y[i]);
         }
     }
 }

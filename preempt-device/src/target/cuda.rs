@@ -69,6 +69,28 @@ approximations! {
     div_approx(x, y) = "div.approx.f32 {}, {}, {};";
 }
 
+#[cfg(feature = "half")]
+macro_rules! conversions {
+    ($($name:ident($from:ty, $in:ident) -> $to:ty, $out:ident = $instruction:literal;)*) => {
+        $(#[inline(always)]
+        pub(crate) fn $name(value: $from) -> $to {
+            let result: $to;
+            // SAFETY: arithmetic.
+            unsafe {
+                asm!($instruction, out($out) result, in($in) value,
+                    options(pure, nomem, nostack, preserves_flags));
+            }
+            result
+        })*
+    };
+}
+#[cfg(feature = "half")]
+conversions! {
+    f16_to_f32(u16, reg16) -> f32, reg32 = "cvt.f32.f16 {}, {};";
+    f32_to_f16(f32, reg32) -> u16, reg16 = "cvt.rn.f16.f32 {}, {};";
+    f32_to_bf16(f32, reg32) -> u16, reg16 = "cvt.rn.bf16.f32 {}, {};";
+}
+
 /// Barrier numbers: the barrier of the worker loop. The code of kernels uses barrier 0.
 const LOOP_BARRIER: u32 = 1;
 /// The barrier of yield points in bodies with barriers.

@@ -50,6 +50,7 @@ pub fn host(kernel: &Kernel, common: &TokenStream, arrays: usize, yields: bool) 
             let push = match form {
                 Form::Slice => quote!(push_read),
                 Form::SliceMut => quote!(push_write),
+                Form::PerThread => quote!(push_per_thread),
                 Form::ConstPtr => quote!(push_read_pointer),
                 Form::MutPtr => quote!(push_write_pointer),
             };

@@ -16,7 +16,9 @@ mod memory;
 mod warps;
 mod yielding;
 
-pub use compute::{Affine, guard_sync_guard, math, struct_arg, tiled_mm, vector_add};
+pub use compute::{
+    Affine, add_index, guard_sync_guard, math, struct_arg, tiled_mm, vector_add, vector_add_own,
+};
 pub use counting::{
     count_1d, paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared,
 };

@@ -1,5 +1,6 @@
 //! Each floating-point function, as a method in a kernel.
 
+use half::{bf16, f16};
 use preempt_device::math::fast;
 use preempt_device::prelude::*;
 
@@ -110,5 +111,33 @@ pub fn approximations(x: &[f32], out: SliceMut<f32>) {
             unsafe { out.write(i * APPROXIMATIONS + j, results[j]) };
             j += 1;
         }
+    }
+}
+
+/// Halves of an argument.
+#[derive(Clone, Copy, Debug, KernelArg)]
+#[repr(C)]
+pub struct Halves {
+    /// Multiplies.
+    pub factor: f16,
+    /// Is added.
+    pub offset: bf16,
+}
+
+/// `x[i]` becomes `x[i] * factor + offset` and `y[i]` the same of itself, computed in `f32`.
+#[preemptible(block = 128)]
+pub fn halves(by: Halves, x: PerThread<f16>, y: PerThread<bf16>) {
+    if let (Some(x), Some(y)) = (x.own(), y.own()) {
+        x.set(f16::narrow(x.get().widen().mul_add(by.factor.widen(), by.offset.widen())));
+        y.set(bf16::narrow(y.get().widen().mul_add(by.factor.widen(), by.offset.widen())));
+    }
+}
+
+/// [`halves`] by the conversions of the crate `half`.
+#[preemptible(block = 128)]
+pub fn halves_by_crate(by: Halves, x: PerThread<f16>, y: PerThread<bf16>) {
+    if let (Some(x), Some(y)) = (x.own(), y.own()) {
+        x.set(f16::from_f32(x.get().to_f32().mul_add(by.factor.to_f32(), by.offset.to_f32())));
+        y.set(bf16::from_f32(y.get().to_f32().mul_add(by.factor.to_f32(), by.offset.to_f32())));
     }
 }

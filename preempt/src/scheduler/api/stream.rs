@@ -201,6 +201,14 @@ impl Stream {
             .asked_grid()
             .ok_or(Error::Configuration(ConfigurationError::NoBlock { kernel: kernel.name }))?;
         let (grid, tasks) = check_grid(kernel.name, asked)?;
+        let is_one_dimensional = [grid.y, grid.z, block.y, block.z] == [1; 4];
+        if call.args().needs_one_dimension() && !is_one_dimensional {
+            return Err(Error::Configuration(ConfigurationError::NotOneDimensional {
+                kernel: kernel.name,
+                grid,
+                block,
+            }));
+        }
         let Occupancy { blocks_per_sm, on_last_sm } =
             self.shared.device.inner.backend.occupancy(kernel, block)?;
         if blocks_per_sm == 0 {
