@@ -14,6 +14,9 @@ pub struct Args {
     /// What to measure.
     #[arg(value_name = "SUITE", value_parser = suites())]
     pub suite: &'static dyn Experiment,
+    /// Measures nothing: prints what the suite does, and what its rows and keys mean.
+    #[arg(long)]
+    pub explain: bool,
     /// The device to run on.
     #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
     pub device: DeviceKind,

@@ -40,6 +40,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    if args.explain {
+        return explain(args.suite);
+    }
     // Before anything runs, so that no measurement is lost to a result that cannot be drawn or written.
     if args.svg.is_some() {
         preempt_report::ensure_picture(args.suite.name())?;
@@ -73,6 +76,12 @@ fn run(args: &Args) -> Result<()> {
         Some(mistake) => bail!("the results are wrong: {mistake}"),
         None => Ok(()),
     }
+}
+
+fn explain(suite: &dyn Experiment) -> Result<()> {
+    let text = suite.meaning().join("\n");
+    write!(io::stdout(), "{}: {}\n\n{text}", suite.name(), suite.about())?;
+    Ok(())
 }
 
 /// The device, unless it is simulated, and for a GPU the driver's side of it.
@@ -128,7 +137,9 @@ fn how_it_was_simulated(args: &Args) -> Result<String> {
         return Ok(String::new());
     }
     let source = Launches::h200()?.source();
-    Ok(format!(" In virtual time, on the model of an H200 ({source}); see the README."))
+    Ok(format!(
+        " In virtual time, on the model of an H200 ({source}); `--explain` says what it leaves out."
+    ))
 }
 
 /// The programs of these names, each once, or all.

@@ -45,6 +45,17 @@ pub enum Error {
         output: String,
     },
 
+    /// The kernels crate depends on the host library.
+    #[error(
+        "`{krate}` depends on `preempt`, which is for the host alone, so it does not compile for the GPU: let it depend on \
+         `preempt-device` and use `preempt_device::prelude`; what only the host needs goes below \
+         `[target.'cfg(not(target_arch = \"nvptx64\"))'.dependencies]` in its Cargo.toml"
+    )]
+    HostLibrary {
+        /// The library's name.
+        krate: String,
+    },
+
     /// No compiler for the device was found, or none that works.
     #[error("no toolchain compiles for a GPU; Rust {TESTED} are known to:\n{}\nrun: {install}", looked.join("\n"))]
     NoToolchain {

@@ -14,7 +14,7 @@
 //!
 //! ```ignore
 //! // main.rs
-//! const KERNELS: preempt::Module = preempt::include_kernels!("kernels");
+//! const KERNELS: preempt::Module = preempt::include_kernels!();
 //! ```
 //!
 //! A kernels crate is an ordinary library crate. It needs no nightly features and no `no_std`
@@ -58,9 +58,11 @@ mod sources;
 mod tokens;
 mod toolchain;
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 pub use error::Error;
 use error::io;
@@ -267,9 +269,26 @@ impl From<Error> for Absent {
     }
 }
 
+/// The kernels crates that this build script has compiled, for `include_kernels!` without a name.
+static EMBEDDED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Stands for the name where there is more than one; no crate is called so.
+const SEVERAL: &str = "several kernels crates";
+
 /// Leaves what `include_kernels!` includes: an expression of type `Option<&'static str>`.
 fn embed(name: &str, ptx: Option<&str>) -> Result<(), Error> {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+    // A set of names is whole whatever panicked.
+    let mut embedded = EMBEDDED.lock().unwrap_or_else(PoisonError::into_inner);
+    embedded.insert(name.to_owned());
+    // The last line that sets the variable counts.
+    if embedded.len() == 1 {
+        println!("cargo:rustc-env=PREEMPT_KERNELS={name}");
+    } else {
+        println!("cargo:rustc-env=PREEMPT_KERNELS={SEVERAL}");
+        let file = out.join(format!("{SEVERAL}.kernels.rs"));
+        fs::write(&file, several(&embedded)).map_err(io("write", file))?;
+    }
     let expression = match ptx {
         Some(ptx) => {
             let file = out.join(format!("{name}.ptx"));
@@ -280,6 +299,14 @@ fn embed(name: &str, ptx: Option<&str>) -> Result<(), Error> {
     };
     let file = out.join(format!("{name}.kernels.rs"));
     fs::write(&file, expression).map_err(io("write", file))
+}
+
+/// An expression whose error tells the names.
+fn several(names: &BTreeSet<String>) -> String {
+    let names: Vec<_> = names.iter().map(|name| format!("include_kernels!(\"{name}\")")).collect();
+    let message =
+        format!("the build script compiles several kernels crates: {}", names.join(" or "));
+    format!("compile_error!({message:?})\n")
 }
 
 /// Where the compiler's intermediate files go: a folder of its own in the target folder that
@@ -293,4 +320,16 @@ fn work_folder(krate: &Crate) -> PathBuf {
     let target = program.ancestors().find(is_target).map(Path::to_owned);
     let target = target.or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
     target.unwrap_or_else(|| krate.dir.join("target")).join("preempt")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_kernels_crates_are_an_error_that_names_them() {
+        let names = ["a", "b"].map(str::to_owned).into();
+        let expected = "the build script compiles several kernels crates: include_kernels!(\\\"a\\\") or include_kernels!(\\\"b\\\")";
+        assert_eq!(several(&names), format!("compile_error!(\"{expected}\")\n"));
+    }
 }

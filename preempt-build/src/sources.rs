@@ -71,6 +71,7 @@ impl Crate {
     fn parse(dir: PathBuf, tree: &str) -> Result<Crate, Error> {
         let mut name = None;
         let (mut packages, mut pins) = (Vec::new(), Vec::new());
+        let mut needs_host = false;
         // The depth of the macro crate that we are below, if any. What a macro is built with is
         // not compiled for the device; its own source decides what is.
         let mut below_macro = None;
@@ -86,6 +87,8 @@ impl Crate {
                 below_macro = None;
             }
             let is_macro = package.contains(" (proc-macro)");
+            // Also where a kernels crate depends on another one that does.
+            needs_host |= package.starts_with("preempt v") && below_macro.is_none();
             if depth == 0 {
                 if name.is_some() {
                     let output = "it is a workspace; name one of its members".to_owned();
@@ -114,6 +117,9 @@ impl Crate {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Err(Error::NotACrate { dir, output: "it has no library target".into() });
         };
+        if needs_host {
+            return Err(Error::HostLibrary { krate: name });
+        }
         Ok(Crate { dir, name, packages, pins })
     }
 
@@ -318,6 +324,18 @@ mod tests {
             let error = Crate::parse("/w".into(), tree).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn kernels_that_depend_on_the_host_library_are_told_so() {
+        for host in ["preempt v0.1.0|", "preempt v0.1.0 (/w/preempt)|"] {
+            let tree =
+                format!("0|k|k v0.1.0 (/w/k)|\n1|helpers|helpers v0.1.0|\n2|preempt|{host}\n");
+            let error = Crate::parse("/w/k".into(), &tree).unwrap_err().to_string();
+            assert!(error.contains("`k` depends on `preempt`"), "{error}");
+        }
+        let tree = "0|k|k v0.1.0 (/w/k)|\n1|preempt_device|preempt-device v0.1.0|\n";
+        assert!(Crate::parse("/w/k".into(), tree).is_ok());
     }
 
     #[test]

@@ -30,10 +30,10 @@ const SM_MASK: u64 = (1 << SM_BITS) - 1;
 
 /// Chunks: the most on a [`RequeueList`] at the same time. Two for each block of a device with 132 SMs and 32
 /// blocks on each, and [`REQUEUE_MARGIN`].
-pub const REQUEUE_CAPACITY: usize = if cfg!(loom) { 4 } else { 32_768 };
+pub const REQUEUE_CAPACITY: usize = if cfg!(all(test, loom)) { 4 } else { 32_768 };
 
 /// Entries of a [`RequeueList`] that stay free for blocks that find room on it at the same time.
-pub const REQUEUE_MARGIN: u32 = if cfg!(loom) { 2 } else { 16_384 };
+pub const REQUEUE_MARGIN: u32 = if cfg!(all(test, loom)) { 2 } else { 16_384 };
 
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
 ///
@@ -423,7 +423,7 @@ impl Divisor {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 const _: () = {
     assert!(size_of::<Signal>() == 8);
     assert!(size_of::<DeviceQueue>() == 128);
@@ -460,7 +460,7 @@ mod tests {
     }
 
     // loom's atomics live in a model.
-    #[cfg(not(loom))]
+    #[cfg(not(all(test, loom)))]
     #[test]
     fn a_post_keeps_ticket_factor_and_tasks() {
         for (ticket, amortize, done) in
@@ -477,7 +477,7 @@ mod tests {
     }
 
     // loom's atomics live in a model.
-    #[cfg(not(loom))]
+    #[cfg(not(all(test, loom)))]
     #[test]
     fn a_later_ticket_has_passed_an_earlier_one() {
         let at = |ticket| Post(AtomicU64::new(Post::word(ticket, Posted::default())));

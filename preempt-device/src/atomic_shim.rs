@@ -2,13 +2,13 @@
 
 #[cfg(all(target_arch = "nvptx64", feature = "cuda-std"))]
 pub(crate) use crate::target::{ProtocolU32 as AtomicU32, ProtocolU64 as AtomicU64};
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use core::sync::atomic::Ordering;
-#[cfg(not(any(loom, target_arch = "nvptx64")))]
+#[cfg(not(any(all(test, loom), target_arch = "nvptx64")))]
 pub(crate) use core::sync::atomic::fence;
-#[cfg(not(any(loom, all(target_arch = "nvptx64", feature = "cuda-std"))))]
+#[cfg(not(any(all(test, loom), all(target_arch = "nvptx64", feature = "cuda-std"))))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64};
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A release fence, for the blocks of this device.
@@ -41,10 +41,10 @@ pub(crate) fn fence_acq_rel_to_host() {
 /// Lets other threads run, in a loop that waits for one of them.
 #[inline(always)]
 pub(crate) fn pause() {
-    #[cfg(loom)]
+    #[cfg(all(test, loom))]
     loom::thread::yield_now();
     // On the CPU device, the thread that this one waits for may have lost its processor.
-    #[cfg(not(any(loom, target_arch = "nvptx64")))]
+    #[cfg(not(any(all(test, loom), target_arch = "nvptx64")))]
     std::thread::yield_now();
     #[cfg(target_arch = "nvptx64")]
     core::hint::spin_loop();

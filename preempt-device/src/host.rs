@@ -77,7 +77,7 @@ pub enum Access {
     Write,
 }
 
-/// A buffer as a launch argument: what keeps it alive, and where it was made.
+/// A buffer, or a range of one, as a launch argument: what keeps it alive, and where it was made.
 #[derive(Clone, Debug)]
 pub struct BufferArg {
     /// Address of the first element on the device that the memory was made on. A launch on another device
@@ -85,7 +85,7 @@ pub struct BufferArg {
     pub address: u64,
     /// Number of elements.
     pub len: usize,
-    /// Bytes that they take.
+    /// Bytes that they take from `address` on. Launches are ordered by them, and refused if they overlap.
     pub bytes: usize,
     /// Keeps the memory alive until the launch is done. The `preempt` crate knows its type. `None` for
     /// borrowed memory, whose lender waits for the launch.

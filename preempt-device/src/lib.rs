@@ -37,6 +37,7 @@
 //! | `cust` | launches take `cust`'s buffers; `preempt`'s feature of this name turns it on |
 //! | `half` | `f16` and `bf16` of the crate `half` in buffers and as arguments, and their conversions by the GPU's instructions |
 //! | `cuda-std` | for kernels that rust-cuda's code generator compiles, beside `cuda_std` itself |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     target_arch = "nvptx64",
     no_std,

@@ -3,8 +3,9 @@
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Path, Result, Token, parse_quote};
+use syn::{Data, DeriveInput, Path, Result, Token};
 
+use crate::device_crate;
 use crate::errors::Errors;
 use crate::names::at;
 
@@ -48,20 +49,20 @@ pub fn kernel_arg(item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// The path in `#[kernel_arg(crate = path)]`, or `::preempt_device`.
+/// The path in `#[kernel_arg(crate = path)]`, or that of the dependency.
 fn crate_path(input: &DeriveInput) -> Result<Path> {
-    let mut krate: Path = parse_quote!(::preempt_device);
+    let mut krate = None;
     for attr in input.attrs.iter().filter(|attr| attr.path().is_ident("kernel_arg")) {
         attr.parse_nested_meta(|meta| {
             if !meta.path.is_ident("crate") {
                 return Err(meta.error("unknown option; the only one is `crate = path`"));
             }
             meta.input.parse::<Token![=]>()?;
-            krate = meta.input.call(Path::parse_mod_style)?;
+            krate = Some(meta.input.call(Path::parse_mod_style)?);
             Ok(())
         })?;
     }
-    Ok(krate)
+    krate.map_or_else(device_crate::path, Ok)
 }
 
 fn check_layout(input: &DeriveInput, errors: &mut Errors) {

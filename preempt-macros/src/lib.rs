@@ -4,7 +4,7 @@
 //!
 //! | module | what is in it |
 //! | --- | --- |
-//! | `errors`, `names`, `conditions`, `primitives` | the vocabulary of all stages |
+//! | `errors`, `names`, `conditions`, `primitives`, `device_crate` | the vocabulary of all stages |
 //! | `parse` | options and signature become a model, or errors |
 //! | `analyze` | whether all threads reach each barrier and yield point of the body |
 //! | `rewrite` | shared arrays get addresses, and yield points become tests or votes |
@@ -24,6 +24,7 @@ use rewrite::{assertions, shared, yields};
 mod analyze;
 mod conditions;
 mod derive;
+mod device_crate;
 mod errors;
 mod generate;
 mod kernel_attribute;
@@ -84,7 +85,7 @@ mod tests;
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless the launch sets another; a constant of type `u32`, at least 1. With `amortize = auto`, the default, the worker loop chooses: it looks at the signal about every 7 µs, and claims two or four times as many tasks where blocks would wait for each other's claims |
 /// | `idempotent` | a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed by `yield_point!()` and `yield_in_loops`, and without effect otherwise |
 /// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, but not in closures; with barriers in the body, only of loops that provably all threads of a block run together. Barriers in helper functions are not seen: with those, write a barrier in the body, or leave the option out |
-/// | `crate = path` | the path of `preempt_device`, if not `::preempt_device`; that crate and no other, because the expansion is `unsafe` code that trusts it |
+/// | `crate = path` | the path of `preempt_device`, where neither that nor `preempt` is a dependency of the package; that crate and no other, because the expansion is `unsafe` code that trusts it |
 ///
 /// # Parameters
 ///
@@ -272,7 +273,7 @@ pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
 /// ```
 ///
 /// It accepts the options of `cuda_std`'s attribute, and ignores them. `crate = path` is the path of
-/// `preempt_device`, if not `::preempt_device`. `#[preemptible]` knows this attribute by its name, under any
+/// `preempt_device`, as for `#[preemptible]`, which knows this attribute by its name, under any
 /// path.
 #[proc_macro_attribute]
 pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
@@ -311,7 +312,7 @@ pub fn gpu_only(_options: TokenStream, item: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// `#[kernel_arg(crate = path)]` is the path of `preempt_device`, if not `::preempt_device`.
+/// `#[kernel_arg(crate = path)]` is the path of `preempt_device`, as for [`#[preemptible]`](macro@preemptible).
 #[proc_macro_derive(KernelArg, attributes(kernel_arg))]
 pub fn derive_kernel_arg(item: TokenStream) -> TokenStream {
     expand_derive(item.into()).into()

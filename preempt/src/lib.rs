@@ -4,12 +4,11 @@
 //!
 //! # Quick start
 //!
-//! A kernel is an ordinary Rust function, written per thread, with `#[preemptible]` (from
-//! [`preempt_device`]). Streams have priorities; any thread can launch on any stream.
+//! A kernel is an ordinary Rust function, written per thread, with `#[preemptible]`. Streams have priorities, and
+//! any thread can launch on any stream.
 //!
 //! ```
-//! use preempt::{Device, Priority, Scheduler};
-//! use preempt_device::prelude::*;
+//! use preempt::prelude::*;
 //!
 //! /// `out[i] = a * x[i] + y[i]`
 //! #[preemptible(block = 128)]
@@ -45,7 +44,7 @@
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Event`] | order between streams |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
-//! | [`Device`], [`Buffer`] | what they run on, and memory there, [waited for](Scheduler::zeroed_within) if need be |
+//! | [`Device`], [`Buffer`] | what they run on, and memory there and [ranges](Buffer#ranges) of it, [waited for](Scheduler::zeroed_within) if need be |
 //! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
 //! | [`recording`] | what was submitted to a scheduler and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
@@ -54,7 +53,8 @@
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`], [`mod@error`] | what went wrong and what to do; one enum for each area |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
-//! | [`preempt_device`] | what kernels are written with |
+//! | [`prelude`] | the names that most applications use |
+//! | [`preempt_device`] | what kernels are written with; a crate of kernels depends on it alone |
 //! | [`preempt-build`](https://docs.rs/preempt-build) | for build scripts: compiles a kernels crate to PTX |
 //! | [`migration`] | for applications on rust-cuda |
 //!
@@ -75,6 +75,7 @@
 //! no barriers across the grid. A kernel yields between block-tasks, and within them at yield points if it
 //! has any. Without yield points, an urgent launch waits for the block-tasks that run: for a millisecond if
 //! they take a millisecond.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "cust")]
 pub mod cust;
@@ -86,6 +87,7 @@ pub mod migration {}
 mod module;
 pub mod policy;
 pub mod predict;
+pub mod prelude;
 pub mod recording;
 mod scheduler;
 pub mod sim;
@@ -110,5 +112,8 @@ pub use preempt_device::kernel::KernelArg;
 pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;
-pub use scheduler::{Buffer, Event, Handle, Opaque, Scheduler, SchedulerBuilder, Scope, Stream};
+pub use scheduler::{
+    Buffer, BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut, Event, Handle, Opaque,
+    Scheduler, SchedulerBuilder, Scope, Stream,
+};
 pub use vocabulary::{LaunchId, Timestamp};

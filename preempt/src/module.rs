@@ -109,16 +109,32 @@ impl std::fmt::Debug for LoadedModule {
     }
 }
 
-/// The [`Module`](crate::Module) that the build script left for the kernels crate of this name,
-/// with underscores. Can be used in a `const`.
+/// The [`Module`](crate::Module) that the build script left for the kernels crate of this name, with underscores.
+/// Without a name, that of the only kernels crate that the build script compiles. Can be used in a `const`.
 ///
 /// ```ignore
-/// const KERNELS: preempt::Module = preempt::include_kernels!("my_kernels");
+/// const KERNELS: preempt::Module = preempt::include_kernels!();
+/// const OTHERS: preempt::Module = preempt::include_kernels!("other_kernels");
 /// ```
 ///
 /// The build script calls [`preempt_build::Kernels`](https://docs.rs/preempt-build).
 #[macro_export]
 macro_rules! include_kernels {
+    () => {
+        $crate::Module::new(
+            ::core::env!(
+                "PREEMPT_KERNELS",
+                "`include_kernels!()` needs a build script that compiles kernels, by \
+                 `preempt_build::Kernels::new(\"folder\").build()`"
+            ),
+            ::core::include!(::core::concat!(
+                ::core::env!("OUT_DIR"),
+                "/",
+                ::core::env!("PREEMPT_KERNELS"),
+                ".kernels.rs"
+            )),
+        )
+    };
     ($name:literal) => {
         $crate::Module::new(
             $name,

@@ -14,12 +14,13 @@ use crate::policy::Policy;
 use crate::vocabulary::QueueCount;
 
 /// The version of the file.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Everything that a scheduler's engine was told, when, and what it decided.
 ///
 /// The engine has no clock and no threads: told the same again, it decides the same. So a run that went wrong can be
-/// examined repeatedly, without the device, and with other policies. A recording comes from
+/// examined repeatedly, without the device. [`Workload::from_recording`](crate::sim::Workload::from_recording) plays it
+/// under another policy. A recording comes from
 /// [`Scheduler::recording`](crate::Scheduler::recording), or from a [`Simulation`](crate::sim::Simulation).
 ///
 /// It holds names of kernels, sizes and times, and nothing that launches computed. A launch takes a few hundred bytes
@@ -121,6 +122,11 @@ impl Recording {
     /// The SMs of the device.
     pub fn sms(&self) -> u32 {
         self.sms
+    }
+
+    /// Everything that the engine was told.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     /// How many launches were submitted.

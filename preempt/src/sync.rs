@@ -1,26 +1,26 @@
 //! Locks, atomics, channels, threads and the clock: those of the standard library, or shuttle's.
 //!
-//! With `--cfg shuttle` the scheduler runs on shuttle's threads. Shuttle runs one at a time and chooses at
+//! With `--cfg shuttle` the tests run the scheduler on shuttle's threads. Shuttle runs one at a time and chooses at
 //! every lock, atomic and channel which goes on (`scheduler/runtime/interleavings.rs`).
 
 use std::sync::PoisonError;
 
 use crate::error::caught;
 
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 mod explored;
 
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 pub(crate) use explored::{Condvar, Instant};
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic, mpsc};
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 pub(crate) use shuttle::{hint, thread, thread_local};
-#[cfg(not(shuttle))]
+#[cfg(not(all(test, shuttle)))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic, mpsc};
-#[cfg(not(shuttle))]
+#[cfg(not(all(test, shuttle)))]
 pub(crate) use std::time::Instant;
-#[cfg(not(shuttle))]
+#[cfg(not(all(test, shuttle)))]
 pub(crate) use std::{hint, thread, thread_local};
 
 /// Locks a mutex. Its contents are whole even if it is poisoned: callbacks of the application, which may panic, are

@@ -200,8 +200,28 @@ fn parts_and_pointers_are_lent_with_a_promise() {
         let call = add!(&a, &b, &mut low).grid(GRID / 2);
         drop(scope.launch(&stream, call).expect("accepted"));
     });
-    let c = host(&c);
-    assert!(c[..half].iter().all(|&c| c == 3.0) && c[half..].iter().all(|c| c.is_nan()));
+    let halves = host(&c);
+    assert!(halves[..half].iter().all(|&c| c == 3.0) && halves[half..].iter().all(|c| c.is_nan()));
+    add_halves(&scheduler, &b, &c);
+    let halves = host(&c);
+    assert!(halves[..half].iter().all(|&c| c == 3.0) && halves[half..].iter().all(|&c| c == 5.0));
+}
+
+/// Adds `b` to the first half of `c`, into its second half.
+fn add_halves(scheduler: &Scheduler, b: &DeviceBuffer<f32>, c: &DeviceBuffer<f32>) {
+    let (half, stream) = (N / 2, scheduler.stream(0));
+    scheduler.scope(|scope| {
+        // SAFETY: as for the caller; the launch writes its own half.
+        let (low, mut high, b) = unsafe {
+            (
+                Lent::slice(c.index(..half)),
+                Lent::slice(c.index(half..)),
+                Lent::pointer(b.as_device_ptr(), half),
+            )
+        };
+        let call = add!(&low, &b, &mut high).grid(GRID / 2);
+        drop(scope.launch(&stream, call).expect("accepted: they do not overlap"));
+    });
 }
 
 #[test]

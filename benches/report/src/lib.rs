@@ -7,11 +7,13 @@
 //! | `chart` | bars and lines as SVG |
 //! | `pictures` | which bars and lines each suite has |
 //! | `papers` | the papers' figures, and the table with ours beside them |
+//! | `pages` | `benches/RESULTS.md`, the figures of the README, and the pictures in `benches/results` |
 
 mod chart;
+pub mod pages;
 pub mod papers;
 mod pictures;
 mod record;
 
 pub use pictures::{ensure_picture, picture};
-pub use record::{Record, digits, hardware, microseconds, percentile, table};
+pub use record::{Record, digits, hardware, microseconds, percentile, table, time};

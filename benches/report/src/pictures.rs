@@ -11,16 +11,18 @@ mod fairness;
 mod mix;
 mod prediction;
 mod priority;
+mod urgent_inference;
 
 /// Makes the panels of a suite from its rows.
 type Draw = fn(&[Value]) -> Result<Picture>;
 
-const SUITES: [(&str, Draw); 5] = [
+const SUITES: [(&str, Draw); 6] = [
     ("priority", priority::picture),
     ("antt", antt::picture),
     ("fairness", fairness::picture),
     ("prediction", prediction::picture),
     ("mix", mix::picture),
+    ("urgent-inference", urgent_inference::picture),
 ];
 
 /// Whether there is a picture of this suite.
@@ -60,13 +62,13 @@ fn find(suite: &str) -> Result<Draw> {
 }
 
 /// Rows as a suite writes them.
-fn parse<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>> {
+pub(crate) fn parse<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>> {
     let parse = |(index, row)| T::deserialize(row).with_context(|| format!("row {}", index + 1));
     rows.iter().enumerate().map(parse).collect()
 }
 
 /// What is different in the order in which it first comes.
-fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+pub(crate) fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for one in all {
         if !distinct.contains(&one) {

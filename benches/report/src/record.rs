@@ -114,6 +114,15 @@ pub fn digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
+/// A time in microseconds, told in the unit that suits it.
+pub fn time(microseconds: f64) -> String {
+    match microseconds {
+        ..1e3 => format!("{} µs", digits(microseconds)),
+        ..1e6 => format!("{} ms", digits(microseconds / 1e3)),
+        _ => format!("{} s", digits(microseconds / 1e6)),
+    }
+}
+
 /// Lines of cells in columns, the first `left` columns flush left and the others flush right.
 ///
 /// ```
@@ -149,7 +158,13 @@ pub fn table<L: AsRef<[String]>>(lines: &[L], left: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::without_folders;
+    use super::{time, without_folders};
+
+    #[test]
+    fn times_are_told_in_the_unit_that_suits_them() {
+        let told = [8.559, 24.24, 492.293, 5107.8, 8_797_610.0].map(time);
+        assert_eq!(told, ["8.56 µs", "24.2 µs", "492 µs", "5.11 ms", "8.80 s"]);
+    }
 
     #[test]
     fn a_command_tells_no_folders_of_the_machine() {

@@ -140,6 +140,19 @@ fn prediction_has_both_errors_of_each_program() {
 }
 
 #[test]
+fn urgent_inference_has_three_bars_for_each_row_with_requests() {
+    let row = |name: &str, p50: Option<f64>| {
+        json!({ "name": name, "p50_us": p50, "p99_us": p50.map(|p50| 2.0 * p50),
+                                                     "max_us": p50.map(|p50| 3.0 * p50) })
+    };
+    let rows =
+        [row("batch alone", None), row("preempt", Some(44.0)), row("stream priority", Some(184.0))];
+    let (bars, texts) = svg_of(&results("urgent-inference", rows.to_vec(), json!({})));
+    assert_eq!(bars, [2, 2, 2]);
+    has(&texts, &["preempt, p99 88.0 µs", "stream priority, p99 368 µs", "99 of 100"]);
+}
+
+#[test]
 fn mix_has_three_settings_and_evictions() {
     let arms = [("plain streams", 6.0), ("preempt, static", 2.0), ("ceiling, static", 1.5)];
     let mut rows = Vec::new();

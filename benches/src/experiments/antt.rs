@@ -9,7 +9,7 @@ use preempt_test_kit::storm::Tally;
 use preempt_workloads::Definition;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, IdealJob, Job, Testbed, Turnarounds, antt, ceiling, stp};
+use super::corun::{self, Arm, IdealJob, Job, Testbed, Turnarounds, antt, ceiling, stp};
 use super::priority::hpf;
 use super::{Bench, Experiment, FLEP, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
@@ -45,6 +45,25 @@ struct Group {
 #[derive(Debug)]
 pub struct Antt;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+A long program, and right after it one or two short ones of equal priority: pairs and random triples
+(FLEP, figures 10 to 12).
+
+Each of FLEP's eight programs is the long one and comes first; MD, MM, SPMV and VA are the short
+ones of the pairs. A triple has two short ones, drawn from all eight; all three are different. All
+are submitted one right after the other, with equal priorities. The policy is `Hpf::by_stream`, in
+`reordered`, too. Equal `stream priorities` would be plain streams. So the shorter a program is
+alone, the higher is its hardware priority there, which a user without a scheduler can do.
+
+- The `gain` of an arm is ANTT on plain streams by its ANTT. `pairs_gain` and `triples_gain` are
+  means over the groups of that of `preempt`, `.._ceiling` of `ceiling`, `.._gain_reordered` of
+  `reordered`, `.._gain_stream_priorities` of `stream priorities` (null on the CPU device);
+  `.._over_ceiling` is the first by the second.
+- `stp_over_plain`: STP with `preempt` by that on plain streams, the mean over all groups.
+  `makespan_lost`: the median makespan with `preempt` by that on plain streams, less 1, the same.
+";
+
 impl Experiment for Antt {
     fn name(&self) -> &'static str {
         "antt"
@@ -52,6 +71,10 @@ impl Experiment for Antt {
 
     fn about(&self) -> &'static str {
         "Two and three programs of equal priority."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING, corun::MEANING, corun::WITHOUT_A_DEVICE]
     }
 
     fn is_simulated(&self) -> bool {

@@ -74,6 +74,21 @@ struct Measured {
 #[derive(Debug)]
 pub struct Engine;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+The time that the engine and a policy take for a decision, with 1,000 and 100,000 launches that
+wait, and how often they allocate memory. No device is used, whatever `--device` says.
+
+- An `event` is a launch that arrives or a cohort that is out, with the decision that follows; a
+  `decision` is the policy's plan and the engine's orders for it. Launches have eight priorities;
+  when a launch is over, another arrives. `yields`: signals for each event.
+- large: each launch can fill all 132 SMs. `mixed`: 4, 16, 44 or all of them, so that up to 33 share
+  the device, and a new launch can make many of them move. The keys of the summary without `mixed`
+  are of static priorities with large launches; `allocations_per_event` is the most of all rows.
+- The rate is the median of batches of 1,000 events; the times of single events contain 20 to 40 ns
+  for the clock.
+";
+
 impl Experiment for Engine {
     fn name(&self) -> &'static str {
         "engine"
@@ -81,6 +96,10 @@ impl Experiment for Engine {
 
     fn about(&self) -> &'static str {
         "The time that the engine and a policy take for a decision, without any device."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING]
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

@@ -8,7 +8,7 @@ use preempt_report::{digits, microseconds};
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Endless, NewPolicy, Testbed};
+use super::corun::{self, Arm, Endless, NewPolicy, Testbed};
 use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{mean, show, show_percent};
@@ -46,6 +46,33 @@ struct Row {
 #[derive(Debug)]
 pub struct Fairness;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+Two programs in endless loops, with weights of 2 and 1 (FLEP, figures 13 and 14).
+
+CFD, NN, PF and PL are the long programs, with weight 1; each of the other seven of FLEP's is the
+short one, with weight 2. Both are run again and again for a `window` of 600 ms, by `Ffs` without
+spatial sharing, as in the paper; the weights are their priorities, too, for the arm with stream
+priorities. `preempt` is `Ffs`, which makes turns long enough that yields cost at most `max.
+overhead`: 10 %, and 2, 5 and 20 %.
+
+- work: how often a program was run within the window, by how often it was run alone in a window of
+  its own, by the same scheduler. A part of a run counts by its block-tasks; on raw streams, where
+  parts cannot be seen, the runs that ended are carried on to the end of the window.
+- share: the short program's part of the SM-time that the policy granted both, where there is a
+  policy; 2/3 is fair. `share of work`: its part of the sum of both programs' work. `worst tenth off
+  by`: the largest distance of the share from 2/3 in the tenths of the window. Where turns are
+  longer than a tenth, it says nothing.
+- throughput lost: 1 less the sum of both programs' work. Below 0, both did more work side by side
+  than one after the other.
+- `share_error_points` is the largest distance of the share from 2/3, in percent of the device,
+  `share_error_points_mean` their mean. `throughput_lost` is the mean over the `pairs`,
+  `throughput_lost_max` the largest, all with 10 %; `throughput_lost_by_max_overhead_percent` has
+  the means for each of the four.
+- What is under way when the window ends is cancelled, so outputs are compared in a run of each
+  program afterwards.
+";
+
 impl Experiment for Fairness {
     fn name(&self) -> &'static str {
         "fairness"
@@ -53,6 +80,10 @@ impl Experiment for Fairness {
 
     fn about(&self) -> &'static str {
         "Shares of programs in endless loops."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING, corun::MEANING, corun::WITHOUT_A_DEVICE]
     }
 
     fn is_simulated(&self) -> bool {

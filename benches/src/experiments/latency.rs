@@ -71,6 +71,63 @@ struct Case {
 #[derive(Debug)]
 pub struct Latency;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+From an urgent launch to its end. On the CPU device: for block-tasks of a batch kernel of 10 µs to
+10 ms, and for urgent kernels of one block-task and of one for each place on the device. On a GPU:
+for block-tasks of 1 µs to 10 ms, with and without yield points, against raw driver calls; and for
+each program of the papers, how long it takes from the signal until its last block has left
+(EffiSha, figure 10).
+
+On the CPU device:
+
+The arms:
+
+- alone: an idle device.
+- submission order: a short batch kernel of the same priority: it waits for the end, so its times
+  are those of that batch (20 to 40 ms or so of work), and a longer batch makes them longer.
+- preempt: a long batch kernel of a lower priority.
+
+- The three arms take turns, so that disturbances by the machine meet all of them. Urgent launches
+  come at random moments of the batch's block-tasks.
+- A preempted SM ends its current block-task, so the least latency of `preempt` is `alone` plus the
+  rest of a block-task: half of one on average, a whole one at worst.
+- p50 / alone, p99 / alone: the ratio to an idle device. Below 1 it means that threads with work
+  answer faster than those that sleep.
+- batch yields: from the batch kernels' reports. An urgent launch that comes while the batch ends
+  needs none.
+- Where there are more SMs than processors less one, the thread that launches shares its processor
+  with an SM, and the operating system may keep it waiting for milliseconds: see p99 and max.
+  Block-tasks of 1 ms and more mostly sleep, which leaves the processors alone.
+
+On a GPU:
+
+The victim fills the GPU with blocks of 1024 threads, two on each SM. The urgent kernel has 8 such
+blocks, which find no room beside it. All arms of a case take turns.
+
+The arms:
+
+- preempt: an urgent launch through the scheduler, from the call of `launch` to the return of
+  `wait`, which spins.
+- floor: the victim's preemptible entry by a raw launch with a control block made by hand; one
+  stream write takes from it the SMs that the urgent kernel needs, which is launched right after in
+  its plain form on a stream of the highest priority. Measured until the host sees the output of all
+  its blocks. The scheduler is not involved.
+- floor, all SMs: the same, and the victim leaves all SMs. `drained`: from the signal to the moment
+  at which the host sees that its last block has left.
+- stream priority: both in their plain form on streams of the driver, that of the urgent kernel with
+  the highest priority.
+- plain streams: the same with equal priorities: the urgent kernel waits for the rest of the victim,
+  which takes 4 ms and four block-tasks or so in all.
+
+- p50 / floor: the ratio of `preempt` to the floor is the cost of the scheduler.
+  `urgent_over_floor_p50` is the largest of the cases with yield points.
+- `stream_priority_over_ours_p50_1ms` and `.._10ms` are of the cases with yield points.
+- A block-task that was requeued at a yield point twice runs through to its end the third time. In
+  `preempt`, urgent launches come 1.2 to 2.2 block-tasks apart, so that block-tasks get done in
+  between; the victims of the other arms start anew for each sample.
+";
+
 impl Experiment for Latency {
     fn name(&self) -> &'static str {
         "latency"
@@ -78,6 +135,10 @@ impl Experiment for Latency {
 
     fn about(&self) -> &'static str {
         "From an urgent launch to its end: alone, behind a batch kernel, and with preemption."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING]
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

@@ -27,6 +27,20 @@ const QUICK: (u64, u64) = (200, 2);
 #[derive(Debug)]
 pub struct Launch;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+The time inside `launch`, the time to the end of a small kernel, and a stream of 1,000 kernels; on a
+GPU against the driver's own launches.
+
+`Submit` is the time inside `launch` for the thread that calls it, which hands the kernel to a free
+device itself; on a GPU that is in use, it leaves that to the scheduler's thread, which is awake. In
+a stream, the time per kernel is from the first launch to the end of the last kernel, divided by
+1,000; kernels of one stream run one after the other. On a GPU, `driver` is the plain entry with the
+same arguments by `cuLaunchKernel`, in turn with ours; `added_us_p50` is the difference of the
+medians of `submit`, and `small_kernels_over_plain` the larger ratio of the two streams of kernels
+of 10 µs.
+";
+
 impl Experiment for Launch {
     fn name(&self) -> &'static str {
         "launch"
@@ -34,6 +48,10 @@ impl Experiment for Launch {
 
     fn about(&self) -> &'static str {
         "The cost of a launch on an idle device, and in a long stream of launches."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING]
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

@@ -12,7 +12,7 @@ use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
 use super::corun::{
-    Arm, DeviceTestbed, IdealJob, Job, NewPolicy, Testbed, Turnarounds, antt, ceiling, stp,
+    self, Arm, DeviceTestbed, IdealJob, Job, NewPolicy, Testbed, Turnarounds, antt, ceiling, stp,
 };
 use super::{Bench, Experiment, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
@@ -86,6 +86,28 @@ fn policies() -> [NewPolicy; 2] {
 #[derive(Debug)]
 pub struct Mix;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+EffiSha's eleven programs, one after the other at intervals, with three settings of priorities
+(figures 11, 12 and 15), and how often each priority yields (figure 9).
+
+The programs are those of EffiSha's table 2, in its order of requests, at full size on a GPU (small
+with `--quick`). From one to the next it takes 0.404 of the mean of their times alone, as 3 ms in
+the paper's 7.42 ms. `sjf`, `random` and `group` are the paper's settings of priorities.
+
+- `preempt, static` is `StaticPriority`, `preempt, dynamic` `DynamicPriority`, each with its own
+  `ceiling`.
+- Keys of the summary that start with a setting are of the one of the two that has the lower ANTT
+  there. `.._antt_change`: its ANTT by that on plain streams, less 1. `.._stp_gain`: its STP by that
+  on plain streams. `.._antt_over_ceiling` is the ceiling's ANTT by its own, `.._stp_over_ceiling`
+  its STP by the ceiling's, and `.._over_ceiling` the lower of the two; 1 is the ceiling.
+- `scheduling_overhead`: its median makespan by that on plain streams, less 1; the mean of the
+  settings.
+- yields (figure 9): each program runs again and again, with a random priority from 1 to 9 for each
+  run, and the same wait after each; under `StaticPriority`, 1,000 runs in all for each wait from 1
+  to 64 ms. How often SMs were taken from the launches of each priority.
+";
+
 impl Experiment for Mix {
     fn name(&self) -> &'static str {
         "mix"
@@ -93,6 +115,10 @@ impl Experiment for Mix {
 
     fn about(&self) -> &'static str {
         "Eleven programs at intervals, with three settings of priorities."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING, corun::MEANING, corun::WITHOUT_A_DEVICE]
     }
 
     fn is_simulated(&self) -> bool {

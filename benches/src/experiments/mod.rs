@@ -105,6 +105,9 @@ pub trait Experiment: Debug + Sync {
     /// A sentence for `--help`.
     fn about(&self) -> &'static str;
 
+    /// What the experiment does, and what its rows, columns and keys mean: texts that `--explain` prints.
+    fn meaning(&self) -> &'static [&'static str];
+
     /// Whether the experiment can run in virtual time.
     fn is_simulated(&self) -> bool {
         false

@@ -33,6 +33,32 @@ struct Row {
 #[derive(Debug)]
 pub struct Overhead;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+The cost of being preemptible for the dominating launch of each program when it is not preempted
+(FLEP, figure 17; EffiSha, figures 13 and 14). On a GPU with FLEP's loop and kernel slicing beside
+it.
+
+- time: the launch alone, between events; `done`: until the host knows, ours through the scheduler,
+  the others by raw launches. All to the plain entry's. On the CPU device there is the latter only.
+- preempt, by the proxy: with `SignalPath::Proxy`, measured after the others beside plain launches
+  of its own, because a scheduler has one path.
+- FLEP's loop: FLEP's figure 4 as it stands, with a flag in the host's memory that every block
+  reads, one atomic for each block-task, and the paper's factor (`workloads/flep/`).
+- slices: the plain kernel in parts, two in flight (PKM), of the largest size that stops no later
+  than ours (p50). Sizes are doubled, or halved where even slices that fill the device once stop
+  later, as long as each halving makes the stop a tenth shorter.
+- L: the amortizing factor that the launch reached, as its last block saw it. `longest task`: under
+  the same load. `stop`: from the signal to the host's knowledge that all blocks are out; the floor,
+  in the line above the table, is that of a kernel that looks at the signal every microsecond.
+- registers, blocks/SM: as loaded, with the register bound that preempt sets where the preemptible
+  entry would lose blocks.
+- `geomean_ratio` and `max_ratio` are of `time`; `pkm_minus_ours_points` compares `done` of slices
+  and ours, in percent of plain; `stop_over_bound_max` is the worst median stop over floor + 10 µs +
+  longest task.
+- All arms' outputs are compared to the bit.
+";
+
 impl Experiment for Overhead {
     fn name(&self) -> &'static str {
         "overhead"
@@ -40,6 +66,10 @@ impl Experiment for Overhead {
 
     fn about(&self) -> &'static str {
         "The cost of being preemptible for a kernel that is not preempted."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING]
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

@@ -47,6 +47,26 @@ struct Errors {
 #[derive(Debug)]
 pub struct Prediction;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+How far predicted durations of launches are from true ones, for random inputs (FLEP, figure 7).
+
+The dominating launch of each of FLEP's eight programs with inputs of random sizes, evenly by the
+logarithm, from small to full size (on the CPU device from a few block-tasks to reduced size). Each
+input is launched three times after a first launch that does not count; the median is its duration.
+Nothing else runs.
+
+- inputs: those that are learned from, and those that are predicted after them: 100 and 50, as in
+  FLEP (section 4.2).
+- regression is `Ridge`, fitted once to the first ones. `online` is `Online`, as schedulers have it:
+  it has learned from the first ones, too, and learns from each of the others after it has predicted
+  it. A missing prediction has an error of 1.
+- The `error` of a program is the mean distance of predicted durations from true ones, by the
+  latter; `worst` is the largest distance. `mean_error` of the summary is the mean of the programs'
+  errors by the regression, `online_mean_error` that of the others, `worst_program_error` the
+  largest error of a program by the regression.
+";
+
 impl Experiment for Prediction {
     fn name(&self) -> &'static str {
         "prediction"
@@ -54,6 +74,10 @@ impl Experiment for Prediction {
 
     fn about(&self) -> &'static str {
         "The errors of predicted durations."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING]
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

@@ -8,7 +8,7 @@ use preempt_report::{digits, microseconds};
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{Arm, IdealJob, Job, Testbed, Turnarounds, ceiling};
+use super::corun::{self, Arm, IdealJob, Job, Testbed, Turnarounds, ceiling};
 use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{
@@ -46,6 +46,31 @@ struct Pair {
 #[derive(Debug)]
 pub struct Priority;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+A short program of high priority comes when a long one of low priority runs: the 28 pairs of FLEP
+(figure 8), at once and later (figure 9).
+
+CFD, NN, PF and PL are the long programs, with priority 0; each of the other seven of FLEP's eight
+is the short one, with priority 1. The policy is `Hpf::by_stream`. The short program is submitted
+when the long one has run for the `delay`, as a part of that one's time alone: 0 for all pairs,
+0.25, 0.5, 0.75 and 1.1, too, for MM (SPMV, where PF is long).
+
+- speedup (`faster than plain streams`): the short program's median turnaround on plain streams by
+  that of the row.
+- The keys of the summary are of the 28 pairs without a delay, but for the last two. `mean_speedup`
+  and `best_speedup` are of `preempt, urgent ones native` (`native` is the key's word for plain), in
+  which the short program's launches are plain grids, because no launch preempts the most urgent
+  one; `mean_speedup_all_preemptible` is of `preempt`, in which all launches are preemptible;
+  `mean_ceiling` and `best_ceiling` of `ceiling`, and `mean_over_ceiling` is the first by the third.
+- `worst_vs_stream_priority` and `mean_vs_stream_priority` (geometric) are of how many times as long
+  as with `preempt, urgent ones native` the short program took with stream priorities; null on the
+  CPU device.
+- Without a delay the scheduler may see the short program before it has launched the long one, and
+  then nothing has to yield (`yields`). `mid_run_over_ceiling` and `mid_run_vs_stream_priority` are
+  of the rows with a delay of 0.25, 0.5 and 0.75, where the long one runs.
+";
+
 impl Experiment for Priority {
     fn name(&self) -> &'static str {
         "priority"
@@ -53,6 +78,10 @@ impl Experiment for Priority {
 
     fn about(&self) -> &'static str {
         "Short urgent programs beside long ones."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING, corun::MEANING, corun::WITHOUT_A_DEVICE]
     }
 
     fn is_simulated(&self) -> bool {

@@ -10,7 +10,7 @@ use preempt::sim::{Costs, Machine};
 use preempt_report::{digits, microseconds};
 use serde_json::{Value, json};
 
-use super::corun::{Arm, Completed, DeviceTestbed, Job, Simulated, Testbed, row, simulate};
+use super::corun::{self, Arm, Completed, DeviceTestbed, Job, Simulated, Testbed, row, simulate};
 use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, antt, line, priority, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, show, show_percent};
@@ -55,6 +55,46 @@ struct Pair {
 #[derive(Debug)]
 pub struct Sim;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+The pairs of `priority`, and those of `antt`: the decisions are replayed from their recording, and
+the simulator says how long the programs should have taken.
+
+One scheduler with `Hpf::by_stream` and `recording(true)` runs everything. `first` is the long program,
+`second` the short one: pairs with `low, high` priorities are those of `priority`, pairs of `equal`
+ones those of `antt`.
+
+- Replay: at the end, the recording of the whole run is replayed to an engine with a new
+  `Hpf::by_stream`. `replays_identical` is whether it decided the same from the first to the last of
+  `decisions` plans; if not, the suite fails and prints the first difference.
+- simulated: the turnaround of the same programs in `preempt::sim`, submitted as far apart as they
+  were in the median. Each launch of a program is a launch there, too, as long as in the program's
+  run alone with the median turnaround: `done` less `started` of the first one, less what launching
+  costs; from one `done` to the next for the others, less what it costs to follow (`LaunchReport`).
+  Nothing of the pair's own times is used but the yield overheads.
+- Costs: `launch_us`, `follow_us` and `decision_us` were measured in this run, by 200 single
+  launches and 20 streams of an empty kernel, and by `Stats::decisions`; `report_us` is that of
+  `Costs::h200`, and 0 on the CPU device. A launch takes as long to stop as the scheduler expects it
+  to, which is the mean of its kernel's last yields, or 20 µs before the first, and repeats as much
+  work as the scheduler expects to be requeued at yield points (`DeviceView::requeued`; together
+  they are `yield_overhead`).
+- error of a pair: the distance of the simulated mean turnaround of its two programs from that of
+  their medians, by the latter. `mean_turnaround_error` is the mean over the pairs,
+  `max_turnaround_error` the largest, and `mean_turnaround_error_if_free` the first with
+  `Costs::free`. `mean_error_alone` is of each program alone, where the simulator's only error is
+  what the costs leave out.
+- `yields` are the mean of the samples.
+- Rows with `program` are of programs alone, long and short: all that `--program` names, FLEP's or
+  not. `launches` has, of each launch, the kernel, its duration in microseconds without the cost of
+  launching, its block-tasks, and how many blocks an SM holds as far as the launch does not fill the
+  device. `--device sim` takes such rows from `results/sim-h200.json`, so a new one of those has to
+  be of all programs.
+- The model has no memory bandwidth, no waves of blocks, and no second program on an SM. On the CPU
+  device, SMs share processors with each other and with the submitting thread, and block-tasks of
+  milliseconds count as if they could be split: the error means nothing there. The replay means the
+  same.
+";
+
 impl Experiment for Sim {
     fn name(&self) -> &'static str {
         "sim"
@@ -62,6 +102,10 @@ impl Experiment for Sim {
 
     fn about(&self) -> &'static str {
         "Pairs of programs: measured, their decisions replayed, and simulated."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING, corun::MEANING]
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

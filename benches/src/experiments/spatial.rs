@@ -103,6 +103,44 @@ struct Pair {
 #[derive(Debug)]
 pub struct Spatial;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+Urgent kernels of FLEP's programs, and one of a single block-task, come while long ones of four of
+them run, which yield just as many SMs as the urgent one needs, twice as many, or all (FLEP, section
+6.4).
+
+The victims are the dominating launches of CFD, NN, PF and PL at full size (reduced ones on the CPU
+device, small ones with `--quick` on a GPU), the urgent launches those of the other seven of FLEP's
+eight programs with few block-tasks, and vector addition with a single one. A policy of the suite's
+own gives an urgent launch the first SMs, and the victim all others.
+
+The arms:
+
+- victim alone, urgent alone: nothing else runs.
+- just enough: the urgent launch gets as many SMs as it can fill: `SMs needed`.
+- twice: twice that number, or all if there are fewer.
+- all: the victim yields the whole device.
+
+- The arms take turns. The urgent launch comes at a random moment, after a tenth to six tenths of
+  the victim's time alone. A sample in which it came too late to take anything is taken again, ten
+  times at most; the table says how many there are, and the line above it if an arm has none.
+- Times are from the call of `launch` to the return of `wait`, which spins. Where both run, the
+  victim is waited for after the urgent launch.
+- cost: the victim's median less that alone. It contains the time for which the urgent launch has
+  the SMs. In the JSON, `cost_error_us` is how far chance may have moved it: the standard error of
+  the difference of both medians, by the distance of their quartiles.
+- `saved_vs_all` of a pair is 1 less the cost of just enough by that of all. It is given only where
+  the cost of all is positive and more than four such errors: `pairs_compared` of the `pairs` of
+  programs. `saved_vs_all_mean` and `saved_vs_all_best` are of these, `saved_vs_all_one_task_mean`
+  is of the urgent launch of a single block-task. Where an urgent kernel needs all SMs anyway,
+  nothing can be saved.
+- `urgent_vs_all`: for that single block-task, the median latency with just enough SMs to that with
+  all, the largest of the four victims.
+- Before each sample everything that the two launches write is overwritten, and after it compared
+  with what an undisturbed launch writes, by a digest of all bits. On the CPU device with two
+  samples for each arm, or with SMs that share processors, the costs mean little.
+";
+
 impl Experiment for Spatial {
     fn name(&self) -> &'static str {
         "spatial"
@@ -110,6 +148,10 @@ impl Experiment for Spatial {
 
     fn about(&self) -> &'static str {
         "The cost to a victim of yielding just enough SMs, twice that number, or all of them."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING]
     }
 
     /// Enough SMs that one, two and all of them are different numbers.

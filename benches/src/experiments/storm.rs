@@ -47,6 +47,28 @@ struct Row {
 #[derive(Debug)]
 pub struct Storm;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+Eight kernels that count their block-tasks run at once, while small urgent kernels, or a policy that
+deals SMs at random, take SMs from them and give them back. In the fourth row kernels are cancelled
+at random moments, in the last one they lose SMs for good.
+
+- yields: how often SMs were taken from a running kernel; `resumes`: how often it came back or grew
+  in mid-kernel. A storm goes on until both are enough.
+- lost, repeated: block-tasks that did not run, and runs beyond the first, as the kernels counted
+  them. Anything but 0 is a bug. Of a cancelled kernel, exactly as many block-tasks have to have run
+  as it says. A kernel with yield points may start a block-task several times; there, what it wrote
+  is compared.
+- on taken SMs: a victim stamps each block-task with its SM and its start. At some moment it loses a
+  range of SMs for good to another kernel, whose blocks then fill them. Block-tasks of the victim
+  that start on a full SM after that: anything but 0 is a bug. `sms_full_of_another` is the number
+  of SMs on which such a start would have shown; it is small on the CPU device, where SMs share
+  processors.
+
+In the summary, `yields_mid_kernel` is the sum of the yields, `tasks_wrong` of everything lost,
+repeated or otherwise wrong, and `tasks_on_excluded_sm` that of the last column.
+";
+
 impl Experiment for Storm {
     fn name(&self) -> &'static str {
         "storm"
@@ -54,6 +76,10 @@ impl Experiment for Storm {
 
     fn about(&self) -> &'static str {
         "Every block-task exactly once, under random yields, resumes, growth and cancellation."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING]
     }
 
     /// More SMs than processors, so that SMs can be dealt in many ways.

@@ -70,6 +70,23 @@ struct Row {
 #[derive(Debug)]
 pub struct Verify;
 
+/// What the suite does, and what its rows and keys mean.
+const MEANING: &str = "\
+Every program of the papers (below) in four modes: plain and preemptible, left alone and while
+urgent launches come; against its sequential reference and against plain to the bit. On a GPU at
+full size, too, against plain.
+
+- A program is `right` if all its outputs are within the stated tolerance of the reference (most are
+  the same to the bit, since the reference adds up in the same order), and the same to the bit in
+  all modes.
+- in a storm: urgent launches come at random moments of each step, at least one. The program has a
+  few SMs only, so that also a small one has more block-tasks than there is room for. A preemptible
+  one is run until it was resumed in mid-kernel as often as it says in `verify.rs`; a plain one
+  yields nothing.
+- Under `compute-sanitizer`, use `--quick`: the reduced sizes with as many resumes. racecheck takes
+  minutes to come to its end.
+";
+
 impl Experiment for Verify {
     fn name(&self) -> &'static str {
         "verify"
@@ -77,6 +94,10 @@ impl Experiment for Verify {
 
     fn about(&self) -> &'static str {
         "Every program of the papers, plain and preemptible, with and without yields, against its reference."
+    }
+
+    fn meaning(&self) -> &'static [&'static str] {
+        &[MEANING]
     }
 
     /// More SMs than processors, so that SMs can be dealt in many ways.

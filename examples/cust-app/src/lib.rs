@@ -9,7 +9,7 @@ pub use cust_app_kernels::WINDOW;
 use serde_json::json;
 
 /// The kernels' device code.
-pub const KERNELS: preempt::Module = preempt::include_kernels!("cust_app_kernels");
+pub const KERNELS: preempt::Module = preempt::include_kernels!();
 
 /// Threads in a block of the walks.
 pub const BLOCK: u32 = 256;

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use preempt::policy::{Arrival, DeviceView, Plan, Policy, SmRange};
+use preempt::policy::{Arrival, DeviceView, Packing, Plan, Policy};
 use preempt::{CpuLayout, Device, LaunchId, Scheduler};
 use preempt_device::prelude::*;
 
-/// Last come, first served, without spatial sharing.
+/// Last come, first served.
 #[derive(Debug, Default)]
 struct Lifo {
     launches: Vec<LaunchId>,
@@ -32,9 +32,8 @@ impl Policy for Lifo {
     }
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        if let Some(&newest) = self.launches.last() {
-            plan.grant(newest, SmRange::new(0, device.sms()));
-        }
+        // The newest launch has as many SMs as it can use, and the others share the rest.
+        plan.share(self.launches.iter().rev().copied(), Packing::Spread, device);
     }
 }
 

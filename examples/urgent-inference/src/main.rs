@@ -38,7 +38,7 @@ use crate::streams::{STREAM_PRIORITY, Streams};
 use crate::workload::{CLIENTS, Workload};
 
 /// The kernels' PTX.
-const KERNELS: preempt::Module = preempt::include_kernels!("urgent_inference_kernels");
+const KERNELS: preempt::Module = preempt::include_kernels!();
 
 /// Requests come within this share of the batch job's time alone, so that they all meet it.
 const REQUESTS_WITHIN: f64 = 0.9;

@@ -11,6 +11,7 @@ use syn::{
     Signature, Token, Type, TypeReference, Visibility, parse_quote,
 };
 
+use crate::device_crate;
 use crate::errors::{Errors, both};
 use rust_cuda::RustCuda;
 
@@ -190,7 +191,7 @@ impl Options {
             amortize,
             idempotent: idempotent.is_some(),
             yield_in_loops,
-            krate: krate.unwrap_or_else(|| parse_quote!(::preempt_device)),
+            krate: krate.map_or_else(device_crate::path, Ok)?,
         })
     }
 }

@@ -40,8 +40,8 @@ pub fn lend<T: DeviceCopy>(buffer: &mut DeviceBuffer<T>) -> Lent<'_, T> {
 
 /// Memory on the device that is lent for `'a`; made by [`lend`].
 ///
-/// Memory counts as a whole, as far as one call of `cuMemAlloc` gave it: launches that write different
-/// parts of one allocation run one after the other.
+/// Order goes by range, as for [buffers](Buffer#ranges): launches that write disjoint parts of one allocation can run at
+/// the same time. Parts that overlap are known as such if one call of `cuMemAlloc` gave them.
 pub struct Lent<'a, T> {
     address: u64,
     len: usize,

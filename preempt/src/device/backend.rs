@@ -243,14 +243,16 @@ impl OwnedCopy {
         &self.owners
     }
 
-    /// Moves the source and the target to other addresses.
+    /// Moves the source and the target to what `address` gives for each owner and address, if anything.
     ///
     /// # Safety
     ///
     /// As for [`new`](OwnedCopy::new).
-    pub unsafe fn relocate(&mut self, from: Option<u64>, to: Option<u64>) {
-        self.copy.from = from.unwrap_or(self.copy.from);
-        self.copy.to = to.unwrap_or(self.copy.to);
+    pub unsafe fn relocate(&mut self, address: impl Fn(&Owner, u64) -> Option<u64>) {
+        let OwnedCopy { copy: Copy { from, to, .. }, owners: [source, target] } = self;
+        for (owner, place) in [(source, from), (target, to)] {
+            *place = address(owner, *place).unwrap_or(*place);
+        }
     }
 }
 

@@ -49,9 +49,9 @@ use planning::Decider;
 use queues::DeviceQueues;
 use recorder::Observers;
 pub(crate) use recorder::Recorded;
-pub(crate) use step::{Input, Step};
-#[cfg(test)]
-pub(crate) use step::{LaunchRecord, UrgencyRecord};
+pub(crate) use step::{
+    ChangeRecord, Input, LaunchRecord, Step, UrgencyRecord, UseRecord, WhoseRecord, interned,
+};
 use urgency::{Inheritance, arrival};
 
 /// What happens to launches and copies: events in, actions out. `README.md` names the states and the races.

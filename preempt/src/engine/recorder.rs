@@ -35,8 +35,8 @@ impl Recorder {
         op: OpKey,
         actions: &[Action],
     ) {
-        let decided = digest(actions).with(op.data().as_ffi()).0;
-        self.step(now, Input::of_submission(submission), decided);
+        let decided = digest(actions).0;
+        self.step(now, Input::of_submission(submission, op), decided);
     }
 
     pub fn handled(&mut self, now: Duration, event: Event, actions: &[Action]) {

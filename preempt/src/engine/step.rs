@@ -12,7 +12,7 @@ use slotmap::{Key, KeyData};
 
 use super::{Change, Engine, Event, LaunchSpec, Opaque, Submission, Use, Whose};
 use crate::policy::{Priority, Urgency};
-use crate::vocabulary::{BufferId, OpKey};
+use crate::vocabulary::{BufferId, ByteRange, OpKey};
 
 /// A call of the engine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -28,6 +28,8 @@ pub(crate) struct Step {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum Input {
     Submit {
+        /// The key that it got.
+        op: u64,
         stream: u32,
         name: String,
         uses: Vec<UseRecord>,
@@ -72,6 +74,8 @@ pub(crate) enum Input {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct UseRecord {
     buffer: u64,
+    /// The first byte of the range, and the one behind its last.
+    bytes: (u64, u64),
     borrowed: bool,
     write: bool,
     overwrites: bool,
@@ -124,7 +128,7 @@ impl Step {
         let mut actions = Vec::new();
         let now = Duration::from_nanos(self.now);
         match &self.input {
-            Input::Submit { stream, name, uses, after, urgency, launch, opaque } => {
+            Input::Submit { op: _, stream, name, uses, after, urgency, launch, opaque } => {
                 let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
                 let submission = Submission {
                     stream: *stream,
@@ -146,7 +150,7 @@ impl Step {
 }
 
 /// A copy of a name that lives as long as the process, as names of kernels do. There are few names.
-fn interned(name: &str) -> &'static str {
+pub(crate) fn interned(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     match names.get(name) {
@@ -168,9 +172,10 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Input {
-    pub fn of_submission(submission: Submission<'_>) -> Input {
+    pub fn of_submission(submission: Submission<'_>, op: OpKey) -> Input {
         let Submission { stream, name, uses, after, urgency, launch, opaque } = submission;
         Input::Submit {
+            op: op.data().as_ffi(),
             stream,
             name: name.to_owned(),
             uses: uses.iter().map(UseRecord::of).collect(),
@@ -223,13 +228,7 @@ impl Input {
                     WhoseRecord::Launch(key) => Whose::Launch(op(key)),
                     WhoseRecord::Stream(stream) => Whose::Stream(stream),
                 },
-                change: match *change {
-                    ChangeRecord::Priority(priority) => Change::Priority(Priority(priority)),
-                    ChangeRecord::Weight(weight) => Change::Weight(weight),
-                    ChangeRecord::Deadline(deadline) => {
-                        Change::Deadline(deadline.map(Duration::from_nanos))
-                    }
-                },
+                change: change.to_change(),
             },
             Input::Close => Event::Close,
             Input::Lost => Event::Lost,
@@ -259,18 +258,20 @@ impl fmt::Display for Input {
 
 impl UseRecord {
     fn of(used: &Use) -> UseRecord {
-        let Use { buffer, access, overwrites } = *used;
+        let Use { buffer, bytes: ByteRange { start, end }, access, overwrites } = *used;
         let (buffer, borrowed) = match buffer {
             BufferId::Own(number) => (number, false),
             BufferId::Borrowed(address) => (address, true),
         };
-        UseRecord { buffer, borrowed, write: access == Access::Write, overwrites }
+        let write = access == Access::Write;
+        UseRecord { buffer, bytes: (start, end), borrowed, write, overwrites }
     }
 
-    fn to_use(&self) -> Use {
-        let UseRecord { buffer, borrowed, write, overwrites } = *self;
+    pub fn to_use(&self) -> Use {
+        let UseRecord { buffer, bytes: (start, end), borrowed, write, overwrites } = *self;
         let buffer = if borrowed { BufferId::Borrowed(buffer) } else { BufferId::Own(buffer) };
-        Use { buffer, access: if write { Access::Write } else { Access::Read }, overwrites }
+        let access = if write { Access::Write } else { Access::Read };
+        Use { buffer, bytes: ByteRange { start, end }, access, overwrites }
     }
 }
 
@@ -279,10 +280,22 @@ impl UrgencyRecord {
         UrgencyRecord { priority, weight, deadline: deadline.map(nanos) }
     }
 
-    fn to_urgency(self) -> Urgency {
+    pub fn to_urgency(self) -> Urgency {
         let UrgencyRecord { priority, weight, deadline } = self;
         let deadline = deadline.map(Duration::from_nanos);
         Urgency { priority: Priority(priority), weight, deadline }
+    }
+}
+
+impl ChangeRecord {
+    pub fn to_change(&self) -> Change {
+        match *self {
+            ChangeRecord::Priority(priority) => Change::Priority(Priority(priority)),
+            ChangeRecord::Weight(weight) => Change::Weight(weight),
+            ChangeRecord::Deadline(deadline) => {
+                Change::Deadline(deadline.map(Duration::from_nanos))
+            }
+        }
     }
 }
 

@@ -3,11 +3,10 @@
 mod apart;
 mod policies;
 mod races;
+mod ranges;
 mod refused;
 mod waiting;
 mod world;
-
-use std::collections::HashSet;
 
 use preempt_device::host::Access;
 use proptest::prelude::*;
@@ -15,6 +14,14 @@ use proptest::prelude::*;
 use self::world::{Asked, Asks, World};
 use super::*;
 use crate::policy::{Arrival, DeviceView, Plan, Priority, StaticPriority, Urgency};
+use crate::vocabulary::ByteRange;
+
+/// Bytes of each buffer, and all of them.
+const BYTES: u64 = 8;
+const WHOLE: ByteRange = ByteRange { start: 0, end: BYTES };
+
+/// A buffer, two bounds of a range in any order, and whether it is written.
+type AskedUse = (u64, (u64, u64), bool);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -22,13 +29,13 @@ enum Step {
         stream: u32,
         priority: i32,
         tasks: u32,
-        uses: Vec<(u64, bool)>,
+        uses: Vec<AskedUse>,
         plain: bool,
     },
     Copy {
         stream: u32,
         priority: i32,
-        uses: Vec<(u64, bool)>,
+        uses: Vec<AskedUse>,
     },
     /// An event that waits for any operation, in a stream that may be otherwise empty.
     Wait {
@@ -39,7 +46,7 @@ enum Step {
     Opaque {
         stream: u32,
         variant: u64,
-        uses: Vec<(u64, bool)>,
+        uses: Vec<AskedUse>,
         exclusive: bool,
     },
     Priority {
@@ -57,8 +64,12 @@ enum Step {
     Fault(usize),
 }
 
+fn bounds() -> impl Strategy<Value = (u64, u64)> {
+    prop_oneof![Just((0, BYTES)), (0..=BYTES, 0..=BYTES)]
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let uses = || prop::collection::vec((0u64..4, any::<bool>()), 0..3);
+    let uses = || prop::collection::vec((0u64..4, bounds(), any::<bool>()), 0..4);
     let step = prop_oneof![
         3 => (0u32..4, 0i32..3, 1u32..30, uses(), 0..4)
             .prop_map(|(stream, priority, tasks, uses, kind)| {
@@ -83,17 +94,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// One use for each buffer; a launch that names one twice is refused before the engine.
-fn distinct(uses: Vec<(u64, bool)>) -> Vec<Use> {
-    let mut seen = HashSet::new();
-    let uses = uses.into_iter().filter(|(buffer, _)| seen.insert(*buffer));
-    let access = |write| if write { Access::Write } else { Access::Read };
-    uses.map(|(buffer, write)| Use {
-        buffer: BufferId::Own(buffer),
-        access: access(write),
-        overwrites: false,
-    })
-    .collect()
+/// Uses without conflicts; a launch that has one is refused before the engine.
+fn distinct(asked: Vec<AskedUse>) -> Vec<Use> {
+    let mut uses: Vec<Use> = Vec::new();
+    for (buffer, (a, b), write) in asked {
+        let access = if write { Access::Write } else { Access::Read };
+        let (buffer, bytes) = (BufferId::Own(buffer), ByteRange { start: a.min(b), end: a.max(b) });
+        let used = Use { buffer, bytes, access, overwrites: false };
+        if !uses.iter().any(|other| used.conflicts(other)) {
+            uses.push(used);
+        }
+    }
+    uses
 }
 
 fn run(world: &mut World, steps: Vec<Step>) {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgumentError {
-    /// One buffer is written and passed a second time.
+    /// Memory that one argument writes is passed a second time: a buffer, or ranges of it that overlap.
     #[error(
-        "`{name}` is passed a buffer that it writes more than once; a kernel may assume that \
-         nothing else touches what it writes: pass a copy, or one `SliceMut` for both uses"
+        "`{name}` is passed memory that it writes more than once; a kernel may assume that nothing else \
+         touches what it writes: pass a copy, ranges that do not overlap, or one `SliceMut` for both uses"
     )]
     BufferConflict {
         /// The kernel's name, or what the copy is called.
@@ -59,5 +59,18 @@ pub enum ArgumentError {
         from: usize,
         /// Elements in the target.
         to: usize,
+    },
+    /// A range of elements that a buffer, or a range of it, does not have.
+    #[error(
+        "a range of the elements {start}..{end} where there are {len}; it starts before its end, and ends at \
+         {len} or before"
+    )]
+    OutOfRange {
+        /// The first element of the range.
+        start: usize,
+        /// The element behind its last one.
+        end: usize,
+        /// How many elements there are.
+        len: usize,
     },
 }

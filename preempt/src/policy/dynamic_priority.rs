@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::indexed_heap::IndexedHeap;
-use super::placement::{Placement, runs};
-use super::{Arrival, DeviceView, Plan, Policy, Priority, SmRange};
+use super::placement::runs;
+use super::{Arrival, DeviceView, Packing, Plan, Policy, Priority, SmRange};
 use crate::vocabulary::LaunchId;
 
 /// Milliseconds of waiting that count for a launch, which bounds how much more urgent it can become (EffiSha section
@@ -53,7 +53,7 @@ pub struct DynamicPriority {
     plans: u64,
     arrivals: u64,
     wake: Option<Duration>,
-    placement: Placement,
+    packing: Packing,
 }
 
 /// A dynamic priority in nanoseconds of waiting; the most urgent is first in each queue. In `fixed` it is absolute. In
@@ -99,7 +99,7 @@ impl DynamicPriority {
 
     /// Without spatial sharing: the most urgent launch has the whole device, as in EffiSha.
     pub fn whole_device() -> DynamicPriority {
-        DynamicPriority { placement: Placement::whole_device(), ..DynamicPriority::default() }
+        DynamicPriority { packing: Packing::WholeDevice, ..DynamicPriority::default() }
     }
 
     /// Puts a launch into the queue of its stream.
@@ -238,7 +238,7 @@ impl DynamicPriority {
         plan: &mut Plan,
     ) -> Option<LaunchId> {
         let (known, era_start) = (self.launches.len(), self.era_start);
-        let DynamicPriority { aging, fixed, inherited, inactive, placement, .. } = self;
+        let DynamicPriority { aging, fixed, inherited, inactive, packing, .. } = self;
         let ((aging, aging_keys), (fixed, fixed_keys)) = (aging.in_order(), fixed.in_order());
         let (inherited, inherited_keys) = inherited.in_order();
         let (inactive, inactive_keys) = inactive.in_order();
@@ -258,7 +258,7 @@ impl DynamicPriority {
             (value.is_none(), Reverse(value), inactive_keys.get(owner))
         };
         let order = active.chain(inactive.map(|(_, launch)| launch));
-        placement.share_in(order, known == 1, rank, device, plan)
+        plan.share_ranked(order, known == 1, rank, *packing, device)
     }
 
     /// Returns launches that lost all SMs to the queue, and starts those that gained some.

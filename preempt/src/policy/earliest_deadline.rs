@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::demand::Demand;
 use super::indexed_heap::IndexedHeap;
-use super::placement::{Placement, runs};
-use super::{Arrival, DeviceView, Plan, Policy};
+use super::placement::runs;
+use super::{Arrival, DeviceView, Packing, Plan, Policy};
 use crate::vocabulary::LaunchId;
 
 /// Earliest deadline first (EDF; Liu and Layland, JACM 1973), with an admission test, and with spatial sharing.
@@ -33,7 +33,6 @@ pub struct EarliestDeadline {
     stale: Vec<LaunchId>,
     arrivals: u64,
     missed: Arc<AtomicU64>,
-    placement: Placement,
 }
 
 /// Whether there is no deadline, the deadline, and the running number of the arrival.
@@ -138,6 +137,6 @@ impl Policy for EarliestDeadline {
         self.catch_up(device);
         // Launches with SMs are updated when they have lost them.
         self.stale.extend(runs(device).map(|(owner, _)| owner));
-        self.placement.share(&mut self.queue, device, plan);
+        plan.share_queue(&mut self.queue, Packing::Spread, device);
     }
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::indexed_heap::IndexedHeap;
-use super::placement::Placement;
-use super::{Arrival, DeviceView, Plan, Policy};
+use super::{Arrival, DeviceView, Packing, Plan, Policy};
 use crate::vocabulary::LaunchId;
 
 /// First come, first served, whatever the priorities; what the first launch leaves free goes to the next one.
@@ -15,7 +14,6 @@ use crate::vocabulary::LaunchId;
 pub struct Fifo {
     queue: IndexedHeap<LaunchId, u64>,
     arrivals: u64,
-    placement: Placement,
 }
 
 impl Fifo {
@@ -43,6 +41,6 @@ impl Policy for Fifo {
     }
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        self.placement.share(&mut self.queue, device, plan);
+        plan.share_queue(&mut self.queue, Packing::Spread, device);
     }
 }

@@ -21,7 +21,8 @@
 //! `whole_device`, that gives the first launch everything, as EffiSha does. The cost of a decision grows with the
 //! number of SMs and the logarithm of the number of launches. It allocates only if more launches wait than ever before.
 //!
-//! `examples/own-policy` is a policy of an application in thirty lines.
+//! A policy of an application implements [`Policy`], and shares SMs with [`Plan::share`]; [`ModelDevice`] is for its
+//! unit tests. `examples/own-policy` is one in thirty lines.
 
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ mod ffs;
 mod fifo;
 mod hpf;
 mod indexed_heap;
+mod model;
 mod placement;
 mod remaining;
 mod shares;
@@ -50,6 +52,8 @@ pub use fair_share::FairShare;
 pub use ffs::Ffs;
 pub use fifo::Fifo;
 pub use hpf::Hpf;
+pub use model::ModelDevice;
+pub use placement::Packing;
 pub use shortest_remaining::ShortestRemaining;
 pub use static_priority::StaticPriority;
 
@@ -63,7 +67,7 @@ impl From<i32> for Priority {
     }
 }
 
-/// A launch as a policy sees it.
+/// A launch as a policy sees it. [`Arrival::new`] makes one for tests.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Arrival {
@@ -85,6 +89,60 @@ pub struct Arrival {
 ///
 /// The engine calls hooks in order, on the thread that drives it. `now` is the time since the scheduler was built,
 /// and never goes back. The scheduler waits for hooks, so a hook must not wait for the scheduler, nor drop it.
+///
+/// # Example
+///
+/// A policy keeps the launches that are there, and puts them into an order; [`Plan::share`] places them.
+///
+/// ```
+/// use std::time::Duration;
+/// use preempt::LaunchId;
+/// use preempt::policy::{Arrival, DeviceView, ModelDevice, Packing, Plan, Policy};
+/// use preempt::sim::{KernelModel, Machine, Simulation, Workload};
+///
+/// /// Last come, first served.
+/// #[derive(Debug, Default)]
+/// struct Lifo(Vec<LaunchId>);
+///
+/// impl Policy for Lifo {
+///     fn name(&self) -> &str {
+///         "last come, first served"
+///     }
+///
+///     fn arrived(&mut self, _now: Duration, launch: Arrival) {
+///         self.0.push(launch.id);
+///     }
+///
+///     // The launch keeps its place, whatever its priority is now.
+///     fn changed(&mut self, _now: Duration, _launch: Arrival) {}
+///
+///     fn departed(&mut self, _now: Duration, launch: LaunchId) {
+///         self.0.retain(|&other| other != launch);
+///     }
+///
+///     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+///         plan.share(self.0.iter().rev().copied(), Packing::Spread, device);
+///     }
+/// }
+///
+/// // One decision, in a unit test.
+/// let (mut device, mut policy, mut plan) = (ModelDevice::new(8), Lifo::default(), Plan::default());
+/// let (first, second) = (device.launch(1000), device.launch(1000));
+/// policy.arrived(Duration::ZERO, first);
+/// policy.arrived(Duration::ZERO, second);
+/// policy.assign(Duration::ZERO, &device, &mut plan);
+/// assert_eq!(plan.grants()[0].0, second.id);
+///
+/// // All decisions over a workload, in virtual time. `SchedulerBuilder::policy` takes it, too.
+/// let mut workload = Workload::new(1);
+/// let streams = [workload.stream(0), workload.stream(0)];
+/// let long = KernelModel::new("long", Duration::from_millis(10), 10_000);
+/// workload.launch(streams[0], &long, Duration::ZERO);
+/// workload.launch(streams[1], &long, Duration::from_millis(1));
+/// let results = Simulation::new(Machine::h200(), Lifo::default()).run(&workload)?;
+/// assert!(results.launches[1].done < results.launches[0].done);
+/// # Ok::<(), preempt::Error>(())
+/// ```
 pub trait Policy: Send {
     /// The name that errors and reports use.
     fn name(&self) -> &str;
@@ -125,7 +183,7 @@ pub trait Policy: Send {
     }
 }
 
-/// What a policy can ask about the device and about launches.
+/// What a policy can ask about the device and about launches. [`ModelDevice`] is one for tests.
 pub trait DeviceView {
     /// The number of SMs.
     fn sms(&self) -> u32;
@@ -169,6 +227,7 @@ pub trait DeviceView {
 #[derive(Debug, Default)]
 pub struct Plan {
     pub(crate) grants: Vec<(LaunchId, SmRange)>,
+    scratch: placement::Scratch,
 }
 
 /// The urgency that the application asks for, of a launch or of all launches of a stream.

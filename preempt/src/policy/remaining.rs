@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::indexed_heap::IndexedHeap;
-use super::placement::{Placement, runs};
-use super::{Arrival, DeviceView, Plan, Policy, Priority};
+use super::placement::runs;
+use super::{Arrival, DeviceView, Packing, Plan, Policy, Priority};
 use crate::vocabulary::LaunchId;
 
 /// The queue of [`Hpf`](super::Hpf) and [`ShortestRemaining`](super::ShortestRemaining).
@@ -20,7 +20,6 @@ pub(super) struct ByRemaining {
     by_priority: bool,
     /// Whether launches that are queued behind a launch in its stream count as part of it.
     by_stream: bool,
-    placement: Placement,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -104,7 +103,7 @@ impl Policy for ByRemaining {
             && let Some((_, first)) = self.queue.first()
             && self.look_again(first, device)
         {}
-        self.placement.share(&mut self.queue, device, plan);
+        plan.share_queue(&mut self.queue, Packing::Spread, device);
     }
 }
 

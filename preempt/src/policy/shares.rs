@@ -5,8 +5,8 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::indexed_heap::IndexedHeap;
-use super::placement::{Placement, runs};
-use super::{Arrival, DeviceView, Plan, Policy, SmRange};
+use super::placement::runs;
+use super::{Arrival, DeviceView, Packing, Plan, Policy, SmRange};
 use crate::vocabulary::LaunchId;
 
 /// The turns of [`Ffs`](super::Ffs) and [`FairShare`](super::FairShare).
@@ -47,7 +47,7 @@ pub(super) struct Shares {
     weights: u64,
     places: u64,
     wake: Option<Duration>,
-    placement: Placement,
+    packing: Packing,
 }
 
 /// How long turns are.
@@ -138,13 +138,13 @@ impl Shares {
             weights: 0,
             places: 0,
             wake: None,
-            placement: Placement::default(),
+            packing: Packing::default(),
         }
     }
 
     /// Without spatial sharing: the stream whose turn it is has the whole device.
     pub fn whole_device(mut self) -> Shares {
-        self.placement = Placement::whole_device();
+        self.packing = Packing::WholeDevice;
         self
     }
 
@@ -377,7 +377,7 @@ impl Policy for Shares {
         self.learn_overheads(device);
         self.end_turns(device);
         let first = plan.grants.len();
-        let denied = self.placement.share(&mut self.queue, device, plan);
+        let denied = plan.share_queue(&mut self.queue, self.packing, device);
         let grants = &plan.grants[first..];
         self.contended = denied.is_some() || now < self.awaited;
         let denied_key = denied.and_then(|launch| self.queue.key(launch));

@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::indexed_heap::IndexedHeap;
-use super::placement::Placement;
-use super::{Arrival, DeviceView, Plan, Policy, Priority};
+use super::{Arrival, DeviceView, Packing, Plan, Policy, Priority};
 use crate::vocabulary::LaunchId;
 
 /// Static priorities (EffiSha section 7), with spatial sharing (FLEP section 5.2).
@@ -20,7 +19,7 @@ use crate::vocabulary::LaunchId;
 pub struct StaticPriority {
     queue: IndexedHeap<LaunchId, (Reverse<Priority>, u64)>,
     arrivals: u64,
-    placement: Placement,
+    packing: Packing,
 }
 
 impl StaticPriority {
@@ -33,12 +32,12 @@ impl StaticPriority {
     /// With just as many SMs for each launch as its block-tasks fill, and more for the others. Launches of few
     /// block-tasks are slower than alone.
     pub fn packed() -> StaticPriority {
-        StaticPriority { placement: Placement::packed(), ..StaticPriority::default() }
+        StaticPriority { packing: Packing::Packed, ..StaticPriority::default() }
     }
 
     /// Without spatial sharing: the most urgent launch has the whole device, as in EffiSha.
     pub fn whole_device() -> StaticPriority {
-        StaticPriority { placement: Placement::whole_device(), ..StaticPriority::default() }
+        StaticPriority { packing: Packing::WholeDevice, ..StaticPriority::default() }
     }
 }
 
@@ -63,6 +62,6 @@ impl Policy for StaticPriority {
     }
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        self.placement.share(&mut self.queue, device, plan);
+        plan.share_queue(&mut self.queue, self.packing, device);
     }
 }

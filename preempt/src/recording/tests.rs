@@ -115,7 +115,7 @@ fn a_recording_comes_back_from_its_file() {
     let later = Recording { version: VERSION + 1, ..loaded };
     later.save(&path).expect("saved");
     let error = Recording::load(&path).expect_err("a version from the future");
-    assert!(error.to_string().contains("version 2"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
     fs::remove_file(&path).expect("removed");
     assert!(matches!(Recording::load(&path), Err(Error::Recording(RecordingError::File { .. }))));
     // Nothing is recorded unless it was asked for.
@@ -136,6 +136,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         plain: false,
     };
     let submit = Input::Submit {
+        op: 1 << 32 | 1,
         stream: 0,
         name: "k".into(),
         uses: Vec::new(),

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `api` | what applications hold |
 //! | `api/buffer` | arrays on devices |
+//! | `api/slice` | ranges of them |
 //! | `api/stream` | launches and copies, and the checks before they are taken in |
 //! | `api/handle` | results |
 //! | `api/event` | order between streams |
@@ -59,6 +60,7 @@ pub use api::buffer::Buffer;
 pub use api::event::Event;
 pub use api::handle::Handle;
 pub use api::scope::Scope;
+pub use api::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};
 pub use api::stream::Stream;
 pub use observed::stats;
 use observed::stats::Stats;

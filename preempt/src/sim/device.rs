@@ -27,6 +27,10 @@ pub(super) enum Happening {
     Leave(CohortKey, u32, u32),
     /// The host sees that a cohort is out.
     Report { op: OpKey, slot: u8, done: u32, plain: bool },
+    /// A copy or other work of a recording is over.
+    Copied(OpKey),
+    /// A change of the list is made.
+    Change(usize),
     /// The policy is to be asked again.
     Wake,
 }

@@ -47,6 +47,7 @@ mod device;
 mod load;
 mod machine;
 mod random;
+mod recorded;
 mod reference;
 mod results;
 mod run;
@@ -59,6 +60,7 @@ use std::time::Duration;
 
 #[doc(hidden)]
 pub use load::EngineLoad;
+use machine::refused;
 pub use machine::{Costs, DeviceQueues, KernelModel, Machine, Prediction};
 pub use results::{End, LaunchResult, Results};
 pub use workload::{Arrivals, Sizes, StreamModel, StreamNumber, Workload};

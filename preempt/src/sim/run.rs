@@ -9,9 +9,12 @@ use super::Simulation;
 use super::device::{Agenda, Device, Happening, Running, nanos};
 use super::machine::{KernelModel, LONGEST, Machine, Prediction, refused};
 use super::random::Random;
+use super::recorded::{Changed, RecordedChange};
 use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, StreamNumber, Workload};
-use crate::engine::{Action, Engine, Event, LaunchSpec, Outcome, Submission};
+use crate::engine::{
+    Action, Engine, Event, LaunchSpec, Outcome, Submission, Use, UseRecord, Whose, interned,
+};
 use crate::error::{Error, SchedulerError};
 use crate::recording::Recording;
 use crate::vocabulary::OpKey;
@@ -20,7 +23,7 @@ use crate::vocabulary::OpKey;
 /// lets none run.
 const EVENTS_PER_LAUNCH: u64 = 100_000;
 
-/// The name of every kernel for the engine, which ignores it.
+/// The name of every kernel for an engine that does not record it.
 const NAME: &str = "simulated";
 
 /// A launch that was submitted, or will be.
@@ -35,12 +38,15 @@ struct Run<'a> {
     workload: &'a Workload,
     machine: Machine,
     plain: bool,
+    records: bool,
     engine: Engine,
     device: Device,
     agenda: Agenda,
     actions: Vec<Action>,
     submitted: Vec<Submitted>,
     ops: SecondaryMap<OpKey, usize>,
+    /// The last operation of each job.
+    keys: Vec<Option<OpKey>>,
     launches: Vec<LaunchResult>,
     events: u64,
 }
@@ -57,17 +63,26 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
         workload,
         machine,
         plain,
+        records: record,
         engine,
         device: Device::new(&machine),
         agenda: Agenda::default(),
         actions: Vec::new(),
         submitted: Vec::new(),
         ops: SecondaryMap::new(),
+        keys: vec![None; workload.jobs.len()],
         launches: Vec::new(),
         events: 0,
     };
+    let mut changes = workload.changes.iter().enumerate().peekable();
     for (job, planned) in workload.jobs.iter().enumerate() {
+        while let Some((change, told)) = changes.next_if(|(_, told)| told.jobs_before <= job) {
+            run.agenda.enter(nanos(told.at), Happening::Change(change));
+        }
         run.plan(job, 0, nanos(planned.at));
+    }
+    for (change, told) in changes {
+        run.agenda.enter(nanos(told.at), Happening::Change(change));
     }
     run.go(until)?;
     let policy = run.engine.policy_name().to_owned();
@@ -169,8 +184,26 @@ impl Run<'_> {
                 let event = Event::CohortOut { op, slot, posted };
                 self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
             }
+            Happening::Copied(op) => {
+                let event = Event::CopyDone { op };
+                self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
+            }
+            Happening::Change(index) => self.change(now, index),
             // `settle` comes after everything.
             Happening::Wake => {}
+        }
+    }
+
+    /// Makes a change of a recording.
+    fn change(&mut self, now: u64, index: usize) {
+        let RecordedChange { of, change, .. } = &self.workload.changes[index];
+        let of = match *of {
+            Changed::Job(job) => self.keys[job].map(Whose::Launch),
+            Changed::Stream(StreamNumber(number)) => Some(Whose::Stream(number)),
+        };
+        if let Some(of) = of {
+            let event = Event::Change { of, change: change.to_change() };
+            self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
         }
     }
 
@@ -185,7 +218,12 @@ impl Run<'_> {
         let stop = kernel.stop.unwrap_or(self.machine.costs.stop);
         let (stop, requeued) =
             if free { (Duration::ZERO, Duration::ZERO) } else { (stop, kernel.redo) };
-        let urgency = stream.urgency(Duration::from_nanos(now));
+        let recorded = planned.recorded.as_ref();
+        let urgency = recorded
+            .map_or_else(|| stream.urgency(Duration::from_nanos(now)), |recorded| recorded.urgency);
+        let uses = recorded.map_or(&[][..], |recorded| &recorded.uses);
+        let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
+        let after = recorded.and_then(|recorded| self.keys[recorded.after?]);
         let spec = LaunchSpec {
             tasks: kernel.tasks,
             predicted: match kernel.prediction {
@@ -203,15 +241,19 @@ impl Run<'_> {
         let StreamNumber(number) = planned.stream;
         let submission = Submission {
             stream: number,
-            name: NAME,
-            uses: &[],
-            after: None,
+            name: if self.records { interned(&kernel.name) } else { NAME },
+            uses: &uses,
+            after,
             urgency,
-            launch: Some(spec),
+            launch: planned.takes_time().then_some(spec),
             opaque: None,
         };
         let time = Duration::from_nanos(now);
         let op = self.engine.submit(time, submission, &mut self.actions);
+        self.keys[job] = Some(op);
+        if !planned.takes_time() {
+            return;
+        }
         let mut running =
             Running::new(kernel.tasks, kernel.blocks_per_sm, nanos(alone), &self.machine);
         running.stop = nanos(stop);
@@ -223,7 +265,7 @@ impl Run<'_> {
             job,
             turn,
             kernel: kernel.name.clone(),
-            priority: stream.priority,
+            priority: urgency.priority,
             alone,
             queued: Duration::from_nanos(at),
             started: None,
@@ -259,8 +301,8 @@ impl Run<'_> {
                     self.device.launches.remove(op);
                     self.ops.remove(op);
                 }
-                // No copy is simulated.
-                Action::Copy { .. } => {}
+                // It takes no time.
+                Action::Copy { op } => self.agenda.enter(now, Happening::Copied(op)),
             }
         }
         self.actions = actions;

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::machine::{KernelModel, LONGEST, number, refused};
 use super::random::Random;
+use super::recorded::{RecordedChange, RecordedJob};
 use crate::error::{Error, SimulationError};
 use crate::policy::{Priority, Urgency};
 
@@ -18,6 +19,8 @@ pub struct Workload {
     pub(super) seed: u64,
     pub(super) streams: Vec<StreamModel>,
     pub(super) jobs: Vec<Job>,
+    /// Of a recording: in the order of time.
+    pub(super) changes: Vec<RecordedChange>,
 }
 
 /// A stream of a [`Workload`], by number.
@@ -106,6 +109,8 @@ pub(super) struct Job {
     pub kernel: KernelModel,
     pub at: Duration,
     pub again: Option<Again>,
+    /// If it is of a recording: what that says of it.
+    pub recorded: Option<RecordedJob>,
 }
 
 /// Submits the same again after a wait, until a time.
@@ -118,7 +123,7 @@ pub(super) struct Again {
 impl Workload {
     /// An empty workload. Its random numbers depend on the seed.
     pub fn new(seed: u64) -> Workload {
-        Workload { seed, streams: Vec::new(), jobs: Vec::new() }
+        Workload { seed, streams: Vec::new(), jobs: Vec::new(), changes: Vec::new() }
     }
 
     /// A stream: its launches run in the order in which they are submitted.
@@ -129,7 +134,7 @@ impl Workload {
 
     /// A launch that is submitted at a time.
     pub fn launch(&mut self, stream: StreamNumber, kernel: &KernelModel, at: Duration) {
-        self.jobs.push(Job { stream, kernel: kernel.clone(), at, again: None });
+        self.jobs.push(Job { stream, kernel: kernel.clone(), at, again: None, recorded: None });
     }
 
     /// Launches that are submitted at these arrivals before `until`, independent of earlier ones.
@@ -171,7 +176,7 @@ impl Workload {
         until: Duration,
     ) {
         let again = Some(Again { wait, until });
-        self.jobs.push(Job { stream, kernel: kernel.clone(), at: first, again });
+        self.jobs.push(Job { stream, kernel: kernel.clone(), at: first, again, recorded: None });
     }
 
     /// The workload of a trace: a line for each launch, with fields between spaces; `#` starts a comment.
@@ -247,7 +252,7 @@ impl Workload {
     /// The trace of the workload. Closed loops are reduced to their first launch, and kernels to what a trace has.
     pub fn trace(&self) -> String {
         let mut text = String::from("# arrival stream priority kernel duration tasks per_sm\n");
-        for Job { stream, kernel, at, .. } in &self.jobs {
+        for Job { stream, kernel, at, .. } in self.launches() {
             let KernelModel { name, duration, tasks, blocks_per_sm, .. } = kernel;
             let (at, duration) = (at.as_nanos() as f64 / 1e3, duration.as_nanos() as f64 / 1e3);
             let priority = self.streams[stream.0 as usize].priority.0;
@@ -265,16 +270,20 @@ impl Workload {
 
     /// How many launches and closed loops there are.
     pub fn len(&self) -> usize {
-        self.jobs.len()
+        self.launches().count()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+        self.len() == 0
+    }
+
+    fn launches(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.iter().filter(|job| job.takes_time())
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        for Job { stream, kernel, at, again } in &self.jobs {
+        for Job { stream, kernel, at, again, .. } in &self.jobs {
             kernel.check()?;
             if self.streams.get(stream.0 as usize).is_none() {
                 return Err(refused(format!("{stream:?} is of another workload")));
@@ -285,6 +294,13 @@ impl Workload {
             }
         }
         Ok(())
+    }
+}
+
+impl Job {
+    /// Whether it is a launch; a recording has other operations, too.
+    pub fn takes_time(&self) -> bool {
+        self.recorded.as_ref().is_none_or(|recorded| !recorded.takes_no_time)
     }
 }
 

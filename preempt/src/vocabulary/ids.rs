@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use slotmap::new_key_type;
+use slotmap::{KeyData, new_key_type};
 
 new_key_type! {
     /// An operation: a launch, a copy, or opaque work.
@@ -12,6 +12,14 @@ new_key_type! {
 /// A launch, as policies know it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaunchId(pub(crate) OpKey);
+
+impl LaunchId {
+    /// An id for tests of policies: the same for the same number. A scheduler has ids of its own.
+    pub fn numbered(number: u32) -> LaunchId {
+        // Slot maps count versions in the upper half; the version of a key that is in use is odd.
+        LaunchId(KeyData::from_ffi(1 << 32 | u64::from(number)).into())
+    }
+}
 
 impl fmt::Debug for LaunchId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,7 @@
 //! The ground floor: ids and plain values that several layers speak of. Nothing here decides anything, and nothing
 //! here uses another module of the crate.
 
+mod byte_range;
 mod cohort;
 mod ids;
 mod queues;
@@ -8,6 +9,7 @@ mod sm_set;
 mod timestamp;
 mod tuned;
 
+pub(crate) use byte_range::ByteRange;
 pub(crate) use cohort::{After, CohortOrder, ControlIndex, ControlUse};
 pub use ids::LaunchId;
 pub(crate) use ids::{BufferId, OpKey};

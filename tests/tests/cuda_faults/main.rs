@@ -178,6 +178,7 @@ fn run(case: &Case) -> Found {
             "large" => workloads::large(&device, &mut found),
             "schedulers" => workloads::schedulers(&device, &mut found),
             "controls" => workloads::controls(&device, &mut found),
+            "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             other => panic!("no workload `{other}`"),
         }
@@ -519,6 +520,14 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
             |outcome: &Outcome| outcome.is_over && outcome.wrong.is_empty() && outcome.errors == 0;
         assert!(outcomes.len() == 1 && outcomes.iter().all(is_right), "{driver}: {outcomes:#?}");
     }
+}
+
+/// Memory of the application, which is known by its addresses.
+#[test]
+fn ranges_of_lent_memory_are_told_apart() {
+    let outcomes = start(FAKE, &[Case::clean("lent")]);
+    let all_right = outcomes.iter().all(Outcome::is_right);
+    assert!(outcomes.len() == 1 && all_right, "{outcomes:#?}");
 }
 
 /// The checks that every back end has to pass.

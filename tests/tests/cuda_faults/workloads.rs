@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 
 use preempt::conformance::Kernels;
-use preempt::error::{DeviceError, LaunchError};
+use preempt::error::{ArgumentError, DeviceError, LaunchError};
 use preempt::{
     Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream,
 };
+use preempt_device::host::{BufferArg, WriteArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
+
+use super::fake::Lent;
 
 /// The findings of one case.
 #[derive(Debug, Default)]
@@ -65,11 +68,11 @@ struct Victim {
     rounds: u32,
 }
 
-/// An upload, a copy, a launch and two downloads.
+/// An upload, a copy in two ranges, a launch and two downloads.
 struct Piece {
     data: Vec<u32>,
     tasks: usize,
-    unit: [Handle<()>; 2],
+    unit: [Handle<()>; 3],
     launch: Handle<LaunchReport>,
     back: Handle<Vec<u32>>,
     counted: Handle<Vec<u32>>,
@@ -128,14 +131,20 @@ impl Run<'_> {
         let [mut first, mut second, mut counts, mut writes]: [Buffer<u32>; 4] =
             buffers.try_into().ok()?;
         let upload = self.found.take(stream.upload(data.clone(), &mut first))?;
-        let copy = self.found.take(stream.copy_buffer(&first, &mut second))?;
+        // In two ranges, which no order is between.
+        let cut = len / 3;
+        let (from_low, from_high) =
+            (self.found.take(first.slice(..cut))?, self.found.take(first.slice(cut..))?);
+        let (mut low, mut high) = self.found.take(second.split_at_mut(cut))?;
+        let low = self.found.take(stream.copy_buffer(&from_low, &mut low))?;
+        let high = self.found.take(stream.copy_buffer(&from_high, &mut high))?;
         let preemption =
             if seed.is_multiple_of(3) { Preemption::Plain } else { Preemption::Preemptible };
         let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks as u32).block(THREADS);
         let launch = self.found.take(stream.launch(call.preemption(preemption)))?;
         let back = self.found.take(stream.download(&second))?;
         let counted = self.found.take(stream.download(&counts))?;
-        let (unit, buffers) = ([upload, copy], [first, second, counts, writes]);
+        let (unit, buffers) = ([upload, low, high], [first, second, counts, writes]);
         Some(Piece { data, tasks, unit, launch, back, counted, buffers })
     }
 
@@ -157,15 +166,16 @@ impl Run<'_> {
         self.give_back([counts, writes], before);
     }
 
-    /// An upload and a download, and nothing else.
+    /// An upload and a download of a range, and nothing else.
     fn round_trip(&mut self, stream: &Stream, len: usize) -> Option<()> {
         let before = self.found.errors;
         let data = pattern(99, len);
         let mut buffer = self.found.take(self.scheduler.zeroed(len))?;
         let upload = self.found.take(stream.upload(data.clone(), &mut buffer))?;
         if self.found.take(upload.wait()).is_some() {
-            let back = self.found.take(stream.download(&buffer))?;
-            self.compare(back, &data, 99);
+            let range = self.found.take(buffer.slice(len / 3..))?;
+            let back = self.found.take(stream.download(&range))?;
+            self.compare(back, &data[len / 3..], 99);
         }
         drop(buffer);
         if self.found.errors > before {
@@ -287,4 +297,49 @@ pub fn controls(device: &Device, found: &mut Found) {
     for victim in victims {
         run.check_victim(victim, &stream);
     }
+}
+
+/// A range of memory that the application has allocated.
+#[derive(Clone, Copy)]
+struct Words {
+    address: u64,
+    len: usize,
+}
+
+// SAFETY: the workload keeps the memory until its launches are over.
+unsafe impl WriteArg<'_, u32> for Words {
+    fn write_arg(self) -> BufferArg {
+        let Words { address, len } = self;
+        BufferArg { address, len, bytes: 4 * len, owner: None }
+    }
+}
+
+/// Launches on ranges of one allocation of the application.
+pub fn lent(device: &Device, found: &mut Found) {
+    let Some(run) = start(device, SignalPath::StreamWrite, found) else { return };
+    const TASKS: usize = 4;
+    const ALL: usize = TASKS + TASKS * THREADS as usize;
+    let memory = Lent::new(ALL);
+    let words = |start: usize, len| Words { address: memory.address() + 4 * start as u64, len };
+    let stream = run.scheduler.stream(0);
+    let launch = |counts: Words, writes: Words| {
+        let call = kernels::count_1d(counts, writes).grid(TASKS as u32).block(THREADS);
+        run.scheduler.scope(|scope| scope.launch(&stream, call)?.wait())
+    };
+    for (counts, writes) in [(0..TASKS, TASKS..ALL), (ALL - TASKS..ALL, 0..ALL - TASKS)] {
+        let result = launch(words(counts.start, counts.len()), words(writes.start, writes.len()));
+        run.found.take(result);
+    }
+    // They share one word, or all of one of them; or reach beyond the allocation.
+    for (counts, writes) in [(0..TASKS, TASKS - 1..ALL - 1), (8..8 + TASKS, TASKS..ALL)] {
+        let result = launch(words(counts.start, counts.len()), words(writes.start, writes.len()));
+        let is_refused =
+            matches!(result, Err(Error::Argument(ArgumentError::BufferConflict { .. })));
+        run.found.expect(is_refused, || format!("{counts:?} and {writes:?}: {result:?}"));
+    }
+    let result = launch(words(0, TASKS), words(TASKS, ALL));
+    let is_refused = matches!(result, Err(Error::Argument(ArgumentError::NotAllocated { .. })));
+    run.found.expect(is_refused, || format!("too long: {result:?}"));
+    let is_right = memory.words().iter().all(|&word| word == 2);
+    run.found.expect(is_right, || format!("{:?}", memory.words()));
 }

@@ -21,7 +21,7 @@ const MACROS: LayeredCrate = LayeredCrate {
     sources: "preempt-macros/src",
     layers: &[
         // Vocabulary.
-        &["errors", "names", "conditions", "primitives"],
+        &["errors", "names", "conditions", "primitives", "device_crate"],
         &["parse", "parse::rust_cuda"],
         &[
             "analyze",
@@ -64,6 +64,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         &["device::conformance"],
         &["tune", "cust", "migration"],
         &["crate"],
+        &["prelude"],
     ],
 };
 

@@ -30,10 +30,48 @@ pub use endless::Endless;
 pub use launches::{Launches, row};
 pub use metrics::{Turnarounds, antt, stp};
 pub use prepared::PreparedProgram;
-pub use simulated::{Simulated, simulate};
+pub use simulated::{MEANING as WITHOUT_A_DEVICE, Simulated, simulate};
 pub use testbed::{Arm, Completed, Job, NewPolicy, Testbed};
 
 use super::Bench;
+
+/// What rows and keys of all suites with several programs at a time mean.
+pub const MEANING: &str = "\
+`priority`, `antt`, `fairness`, `mix` and `sim` have this in common.
+
+- A `program` is all launches of one run of a benchmark, in a stream of its own; up to 48 of them
+  are submitted and not over at a time (on raw streams, all). Its `turnaround` is from when the
+  first launch is submitted until the submitting thread, which spins, sees that the last one is
+  over. `alone` is the median turnaround on the otherwise idle device: as plain grids in `priority`,
+  `antt` and `mix`, preemptible in `sim`.
+- `long` programs are at full size, `short` ones at a size small enough to wait for them. On the CPU
+  device all are reduced, so a long program may be the shorter one there.
+- With T and A for the turnarounds of a program together with others and alone, the normalized
+  turnaround time (`NTT`) is T / A, `ANTT` its mean over the programs, 1 at best, and `STP` the sum
+  of A / T, the number of programs at best (Eyerman and Eeckhout, IEEE Micro 28(3), 2008). All are
+  of medians. `makespan` is from the first submission to the last end.
+
+The arms:
+
+- plain streams: raw launches of the plain entries on streams of equal priority; on the CPU device,
+  plain grids under `Fifo`.
+- stream priorities: raw launches of the plain entries on streams with the hardware's priorities,
+  where these keep the order of ours; on a GPU only.
+- reordered: plain grids by our scheduler: the policy says which launch starts next, and no launch
+  yields.
+- preempt: the policy, with preemptible launches.
+- ceiling: the policy in virtual time, with each program as one launch that fills the device and
+  takes as long as the program alone. Launching and preempting cost nothing (`Costs::free`). Only
+  the time alone is measured.
+
+- The arms take turns. The first round of each arm does not count: it warms up, and teaches the
+  scheduler how long the launches take. (Times alone in `mix` count it.)
+- The ceiling shares SMs by whole launches. Programs that leave SMs free for others can do better
+  than it.
+- Before each run the outputs are overwritten, and after it compared by a digest of all bits with
+  those of an undisturbed run: if they differ, the suite fails. `lost` and `repeated` are of the
+  block-tasks that each launch reports.
+";
 
 impl Bench {
     /// The device, or the model of one, with these policies, numbered from 1. Number 0 is submission order.

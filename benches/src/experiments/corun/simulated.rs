@@ -15,6 +15,31 @@ use super::launches::Launches;
 use super::switch::SelectedPolicy;
 use super::testbed::{Arm, Completed, FIFO, Job, NewPolicy, Testbed};
 
+/// What `--device sim` stands for.
+pub const MEANING: &str = "\
+With `--device sim` the same suites run on a model of an H200 (`preempt::sim`): the same engine and
+the same policies, tables, pictures and keys, with `device` `sim`, and no thread, no clock and no
+GPU. The same command gives the same results.
+
+- Launches of the programs, each with its duration, its block-tasks and its blocks on an SM, are
+  those of `results/sim-h200.json`, where the suite `sim` wrote them on a GPU. Each stops as the
+  dominating one of its program does at full size (`KernelModel::h200`), and the policy is told its
+  true duration.
+- `preempt` and `reordered` have the costs of `Costs::h200`, and programs are submitted one after the
+  other, as by one thread. In `plain streams` a launch follows the one before it in its stream in
+  the driver's time, behind launches of other streams that are ready already, and SMs that it cannot
+  fill are left to them. There are no `stream priorities`. `ceiling` is as on a device, from the
+  times alone.
+- There is one sample of each arm, since all would be the same, and `--quick` makes windows shorter
+  and triples fewer, not programs smaller. The seed draws the triples of `antt`. `mix` has no yields
+  by priority.
+- The model leaves out memory bandwidth that programs share, programs side by side on one SM, waves
+  of blocks, and blocks of plain grids that make room for those of a more urgent stream, so that
+  `reordered` is too slow here. Blocks that have to leave work until they are out, so a stop costs
+  the launch that waits, and nearly no throughput. `benches/RESULTS.md` has what it makes of them,
+  beside what was measured.
+";
+
 /// The path of launches to an H200. One thread submits all programs, one after the other.
 struct Path {
     machine: Machine,

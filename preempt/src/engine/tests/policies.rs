@@ -303,8 +303,8 @@ fn policies() -> Vec<Held> {
 
 #[derive(Clone, Debug)]
 enum Happening {
-    Launch { stream: u32, tasks: u32, asks: Asks, due: Option<u64>, uses: Vec<(u64, bool)> },
-    Copy { stream: u32, uses: Vec<(u64, bool)> },
+    Launch { stream: u32, tasks: u32, asks: Asks, due: Option<u64>, uses: Vec<AskedUse> },
+    Copy { stream: u32, uses: Vec<AskedUse> },
     Cohort(usize),
     CopyDone,
     Cancel(usize),
@@ -317,7 +317,7 @@ enum Happening {
 const STREAMS: u32 = 12;
 
 fn happening() -> impl Strategy<Value = Happening> {
-    let uses = || prop::collection::vec((0u64..40, prop::bool::weighted(0.3)), 0..2);
+    let uses = || prop::collection::vec((0u64..40, bounds(), prop::bool::weighted(0.3)), 0..2);
     let due = || prop::option::of(0u64..5000);
     let asks = (-2i32..12, 1u32..5, prop::option::weighted(0.8, 0u64..3000), 0u64..200, 0..8)
         .prop_map(|(priority, weight, predicted, overhead, kind)| Asks {

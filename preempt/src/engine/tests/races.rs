@@ -111,8 +111,14 @@ fn launches_of_equal_priority_run_in_order() {
 
 #[test]
 fn what_a_failed_kernel_wrote_is_lost_until_it_is_overwritten() {
-    let write = |overwrites| Use { buffer: BufferId::Own(0), access: Access::Write, overwrites };
-    let read = Use { buffer: BufferId::Own(0), access: Access::Read, overwrites: false };
+    let write = |overwrites| Use {
+        buffer: BufferId::Own(0),
+        bytes: WHOLE,
+        access: Access::Write,
+        overwrites,
+    };
+    let read =
+        Use { buffer: BufferId::Own(0), bytes: WHOLE, access: Access::Read, overwrites: false };
     let mut world = World::new(1, 1, StaticPriority::new());
     let failing = world.submit(0, 0, 1, &[write(false)]);
     let before = world.submit(1, 0, 1, &[read]);
@@ -175,7 +181,8 @@ fn a_cohort_queued_behind_a_launch_that_yields_leaves_and_is_launched_again() {
 
 #[test]
 fn a_launch_behind_one_of_another_stream_is_not_queued_ahead() {
-    let write = [Use { buffer: BufferId::Own(0), access: Access::Write, overwrites: false }];
+    let write =
+        [Use { buffer: BufferId::Own(0), bytes: WHOLE, access: Access::Write, overwrites: false }];
     let mut world = World::new(2, 1, StaticPriority::new());
     world.submit(0, 0, 1, &write);
     world.submit(1, 0, 1, &[]);

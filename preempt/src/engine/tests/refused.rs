@@ -135,7 +135,8 @@ fn a_launch_that_is_not_admitted_ends_so_and_its_stream_goes_on() {
             self.0.assign(now, device, plan);
         }
     }
-    let write = [Use { buffer: BufferId::Own(0), access: Access::Write, overwrites: false }];
+    let write =
+        [Use { buffer: BufferId::Own(0), bytes: WHOLE, access: Access::Write, overwrites: false }];
     let mut world = World::new(2, 1, Refuses(StaticPriority::new()));
     let refused = world.submit(0, -1, 5, &write);
     let after = world.submit(0, 0, 5, &[]);

@@ -10,7 +10,8 @@ fn effective(world: &World, op: OpKey) -> i32 {
 
 #[test]
 fn an_urgent_launch_raises_what_it_waits_for_until_it_is_cancelled() {
-    let write = [Use { buffer: BufferId::Own(0), access: Access::Write, overwrites: false }];
+    let write =
+        [Use { buffer: BufferId::Own(0), bytes: WHOLE, access: Access::Write, overwrites: false }];
     let mut world = World::new(2, 1, StaticPriority::new());
     let low = world.submit(0, 0, 1000, &write);
     let behind = world.submit(0, 0, 10, &[]);

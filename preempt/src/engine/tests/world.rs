@@ -298,6 +298,7 @@ impl World {
         }
         self.check_urgency();
         self.check_inheritance();
+        self.check_order();
         self.check_books();
         self.check_signals(on_device);
     }
@@ -416,10 +417,8 @@ impl World {
         for (key, other) in before.iter().filter(|(_, other)| !over(other)) {
             assert_ne!(other.stream, op.stream, "a stream runs in order");
             assert_ne!(op.after, Some(*key), "it waits for the event");
-            for (a, b) in other.uses.iter().flat_map(|a| op.uses.iter().map(move |b| (a, b))) {
-                let both_read = a.access == Access::Read && b.access == Access::Read;
-                assert!(a.buffer != b.buffer || both_read, "a writer runs alone");
-            }
+            let conflicts = |a: &Use| op.uses.iter().any(|b| conflict(a, b));
+            assert!(!other.uses.iter().any(conflicts), "a writer has its range alone");
         }
     }
 
@@ -539,4 +538,12 @@ fn over(op: &ModelOp) -> bool {
     // An operation that was cancelled before it started keeps its place, but touches nothing. A launch that is done
     // on the device may not have been reported.
     op.finished.is_some() || op.tasks > 0 && op.done == op.tasks
+}
+
+/// Whether two operations with these uses must not run at the same time.
+fn conflict(a: &Use, b: &Use) -> bool {
+    let both_read = a.access == Access::Read && b.access == Access::Read;
+    let shared =
+        (a.bytes.start..a.bytes.end).any(|byte| (b.bytes.start..b.bytes.end).contains(&byte));
+    a.buffer == b.buffer && shared && !both_read
 }

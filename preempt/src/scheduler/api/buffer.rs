@@ -1,13 +1,13 @@
 //! Arrays on devices.
 
-use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
+use super::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};
 use crate::device::{Device, Patience, Sleep};
 use crate::error::{Error, MemoryError};
 use crate::scheduler::runtime::memory::Memory;
@@ -15,17 +15,58 @@ use crate::scheduler::runtime::memory::Memory;
 /// An array of `T` in device memory.
 ///
 /// Kernels take `&Buffer<T>` where they read and `&mut Buffer<T>` where they write. Operations
-/// that use the same buffer run in the order of their submission, on any streams:
-/// readers at the same time, a writer alone. The buffer counts as a whole: launches that write
-/// different parts of one buffer run one after the other. The memory is freed when the buffer is
+/// that use the same elements run in the order of their submission, on any streams:
+/// readers at the same time, a writer alone. The memory is freed when the buffer is
 /// dropped and the last operation that uses it is done.
+///
+/// # Ranges
+///
+/// Kernels and copies take ranges of a buffer, too: [`slice`](Buffer::slice) gives one to read, and
+/// [`slice_mut`](Buffer::slice_mut) one to write. [`split_at_mut`](Buffer::split_at_mut) gives two that are written at the
+/// same time. The kernel sees the range as a slice of its own, whose index 0 is the range's first element.
+///
+/// Order goes by range: operations wait for each other only if their ranges overlap and one of them writes. So launches
+/// that write disjoint ranges of one buffer can run at the same time.
+///
+/// ```
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(block = 32)]
+/// # fn double(x: &[u32], out: SliceMut<u32>) {
+/// #     let i = thread::index_1d() as usize;
+/// #     if i < out.len() {
+/// #         // SAFETY: each thread writes its own element.
+/// #         unsafe { out.write(i, 2 * x[i]) }
+/// #     }
+/// # }
+/// # let scheduler = preempt::Scheduler::builder().build()?;
+/// # let (one, other) = (scheduler.stream(0), scheduler.stream(0));
+/// let x = scheduler.buffer(&[1u32, 2, 3, 4, 5, 6])?;
+/// let mut out = scheduler.zeroed::<u32>(6)?;
+///
+/// // On two streams, and neither waits for the other.
+/// let (low, high) = out.split_at_mut(2)?;
+/// one.launch(double(x.slice(..2)?, low).threads(2))?;
+/// other.launch(double(x.slice(2..)?, high).threads(4))?;
+/// // Waits for both.
+/// assert_eq!(one.download(&out.slice(1..4)?)?.wait()?, [4, 6, 8]);
+///
+/// one.upload(vec![0, 0], &mut out.slice_mut(..2)?)?;
+/// assert_eq!(one.download(&out)?.wait()?, [0, 0, 6, 8, 10, 12]);
+/// # Ok::<(), preempt::Error>(())
+/// ```
+///
+/// A kernel that takes a pointer stays within the range that it is passed: other operations may write what is beside it.
+/// In one launch, a range that is written overlaps no other argument
+/// ([`ArgumentError::BufferConflict`](crate::error::ArgumentError::BufferConflict)). If a kernel fails, the ranges that it
+/// writes are lost, and the rest of the buffer is not.
 ///
 /// # Several devices
 ///
 /// A buffer can be used through the schedulers of several devices, and the order of submission holds across them. Each
 /// scheduler copies the contents, through the host, when an operation needs them and a copy elsewhere is newer. The
 /// submission does not wait for that. Readers on several devices share the contents; after a writer they are valid on
-/// its device alone.
+/// its device alone. The contents move as a whole: an operation on a range waits for all earlier writes on the other
+/// device. It fails if any range is lost there, and then all contents are lost if it was to write.
 ///
 /// Memory on a device is allocated at the first use there and kept until the buffer is dropped. If there is no room for
 /// it, the submission fails with [`MemoryError::OutOfMemory`], and the contents stay valid where they were.
@@ -144,29 +185,42 @@ impl<T> Buffer<T> {
         self.memory.address()
     }
 
-    fn argument(&self) -> BufferArg {
-        let owner = Some(self.memory.clone() as Arc<dyn Any + Send + Sync>);
-        let (address, bytes) = (self.memory.address(), self.memory.bytes);
-        BufferArg { address, len: self.len, bytes, owner }
+    /// A range of the elements, to read.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::OutOfRange`](crate::error::ArgumentError::OutOfRange).
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_, T>, Error> {
+        self.as_slice().slice(range)
+    }
+
+    /// A range of the elements, to write.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::OutOfRange`](crate::error::ArgumentError::OutOfRange).
+    pub fn slice_mut(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> Result<BufferSliceMut<'_, T>, Error> {
+        self.as_slice_mut().narrowed(range)
+    }
+
+    /// The elements before `mid` and those from `mid` on, for operations that write both at the same time.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::OutOfRange`](crate::error::ArgumentError::OutOfRange) if there are fewer than `mid` elements.
+    pub fn split_at_mut(
+        &mut self,
+        mid: usize,
+    ) -> Result<(BufferSliceMut<'_, T>, BufferSliceMut<'_, T>), Error> {
+        self.as_slice_mut().split_at_mut(mid)
     }
 }
 
 impl<T> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer<{}>[{}]", std::any::type_name::<T>(), self.len)
-    }
-}
-
-// SAFETY: the owner is the memory that the address is in.
-unsafe impl<T: KernelArg> ReadArg<'_, T> for &Buffer<T> {
-    fn read_arg(self) -> BufferArg {
-        self.argument()
-    }
-}
-
-// SAFETY: as above.
-unsafe impl<T: KernelArg> WriteArg<'_, T> for &mut Buffer<T> {
-    fn write_arg(self) -> BufferArg {
-        self.argument()
     }
 }

@@ -1,7 +1,8 @@
-//! What applications hold: buffers, streams, handles, events, and scopes.
+//! What applications hold: buffers and ranges of them, streams, handles, events, and scopes.
 
 pub(super) mod buffer;
 pub(super) mod event;
 pub(super) mod handle;
 pub(super) mod scope;
+pub(super) mod slice;
 pub(super) mod stream;

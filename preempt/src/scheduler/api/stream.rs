@@ -11,10 +11,12 @@ use preempt_device::host::{
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle, HostMemory};
+use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
+#[cfg(feature = "cust")]
 use crate::scheduler::Buffer;
 use crate::scheduler::Shared;
 use crate::scheduler::runtime::completion::Completion;
@@ -26,7 +28,7 @@ use crate::scheduler::runtime::memory::Memory;
 #[cfg(feature = "cust")]
 use crate::scheduler::runtime::moves;
 use crate::sync::{Mutex, lock};
-use crate::vocabulary::BufferId;
+use crate::vocabulary::{BufferId, ByteRange};
 
 /// Threads, at most, in a block, and in its z extent (CUDA C++ programming guide, compute capabilities).
 const MAX_BLOCK_THREADS: u128 = 1024;
@@ -40,7 +42,8 @@ const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>(
 
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
-/// An operation runs when everything before it in the stream, and everything that uses the same buffers, is done.
+/// An operation runs when everything before it in the stream, and everything that uses the same [ranges](Buffer#ranges)
+/// of buffers, is done.
 /// Operations that it waits for, there or behind an [event](Stream::wait_event), are as urgent as itself meanwhile. So
 /// nothing in between delays it. Submitting does not wait for that, unless 64 operations of the stream are outstanding:
 /// then it waits until one of them has ended.
@@ -223,7 +226,7 @@ impl Stream {
         Ok(Shape { grid, tasks, block, blocks_per_sm, on_last_sm })
     }
 
-    /// Copies `data` to a buffer of the same length.
+    /// Copies `data` to a buffer, or a range of one, of the same length.
     ///
     /// # Errors
     ///
@@ -232,33 +235,32 @@ impl Stream {
     pub fn upload<T: KernelArg>(
         &self,
         data: Vec<T>,
-        to: &mut Buffer<T>,
+        to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
+        let to = to.as_slice();
         let uses = vec![self.copy_use(to, Access::Write)?];
-        let from = data.as_ptr() as u64;
-        self.copy::<T, _>(
-            CopyKind::ToDevice,
-            uses,
-            (from, data.len(), Arc::new(data)),
-            side(to),
-            Gives::NOTHING,
-        )
+        let from = (data.as_ptr() as u64, data.len(), Arc::new(data) as Owner);
+        self.copy::<T, _>(CopyKind::ToDevice, uses, from, side(to), Gives::NOTHING)
     }
 
-    /// Copies a buffer to the host.
+    /// Copies a buffer, or a range of one, to the host.
     ///
     /// # Errors
     ///
     /// [`ArgumentError::ForeignBuffer`] or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
-    pub fn download<T: KernelArg>(&self, from: &Buffer<T>) -> Result<Handle<Vec<T>>, Error> {
+    pub fn download<T: KernelArg>(
+        &self,
+        from: &impl DeviceSlice<T>,
+    ) -> Result<Handle<Vec<T>>, Error> {
+        let from = from.as_slice();
         let uses = vec![self.copy_use(from, Access::Read)?];
         let memory = Arc::new(HostMemory::<T>::new(from.len()));
         let to = (memory.address(), from.len(), memory.clone() as Owner);
         self.copy::<T, _>(CopyKind::ToHost, uses, side(from), to, Gives::contents(memory))
     }
 
-    /// Copies a buffer to another one of the same length.
+    /// Copies a buffer, or a range of one, to another one of the same length.
     ///
     /// # Errors
     ///
@@ -266,9 +268,10 @@ impl Stream {
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn copy_buffer<T: KernelArg>(
         &self,
-        from: &Buffer<T>,
-        to: &mut Buffer<T>,
+        from: &impl DeviceSlice<T>,
+        to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
+        let (from, to) = (from.as_slice(), to.as_slice());
         let uses = vec![self.copy_use(from, Access::Read)?, self.copy_use(to, Access::Write)?];
         self.copy::<T, _>(CopyKind::OnDevice, uses, side(from), side(to), Gives::NOTHING)
     }
@@ -280,7 +283,7 @@ impl Stream {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
         // Not overwriting, because the next owner must not find what a failed kernel left.
-        let uses = vec![Use { overwrites: false, ..self.copy_use(buffer, Access::Write)? }];
+        let uses = vec![buffer.as_slice().used(Access::Write, false)];
         let external = ExternalOperation::new(|external| external.finish(Ok(())));
         let (job, handle) = self.job(COPY, uses, Work::ExternalOperation(external), Gives::NOTHING);
         // With the memory, which the job does not keep, because the contents may be on another device.
@@ -304,11 +307,11 @@ impl Stream {
         &self.shared
     }
 
-    fn copy_use<T>(&self, buffer: &Buffer<T>, access: Access) -> Result<Use, Error> {
-        if !buffer.memory.may_be_on(self.shared.device.inner.id) {
+    fn copy_use<T>(&self, range: BufferSlice<'_, T>, access: Access) -> Result<Use, Error> {
+        if !range.memory().may_be_on(self.shared.device.inner.id) {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
-        Ok(Use { buffer: buffer.memory.id, access, overwrites: access == Access::Write })
+        Ok(range.used(access, access == Access::Write))
     }
 
     fn copy<T, O>(
@@ -359,20 +362,17 @@ impl Stream {
         (Job { completion, stream: self.id, name, uses, urgency, work }, handle)
     }
 
-    /// The buffers of a call. A buffer that the kernel writes is passed once.
+    /// The buffers of a call, or ranges of them. Elements that the kernel writes are passed once.
     fn buffer_uses(&self, call: &Call<'_>) -> Result<Vec<Use>, Error> {
         let name = call.kernel().name;
-        let mut uses = Vec::with_capacity(call.args().buffers().len());
+        let mut uses: Vec<Use> = Vec::with_capacity(call.args().buffers().len());
         for (argument, access) in call.args().buffers() {
-            let Some(buffer) = self.buffer_id(name, argument)? else { continue };
-            let conflicts = |other: &&Use| {
-                other.buffer == buffer
-                    && (other.access == Access::Write || *access == Access::Write)
-            };
-            if uses.iter().find(conflicts).is_some() {
+            let Some((buffer, bytes)) = self.buffer_range(name, argument)? else { continue };
+            let used = Use { buffer, bytes, access: *access, overwrites: false };
+            if uses.iter().any(|other| other.conflicts(&used)) {
                 return Err(Error::Argument(ArgumentError::BufferConflict { name }));
             }
-            uses.push(Use { buffer, access: *access, overwrites: false });
+            uses.push(used);
         }
         if uses.iter().any(|used| matches!(used.buffer, BufferId::Borrowed(_))) {
             self.shared.device.inner.await_unseen()?;
@@ -380,22 +380,27 @@ impl Stream {
         Ok(uses)
     }
 
-    /// The buffer's name in the engine; `None` for borrowed memory without bytes.
-    fn buffer_id(
+    /// The buffer's name in the engine, and the bytes of it that are passed; `None` for borrowed memory without bytes.
+    fn buffer_range(
         &self,
         name: &'static str,
         argument: &BufferArg,
-    ) -> Result<Option<BufferId>, Error> {
+    ) -> Result<Option<(BufferId, ByteRange)>, Error> {
         let BufferArg { address, bytes, .. } = *argument;
         let device = &self.shared.device.inner;
         match &argument.owner {
             Some(owner) => match owner.downcast_ref::<Memory>() {
-                Some(memory) if memory.may_be_on(device.id) => Ok(Some(memory.id)),
+                Some(memory) if memory.may_be_on(device.id) => {
+                    Ok(Some((memory.id, memory.range(address, bytes))))
+                }
                 _ => Err(Error::Argument(ArgumentError::ForeignBuffer { name })),
             },
             None if bytes == 0 => Ok(None),
             None => match device.allocation(address, bytes)? {
-                Some(start) => Ok(Some(BufferId::Borrowed(start))),
+                Some(start) => {
+                    let (id, start) = (BufferId::Borrowed(start), address - start);
+                    Ok(Some((id, ByteRange { start, end: start + bytes as u64 })))
+                }
                 None => Err(Error::Argument(ArgumentError::NotAllocated { name, address, bytes })),
             },
         }
@@ -429,8 +434,8 @@ const COPY: &str = "a copy";
 /// Address, number of elements, and what keeps them.
 type CopySide = (u64, usize, Owner);
 
-fn side<T>(buffer: &Buffer<T>) -> CopySide {
-    (buffer.memory.address(), buffer.len(), buffer.memory.clone())
+fn side<T>(range: BufferSlice<'_, T>) -> CopySide {
+    (range.address(), range.len(), range.memory().clone())
 }
 
 /// The grid, and the number of its block-tasks.

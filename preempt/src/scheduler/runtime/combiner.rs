@@ -15,14 +15,14 @@
 use std::collections::VecDeque;
 use std::sync::{PoisonError, TryLockError};
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 use loom::sync::{Mutex, MutexGuard};
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 use crate::sync::{Mutex, MutexGuard};
 
 /// Takes in messages; implemented by the core.

@@ -6,7 +6,8 @@ use super::shared::Shared;
 use crate::sync::{Condvar, Instant, Mutex, hint, lock};
 
 /// Operations, at most, of one stream that are submitted and have not ended.
-pub(in crate::scheduler) const MAX_OUTSTANDING: usize = if cfg!(shuttle) { 2 } else { 64 };
+pub(in crate::scheduler) const MAX_OUTSTANDING: usize =
+    if cfg!(all(test, shuttle)) { 2 } else { 64 };
 
 /// Counts a stream's outstanding operations.
 #[derive(Debug, Default)]

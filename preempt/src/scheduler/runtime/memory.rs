@@ -19,7 +19,7 @@ use super::shared::Shared;
 use crate::device::{Allocations, Backend, Device, DeviceInner, Patience};
 use crate::error::Error;
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::vocabulary::BufferId;
+use crate::vocabulary::{BufferId, ByteRange};
 
 /// The memory of a buffer, kept alive by operations in flight.
 pub(crate) struct Memory {
@@ -114,6 +114,22 @@ impl Memory {
     /// The address on the home device.
     pub fn address(&self) -> u64 {
         self.home.address
+    }
+
+    /// All bytes.
+    pub fn whole(&self) -> ByteRange {
+        ByteRange::whole(self.bytes)
+    }
+
+    /// The bytes that lie at an address on the home device.
+    pub fn range(&self, address: u64, bytes: usize) -> ByteRange {
+        let start = self.offset(address);
+        ByteRange { start, end: start.saturating_add(bytes as u64) }
+    }
+
+    /// The distance of an address on the home device from the start.
+    pub fn offset(&self, address: u64) -> u64 {
+        address.saturating_sub(self.home.address)
     }
 
     /// The number of the home device.

@@ -64,23 +64,20 @@ impl Job {
 
     /// Sets the addresses of its buffers on this device.
     fn resolve(&mut self, addresses: &[(BufferId, u64)]) {
-        let resolved = |owner: &Arc<dyn Any + Send + Sync>| {
-            let id = owner.downcast_ref::<Memory>()?.id;
-            addresses.iter().find(|(buffer, _)| *buffer == id).map(|&(_, address)| address)
+        let resolved = |owner: &Arc<dyn Any + Send + Sync>, at_home: u64| {
+            let memory = owner.downcast_ref::<Memory>()?;
+            let mut here = addresses.iter().filter(|(buffer, _)| *buffer == memory.id);
+            // It may be in the middle of its buffer.
+            here.next().map(|&(_, address)| address + memory.offset(at_home))
         };
         match &mut self.work {
             Work::Launch { launch, .. } => {
-                Arc::make_mut(launch).args.resolve(|buffer| {
-                    let owner = buffer.owner.as_ref()?;
-                    // An argument may be a part of its buffer.
-                    let offset = buffer.address - owner.downcast_ref::<Memory>()?.address();
-                    Some(resolved(owner)? + offset)
-                });
+                let args = &mut Arc::make_mut(launch).args;
+                args.resolve(|buffer| resolved(buffer.owner.as_ref()?, buffer.address));
             }
             Work::Copy(copy) => {
-                let [from, to] = copy.owners().each_ref().map(resolved);
-                // SAFETY: each address is that of the owner's memory on this device, with as many bytes.
-                unsafe { copy.relocate(from, to) };
+                // SAFETY: each address is in the owner's memory on this device, as far from its start as before.
+                unsafe { copy.relocate(resolved) };
             }
             // Opaque work has taken the address at home, and runs there.
             Work::Opaque(_) | Work::Marker { .. } | Work::ExternalOperation(_) => {}
@@ -152,11 +149,12 @@ impl Submission<'_> {
         let (written, completion) = (written(&job), job.completion.clone());
         self.post_to(shared, job)?;
         for (memory, residence) in &mut residences {
-            let Some(used) = written.iter().find(|used| used.buffer == memory.id) else { continue };
-            if used.overwrites {
+            if replaces(&written, memory) {
                 residence.add(&device.inner, self.filling(completion.clone()));
             }
-            residence.keep_only(device.inner.id);
+            if written.iter().any(|used| used.buffer == memory.id) {
+                residence.keep_only(device.inner.id);
+            }
         }
         Ok(())
     }
@@ -187,7 +185,7 @@ impl Submission<'_> {
         if self.is_valid_here(residence) || memory.bytes == 0 {
             return Ok(());
         }
-        if written(job).iter().any(|used| used.buffer == memory.id && used.overwrites) {
+        if replaces(&written(job), memory) {
             // If the job is cancelled, no contents are valid here.
             let lost = ExternalOperation::new(|_| ());
             lost.fail_with(job.name);
@@ -248,7 +246,7 @@ impl Submission<'_> {
         let copy = Copy { kind: CopyKind::ToHost, from, to: host.address(), bytes };
         // SAFETY: both owners keep their places, and the engine orders operations on the buffer by `read`.
         let copy = unsafe { OwnedCopy::new(copy, [memory.clone(), host.clone()]) };
-        let read = Use { buffer: memory.id, access: Access::Read, overwrites: false };
+        let read = use_of(memory, Access::Read, false);
         let departure = Completion::with_sequel(StreamCredits::of_one(), sequel);
         if !source.post(self.job(source.move_stream(), read, Work::Copy(copy), departure)) {
             return Ok(false);
@@ -261,7 +259,7 @@ impl Submission<'_> {
         // SAFETY: as above, by `write`; the contents of `host` were written before `arrival` is over.
         let copy = unsafe { OwnedCopy::new(copy, [host, memory.clone()]) };
         // Not overwriting: that would hide a failure of the arrival.
-        let write = Use { buffer: memory.id, access: Access::Write, overwrites: false };
+        let write = use_of(memory, Access::Write, false);
         let done = Completion::new(StreamCredits::of_one());
         let job = self.job(stream, write, Work::Copy(copy), done);
         let filling = self.filling(job.completion.clone());
@@ -277,7 +275,7 @@ impl Submission<'_> {
         memory: &Memory,
         external: Arc<ExternalOperation>,
     ) -> Result<(), Error> {
-        let write = Use { buffer: memory.id, access: Access::Write, overwrites: true };
+        let write = use_of(memory, Access::Write, true);
         let completion = Completion::new(StreamCredits::of_one());
         let work = Work::ExternalOperation(external);
         self.post_to(self.shared, self.job(stream, write, work, completion))
@@ -289,7 +287,18 @@ impl Submission<'_> {
     }
 }
 
-/// The buffers that a job writes.
+/// The use of a whole buffer.
+fn use_of(memory: &Memory, access: Access, overwrites: bool) -> Use {
+    Use { buffer: memory.id, bytes: memory.whole(), access, overwrites }
+}
+
+/// Whether these uses replace all contents of a buffer. What replaces a part needs the rest.
+fn replaces(written: &[Use], memory: &Memory) -> bool {
+    let all = |used: &Use| used.overwrites && used.bytes.covers(memory.whole());
+    written.iter().any(|used| used.buffer == memory.id && all(used))
+}
+
+/// The ranges that a job writes.
 fn written(job: &Job) -> Vec<Use> {
     job.uses.iter().filter(|used| used.access == Access::Write).copied().collect()
 }

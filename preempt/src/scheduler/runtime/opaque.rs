@@ -12,8 +12,8 @@ use super::core::Work;
 use crate::device::{Device, OpaqueWork, RawStream};
 use crate::engine::{self, Use};
 use crate::error::{ArgumentError, Error, caught};
-use crate::scheduler::Buffer;
 use crate::scheduler::api::handle::{Gives, Handle};
+use crate::scheduler::api::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use crate::scheduler::api::stream::Stream;
 use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::sync::thread::{self, JoinHandle, ThreadId};
@@ -35,15 +35,15 @@ impl Opaque {
         Opaque { known, uses: Vec::new(), owners: Vec::new() }
     }
 
-    /// Declares that the work reads this buffer; no other operation writes it meanwhile.
-    pub fn reads<T: KernelArg>(self, buffer: &Buffer<T>) -> Opaque {
-        self.uses(buffer, Access::Read)
+    /// Declares that the work reads this buffer or range; no other operation writes it meanwhile.
+    pub fn reads<T: KernelArg>(self, buffer: &impl DeviceSlice<T>) -> Opaque {
+        self.uses(buffer.as_slice(), Access::Read)
     }
 
-    /// Declares that the work writes this buffer; no other operation uses it meanwhile. If the work fails, its writes
-    /// are lost, as for a kernel ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)).
-    pub fn writes<T: KernelArg>(self, buffer: &mut Buffer<T>) -> Opaque {
-        self.uses(buffer, Access::Write)
+    /// Declares that the work writes this buffer or range; no other operation uses it meanwhile. If the work fails, its
+    /// writes are lost, as for a kernel ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)).
+    pub fn writes<T: KernelArg>(self, buffer: &mut impl DeviceSliceMut<T>) -> Opaque {
+        self.uses(buffer.as_slice(), Access::Write)
     }
 
     /// Tells apart work of one name that may use different kernels: a library may choose them by the size of a matrix,
@@ -60,10 +60,9 @@ impl Opaque {
         self
     }
 
-    fn uses<T>(mut self, buffer: &Buffer<T>, access: Access) -> Opaque {
-        let used = Use { buffer: buffer.memory.id, access, overwrites: false };
-        self.uses.push((buffer.memory.home(), used));
-        self.owners.push(buffer.memory.clone());
+    fn uses<T>(mut self, range: BufferSlice<'_, T>, access: Access) -> Opaque {
+        self.uses.push((range.memory().home(), range.used(access, false)));
+        self.owners.push(range.memory().clone());
         self
     }
 }

@@ -152,6 +152,47 @@ pub fn release(start: usize, what: &str) {
     }
 }
 
+/// Memory that an application has allocated in the context, without the scheduler.
+pub struct Lent(Range<usize>);
+
+static LENT: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+
+/// The application's allocation with this address.
+pub fn lent(address: usize) -> Option<Range<usize>> {
+    let all = LENT.lock().unwrap_or_else(PoisonError::into_inner);
+    all.iter().find(|range| range.contains(&address)).cloned()
+}
+
+impl Lent {
+    /// Zeroed memory for this many words.
+    pub fn new(words: usize) -> Lent {
+        let start = allocate(4 * words, Kind::Device);
+        // SAFETY: just allocated.
+        unsafe { ptr::write_bytes(start as *mut u8, 0, 4 * words) };
+        let range = start..start + 4 * words;
+        LENT.lock().unwrap_or_else(PoisonError::into_inner).push(range.clone());
+        Lent(range)
+    }
+
+    pub fn address(&self) -> u64 {
+        self.0.start as u64
+    }
+
+    /// The words, while nothing writes them.
+    pub fn words(&self) -> Vec<u32> {
+        let words = self.0.clone().step_by(4);
+        // SAFETY: in the allocation.
+        words.map(|at| unsafe { (at as *const u32).read() }).collect()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        LENT.lock().unwrap_or_else(PoisonError::into_inner).retain(|range| *range != self.0);
+        release(self.0.start, "the application");
+    }
+}
+
 /// A sum of some of the bytes of allocated memory.
 pub fn sample(start: usize, bytes: usize) -> u64 {
     let some = (0..bytes).step_by(1 + bytes / 1000);

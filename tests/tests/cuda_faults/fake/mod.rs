@@ -20,14 +20,19 @@ mod kernels;
 mod memory;
 
 use kernels::{FakeKernel, SLOTS, SMS};
-use memory::{Kind, State, allocate, release, sample, state};
-pub use memory::{live, live_after, violations};
+use memory::{Kind, State, allocate, lent, release, sample, state};
+pub use memory::{Lent, live, live_after, violations};
 
 type Code = u32;
 
 const OUT_OF_MEMORY: Code = 2;
 const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
+
+/// The address of the only context.
+const CONTEXT: *mut c_void = ptr::without_provenance_mut(64);
+/// The stream of calls that name none.
+const LEGACY_STREAM: usize = 1;
 
 /// Bytes of device memory.
 const MEMORY: usize = 1 << 33;
@@ -311,7 +316,7 @@ driver! {
         0
     }
     fn cuDevicePrimaryCtxRetain(context: *mut sys::CUcontext, device: sys::CUdevice) {
-        *context = ptr::without_provenance_mut(64);
+        *context = CONTEXT.cast();
         0
     }
     fn cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice) { 0 }
@@ -332,6 +337,9 @@ driver! {
         0
     }
     fn cuStreamQuery(stream: sys::CUstream) {
+        if stream.addr() == LEGACY_STREAM {
+            return 0;
+        }
         let stream = &*stream.cast::<FakeStream>();
         let queued = stream.queued.load(Ordering::Relaxed);
         if stream.done.load(Ordering::Acquire) < queued { NOT_READY } else { 0 }
@@ -427,10 +435,28 @@ driver! {
     }
     fn cuMemGetAddressRange_v2(
         start: *mut sys::CUdeviceptr, bytes: *mut usize, address: sys::CUdeviceptr
-    ) { NOT_FOUND }
+    ) {
+        match lent(address as usize) {
+            Some(range) => {
+                (*start, *bytes) = (range.start as u64, range.len());
+                0
+            }
+            None => NOT_FOUND,
+        }
+    }
     fn cuPointerGetAttribute(
         value: *mut c_void, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr
-    ) { NOT_FOUND }
+    ) {
+        use sys::CUpointer_attribute_enum::*;
+        match attribute {
+            _ if lent(address as usize).is_none() => return NOT_FOUND,
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => *value.cast::<c_int>() = 0,
+            CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => *value.cast() = ptr::null_mut::<c_void>(),
+            CU_POINTER_ATTRIBUTE_CONTEXT => *value.cast() = CONTEXT,
+            _ => return NOT_FOUND,
+        }
+        0
+    }
     fn cuMemPoolCreate(pool: *mut sys::CUmemoryPool, properties: *const sys::CUmemPoolProps) {
         *pool = ptr::without_provenance_mut(128);
         0

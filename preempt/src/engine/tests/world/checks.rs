@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use preempt_device::host::Access;
-
 use super::*;
 use crate::policy::{Arrival, DeviceView, Plan};
 
@@ -33,11 +31,7 @@ impl World {
                 None => op.urgency,
             };
             for (model, urgency) in &waiting {
-                let conflicts = |a: &Use, b: &Use| {
-                    let both_read = a.access == Access::Read && b.access == Access::Read;
-                    a.buffer == b.buffer && !both_read
-                };
-                let shares = op.uses.iter().any(|a| model.uses.iter().any(|b| conflicts(a, b)));
+                let shares = op.uses.iter().any(|a| model.uses.iter().any(|b| conflict(a, b)));
                 if shares || model.stream == op.stream || model.after == Some(*key) {
                     expected.priority = expected.priority.max(urgency.priority);
                     let deadlines = [expected.deadline, urgency.deadline];
@@ -60,6 +54,14 @@ impl World {
             }
             waiting.push((op, expected));
         }
+    }
+
+    /// The order keeps no more than the uses of operations that are in it.
+    pub(super) fn check_order(&self) {
+        let (kept, _) = self.engine.order.kept();
+        let in_order = self.engine.ops.iter().filter(|(key, _)| self.engine.is_in_order(*key));
+        let uses: usize = in_order.map(|(_, op)| op.uses.len()).sum();
+        assert!(kept <= uses, "{kept} of {uses} uses");
     }
 
     /// A launch that lost an SM and is not finished was told to leave it, in the first cohorts.

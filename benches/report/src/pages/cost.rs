@@ -1,0 +1,178 @@
+//! What it costs to be preemptible, to launch, and to yield.
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::markdown::{Table, percent, times};
+use super::results::{Folder, Results};
+use crate::pictures::distinct;
+use crate::{digits, time};
+
+#[derive(Deserialize)]
+struct Overhead {
+    program: String,
+    arm: String,
+    p50_us: Option<f64>,
+    p50_to_plain: f64,
+    registers: u32,
+    blocks_per_sm: u32,
+    longest_task_us: f64,
+    stop_p50_us: Option<f64>,
+    stop_p99_us: Option<f64>,
+    yield_points: bool,
+}
+
+impl Overhead {
+    fn stop(&self) -> String {
+        let stop = self.stop_p50_us.zip(self.stop_p99_us);
+        stop.map_or_else(|| "-".to_owned(), |(p50, p99)| times(p50, p99))
+    }
+}
+
+pub fn overhead(folder: &Folder) -> Result<String> {
+    Ok(format!(
+        "The dominating kernel of each program of the papers, between events, to its plain grid. FLEP's own loop reads \
+         its flag in the host's memory, with the factors of its paper, which were chosen for other GPUs. *Slices* are \
+         plain grids in parts: the largest that stop no later than ours. Where a block-task alone takes longer, they are \
+         halved as long as that makes the stop a tenth shorter. *Stop* is from the signal until the host knows that the \
+         last block is out, p50 / p99.\n\n{}\nIn kernels with yield points the look at the signal costs time, in short \
+         kernels the first claims do. Blocks of MD5Hash and SPMV end late because they stay.\n",
+        overhead_of(&folder.get("overhead-h200")?)?
+    ))
+}
+
+pub fn overhead_older(folder: &Folder) -> Result<String> {
+    overhead_of(&folder.get("overhead-rust-1.95-h200")?)
+}
+
+fn overhead_of(results: &Results) -> Result<String> {
+    let rows: Vec<Overhead> = results.rows()?;
+    let mut table = Table::new([
+        "kernel",
+        "plain",
+        "preempt",
+        "FLEP's loop",
+        "slices",
+        "stop of slices",
+        "registers, plain / preempt",
+        "blocks per SM",
+        "longest block-task",
+        "stop",
+    ]);
+    for program in distinct(rows.iter().map(|row| &row.program)) {
+        let of = |arm: &str| {
+            let row = rows.iter().find(|row| row.program == *program && row.arm == arm);
+            row.with_context(|| format!("{}: no row `{arm}` of {program}", results.file))
+        };
+        let (plain, ours) = (of("plain")?, of("preempt")?);
+        let (flep, slices) = (of("FLEP's loop")?, of("slices")?);
+        let yields = if plain.yield_points { ", yield points" } else { "" };
+        table.row([
+            format!("{program}{yields}"),
+            plain.p50_us.map(time).context("a plain kernel has no time")?,
+            format!("{:.3}", ours.p50_to_plain),
+            digits(flep.p50_to_plain),
+            format!("{:.3}", slices.p50_to_plain),
+            slices.stop(),
+            format!("{} / {}", plain.registers, ours.registers),
+            format!("{} / {}", plain.blocks_per_sm, ours.blocks_per_sm),
+            time(ours.longest_task_us),
+            ours.stop(),
+        ]);
+    }
+    Ok(format!(
+        "{}\nThe geometric mean is {:.3}, that of slices {:.3}, that of FLEP's loop {}. From the launch until the host \
+         knows of the end, kernels take {:.3} times as long through the scheduler. Of {} kernels, {} lose a resident \
+         block.\n\n{}",
+        table.text(),
+        results.number("geomean_ratio")?,
+        results.number("slices_geomean_ratio")?,
+        digits(results.number("flep_geomean_ratio")?),
+        results.number("geomean_done_ratio")?,
+        results.number("kernels")?,
+        results.number("kernels_losing_a_block")?,
+        results.source(),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Launch {
+    name: String,
+    kernel: String,
+    side: String,
+    p50_us: f64,
+    p99_us: f64,
+    p50_to_driver: f64,
+}
+
+pub fn launch(folder: &Folder) -> Result<String> {
+    let results = folder.get("launch-h200")?;
+    let mut table = Table::new(["", "kernel", "side", "p50", "p99", "to the driver's"]);
+    for row in results.rows::<Launch>()? {
+        let ratio = format!("{:.2}x", row.p50_to_driver);
+        table.row([row.name, row.kernel, row.side, time(row.p50_us), time(row.p99_us), ratio]);
+    }
+    Ok(format!(
+        "*Submit* is the time inside `launch`. Of a stream of kernels, the time is for each kernel.\n\n{}\n{}",
+        table.text(),
+        results.source(),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Spatial {
+    victim: String,
+    urgent: String,
+    arm: String,
+    sms: u32,
+    cost_us: Option<f64>,
+    urgent_p50_us: Option<f64>,
+}
+
+pub fn spatial(folder: &Folder) -> Result<String> {
+    let results = folder.get("spatial-h200")?;
+    let rows: Vec<Spatial> = results.rows()?;
+    let mut table = Table::new([
+        "victim",
+        "urgent kernel",
+        "SMs needed",
+        "cost: just enough",
+        "twice",
+        "all",
+        "urgent p50: just enough",
+        "twice",
+        "all",
+    ]);
+    for pair in distinct(rows.iter().map(|row| (&row.victim, &row.urgent))) {
+        let of = |arm: &str| {
+            let row = rows.iter().find(|row| (&row.victim, &row.urgent) == pair && row.arm == arm);
+            row.with_context(|| format!("{}: no row `{arm}` of {pair:?}", results.file))
+        };
+        let [enough, twice, all] = ["just enough", "twice", "all"].map(of);
+        let (enough, twice, all) = (enough?, twice?, all?);
+        let told = |time_us: Option<f64>| time_us.map_or_else(|| "-".to_owned(), time);
+        table.row([
+            pair.0.clone(),
+            pair.1.clone(),
+            enough.sms.to_string(),
+            told(enough.cost_us),
+            told(twice.cost_us),
+            told(all.cost_us),
+            told(enough.urgent_p50_us),
+            told(twice.urgent_p50_us),
+            told(all.urgent_p50_us),
+        ]);
+    }
+    Ok(format!(
+        "A long kernel yields just as many SMs as an urgent one needs, twice as many, or all (FLEP, section 6.4). \
+         *Cost* is what the long kernel takes longer than alone, in the median.\n\n{}\nTo yield just enough costs {} less \
+         than to yield all: the mean of the {} of {} pairs that differ by more than noise. An urgent kernel of one \
+         block-task then takes up to {:.2} times as long as with all SMs.\n\n{}",
+        table.text(),
+        percent(results.number("saved_vs_all_mean")?),
+        results.number("pairs_compared")?,
+        results.number("pairs")?,
+        results.number("urgent_vs_all")?,
+        results.source(),
+    ))
+}

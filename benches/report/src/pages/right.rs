@@ -1,0 +1,132 @@
+//! That each block-task runs exactly once, and an application before and after.
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::markdown::{Table, count};
+use super::results::{Folder, Results};
+use crate::pictures::distinct;
+use crate::time;
+
+#[derive(Deserialize)]
+struct Storm {
+    name: String,
+    kernels: f64,
+    block_tasks: f64,
+    yields: f64,
+    resumes: f64,
+    lost: f64,
+    repeated: f64,
+    on_excluded_sm: Option<f64>,
+}
+
+fn storm_table(results: &Results) -> Result<String> {
+    let mut table = Table::new([
+        "",
+        "kernels",
+        "block-tasks",
+        "yields",
+        "resumes",
+        "lost",
+        "repeated",
+        "on taken SMs",
+    ]);
+    for row in results.rows::<Storm>()? {
+        table.row([
+            row.name,
+            count(row.kernels),
+            count(row.block_tasks),
+            count(row.yields),
+            count(row.resumes),
+            count(row.lost),
+            count(row.repeated),
+            row.on_excluded_sm.map_or_else(|| "-".to_owned(), count),
+        ]);
+    }
+    Ok(table.text())
+}
+
+pub fn storm(folder: &Folder) -> Result<String> {
+    let (gpu, cpu) = (folder.get("storm-h200")?, folder.get("storm-cpu")?);
+    Ok(format!(
+        "Kernels that count their block-tasks, while other launches and policies take SMs from them and give them back. \
+         *Yields* are in mid-kernel, *resumes* are later cohorts that ran on.\n\n{}\n{}\n{}\n{}",
+        storm_table(&gpu)?,
+        gpu.source(),
+        storm_table(&cpu)?,
+        cpu.source(),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Verified {
+    program: String,
+    size: String,
+    runs: f64,
+    block_tasks: f64,
+    yields: f64,
+    resumes: f64,
+    right: bool,
+}
+
+pub fn verify(folder: &Folder) -> Result<String> {
+    let results = folder.get("verify-h200")?;
+    let rows: Vec<Verified> = results.rows()?;
+    let mut table =
+        Table::new(["program", "size", "runs", "block-tasks", "yields", "resumes", "right"]);
+    for (program, size) in distinct(rows.iter().map(|row| (&row.program, &row.size))) {
+        let of = || rows.iter().filter(|row| (&row.program, &row.size) == (program, size));
+        let sum = |what: fn(&Verified) -> f64| count(of().map(what).sum());
+        let right = of().all(|row| row.right);
+        table.row([
+            program.clone(),
+            size.clone(),
+            sum(|row| row.runs),
+            sum(|row| row.block_tasks),
+            sum(|row| row.yields),
+            sum(|row| row.resumes),
+            if right { "yes" } else { "NO" }.to_owned(),
+        ]);
+    }
+    Ok(format!(
+        "The papers' programs, plain and preemptible, left alone and in storms of urgent launches: against their \
+         references, and to the bit against each other. {} of {} are right, with {} yields in mid-kernel.\n\n{}\n{}",
+        results.number("kernels_right")?,
+        results.number("kernels")?,
+        count(results.number("yields_mid_kernel")?),
+        table.text(),
+        results.source(),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Application {
+    scores: f64,
+    score_p50_us: f64,
+    score_p99_us: f64,
+    walks_s: f64,
+    yields: f64,
+}
+
+pub fn cust_app(folder: &Folder) -> Result<String> {
+    let mut table = Table::new(["", "scores", "score p50", "p99", "walks", "yields"]);
+    let mut sources = String::new();
+    for name in ["before", "after"] {
+        let results = folder.get(&format!("cust-app-{name}-h200"))?;
+        for row in results.rows::<Application>()? {
+            table.row([
+                name.to_owned(),
+                count(row.scores),
+                time(row.score_p50_us),
+                time(row.score_p99_us),
+                time(1e6 * row.walks_s),
+                count(row.yields),
+            ]);
+        }
+        sources += &format!("\n{}", results.source());
+    }
+    Ok(format!(
+        "[One application on rust-cuda](../examples/cust-app), before and after it uses preempt.\n\n{}{sources}",
+        table.text(),
+    ))
+}

@@ -1,0 +1,344 @@
+//! What scheduling makes of preemption: the papers' experiments, and the simulator beside them.
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::markdown::{Table, change, percent, range};
+use super::results::{Folder, Results};
+use crate::{digits, papers, time};
+
+/// The papers' figures, ours and the ceiling.
+fn compared(results: &Results) -> Result<String> {
+    let lines = papers::comparison(results.value());
+    let told = || format!("{}: the papers have nothing to compare with", results.file);
+    Ok(Table::of(lines.with_context(told)?).text())
+}
+
+fn picture(results: &Results) -> String {
+    let svg = results.file.replace(".json", ".svg");
+    format!("[Picture](results/{svg}). {}", results.source())
+}
+
+#[derive(Deserialize)]
+struct Pair {
+    low: String,
+    high: String,
+    arm: String,
+    delay_over_low_alone: f64,
+    high_p50_us: f64,
+    yields: u32,
+}
+
+pub fn priority(folder: &Folder) -> Result<String> {
+    let results = folder.get("priority-h200")?;
+    let rows: Vec<Pair> = results.rows()?;
+    let ours = || rows.iter().filter(|row| row.arm == "preempt, urgent ones native");
+    let unseen = ours().filter(|row| row.delay_over_low_alone == 0.0 && row.yields == 0).count();
+    // The long program runs when the urgent one comes.
+    let later = || ours().filter(|row| (0.1..1.0).contains(&row.delay_over_low_alone));
+    let longer_than = |arm: &str| {
+        let of = |row: &Pair| {
+            let key = |row: &Pair| (row.low.clone(), row.high.clone(), row.delay_over_low_alone);
+            let other = rows.iter().find(|other| other.arm == arm && key(other) == key(row))?;
+            Some(row.high_p50_us - other.high_p50_us)
+        };
+        let range = range(later().filter_map(of));
+        range.with_context(|| format!("{}: no `{arm}` with a delay", results.file))
+    };
+    let ((least, most), priorities) = (longer_than("alone")?, longer_than("stream priorities")?);
+    Ok(format!(
+        "A short urgent program beside a long one: {} pairs.\n\n{}\nWith CUDA's stream priorities urgent programs take \
+         {:.2} times as long as with preempt (geometric mean), {:.2} times in the pair that suits stream priorities \
+         best. Both programs are submitted one right after the other. In {unseen} pairs nothing ever yields, \
+         because the scheduler sees the urgent program before it has launched the long one.\n\nAn urgent program that comes while \
+         the long one runs takes {} to {} µs longer than alone. To stream priorities the difference is {} to {} µs. Most \
+         of it is the processor's, and differs between machines of the same kind: the scheduler takes the submission in, \
+         decides, signals and launches with cold caches.\n\n{}",
+        results.number("pairs")?,
+        compared(&results)?,
+        results.number("mean_vs_stream_priority")?,
+        results.number("worst_vs_stream_priority")?,
+        digits(least),
+        digits(most),
+        digits(priorities.0),
+        digits(priorities.1),
+        picture(&results),
+    ))
+}
+
+pub fn antt(folder: &Folder) -> Result<String> {
+    let results = folder.get("antt-h200")?;
+    Ok(format!(
+        "Programs of equal priority, one right after the other: {} pairs and {} triples.\n\n{}\nThe shortest programs \
+         first, by CUDA's stream priorities, lower ANTT {} and {} times (pairs, triples). What makespans lose is what \
+         preemptible kernels cost.\n\n{}",
+        results.number("pairs")?,
+        results.number("triples")?,
+        compared(&results)?,
+        digits(results.number("pairs_gain_stream_priorities")?),
+        digits(results.number("triples_gain_stream_priorities")?),
+        picture(&results),
+    ))
+}
+
+pub fn fairness(folder: &Folder) -> Result<String> {
+    let results = folder.get("fairness-h200")?;
+    let lost = &results.value()["summary"]["throughput_lost_by_max_overhead_percent"];
+    let lost = lost.as_object().context("fairness: no losses by what is allowed")?;
+    let mut lost: Vec<(f64, f64)> = lost
+        .iter()
+        .filter_map(|(allowed, lost)| Some((allowed.parse().ok()?, lost.as_f64()?)))
+        .collect();
+    ensure!(!lost.is_empty(), "fairness: no losses by what is allowed");
+    lost.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut table = Table::new(["throughput that may be lost", "lost, mean"]);
+    for (allowed, lost) in lost {
+        table.row([format!("{allowed} %"), percent(lost)]);
+    }
+    Ok(format!(
+        "Two programs in endless loops, with weights of 2 and 1, under `Ffs`: {} pairs.\n\n{}\nThe worst pair is {:.1} \
+         points off its share, the mean {:.2}.\n\n{}\n{}",
+        results.number("pairs")?,
+        compared(&results)?,
+        results.number("share_error_points")?,
+        results.number("share_error_points_mean")?,
+        table.text(),
+        picture(&results),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Predicted {
+    program: String,
+    shortest_us: f64,
+    longest_us: f64,
+    mean_error: f64,
+    max_error: f64,
+    online_mean_error: f64,
+}
+
+pub fn prediction(folder: &Folder) -> Result<String> {
+    let results = folder.get("prediction-h200")?;
+    let mut table =
+        Table::new(["program", "shortest", "longest", "error, mean", "largest", "online, mean"]);
+    for row in results.rows::<Predicted>()? {
+        table.row([
+            row.program,
+            time(row.shortest_us),
+            time(row.longest_us),
+            percent(row.mean_error),
+            percent(row.max_error),
+            percent(row.online_mean_error),
+        ]);
+    }
+    Ok(format!(
+        "How far predicted durations are from true ones, for inputs of random sizes.\n\n{}\n{}\n{}",
+        compared(&results)?,
+        table.text(),
+        picture(&results),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Mix {
+    setting: String,
+    arm: String,
+    antt: f64,
+    stp: f64,
+    makespan_p50_us: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Yields {
+    wait_ms: u32,
+    yields_by_priority: Vec<u32>,
+}
+
+pub fn mix(folder: &Folder) -> Result<String> {
+    let results = folder.get("mix-h200")?;
+    let mut arms = Table::new(["setting", "arm", "ANTT", "STP", "makespan"]);
+    for Mix { setting, arm, antt, stp, makespan_p50_us } in results.rows_with("setting")? {
+        let makespan = makespan_p50_us.map_or_else(|| "-".to_owned(), time);
+        arms.row([setting, arm, digits(antt), digits(stp), makespan]);
+    }
+    let mut yields = Table::new(["wait after a run", "yields of priorities 1 to 9"]);
+    for Yields { wait_ms, yields_by_priority } in results.rows_with("wait_ms")? {
+        let yields_by_priority: Vec<_> = yields_by_priority.iter().map(u32::to_string).collect();
+        yields.row([format!("{wait_ms} ms"), yields_by_priority.join(", ")]);
+    }
+    Ok(format!(
+        "EffiSha's eleven programs, one after the other at intervals. With random priorities ANTT is high for any policy \
+         that keeps to them, since long programs come before short ones.\n\n{}\n{}\n{}\n{}",
+        compared(&results)?,
+        arms.text(),
+        yields.text(),
+        picture(&results),
+    ))
+}
+
+pub fn sim(folder: &Folder) -> Result<String> {
+    let results = folder.get("sim-h200")?;
+    let identical = results.value()["summary"]["replays_identical"].as_bool();
+    let identical = identical.context("sim: no `replays_identical`")?;
+    Ok(format!(
+        "A recording of {} decisions of a run on the GPU was decided again, and gave {} decisions. Simulated turnarounds \
+         of {} pairs are off by {} in the mean, and by {} in the worst pair.\n\n{}",
+        super::markdown::count(results.number("decisions")?),
+        if identical { "the same" } else { "OTHER" },
+        results.number("pairs")?,
+        percent(results.number("mean_turnaround_error")?),
+        percent(results.number("max_turnaround_error")?),
+        results.source(),
+    ))
+}
+
+/// Figures of a suite on the GPU and in virtual time.
+struct Beside {
+    suite: &'static str,
+    what: &'static str,
+    measured: &'static str,
+    ceiling: Option<Ceiling>,
+    told: fn(f64) -> String,
+}
+
+/// The ceiling's figure, as summaries have it.
+#[derive(Clone, Copy)]
+enum Ceiling {
+    /// With this key.
+    Is(&'static str),
+    /// ANTT that has changed by the measured figure is this many times the ceiling's.
+    AnttTimes(&'static str),
+}
+
+const BESIDE: [Beside; 7] = [
+    Beside {
+        suite: "priority",
+        what: "urgent program faster, mean",
+        measured: "mean_speedup",
+        ceiling: Some(Ceiling::Is("mean_ceiling")),
+        told: factor,
+    },
+    Beside {
+        suite: "antt",
+        what: "ANTT lower, pairs",
+        measured: "pairs_gain",
+        ceiling: Some(Ceiling::Is("pairs_ceiling")),
+        told: factor,
+    },
+    Beside {
+        suite: "antt",
+        what: "ANTT lower, triples",
+        measured: "triples_gain",
+        ceiling: Some(Ceiling::Is("triples_ceiling")),
+        told: factor,
+    },
+    Beside {
+        suite: "mix",
+        what: "ANTT, shortest job first",
+        measured: "sjf_antt_change",
+        ceiling: Some(Ceiling::AnttTimes("sjf_antt_over_ceiling")),
+        told: change,
+    },
+    Beside {
+        suite: "mix",
+        what: "ANTT, random priorities",
+        measured: "random_antt_change",
+        ceiling: Some(Ceiling::AnttTimes("random_antt_over_ceiling")),
+        told: change,
+    },
+    Beside {
+        suite: "mix",
+        what: "ANTT, priorities in groups",
+        measured: "group_antt_change",
+        ceiling: Some(Ceiling::AnttTimes("group_antt_over_ceiling")),
+        told: change,
+    },
+    Beside {
+        suite: "fairness",
+        what: "throughput lost, 10 % allowed",
+        measured: "throughput_lost",
+        ceiling: None,
+        told: percent,
+    },
+];
+
+pub fn simulated(folder: &Folder) -> Result<String> {
+    let mut table = Table::new(["", "measured", "its ceiling", "`--device sim`", "its ceiling"]);
+    for Beside { suite, what, measured, ceiling, told } in &BESIDE {
+        let cells = |name: &str| -> Result<[String; 2]> {
+            let results = folder.get(&format!("{suite}-{name}"))?;
+            let figure = results.number(measured)?;
+            let ceiling = match ceiling {
+                None => 0.0,
+                Some(Ceiling::Is(key)) => results.number(key)?,
+                Some(Ceiling::AnttTimes(key)) => (1.0 + figure) * results.number(key)? - 1.0,
+            };
+            Ok([told(figure), told(ceiling)])
+        };
+        let ([gpu, its_ceiling], [sim, sims_ceiling]) = (cells("h200")?, cells("sim")?);
+        table.row([format!("`{suite}`: {what}"), gpu, its_ceiling, sim, sims_ceiling]);
+    }
+    let mut sources = String::new();
+    for suite in ["priority", "antt", "mix", "fairness"] {
+        sources += &format!("{}\n", folder.get(&format!("{suite}-sim"))?.source());
+    }
+    Ok(format!(
+        "The same suites in virtual time, on a model of an H200, with the launches that the suite `sim` measured. Stops \
+         cost the launch that waits, and nearly no throughput. With priorities in groups and at random, much hangs on one \
+         short program, Scan: a few microseconds decide whether it waits for the other queue.\n\n{}\n{sources}",
+        table.text(),
+    ))
+}
+
+fn factor(value: f64) -> String {
+    digits(value) + "x"
+}
+
+/// A row as the table of decisions has it; the engine's suite uses no device.
+#[derive(Deserialize)]
+struct Decision {
+    policy: String,
+    launches: String,
+    waiting: f64,
+    events_per_s: f64,
+    event_p50_us: f64,
+    event_p99_us: f64,
+    decision_p50_us: f64,
+    decision_p99_us: f64,
+    allocations_per_event: Value,
+}
+
+pub fn engine(folder: &Folder) -> Result<String> {
+    let results = folder.get("engine-cpu")?;
+    let mut table = Table::new([
+        "policy",
+        "launches",
+        "waiting",
+        "events per second",
+        "event p50",
+        "p99",
+        "decision p50",
+        "p99",
+        "allocations per event",
+    ]);
+    for row in results.rows::<Decision>()? {
+        table.row([
+            row.policy,
+            row.launches,
+            super::markdown::count(row.waiting),
+            super::markdown::count(row.events_per_s),
+            time(row.event_p50_us),
+            time(row.event_p99_us),
+            time(row.decision_p50_us),
+            time(row.decision_p99_us),
+            row.allocations_per_event.to_string(),
+        ]);
+    }
+    Ok(format!(
+        "The time that the engine and a policy take for a decision. An event is a launch that arrives, or a cohort that \
+         is out.\n\n{}\n{}",
+        table.text(),
+        results.source(),
+    ))
+}

@@ -1,0 +1,115 @@
+//! The pages whose figures come from results.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use preempt_report::pages::{Page, check, pages};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A repository with copies of the README, the results and the pages, to be changed.
+fn copy(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // It is there if an earlier run was stopped.
+    let _ = fs::remove_dir_all(&root);
+    fs::create_dir_all(root.join("benches/results")).unwrap();
+    for file in ["README.md", "benches/RESULTS.md"] {
+        fs::copy(repository().join(file), root.join(file)).unwrap();
+    }
+    for entry in fs::read_dir(repository().join("benches/results")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), root.join("benches/results").join(entry.file_name())).unwrap();
+    }
+    root
+}
+
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{} has no `{from}`", path.display());
+    fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+fn results_page(root: &Path) -> String {
+    let is_it = |page: &Page| page.path.ends_with("RESULTS.md");
+    pages(root).unwrap().into_iter().find(is_it).unwrap().text
+}
+
+#[test]
+fn the_pages_are_what_the_results_say() {
+    check(&repository()).unwrap();
+}
+
+#[test]
+fn each_result_has_its_table_with_source_and_command() {
+    let page = results_page(&repository());
+    for entry in fs::read_dir(repository().join("benches/results")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".json") {
+            let source = page.lines().find(|line| line.contains(&format!("From [{name}]")));
+            let source = source.unwrap_or_else(|| panic!("no table is from {name}"));
+            assert!(source.contains("; commit ") && source.contains("; `"), "{source}");
+        }
+    }
+}
+
+#[test]
+fn a_result_that_changes_changes_the_pages() {
+    let root = copy("changed");
+    check(&root).unwrap();
+    let latency = root.join("benches/results/latency-h200.json");
+    edit(&latency, "\"p50_us\": 31.186", "\"p50_us\": 77.7");
+    let error = check(&root).unwrap_err().to_string();
+    assert!(error.contains("README.md, line ") && error.contains("--pages"), "{error}");
+    for Page { path, text } in pages(&root).unwrap() {
+        fs::write(path, text).unwrap();
+    }
+    check(&root).unwrap();
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    assert!(readme.contains("77.7 µs"), "{readme}");
+}
+
+#[test]
+fn a_page_or_picture_that_is_edited_is_refused() {
+    let root = copy("edited");
+    let page = root.join("benches/RESULTS.md");
+    edit(&page, "25,362", "25,363");
+    let error = check(&root).unwrap_err().to_string();
+    assert!(error.contains("RESULTS.md, line "), "{error}");
+    fs::copy(repository().join("benches/RESULTS.md"), &page).unwrap();
+    edit(&root.join("benches/results/mix-h200.svg"), "<rect", "<rect ");
+    let error = check(&root).unwrap_err().to_string();
+    assert!(error.contains("mix-h200.svg, line "), "{error}");
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let root = copy("missing");
+    let prediction = root.join("benches/results/prediction-h200.json");
+    edit(&prediction, "\"max_error\"", "\"largest\"");
+    let error = format!("{:#}", pages(&root).unwrap_err());
+    assert!(error.contains("prediction-h200.json: row 1: missing field `max_error`"), "{error}");
+    fs::remove_file(&prediction).unwrap();
+    let error = format!("{:#}", pages(&root).unwrap_err());
+    assert!(error.contains("prediction-h200.json: cannot be read"), "{error}");
+    edit(&root.join("README.md"), "<!-- figures: choice -->", "");
+    let error = format!("{:#}", pages(&root).unwrap_err());
+    assert!(error.contains("figures: choice"), "{error}");
+}
+
+#[test]
+fn the_program_checks_the_folder_that_it_runs_in() {
+    let plot = |folder: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_preempt-plot"));
+        command.arg("--check").current_dir(folder).output().unwrap()
+    };
+    assert!(plot(&repository()).status.success());
+    let elsewhere = plot(&repository().join("benches/results"));
+    let errors = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert!(
+        !elsewhere.status.success() && errors.contains("run this in the repository"),
+        "{errors}"
+    );
+}
