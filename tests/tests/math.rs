@@ -70,8 +70,6 @@ check! {
     powers_f64 POWERS_F64 f64;
     angles_f32 ANGLES_F32 f32;
     angles_f64 ANGLES_F64 f64;
-    cosines_f64 COSINES_F64 f64;
-    tangents_f64 TANGENTS_F64 f64;
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Slices of which each thread has its own element.
 
 use preempt::error::ConfigurationError;
-use preempt::{Device, Error, Scheduler, Stream};
+use preempt::{Device, Dim3, Error, Scheduler, Stream};
 use preempt_test_kernels as kernels;
 use preempt_test_kit::KERNELS;
 
@@ -69,4 +69,18 @@ fn a_grid_or_a_block_of_more_dimensions_is_refused() {
         .expect("accepted")
         .wait()
         .expect("runs");
+}
+
+#[test]
+fn more_threads_than_indices_are_refused() {
+    let (scheduler, stream) = stream();
+    let mut out = scheduler.buffer(&[0u32; 64]).expect("memory");
+    let call = kernels::add_index(&mut out).grid(1 << 30).block(5);
+    let refused = stream.launch(call).expect_err("refused");
+    let expected = ConfigurationError::TooManyThreads {
+        kernel: "add_index",
+        grid: Dim3::new(1 << 30, 1, 1),
+        block: Dim3::new(5, 1, 1),
+    };
+    assert_eq!(refused.to_string(), Error::Configuration(expected).to_string());
 }

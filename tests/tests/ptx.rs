@@ -14,7 +14,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 45] = [
+const NAMES: [&str; 43] = [
     "add_index",
     "angles_f32",
     "angles_f64",
@@ -25,7 +25,6 @@ const NAMES: [&str; 45] = [
     "atomics_i64",
     "atomics_u32",
     "atomics_u64",
-    "cosines_f64",
     "count_1d",
     "disagree",
     "exchanged",
@@ -51,7 +50,6 @@ const NAMES: [&str; 45] = [
     "sm_of_task",
     "spin_yielding",
     "struct_arg",
-    "tangents_f64",
     "tiled_mm",
     "vector_add",
     "vector_add_own",
@@ -63,7 +61,7 @@ const NAMES: [&str; 45] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 24] = [
+const BLOCKS: [(&str, u32); 22] = [
     ("same_as_table", 256),
     ("exchanged", 128),
     ("guard_sync_guard", 128),
@@ -80,8 +78,6 @@ const BLOCKS: [(&str, u32); 24] = [
     ("powers_f64", 128),
     ("angles_f32", 128),
     ("angles_f64", 128),
-    ("cosines_f64", 128),
-    ("tangents_f64", 128),
     ("whole_powers", 128),
     ("approximations", 128),
     ("warp_matches", 40),

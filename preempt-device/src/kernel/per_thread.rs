@@ -20,14 +20,14 @@ use crate::thread;
 /// }
 /// ```
 ///
-/// The grid and the block of a launch have one dimension, or the launch is refused: an index in `x` alone would be
-/// that of several threads otherwise.
+/// The grid and the block of a launch have one dimension, and at most 2³² threads together, or the launch is refused:
+/// an index would be that of several threads otherwise.
 ///
 /// # Why no two threads have the same element
 ///
-/// - The index is `block_idx_x() * block_dim_x() + thread_idx_x()`, in 64 bits, in which it cannot wrap around. Grid
-///   and block are one-dimensional, so `block_idx_x()` tells the block-tasks of a launch apart, `thread_idx_x()` the
-///   threads of each, and the index all threads of the launch.
+/// - The index is [`thread::index_1d`]: `block_idx_x() * block_dim_x() + thread_idx_x()`. It does not wrap around,
+///   because a launch has at most 2³² threads. Grid and block are one-dimensional, so `block_idx_x()` tells the
+///   block-tasks of a launch apart, `thread_idx_x()` the threads of each, and the index all threads of the launch.
 /// - The index is that of the calling thread, whichever copy of this value it asks, and however often. [`Own`] is tied
 ///   to its thread: it is not `Send`. It reads and writes by value and never lends a reference, so a thread may hold
 ///   several without two references to one place.
@@ -60,7 +60,7 @@ impl<'a, T: Copy> PerThread<'a, T> {
     /// # Safety
     ///
     /// During `'a`, `ptr` is valid for reads and writes of `len` elements, and only threads of one launch access them,
-    /// through copies of this value. Grid and block of that launch have one dimension.
+    /// through copies of this value. Grid and block of that launch have one dimension, and it has at most 2³² threads.
     #[inline(always)]
     pub const unsafe fn from_raw_parts(ptr: *mut T, len: usize) -> Self {
         PerThread { ptr, len, launch: PhantomData }
@@ -81,8 +81,7 @@ impl<'a, T: Copy> PerThread<'a, T> {
     /// The calling thread's element; `None` for threads past the end of the slice.
     #[inline(always)]
     pub fn own(self) -> Option<Own<'a, T>> {
-        let (block, dim) = (thread::block_idx_x() as usize, thread::block_dim_x() as usize);
-        let index = block * dim + thread::thread_idx_x() as usize;
+        let index = thread::index_1d() as usize;
         (index < self.len).then(|| Own {
             // In bounds, so inside of the allocation.
             element: self.ptr.wrapping_add(index),

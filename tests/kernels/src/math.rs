@@ -5,7 +5,24 @@ use preempt_device::math::fast;
 use preempt_device::prelude::*;
 
 macro_rules! kernels {
-    ($($(#[$doc:meta])* $kernel:ident, $count:ident $ty:ty: [$($one:ident)*] [$($two:ident)*];)*) => {
+    ($($(#[$doc:meta])* $kernel:ident, $count:ident $ty:ty, #[$inline:meta]: [$($one:ident)*] [$($two:ident)*];)*) => {
+        /// The functions of each kernel, so that its two entries share those that are long.
+        mod functions {
+            $(pub mod $kernel {
+                // On the host the methods are `std`'s.
+                #[cfg(target_arch = "nvptx64")]
+                use preempt_device::GpuFloat;
+                $(#[$inline]
+                pub fn $one(x: $ty) -> $ty {
+                    x.$one()
+                })*
+                $(#[$inline]
+                pub fn $two(x: $ty, y: $ty) -> $ty {
+                    x.$two(y)
+                })*
+            })*
+        }
+
         $(
             /// Results for each element.
             pub const $count: usize = [$(stringify!($one),)* $(stringify!($two),)*].len();
@@ -18,7 +35,7 @@ macro_rules! kernels {
                     let (x, y) = (x[i], y[i]);
                     // Not used by each of these kernels.
                     let _ = y;
-                    let results = [$(x.$one(),)* $(x.$two(y),)*];
+                    let results = [$(functions::$kernel::$one(x),)* $(functions::$kernel::$two(x, y),)*];
                     let mut j = 0;
                     while j < $count {
                         // SAFETY: each thread writes its own elements.
@@ -48,25 +65,21 @@ macro_rules! kernels {
 }
 kernels! {
     /// `out[i * COUNT..]` are the rounding functions of `x[i]`, and divisions by `y[i]`.
-    rounded_f32, ROUNDED_F32 f32:
+    rounded_f32, ROUNDED_F32 f32, #[inline(always)]:
         [floor ceil round round_ties_even trunc fract sqrt] [rem_euclid div_euclid];
     /// [`rounded_f32`] for `f64`.
-    rounded_f64, ROUNDED_F64 f64:
+    rounded_f64, ROUNDED_F64 f64, #[inline(always)]:
         [floor ceil round round_ties_even trunc fract sqrt] [rem_euclid div_euclid];
     /// `out[i * COUNT..]` are powers, roots and logarithms of `x[i]`, some of them with `y[i]`.
-    powers_f32, POWERS_F32 f32:
+    powers_f32, POWERS_F32 f32, #[inline(never)]:
         [cbrt exp exp2 exp_m1 ln ln_1p log2 log10 sinh cosh tanh asinh acosh atanh] [powf hypot log];
     /// [`powers_f32`] for `f64`.
-    powers_f64, POWERS_F64 f64:
+    powers_f64, POWERS_F64 f64, #[inline(never)]:
         [cbrt exp exp2 exp_m1 ln ln_1p log2 log10 sinh cosh tanh asinh acosh atanh] [powf hypot log];
     /// `out[i * COUNT..]` are functions of the angle `x[i]`, and angles.
-    angles_f32, ANGLES_F32 f32: [sin cos tan asin acos atan] [atan2];
-    /// [`angles_f32`] for `f64`, but for cosine and tangent: they would bring in more than is inlined into one kernel.
-    angles_f64, ANGLES_F64 f64: [sin asin acos atan] [atan2];
-    /// `out[i]` is the cosine of `x[i]`.
-    cosines_f64, COSINES_F64 f64: [cos] [];
-    /// `out[i]` is the tangent of `x[i]`.
-    tangents_f64, TANGENTS_F64 f64: [tan] [];
+    angles_f32, ANGLES_F32 f32, #[inline(never)]: [sin cos tan asin acos atan] [atan2];
+    /// [`angles_f32`] for `f64`.
+    angles_f64, ANGLES_F64 f64, #[inline(never)]: [sin cos tan asin acos atan] [atan2];
 }
 
 /// `out[i]` is `x[i]` to the power of `n[i]`, plus its sine times its cosine, as one `mul_add`.

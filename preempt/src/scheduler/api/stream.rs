@@ -204,13 +204,8 @@ impl Stream {
             .asked_grid()
             .ok_or(Error::Configuration(ConfigurationError::NoBlock { kernel: kernel.name }))?;
         let (grid, tasks) = check_grid(kernel.name, asked)?;
-        let is_one_dimensional = [grid.y, grid.z, block.y, block.z] == [1; 4];
-        if call.args().needs_one_dimension() && !is_one_dimensional {
-            return Err(Error::Configuration(ConfigurationError::NotOneDimensional {
-                kernel: kernel.name,
-                grid,
-                block,
-            }));
+        if call.args().needs_one_dimension() {
+            check_indices(kernel.name, grid, block)?;
         }
         let Occupancy { blocks_per_sm, on_last_sm } =
             self.shared.device.inner.backend.occupancy(kernel, block)?;
@@ -448,6 +443,15 @@ fn check_grid(kernel: &'static str, asked: Extents) -> Result<(Dim3, u32), Error
         }
         _ => Err(Error::Configuration(ConfigurationError::GridTooLarge { kernel, grid: asked })),
     }
+}
+
+/// Whether the index in x tells all threads apart, in 32 bits.
+fn check_indices(kernel: &'static str, grid: Dim3, block: Dim3) -> Result<(), Error> {
+    Err(Error::Configuration(match [grid.y, grid.z, block.y, block.z] {
+        [1, 1, 1, 1] if grid.count() * block.count() <= 1 << 32 => return Ok(()),
+        [1, 1, 1, 1] => ConfigurationError::TooManyThreads { kernel, grid, block },
+        _ => ConfigurationError::NotOneDimensional { kernel, grid, block },
+    }))
 }
 
 /// The block that a call runs with.
