@@ -109,7 +109,7 @@ pub unsafe trait ReadArg<'a, T> {
     fn read_arg(self) -> BufferArg;
 }
 
-/// A device buffer that a kernel can write as `*mut T` or `SliceMut<T>`.
+/// A device buffer that a kernel can write as `*mut T`, `SliceMut<T>` or `PerThread<T>`.
 ///
 /// # Safety
 ///
@@ -141,6 +141,8 @@ pub struct Args {
     addresses: Vec<u32>,
     /// Bytes of shared memory of a block; 0 if the kernel has no shared slices.
     shared_bytes: u64,
+    /// Whether a buffer has an element for each thread, by its index in x.
+    per_thread: bool,
 }
 
 impl Args {
@@ -162,6 +164,18 @@ impl Args {
     /// Appends a buffer's address and length (a slice), writing it during the launch.
     pub fn push_write<'a, T>(&mut self, arg: impl WriteArg<'a, T>) {
         self.push_slice::<T>(arg.write_arg(), Access::Write);
+    }
+
+    /// Appends a buffer's address and length, each element of which one thread writes: that with its index in x.
+    /// Grid and block of the launch have to have one dimension.
+    pub fn push_per_thread<'a, T>(&mut self, arg: impl WriteArg<'a, T>) {
+        self.push_write(arg);
+        self.per_thread = true;
+    }
+
+    /// Whether grid and block have to have one dimension.
+    pub fn needs_one_dimension(&self) -> bool {
+        self.per_thread
     }
 
     /// Appends a buffer's address (a pointer), reading it during the launch.

@@ -12,11 +12,9 @@
 //!
 //! /// `out[i] = a * x[i] + y[i]`
 //! #[preemptible(block = 128)]
-//! pub fn saxpy(a: f32, x: &[f32], y: &[f32], out: SliceMut<f32>) {
-//!     let i = thread::index_1d() as usize;
-//!     if i < out.len() {
-//!         // SAFETY: each thread writes its own element.
-//!         unsafe { out.write(i, a * x[i] + y[i]) }
+//! pub fn saxpy(a: f32, x: &[f32], y: &[f32], out: PerThread<f32>) {
+//!     if let Some(own) = out.own() {
+//!         own.set(a * x[own.index()] + y[own.index()]);
 //!     }
 //! }
 //!
@@ -63,6 +61,7 @@
 //!
 //! | feature | |
 //! | --- | --- |
+//! | `half` | `f16` and `bf16` of the crate `half` in buffers and as arguments of kernels |
 //! | `cust` | `preempt::cust`, for applications on rust-cuda's `cust`: their context, buffers, streams, events and modules |
 //! | `tracing` | an event of the crate `tracing` (target `preempt`, level debug) when a launch is submitted, starts, yields and ends |
 //! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_turnaround_seconds` |

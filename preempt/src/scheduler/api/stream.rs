@@ -212,6 +212,9 @@ impl Stream {
             .asked_grid()
             .ok_or(Error::Configuration(ConfigurationError::NoBlock { kernel: kernel.name }))?;
         let (grid, tasks) = check_grid(kernel.name, asked)?;
+        if call.args().needs_one_dimension() {
+            check_indices(kernel.name, grid, block)?;
+        }
         let bytes = call.shared_bytes();
         if bytes == u64::MAX {
             let kernel = kernel.name;
@@ -497,6 +500,15 @@ fn check_grid(kernel: &'static str, asked: Extents) -> Result<(Dim3, u32), Error
         }
         _ => Err(Error::Configuration(ConfigurationError::GridTooLarge { kernel, grid: asked })),
     }
+}
+
+/// Whether the index in x tells all threads apart, in 32 bits.
+fn check_indices(kernel: &'static str, grid: Dim3, block: Dim3) -> Result<(), Error> {
+    Err(Error::Configuration(match [grid.y, grid.z, block.y, block.z] {
+        [1, 1, 1, 1] if grid.count() * block.count() <= 1 << 32 => return Ok(()),
+        [1, 1, 1, 1] => ConfigurationError::TooManyThreads { kernel, grid, block },
+        _ => ConfigurationError::NotOneDimensional { kernel, grid, block },
+    }))
 }
 
 /// The block that a call runs with.
