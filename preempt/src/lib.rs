@@ -115,7 +115,8 @@ pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;
 pub use scheduler::{
-    Buffer, BufferSlice, BufferSliceMut, Copy2d, DeviceSlice, DeviceSliceMut, Event, Handle, Loan,
-    LoanFuture, Opaque, PinnedBuffer, Scheduler, SchedulerBuilder, Scope, Stream,
+    Buffer, BufferSlice, BufferSliceMut, CancelOnDrop, Copy2d, DeviceSlice, DeviceSliceMut, Event,
+    Handle, Loan, LoanFuture, Opaque, PinnedBuffer, Room, Scheduler, SchedulerBuilder, Scope,
+    Stream, TryLaunch,
 };
 pub use vocabulary::{LaunchId, Timestamp};

@@ -25,8 +25,14 @@ pub(crate) trait Backend: Send + Sync {
     /// queues hold no word of the previous scheduler. Nothing is in flight. May block.
     fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error>;
 
-    /// Blocks of a kernel that one SM holds.
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error>;
+    /// Blocks of a kernel that one SM holds, if each takes `shared` bytes of shared memory. 0 if a block cannot have so
+    /// much.
+    fn occupancy(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+    ) -> Result<Occupancy, Error>;
 
     /// Says that nothing is in flight, so the device may put down what it keeps resident.
     fn rest(&self);
@@ -179,6 +185,12 @@ impl KernelLaunch {
     pub fn tasks(&self) -> u32 {
         // Checked before: at most `MAX_TASKS`.
         self.grid.iter().product()
+    }
+
+    /// Bytes of shared memory that each block takes.
+    pub fn shared_bytes(&self) -> u32 {
+        // Checked before: within what a block can have.
+        self.args.shared_bytes(self.kernel).try_into().unwrap_or(u32::MAX)
     }
 }
 

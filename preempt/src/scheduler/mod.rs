@@ -8,6 +8,7 @@
 //! | `api/stream` | launches and copies, and the checks before they are taken in |
 //! | `api/handle` | results |
 //! | `api/event` | order between streams |
+//! | `api/room` | room in streams, for code that must not block |
 //! | `api/scope` | launches with borrowed arguments |
 //! | `runtime` | the threads and what they share |
 //! | `runtime/shared` | submitting threads, waiting threads and the poller, which run the core |
@@ -59,8 +60,9 @@ mod runtime;
 pub use api::buffer::Buffer;
 pub use api::copies::Copy2d;
 pub use api::event::Event;
-pub use api::handle::Handle;
+pub use api::handle::{CancelOnDrop, Handle};
 pub use api::pinned::{Loan, LoanFuture, PinnedBuffer};
+pub use api::room::{Room, TryLaunch};
 pub use api::scope::Scope;
 pub use api::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};
 pub use api::stream::Stream;

@@ -242,7 +242,12 @@ impl Backend for Arc<Model> {
         Ok(())
     }
 
-    fn occupancy(&self, _kernel: &'static Kernel, _block: Dim3) -> Result<Occupancy, Error> {
+    fn occupancy(
+        &self,
+        _kernel: &'static Kernel,
+        _block: Dim3,
+        _shared: u32,
+    ) -> Result<Occupancy, Error> {
         Ok(Occupancy { blocks_per_sm: 1, on_last_sm: 1 })
     }
 

@@ -35,9 +35,15 @@ impl Backend for CudaDevice {
         Ok(())
     }
 
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error> {
+    fn occupancy(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+    ) -> Result<Occupancy, Error> {
         self.context().alive()?;
-        let Launchable { blocks_per_sm, beside_proxy, .. } = self.kernels.get(kernel, block)?;
+        let Launchable { blocks_per_sm, beside_proxy, .. } =
+            self.kernels.get(kernel, block, shared)?;
         if !self.proxy.is_wanted() {
             return Ok(Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm });
         }

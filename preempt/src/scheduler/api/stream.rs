@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::abi::MAX_TASKS;
+use preempt_device::abi::{MAX_ARGUMENT_BYTES, MAX_TASKS};
 use preempt_device::host::{
     Access, Amortize, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents,
 };
@@ -22,7 +22,7 @@ use crate::scheduler::Buffer;
 use crate::scheduler::Shared;
 use crate::scheduler::runtime::completion::Completion;
 use crate::scheduler::runtime::core::{Job, Target, Work};
-use crate::scheduler::runtime::credits::StreamCredits;
+use crate::scheduler::runtime::credits::Credits;
 #[cfg(any(test, feature = "cust"))]
 use crate::scheduler::runtime::external::ExternalOperation;
 use crate::scheduler::runtime::memory::Memory;
@@ -38,16 +38,13 @@ const MAX_BLOCK_Z: u32 = 64;
 /// Blocks, at most, of a grid in y and in z (CUDA C++ programming guide, compute capabilities).
 const MAX_GRID_YZ: u32 = 65_535;
 
-/// Bytes of arguments, at most, that every driver takes, less those of the worker loop.
-const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>();
-
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
 /// An operation runs when everything before it in the stream, and everything that uses the same [ranges](Buffer#ranges)
 /// of buffers, is done.
 /// Operations that it waits for, there or behind an [event](Stream::wait_event), are as urgent as itself meanwhile. So
 /// nothing in between delays it. Submitting does not wait for that, unless 64 operations of the stream are outstanding:
-/// then it waits until one of them has ended.
+/// then it blocks until one of them has ended. Asynchronous code waits for [room](Stream::room) before.
 ///
 /// [Buffers](Buffer#several-devices) that another device's scheduler has written are moved first.
 #[derive(Clone)]
@@ -55,7 +52,7 @@ pub struct Stream {
     shared: Arc<Shared>,
     id: u32,
     terms: Arc<Mutex<Terms>>,
-    credits: Arc<StreamCredits>,
+    credits: Credits,
 }
 
 /// The urgency of a stream's launches, for the policy.
@@ -70,7 +67,17 @@ struct Terms {
 impl Stream {
     pub(in crate::scheduler) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
         let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
-        Stream { shared, id, terms, credits: Arc::default() }
+        Stream { shared, id, terms, credits: Credits::default() }
+    }
+
+    /// The same stream with these credits.
+    pub(super) fn with(&self, credits: Credits) -> Stream {
+        let (shared, terms) = (self.shared.clone(), self.terms.clone());
+        Stream { shared, id: self.id, terms, credits }
+    }
+
+    pub(super) fn credits(&self) -> &Credits {
+        &self.credits
     }
 
     /// The stream's number in policies and reports. No other stream of the scheduler has it.
@@ -205,11 +212,18 @@ impl Stream {
             .asked_grid()
             .ok_or(Error::Configuration(ConfigurationError::NoBlock { kernel: kernel.name }))?;
         let (grid, tasks) = check_grid(kernel.name, asked)?;
+        let bytes = call.shared_bytes();
+        if bytes == u64::MAX {
+            let kernel = kernel.name;
+            return Err(Error::Configuration(ConfigurationError::SharedLength { kernel }));
+        }
+        // More than 32 bits are more than any device has.
+        let shared = bytes.try_into().unwrap_or(u32::MAX);
         let Occupancy { blocks_per_sm, on_last_sm } =
-            self.shared.device.inner.backend.occupancy(kernel, block)?;
+            self.shared.device.inner.backend.occupancy(kernel, block, shared)?;
         if blocks_per_sm == 0 {
-            let (kernel, bytes) = (kernel.name, kernel.shared_bytes);
             let limit = self.shared.device.properties().shared_per_block;
+            let kernel = kernel.name;
             return Err(Error::Configuration(ConfigurationError::SharedMemory {
                 kernel,
                 bytes,
@@ -319,7 +333,7 @@ impl Stream {
         // With the memory, which the job does not keep, because the contents may be on another device.
         buffer.memory.end_uses();
         moves::submit_using(&self.shared, job, std::slice::from_ref(&buffer.memory), true)
-            .inspect_err(|_| self.credits.leave())?;
+            .inspect_err(|_| self.credits.give_back())?;
         Ok(handle)
     }
 
@@ -371,7 +385,7 @@ impl Stream {
         gives: Gives<O>,
     ) -> Result<Handle<O>, Error> {
         let (job, handle) = self.job(name, uses, work, gives);
-        self.shared.submit(job).inspect_err(|_| self.credits.leave())?;
+        self.shared.submit(job).inspect_err(|_| self.credits.give_back())?;
         Ok(handle)
     }
 
@@ -383,8 +397,7 @@ impl Stream {
         work: Work,
         gives: Gives<O>,
     ) -> (Job, Handle<O>) {
-        self.credits.enter(&self.shared);
-        let completion = Arc::new(Completion::new(self.credits.clone()));
+        let completion = Arc::new(Completion::new(self.credits.take(&self.shared)));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), gives);
         let Terms { priority, weight, .. } = *lock(&self.terms);
         let urgency = Urgency { priority, weight, deadline: None };

@@ -327,7 +327,7 @@ mod tests {
             let completion = Arc::new(Completion::new(StreamCredits::of_one()));
             residence
                 .add(&device, Filling { completion: completion.clone(), scheduler: Weak::new() });
-            result.map(|result| completion.complete(result));
+            result.map(|result| completion.complete(result).count());
             let copy = residence.on(device.id).expect("it was added");
             (copy.fillings.len(), copy.validity())
         };
