@@ -24,7 +24,7 @@
 //! | --- | --- |
 //! | [`thread`] | block and thread indices, barriers, fences |
 //! | [`warp`] | shuffles and votes |
-//! | [`shared`] | [`shared_array!`] |
+//! | [`shared`] | [`shared_array!`], [`shared_slice!`] |
 //! | [`yields`] | [`yield_point!`] |
 //! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | floating-point atomics and functions, clocks |
 //! | [`mod@kernel`] | the arguments of kernels |
@@ -96,5 +96,7 @@ pub use preempt_macros::{KernelArg, gpu_only, kernel, preemptible};
 pub mod prelude {
     pub use crate::kernel::{KernelArg, SliceMut};
     pub use crate::math::GpuFloat;
-    pub use crate::{KernelArg, kernel, preemptible, shared_array, thread, warp, yield_point};
+    pub use crate::{
+        KernelArg, kernel, preemptible, shared_array, shared_slice, thread, warp, yield_point,
+    };
 }

@@ -14,10 +14,13 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 30] = [
+    "apart",
     "count_1d",
     "disagree",
     "exchanged",
+    "filtered__16",
+    "filtered__8",
     "guard_sync_guard",
     "helper_indices",
     "math",
@@ -29,8 +32,11 @@ const NAMES: [&str; 24] = [
     "paced_irregular",
     "paced_shared",
     "panics",
+    "reversed_runs",
     "rotate_yielding",
     "same_as_table",
+    "scaled__3_true",
+    "scaled__m2_false",
     "sm_of_task",
     "spin_yielding",
     "struct_arg",
@@ -42,9 +48,12 @@ const NAMES: [&str; 24] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 10] = [
+const BLOCKS: [(&str, u32); 13] = [
+    ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
+    ("filtered__16", 32),
+    ("filtered__8", 16),
     ("guard_sync_guard", 128),
     ("paced_shared", 256),
     ("rotate_yielding", 256),

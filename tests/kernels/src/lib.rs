@@ -8,8 +8,10 @@ use preempt_device::prelude::*;
 
 mod compute;
 mod counting;
+mod dynamic;
 mod faults;
 mod indices;
+mod instances;
 mod memory;
 mod warps;
 mod yielding;
@@ -18,8 +20,10 @@ pub use compute::{Affine, guard_sync_guard, math, struct_arg, tiled_mm, vector_a
 pub use counting::{
     count_1d, paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared,
 };
+pub use dynamic::{apart, reversed_runs};
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, optional, sm_of_task};
+pub use instances::{filtered, scaled};
 pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};
 pub use warps::warp_sums;
 pub use yielding::{rotate_yielding, spin_yielding};
