@@ -306,8 +306,7 @@ fn warps_match_and_reduce_also_where_lanes_are_missing() {
     let (scheduler, stream) = stream();
     let mut random = Random(6);
     // Blocks of 40 threads: each second warp has 8.
-    let mut input: Vec<u32> =
-        (0..240).map(|_| random.below(4) | 0x8000_0000 * random.below(2)).collect();
+    let mut input: Vec<u32> = (0..240).map(|_| random.below(4) | (random.below(2) << 31)).collect();
     input[40..80].fill(7);
     input[112..120].fill(8);
     let on_device = scheduler.buffer(&input).expect("memory");

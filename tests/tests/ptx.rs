@@ -208,9 +208,13 @@ fn rounding_is_one_instruction_and_approximations_are_too() {
 #[test]
 fn a_threads_own_element_costs_nothing() {
     for entry in ["", "__plain"] {
-        let instructions = |name: &str| count(&format!("{name}{entry}"), "");
-        let (own, unsafe_one) = (instructions("vector_add_own"), instructions("vector_add"));
-        assert!(own <= unsafe_one, "{own} instructions instead of {unsafe_one}");
+        let operations = |name: &str| -> Vec<_> {
+            let all = instructions(&format!("{name}{entry}"));
+            // Without labels, and the declarations of the head, which have the kernel's name.
+            let own = all.into_iter().map(|(operation, _)| operation);
+            own.filter(|operation| operation.starts_with(char::is_lowercase)).collect()
+        };
+        assert_eq!(operations("vector_add_own"), operations("vector_add"));
     }
 }
 
@@ -349,7 +353,8 @@ fn shared_memory_is_accessed_as_such_and_nothing_as_generic() {
 
 #[test]
 fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
-    for name in NAMES {
+    // Kernels of atomics have reads and fences of their own.
+    for name in NAMES.into_iter().filter(|name| !name.starts_with("atomics_")) {
         let all = instructions(name);
         // A cached read (`ld.global.nc`, `cp.async.ca`) would never see the host's word. The signal is read at first,
         // by a copy when tasks start, and when a block finds no chunk ready; so is the progress of the launch before.

@@ -82,12 +82,7 @@ impl<'a, T: Copy> PerThread<'a, T> {
     #[inline(always)]
     pub fn own(self) -> Option<Own<'a, T>> {
         let index = thread::index_1d() as usize;
-        (index < self.len).then(|| Own {
-            // In bounds, so inside of the allocation.
-            element: self.ptr.wrapping_add(index),
-            index,
-            launch: PhantomData,
-        })
+        (index < self.len).then_some(Own { ptr: self.ptr, index, launch: PhantomData })
     }
 }
 
@@ -110,7 +105,9 @@ impl<'a, T: Copy> PerThread<'a, T> {
 /// ```
 #[derive(Debug)]
 pub struct Own<'a, T> {
-    element: *mut T,
+    /// The first element of the slice.
+    ptr: *mut T,
+    /// Below the number of elements.
     index: usize,
     launch: PhantomData<&'a ()>,
 }
@@ -126,13 +123,13 @@ impl<T: Copy> Own<'_, T> {
     #[inline(always)]
     pub fn get(&self) -> T {
         // SAFETY: the element is in bounds, and this thread's alone ("Why no two threads have the same element").
-        unsafe { self.element.read() }
+        unsafe { self.ptr.add(self.index).read() }
     }
 
     /// Sets the element.
     #[inline(always)]
     pub fn set(&self, value: T) {
         // SAFETY: as for `get`.
-        unsafe { self.element.write(value) }
+        unsafe { self.ptr.add(self.index).write(value) }
     }
 }
