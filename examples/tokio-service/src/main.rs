@@ -131,11 +131,8 @@ mod tests {
         };
         let answers = service.serve(all_asked).await.expect("all are answered");
         assert!(answers.iter().enumerate().all(|(n, &sum)| sum as usize == n * (n + 1) / 2));
-        assert_eq!(
-            service.waited.load(Relaxed),
-            REQUESTS - 63,
-            "the endless launch takes one place"
-        );
+        // The endless launch has one of 64 places, and a request takes two.
+        assert_eq!(service.waited.load(Relaxed), REQUESTS - 32);
         let total = service.scheduler.stats().total;
         assert_eq!((total.done, total.cancelled), (REQUESTS.into(), 1));
     }

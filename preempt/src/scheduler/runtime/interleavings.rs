@@ -474,7 +474,9 @@ fn a_waker_may_launch_and_wait() {
         let first = stream.launch(yielding().grid(2)).expect("accepted");
         let waker = LaunchesAnother { testbed: testbed.clone(), stream, result };
         let waker = Waker::from(Arc::new(waker));
-        let polled = pin!(first).poll(&mut Context::from_waker(&waker));
+        // Alive until its waker was called: a dropped future wakes no task.
+        let mut first = pin!(first);
+        let polled = first.as_mut().poll(&mut Context::from_waker(&waker));
         drop(waker);
         match polled {
             Poll::Ready(result) => drop(result.expect("done")),

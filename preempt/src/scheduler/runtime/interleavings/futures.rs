@@ -56,12 +56,12 @@ fn room_that_is_given_up_goes_to_the_next_future() {
         let full = stream.launch(short().grid(2)).expect("accepted");
         let gives_up = stream.clone();
         let gives_up = thread::spawn(move || {
+            // Not used.
+            drop(gives_up.try_room());
             let mut room = Box::pin(gives_up.room());
             let _ = room.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             thread::yield_now();
             drop(room);
-            // Not used.
-            drop(gives_up.try_room());
         });
         let awaits = awaits_room(&testbed, &stream);
         join([gives_up, awaits]);
