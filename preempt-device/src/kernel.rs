@@ -1,9 +1,14 @@
 //! The arguments of kernels, on host and device.
 
+mod per_thread;
+
+pub use per_thread::{Own, PerThread};
+
 /// A value that can be passed to a kernel by value: plain data with the same layout in host
 /// and device code.
 ///
-/// Implemented for the numeric primitives, `bool`, and arrays of them; derive it for `repr(C)`
+/// Implemented for the numeric primitives, `bool`, with feature `half` that crate's `f16` and `bf16`, and arrays of
+/// them; derive it for `repr(C)`
 /// structs with `#[derive(KernelArg)]`.
 ///
 /// # Safety
@@ -13,7 +18,7 @@
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed to a kernel by value",
     label = "not a kernel argument",
-    note = "kernels take `&[T]`, `*const T`, `*mut T`, `SliceMut<T>`, numbers, and structs with `#[derive(Clone, Copy, KernelArg)] #[repr(C)]`"
+    note = "kernels take `&[T]`, `*const T`, `*mut T`, `SliceMut<T>`, numbers, and structs with `#[derive(Clone, Copy, KernelArg)] #[repr(C)]`; there are no pointers in buffers and structs"
 )]
 pub unsafe trait KernelArg: Copy + Send + Sync + 'static {}
 
@@ -26,6 +31,9 @@ macro_rules! primitive_args {
     };
 }
 primitive_args!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool);
+// Numbers of 16 bits, which are `repr(transparent)`.
+#[cfg(feature = "half")]
+primitive_args!(half::f16 half::bf16);
 
 // SAFETY: an array is its elements in order.
 unsafe impl<T: KernelArg, const N: usize> KernelArg for [T; N] {}
@@ -34,6 +42,7 @@ unsafe impl<T: KernelArg, const N: usize> KernelArg for [T; N] {}
 #[doc(hidden)]
 pub mod check {
     use super::KernelArg;
+    use crate::abi::MAX_ARGUMENT_BYTES;
 
     /// Asserts that `T` can be an element of a buffer, or a field of an argument.
     pub const fn element<T: KernelArg>() {}
@@ -43,13 +52,35 @@ pub mod check {
         // The compiler omits a parameter without bytes, and the driver would count it.
         assert!(size_of::<T>() > 0, "an argument without bytes cannot be passed to a kernel");
         assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes");
+        assert!(
+            size_of::<T>() <= MAX_ARGUMENT_BYTES,
+            "all arguments of a kernel have room in 4096 bytes, and this one alone has not; pass it in a buffer, as \
+             a slice `&[T]`"
+        );
+    }
+
+    /// Bytes that a value takes among the arguments.
+    pub const fn bytes<T>() -> usize {
+        size_of::<T>().next_multiple_of(16)
+    }
+
+    /// Bytes that an address takes, or a length.
+    pub const WORD: usize = bytes::<u64>();
+
+    /// Asserts that there is room for arguments of so many bytes.
+    pub const fn arguments(bytes: usize) {
+        assert!(
+            bytes <= MAX_ARGUMENT_BYTES,
+            "all arguments of a kernel have room in 4096 bytes, and these together have not; pass the larger ones \
+             in buffers, as slices `&[T]`"
+        );
     }
 }
 
 /// A slice in device memory that a kernel writes.
 ///
 /// Every thread of the grid holds the same one, so it is `Copy` and promises nothing about aliasing. A kernel
-/// takes this or `*mut T`, and never `&mut [T]`, which would allow the compiler to keep values in registers
+/// takes this or `*mut T`, or [`PerThread`], which needs no `unsafe`; and never `&mut [T]`, which would allow the compiler to keep values in registers
 /// across barriers.
 #[derive(Debug)]
 #[repr(C)]

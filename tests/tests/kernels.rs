@@ -1,7 +1,7 @@
 //! The result of each test kernel, against plain host code: on the CPU device, or on the first GPU with
 //! `PREEMPT_TEST_DEVICE=cuda`.
 
-use preempt::{Call, CpuLayout, Device, NoGrid, Scheduler, Stream};
+use preempt::{Call, CpuLayout, Device, NoGrid, Preemption, Scheduler, Stream};
 use preempt_test_kernels::{self as kernels, Affine, Weights};
 use preempt_test_kit::{KERNELS, Random};
 
@@ -39,6 +39,82 @@ fn vector_add() {
     run(&stream, kernels::vector_add(&on_a, &on_b, &mut out).grid(5));
     let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
     assert!((0..1000).all(|i| found[i] == a[i] + b[i]));
+}
+
+#[test]
+fn each_launch_has_the_shared_memory_that_its_arguments_ask_for() {
+    let (scheduler, stream) = stream();
+    let limit = scheduler.device().properties().shared_per_block as usize / 4;
+    // The largest one takes more than a block has by default.
+    for (len, blocks) in [(100, 7), (1, 3), (20_000, 4), (33, 50), (0, 2), (100, 7)] {
+        assert!(len < limit);
+        let x: Vec<u32> = (0..(len * blocks).max(1) as u32).collect();
+        let input = scheduler.buffer(&x).expect("memory");
+        let mut out = scheduler.zeroed(x.len()).expect("memory");
+        let call = kernels::reversed_runs(len as u32, &input, &mut out).block(128).grid(blocks);
+        assert_eq!(call.shared_bytes(), 4 * len as u64);
+        let features = scheduler.features(&call).expect("a launch that is accepted");
+        assert_eq!(features.shared_bytes, 4 * len as u32);
+        run(&stream, call.clone());
+        run(&stream, call.preemption(Preemption::Plain));
+        let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+        let expected: Vec<u32> = match len {
+            0 => vec![0],
+            len => x.chunks(len).flat_map(|run| run.iter().rev().copied()).collect(),
+        };
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn shared_slices_are_apart() {
+    let (scheduler, stream) = stream();
+    for (width, len) in [(5, 9), (0, 3), (70, 0), (1, 1)] {
+        let x: Vec<u8> = (0..len).map(|i| 200 + i as u8).collect();
+        let input = scheduler.buffer(&x).expect("memory");
+        let mut out = scheduler.zeroed::<u64>(6).expect("memory");
+        let call = kernels::apart(width, &input, &mut out).grid(6);
+        // Three elements of two bytes, and then multiples of eight.
+        assert_eq!(call.shared_bytes(), 8 + 16 * width as u64 + len as u64);
+        run(&stream, call);
+        let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+        let sum: u64 = x.iter().map(|&x| u64::from(x)).sum();
+        assert_eq!(found, [sum + 4 * width as u64 + 3 * 65535; 6]);
+    }
+}
+
+#[test]
+fn each_instance_of_a_generic_kernel_runs() {
+    let (scheduler, stream) = stream();
+    let x: Vec<f32> = (0..1000).map(|i| (i % 17) as f32).collect();
+    let input = scheduler.buffer(&x).expect("memory");
+    let mut out = scheduler.buffer(&[POISON; 1000]).expect("memory");
+    macro_rules! filter {
+        ($taps:literal) => {
+            let weights = std::array::from_fn(|tap| (tap + 1) as f32);
+            let call = kernels::filtered::<$taps>(weights, &input, &mut out).threads(1000);
+            assert_eq!(call.kernel().name, concat!("filtered::<", $taps, ">"));
+            assert_eq!(call.shared_bytes(), 4 * 3 * $taps);
+            run(&stream, call.clone());
+            run(&stream, call.preemption(Preemption::Plain));
+            let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+            for (i, found) in found.into_iter().enumerate() {
+                let terms = x[i..].iter().zip(weights).map(|(x, weight)| x * weight);
+                assert_eq!(found, terms.sum::<f32>(), "{i}");
+            }
+        };
+    }
+    filter!(8);
+    filter!(16);
+
+    let numbers = scheduler.buffer(&[1, 2, -3]).expect("memory");
+    let mut scaled = scheduler.buffer(&[100, 100, 100]).expect("memory");
+    run(&stream, kernels::scaled::<3, true>(&numbers, &mut scaled).block(32).grid(1));
+    let found = stream.download(&scaled).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(found, [103, 106, 91]);
+    run(&stream, kernels::scaled::<-2, false>(&numbers, &mut scaled).block(32).grid(1));
+    let found = stream.download(&scaled).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(found, [-2, -4, 6]);
 }
 
 #[test]
@@ -222,6 +298,92 @@ fn warp_sums() {
         let ballot = (0..32).fold(0, |ballot, lane| ballot | (warp[lane] % 2) << lane);
         let (all, any) = (u32::from(ballot == u32::MAX), u32::from(ballot != 0));
         assert_eq!(found, [sum, sum, ballot, all, any, warp[8..16].iter().sum()]);
+    }
+}
+
+#[test]
+fn warps_match_and_reduce_also_where_lanes_are_missing() {
+    let (scheduler, stream) = stream();
+    let mut random = Random(6);
+    // Blocks of 40 threads: each second warp has 8.
+    let mut input: Vec<u32> = (0..240).map(|_| random.below(4) | (random.below(2) << 31)).collect();
+    input[40..80].fill(7);
+    input[112..120].fill(8);
+    let on_device = scheduler.buffer(&input).expect("memory");
+    let mut out = scheduler.buffer(&[u32::MAX; 240 * kernels::MATCHES]).expect("memory");
+    run(&stream, kernels::warp_matches(&on_device, &mut out).grid(6));
+    let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+    let mut found = found.chunks(kernels::MATCHES);
+    for warp in input.chunks(40).flat_map(|block| block.chunks(32)) {
+        let lanes =
+            |value| (0..warp.len()).fold(0u32, |lanes, i| lanes | u32::from(warp[i] == value) << i);
+        let signed = || warp.iter().map(|&value| value as i32);
+        let all = |of: fn(u32, u32) -> u32| warp.iter().copied().reduce(of).expect("lanes");
+        for &value in warp {
+            let same = lanes(value);
+            let everywhere = if same.count_ones() as usize == warp.len() { same } else { 0 };
+            let expected = [
+                same,
+                same,
+                everywhere,
+                everywhere,
+                all(u32::wrapping_add),
+                all(u32::min),
+                all(u32::max),
+                all(|a, b| a & b),
+                all(|a, b| a | b),
+                all(|a, b| a ^ b),
+                signed().min().expect("lanes") as u32,
+                signed().max().expect("lanes") as u32,
+                1,
+            ];
+            assert_eq!(found.next().expect("a thread"), expected);
+        }
+    }
+}
+
+/// Runs a kernel of atomics on 1000 threads of two blocks, from words that do not hide what it does; the words after.
+macro_rules! atomics {
+    ($kernel:ident $ty:ident, $start:expr, $blocks:expr) => {{
+        let (scheduler, stream) = stream();
+        let start: [$ty; kernels::atomics::RESULTS] = $start;
+        let mut words = scheduler.buffer(&start).expect("memory");
+        run(&stream, kernels::atomics::$kernel(&mut words).grid($blocks).block(500 * 2 / $blocks));
+        stream.download(&words).and_then(|copy| copy.wait()).expect("copied")
+    }};
+}
+
+#[test]
+fn atomics_lose_no_update() {
+    let (sum, xor) = (499_500, (0..1000).fold(0, |xor, i| xor ^ i));
+    macro_rules! integers {
+        ($($kernel:ident $ty:ident $blocks:literal;)*) => {
+            $({
+                let words = atomics!($kernel $ty, [0, 5, 5, 1023, 0, 0, 0, 2000], $blocks);
+                assert_eq!(words[..7], [sum as $ty, 0, 999, 0, 1023, xor as $ty, sum as $ty]);
+                assert!(words[7] < 1000);
+            })*
+        };
+    }
+    integers! {
+        atomics_u32 u32 2;
+        atomics_i32 i32 2;
+        // The atomics of a block's scope, so one block.
+        atomics_u64 u64 1;
+        atomics_i64 i64 2;
+    }
+    macro_rules! floats {
+        ($($kernel:ident $ty:ident;)*) => {
+            $({
+                let words = atomics!($kernel $ty, [0.0, 5.0, $ty::NAN, 1.0, 1.0, 1.0, 0.0, 2000.0], 2);
+                assert_eq!(words[..7], [sum as $ty, 0.0, 999.0, 1.0, 1.0, 1.0, sum as $ty]);
+                assert!(words[7] < 1000.0);
+            })*
+        };
+    }
+    floats! {
+        atomics_f32 f32;
+        atomics_f64 f64;
     }
 }
 

@@ -47,6 +47,32 @@ pub enum ConfigurationError {
         /// The block that was asked for.
         asked: Extents,
     },
+    /// A kernel whose threads have elements by their index in x, with a grid or a block of more dimensions.
+    #[error(
+        "kernel `{kernel}` has a `PerThread` slice, so its grid and its block have one dimension, and not {grid} blocks \
+         of {block}; launch it with numbers, or take `SliceMut`"
+    )]
+    NotOneDimensional {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The grid.
+        grid: Dim3,
+        /// The block.
+        block: Dim3,
+    },
+    /// A kernel whose threads have elements by their index, with more threads than there are indices.
+    #[error(
+        "kernel `{kernel}` has a `PerThread` slice, so a launch has at most 2^32 threads, and not {grid} blocks of \
+         {block}; split the launch"
+    )]
+    TooManyThreads {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The grid.
+        grid: Dim3,
+        /// The block.
+        block: Dim3,
+    },
     /// A block without threads, or with more than the device can hold.
     #[error(
         "kernel `{kernel}`: a block of {block} threads; a block has 1 to 1024 threads, at most 64 \
@@ -70,15 +96,24 @@ pub enum ConfigurationError {
     /// More shared memory than a block can have.
     #[error(
         "kernel `{kernel}` takes {bytes} bytes of shared memory; a block of this device has at \
-         most {limit}; make its `shared_array!`s smaller"
+         most {limit}; make its `shared_array!`s and `shared_slice!`s smaller"
     )]
     SharedMemory {
         /// The kernel's name.
         kernel: &'static str,
-        /// What its arrays take.
-        bytes: u32,
+        /// What its arrays and slices take.
+        bytes: u64,
         /// What a block can have.
         limit: u32,
+    },
+    /// A slice in shared memory with a negative length, or with more elements than can be counted.
+    #[error(
+        "kernel `{kernel}`: the length of a `shared_slice!` is negative or overflows; it is computed from the \
+         arguments, and is 0 or more"
+    )]
+    SharedLength {
+        /// The kernel's name.
+        kernel: &'static str,
     },
     /// More argument bytes than a launch can carry.
     #[error(
