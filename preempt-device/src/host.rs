@@ -22,6 +22,7 @@ pub use std::{assert_eq, assert_ne, print, println};
 
 pub use extents::{Dim3, Extent, Extents, Grid, HasGrid, IntoExtents, NoGrid};
 
+#[doc(hidden)]
 pub use crate::target::host_context::{
     Operation, Rendezvous, ThreadContext, WarpShuffle, with_thread,
 };
@@ -108,7 +109,7 @@ pub unsafe trait ReadArg<'a, T> {
     fn read_arg(self) -> BufferArg;
 }
 
-/// A device buffer that a kernel can write as `*mut T` or `SliceMut<T>`.
+/// A device buffer that a kernel can write as `*mut T`, `SliceMut<T>` or `PerThread<T>`.
 ///
 /// # Safety
 ///
@@ -127,6 +128,7 @@ pub unsafe trait WriteArg<'a, T> {
 /// parameter of the entry.
 ///
 /// A slice is two parameters, pointer and length (`u64` each), and a pointer is one.
+#[doc(hidden)]
 #[derive(Clone, Default)]
 pub struct Args {
     /// The values, each from a multiple of 16 bytes on. Padding is copied as it is.
@@ -139,6 +141,8 @@ pub struct Args {
     addresses: Vec<u32>,
     /// Bytes of shared memory of a block; 0 if the kernel has no shared slices.
     shared_bytes: u64,
+    /// Whether a buffer has an element for each thread, by its index in x.
+    per_thread: bool,
 }
 
 impl Args {
@@ -160,6 +164,18 @@ impl Args {
     /// Appends a buffer's address and length (a slice), writing it during the launch.
     pub fn push_write<'a, T>(&mut self, arg: impl WriteArg<'a, T>) {
         self.push_slice::<T>(arg.write_arg(), Access::Write);
+    }
+
+    /// Appends a buffer's address and length, each element of which one thread writes: that with its index in x.
+    /// Grid and block of the launch have to have one dimension.
+    pub fn push_per_thread<'a, T>(&mut self, arg: impl WriteArg<'a, T>) {
+        self.push_write(arg);
+        self.per_thread = true;
+    }
+
+    /// Whether grid and block have to have one dimension.
+    pub fn needs_one_dimension(&self) -> bool {
+        self.per_thread
     }
 
     /// Appends a buffer's address (a pointer), reading it during the launch.
@@ -341,6 +357,7 @@ impl<'a> Call<'a, NoGrid> {
     ///
     /// `args` holds what the kernel's entry takes, in order, and the bytes of its shared slices. Borrowed arguments are
     /// borrowed for `'a`.
+    #[doc(hidden)]
     pub unsafe fn new(kernel: &'static Kernel, args: Args) -> Call<'a, NoGrid> {
         let (grid, borrows) = (NoGrid, PhantomData);
         let (block, amortize, preemption) = (None, None, None);
@@ -387,6 +404,7 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// This call as a `Call<'a, Grid>`, the type of all calls with a grid.
+    #[doc(hidden)]
     pub fn with_its_grid(self) -> Call<'a>
     where
         G: HasGrid,
@@ -401,11 +419,13 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// The arguments.
+    #[doc(hidden)]
     pub fn args(&self) -> &Args {
         &self.args
     }
 
     /// Takes the arguments out of the call.
+    #[doc(hidden)]
     pub fn into_args(self) -> Args {
         self.args
     }
@@ -421,6 +441,7 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// The requested block, whether or not a device supports it.
+    #[doc(hidden)]
     pub fn asked_block(&self) -> Option<Extents> {
         self.block
     }
@@ -446,6 +467,7 @@ impl Call<'_> {
 
     /// The grid in block-tasks, whether or not a device supports it. `None` if
     /// [`threads`](Call::threads) was called and the block is unknown or has no threads.
+    #[doc(hidden)]
     pub fn asked_grid(&self) -> Option<Extents> {
         match self.grid {
             Grid(GridRequest::Tasks(grid)) => Some(grid),

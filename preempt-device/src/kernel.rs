@@ -1,9 +1,14 @@
 //! The arguments of kernels, on host and device.
 
+mod per_thread;
+
+pub use per_thread::{Own, PerThread};
+
 /// A value that can be passed to a kernel by value: plain data with the same layout in host
 /// and device code.
 ///
-/// Implemented for the numeric primitives, `bool`, and arrays of them; derive it for `repr(C)`
+/// Implemented for the numeric primitives, `bool`, with feature `half` that crate's `f16` and `bf16`, and arrays of
+/// them; derive it for `repr(C)`
 /// structs with `#[derive(KernelArg)]`.
 ///
 /// # Safety
@@ -26,6 +31,9 @@ macro_rules! primitive_args {
     };
 }
 primitive_args!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool);
+// Numbers of 16 bits, which are `repr(transparent)`.
+#[cfg(feature = "half")]
+primitive_args!(half::f16 half::bf16);
 
 // SAFETY: an array is its elements in order.
 unsafe impl<T: KernelArg, const N: usize> KernelArg for [T; N] {}
@@ -72,7 +80,7 @@ pub mod check {
 /// A slice in device memory that a kernel writes.
 ///
 /// Every thread of the grid holds the same one, so it is `Copy` and promises nothing about aliasing. A kernel
-/// takes this or `*mut T`, and never `&mut [T]`, which would allow the compiler to keep values in registers
+/// takes this or `*mut T`, or [`PerThread`], which needs no `unsafe`; and never `&mut [T]`, which would allow the compiler to keep values in registers
 /// across barriers.
 #[derive(Debug)]
 #[repr(C)]

@@ -8,11 +8,9 @@
 //!
 //! /// `out[i] = a[i] + b[i]`
 //! #[preemptible(block = 256)]
-//! pub fn add(a: &[f32], b: &[f32], out: SliceMut<f32>) {
-//!     let i = thread::index_1d() as usize;
-//!     if i < out.len() {
-//!         // SAFETY: each thread writes its own element.
-//!         unsafe { out.write(i, a[i] + b[i]) }
+//! pub fn add(a: &[f32], b: &[f32], out: PerThread<f32>) {
+//!     if let Some(own) = out.own() {
+//!         own.set(a[own.index()] + b[own.index()]);
 //!     }
 //! }
 //! ```
@@ -23,10 +21,10 @@
 //! | module | what is in it |
 //! | --- | --- |
 //! | [`thread`] | block and thread indices, barriers, fences |
-//! | [`warp`] | shuffles and votes |
+//! | [`warp`] | shuffles, votes, matches and reductions |
 //! | [`shared`] | [`shared_array!`], [`shared_slice!`] |
 //! | [`yields`] | [`yield_point!`] |
-//! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | floating-point atomics and functions, clocks |
+//! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | atomics, floating-point functions, clocks |
 //! | [`mod@kernel`] | the arguments of kernels |
 //! | `host` | kernels seen from the host (not on the GPU) |
 //!
@@ -37,6 +35,7 @@
 //! | feature | |
 //! | --- | --- |
 //! | `cust` | launches take `cust`'s buffers; `preempt`'s feature of this name turns it on |
+//! | `half` | `f16` and `bf16` of the crate `half` in buffers and as arguments, and their conversions by the GPU's instructions |
 //! | `cuda-std` | for kernels that rust-cuda's code generator compiles, beside `cuda_std` itself |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -78,7 +77,8 @@ pub mod entry;
 /// to a file.
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
-pub const INTRINSICS_LL: &str = include_str!("target/intrinsics.ll");
+pub const INTRINSICS_LL: &str =
+    concat!(include_str!("target/intrinsics.ll"), include_str!("target/atomics.ll"));
 
 pub use math as float;
 /// The modules that `thread` and `warp` name in the body of a kernel for rust-cuda: those of this crate,
@@ -94,8 +94,10 @@ pub use preempt_macros::{KernelArg, gpu_only, kernel, preemptible};
 
 /// All names that a kernels crate needs.
 pub mod prelude {
-    pub use crate::kernel::{KernelArg, SliceMut};
+    pub use crate::kernel::{KernelArg, PerThread, SliceMut};
     pub use crate::math::GpuFloat;
+    #[cfg(feature = "half")]
+    pub use crate::math::HalfFloat;
     pub use crate::{
         KernelArg, kernel, preemptible, shared_array, shared_slice, thread, warp, yield_point,
     };

@@ -174,6 +174,12 @@ pub fn sync_threads_or(predicate: u32) -> u32 {
     target::sync_threads_or(predicate)
 }
 
+/// Orders this thread's memory accesses for all threads of its block, without waiting for them.
+#[inline(always)]
+pub fn block_fence() {
+    target::block_fence()
+}
+
 /// Orders this thread's memory accesses for all threads of the grid.
 #[inline(always)]
 pub fn grid_fence() {

@@ -1,6 +1,6 @@
-//! Shuffles and votes between the 32 threads of a warp; the names are `cuda_std`'s.
+//! Shuffles, votes, matches and reductions between the 32 threads of a warp; the names are `cuda_std`'s.
 //!
-//! Each of them waits until every thread in `mask` has made the same call, at the same place in the source.
+//! Each of them, but for [`lane_id`] and [`activemask`], waits until every thread in `mask` has made the same call, at the same place in the source.
 //! On the GPU, a thread in `mask` that returned or waits elsewhere hangs the warp. On the CPU device the
 //! launch fails with an error. Threads past the end of the block do not count.
 
@@ -13,6 +13,16 @@ pub const FULL_MASK: u32 = u32::MAX;
 #[inline(always)]
 pub fn lane_id() -> u32 {
     crate::thread::thread_number() % 32
+}
+
+/// The lanes that execute this call together, the calling one among them.
+///
+/// It tells nothing of the lanes that take a branch: a GPU may execute those one after the other, and the CPU device,
+/// which runs each thread on its own, always does. For the lanes that take a branch, vote ahead of it
+/// ([`warp_vote_ballot`]).
+#[inline(always)]
+pub fn activemask() -> u32 {
+    target::active_mask()
 }
 
 /// Waits until every thread in `mask` has called this. What they wrote before is visible to all of them
@@ -139,4 +149,128 @@ pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
     target::warp_vote_ballot(mask, predicate)
+}
+
+/// The lanes in `mask` whose `value` has the same bits as the caller's.
+///
+/// # Safety
+///
+/// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn warp_match_any<T: WarpShuffleValue>(mask: u32, value: T) -> u32 {
+    let (bits, count) = bits(value);
+    target::warp_match_any(mask, bits, count)
+}
+
+/// The lanes in `mask`, if the `value`s of all of them have the same bits.
+///
+/// # Safety
+///
+/// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn warp_match_all<T: WarpShuffleValue>(mask: u32, value: T) -> Option<u32> {
+    let (bits, count) = bits(value);
+    let lanes = target::warp_match_all(mask, bits, count);
+    // The caller is one of the lanes.
+    (lanes != 0).then_some(lanes)
+}
+
+/// The bits of a value, and their number.
+#[inline(always)]
+fn bits(value: impl WarpShuffleValue) -> (u64, u32) {
+    match value.split() {
+        (low, None) => (low.into(), 32),
+        (low, Some(high)) => (u64::from(high) << 32 | u64::from(low), 64),
+    }
+}
+
+/// What [`warp_reduce`] makes of two values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WarpReductionOp {
+    /// Their sum, which wraps around.
+    Add,
+    /// The smaller one.
+    Min,
+    /// The larger one.
+    Max,
+    /// Their bitwise AND.
+    And,
+    /// Their bitwise OR.
+    Or,
+    /// Their bitwise XOR.
+    Xor,
+}
+
+/// A reduction of 32-bit words, as an instruction of its own.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reduction {
+    Add,
+    Min,
+    Max,
+    SignedMin,
+    SignedMax,
+    And,
+    Or,
+    Xor,
+}
+
+impl Reduction {
+    /// The reduction of two words.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub fn of(self, a: u32, b: u32) -> u32 {
+        match self {
+            Reduction::Add => a.wrapping_add(b),
+            Reduction::Min => a.min(b),
+            Reduction::Max => a.max(b),
+            Reduction::SignedMin => a.cast_signed().min(b.cast_signed()).cast_unsigned(),
+            Reduction::SignedMax => a.cast_signed().max(b.cast_signed()).cast_unsigned(),
+            Reduction::And => a & b,
+            Reduction::Or => a | b,
+            Reduction::Xor => a ^ b,
+        }
+    }
+}
+
+/// A value that the lanes of a warp can reduce: `u32` and `i32`, for which there are instructions.
+pub trait WarpReduceValue: WarpShuffleValue {
+    #[doc(hidden)]
+    fn reduction(op: WarpReductionOp) -> Reduction;
+}
+
+macro_rules! reduce_values {
+    ($($ty:ident $min:ident $max:ident;)*) => {
+        $(impl WarpReduceValue for $ty {
+            #[inline(always)]
+            fn reduction(op: WarpReductionOp) -> Reduction {
+                match op {
+                    WarpReductionOp::Add => Reduction::Add,
+                    WarpReductionOp::Min => Reduction::$min,
+                    WarpReductionOp::Max => Reduction::$max,
+                    WarpReductionOp::And => Reduction::And,
+                    WarpReductionOp::Or => Reduction::Or,
+                    WarpReductionOp::Xor => Reduction::Xor,
+                }
+            }
+        })*
+    };
+}
+reduce_values! {
+    u32 Min Max;
+    i32 SignedMin SignedMax;
+}
+
+/// The reduction of the `value`s of all threads in `mask`, in each of them: one instruction, `redux.sync`, on
+/// devices of compute capability 8.0 and later.
+///
+/// # Safety
+///
+/// The calling thread is in `mask`, and every thread in `mask` passes the same mask and the same operation.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn warp_reduce<T: WarpReduceValue>(mask: u32, value: T, op: WarpReductionOp) -> T {
+    let (word, _) = value.split();
+    T::join(target::warp_reduce(mask, word, T::reduction(op)), None)
 }

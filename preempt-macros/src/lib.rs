@@ -95,6 +95,7 @@ mod tests;
 /// | --- | --- | --- |
 /// | `&[T]` | `impl ReadArg<'_, T>` | not written during the launch |
 /// | `*const T` | `impl ReadArg<'_, T>` | not written during the launch; without the length, and null if the buffer is empty |
+/// | `PerThread<T>` | `impl WriteArg<'_, T>` | written; each thread has its own element, without `unsafe`; grid and block have one dimension |
 /// | `SliceMut<T>` | `impl WriteArg<'_, T>` | written; every thread holds the same one |
 /// | `*mut T` | `impl WriteArg<'_, T>` | written; without the length, and null if the buffer is empty |
 /// | any other `T` | `T` | a number, or a struct with `#[derive(KernelArg)]` |

@@ -60,14 +60,15 @@ primitives! {
         sync_warp
         warp_shuffle_down warp_shuffle_up warp_shuffle_xor warp_shuffle_idx
         warp_vote_all warp_vote_any warp_vote_ballot
+        warp_match_any warp_match_all warp_reduce
         // The name that `cuda_std` had for `sync_threads`.
         _syncthreads;
     PerThread, false:
         thread_idx_x thread_idx_y thread_idx_z thread_idx
         index_1d index_2d index_3d index
         thread_number first
-        sm_id lane_id
-        device_fence grid_fence system_fence
+        sm_id lane_id activemask
+        block_fence device_fence grid_fence system_fence
         nanosleep;
 }
 
@@ -142,7 +143,7 @@ mod tests {
                 let is_end = |token: &TokenTree| matches!(token, TokenTree::Punct(end) if end.as_char() == ';');
                 tokens.split(is_end).filter_map(first_ident).collect()
             }
-            "shuffle_values" => Vec::new(),
+            "shuffle_values" | "reduce_values" => Vec::new(),
             name => panic!("which functions does `{name}!` define?"),
         }
     }

@@ -12,11 +12,9 @@
 //!
 //! /// `out[i] = a * x[i] + y[i]`
 //! #[preemptible(block = 128)]
-//! pub fn saxpy(a: f32, x: &[f32], y: &[f32], out: SliceMut<f32>) {
-//!     let i = thread::index_1d() as usize;
-//!     if i < out.len() {
-//!         // SAFETY: each thread writes its own element.
-//!         unsafe { out.write(i, a * x[i] + y[i]) }
+//! pub fn saxpy(a: f32, x: &[f32], y: &[f32], out: PerThread<f32>) {
+//!     if let Some(own) = out.own() {
+//!         own.set(a * x[own.index()] + y[own.index()]);
 //!     }
 //! }
 //!
@@ -47,6 +45,7 @@
 //! | [`Event`] | order between streams |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there and [ranges](Buffer#ranges) of it, [waited for](Scheduler::zeroed_within) if need be |
+//! | [`Stream::upload`], [`Scope`], [`PinnedBuffer`] | copies of slices, of borrowed slices, and of memory that a GPU copies itself; [fills](Stream::fill), [rectangles](Copy2d) |
 //! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
 //! | [`recording`] | what was submitted to a scheduler and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
@@ -62,6 +61,7 @@
 //!
 //! | feature | |
 //! | --- | --- |
+//! | `half` | `f16` and `bf16` of the crate `half` in buffers and as arguments of kernels |
 //! | `cust` | `preempt::cust`, for applications on rust-cuda's `cust`: their context, buffers, streams, events and modules |
 //! | `tracing` | an event of the crate `tracing` (target `preempt`, level debug) when a launch is submitted, starts, yields and ends |
 //! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_turnaround_seconds` |
@@ -97,7 +97,7 @@ mod text;
 pub mod tune;
 mod vocabulary;
 
-pub use device::{CpuLayout, Device, Properties, RawStream, SignalPath};
+pub use device::{CpuLayout, Device, MemoryInfo, Properties, RawStream, SignalPath};
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use device::{conformance, faults};
@@ -114,7 +114,8 @@ pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;
 pub use scheduler::{
-    Buffer, BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut, Event, Handle, Opaque,
-    Scheduler, SchedulerBuilder, Scope, Stream,
+    Buffer, BufferSlice, BufferSliceMut, CancelOnDrop, Copy2d, DeviceSlice, DeviceSliceMut, Event,
+    Handle, Loan, LoanFuture, Opaque, PinnedBuffer, Room, Scheduler, SchedulerBuilder, Scope,
+    Stream, TryLaunch,
 };
 pub use vocabulary::{LaunchId, Timestamp};

@@ -302,6 +302,92 @@ fn warp_sums() {
 }
 
 #[test]
+fn warps_match_and_reduce_also_where_lanes_are_missing() {
+    let (scheduler, stream) = stream();
+    let mut random = Random(6);
+    // Blocks of 40 threads: each second warp has 8.
+    let mut input: Vec<u32> = (0..240).map(|_| random.below(4) | (random.below(2) << 31)).collect();
+    input[40..80].fill(7);
+    input[112..120].fill(8);
+    let on_device = scheduler.buffer(&input).expect("memory");
+    let mut out = scheduler.buffer(&[u32::MAX; 240 * kernels::MATCHES]).expect("memory");
+    run(&stream, kernels::warp_matches(&on_device, &mut out).grid(6));
+    let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+    let mut found = found.chunks(kernels::MATCHES);
+    for warp in input.chunks(40).flat_map(|block| block.chunks(32)) {
+        let lanes =
+            |value| (0..warp.len()).fold(0u32, |lanes, i| lanes | u32::from(warp[i] == value) << i);
+        let signed = || warp.iter().map(|&value| value as i32);
+        let all = |of: fn(u32, u32) -> u32| warp.iter().copied().reduce(of).expect("lanes");
+        for &value in warp {
+            let same = lanes(value);
+            let everywhere = if same.count_ones() as usize == warp.len() { same } else { 0 };
+            let expected = [
+                same,
+                same,
+                everywhere,
+                everywhere,
+                all(u32::wrapping_add),
+                all(u32::min),
+                all(u32::max),
+                all(|a, b| a & b),
+                all(|a, b| a | b),
+                all(|a, b| a ^ b),
+                signed().min().expect("lanes") as u32,
+                signed().max().expect("lanes") as u32,
+                1,
+            ];
+            assert_eq!(found.next().expect("a thread"), expected);
+        }
+    }
+}
+
+/// Runs a kernel of atomics on 1000 threads of two blocks, from words that do not hide what it does; the words after.
+macro_rules! atomics {
+    ($kernel:ident $ty:ident, $start:expr, $blocks:expr) => {{
+        let (scheduler, stream) = stream();
+        let start: [$ty; kernels::atomics::RESULTS] = $start;
+        let mut words = scheduler.buffer(&start).expect("memory");
+        run(&stream, kernels::atomics::$kernel(&mut words).grid($blocks).block(500 * 2 / $blocks));
+        stream.download(&words).and_then(|copy| copy.wait()).expect("copied")
+    }};
+}
+
+#[test]
+fn atomics_lose_no_update() {
+    let (sum, xor) = (499_500, (0..1000).fold(0, |xor, i| xor ^ i));
+    macro_rules! integers {
+        ($($kernel:ident $ty:ident $blocks:literal;)*) => {
+            $({
+                let words = atomics!($kernel $ty, [0, 5, 5, 1023, 0, 0, 0, 2000], $blocks);
+                assert_eq!(words[..7], [sum as $ty, 0, 999, 0, 1023, xor as $ty, sum as $ty]);
+                assert!(words[7] < 1000);
+            })*
+        };
+    }
+    integers! {
+        atomics_u32 u32 2;
+        atomics_i32 i32 2;
+        // The atomics of a block's scope, so one block.
+        atomics_u64 u64 1;
+        atomics_i64 i64 2;
+    }
+    macro_rules! floats {
+        ($($kernel:ident $ty:ident;)*) => {
+            $({
+                let words = atomics!($kernel $ty, [0.0, 5.0, $ty::NAN, 1.0, 1.0, 1.0, 0.0, 2000.0], 2);
+                assert_eq!(words[..7], [sum as $ty, 0.0, 999.0, 1.0, 1.0, 1.0, sum as $ty]);
+                assert!(words[7] < 1000.0);
+            })*
+        };
+    }
+    floats! {
+        atomics_f32 f32;
+        atomics_f64 f64;
+    }
+}
+
+#[test]
 fn every_task_runs_on_an_sm_of_the_device() {
     let (scheduler, stream) = stream();
     let mut sms = scheduler.buffer(&[u32::MAX; 500]).expect("memory");

@@ -14,14 +14,26 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 30] = [
+const NAMES: [&str; 49] = [
+    "add_index",
+    "angles_f32",
+    "angles_f64",
     "apart",
+    "approximations",
+    "atomics_f32",
+    "atomics_f64",
+    "atomics_i32",
+    "atomics_i64",
+    "atomics_u32",
+    "atomics_u64",
     "count_1d",
     "disagree",
     "exchanged",
     "filtered__16",
     "filtered__8",
     "guard_sync_guard",
+    "halves",
+    "halves_by_crate",
     "helper_indices",
     "math",
     "optional",
@@ -32,8 +44,12 @@ const NAMES: [&str; 30] = [
     "paced_irregular",
     "paced_shared",
     "panics",
+    "powers_f32",
+    "powers_f64",
     "reversed_runs",
     "rotate_yielding",
+    "rounded_f32",
+    "rounded_f64",
     "same_as_table",
     "scaled__3_true",
     "scaled__m2_false",
@@ -42,13 +58,16 @@ const NAMES: [&str; 30] = [
     "struct_arg",
     "tiled_mm",
     "vector_add",
+    "vector_add_own",
+    "warp_matches",
     "warp_sums",
     "weighted",
+    "whole_powers",
     "window_sums",
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 13] = [
+const BLOCKS: [(&str, u32); 25] = [
     ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
@@ -62,6 +81,18 @@ const BLOCKS: [(&str, u32); 13] = [
     ("warp_sums", 64),
     ("weighted", 256),
     ("window_sums", 256),
+    ("rounded_f32", 128),
+    ("rounded_f64", 128),
+    ("powers_f32", 128),
+    ("powers_f64", 128),
+    ("angles_f32", 128),
+    ("angles_f64", 128),
+    ("whole_powers", 128),
+    ("approximations", 128),
+    ("warp_matches", 40),
+    ("vector_add_own", 256),
+    ("halves", 128),
+    ("halves_by_crate", 128),
 ];
 
 /// The kernel whose yield points each thread passes on its own.
@@ -149,6 +180,103 @@ fn no_function_is_left_to_be_found_elsewhere() {
 }
 
 #[test]
+fn rounding_is_one_instruction_and_approximations_are_too() {
+    for (kernel, bits) in [("rounded_f32", "f32"), ("rounded_f64", "f64")] {
+        // `round` and `div_euclid` truncate, too.
+        for (mode, times) in [("rmi", 1), ("rpi", 1), ("rni", 1), ("rzi", 3)] {
+            let operation = format!("cvt.{mode}.{bits}.{bits}");
+            assert_eq!(count(kernel, &operation), times, "{operation} in {kernel}");
+        }
+        assert_eq!(count(kernel, "sqrt.rn"), 1, "in {kernel}");
+    }
+    for (operation, times) in [
+        ("ex2", 3),
+        ("lg2", 1),
+        ("sin", 1),
+        ("cos", 1),
+        ("tanh", 1),
+        ("sqrt", 1),
+        ("rsqrt", 1),
+        ("rcp", 1),
+        ("div", 2),
+    ] {
+        let operation = format!("{operation}.approx.f32");
+        assert_eq!(count("approximations", &operation), times, "{operation}");
+    }
+}
+
+#[test]
+fn a_threads_own_element_costs_nothing() {
+    for entry in ["", "__plain"] {
+        let operations = |name: &str| -> Vec<_> {
+            let all = instructions(&format!("{name}{entry}"));
+            // Without labels, and the declarations of the head, which have the kernel's name.
+            let own = all.into_iter().map(|(operation, _)| operation);
+            own.filter(|operation| operation.starts_with(char::is_lowercase)).collect()
+        };
+        assert_eq!(operations("vector_add_own"), operations("vector_add"));
+    }
+}
+
+#[test]
+fn halves_are_converted_by_instructions() {
+    for (operation, times) in
+        [("cvt.f32.f16", 2), ("cvt.rn.f16.f32", 1), ("cvt.rn.bf16.f32", 1), ("fma.rn.f32", 2)]
+    {
+        assert_eq!(count("halves__plain", operation), times, "{operation}");
+    }
+}
+
+#[test]
+fn atomics_are_single_instructions_with_the_fences_of_their_order() {
+    /// Atomic operations and fences of an entry.
+    fn found(name: &str) -> Vec<&'static str> {
+        let is_one =
+            |operation: &&str| operation.starts_with("atom") || operation.starts_with("fence");
+        let all = instructions(&format!("{name}__plain"));
+        all.into_iter().map(|(operation, _)| operation).filter(is_one).collect()
+    }
+    // Without a scope it is the device's (PTX ISA, `atom`).
+    let short = |operation: &str| operation.replace(".relaxed.gpu", "").replace(".global", "");
+    let relaxed: Vec<_> = found("atomics_u32").into_iter().map(short).collect();
+    let expected =
+        ["add.u32", "min.u32", "max.u32", "and.b32", "or.b32", "xor.b32", "cas.b32", "exch.b32"];
+    assert_eq!(relaxed, expected.map(|operation| format!("atom.{operation}")));
+    let fenced = found("atomics_i32");
+    for (operation, fence) in fenced.chunks(3).map(|three| (three[1], (three[0], three[2]))) {
+        assert!(operation.starts_with("atom"), "{fenced:?}");
+        assert_eq!(fence, ("fence.sc.gpu", "fence.acq_rel.gpu"), "{operation}");
+    }
+    for operation in found("atomics_u64").chunks(3) {
+        assert_eq!((operation[0], operation[2]), ("fence.acq_rel.cta", "fence.acq_rel.cta"));
+    }
+    for operation in found("atomics_i64") {
+        assert_eq!(operation, "atom.relaxed.sys.global.cas.b64");
+    }
+    let of_floats: Vec<_> = found("atomics_f32").into_iter().map(short).collect();
+    assert_eq!(
+        of_floats,
+        ["atom.add.f32", "atom.cas.b32", "atom.cas.b32", "atom.cas.b32", "atom.exch.b32"]
+    );
+}
+
+#[test]
+fn warps_match_and_reduce_by_instructions_on_all_lanes() {
+    let all = instructions("warp_matches__plain");
+    let found = all
+        .iter()
+        .filter(|(operation, _)| operation.starts_with("match") || operation.starts_with("redux"));
+    let found: Vec<_> =
+        found.map(|(operation, _)| operation.rsplit_once(".sync.").expect("is one").1).collect();
+    let matches = ["b32", "b64", "b32", "b64"];
+    let reductions =
+        ["add.s32", "min.u32", "max.u32", "and.b32", "or.b32", "xor.b32", "min.s32", "max.s32"];
+    assert_eq!(found, [&matches[..], &reductions].concat());
+    assert_eq!(count("warp_matches__plain", "match.all"), 2);
+    assert_eq!(count("warp_matches__plain", "activemask"), 1);
+}
+
+#[test]
 fn a_barrier_between_guards_stays_one() {
     for entry in ["guard_sync_guard", "guard_sync_guard__plain"] {
         assert_eq!(own_barriers(entry), 1, "in {entry}");
@@ -225,7 +353,8 @@ fn shared_memory_is_accessed_as_such_and_nothing_as_generic() {
 
 #[test]
 fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
-    for name in NAMES {
+    // Kernels of atomics have reads and fences of their own.
+    for name in NAMES.into_iter().filter(|name| !name.starts_with("atomics_")) {
         let all = instructions(name);
         // A cached read (`ld.global.nc`, `cp.async.ca`) would never see the host's word. The signal is read at first,
         // by a copy when tasks start, and when a block finds no chunk ready; so is the progress of the launch before.

@@ -13,10 +13,16 @@
 use core::arch::asm;
 use core::arch::nvptx;
 
+use crate::warp::Reduction;
+
 pub(crate) use generator::{
-    atomic_add_f32, atomic_add_f64, device_fence, device_fence_acq_rel, fma, fmaf, global,
-    loop_slot, shared_base, sqrt, sqrtf, start_copy, system_fence, system_fence_acq_rel,
-    yield_word,
+    atomic_add_32, atomic_add_64, atomic_add_f32, atomic_add_f64, atomic_and_32, atomic_and_64,
+    atomic_cas_32, atomic_cas_64, atomic_load_32, atomic_load_64, atomic_max_32, atomic_max_64,
+    atomic_min_32, atomic_min_64, atomic_or_32, atomic_or_64, atomic_store_32, atomic_store_64,
+    atomic_umax_32, atomic_umax_64, atomic_umin_32, atomic_umin_64, atomic_xchg_32, atomic_xchg_64,
+    atomic_xor_32, atomic_xor_64, block_fence, block_fence_acq_rel, ceil, ceilf, device_fence,
+    device_fence_acq_rel, floor, floorf, fma, fmaf, global, loop_slot, rint, rintf, shared_base,
+    sqrt, sqrtf, start_copy, system_fence, system_fence_acq_rel, trunc, truncf, yield_word,
 };
 
 #[cfg(not(feature = "cuda-std"))]
@@ -31,9 +37,59 @@ use nvvm as generator;
 #[cfg(feature = "cuda-std")]
 pub(crate) use generator::{ProtocolU32, ProtocolU64};
 use generator::{
-    bar_warp_sync, barrier_and, barrier_or, barrier_popc, barrier_sync, shfl_bfly, shfl_down,
-    shfl_idx, shfl_up, vote_ballot,
+    bar_warp_sync, barrier_and, barrier_or, barrier_popc, barrier_sync, match_all_32, match_all_64,
+    match_any_32, match_any_64, redux_add, redux_and, redux_max, redux_min, redux_or, redux_umax,
+    redux_umin, redux_xor, shfl_bfly, shfl_down, shfl_idx, shfl_up, vote_ballot,
 };
+
+macro_rules! approximations {
+    ($($name:ident($($argument:ident),*) = $instruction:literal;)*) => {
+        $(#[inline(always)]
+        pub(crate) fn $name($($argument: f32),*) -> f32 {
+            let result: f32;
+            // SAFETY: arithmetic.
+            unsafe {
+                asm!($instruction, out(reg32) result, $(in(reg32) $argument,)*
+                    options(pure, nomem, nostack, preserves_flags));
+            }
+            result
+        })*
+    };
+}
+approximations! {
+    // Without `.ftz`, because `f32` has subnormal numbers on every target.
+    ex2_approx(x) = "ex2.approx.f32 {}, {};";
+    lg2_approx(x) = "lg2.approx.f32 {}, {};";
+    sin_approx(x) = "sin.approx.f32 {}, {};";
+    cos_approx(x) = "cos.approx.f32 {}, {};";
+    tanh_approx(x) = "tanh.approx.f32 {}, {};";
+    sqrt_approx(x) = "sqrt.approx.f32 {}, {};";
+    rsqrt_approx(x) = "rsqrt.approx.f32 {}, {};";
+    rcp_approx(x) = "rcp.approx.f32 {}, {};";
+    div_approx(x, y) = "div.approx.f32 {}, {}, {};";
+}
+
+#[cfg(feature = "half")]
+macro_rules! conversions {
+    ($($name:ident($from:ty, $in:ident) -> $to:ty, $out:ident = $instruction:literal;)*) => {
+        $(#[inline(always)]
+        pub(crate) fn $name(value: $from) -> $to {
+            let result: $to;
+            // SAFETY: arithmetic.
+            unsafe {
+                asm!($instruction, out($out) result, in($in) value,
+                    options(pure, nomem, nostack, preserves_flags));
+            }
+            result
+        })*
+    };
+}
+#[cfg(feature = "half")]
+conversions! {
+    f16_to_f32(u16, reg16) -> f32, reg32 = "cvt.f32.f16 {}, {};";
+    f32_to_f16(f32, reg32) -> u16, reg16 = "cvt.rn.f16.f32 {}, {};";
+    f32_to_bf16(f32, reg32) -> u16, reg16 = "cvt.rn.bf16.f32 {}, {};";
+}
 
 /// Barrier numbers: the barrier of the worker loop. The code of kernels uses barrier 0.
 const LOOP_BARRIER: u32 = 1;
@@ -236,6 +292,51 @@ pub(crate) fn sync_warp(mask: u32) {
 pub(crate) fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
     // SAFETY: the public function's contract.
     unsafe { vote_ballot(mask, predicate) }
+}
+
+#[inline(always)]
+pub(crate) fn warp_match_any(mask: u32, value: u64, bits: u32) -> u32 {
+    // SAFETY: the public function's contract.
+    unsafe {
+        match bits {
+            32 => match_any_32(mask, value as u32),
+            _ => match_any_64(mask, value),
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn warp_match_all(mask: u32, value: u64, bits: u32) -> u32 {
+    // SAFETY: the public function's contract.
+    unsafe {
+        match bits {
+            32 => match_all_32(mask, value as u32),
+            _ => match_all_64(mask, value),
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn warp_reduce(mask: u32, value: u32, reduction: Reduction) -> u32 {
+    // SAFETY: the public function's contract.
+    unsafe {
+        match reduction {
+            Reduction::Add => redux_add(value, mask),
+            Reduction::Min => redux_umin(value, mask),
+            Reduction::Max => redux_umax(value, mask),
+            Reduction::SignedMin => redux_min(value, mask),
+            Reduction::SignedMax => redux_max(value, mask),
+            Reduction::And => redux_and(value, mask),
+            Reduction::Or => redux_or(value, mask),
+            Reduction::Xor => redux_xor(value, mask),
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn active_mask() -> u32 {
+    // SAFETY: reads which threads are active.
+    unsafe { generator::active_mask() }
 }
 
 /// The `c` operand of `shfl.sync` (PTX ISA): segment mask in bits 8 to 12, clamp in bits 0 to 4.

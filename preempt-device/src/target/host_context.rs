@@ -5,6 +5,7 @@ use std::panic::Location;
 use std::ptr;
 
 use crate::host::Dim3;
+use crate::warp::Reduction;
 use crate::yields::Yields;
 
 /// The indices and extents of an emulated thread, and the function in which it waits for others.
@@ -60,6 +61,25 @@ pub enum Operation {
         /// This lane's predicate.
         predicate: bool,
     },
+    /// Every thread in `mask` of the warp. The answer has a bit for each lane with this lane's value; or, for `all`,
+    /// for each lane in the mask if all have the same value, and is 0 otherwise.
+    WarpMatch {
+        /// The lanes that take part.
+        mask: u32,
+        /// This lane's value.
+        value: u64,
+        /// Whether all lanes have to have the same value.
+        all: bool,
+    },
+    /// Every thread in `mask` of the warp; the answer is the reduction of all values.
+    WarpReduce {
+        /// The lanes that take part.
+        mask: u32,
+        /// This lane's value.
+        value: u32,
+        /// What is made of two values.
+        reduction: Reduction,
+    },
     /// Every thread in `mask` of the warp; the answer is the source lane's `value`.
     WarpShuffle(WarpShuffle),
 }
@@ -112,10 +132,11 @@ fn current() -> ThreadContext {
 pub(crate) mod primitives {
     use std::panic::Location;
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
     use std::time::{Duration, Instant};
 
     use super::{Operation, Rendezvous, WarpShuffle, current};
+    use crate::warp::Reduction;
     use crate::yields::Yields;
 
     macro_rules! registers {
@@ -195,6 +216,26 @@ pub(crate) mod primitives {
         wait(Operation::WarpBallot { mask, predicate }) as u32
     }
 
+    #[track_caller]
+    pub(crate) fn warp_match_any(mask: u32, value: u64, _bits: u32) -> u32 {
+        wait(Operation::WarpMatch { mask, value, all: false }) as u32
+    }
+
+    #[track_caller]
+    pub(crate) fn warp_match_all(mask: u32, value: u64, _bits: u32) -> u32 {
+        wait(Operation::WarpMatch { mask, value, all: true }) as u32
+    }
+
+    #[track_caller]
+    pub(crate) fn warp_reduce(mask: u32, value: u32, reduction: Reduction) -> u32 {
+        wait(Operation::WarpReduce { mask, value, reduction }) as u32
+    }
+
+    /// Each emulated thread runs on its own.
+    pub(crate) fn active_mask() -> u32 {
+        1 << crate::warp::lane_id()
+    }
+
     /// Exchanges values between lanes. `source` maps this lane and the first lane of its group to the lane
     /// that is read; `None` where the instruction does not allow that (PTX ISA, `shfl.sync`).
     #[track_caller]
@@ -242,12 +283,21 @@ pub(crate) mod primitives {
         shuffle(mask, value, width, |_, group| Some(group + index % width))
     }
 
-    pub(crate) fn system_fence() {
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    macro_rules! fences {
+        ($($name:ident = $order:ident;)*) => {
+            $(pub(crate) fn $name() {
+                std::sync::atomic::fence(std::sync::atomic::Ordering::$order);
+            })*
+        };
     }
-
-    pub(crate) fn device_fence() {
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    // A narrower scope than the whole process does not exist.
+    fences! {
+        block_fence = SeqCst;
+        device_fence = SeqCst;
+        system_fence = SeqCst;
+        block_fence_acq_rel = AcqRel;
+        device_fence_acq_rel = AcqRel;
+        system_fence_acq_rel = AcqRel;
     }
 
     pub(crate) fn clock64() -> u64 {
@@ -263,9 +313,68 @@ pub(crate) mod primitives {
         std::thread::sleep(Duration::from_nanos(nanos.min(1_000_000).into()));
     }
 
+    macro_rules! atomics {
+        ($(
+            $atomic:ident $bits:ty: $load:ident $store:ident $cas:ident,
+            { $($name:ident = $method:ident;)* }
+            $signed:ident { $($signed_name:ident = $signed_method:ident;)* }
+        )*) => {
+            $(
+                pub(crate) unsafe fn $load(ptr: *mut $bits, _system: bool) -> $bits {
+                    // SAFETY: the caller's promise.
+                    unsafe { $atomic::from_ptr(ptr) }.load(Relaxed)
+                }
+
+                pub(crate) unsafe fn $store(ptr: *mut $bits, value: $bits, _system: bool) {
+                    // SAFETY: the caller's promise.
+                    unsafe { $atomic::from_ptr(ptr) }.store(value, Relaxed)
+                }
+
+                pub(crate) unsafe fn $cas(
+                    ptr: *mut $bits,
+                    current: $bits,
+                    new: $bits,
+                    _system: bool,
+                ) -> $bits {
+                    // SAFETY: the caller's promise.
+                    let atomic = unsafe { $atomic::from_ptr(ptr) };
+                    match atomic.compare_exchange(current, new, Relaxed, Relaxed) {
+                        Ok(before) | Err(before) => before,
+                    }
+                }
+
+                $(pub(crate) unsafe fn $name(ptr: *mut $bits, value: $bits) -> $bits {
+                    // SAFETY: the caller's promise.
+                    unsafe { $atomic::from_ptr(ptr) }.$method(value, Relaxed)
+                })*
+
+                $(pub(crate) unsafe fn $signed_name(ptr: *mut $bits, value: $bits) -> $bits {
+                    // SAFETY: the caller's promise; the layout is the same.
+                    unsafe { $signed::from_ptr(ptr.cast()) }
+                        .$signed_method(value.cast_signed(), Relaxed)
+                        .cast_unsigned()
+                })*
+            )*
+        };
+    }
+    atomics! {
+        AtomicU32 u32: atomic_load_32 atomic_store_32 atomic_cas_32,
+            { atomic_xchg_32 = swap; atomic_add_32 = fetch_add; atomic_and_32 = fetch_and;
+            atomic_or_32 = fetch_or; atomic_xor_32 = fetch_xor;
+            atomic_umin_32 = fetch_min; atomic_umax_32 = fetch_max; }
+            AtomicI32 { atomic_min_32 = fetch_min; atomic_max_32 = fetch_max; }
+        AtomicU64 u64: atomic_load_64 atomic_store_64 atomic_cas_64,
+            { atomic_xchg_64 = swap; atomic_add_64 = fetch_add; atomic_and_64 = fetch_and;
+            atomic_or_64 = fetch_or; atomic_xor_64 = fetch_xor;
+            atomic_umin_64 = fetch_min; atomic_umax_64 = fetch_max; }
+            AtomicI64 { atomic_min_64 = fetch_min; atomic_max_64 = fetch_max; }
+    }
+
     macro_rules! atomic_adds {
         ($($name:ident $atomic:ident $float:ident;)*) => {
-            $(pub(crate) fn $name(atomic: &$atomic, value: $float) -> $float {
+            $(pub(crate) unsafe fn $name(ptr: *mut $float, value: $float) -> $float {
+                // SAFETY: the caller's promise; the layout is the same.
+                let atomic = unsafe { $atomic::from_ptr(ptr.cast()) };
                 let add = |bits| Some(($float::from_bits(bits) + value).to_bits());
                 match atomic.fetch_update(Relaxed, Relaxed, add) {
                     Ok(before) | Err(before) => $float::from_bits(before),
@@ -288,5 +397,13 @@ pub(crate) mod primitives {
         fma f64: mul_add(a, b);
         sqrtf f32: sqrt();
         sqrt f64: sqrt();
+        floorf f32: floor();
+        floor f64: floor();
+        ceilf f32: ceil();
+        ceil f64: ceil();
+        truncf f32: trunc();
+        trunc f64: trunc();
+        rintf f32: round_ties_even();
+        rint f64: round_ties_even();
     }
 }

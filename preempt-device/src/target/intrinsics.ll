@@ -40,17 +40,6 @@ define ptr @preempt_global(i64 %address) alwaysinline nounwind memory(none) {
   ret ptr %generic
 }
 
-; Floating-point atomics, which core lacks. Inline assembly would always use generic addresses.
-define float @preempt_atomic_add_f32(ptr %p, float %value) alwaysinline nounwind {
-  %before = atomicrmw fadd ptr %p, float %value monotonic
-  ret float %before
-}
-
-define double @preempt_atomic_add_f64(ptr %p, double %value) alwaysinline nounwind {
-  %before = atomicrmw fadd ptr %p, double %value monotonic
-  ret double %before
-}
-
 ; A fence for the threads of this device; core's fences are for the whole system.
 define void @preempt_device_fence() alwaysinline nounwind {
   fence syncscope("device") seq_cst
@@ -61,4 +50,31 @@ define void @preempt_device_fence() alwaysinline nounwind {
 define void @preempt_device_fence_acq_rel() alwaysinline nounwind {
   fence syncscope("device") acq_rel
   ret void
+}
+
+; Fences for the threads of a block.
+define void @preempt_block_fence() alwaysinline nounwind {
+  fence syncscope("block") seq_cst
+  ret void
+}
+
+define void @preempt_block_fence_acq_rel() alwaysinline nounwind {
+  fence syncscope("block") acq_rel
+  ret void
+}
+
+; The lanes in the mask, if all of them have the same value, else 0.
+declare { i32, i1 } @llvm.nvvm.match.all.sync.i32p(i32, i32)
+declare { i32, i1 } @llvm.nvvm.match.all.sync.i64p(i32, i64)
+
+define i32 @preempt_match_all_32(i32 %mask, i32 %value) alwaysinline convergent nounwind {
+  %both = call { i32, i1 } @llvm.nvvm.match.all.sync.i32p(i32 %mask, i32 %value)
+  %lanes = extractvalue { i32, i1 } %both, 0
+  ret i32 %lanes
+}
+
+define i32 @preempt_match_all_64(i32 %mask, i64 %value) alwaysinline convergent nounwind {
+  %both = call { i32, i1 } @llvm.nvvm.match.all.sync.i64p(i32 %mask, i64 %value)
+  %lanes = extractvalue { i32, i1 } %both, 0
+  ret i32 %lanes
 }

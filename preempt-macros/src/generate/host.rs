@@ -64,6 +64,7 @@ pub fn host(
             let push = match form {
                 Form::Slice => quote!(push_read),
                 Form::SliceMut => quote!(push_write),
+                Form::PerThread => quote!(push_per_thread),
                 Form::ConstPtr => quote!(push_read_pointer),
                 Form::MutPtr => quote!(push_write_pointer),
             };

@@ -204,6 +204,7 @@ pub fn rebuild(krate: &Path, form: Form, ptr: TokenStream, len: TokenStream) -> 
     match form {
         Form::Slice => quote!(::core::slice::from_raw_parts(#ptr, #len)),
         Form::SliceMut => quote!(#krate::kernel::SliceMut::from_raw_parts(#ptr, #len)),
+        Form::PerThread => quote!(#krate::kernel::PerThread::from_raw_parts(#ptr, #len)),
         Form::ConstPtr | Form::MutPtr => ptr,
     }
 }

@@ -78,16 +78,18 @@ pub enum Form {
     MutPtr,
     /// `SliceMut<T>`
     SliceMut,
+    /// `PerThread<T>`
+    PerThread,
 }
 
 impl Form {
     pub fn writes(self) -> bool {
-        matches!(self, Form::MutPtr | Form::SliceMut)
+        matches!(self, Form::MutPtr | Form::SliceMut | Form::PerThread)
     }
 
     /// Whether the body sees the number of elements.
     pub fn has_length(self) -> bool {
-        matches!(self, Form::Slice | Form::SliceMut)
+        matches!(self, Form::Slice | Form::SliceMut | Form::PerThread)
     }
 }
 
@@ -433,8 +435,8 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
             "a kernel cannot be generic, since each of its entries is one symbol; name the type",
         )),
         _ => {
-            if let Some(element) = slice_mut_element(ty) {
-                return buffer(Form::SliceMut, &element);
+            if let Some((form, element)) = named_slice(ty) {
+                return buffer(form, &element);
             }
             refuse_addresses(ty).map(|()| ParamKind::Value)
         }
@@ -477,13 +479,18 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
     }
 }
 
-/// The `T` of `SliceMut<T>`, under any path.
-fn slice_mut_element(ty: &Type) -> Option<Type> {
+/// The `T` of `SliceMut<T>` and of `PerThread<T>`, under any path.
+fn named_slice(ty: &Type) -> Option<(Form, Type)> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last()?;
     let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
-    match (last.ident == "SliceMut", arguments.args.first(), arguments.args.len()) {
-        (true, Some(GenericArgument::Type(element)), 1) => Some(element.clone()),
+    let form = match () {
+        () if last.ident == "SliceMut" => Form::SliceMut,
+        () if last.ident == "PerThread" => Form::PerThread,
+        () => return None,
+    };
+    match (arguments.args.first(), arguments.args.len()) {
+        (Some(GenericArgument::Type(element)), 1) => Some((form, element.clone())),
         _ => None,
     }
 }

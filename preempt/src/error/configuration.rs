@@ -47,6 +47,32 @@ pub enum ConfigurationError {
         /// The block that was asked for.
         asked: Extents,
     },
+    /// A kernel whose threads have elements by their index in x, with a grid or a block of more dimensions.
+    #[error(
+        "kernel `{kernel}` has a `PerThread` slice, so its grid and its block have one dimension, and not {grid} blocks \
+         of {block}; launch it with numbers, or take `SliceMut`"
+    )]
+    NotOneDimensional {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The grid.
+        grid: Dim3,
+        /// The block.
+        block: Dim3,
+    },
+    /// A kernel whose threads have elements by their index, with more threads than there are indices.
+    #[error(
+        "kernel `{kernel}` has a `PerThread` slice, so a launch has at most 2^32 threads, and not {grid} blocks of \
+         {block}; split the launch"
+    )]
+    TooManyThreads {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The grid.
+        grid: Dim3,
+        /// The block.
+        block: Dim3,
+    },
     /// A block without threads, or with more than the device can hold.
     #[error(
         "kernel `{kernel}`: a block of {block} threads; a block has 1 to 1024 threads, at most 64 \

@@ -14,6 +14,24 @@ pub fn vector_add(a: &[f32], b: &[f32], out: SliceMut<f32>) {
     }
 }
 
+/// [`vector_add`], without `unsafe`.
+#[preemptible(block = 256)]
+pub fn vector_add_own(a: &[f32], b: &[f32], out: PerThread<f32>) {
+    if let Some(own) = out.own() {
+        own.set(a[own.index()] + b[own.index()]);
+    }
+}
+
+/// Each thread adds its number in x to its element, in two steps that find it anew.
+#[preemptible]
+pub fn add_index(out: PerThread<u32>) {
+    let again = out;
+    if let (Some(own), Some(same)) = (out.own(), again.own()) {
+        own.set(own.get() + 1);
+        same.set(same.get() + own.index() as u32 - 1);
+    }
+}
+
 /// `c = a * b` for matrices of `n` by `n` elements, row by row; one task for each 16 by 16 tile
 /// of `c`, x for its columns. `n` need not be a multiple of 16.
 #[preemptible(block = (16, 16))]

@@ -6,17 +6,21 @@
 use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 
+pub mod atomics;
 mod compute;
 mod counting;
 mod dynamic;
 mod faults;
 mod indices;
 mod instances;
+pub mod math;
 mod memory;
 mod warps;
 mod yielding;
 
-pub use compute::{Affine, guard_sync_guard, math, struct_arg, tiled_mm, vector_add};
+pub use compute::{
+    Affine, add_index, guard_sync_guard, math, struct_arg, tiled_mm, vector_add, vector_add_own,
+};
 pub use counting::{
     count_1d, paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared,
 };
@@ -25,7 +29,7 @@ pub use faults::{disagree, panics};
 pub use indices::{helper_indices, optional, sm_of_task};
 pub use instances::{filtered, scaled};
 pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};
-pub use warps::warp_sums;
+pub use warps::{MATCHES, warp_matches, warp_sums};
 pub use yielding::{rotate_yielding, spin_yielding};
 
 /// Threads in a block of [`tiled_mm`], in x and in y.

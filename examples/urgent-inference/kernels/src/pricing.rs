@@ -56,7 +56,7 @@ pub struct Sums {
 #[preemptible(block = THREADS as u32, amortize = 1, idempotent)]
 pub fn simulate_asian_calls(
     book: &[AsianCall],
-    sums: SliceMut<Sums>,
+    sums: PerThread<Sums>,
     paths: u32,
     periods: u32,
     seed: u64,
@@ -76,8 +76,9 @@ pub fn simulate_asian_calls(
         sum.squares += payoff * payoff;
         number += THREADS as u32;
     }
-    // SAFETY: each thread writes its own element.
-    unsafe { sums.write(thread::index_1d() as usize, sum) };
+    if let Some(own) = sums.own() {
+        own.set(sum);
+    }
 }
 
 /// Values each option into `estimates[i]`, from what the threads of its block-task simulated. Launch

@@ -23,14 +23,28 @@ unsafe extern "unadjusted" {
     pub(super) fn shfl_bfly(mask: u32, value: u32, xor: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
     pub(super) fn shfl_idx(mask: u32, value: u32, index: u32, clamp: u32) -> u32;
-    #[link_name = "llvm.fma.f32"]
-    pub(super) fn llvm_fma_f32(a: f32, b: f32, c: f32) -> f32;
-    #[link_name = "llvm.fma.f64"]
-    pub(super) fn llvm_fma_f64(a: f64, b: f64, c: f64) -> f64;
-    #[link_name = "llvm.sqrt.f32"]
-    pub(super) fn llvm_sqrt_f32(x: f32) -> f32;
-    #[link_name = "llvm.sqrt.f64"]
-    pub(super) fn llvm_sqrt_f64(x: f64) -> f64;
+    #[link_name = "llvm.nvvm.match.any.sync.i32"]
+    pub(super) fn match_any_32(mask: u32, value: u32) -> u32;
+    #[link_name = "llvm.nvvm.match.any.sync.i64"]
+    pub(super) fn match_any_64(mask: u32, value: u64) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.add"]
+    pub(super) fn redux_add(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.min"]
+    pub(super) fn redux_min(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.max"]
+    pub(super) fn redux_max(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.umin"]
+    pub(super) fn redux_umin(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.umax"]
+    pub(super) fn redux_umax(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.and"]
+    pub(super) fn redux_and(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.or"]
+    pub(super) fn redux_or(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.xor"]
+    pub(super) fn redux_xor(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.activemask"]
+    pub(super) fn active_mask() -> u32;
 }
 
 // Defined in `intrinsics.ll`, which the build links in.
@@ -40,8 +54,14 @@ unsafe extern "C" {
     pub(super) fn preempt_yield_word() -> *mut u64;
     pub(super) fn preempt_start_copy(from: *const u8, to: *mut u8);
     pub(super) fn preempt_global(address: u64) -> *const u8;
-    pub(super) fn preempt_atomic_add_f32(ptr: *mut f32, value: f32) -> f32;
-    pub(super) fn preempt_atomic_add_f64(ptr: *mut f64, value: f64) -> f64;
+    #[link_name = "preempt_atomic_add_f32"]
+    pub(crate) fn atomic_add_f32(ptr: *mut f32, value: f32) -> f32;
+    #[link_name = "preempt_atomic_add_f64"]
+    pub(crate) fn atomic_add_f64(ptr: *mut f64, value: f64) -> f64;
+    fn preempt_match_all_32(mask: u32, value: u32) -> u32;
+    fn preempt_match_all_64(mask: u32, value: u64) -> u32;
+    fn preempt_block_fence();
+    fn preempt_block_fence_acq_rel();
     pub(super) fn preempt_device_fence();
     pub(super) fn preempt_device_fence_acq_rel();
 }
@@ -102,16 +122,123 @@ pub(crate) fn system_fence_acq_rel() {
     fence(Ordering::AcqRel)
 }
 
-#[inline(always)]
-pub(crate) fn atomic_add_f32(atomic: &AtomicU32, value: f32) -> f32 {
-    // SAFETY: the reference is valid for atomic access.
-    unsafe { preempt_atomic_add_f32(atomic.as_ptr().cast(), value) }
+macro_rules! atomics {
+    ($(
+        $atomic:ident $bits:ty: $load:ident $store:ident $cas:ident =
+            $device_load:literal $device_store:literal $device_cas:literal;
+        { $($name:ident = $function:literal;)* }
+    )*) => {
+        unsafe extern "C" {
+            $($(#[link_name = $function]
+            pub(crate) fn $name(ptr: *mut $bits, value: $bits) -> $bits;)*)*
+        }
+        $(
+            #[inline(always)]
+            pub(crate) unsafe fn $load(ptr: *mut $bits, system: bool) -> $bits {
+                unsafe extern "C" {
+                    #[link_name = $device_load]
+                    fn load(ptr: *mut $bits) -> $bits;
+                }
+                // SAFETY: the caller's promise. Core's loads, stores and compare-exchanges are the system's.
+                unsafe {
+                    match system {
+                        true => $atomic::from_ptr(ptr).load(Ordering::Relaxed),
+                        false => load(ptr),
+                    }
+                }
+            }
+
+            #[inline(always)]
+            pub(crate) unsafe fn $store(ptr: *mut $bits, value: $bits, system: bool) {
+                unsafe extern "C" {
+                    #[link_name = $device_store]
+                    fn store(ptr: *mut $bits, value: $bits);
+                }
+                // SAFETY: as above.
+                unsafe {
+                    match system {
+                        true => $atomic::from_ptr(ptr).store(value, Ordering::Relaxed),
+                        false => store(ptr, value),
+                    }
+                }
+            }
+
+            #[inline(always)]
+            pub(crate) unsafe fn $cas(
+                ptr: *mut $bits,
+                current: $bits,
+                new: $bits,
+                system: bool,
+            ) -> $bits {
+                unsafe extern "C" {
+                    #[link_name = $device_cas]
+                    fn cas(ptr: *mut $bits, current: $bits, new: $bits) -> $bits;
+                }
+                // SAFETY: as above.
+                unsafe {
+                    if !system {
+                        return cas(ptr, current, new);
+                    }
+                    let (yes, no) = (Ordering::Relaxed, Ordering::Relaxed);
+                    match $atomic::from_ptr(ptr).compare_exchange(current, new, yes, no) {
+                        Ok(before) | Err(before) => before,
+                    }
+                }
+            }
+        )*
+    };
+}
+atomics! {
+    AtomicU32 u32: atomic_load_32 atomic_store_32 atomic_cas_32 =
+        "preempt_atomic_load_32" "preempt_atomic_store_32" "preempt_atomic_cas_32";
+    {
+        atomic_xchg_32 = "preempt_atomic_xchg_32";
+        atomic_add_32 = "preempt_atomic_add_32";
+        atomic_and_32 = "preempt_atomic_and_32";
+        atomic_or_32 = "preempt_atomic_or_32";
+        atomic_xor_32 = "preempt_atomic_xor_32";
+        atomic_min_32 = "preempt_atomic_min_32";
+        atomic_max_32 = "preempt_atomic_max_32";
+        atomic_umin_32 = "preempt_atomic_umin_32";
+        atomic_umax_32 = "preempt_atomic_umax_32";
+    }
+    AtomicU64 u64: atomic_load_64 atomic_store_64 atomic_cas_64 =
+        "preempt_atomic_load_64" "preempt_atomic_store_64" "preempt_atomic_cas_64";
+    {
+        atomic_xchg_64 = "preempt_atomic_xchg_64";
+        atomic_add_64 = "preempt_atomic_add_64";
+        atomic_and_64 = "preempt_atomic_and_64";
+        atomic_or_64 = "preempt_atomic_or_64";
+        atomic_xor_64 = "preempt_atomic_xor_64";
+        atomic_min_64 = "preempt_atomic_min_64";
+        atomic_max_64 = "preempt_atomic_max_64";
+        atomic_umin_64 = "preempt_atomic_umin_64";
+        atomic_umax_64 = "preempt_atomic_umax_64";
+    }
 }
 
 #[inline(always)]
-pub(crate) fn atomic_add_f64(atomic: &AtomicU64, value: f64) -> f64 {
-    // SAFETY: the reference is valid for atomic access.
-    unsafe { preempt_atomic_add_f64(atomic.as_ptr().cast(), value) }
+pub(crate) fn block_fence() {
+    // SAFETY: a fence.
+    unsafe { preempt_block_fence() }
+}
+
+#[inline(always)]
+pub(crate) fn block_fence_acq_rel() {
+    // SAFETY: a fence.
+    unsafe { preempt_block_fence_acq_rel() }
+}
+
+#[inline(always)]
+pub(super) unsafe fn match_all_32(mask: u32, value: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { preempt_match_all_32(mask, value) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn match_all_64(mask: u32, value: u64) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { preempt_match_all_64(mask, value) }
 }
 
 #[inline(always)]
@@ -126,26 +253,30 @@ pub(crate) fn device_fence_acq_rel() {
     unsafe { preempt_device_fence_acq_rel() }
 }
 
-#[inline(always)]
-pub(crate) fn fmaf(x: f32, a: f32, b: f32) -> f32 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_fma_f32(x, a, b) }
+macro_rules! functions {
+    ($($name:ident($($argument:ident),*) $float:ident = $intrinsic:literal;)*) => {
+        $(#[inline(always)]
+        pub(crate) fn $name($($argument: $float),*) -> $float {
+            unsafe extern "unadjusted" {
+                #[link_name = $intrinsic]
+                fn intrinsic($($argument: $float),*) -> $float;
+            }
+            // SAFETY: arithmetic.
+            unsafe { intrinsic($($argument),*) }
+        })*
+    };
 }
-
-#[inline(always)]
-pub(crate) fn fma(x: f64, a: f64, b: f64) -> f64 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_fma_f64(x, a, b) }
-}
-
-#[inline(always)]
-pub(crate) fn sqrtf(x: f32) -> f32 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_sqrt_f32(x) }
-}
-
-#[inline(always)]
-pub(crate) fn sqrt(x: f64) -> f64 {
-    // SAFETY: arithmetic.
-    unsafe { llvm_sqrt_f64(x) }
+functions! {
+    fmaf(x, a, b) f32 = "llvm.fma.f32";
+    fma(x, a, b) f64 = "llvm.fma.f64";
+    sqrtf(x) f32 = "llvm.sqrt.f32";
+    sqrt(x) f64 = "llvm.sqrt.f64";
+    floorf(x) f32 = "llvm.floor.f32";
+    floor(x) f64 = "llvm.floor.f64";
+    ceilf(x) f32 = "llvm.ceil.f32";
+    ceil(x) f64 = "llvm.ceil.f64";
+    truncf(x) f32 = "llvm.trunc.f32";
+    trunc(x) f64 = "llvm.trunc.f64";
+    rintf(x) f32 = "llvm.roundeven.f32";
+    rint(x) f64 = "llvm.roundeven.f64";
 }

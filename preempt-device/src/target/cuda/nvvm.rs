@@ -9,7 +9,7 @@
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.n"]
@@ -32,6 +32,26 @@ unsafe extern "C" {
     pub(super) fn shfl_bfly(mask: u32, value: u32, xor: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
     pub(super) fn shfl_idx(mask: u32, value: u32, index: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.match.any.sync.i32"]
+    pub(super) fn match_any_32(mask: u32, value: u32) -> u32;
+    #[link_name = "llvm.nvvm.match.any.sync.i64"]
+    pub(super) fn match_any_64(mask: u32, value: u64) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.add"]
+    pub(super) fn redux_add(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.min"]
+    pub(super) fn redux_min(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.max"]
+    pub(super) fn redux_max(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.umin"]
+    pub(super) fn redux_umin(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.umax"]
+    pub(super) fn redux_umax(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.and"]
+    pub(super) fn redux_and(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.or"]
+    pub(super) fn redux_or(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.xor"]
+    pub(super) fn redux_xor(value: u32, mask: u32) -> u32;
     // Defined by the code generator, as `bar.sync 0`, `membar.gl` and `membar.sys`.
     fn __nvvm_block_barrier();
     fn __nvvm_device_fence();
@@ -296,22 +316,155 @@ impl ProtocolU32 {
     }
 }
 
+macro_rules! atomics {
+    ($(
+        $bits:ty, $reg:ident: $load:ident $store:ident $cas:ident = $suffix:literal;
+        { $($name:ident = $operation:literal;)* }
+    )*) => {
+        $(
+            #[inline(always)]
+            pub(crate) unsafe fn $load(ptr: *mut $bits, system: bool) -> $bits {
+                let value: $bits;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match system {
+                        true => asm!(concat!("ld.relaxed.sys.", $suffix, " {}, [{}];"), out($reg) value,
+                            in(reg64) ptr, options(nostack)),
+                        false => asm!(concat!("ld.relaxed.gpu.", $suffix, " {}, [{}];"), out($reg) value,
+                            in(reg64) ptr, options(nostack)),
+                    }
+                }
+                value
+            }
+
+            #[inline(always)]
+            pub(crate) unsafe fn $store(ptr: *mut $bits, value: $bits, system: bool) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match system {
+                        true => asm!(concat!("st.relaxed.sys.", $suffix, " [{}], {};"), in(reg64) ptr,
+                            in($reg) value, options(nostack)),
+                        false => asm!(concat!("st.relaxed.gpu.", $suffix, " [{}], {};"), in(reg64) ptr,
+                            in($reg) value, options(nostack)),
+                    }
+                }
+            }
+
+            #[inline(always)]
+            pub(crate) unsafe fn $cas(
+                ptr: *mut $bits,
+                current: $bits,
+                new: $bits,
+                system: bool,
+            ) -> $bits {
+                let before: $bits;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match system {
+                        true => asm!(concat!("atom.relaxed.sys.cas.", $suffix, " {}, [{}], {}, {};"),
+                            out($reg) before, in(reg64) ptr, in($reg) current, in($reg) new,
+                            options(nostack)),
+                        false => asm!(concat!("atom.relaxed.gpu.cas.", $suffix, " {}, [{}], {}, {};"),
+                            out($reg) before, in(reg64) ptr, in($reg) current, in($reg) new,
+                            options(nostack)),
+                    }
+                }
+                before
+            }
+
+            $(#[inline(always)]
+            pub(crate) unsafe fn $name(ptr: *mut $bits, value: $bits) -> $bits {
+                let before: $bits;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    asm!(concat!("atom.relaxed.gpu.", $operation, " {}, [{}], {};"), out($reg) before,
+                        in(reg64) ptr, in($reg) value, options(nostack));
+                }
+                before
+            })*
+        )*
+    };
+}
+atomics! {
+    u32, reg32: atomic_load_32 atomic_store_32 atomic_cas_32 = "b32";
+    {
+        atomic_xchg_32 = "exch.b32";
+        atomic_add_32 = "add.u32";
+        atomic_and_32 = "and.b32";
+        atomic_or_32 = "or.b32";
+        atomic_xor_32 = "xor.b32";
+        atomic_min_32 = "min.s32";
+        atomic_max_32 = "max.s32";
+        atomic_umin_32 = "min.u32";
+        atomic_umax_32 = "max.u32";
+    }
+    u64, reg64: atomic_load_64 atomic_store_64 atomic_cas_64 = "b64";
+    {
+        atomic_xchg_64 = "exch.b64";
+        atomic_add_64 = "add.u64";
+        atomic_and_64 = "and.b64";
+        atomic_or_64 = "or.b64";
+        atomic_xor_64 = "xor.b64";
+        atomic_min_64 = "min.s64";
+        atomic_max_64 = "max.s64";
+        atomic_umin_64 = "min.u64";
+        atomic_umax_64 = "max.u64";
+    }
+}
+
 macro_rules! atomic_adds {
-    ($($name:ident $atomic:ident $float:ident $reg:ident $instruction:literal;)*) => {
+    ($($name:ident $float:ident $reg:ident $instruction:literal;)*) => {
         $(#[inline(always)]
-        pub(crate) fn $name(atomic: &$atomic, value: $float) -> $float {
+        pub(crate) unsafe fn $name(ptr: *mut $float, value: $float) -> $float {
             let before: $float;
-            // SAFETY: the reference is valid for atomic access.
+            // SAFETY: the caller's promise.
             unsafe {
-                asm!(concat!($instruction, " {}, [{}], {};"), out($reg) before, in(reg64) atomic.as_ptr(), in($reg) value, options(nostack));
+                asm!(concat!($instruction, " {}, [{}], {};"), out($reg) before, in(reg64) ptr,
+                    in($reg) value, options(nostack));
             }
             before
         })*
     };
 }
 atomic_adds! {
-    atomic_add_f32 AtomicU32 f32 reg32 "atom.relaxed.gpu.add.f32";
-    atomic_add_f64 AtomicU64 f64 reg64 "atom.relaxed.gpu.add.f64";
+    atomic_add_f32 f32 reg32 "atom.relaxed.gpu.add.f32";
+    atomic_add_f64 f64 reg64 "atom.relaxed.gpu.add.f64";
+}
+
+#[inline(always)]
+pub(crate) fn block_fence() {
+    // SAFETY: a fence.
+    unsafe { asm!("fence.sc.cta;", options(nostack)) }
+}
+
+#[inline(always)]
+pub(crate) fn block_fence_acq_rel() {
+    // SAFETY: a fence.
+    unsafe { asm!("fence.acq_rel.cta;", options(nostack)) }
+}
+
+/// The lanes in the mask, if all of them have the same value, else 0. By two operations, because a pair as a result
+/// may be passed in another way by each compiler.
+#[inline(always)]
+pub(super) unsafe fn match_all_32(mask: u32, value: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let (same, all) = unsafe { (match_any_32(mask, value), vote_ballot(mask, true)) };
+    if same == all { all } else { 0 }
+}
+
+#[inline(always)]
+pub(super) unsafe fn match_all_64(mask: u32, value: u64) -> u32 {
+    // SAFETY: the caller's promise.
+    let (same, all) = unsafe { (match_any_64(mask, value), vote_ballot(mask, true)) };
+    if same == all { all } else { 0 }
+}
+
+#[inline(always)]
+pub(super) unsafe fn active_mask() -> u32 {
+    let mask: u32;
+    // SAFETY: reads which threads are active.
+    unsafe { asm!("activemask.b32 {};", out(reg32) mask, options(nomem, nostack)) }
+    mask
 }
 
 macro_rules! functions {
@@ -333,4 +486,12 @@ functions! {
     fma(x, a, b) f64 reg64 "fma.rn.f64";
     sqrtf(x) f32 reg32 "sqrt.rn.f32";
     sqrt(x) f64 reg64 "sqrt.rn.f64";
+    floorf(x) f32 reg32 "cvt.rmi.f32.f32";
+    floor(x) f64 reg64 "cvt.rmi.f64.f64";
+    ceilf(x) f32 reg32 "cvt.rpi.f32.f32";
+    ceil(x) f64 reg64 "cvt.rpi.f64.f64";
+    truncf(x) f32 reg32 "cvt.rzi.f32.f32";
+    trunc(x) f64 reg64 "cvt.rzi.f64.f64";
+    rintf(x) f32 reg32 "cvt.rni.f32.f32";
+    rint(x) f64 reg64 "cvt.rni.f64.f64";
 }

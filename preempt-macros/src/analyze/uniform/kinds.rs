@@ -14,7 +14,7 @@ pub enum Kind {
     Primitive,
     /// A slice or an array.
     Slice(Box<Kind>),
-    /// A `SliceMut`.
+    /// A `SliceMut` or `PerThread`.
     SliceMut,
     /// A range, or an iterator over one or over a slice.
     Iterator(Box<Kind>),
@@ -36,7 +36,7 @@ impl Kind {
             ParamKind::Buffer { form: Form::Slice, element } => {
                 Kind::Slice(Box::new(Kind::of_type(element)))
             }
-            ParamKind::Buffer { form: Form::SliceMut, .. } => Kind::SliceMut,
+            ParamKind::Buffer { form: Form::SliceMut | Form::PerThread, .. } => Kind::SliceMut,
             ParamKind::Buffer { form: Form::ConstPtr | Form::MutPtr, .. } => Kind::Unknown,
             ParamKind::Value => Kind::of_type(&param.ty),
         }

@@ -17,6 +17,7 @@ use preempt_device::abi::Signal;
 use preempt_device::host::{Dim3, Kernel};
 
 use super::control::{ControlSource, Grid, HostWords};
+use super::rows::copy_rows;
 use super::{
     Backend, Capabilities, Copy, DeviceMemory, DeviceReport, KernelLaunch, Mark, News, Occupancy,
     OpaqueWork, Properties, RawStream, SignalPath, lock,
@@ -98,9 +99,9 @@ impl CpuDevice {
         let (copies, receiver) = channel::<(OpKey, Copy)>();
         let copy_shared = Arc::downgrade(&shared);
         spawn("preempt-copy".into(), "copies", move || {
-            for (op, Copy { from, to, bytes, .. }) in receiver {
+            for (op, Copy { from, to, rows, .. }) in receiver {
                 // SAFETY: the copy's owners keep both places valid until its report.
-                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+                unsafe { copy_rows(from as *const u8, to as *mut u8, rows) };
                 let Some(shared) = copy_shared.upgrade() else { return };
                 shared.report(DeviceReport::CopyDone(op));
             }

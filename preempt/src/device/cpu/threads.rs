@@ -13,6 +13,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use preempt_device::abi::Cohort;
 use preempt_device::host::{Args, Dim3, Operation, Rendezvous, ThreadContext, with_thread};
+use preempt_device::warp::Reduction;
 use preempt_device::yields::Yields;
 
 use crate::device::KernelLaunch;
@@ -287,20 +288,8 @@ impl Emulator {
                 continue;
             }
             let mut answers = [0; WARP];
-            let mut ballot = 0;
             for lane in members.clone() {
-                if let Some(Operation::WarpBallot { predicate, .. }) = self.operation(first + lane)
-                {
-                    ballot |= u64::from(*predicate) << lane;
-                }
-            }
-            for lane in members.clone() {
-                answers[lane] = match self.operation(first + lane) {
-                    Some(Operation::WarpShuffle(shuffle)) => {
-                        self.offered(first, shuffle.source, mask)?
-                    }
-                    _ => ballot,
-                };
+                answers[lane] = self.warp_answer(first, lane, mask)?;
             }
             for lane in members {
                 self.go_on(task, first + lane, answers[lane])?;
@@ -308,6 +297,35 @@ impl Emulator {
             progress = true;
         }
         Ok(progress)
+    }
+
+    /// What a lane gets from its warp operation, once all lanes in its mask are there.
+    fn warp_answer(&self, first: usize, lane: usize, mask: u32) -> Result<u64, String> {
+        let all = (0..WARP).filter(|lane| mask >> lane & 1 == 1);
+        // Lanes that do not exist have no operation.
+        let others = all.filter_map(|lane| Some((lane, self.operation(first + lane)?)));
+        let lanes = |is_in: &dyn Fn(&Operation) -> bool| {
+            let those = others.clone().filter(|(_, operation)| is_in(operation));
+            those.fold(0u64, |lanes, (lane, _)| lanes | 1 << lane)
+        };
+        Ok(match self.operation(first + lane) {
+            Some(Operation::WarpShuffle(shuffle)) => self.offered(first, shuffle.source, mask)?,
+            Some(Operation::WarpMatch { value: own, all, .. }) => {
+                let same = |operation: &Operation| matches!(operation, Operation::WarpMatch { value, .. } if value == own);
+                let (same, existing) = (lanes(&same), lanes(&|_| true));
+                if *all && same != existing { 0 } else { same }
+            }
+            Some(Operation::WarpReduce { reduction, .. }) => {
+                let values = others.filter_map(|(_, operation)| match operation {
+                    Operation::WarpReduce { value, .. } => Some(*value),
+                    _ => None,
+                });
+                values.reduce(|a, b| reduction.of(a, b)).unwrap_or_default().into()
+            }
+            _ => lanes(&|operation| {
+                matches!(operation, Operation::WarpBallot { predicate: true, .. })
+            }),
+        })
     }
 
     /// The value that lane `source` offers in a shuffle.
@@ -336,15 +354,14 @@ impl Emulator {
         let ThreadState::Waiting(_, Rendezvous { operation, site }) = &self.places[index] else {
             return None;
         };
-        match operation {
-            Operation::WarpBallot { mask, .. } => {
-                Some(WarpOperation { mask: *mask, votes: true, site })
-            }
-            Operation::WarpShuffle(shuffle) => {
-                Some(WarpOperation { mask: shuffle.mask, votes: false, site })
-            }
-            Operation::Barrier { .. } | Operation::YieldVote { .. } => None,
-        }
+        let (mask, kind) = match operation {
+            Operation::WarpBallot { mask, .. } => (mask, WarpKind::Vote),
+            Operation::WarpShuffle(shuffle) => (&shuffle.mask, WarpKind::Shuffle),
+            Operation::WarpMatch { mask, all, .. } => (mask, WarpKind::Match { all: *all }),
+            Operation::WarpReduce { mask, reduction, .. } => (mask, WarpKind::Reduce(*reduction)),
+            Operation::Barrier { .. } | Operation::YieldVote { .. } => return None,
+        };
+        Some(WarpOperation { mask: *mask, kind, site })
     }
 
     fn go_on(&mut self, task: &Task<'_>, index: usize, answer: u64) -> Result<(), String> {
@@ -366,7 +383,10 @@ impl Emulator {
                 let kind = match operation {
                     Operation::Barrier { .. } => 0,
                     Operation::YieldVote { .. } => 1,
-                    Operation::WarpBallot { .. } | Operation::WarpShuffle(_) => 2,
+                    Operation::WarpBallot { .. }
+                    | Operation::WarpMatch { .. }
+                    | Operation::WarpReduce { .. }
+                    | Operation::WarpShuffle(_) => 2,
                 };
                 waiting[kind] += 1;
                 if places.len() < PLACES && !places.iter().any(|(_, other)| is_same(site, other)) {
@@ -392,18 +412,27 @@ impl Emulator {
     }
 }
 
+/// What lanes have to do alike to meet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WarpKind {
+    Vote,
+    Shuffle,
+    Match { all: bool },
+    Reduce(Reduction),
+}
+
 /// A warp operation that a thread waits in.
 #[derive(Clone, Copy)]
 struct WarpOperation {
     mask: u32,
-    votes: bool,
+    kind: WarpKind,
     site: &'static Location<'static>,
 }
 
 impl WarpOperation {
     /// Whether threads in the two operations meet.
     fn is_same(&self, other: &WarpOperation) -> bool {
-        (self.mask, self.votes) == (other.mask, other.votes) && is_same(self.site, other.site)
+        (self.mask, self.kind) == (other.mask, other.kind) && is_same(self.site, other.site)
     }
 }
 
