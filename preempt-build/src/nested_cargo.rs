@@ -81,6 +81,10 @@ const NO_STD: &str = "There is no `std` on the GPU. In a dependency of your own,
 const NO_STD_HERE: &str = "There is no `std` on the GPU: no `println!`, no `vec!`, nothing that allocates. Write results \
     to a buffer; code for the host goes behind `#[cfg(not(target_arch = \"nvptx64\"))]`.\n";
 
+/// What to do about a kernel that depends on parameters of what is around it.
+const GENERIC: &str = "A kernel is inside of a generic function or `impl`. Its entries on the GPU are single symbols, so \
+    move it out of there, and name the types and constants in it.\n";
+
 /// Everything besides the sources that decides about the PTX: part of their hash. The compiler's release is left out,
 /// because any release that is known to work will do.
 pub(super) fn fingerprint(target_cpu: &str) -> String {
@@ -176,19 +180,34 @@ fn library(messages: &str, krate: &str) -> Option<PathBuf> {
     })
 }
 
-/// What the compiler said, and what to do where it misses `std`.
+/// What the compiler said, and what to do where that is not clear from it.
 fn explained(output: &str) -> String {
     let misses = |what: &str| output.contains(what);
     let macros = ["println", "print", "eprintln", "eprint", "dbg", "vec", "format"];
     let misses_macro = macros.iter().any(|name| misses(&format!("cannot find macro `{name}`")));
     let help = if misses("can't find crate for `std`") {
-        NO_STD
+        NO_STD.to_owned()
     } else if misses_macro || misses("crate `std`") || misses("module `std`") {
-        NO_STD_HERE
+        NO_STD_HERE.to_owned()
+    } else if misses("functions generic over types or consts must be mangled") {
+        GENERIC.to_owned()
+    } else if let Some(symbol) = defined_twice(output) {
+        format!(
+            "Two kernels of this crate have the name `{symbol}`, perhaps in different modules. On the GPU the name \
+             is the kernel's symbol, whatever its module: give one of them another name. Kernels of different \
+             crates may have the same one.\n"
+        )
     } else {
-        ""
+        String::new()
     };
     format!("{output}{help}")
+}
+
+/// The symbol that the compiler found twice.
+fn defined_twice(output: &str) -> Option<&str> {
+    output
+        .lines()
+        .find_map(|line| line.strip_prefix("error: symbol `")?.strip_suffix("` is already defined"))
 }
 
 /// Takes out of the environment what an outer cargo, clippy or rustup put there. What says how
@@ -227,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_that_wants_std_is_told_that_there_is_none() {
+    fn errors_that_say_little_are_explained() {
         for name in ["println", "eprintln", "dbg", "vec", "format"] {
             let said = explained(&format!("error: cannot find macro `{name}` in this scope\n"));
             assert!(said.ends_with(NO_STD_HERE), "{said}");
@@ -235,6 +254,13 @@ mod tests {
         let said = explained("error[E0433]: cannot find module or crate `std`\n");
         assert!(said.ends_with(NO_STD_HERE), "{said}");
         assert!(explained("error[E0463]: can't find crate for `std`\n").ends_with(NO_STD));
+        let said = explained("error: symbol `fill` is already defined\n --> src/lib.rs:6:1\n");
+        assert!(
+            said.contains("have the name `fill`") && said.contains("give one of them another name"),
+            "{said}"
+        );
+        let said = explained("error: functions generic over types or consts must be mangled\n");
+        assert!(said.ends_with(GENERIC), "{said}");
         let other = "error[E0425]: cannot find value `x`\n";
         assert_eq!(explained(other), other);
     }

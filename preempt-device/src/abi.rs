@@ -379,6 +379,10 @@ pub struct Cohort {
     pub barrier: bool,
 }
 
+/// Bytes of arguments, at most, that a kernel takes: 4096 are the limit of every driver (CUDA C++ programming guide,
+/// "Function parameters"), and the cohort is one of them.
+pub const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<Cohort>();
+
 /// The shift that divides a number of tasks into half of an even share for each of `workers`. The result is
 /// too small by less than half. A division would take longer than all other steps of a claim.
 pub const fn share_bits(workers: u32) -> u32 {

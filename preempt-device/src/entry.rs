@@ -287,6 +287,16 @@ pub fn require_shared(bytes: u32) {
     );
 }
 
+/// Ends the kernel if the launch gives its shared slices less than `bytes`. Host and device compute their lengths by the
+/// same expression, but that may call functions that give something else on the device.
+#[inline(always)]
+pub fn require_slices(bytes: u64) {
+    assert!(
+        u64::from(target::dynamic_shared_bytes()) >= bytes,
+        "the length of a `shared_slice!` is another on the device than on the host"
+    );
+}
+
 /// Records in the PTX that every block of this entry has `THREADS` threads. It is in the preemptible entry of
 /// each kernel whose attribute fixes the block. The loader of the PTX limits the entry's registers
 /// accordingly, so that an SM holds as many blocks as of the plain entry.

@@ -22,6 +22,7 @@ pub use std::{assert_eq, assert_ne, print, println};
 
 pub use extents::{Dim3, Extent, Extents, Grid, HasGrid, IntoExtents, NoGrid};
 
+#[doc(hidden)]
 pub use crate::target::host_context::{
     Operation, Rendezvous, ThreadContext, WarpShuffle, with_thread,
 };
@@ -41,7 +42,8 @@ pub struct Kernel {
     pub block: Option<Dim3>,
     /// The amortizing factor, where the attribute sets it.
     pub amortize: Option<u32>,
-    /// Bytes of shared memory that the body's `shared_array!`s take.
+    /// Bytes of shared memory that the body's `shared_array!`s take. Its `shared_slice!`s come on top
+    /// ([`Call::shared_bytes`]).
     pub shared_bytes: u32,
     /// Whether the body has yield points.
     pub yields: bool,
@@ -126,6 +128,7 @@ pub unsafe trait WriteArg<'a, T> {
 /// parameter of the entry.
 ///
 /// A slice is two parameters, pointer and length (`u64` each), and a pointer is one.
+#[doc(hidden)]
 #[derive(Clone, Default)]
 pub struct Args {
     /// The values, each from a multiple of 16 bytes on. Padding is copied as it is.
@@ -138,6 +141,8 @@ pub struct Args {
     addresses: Vec<u32>,
     /// Whether a buffer has an element for each thread, by its index in x.
     per_thread: bool,
+    /// Bytes of shared memory of a block; 0 if the kernel has no shared slices.
+    shared_bytes: u64,
 }
 
 impl Args {
@@ -209,6 +214,30 @@ impl Args {
                 unsafe { self.words.as_mut_ptr().add(start).cast::<u64>().write(resolved) }
             }
         }
+    }
+
+    /// Sets the bytes of shared memory of a block, up to the end of its slices.
+    pub fn set_shared_bytes(&mut self, bytes: u64) {
+        self.shared_bytes = bytes;
+    }
+
+    /// Bytes of shared memory that a block of `kernel` takes in a launch with these arguments; `u64::MAX` if the length of
+    /// a slice is negative.
+    pub fn shared_bytes(&self, kernel: &Kernel) -> u64 {
+        self.shared_bytes.max(kernel.shared_bytes.into())
+    }
+
+    /// Checks in a kernel that a block has `bytes` of shared memory.
+    ///
+    /// # Panics
+    ///
+    /// If the launch computed less.
+    pub fn require_shared_bytes(&self, bytes: u64) {
+        assert!(
+            self.shared_bytes >= bytes,
+            "the length of a `shared_slice!` is another in the kernel than it was at the launch; compute it from \
+             parameters and constants alone"
+        );
     }
 
     /// The value at `position`.
@@ -326,7 +355,9 @@ impl<'a> Call<'a, NoGrid> {
     ///
     /// # Safety
     ///
-    /// `args` holds what the kernel's entry takes, in order. Borrowed arguments are borrowed for `'a`.
+    /// `args` holds what the kernel's entry takes, in order, and the bytes of its shared slices. Borrowed arguments are
+    /// borrowed for `'a`.
+    #[doc(hidden)]
     pub unsafe fn new(kernel: &'static Kernel, args: Args) -> Call<'a, NoGrid> {
         let (grid, borrows) = (NoGrid, PhantomData);
         let (block, amortize, preemption) = (None, None, None);
@@ -373,6 +404,7 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// This call as a `Call<'a, Grid>`, the type of all calls with a grid.
+    #[doc(hidden)]
     pub fn with_its_grid(self) -> Call<'a>
     where
         G: HasGrid,
@@ -387,13 +419,20 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// The arguments.
+    #[doc(hidden)]
     pub fn args(&self) -> &Args {
         &self.args
     }
 
     /// Takes the arguments out of the call.
+    #[doc(hidden)]
     pub fn into_args(self) -> Args {
         self.args
+    }
+
+    /// Bytes of shared memory that each block takes; `u64::MAX` if the length of a `shared_slice!` is negative.
+    pub fn shared_bytes(&self) -> u64 {
+        self.args.shared_bytes(self.kernel)
     }
 
     /// The requested block, [clamped](Extents::clamped).
@@ -402,6 +441,7 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// The requested block, whether or not a device supports it.
+    #[doc(hidden)]
     pub fn asked_block(&self) -> Option<Extents> {
         self.block
     }
@@ -427,6 +467,7 @@ impl Call<'_> {
 
     /// The grid in block-tasks, whether or not a device supports it. `None` if
     /// [`threads`](Call::threads) was called and the block is unknown or has no threads.
+    #[doc(hidden)]
     pub fn asked_grid(&self) -> Option<Extents> {
         match self.grid {
             Grid(GridRequest::Tasks(grid)) => Some(grid),

@@ -18,7 +18,7 @@ pub use per_thread::{Own, PerThread};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed to a kernel by value",
     label = "not a kernel argument",
-    note = "kernels take `&[T]`, `*const T`, `*mut T`, `SliceMut<T>`, numbers, and structs with `#[derive(Clone, Copy, KernelArg)] #[repr(C)]`"
+    note = "kernels take `&[T]`, `*const T`, `*mut T`, `SliceMut<T>`, numbers, and structs with `#[derive(Clone, Copy, KernelArg)] #[repr(C)]`; there are no pointers in buffers and structs"
 )]
 pub unsafe trait KernelArg: Copy + Send + Sync + 'static {}
 
@@ -42,6 +42,7 @@ unsafe impl<T: KernelArg, const N: usize> KernelArg for [T; N] {}
 #[doc(hidden)]
 pub mod check {
     use super::KernelArg;
+    use crate::abi::MAX_ARGUMENT_BYTES;
 
     /// Asserts that `T` can be an element of a buffer, or a field of an argument.
     pub const fn element<T: KernelArg>() {}
@@ -51,6 +52,28 @@ pub mod check {
         // The compiler omits a parameter without bytes, and the driver would count it.
         assert!(size_of::<T>() > 0, "an argument without bytes cannot be passed to a kernel");
         assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes");
+        assert!(
+            size_of::<T>() <= MAX_ARGUMENT_BYTES,
+            "all arguments of a kernel have room in 4096 bytes, and this one alone has not; pass it in a buffer, as \
+             a slice `&[T]`"
+        );
+    }
+
+    /// Bytes that a value takes among the arguments.
+    pub const fn bytes<T>() -> usize {
+        size_of::<T>().next_multiple_of(16)
+    }
+
+    /// Bytes that an address takes, or a length.
+    pub const WORD: usize = bytes::<u64>();
+
+    /// Asserts that there is room for arguments of so many bytes.
+    pub const fn arguments(bytes: usize) {
+        assert!(
+            bytes <= MAX_ARGUMENT_BYTES,
+            "all arguments of a kernel have room in 4096 bytes, and these together have not; pass the larger ones \
+             in buffers, as slices `&[T]`"
+        );
     }
 }
 

@@ -22,7 +22,7 @@
 //! | --- | --- |
 //! | [`thread`] | block and thread indices, barriers, fences |
 //! | [`warp`] | shuffles, votes, matches and reductions |
-//! | [`shared`] | [`shared_array!`] |
+//! | [`shared`] | [`shared_array!`], [`shared_slice!`] |
 //! | [`yields`] | [`yield_point!`] |
 //! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | atomics, floating-point functions, clocks |
 //! | [`mod@kernel`] | the arguments of kernels |
@@ -98,5 +98,7 @@ pub mod prelude {
     pub use crate::math::GpuFloat;
     #[cfg(feature = "half")]
     pub use crate::math::HalfFloat;
-    pub use crate::{KernelArg, kernel, preemptible, shared_array, thread, warp, yield_point};
+    pub use crate::{
+        KernelArg, kernel, preemptible, shared_array, shared_slice, thread, warp, yield_point,
+    };
 }

@@ -1,4 +1,6 @@
-//! Shared memory: arrays that all threads of one block-task access.
+//! Shared memory: arrays and slices that all threads of one block-task access.
+
+use crate::kernel::SliceMut;
 
 /// Allocates an array of `N` elements of `T` in the block's shared memory, and returns a raw pointer to it,
 /// `*mut T`.
@@ -15,6 +17,117 @@ macro_rules! shared_array {
              place in shared memory is laid out; pass the pointer to helper functions"
         )
     };
+}
+
+/// Allocates a slice of `n` elements of `T` in the block's shared memory, where `n` is known only at the launch, and
+/// returns a [`SliceMut<T>`](crate::kernel::SliceMut): CUDA's dynamic shared memory.
+///
+/// Write `shared_slice![f32; n]` directly in the body of a `#[preemptible]` kernel; helper functions take the slice. The
+/// launch computes `n`, an integer of any type, from constants, from parameters that are passed by value, and from the
+/// lengths of slices, `x.len()`. The contents are those of a [`shared_array!`].
+#[macro_export]
+macro_rules! shared_slice {
+    ($($tokens:tt)*) => {
+        ::core::compile_error!(
+            "`shared_slice!` works directly in the body of a `#[preemptible]` kernel, where its \
+             place in shared memory is laid out; pass the slice to helper functions"
+        )
+    };
+}
+
+/// A number of elements: an integer.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a number of elements",
+    label = "not an integer",
+    note = "the length of a `shared_slice![T; n]` is an integer of any type"
+)]
+pub trait Length {
+    /// The number; `u64::MAX` if it is negative.
+    fn elements(self) -> u64;
+}
+
+macro_rules! lengths {
+    ($($ty:ty)*) => {
+        $(impl Length for $ty {
+            #[inline(always)]
+            fn elements(self) -> u64 {
+                u64::try_from(self).unwrap_or(u64::MAX)
+            }
+        })*
+    };
+}
+lengths!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize);
+
+/// A slice among the parameters, for expressions of lengths.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Elements(usize);
+
+impl Elements {
+    /// Stands for a slice of `len` elements.
+    #[inline(always)]
+    pub const fn new(len: usize) -> Elements {
+        Elements(len)
+    }
+
+    /// The number of elements.
+    #[inline(always)]
+    pub const fn len(self) -> usize {
+        self.0
+    }
+
+    /// Whether there are no elements.
+    #[inline(always)]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Where a slice is in shared memory. Only the expansion makes one, and compares its end with what the launch gives.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    start: u32,
+    len: u32,
+}
+
+impl Place {
+    /// Of a slice that a `#[cfg]` removes.
+    pub const NOWHERE: Place = Place { start: 0, len: 0 };
+}
+
+/// The place of a slice of `len` elements of `T` after `used` bytes, and the bytes up to its end; `u64::MAX` if they are
+/// more.
+#[doc(hidden)]
+#[inline(always)]
+pub fn place<T>(used: u64, len: impl Length) -> (Place, u64) {
+    const { assert!(size_of::<T>() > 0, "the elements of a shared slice have bytes") };
+    let (len, align) = (len.elements(), const { offset::<T>(1) } as u64);
+    let start = used.checked_next_multiple_of(align).unwrap_or(u64::MAX);
+    let end = start.saturating_add(len.saturating_mul(size_of::<T>() as u64));
+    // Nothing is lost if the end is within what a block can have.
+    (Place { start: start as u32, len: len as u32 }, end)
+}
+
+/// Size and alignment of `T`.
+#[doc(hidden)]
+pub const fn layout<T>() -> [usize; 2] {
+    [size_of::<T>(), align_of::<T>()]
+}
+
+/// Whether `T` has this layout.
+#[doc(hidden)]
+pub const fn has_layout<T>([size, align]: [usize; 2]) -> bool {
+    size_of::<T>() == size && align_of::<T>() == align
+}
+
+/// The slice at a place that was computed for elements of the layout of `T`.
+#[doc(hidden)]
+#[inline(always)]
+pub fn slice<T: Copy>(place: Place) -> SliceMut<T> {
+    // SAFETY: the entry found that the launch gives the block so much shared memory, which lasts as long as the task.
+    unsafe { SliceMut::from_raw_parts(at(place.start as usize), place.len as usize) }
 }
 
 /// The offset of an array of elements of `T` that is placed after `used` bytes.

@@ -76,12 +76,13 @@ fn plain(krate: &Path, item: TokenStream, function: &ItemFn) -> Result<TokenStre
         );
     }
     analyze::rust_cuda::check_shared_memory(&kernel.body, &mut errors);
-    let arrays = shared::place_arrays(krate, &mut kernel.body, &mut errors);
-    let layout = parts::shared_layout(&kernel, &arrays);
-    let shared_check = parts::shared_check(&kernel, &arrays);
-    let body = parts::body(&kernel, &kernel.body, false);
+    let memory = shared::place_arrays(&mut kernel, &mut errors);
+    memory.refuse_slices(&mut errors);
+    let layout = parts::shared_layout(&kernel, &memory);
+    let shared_check = parts::shared_check(&kernel, &memory);
+    let body = parts::body(&kernel, &kernel.body, &memory, false);
     let (params, arguments) = parts::entry_parameters(&kernel);
-    let (call, _, plain_entry) = parts::entry_calls(&arguments, krate, false);
+    let (call, _, plain_entry) = parts::entry_calls(&arguments, &memory, krate, false);
     let Kernel { attrs, vis, ident, .. } = &kernel;
     let (inputs, host) = (&function.sig.inputs, &kernel.body.stmts);
     let task = local("task");

@@ -53,7 +53,8 @@ mod tests;
 ///
 /// On the GPU this is two entries with the same body: `add`, a worker loop that can be preempted between
 /// block-tasks, and `add__plain`, which runs as one plain grid. A kernel's name is its symbol, so it is
-/// unique in its kernels crate.
+/// unique in its kernels crate, whatever its module. Kernels of two crates may have the same name. For the same
+/// reason no kernel is inside of a generic function or `impl`.
 ///
 /// On the host it is the launch function, with the same name, visibility and attributes. It takes buffers
 /// where the kernel takes slices and pointers, and returns a `host::Call<NoGrid>`. With `.grid(blocks)` or
@@ -85,6 +86,7 @@ mod tests;
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless the launch sets another; a constant of type `u32`, at least 1. With `amortize = auto`, the default, the worker loop chooses: it looks at the signal about every 7 µs, and claims two or four times as many tasks where blocks would wait for each other's claims |
 /// | `idempotent` | a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed by `yield_point!()` and `yield_in_loops`, and without effect otherwise |
 /// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, but not in closures; with barriers in the body, only of loops that provably all threads of a block run together. Barriers in helper functions are not seen: with those, write a barrier in the body, or leave the option out |
+/// | `instances(8, 16)` | the [constants](#constants-as-parameters) that a generic kernel is compiled for |
 /// | `crate = path` | the path of `preempt_device`, where neither that nor `preempt` is a dependency of the package; that crate and no other, because the expansion is `unsafe` code that trusts it |
 ///
 /// # Parameters
@@ -102,6 +104,47 @@ mod tests;
 /// the compiler would keep its target in registers across barriers. The launch function of an `unsafe fn` is
 /// `unsafe` too: the caller of the launch makes the promise of the kernel.
 ///
+/// All arguments have room in 4096 bytes, with those of the worker loop: larger ones go into a buffer. There are no
+/// pointers in buffers and structs, because a launch knows only the buffers that are its arguments.
+///
+/// # Constants as parameters
+///
+/// A kernel can be generic over constants. Each of its entries is one symbol, so the attribute lists the constants that the
+/// kernel is launched with: `instances(8, 16)`, or `instances((8, true), (16, false))` if there is more than one parameter.
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// Sums each run of `N` elements.
+/// #[preemptible(block = N as u32, instances(64, 256))]
+/// pub fn sums<const N: usize>(x: &[u32], sums: SliceMut<u32>) {
+///     let (partial, t) = (shared_array![u32; N], thread::thread_idx_x() as usize);
+///     let i = thread::index_1d() as usize;
+///     // SAFETY: one element for each thread, and a barrier before others read it.
+///     unsafe {
+///         partial.add(t).write(if i < x.len() { x[i] } else { 0 });
+///         thread::sync_threads();
+///         if t == 0 {
+///             sums.write(i / N, (0..N).map(|i| *partial.add(i)).sum());
+///         }
+///     }
+/// }
+/// ```
+///
+/// The launch names the constants, `sums::<64>(&x, &mut y)`. One that is not listed is an error:
+///
+/// ```compile_fail
+/// # use preempt_device::host::{Call, NoGrid};
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(instances(64, 256))]
+/// # pub fn sums<const N: usize>(n: u32) {}
+/// let call = sums::<128>(3); // error: the kernel `sums` is not compiled for these constants
+/// ```
+///
+/// In the attribute and in the body the parameters are constants like any other. So is the block's size above. The body is
+/// compiled for each instance. A kernel is not generic over types: put the code in a generic function with
+/// `#[inline(always)]`, and call it from one kernel for each type.
+///
 /// # Shared memory
 ///
 /// `shared_array![T; N]` in the body is a `*mut T` to `N` elements that the threads of a block-task share. It
@@ -112,6 +155,35 @@ mod tests;
 /// An array under a `#[cfg]` takes space only if the condition holds. Host and device are compiled
 /// separately, with features of their own. A launch on the GPU fails if the device has an array that the host
 /// does not know.
+///
+/// `shared_slice![T; n]` is a `SliceMut<T>` of `n` elements, where `n` is known only at the launch: CUDA's dynamic shared
+/// memory. The launch function computes `n`, an integer of any type, from the kernel's parameters, so that no launch
+/// can pass another size than the kernel expects:
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// Reverses each run of `run` elements, at most 1024 of them.
+/// #[preemptible]
+/// pub fn reverse(run: u32, x: &[f32], reversed: SliceMut<f32>) {
+///     let tile = shared_slice![f32; run];
+///     let (t, start) = (thread::thread_idx_x() as usize, (thread::block_idx_x() * run) as usize);
+///     if t < tile.len() {
+///         // SAFETY: each thread writes its own element.
+///         unsafe { tile.write(t, x[start + t]) };
+///     }
+///     thread::sync_threads();
+///     if t < tile.len() {
+///         // SAFETY: the tile is not written any more, and each thread writes its own element.
+///         unsafe { reversed.write(start + t, tile.read(tile.len() - 1 - t)) };
+///     }
+/// }
+/// ```
+///
+/// `n` is an expression of constants, of parameters that are passed by value, and of the lengths of slices, `x.len()`. It
+/// may not name variables of the body, nor thread indices. If it panics, the launch function does. A launch fails with
+/// an error if `n` is negative, or if a block of the device does not have so much shared memory. The size decides how
+/// many blocks an SM holds.
 ///
 /// # Returns and barriers
 ///
@@ -330,7 +402,10 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         .map(|param| (&param.ident, param.mutability.is_some(), Kind::of_param(param)));
     let uniformity = barriers::check_barriers(&kernel.body, params, &mut errors);
     analyze::rust_cuda::check_shared_memory(&kernel.body, &mut errors);
-    let arrays = shared::place_arrays(&kernel.options.krate, &mut kernel.body, &mut errors);
+    let memory = shared::place_arrays(&mut kernel, &mut errors);
+    if kernel.rust_cuda.is_some() {
+        memory.refuse_slices(&mut errors);
+    }
     let Kernel { options, body, .. } = &mut kernel;
     yields::add_to_loops(options, body, uniformity.as_ref(), &mut errors);
     let yields = yields::place_points(options, body, uniformity.is_some(), &mut errors);
@@ -338,7 +413,7 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         assertions::assert_known(&options.krate, &uniformity.names, body);
     }
     // A kernel whose body is refused is still generated, so that its callers have no errors.
-    let mut expansion = generate::kernel(&kernel, &arrays, yields);
+    let mut expansion = generate::kernel(&kernel, &memory, yields);
     expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
     expansion
 }

@@ -39,6 +39,25 @@ pub fn shared_end(number: usize) -> TokenStream {
     }
 }
 
+/// The macros that give a body shared memory.
+pub const SHARED_ARRAY: &str = "shared_array";
+pub const SHARED_SLICE: &str = "shared_slice";
+
+/// The function that computes where shared slices are.
+pub fn slices_function() -> Ident {
+    format_ident!("__preempt_slices", span = Span::mixed_site())
+}
+
+/// The parameter of the body that says where shared slice `number` is.
+pub fn slice_variable(number: usize) -> Ident {
+    local(&format!("slice_{number}"))
+}
+
+/// The constant that holds size and alignment of the elements of shared slice `number`.
+pub fn slice_layout(number: usize) -> Ident {
+    format_ident!("__PREEMPT_SLICE_{number}", span = Span::mixed_site())
+}
+
 /// The symbol of a kernel's plain entry.
 pub fn plain_symbol(ident: &Ident) -> Ident {
     format_ident!("{}__plain", ident.unraw())

@@ -43,11 +43,12 @@ pub enum KernelFault {
         function: String,
     },
 
-    /// A preemptible kernel calls through a pointer, so what it runs cannot be checked.
+    /// A preemptible kernel calls through a pointer, so the callee cannot be checked.
     #[error(
-        "the preemptible kernel `{entry}` calls through a function pointer in `{function}`; what \
-         is called there cannot be checked: call the function by name, or pass it as a generic \
-         `impl Fn`"
+        "the preemptible kernel `{entry}` calls a function that it chooses at run time, in `{function}`: through a \
+         `fn` pointer, a table of them, or `dyn`. Such a function cannot be inlined or checked. Choose by a number \
+         and call each function by its name, `match which {{ 0 => first(x), _ => second(x) }}`, or pass the function as \
+         a generic `impl Fn`"
     )]
     IndirectCall {
         /// The kernel.

@@ -45,6 +45,7 @@
 //! | [`Event`] | order between streams |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there and [ranges](Buffer#ranges) of it, [waited for](Scheduler::zeroed_within) if need be |
+//! | [`Stream::upload`], [`Scope`], [`PinnedBuffer`] | copies of slices, of borrowed slices, and of memory that a GPU copies itself; [fills](Stream::fill), [rectangles](Copy2d) |
 //! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
 //! | [`recording`] | what was submitted to a scheduler and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
@@ -96,7 +97,7 @@ mod text;
 pub mod tune;
 mod vocabulary;
 
-pub use device::{CpuLayout, Device, Properties, RawStream, SignalPath};
+pub use device::{CpuLayout, Device, MemoryInfo, Properties, RawStream, SignalPath};
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use device::{conformance, faults};
@@ -113,7 +114,8 @@ pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;
 pub use scheduler::{
-    Buffer, BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut, Event, Handle, Opaque,
-    Scheduler, SchedulerBuilder, Scope, Stream,
+    Buffer, BufferSlice, BufferSliceMut, CancelOnDrop, Copy2d, DeviceSlice, DeviceSliceMut, Event,
+    Handle, Loan, LoanFuture, Opaque, PinnedBuffer, Room, Scheduler, SchedulerBuilder, Scope,
+    Stream, TryLaunch,
 };
 pub use vocabulary::{LaunchId, Timestamp};

@@ -1,7 +1,7 @@
 //! The result of each test kernel, against plain host code: on the CPU device, or on the first GPU with
 //! `PREEMPT_TEST_DEVICE=cuda`.
 
-use preempt::{Call, CpuLayout, Device, NoGrid, Scheduler, Stream};
+use preempt::{Call, CpuLayout, Device, NoGrid, Preemption, Scheduler, Stream};
 use preempt_test_kernels::{self as kernels, Affine, Weights};
 use preempt_test_kit::{KERNELS, Random};
 
@@ -39,6 +39,82 @@ fn vector_add() {
     run(&stream, kernels::vector_add(&on_a, &on_b, &mut out).grid(5));
     let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
     assert!((0..1000).all(|i| found[i] == a[i] + b[i]));
+}
+
+#[test]
+fn each_launch_has_the_shared_memory_that_its_arguments_ask_for() {
+    let (scheduler, stream) = stream();
+    let limit = scheduler.device().properties().shared_per_block as usize / 4;
+    // The largest one takes more than a block has by default.
+    for (len, blocks) in [(100, 7), (1, 3), (20_000, 4), (33, 50), (0, 2), (100, 7)] {
+        assert!(len < limit);
+        let x: Vec<u32> = (0..(len * blocks).max(1) as u32).collect();
+        let input = scheduler.buffer(&x).expect("memory");
+        let mut out = scheduler.zeroed(x.len()).expect("memory");
+        let call = kernels::reversed_runs(len as u32, &input, &mut out).block(128).grid(blocks);
+        assert_eq!(call.shared_bytes(), 4 * len as u64);
+        let features = scheduler.features(&call).expect("a launch that is accepted");
+        assert_eq!(features.shared_bytes, 4 * len as u32);
+        run(&stream, call.clone());
+        run(&stream, call.preemption(Preemption::Plain));
+        let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+        let expected: Vec<u32> = match len {
+            0 => vec![0],
+            len => x.chunks(len).flat_map(|run| run.iter().rev().copied()).collect(),
+        };
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn shared_slices_are_apart() {
+    let (scheduler, stream) = stream();
+    for (width, len) in [(5, 9), (0, 3), (70, 0), (1, 1)] {
+        let x: Vec<u8> = (0..len).map(|i| 200 + i as u8).collect();
+        let input = scheduler.buffer(&x).expect("memory");
+        let mut out = scheduler.zeroed::<u64>(6).expect("memory");
+        let call = kernels::apart(width, &input, &mut out).grid(6);
+        // Three elements of two bytes, and then multiples of eight.
+        assert_eq!(call.shared_bytes(), 8 + 16 * width as u64 + len as u64);
+        run(&stream, call);
+        let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+        let sum: u64 = x.iter().map(|&x| u64::from(x)).sum();
+        assert_eq!(found, [sum + 4 * width as u64 + 3 * 65535; 6]);
+    }
+}
+
+#[test]
+fn each_instance_of_a_generic_kernel_runs() {
+    let (scheduler, stream) = stream();
+    let x: Vec<f32> = (0..1000).map(|i| (i % 17) as f32).collect();
+    let input = scheduler.buffer(&x).expect("memory");
+    let mut out = scheduler.buffer(&[POISON; 1000]).expect("memory");
+    macro_rules! filter {
+        ($taps:literal) => {
+            let weights = std::array::from_fn(|tap| (tap + 1) as f32);
+            let call = kernels::filtered::<$taps>(weights, &input, &mut out).threads(1000);
+            assert_eq!(call.kernel().name, concat!("filtered::<", $taps, ">"));
+            assert_eq!(call.shared_bytes(), 4 * 3 * $taps);
+            run(&stream, call.clone());
+            run(&stream, call.preemption(Preemption::Plain));
+            let found = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+            for (i, found) in found.into_iter().enumerate() {
+                let terms = x[i..].iter().zip(weights).map(|(x, weight)| x * weight);
+                assert_eq!(found, terms.sum::<f32>(), "{i}");
+            }
+        };
+    }
+    filter!(8);
+    filter!(16);
+
+    let numbers = scheduler.buffer(&[1, 2, -3]).expect("memory");
+    let mut scaled = scheduler.buffer(&[100, 100, 100]).expect("memory");
+    run(&stream, kernels::scaled::<3, true>(&numbers, &mut scaled).block(32).grid(1));
+    let found = stream.download(&scaled).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(found, [103, 106, 91]);
+    run(&stream, kernels::scaled::<-2, false>(&numbers, &mut scaled).block(32).grid(1));
+    let found = stream.download(&scaled).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(found, [-2, -4, 6]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use preempt::error::LaunchError;
-use preempt::{Buffer, CpuLayout, Device, Error, Scheduler};
+use preempt::{Buffer, Copy2d, CpuLayout, Device, Error, Scheduler};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
@@ -159,4 +159,30 @@ fn failed_launches_leave_nothing() {
     });
     std::panic::set_hook(hook);
     assert!(left < 20, "each failed launch leaves {left} bytes");
+}
+
+#[test]
+fn copies_and_fills_leave_nothing() {
+    let _alone = alone();
+    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+    let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
+    let stream = scheduler.stream(0);
+    let shape = Copy2d { width: 10, height: 3, from_pitch: 20, to_pitch: 30 };
+    let left = bytes_left_by_each(10_000, 3, || {
+        let (data, mut out) = ([7u32; 100], [0; 100]);
+        let mut buffer = scheduler.zeroed::<u32>(100).expect("memory");
+        // SAFETY: it is filled before it is read.
+        let mut other = unsafe { scheduler.uninit::<u32>(100) }.expect("memory");
+        drop(stream.fill(&mut other, 3).expect("accepted"));
+        drop(stream.upload(&data, &mut buffer).expect("accepted"));
+        drop(stream.copy_2d(&buffer, &mut other, shape).expect("accepted"));
+        let array = scheduler.pinned(100).expect("memory");
+        let array = stream.download_pinned(&other, array).expect("accepted").wait();
+        drop(stream.upload_pinned(array.expect("copied"), &mut buffer).expect("accepted"));
+        scheduler.scope(|scope| {
+            drop(scope.download_into(&stream, &buffer, &mut out).expect("accepted"));
+        });
+        assert_eq!((out[0], out[99]), (7, 3));
+    });
+    assert!(left < 50, "each round of copies leaves {left} bytes");
 }

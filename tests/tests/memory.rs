@@ -229,3 +229,32 @@ fn a_waker_can_wait_for_memory_that_an_operation_keeps() {
     allocated.recv().expect("no panic").expect("memory");
     keeps.wait().expect("runs");
 }
+
+#[test]
+fn the_memory_of_a_device_is_told() {
+    let scheduler = scheduler();
+    let device = scheduler.device();
+    let free = || device.memory().expect("told").free;
+    assert_eq!((free(), device.memory().expect("told").total), (1000, 1000));
+    let held = bytes(&scheduler, 600);
+    assert_eq!(free(), 400);
+    drop(held);
+    assert_eq!(free(), 1000);
+    // Without a limit, the host's.
+    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+    let memory = device.memory().expect("told");
+    assert!(memory.free <= memory.total && memory.total > 0, "{memory:?}");
+    assert_eq!(device.properties().compute_capability, None);
+    assert_eq!(device.properties().clock_khz, 1_000_000);
+}
+
+#[test]
+fn every_counted_gpu_can_be_asked_for() {
+    // Without a driver, none.
+    match Device::count().expect("counted") {
+        0 => assert!(Device::cuda(0).is_err()),
+        gpus => {
+            assert!(matches!(Device::cuda(gpus), Err(Error::Device(DeviceError::NoGpu { .. }))))
+        }
+    }
+}

@@ -14,10 +14,11 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 43] = [
+const NAMES: [&str; 49] = [
     "add_index",
     "angles_f32",
     "angles_f64",
+    "apart",
     "approximations",
     "atomics_f32",
     "atomics_f64",
@@ -28,6 +29,8 @@ const NAMES: [&str; 43] = [
     "count_1d",
     "disagree",
     "exchanged",
+    "filtered__16",
+    "filtered__8",
     "guard_sync_guard",
     "halves",
     "halves_by_crate",
@@ -43,10 +46,13 @@ const NAMES: [&str; 43] = [
     "panics",
     "powers_f32",
     "powers_f64",
+    "reversed_runs",
     "rotate_yielding",
     "rounded_f32",
     "rounded_f64",
     "same_as_table",
+    "scaled__3_true",
+    "scaled__m2_false",
     "sm_of_task",
     "spin_yielding",
     "struct_arg",
@@ -61,9 +67,12 @@ const NAMES: [&str; 43] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 22] = [
+const BLOCKS: [(&str, u32); 25] = [
+    ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
+    ("filtered__16", 32),
+    ("filtered__8", 16),
     ("guard_sync_guard", 128),
     ("paced_shared", 256),
     ("rotate_yielding", 256),

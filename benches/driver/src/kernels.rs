@@ -209,6 +209,9 @@ impl Launch {
         slice: Option<Box<[u32; slicing::PARAMETERS]>>,
     ) -> Launch {
         let block = call.kernel().block.or(call.block_dim()).unwrap_or(Dim3::from(1));
+        // More than the driver accepts, if it is more than 32 bits can say.
+        let shared = call.shared_bytes().try_into().unwrap_or(u32::MAX);
+        let entry = KernelEntry { shared, ..entry };
         let args = call.into_args();
         let first = cohort.as_deref().map(|cohort| ptr::from_ref(cohort).cast::<u8>());
         let last = slice.as_deref().into_iter().flatten().map(|word| ptr::from_ref(word).cast());

@@ -124,6 +124,9 @@ impl Launch {
     pub fn plain(entry: KernelEntry, call: Call<'static>) -> Launch {
         let grid = call.grid_dim();
         let block = call.kernel().block.or(call.block_dim()).unwrap_or(Dim3::from(1));
+        // More than the driver accepts, if it is more than 32 bits can say.
+        let shared_bytes = call.shared_bytes().try_into().unwrap_or(u32::MAX);
+        let entry = KernelEntry { shared_bytes, ..entry };
         let args = call.into_args();
         let parameters = args.pointers().map(|parameter| parameter.cast_mut().cast()).collect();
         Launch { entry, grid, block, parameters, _args: args }

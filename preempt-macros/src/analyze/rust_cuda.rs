@@ -32,8 +32,9 @@ pub fn check_shared_memory(body: &Block, errors: &mut Errors) {
                 self.0.push(
                     expr,
                     "a launch gives a preemptible kernel only the shared memory of its \
-                     `shared_array!`s; write `shared_array![T; N]`, with the \
-                     largest `N` that a launch needs",
+                     `shared_array!`s and `shared_slice!`s; write `shared_array![T; N]`, with the \
+                     largest `N` that a launch needs, or `shared_slice![T; n]`, with `n` from the parameters, in a \
+                     kernel without `#[kernel]`",
                 );
             }
             visit::visit_expr_path(self, expr);

@@ -7,25 +7,24 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 use crate::parse::Kernel;
-use crate::rewrite::shared::SharedArray;
+use crate::rewrite::shared::SharedMemory;
 
 mod device;
 mod host;
+mod instances;
 pub mod parts;
 mod rust_cuda;
 
-/// The expansion of `kernel`. Its body refers to `arrays` in shared memory, and to the state of yield points
-/// if it `yields`.
-pub fn kernel(kernel: &Kernel, arrays: &[SharedArray], yields: bool) -> TokenStream {
-    let common = [Some(parts::shared_layout(kernel, arrays)), parts::bounds(kernel)]
+/// The expansion of `kernel`. Its body refers to `memory`, and to the state of yield points if it `yields`.
+pub fn kernel(kernel: &Kernel, memory: &SharedMemory, yields: bool) -> TokenStream {
+    let common = [Some(parts::shared_layout(kernel, memory)), parts::bounds(kernel)]
         .into_iter()
         .flatten()
         .collect();
-    let host = host::host(kernel, &common, arrays.len(), yields);
-    let check = parts::shared_check(kernel, arrays);
+    let host = host::host(kernel, &common, memory, yields);
     let device = match &kernel.rust_cuda {
-        Some(form) => rust_cuda::device(kernel, form, &common, check, yields),
-        None => device::device(kernel, &common, check.as_ref(), yields),
+        Some(form) => rust_cuda::device(kernel, form, &common, memory, yields),
+        None => device::device(kernel, &common, memory, yields),
     };
     quote!(#host #device)
 }

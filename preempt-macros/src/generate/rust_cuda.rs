@@ -12,22 +12,24 @@ use crate::names::{local, preemptible_symbol};
 use crate::parse::Kernel;
 use crate::parse::rust_cuda::RustCuda;
 use crate::rewrite::rust_cuda::remove_yield_points;
+use crate::rewrite::shared::SharedMemory;
 
 /// The two entries: the plain one as the user wrote it, and the preemptible one.
 pub fn device(
     kernel: &Kernel,
     RustCuda { item, attrs, abi }: &RustCuda,
     common: &TokenStream,
-    shared_check: Option<TokenStream>,
+    memory: &SharedMemory,
     yields: bool,
 ) -> TokenStream {
     let Kernel { options, attrs: others, vis, ident, .. } = kernel;
     let krate = &options.krate;
     let entry = preemptible_symbol(ident);
     let (cohort, task) = (local("cohort"), local("task"));
-    let body = parts::body(kernel, &kernel.body, yields);
+    let body = parts::body(kernel, &kernel.body, memory, yields);
+    let shared_check = parts::shared_check(kernel, memory);
     let (params, arguments) = parts::entry_parameters(kernel);
-    let (call, preemptible, _) = parts::entry_calls(&arguments, krate, yields);
+    let (call, preemptible, _) = parts::entry_calls(&arguments, memory, krate, yields);
     let block = parts::block_declaration(options);
     let mut plain = item.clone();
     if yields {

@@ -6,15 +6,18 @@ use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    AttrStyle, Attribute, Block, Error, Expr, FnArg, GenericArgument, GenericParam, Ident, Item,
-    ItemFn, Lit, Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety,
-    Signature, Token, Type, TypeReference, Visibility, parse_quote,
+    AttrStyle, Attribute, Block, Error, Expr, FnArg, GenericArgument, Ident, Item, ItemFn, Lit,
+    Pat, PatType, Path, PathArguments, PointerMutability, Result, ReturnType, Safety, Signature,
+    Token, Type, TypeFnPtr, TypePtr, TypeReference, TypeTraitObject, Visibility, parenthesized,
+    parse_quote,
 };
 
 use crate::device_crate;
 use crate::errors::{Errors, both};
+use instances::Instances;
 use rust_cuda::RustCuda;
 
+pub mod instances;
 pub mod rust_cuda;
 
 /// A function that `#[preemptible]` accepts.
@@ -26,6 +29,8 @@ pub struct Kernel {
     pub unsafety: Option<Token![unsafe]>,
     pub params: Vec<Param>,
     pub body: Block,
+    /// Set if the kernel is generic.
+    pub instances: Option<Instances>,
     /// Set if the function has rust-cuda's `#[kernel]`.
     pub rust_cuda: Option<RustCuda>,
 }
@@ -35,6 +40,8 @@ pub struct Options {
     /// The extents of a block in x, y and z.
     pub block: Option<[Expr; 3]>,
     pub amortize: Option<Expr>,
+    /// The list in the parentheses of `instances(..)`.
+    pub instances: Option<TokenStream>,
     /// Whether a block-task may run again from its start.
     pub idempotent: bool,
     /// The option `yield_in_loops`, if it is given.
@@ -96,21 +103,35 @@ pub const BLOCK_LIMITS: &str = "a block has 1 to 1024 threads in all, and at mos
 pub const AMORTIZE_LIMITS: &str =
     "the amortizing factor is the most block-tasks that a block claims at once: at least 1";
 
+const FUNCTION_POINTER: &str = "a kernel gets no function pointers and no `dyn` objects, because the functions that they \
+    point to are the host's; pass a number and `match` on it in the kernel, or write a kernel for each function";
+
 const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16` or `amortize = auto`, `idempotent`, \
-    `yield_in_loops`, `crate = path::to::preempt_device`";
+    `yield_in_loops`, `instances(8, 16)`, `crate = path::to::preempt_device`";
 
 /// The options without a value.
 const FLAGS: [&str; 2] = ["idempotent", "yield_in_loops"];
 
 impl Kernel {
     pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
+        let options = Options::parse.parse2(options);
         let function = parse_function(item).and_then(|mut function| {
             let rust_cuda = rust_cuda::take_attributes(&mut function);
-            let params = check_function(&function)?;
-            Ok((function, params, rust_cuda))
+            let instances = match &options {
+                Ok(options) => instances::parse(options.instances.as_ref(), &function.sig.generics),
+                Err(_) => Ok(None),
+            };
+            let (instances, params) = both(instances, check_function(&function))?;
+            Ok((function, params, rust_cuda, instances))
         });
-        let (options, (function, params, rust_cuda)) =
-            both(Options::parse.parse2(options), function)?;
+        let (options, (function, params, rust_cuda, instances)) = both(options, function)?;
+        if let (Some(_), Some(form)) = (&instances, &rust_cuda) {
+            let name = &form.item.sig.ident;
+            return Err(Error::new_spanned(
+                name,
+                "a `#[kernel]` has no instances: its entry is one symbol; leave `#[kernel]` out",
+            ));
+        }
         Ok(Kernel {
             options,
             attrs: function.attrs,
@@ -122,6 +143,7 @@ impl Kernel {
             },
             params,
             body: *function.block,
+            instances,
             rust_cuda,
         })
     }
@@ -130,13 +152,14 @@ impl Kernel {
 impl Options {
     pub fn parse(input: ParseStream<'_>) -> Result<Options> {
         let mut errors = Errors::default();
-        let (mut block, mut amortize, mut krate) = (None, None, None);
+        let (mut block, mut amortize, mut krate, mut instances) = (None, None, None, None);
         let (mut idempotent, mut yield_in_loops) = (None, None);
         while !input.is_empty() {
             let name = input.call(Ident::parse_any)?;
             let equals = input.parse::<Option<Token![=]>>()?;
             let is_flag = FLAGS.iter().any(|flag| name == flag);
-            if equals.is_none() && !is_flag {
+            let is_list = name == "instances";
+            if equals.is_none() && !is_flag && !is_list {
                 return Err(Error::new_spanned(
                     &name,
                     format!("expected `{name} = ..`; the options are {KNOWN_OPTIONS}"),
@@ -161,6 +184,10 @@ impl Options {
                 let value = input.parse::<Expr>()?;
                 let is_auto = matches!(&value, Expr::Path(path) if path.path.is_ident("auto"));
                 amortize.replace((!is_auto).then_some(value)).is_some()
+            } else if is_list {
+                let list;
+                parenthesized!(list in input);
+                instances.replace(list.parse::<TokenStream>()?).is_some()
             } else if name == "crate" {
                 krate.replace(input.call(Path::parse_mod_style)?).is_some()
             } else {
@@ -189,6 +216,7 @@ impl Options {
         Ok(Options {
             block,
             amortize,
+            instances,
             idempotent: idempotent.is_some(),
             yield_in_loops,
             krate: krate.map_or_else(device_crate::path, Ok)?,
@@ -264,7 +292,29 @@ fn check_function(function: &ItemFn) -> Result<Vec<Param>> {
         }
     });
     let params = params.collect();
+    let mut self_type = SelfType(&mut errors);
+    self_type.visit_signature(&function.sig);
+    self_type.visit_block(&function.block);
     errors.finish().map(|()| params)
+}
+
+/// Refuses `Self`, which the items of the expansion do not have.
+struct SelfType<'a>(&'a mut Errors);
+
+impl<'ast> Visit<'ast> for SelfType<'_> {
+    fn visit_path(&mut self, path: &'ast Path) {
+        if let Some(first) = path.segments.first().filter(|first| first.ident == "Self") {
+            self.0.push(
+                first,
+                "there is no `Self` in a kernel, because its entries are functions of their own; name \
+                 the type, which is not generic, or move the kernel out of the `impl`",
+            );
+        }
+        visit::visit_path(self, path);
+    }
+
+    /// An `impl` in the body has its own.
+    fn visit_item(&mut self, _: &'ast Item) {}
 }
 
 /// Refuses attributes that conflict with those of the expansion.
@@ -288,7 +338,13 @@ fn check_attributes(attrs: &[Attribute], errors: &mut Errors) {
             Ok(inner) if attr.path().is_ident("unsafe") => inner,
             _ => attr.path().clone(),
         };
-        if let Some(refused) = REFUSED.iter().find(|refused| path.is_ident(refused)) {
+        if path.segments.last().is_some_and(|last| last.ident == "preemptible") {
+            errors.push(
+                attr,
+                "`#[preemptible]` stands on this kernel twice; keep one of them, with the options of \
+                 both, `#[preemptible(block = 256, idempotent)]`",
+            );
+        } else if let Some(refused) = REFUSED.iter().find(|refused| path.is_ident(refused)) {
             errors.push(
                 attr,
                 format!(
@@ -329,23 +385,6 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     }
     if let ReturnType::Type(_, ty) = &sig.output {
         errors.push(ty, "a kernel returns nothing; write results to a `SliceMut<T>` or `*mut T`");
-    }
-    for param in &sig.generics.params {
-        match param {
-            GenericParam::Lifetime(lifetime) => errors.push(
-                lifetime,
-                "a kernel has no lifetime parameters; write `&[T]` without a lifetime",
-            ),
-            param => errors.push(
-                param,
-                "a kernel cannot be generic, since each of its entries is one symbol; put the \
-                 code in a generic function with `#[inline(always)]`, and call it from one kernel \
-                 for each type",
-            ),
-        }
-    }
-    if let Some(clause) = &sig.generics.where_clause {
-        errors.push(clause, "a kernel cannot be generic, so it needs no `where`; remove it");
     }
 }
 
@@ -388,7 +427,7 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
                 PointerMutability::Const(_) => Form::ConstPtr,
                 PointerMutability::Mut(_) => Form::MutPtr,
             };
-            Ok(ParamKind::Buffer { form, element: pointer.elem.clone() })
+            buffer(form, &pointer.elem)
         }
         Type::Reference(reference) => parse_reference(reference),
         Type::ImplTrait(_) => Err(Error::new_spanned(
@@ -397,14 +436,16 @@ fn parse_type(ty: &Type) -> Result<ParamKind> {
         )),
         _ => {
             if let Some((form, element)) = named_slice(ty) {
-                return Ok(ParamKind::Buffer { form, element: Box::new(element) });
+                return buffer(form, &element);
             }
-            let mut references = References::default();
-            references.visit_type(ty);
-            references.0.finish()?;
-            Ok(ParamKind::Value)
+            refuse_addresses(ty).map(|()| ParamKind::Value)
         }
     }
+}
+
+fn buffer(form: Form, element: &Type) -> Result<ParamKind> {
+    refuse_addresses(element)?;
+    Ok(ParamKind::Buffer { form, element: Box::new(element.clone()) })
 }
 
 fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
@@ -425,9 +466,7 @@ fn parse_reference(reference: &TypeReference) -> Result<ParamKind> {
         ));
     }
     match strip(&reference.elem) {
-        Type::Slice(slice) => {
-            Ok(ParamKind::Buffer { form: Form::Slice, element: slice.elem.clone() })
-        }
+        Type::Slice(slice) => buffer(Form::Slice, &slice.elem),
         Type::Path(path) if path.path.is_ident("str") => Err(Error::new_spanned(
             reference,
             "a kernel cannot take `&str`; take the bytes, `&[u8]`",
@@ -464,17 +503,39 @@ fn strip(ty: &Type) -> &Type {
     }
 }
 
-/// Finds references inside a type that is passed by value.
-#[derive(Default)]
-struct References(Errors);
+/// Refuses references and pointers inside of a value, or of an element of a buffer.
+fn refuse_addresses(ty: &Type) -> Result<()> {
+    let mut addresses = Addresses::default();
+    addresses.visit_type(ty);
+    addresses.0.finish()
+}
 
-impl<'ast> Visit<'ast> for References {
+#[derive(Default)]
+struct Addresses(Errors);
+
+impl<'ast> Visit<'ast> for Addresses {
     fn visit_type_reference(&mut self, reference: &'ast TypeReference) {
         self.0.push(
             reference,
             "a value that is passed to a kernel holds no references, since they would point into \
              host memory; pass slices as parameters of their own",
         );
-        visit::visit_type_reference(self, reference);
+    }
+
+    fn visit_type_ptr(&mut self, pointer: &'ast TypePtr) {
+        self.0.push(
+            pointer,
+            "a kernel gets no pointers inside of buffers or values, because a launch knows only the \
+             buffers that are its arguments; put all rows into one buffer, and where each starts \
+             into another, `rows: &[f32], starts: &[u32]`, or make each buffer a parameter",
+        );
+    }
+
+    fn visit_type_fn_ptr(&mut self, function: &'ast TypeFnPtr) {
+        self.0.push(function, FUNCTION_POINTER);
+    }
+
+    fn visit_type_trait_object(&mut self, object: &'ast TypeTraitObject) {
+        self.0.push(object, FUNCTION_POINTER);
     }
 }

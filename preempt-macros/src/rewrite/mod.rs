@@ -3,4 +3,5 @@
 pub mod assertions;
 pub mod rust_cuda;
 pub mod shared;
+mod variables;
 pub mod yields;

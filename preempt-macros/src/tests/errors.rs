@@ -50,7 +50,17 @@ kernels! {
     variadic_kernel: "", "unsafe fn k(n: u32, ...) {}" => ["pass a slice"];
     return_type: "", "fn k() -> u32 { 0 }" => ["write results to a `SliceMut<T>`"];
     type_parameter: "", "fn k<T>(n: T) {}" => ["one kernel for each type"];
-    const_parameter: "", "fn k<const N: usize>() {}" => ["one kernel for each type"];
+    const_parameter: "", "fn k<const N: usize>() {}" => ["list them, `#[preemptible(instances(8, 16))]`"];
+    instances_of_a_type: "instances(f32)", "fn k<T>(n: T) {}" => ["one kernel for each type"];
+    instances_of_nothing: "instances(8)", "fn k() {}" => ["remove the option"];
+    instances_without_values: "instances()", "fn k<const N: usize>() {}" => ["`instances(8, 16)`"];
+    instance_twice: "instances(8, 16, 8)", "fn k<const N: usize>() {}" => ["`8` is listed twice"];
+    instances_of_too_few: "instances(8, (8, 16))", "fn k<const N: usize, const M: u32>() {}" => [
+        "`instances((8, 16), (32, 64))`",
+    ];
+    instances_of_too_many: "instances((8, 16))", "fn k<const N: usize>() {}" => ["one constant parameter"];
+    instances_twice: "instances(8), instances(16)", "fn k<const N: usize>() {}" => ["`instances` is given twice"];
+    instances_for_rust_cuda: "instances(8)", "#[kernel] unsafe fn k<const N: usize>() {}" => ["leave `#[kernel]` out"];
     lifetime_parameter: "", "fn k<'a>(a: &'a [f32]) {}" => [
         "no lifetime parameters",
         "without a lifetime",
@@ -72,6 +82,46 @@ kernels! {
     string: "", "fn k(a: &str) {}" => ["take the bytes"];
     static_slice: "", "fn k(a: &'static [f32]) {}" => ["without a lifetime"];
     reference_in_a_value: "", "fn k(a: Option<&f32>) {}" => ["holds no references"];
+
+    pointer_to_pointer: "", "fn k(a: *const *const f32, b: &[*mut u8], c: SliceMut<*const u8>) {}" => [
+        "where each starts into another",
+        "where each starts into another",
+        "make each buffer a parameter",
+    ];
+    function_pointer: "", "fn k(f: fn(f32) -> f32, g: Box<dyn Fn()>) {}" => [
+        "pass a number and `match` on it",
+        "write a kernel for each function",
+    ];
+    attribute_twice: "block = 32", "#[preemptible(idempotent)] fn k() {}" => ["keep one of them"];
+    attribute_twice_by_path: "", "#[preempt_device::preemptible] fn k() {}" => ["keep one of them"];
+    self_type: "", "fn k(a: &[Self], n: u32) { Self::f(); impl Of for u32 { fn f() -> Self { 0 } } }" => [
+        "move the kernel out of the `impl`",
+        "there is no `Self` in a kernel",
+    ];
+    shared_array_of_a_parameter: "", "fn k(n: usize) { let a = shared_array![f32; 2 * n]; }" => [
+        "a constant, and `n` is a variable",
+    ];
+    shared_array_of_a_variable: "", "fn k() { let n = 3; { shared_array![f32; n]; } }" => [
+        "or the largest length that a launch needs",
+    ];
+    shared_array_of_a_constant: "", "fn k(m: u32) { match m { N => {} n => {} }
+        shared_array![f32; { let n = N; n }]; }" => [];
+
+    shared_slice_of_a_variable: "", "fn k(x: &[u32], p: *const u32) { let m = 3;
+        shared_slice![f32; x.len() + m + p]; }" => [
+        "`m` is a variable of the body",
+        "the pointer `p` does not tell one",
+    ];
+    shared_slice_of_the_block: "", "fn k() { shared_slice![f32; thread::block_dim_x()]; }" => [
+        "`#[preemptible(block = N)]`",
+    ];
+    shared_slice_without_a_length: "", "fn k() { shared_slice![f32]; shared_slice!(); }" => [
+        "`shared_slice![f32; n]`",
+        "`shared_slice![f32; n]`",
+    ];
+    shared_slice_for_rust_cuda: "", "#[kernel] unsafe fn k(n: u32) { shared_slice![f32; n]; }" => [
+        "or leave `#[kernel]` out",
+    ];
 
     several_at_once: "block = 0", "async fn k(a: &str, _: u32) -> u32 { 0 }" => [
         "1 to 1024 threads",

@@ -65,6 +65,28 @@ snapshots! {
         }
         "#,
     );
+    shared_slices: expand(
+        "block = 32",
+        r#"
+        pub fn tiles(n: u32, x: &[f32], p: *const u8) {
+            let first = shared_array![f32; 3];
+            let tile = shared_slice![f32; n + 2];
+            #[cfg(feature = "log")]
+            let log = shared_slice![u8; x.len()];
+        }
+        "#,
+    );
+    instances: expand(
+        "block = 2 * N, instances(8, 16)",
+        r#"
+        /// Some documentation.
+        #[cfg(feature = "filters")]
+        pub fn filter<const N: u32>(weights: [f32; N], m: u8, x: &[f32]) {
+            let tile = shared_array![f32; 3 * N];
+            let more = shared_slice![f32; N + u32::from(m)];
+        }
+        "#,
+    );
     early_return: expand(
         "",
         r#"

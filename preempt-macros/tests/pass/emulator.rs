@@ -97,7 +97,7 @@ pub(crate) fn run_waiting(call: Call<'static>, yields: Yields, wait: fn(Rendezvo
     let mut requeued = 0;
     let kernel = call.kernel();
     let block_dim = kernel.block.or(call.block_dim()).expect("a block");
-    let mut shared = vec![0_u128; kernel.shared_bytes.div_ceil(16) as usize];
+    let mut shared = vec![0_u128; call.shared_bytes().div_ceil(16) as usize];
     for block in indices(call.grid_dim()) {
         for thread in indices(block_dim) {
             let context = ThreadContext {

@@ -147,6 +147,90 @@ fn shared_arrays_are_aligned_and_apart() {
     assert_eq!(out.to_vec(), [0, 8, 8 + 48, 8 + 48 + 24, 7]);
 }
 
+/// Two elements for each of a parameter's.
+#[derive(Clone, Copy, KernelArg)]
+#[repr(C)]
+struct Shape {
+    width: u8,
+}
+
+/// Parameters are looked up where the launch is, whatever the body makes of their names.
+#[preemptible(block = 1)]
+fn sliced(mut n: u32, shape: Shape, x: &[u32], _p: *const u8, out: SliceMut<u64>) {
+    n += 100;
+    let array = shared_array![u8; TILE];
+    let words = shared_slice![u64; n as usize + x.len()];
+    #[cfg(any())]
+    let absent = shared_slice![Missing; 1];
+    let x = (|| preempt_device::shared_slice!(u16; TILE * usize::from(shape.width) + out.len()))();
+    let none = shared_slice! { f32; 0i8 };
+    // SAFETY: one thread.
+    unsafe {
+        let place = |address: usize| (address - array as usize) as u64;
+        out.write(0, place(words.as_mut_ptr() as usize));
+        out.write(1, words.len() as u64);
+        out.write(2, place(x.as_mut_ptr() as usize));
+        out.write(3, x.len() as u64);
+        out.write(4, place(none.as_mut_ptr() as usize));
+        out.write(5, u64::from(n) + none.len() as u64);
+        words.write(words.len() - 1, u64::MAX);
+        x.write(x.len() - 1, u16::MAX);
+    }
+}
+
+#[test]
+fn shared_slices_are_computed_from_the_arguments() {
+    let (mut out, x, bytes) = (Buffer::new([9; 6]), Buffer::new([0; 3]), Buffer::new([0u8; 1]));
+    let call = sliced(4, Shape { width: 2 }, &x, &bytes, &mut out);
+    let start = TILE.next_multiple_of(8) as u64;
+    let len = 2 * TILE as u64 + 6;
+    let end = (start + 7 * 8 + 2 * len).next_multiple_of(4);
+    assert_eq!((call.kernel().shared_bytes, call.shared_bytes()), (TILE as u32, end));
+    run(call.grid(1));
+    assert_eq!(out.to_vec(), [start, 7, start + 7 * 8, len, end, 104]);
+}
+
+mod generic {
+    use super::*;
+
+    pub const WIDE: usize = 24;
+
+    /// Host code is generic over the constants, and each instance has its own description.
+    #[preemptible(block = (N as u32, 2), instances((8, 'a'), (WIDE, 'b')), amortize = N as u32)]
+    pub fn padded<const N: usize, const C: char>(factor: u8, x: [u8; N], out: SliceMut<u32>) {
+        let array = shared_array![u8; N / 2 + 1];
+        let slice = shared_slice![u32; N * usize::from(factor)];
+        let first = thread::first();
+        if first {
+            // SAFETY: one thread.
+            unsafe {
+                out.write(0, x.iter().map(|&x| u32::from(x)).sum::<u32>() + C as u32);
+                out.write(1, slice.len() as u32);
+                out.write(2, (slice.as_mut_ptr() as usize - array as usize) as u32);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_generic_kernel_has_the_instances_that_it_lists() {
+    let mut out = Buffer::new([0; 3]);
+    let call = generic::padded::<8, 'a'>(3, [2; 8], &mut out);
+    let kernel = call.kernel();
+    assert_eq!((kernel.name, kernel.entry), ("padded::<8, 'a'>", "padded__8__a_"));
+    assert_eq!((kernel.plain, kernel.shared_bytes), ("padded__8__a___plain", 5));
+    assert_eq!((kernel.block, kernel.amortize), (Some(Dim3::new(8, 2, 1)), Some(8)));
+    assert_eq!(call.shared_bytes(), 8 + 4 * 24);
+    run(call.grid(1));
+    assert_eq!(out.to_vec(), [16 + 'a' as u32, 24, 8]);
+
+    let call = generic::padded::<24, 'b'>(1, [1; 24], &mut out);
+    assert_eq!((call.kernel().entry, call.shared_bytes()), ("padded__WIDE__b_", 16 + 4 * 24));
+    assert_eq!(call.kernel().block, Some(Dim3::new(24, 2, 1)));
+    run(call.grid(1));
+    assert_eq!(out.to_vec(), [24 + 'b' as u32, 24, 16]);
+}
+
 /// Arrays under a false condition take no space, and their types need not exist.
 #[preemptible(block = 1)]
 fn absent_arrays(out: SliceMut<u64>) {

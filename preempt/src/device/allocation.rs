@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashSet;
 
-use super::DeviceInner;
+use super::{Contents, DeviceInner};
 use crate::error::{Error, MemoryError};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use crate::vocabulary::BufferId;
@@ -81,25 +81,25 @@ impl Allocations {
         self.changed.notify_all();
     }
 
-    /// Zeroed memory on the device, to be [given back](Allocations::give_back) when it was freed. If there is not
+    /// Memory on the device, to be [given back](Allocations::give_back) when it was freed. If there is not
     /// enough, waits until some is freed. `poll` is for the poller thread, which looks
     /// after the device meanwhile.
     pub fn allocate(
         &self,
         device: &DeviceInner,
-        bytes: usize,
+        (bytes, contents): (usize, Contents),
         patience: Patience,
         poll: Option<Sleep<'_>>,
     ) -> Result<u64, Error> {
         if bytes == 0 {
-            return device.backend.memory().allocate(bytes);
+            return device.backend.memory().allocate(bytes, contents);
         }
         let mut state = self.state();
         if state.line.is_empty() {
             // Before the memory exists: a request that comes now must not find that no buffer has any.
             state.live += bytes;
             drop(state);
-            let result = device.backend.memory().allocate(bytes);
+            let result = device.backend.memory().allocate(bytes, contents);
             let result = result.inspect_err(|_| self.give_back(bytes, None));
             match result {
                 Err(Error::Memory(MemoryError::OutOfMemory { .. }))
@@ -118,7 +118,12 @@ impl Allocations {
         let number = state.arrivals;
         state.line.push_back(number);
         drop(state);
-        WaitingRequest { allocations: self, number }.wait(device, bytes, patience.timeout, poll)
+        WaitingRequest { allocations: self, number }.wait(
+            device,
+            (bytes, contents),
+            patience.timeout,
+            poll,
+        )
     }
 
     fn sleep_while(&self, until: Option<Instant>, condition: impl Fn(&State) -> bool) {
@@ -149,7 +154,7 @@ impl WaitingRequest<'_> {
     fn wait(
         &self,
         device: &DeviceInner,
-        bytes: usize,
+        (bytes, contents): (usize, Contents),
         timeout: Duration,
         poll: Option<Sleep<'_>>,
     ) -> Result<u64, Error> {
@@ -168,7 +173,7 @@ impl WaitingRequest<'_> {
             // A request that is not the first waits for those before it, too.
             if is_first {
                 self.allocations.take(bytes);
-                match memory.allocate(bytes) {
+                match memory.allocate(bytes, contents) {
                     Ok(address) => return Ok(address),
                     // Not `give_back`, which would end the wait below.
                     Err(error) => {

@@ -4,15 +4,17 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
 use preempt_device::abi::Signal;
 use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
+use super::MemoryInfo;
 use super::control::{ControlSource, Grid};
 use super::news::Mark;
+use super::rows::Rows;
 use crate::error::Error;
 use crate::module::DeviceCode;
 use crate::vocabulary::{OpKey, QueueCount};
@@ -23,8 +25,14 @@ pub(crate) trait Backend: Send + Sync {
     /// queues hold no word of the previous scheduler. Nothing is in flight. May block.
     fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error>;
 
-    /// Blocks of a kernel that one SM holds.
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error>;
+    /// Blocks of a kernel that one SM holds, if each takes `shared` bytes of shared memory. 0 if a block cannot have so
+    /// much.
+    fn occupancy(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+    ) -> Result<Occupancy, Error>;
 
     /// Says that nothing is in flight, so the device may put down what it keeps resident.
     fn rest(&self);
@@ -75,8 +83,8 @@ pub(crate) trait Backend: Send + Sync {
 
 /// The memory of a device, which buffers are in.
 pub(crate) trait DeviceMemory {
-    /// Zeroed memory. Waits for no kernel that runs.
-    fn allocate(&self, bytes: usize) -> Result<u64, Error>;
+    /// Memory with these contents. Waits for no kernel that runs.
+    fn allocate(&self, bytes: usize, contents: Contents) -> Result<u64, Error>;
 
     /// Frees memory that no operation uses. Waits for no kernel that runs.
     ///
@@ -93,14 +101,36 @@ pub(crate) trait DeviceMemory {
     /// Both places are valid for `bytes`, and no other thread uses `address`.
     unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error>;
 
+    /// Zeroed memory of the host, aligned as device memory is, which copies read and write where it lies. May wait for
+    /// kernels that run, and is called by threads of the application alone.
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, Error>;
+
+    /// Takes back memory of the host that no operation uses. Waits for nothing.
+    ///
+    /// # Safety
+    ///
+    /// `start` came from `allocate_host` with the same `bytes`, and is given back once.
+    unsafe fn free_host(&self, start: NonNull<u8>, bytes: usize);
+
     /// Bytes that an allocation could have if this process freed all its memory, of which buffers have `live`. A lower
     /// bound; `None` where it is not known.
     fn within_reach(&self, live: usize) -> Option<usize>;
+
+    /// The device's memory. Waits for no kernel that runs.
+    fn info(&self) -> Result<MemoryInfo, Error>;
 
     /// Memory that other libraries have allocated, if kernels can use it.
     fn foreign(&self) -> Option<&dyn ForeignMemory> {
         None
     }
+}
+
+/// The contents of memory that was just allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Contents {
+    Zeros,
+    /// Whatever bytes, for memory that is written before it is read.
+    Any,
 }
 
 /// Memory that other libraries have allocated on a device, and what they do there.
@@ -156,6 +186,12 @@ impl KernelLaunch {
         // Checked before: at most `MAX_TASKS`.
         self.grid.iter().product()
     }
+
+    /// Bytes of shared memory that each block takes.
+    pub fn shared_bytes(&self) -> u32 {
+        // Checked before: within what a block can have.
+        self.args.shared_bytes(self.kernel).try_into().unwrap_or(u32::MAX)
+    }
 }
 
 /// How many blocks of a kernel an SM holds.
@@ -204,13 +240,14 @@ impl RawStream {
 /// text, and does not panic.
 pub(crate) type OpaqueWork = Box<dyn FnOnce(RawStream) -> Result<(), String> + Send>;
 
-/// A copy between the device and the host, or on the device.
+/// A copy between the device and the host, or on the device. The addresses are those of the first rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub kind: CopyKind,
     pub from: u64,
     pub to: u64,
-    pub bytes: usize,
+    /// [Repeated](Rows::is_repeated) only from the host to the device: that fills memory with an element.
+    pub rows: Rows,
 }
 
 /// The sides, host or device, that a copy reads and writes.

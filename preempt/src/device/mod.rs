@@ -16,6 +16,7 @@
 //! | `control` | what all back ends share: orders become grids, posts become reports |
 //! | `news` | counts what happened, for threads that wait |
 //! | `allocation` | waiting for memory, first come, first served |
+//! | `rows` | the shape of a copy: rows of bytes, with gaps or without |
 //! | `cpu`, `cuda` | the back ends |
 //! | `conformance` | checks of the contract below, on any of them |
 //!
@@ -48,12 +49,13 @@
 //! then. A post is read again and again until it shows its ticket; back ends never interpret it.
 //!
 //! **Which calls may block.** [`load`](backend::Backend::load), which runs before anything is in flight, and
-//! [`opaque`](backend::Backend::opaque), which has a thread of its own. [`wait`](backend::Backend::wait) waits for as long
-//! as it is told. No other method waits for work on the device: they are called by a thread that holds the core, and all
-//! other threads would wait with it. The exception is [`new_control`](control::ControlSource::new_control) once the
-//! control blocks of the start are used up; it may wait for kernels that end by themselves. `launch`, `signal` and
-//! `poll` allocate nothing once their books have grown, and take no lock that a waiting thread holds for longer than a
-//! look.
+//! [`opaque`](backend::Backend::opaque), which has a thread of its own. So may
+//! [`allocate_host`](backend::DeviceMemory::allocate_host), which threads of the application call.
+//! [`wait`](backend::Backend::wait) waits for as long as it is told. No other method waits for work on the device:
+//! they are called by a thread that holds the core, and all other threads would wait with it. The exception is
+//! [`new_control`](control::ControlSource::new_control) once the control blocks of the start are used up; it may wait
+//! for kernels that end by themselves. `launch`, `signal` and `poll` allocate nothing once their books have grown, and
+//! take no lock that a waiting thread holds for longer than a look.
 //!
 //! **Waiting.** One count of news belongs to the device ([`News`](news::News)). A thread takes a mark, has a turn of
 //! the core look at everything, and waits from the mark. A back end announces its reports and posts after it has made
@@ -61,12 +63,13 @@
 //! what comes after the mark ends the wait. `wait` also asks a device that does not announce its faults; no other call
 //! has that duty.
 //!
-//! **Who frees what.** Control blocks and posts are the back end's. They stay valid and in place until it is loaded for
-//! the next scheduler, because late blocks of a cohort that has posted may still read them. `load` zeroes them
-//! and the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are
-//! lent to one launch and come back when it has retired, with or without chunks on them; a list is lent again only
-//! when it is empty. Memory of buffers is freed once, when no operation uses it, and its contents are zeroed before it is
-//! lent again. What a copy reads and writes is kept by [`Session`] until the end of the copy is reported.
+//! **Who frees what.** Control blocks and posts are the back end's. They stay valid and in place until it is loaded
+//! for the next scheduler, because late blocks of a cohort that has posted may still read them. `load` zeroes them and
+//! the signal words, because the next scheduler counts epochs and tickets from the start. Requeue lists are lent to
+//! one launch and come back when it has retired, with or without chunks on them; a list is lent again only when it is
+//! empty. Memory of buffers is freed once, when no operation uses it, and its contents are zeroed before it is lent
+//! again, unless the request takes any. Host memory is freed in the same way, and always zeroed. What a copy reads and
+//! writes is kept by [`Session`] until the end of the copy is reported.
 //!
 //! **Loss.** When the device is lost, the back end reports that once, and nothing afterwards: no post, no end of a copy.
 //! Calls fail with [`DeviceError::ContextLost`] and touch no memory of operations from the report on. Nothing is freed that
@@ -93,10 +96,11 @@ mod cpu;
 mod cpu_layout;
 mod cuda;
 mod news;
+mod rows;
 
 pub(crate) use allocation::{Allocations, Patience, Sleep};
 pub(crate) use backend::{
-    Backend, Copy, CopyKind, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
+    Backend, Contents, Copy, CopyKind, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
 };
 use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory};
 pub use backend::{RawStream, SignalPath};
@@ -108,6 +112,7 @@ pub use cpu_layout::CpuLayout;
 pub use cuda::faults;
 pub(crate) use news::Mark;
 use news::News;
+pub(crate) use rows::Rows;
 
 /// Data that a panic leaves locked is consistent, because no code of others runs under a lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -145,6 +150,10 @@ pub(crate) struct DeviceInner {
 pub struct Properties {
     /// The device's name.
     pub name: String,
+    /// The GPU's compute capability, major and minor number; `None` for the CPU device.
+    pub compute_capability: Option<(u32, u32)>,
+    /// Kilohertz: the greatest clock rate of the SMs. Threads of the CPU device read a clock of 1 GHz, whatever runs them.
+    pub clock_khz: u32,
     /// Streaming multiprocessors.
     pub sms: u32,
     /// Blocks that an SM can hold, if they are small enough.
@@ -157,6 +166,16 @@ pub struct Properties {
     pub shared_per_block: u32,
     /// The version of the GPU's driver; `None` for a device without one.
     pub driver: Option<String>,
+}
+
+/// Bytes of a device's memory; see [`Device::memory`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct MemoryInfo {
+    /// Bytes that new buffers can have at this moment. A single buffer may have less, because free memory is in pieces.
+    pub free: usize,
+    /// Bytes in all.
+    pub total: usize,
 }
 
 impl Device {
@@ -205,6 +224,8 @@ impl Device {
         }
         let properties = Properties {
             name: format!("CPU device, SMs: {sms}, blocks per SM: {blocks_per_sm}"),
+            compute_capability: None,
+            clock_khz: cpu::CAPABILITIES.clock,
             sms,
             blocks_per_sm,
             threads_per_sm: 2048,
@@ -250,6 +271,53 @@ impl Device {
     /// this process; [`DeviceError::Driver`] for other refusals of the driver.
     pub fn cuda(ordinal: u32) -> Result<Device, Error> {
         cuda::open(ordinal)
+    }
+
+    /// The number of NVIDIA GPUs that [`Device::cuda`] can open, 0 without a driver.
+    ///
+    /// The driver is asked. No device is set up, and kernels that run are not waited for.
+    ///
+    /// ```
+    /// use preempt::Device;
+    ///
+    /// for ordinal in 0..Device::count()? {
+    ///     let gpu = Device::cuda(ordinal)?;
+    ///     println!("{ordinal}: {}", gpu.properties().name);
+    /// }
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::DriverTooOld`], [`DeviceError::DriverStart`] or [`DeviceError::Driver`] for a driver that does
+    /// not work.
+    pub fn count() -> Result<u32, Error> {
+        cuda::count()
+    }
+
+    /// The free memory of the device, and all of it.
+    ///
+    /// On a GPU this is the driver's answer (`cuMemGetInfo`), plus memory of dropped buffers, which the device keeps for
+    /// new ones. Other processes change it at any time. The call takes the driver microseconds, and it waits for no
+    /// kernel. On the CPU device it is the limit of its [layout](CpuLayout::memory), or the host's memory
+    /// where the operating system tells (Linux), or else all that can be addressed.
+    ///
+    /// ```
+    /// use preempt::{CpuLayout, Device, Scheduler};
+    ///
+    /// let device = Device::cpu_with(CpuLayout::sms(2).memory(4096))?;
+    /// let scheduler = Scheduler::builder().device(device.clone()).build()?;
+    /// let _buffer = scheduler.zeroed::<u8>(1000)?;
+    /// let memory = device.memory()?;
+    /// assert_eq!((memory.free, memory.total), (3096, 4096));
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Driver`] or [`DeviceError::ContextLost`].
+    pub fn memory(&self) -> Result<MemoryInfo, Error> {
+        self.inner.backend.memory().info()
     }
 
     /// A device whose back end announces to `news`.

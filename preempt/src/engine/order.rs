@@ -34,6 +34,8 @@ pub(super) struct Order {
     /// The last operation of each stream.
     tails: FxHashMap<u32, OpKey>,
     buffers: FxHashMap<BufferId, Buffer>,
+    /// Those that nothing is kept of, for their capacity.
+    spare: Vec<Buffer>,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +61,8 @@ impl Order {
         let before = self.tails.insert(stream, op);
         before.into_iter().for_each(&mut wait_for);
         for used in uses {
-            let buffer = self.buffers.entry(used.buffer).or_default();
+            let spare = || self.spare.pop().unwrap_or_default();
+            let buffer = self.buffers.entry(used.buffer).or_insert_with(spare);
             let mut wait_if_overlapping = |other: OpKey, bytes: ByteRange| {
                 // An operation may use one range through two parameters; it does not wait for itself.
                 if other != op && bytes.overlaps(used.bytes) {
@@ -113,7 +116,7 @@ impl Order {
                 buffer.forget_losses();
             }
             if !buffer.is_used() && buffer.lost.is_empty() {
-                self.buffers.remove(&used.buffer);
+                self.spare.extend(self.buffers.remove(&used.buffer));
             }
         }
     }

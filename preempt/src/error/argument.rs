@@ -60,6 +60,26 @@ pub enum ArgumentError {
         /// Elements in the target.
         to: usize,
     },
+    /// Rows of a copy that overlap, or lie too far apart.
+    #[error(
+        "rows of {width} elements at a pitch of {pitch}; a pitch is at least the width, and less than 2 GiB"
+    )]
+    BadPitch {
+        /// Elements from the start of a row to that of the next one.
+        pitch: usize,
+        /// Elements of a row.
+        width: usize,
+    },
+    /// A copy of rows beyond the end of what it reads or writes.
+    #[error(
+        "a copy of rows to the element {needed} of {len}; make the rows shorter or fewer, or the pitch smaller"
+    )]
+    BeyondEnd {
+        /// Elements up to the end of the last row.
+        needed: usize,
+        /// Elements that there are.
+        len: usize,
+    },
     /// A range of elements that a buffer, or a range of it, does not have.
     #[error(
         "a range of the elements {start}..{end} where there are {len}; it starts before its end, and ends at \

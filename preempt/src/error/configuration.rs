@@ -96,15 +96,24 @@ pub enum ConfigurationError {
     /// More shared memory than a block can have.
     #[error(
         "kernel `{kernel}` takes {bytes} bytes of shared memory; a block of this device has at \
-         most {limit}; make its `shared_array!`s smaller"
+         most {limit}; make its `shared_array!`s and `shared_slice!`s smaller"
     )]
     SharedMemory {
         /// The kernel's name.
         kernel: &'static str,
-        /// What its arrays take.
-        bytes: u32,
+        /// What its arrays and slices take.
+        bytes: u64,
         /// What a block can have.
         limit: u32,
+    },
+    /// A slice in shared memory with a negative length, or with more elements than can be counted.
+    #[error(
+        "kernel `{kernel}`: the length of a `shared_slice!` is negative or overflows; it is computed from the \
+         arguments, and is 0 or more"
+    )]
+    SharedLength {
+        /// The kernel's name.
+        kernel: &'static str,
     },
     /// More argument bytes than a launch can carry.
     #[error(

@@ -10,6 +10,14 @@ pub enum MemoryError {
         /// The bytes asked for.
         bytes: usize,
     },
+    /// The host has no memory left that the device could copy from.
+    #[error(
+        "the host has no {bytes} bytes of memory to pin; drop host buffers, or use smaller ones"
+    )]
+    HostFull {
+        /// The bytes asked for.
+        bytes: usize,
+    },
     /// No memory was freed in time.
     #[error(
         "the device still has no room for {bytes} bytes after {} ms; wait longer, drop buffers or use smaller ones",

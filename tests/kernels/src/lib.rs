@@ -9,8 +9,10 @@ use preempt_device::prelude::*;
 pub mod atomics;
 mod compute;
 mod counting;
+mod dynamic;
 mod faults;
 mod indices;
+mod instances;
 pub mod math;
 mod memory;
 mod warps;
@@ -22,8 +24,10 @@ pub use compute::{
 pub use counting::{
     count_1d, paced_1d, paced_2d, paced_3d, paced_early_return, paced_irregular, paced_shared,
 };
+pub use dynamic::{apart, reversed_runs};
 pub use faults::{disagree, panics};
 pub use indices::{helper_indices, optional, sm_of_task};
+pub use instances::{filtered, scaled};
 pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};
 pub use warps::{MATCHES, warp_matches, warp_sums};
 pub use yielding::{rotate_yielding, spin_yielding};

@@ -1,12 +1,14 @@
 //! Grids, blocks, shared memory and arguments that exceed what a launch or the device can have.
 
-use preempt::error::ConfigurationError;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use preempt::error::{ConfigurationError, LaunchError};
 use preempt::{Call, Error, NoGrid};
-use preempt_device::host::Dim3;
+use preempt_device::host::{Args, Dim3};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
-use super::Setup;
+use super::{BY_HAND, Setup};
 
 #[test]
 fn a_grid_has_block_tasks() {
@@ -207,14 +209,77 @@ fn shared_memory_is_within_what_the_device_has() {
     setup.check_unharmed();
 }
 
+/// Takes as much shared memory as it is told.
+#[preemptible(block = 32)]
+fn sized(n: i64, out: SliceMut<u32>) {
+    let (first, second) = (shared_slice![u32; n], shared_slice![u64; n]);
+    // SAFETY: one thread alone.
+    unsafe { out.write(0, (first.len() + second.len()) as u32) };
+}
+
+#[test]
+fn shared_memory_of_a_launch_is_within_what_the_device_has() {
+    let mut setup = Setup::new();
+    // Just too much, more than 32 bits can say, and so much that the bytes overflow 64 bits.
+    for (n, bytes) in
+        [(20_000, 240_000), (1 << 31, 12 << 31), (i64::MAX / 16, i64::MAX as u64 / 16 * 12)]
+    {
+        let call = sized(n, &mut setup.counts).grid(1);
+        assert_eq!(call.shared_bytes() / 16, bytes / 16);
+        assert_error!(
+            setup.refusal(call),
+            Error::Configuration(ConfigurationError::SharedMemory { .. }),
+            "make its `shared_array!`s and `shared_slice!`s smaller"
+        );
+    }
+    for n in [-1, i64::MIN, i64::MAX] {
+        let call = sized(n, &mut setup.counts).grid(1);
+        assert_error!(
+            setup.refusal(call),
+            Error::Configuration(ConfigurationError::SharedLength { kernel: "sized" }),
+            "is negative or overflows"
+        );
+    }
+    setup.check_unharmed();
+}
+
+/// The length of its slice is another at each evaluation.
+#[preemptible(block = 1)]
+fn unsteady(out: SliceMut<u32>) {
+    let tile = shared_slice![u32; next()];
+    // SAFETY: one thread alone.
+    unsafe { tile.write(tile.len() - 1, out.len() as u32) };
+}
+
+fn next() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[test]
+fn the_length_of_a_slice_stays_what_it_was_at_the_launch() {
+    let setup = Setup::new();
+    let mut out = setup.zeroed();
+    let call = unsteady(&mut out).grid(1);
+    let error = setup.stream.launch(call).expect("accepted").wait().expect_err("it fails");
+    assert_error!(
+        error,
+        Error::Launch(LaunchError::KernelFailed { .. }),
+        "compute it from parameters and constants alone"
+    );
+    setup.check_unharmed();
+}
+
 #[test]
 fn arguments_fit_a_launch() {
-    #[preemptible(block = 32)]
-    fn wide(_values: [u32; 2000]) {}
-
     let setup = Setup::new();
+    // By hand, because a kernel that takes this does not compile.
+    let mut args = Args::default();
+    args.push_value([0u32; 2000]);
+    // SAFETY: the kernel takes no arguments.
+    let call = unsafe { Call::new(&BY_HAND, args) }.grid(1);
     assert_error!(
-        setup.refusal(wide([0; 2000]).grid(1)),
+        setup.refusal(call),
         Error::Configuration(ConfigurationError::ArgumentSize { .. }),
         "buffer"
     );

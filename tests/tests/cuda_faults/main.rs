@@ -180,6 +180,9 @@ fn run(case: &Case) -> Found {
             "controls" => workloads::controls(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
+            "fills" => workloads::fills(&device, &mut found),
+            "pinned" => workloads::pinned(&device, &mut found),
+            "queries" => workloads::queries(&device, &mut found),
             other => panic!("no workload `{other}`"),
         }
         if faults::failures() > 0 && !found.is_lost {
@@ -520,6 +523,27 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
             |outcome: &Outcome| outcome.is_over && outcome.wrong.is_empty() && outcome.errors == 0;
         assert!(outcomes.len() == 1 && outcomes.iter().all(is_right), "{driver}: {outcomes:#?}");
     }
+}
+
+/// The driver fills memory by a kernel, which would wait for SMs that running kernels hold.
+#[test]
+fn fills_wait_for_no_kernel() {
+    let outcomes = start(FAKE, &[Case::clean("fills")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// The driver copies from and to pinned memory of the application itself.
+#[test]
+fn pinned_memory_is_copied_where_it_lies() {
+    let outcomes = start(FAKE, &[Case::clean("pinned")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// What the fake driver says of its device.
+#[test]
+fn the_driver_is_asked_about_the_device() {
+    let outcomes = start(FAKE, &[Case::clean("queries")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 
 /// Memory of the application, which is known by its addresses.

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use preempt::conformance::Kernels;
 use preempt::error::{ArgumentError, DeviceError, LaunchError};
 use preempt::{
-    Buffer, Device, Error, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream,
+    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Loan, Preemption, Properties, Scheduler,
+    SignalPath, Stream, faults,
 };
 use preempt_device::host::{BufferArg, WriteArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
-use super::fake::Lent;
+use crate::fake::{self, Lent};
 
 /// The findings of one case.
 #[derive(Debug, Default)]
@@ -130,6 +131,8 @@ impl Run<'_> {
         }
         let [mut first, mut second, mut counts, mut writes]: [Buffer<u32>; 4] =
             buffers.try_into().ok()?;
+        // Overwritten by the upload.
+        drop(self.found.take(stream.fill(&mut first, seed))?);
         let upload = self.found.take(stream.upload(data.clone(), &mut first))?;
         // In two ranges, which no order is between.
         let cut = len / 3;
@@ -138,6 +141,9 @@ impl Run<'_> {
         let (mut low, mut high) = self.found.take(second.split_at_mut(cut))?;
         let low = self.found.take(stream.copy_buffer(&from_low, &mut low))?;
         let high = self.found.take(stream.copy_buffer(&from_high, &mut high))?;
+        // Rows that are there already.
+        let rows = Copy2d { width: len / 4, height: 2, from_pitch: len / 2, to_pitch: len / 2 };
+        drop(self.found.take(stream.copy_2d(&first, &mut second, rows))?);
         let preemption =
             if seed.is_multiple_of(3) { Preemption::Plain } else { Preemption::Preemptible };
         let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks as u32).block(THREADS);
@@ -166,13 +172,41 @@ impl Run<'_> {
         self.give_back([counts, writes], before);
     }
 
-    /// An upload and a download of a range, and nothing else.
+    /// An upload, a fill, and downloads, of a range too, and nothing else.
     fn round_trip(&mut self, stream: &Stream, len: usize) -> Option<()> {
         let before = self.found.errors;
         let data = pattern(99, len);
         let mut buffer = self.found.take(self.scheduler.zeroed(len))?;
-        let upload = self.found.take(stream.upload(data.clone(), &mut buffer))?;
+        let upload = self.found.take(stream.upload(&data, &mut buffer))?;
         if self.found.take(upload.wait()).is_some() {
+            let back = self.found.take(stream.download(&buffer))?;
+            self.compare(back, &data, 99);
+            let fill = self.found.take(stream.fill(&mut buffer, 0xABCD))?;
+            let back = self.found.take(stream.download(&buffer))?;
+            self.found.take(fill.wait());
+            self.compare(back, &vec![0xABCD; len], 98);
+            let upload = self.found.take(stream.upload(&data, &mut buffer))?;
+            self.found.take(upload.wait());
+            let rows = Copy2d { width: len / 3, height: 2, from_pitch: len / 2, to_pitch: len / 3 };
+            let mut thirds = vec![0; 2 * rows.width];
+            if self.found.take(stream.download_2d(&buffer, &mut thirds, rows)).is_some() {
+                let expected = [&data[..len / 3], &data[len / 2..len / 2 + len / 3]].concat();
+                let difference = first_difference(&thirds, &expected);
+                self.found.expect(difference.is_none(), || format!("rows: {difference:?}"));
+            }
+            let array = self.found.take(self.scheduler.pinned(len))?;
+            let array = stream.download_pinned(&buffer, array).and_then(Loan::wait);
+            if let Some(array) = self.found.take(array) {
+                let difference = first_difference(&array, &data);
+                self.found.expect(difference.is_none(), || format!("pinned: {difference:?}"));
+                let upload = stream.upload_pinned(array, &mut buffer);
+                self.found.take(upload.and_then(Loan::wait));
+            }
+            let mut out = vec![0; len];
+            if self.found.take(stream.download_into(&buffer, &mut out)).is_some() {
+                let difference = first_difference(&out, &data);
+                self.found.expect(difference.is_none(), || format!("a slice: {difference:?}"));
+            }
             let range = self.found.take(buffer.slice(len / 3..))?;
             let back = self.found.take(stream.download(&range))?;
             self.compare(back, &data[len / 3..], 99);
@@ -297,6 +331,96 @@ pub fn controls(device: &Device, found: &mut Found) {
     for victim in victims {
         run.check_victim(victim, &stream);
     }
+}
+
+/// Copies from and to pinned memory, on the fake driver.
+pub fn pinned(device: &Device, found: &mut Found) {
+    let Some(run) = start(device, SignalPath::StreamWrite, found) else { return };
+    let Run { scheduler, found, .. } = run;
+    let stream = scheduler.stream(0);
+    // Two, because the driver's memory is used again.
+    for len in [1000, 1000, 1_000_000] {
+        let data = pattern(len as u32, len);
+        let Some(mut buffer) = found.take(scheduler.zeroed::<u32>(len)) else { return };
+        let Some(mut array) = found.take(scheduler.pinned::<u32>(len)) else { return };
+        found.expect(array.iter().all(|&element| element == 0), || "it is not zeroed".into());
+        array.copy_from_slice(&data);
+        let place = array.as_ptr().addr();
+        fake::host_sides();
+        let upload = stream.upload_pinned(array, &mut buffer).and_then(Loan::wait);
+        let Some(mut array) = found.take(upload) else { return };
+        array.fill(0);
+        let download = stream.download_pinned(&buffer, array).and_then(Loan::wait);
+        let Some(mut array) = found.take(download) else { return };
+        let difference = first_difference(&array, &data);
+        found.expect(difference.is_none(), || format!("{len}: {difference:?}"));
+        // A part of it, as a slice.
+        array.fill(0);
+        let part = &mut array[10..len - 10];
+        let rows = Copy2d { width: 5, height: 3, from_pitch: 100, to_pitch: 7 };
+        found.take(stream.download_2d(&buffer, part, rows));
+        found.expect(array[17..22] == data[100..105], || format!("{len}: {:?}", &array[..30]));
+        let sides = fake::host_sides();
+        let expected = [place, place, place + 40];
+        found.expect(sides == expected, || format!("copies by way of {sides:x?}, not {place:x}"));
+    }
+}
+
+/// Fills beside a kernel that runs, and alone.
+pub fn fills(device: &Device, found: &mut Found) {
+    let Some(mut run) = start(device, SignalPath::StreamWrite, found) else { return };
+    let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+    let kernels_of_driver = || {
+        let calls = faults::calls();
+        let named = calls.into_iter().filter(|(name, _)| name.starts_with("cuMemset"));
+        named.map(|(_, calls)| calls).sum::<u64>()
+    };
+    let fill = |run: &mut Run<'_>, value: u32| {
+        let Some(mut buffer) = run.found.take(run.scheduler.zeroed::<u32>(100_000)) else {
+            return 0;
+        };
+        let before = kernels_of_driver();
+        let filled = streams[1].fill(&mut buffer, value).and_then(|fill| fill.wait());
+        let of_driver = kernels_of_driver() - before;
+        if run.found.take(filled).is_some()
+            && let Some(handle) = run.found.take(streams[1].download(&buffer))
+        {
+            run.compare(handle, &vec![value; 100_000], value);
+        }
+        of_driver
+    };
+    let mut was_beside = false;
+    for _ in 0..10 {
+        let victim = run.victim(&streams[0], 2_000_000);
+        let of_driver = fill(&mut run, 0x0102_0304);
+        // A kernel of the driver's would wait for an SM.
+        if victim.as_ref().is_some_and(|victim| !victim.handle.is_done()) {
+            was_beside = true;
+            run.found.expect(of_driver == 0, || "a fill may wait for the kernel that runs".into());
+        }
+        run.check_victim(victim, &streams[0]);
+        if was_beside {
+            break;
+        }
+    }
+    run.found.expect(was_beside, || "each victim is over before the fill beside it".into());
+    let of_driver = fill(&mut run, 0x0102_0304);
+    run.found.expect(of_driver == 1, || format!("{of_driver} kernels for a fill alone"));
+}
+
+/// Questions about the fake driver's device, which is 0.
+pub fn queries(device: &Device, found: &mut Found) {
+    let count = found.take(Device::count());
+    found.expect(count == Some(1), || format!("{count:?} devices"));
+    let Properties { name, compute_capability, clock_khz, driver, .. } = device.properties();
+    let told = (&**name, *compute_capability, *clock_khz);
+    found.expect(told == ("fake", Some((9, 0)), 1_000_000), || format!("{told:?}"));
+    let is_told = driver.as_ref().is_some_and(|driver| driver.contains("CUDA 12.8"));
+    found.expect(is_told, || format!("driver {driver:?}"));
+    let info = found.take(device.memory());
+    // Memory that the pool keeps is free as well.
+    let free = Some(fake::FREE + fake::RESERVED);
+    found.expect(info.map(|info| info.free) == free, || format!("{info:?}"));
 }
 
 /// A range of memory that the application has allocated.

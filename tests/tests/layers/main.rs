@@ -22,7 +22,7 @@ const MACROS: LayeredCrate = LayeredCrate {
     layers: &[
         // Vocabulary.
         &["errors", "names", "conditions", "primitives", "device_crate"],
-        &["parse", "parse::rust_cuda"],
+        &["parse", "parse::instances", "parse::rust_cuda"],
         &[
             "analyze",
             "analyze::barriers",
@@ -36,6 +36,7 @@ const MACROS: LayeredCrate = LayeredCrate {
             "rewrite::assertions",
             "rewrite::rust_cuda",
             "rewrite::shared",
+            "rewrite::variables",
             "rewrite::yields",
         ],
         &[
@@ -43,6 +44,7 @@ const MACROS: LayeredCrate = LayeredCrate {
             "generate::parts",
             "generate::device",
             "generate::host",
+            "generate::instances",
             "generate::rust_cuda",
         ],
         &["derive", "kernel_attribute"],

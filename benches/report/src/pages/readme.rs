@@ -36,8 +36,8 @@ fn promise(folder: &Folder) -> Result<String> {
     let ours = || rows.iter().filter(|row| row.arm == Latency::PREEMPT && row.yield_points);
     let (least, most) = range(ours().map(|row| row.p50_us)).context("no row has yield points")?;
     Ok(format!(
-        "On an H200 an urgent kernel is done {least:.0} to {most:.0} µs after its launch (median) while another one fills the GPU, if that\n\
-         one names places where it can be interrupted; if not, the urgent kernel waits until blocks of the other one end.\n",
+        "On an H200 an urgent kernel is done {least:.0} to {most:.0} µs after its launch (median), beside a kernel that fills the GPU and has \
+         places\nto be interrupted. Beside one without such places, it waits for blocks to end.\n",
     ))
 }
 

@@ -33,7 +33,7 @@ use syn::{
 
 use self::kinds::Kind;
 use self::values::Known;
-use crate::names::{is_named, text_of, yield_point};
+use crate::names::{SHARED_ARRAY, SHARED_SLICE, is_named, text_of, yield_point};
 
 /// The uniform parts of a body.
 #[derive(Default)]
@@ -296,7 +296,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
             return self.bind(&local.pat, None, true, Kind::Unknown);
         };
         self.visit_expr(&init.expr);
-        let uniform = self.known.is_uniform(&init.expr) || is_shared_array(&init.expr);
+        let uniform = self.known.is_uniform(&init.expr) || is_shared_memory(&init.expr);
         if let Some((_, otherwise)) = &init.diverge {
             self.with(uniform, init.expr.span(), |walk| walk.visit_expr(otherwise));
         }
@@ -440,7 +440,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
                     self.found.divergent_points.push((name.span(), decides));
                 }
             }
-            None if is_named(mac, "shared_array") => {}
+            None if is_named(mac, SHARED_ARRAY) || is_named(mac, SHARED_SLICE) => {}
             None => match checked(mac) {
                 // Loops in these arguments get no yield points.
                 Some(exprs) => {
@@ -490,9 +490,10 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     }
 }
 
-/// Whether this is a `shared_array!`, the same pointer in all threads.
-fn is_shared_array(expr: &Expr) -> bool {
-    matches!(expr, Expr::Macro(mac) if is_named(&mac.mac, "shared_array"))
+/// Whether this is a `shared_array!` or a `shared_slice!`, the same place in all threads.
+fn is_shared_memory(expr: &Expr) -> bool {
+    let is = |name| matches!(expr, Expr::Macro(mac) if is_named(&mac.mac, name));
+    is(SHARED_ARRAY) || is(SHARED_SLICE)
 }
 
 /// The arguments of a macro that only evaluates them, and may end the kernel.

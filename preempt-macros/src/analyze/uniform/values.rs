@@ -6,7 +6,7 @@ use proc_macro2::{Ident, Span};
 use syn::{BinOp, Block, Expr, ExprMethodCall, Member, Path, Stmt, Type, UnOp};
 
 use super::kinds::Kind;
-use crate::names::text_of;
+use crate::names::{SHARED_SLICE, is_named, text_of};
 use crate::primitives::{Primitive, PrimitiveResult};
 
 /// The facts that are assumed about a body. A walk only withdraws facts.
@@ -73,6 +73,7 @@ impl Known {
                     Kind::Primitive.or(Kind::of_number(&first.unwrap_or_default()))
                 }
             },
+            Expr::Macro(mac) if is_named(&mac.mac, SHARED_SLICE) => Kind::SliceMut,
             Expr::Paren(inner) => self.kind(&inner.expr),
             Expr::Group(inner) => self.kind(&inner.expr),
             Expr::Cast(cast) => Kind::Primitive.or(Kind::of_type(&cast.ty)),

@@ -14,7 +14,7 @@ use preempt_device::host::{Amortize, Dim3};
 use slotmap::SlotMap;
 
 use super::{CohortEnd, Device, KernelLaunch, Report, Session, SignalPath};
-use crate::device::Patience;
+use crate::device::{Contents, Patience};
 use crate::error::Error;
 use crate::module::{DeviceCode, Module};
 use crate::scheduler::Buffer;
@@ -137,7 +137,7 @@ impl<'a> Rig<'a> {
 
     fn buffer(&self, len: usize) -> Buffer<u32> {
         let patience = Patience { timeout: Duration::ZERO, most: 0 };
-        Buffer::zeroed(self.device, len, patience, None).expect("memory")
+        Buffer::new(self.device, len, Contents::Zeros, patience, None).expect("memory")
     }
 
     /// Blocks that fill the device.

@@ -205,7 +205,7 @@ impl Resident {
         }
 
         let Resident { launch, sm, slot, queue, .. } = self;
-        let demand = Demand::of(launch.kernel, launch.block);
+        let demand = Demand::of(&launch);
         // The launch's arguments are not needed any more, and a waiting thread may need them freed.
         drop(launch);
         let mut dispatch = lock(&shared.dispatch);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use preempt_device::abi::{Cohort, DeviceQueue};
-use preempt_device::host::{Dim3, Kernel};
+use preempt_device::host::Dim3;
 
 use super::block::{Resident, Run};
 use crate::device::control::Grid;
@@ -20,9 +20,12 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    pub fn of(kernel: &Kernel, block: Dim3) -> Demand {
-        let threads = block.count().try_into().unwrap_or(u32::MAX);
-        Demand { threads, shared: kernel.shared_bytes }
+    pub fn new(block: Dim3, shared: u32) -> Demand {
+        Demand { threads: block.count().try_into().unwrap_or(u32::MAX), shared }
+    }
+
+    pub fn of(launch: &KernelLaunch) -> Demand {
+        Demand::new(launch.block, launch.shared_bytes())
     }
 }
 
@@ -56,7 +59,7 @@ impl PendingGrid {
                 (Run::plain(plain, blocks), blocks)
             }
         };
-        let demand = Demand::of(launch.kernel, launch.block);
+        let demand = Demand::of(&launch);
         PendingGrid { op, launch, run, blocks, demand, left: blocks, failed: Arc::default() }
     }
 }

@@ -1,8 +1,9 @@
 //! Memory for buffers on devices whose memory is the host's.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
 
-use crate::device::{DeviceMemory, lock};
+use crate::device::{Contents, DeviceMemory, MemoryInfo, lock};
 use crate::error::{Error, MemoryError};
 use crate::sync::Mutex;
 
@@ -23,7 +24,8 @@ impl Memory {
 }
 
 impl DeviceMemory for Memory {
-    fn allocate(&self, bytes: usize) -> Result<u64, Error> {
+    // Always zeroed: reads of memory of the host that was never written would be undefined.
+    fn allocate(&self, bytes: usize, _contents: Contents) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT as u64);
         }
@@ -60,7 +62,55 @@ impl DeviceMemory for Memory {
         Ok(())
     }
 
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
+        let full = Error::Memory(MemoryError::HostFull { bytes });
+        let Ok(layout) = Layout::from_size_align(bytes.max(1), ALIGNMENT) else { return Err(full) };
+        // SAFETY: the size is not 0.
+        NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(full)
+    }
+
+    unsafe fn free_host(&self, start: NonNull<u8>, bytes: usize) {
+        if let Ok(layout) = Layout::from_size_align(bytes.max(1), ALIGNMENT) {
+            // SAFETY: `allocate_host` gave this address for this layout, as the caller says.
+            unsafe { dealloc(start.as_ptr(), layout) }
+        }
+    }
+
     fn within_reach(&self, _live: usize) -> Option<usize> {
         self.limit
+    }
+
+    fn info(&self) -> Result<MemoryInfo, Error> {
+        let most = MemoryInfo { free: isize::MAX as usize, total: isize::MAX as usize };
+        Ok(match self.limit {
+            Some(total) => MemoryInfo { free: total - *lock(&self.used), total },
+            None => std::fs::read_to_string("/proc/meminfo")
+                .ok()
+                .and_then(|text| of_host(&text))
+                .unwrap_or(most),
+        })
+    }
+}
+
+/// The host's memory, from the text in which Linux tells it.
+fn of_host(text: &str) -> Option<MemoryInfo> {
+    let bytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let kibibytes = line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?;
+        kibibytes.checked_mul(1 << 10)
+    };
+    Some(MemoryInfo { free: bytes("MemAvailable")?, total: bytes("MemTotal")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_the_host_is_read() {
+        let text = "MemTotal:       32 kB\nMemFree: 1 kB\nMemAvailable:   20 kB\nCached: 7 kB\n";
+        assert_eq!(of_host(text), Some(MemoryInfo { free: 20 << 10, total: 32 << 10 }));
+        assert_eq!(of_host("MemTotal: 32 kB\n"), None);
+        assert_eq!(of_host("MemTotal: 32\nMemAvailable: x kB\n"), None);
     }
 }

@@ -17,6 +17,7 @@ use preempt_device::abi::Signal;
 use preempt_device::host::{Dim3, Kernel};
 
 use super::control::{ControlSource, Grid, HostWords};
+use super::rows::copy_rows;
 use super::{
     Backend, Capabilities, Copy, DeviceMemory, DeviceReport, KernelLaunch, Mark, News, Occupancy,
     OpaqueWork, Properties, RawStream, SignalPath, lock,
@@ -98,9 +99,9 @@ impl CpuDevice {
         let (copies, receiver) = channel::<(OpKey, Copy)>();
         let copy_shared = Arc::downgrade(&shared);
         spawn("preempt-copy".into(), "copies", move || {
-            for (op, Copy { from, to, bytes, .. }) in receiver {
+            for (op, Copy { from, to, rows, .. }) in receiver {
                 // SAFETY: the copy's owners keep both places valid until its report.
-                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+                unsafe { copy_rows(from as *const u8, to as *mut u8, rows) };
                 let Some(shared) = copy_shared.upgrade() else { return };
                 shared.report(DeviceReport::CopyDone(op));
             }
@@ -161,8 +162,13 @@ impl Backend for CpuDevice {
         Ok(())
     }
 
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error> {
-        let demand = Demand::of(kernel, block);
+    fn occupancy(
+        &self,
+        _kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+    ) -> Result<Occupancy, Error> {
+        let demand = Demand::new(block, shared);
         let by_threads = self.limits.threads_per_sm / demand.threads.max(1);
         let by_shared = match demand.shared {
             0 => u32::MAX,
@@ -232,6 +238,22 @@ mod tests {
     use crate::device::{CpuLayout, Device};
 
     use super::*;
+
+    #[test]
+    fn the_shared_memory_of_a_launch_decides_how_many_blocks_an_sm_holds() {
+        #[preempt_device::preemptible(block = 32)]
+        fn nothing() {}
+        let device = Device::cpu_with(CpuLayout::sms(1).blocks_per_sm(8)).expect("a device");
+        let properties = device.properties();
+        let cpu = CpuDevice::new(properties, None, Arc::default()).expect("a device");
+        let blocks = |shared| {
+            let occupancy = cpu.occupancy(nothing().kernel(), Dim3::new(32, 1, 1), shared);
+            occupancy.expect("known").blocks_per_sm
+        };
+        let (per_sm, per_block) = (properties.shared_per_sm, properties.shared_per_block);
+        let sizes = [0, 1, per_sm / 8, per_sm / 8 + 1, per_sm / 3, per_block, per_block + 1];
+        assert_eq!(sizes.map(blocks), [8, 8, 8, 7, 3, 1, 0]);
+    }
 
     #[test]
     fn the_next_scheduler_finds_no_signals() {

@@ -18,6 +18,7 @@ use super::block::Resident;
 use super::dispatch::{Demand, Dispatch, PendingGrid};
 use super::memory::Memory;
 use crate::device::control::{ControlSource, Grid, HostWords};
+use crate::device::rows::copy_rows;
 use crate::device::{
     Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Mark, News,
     Occupancy, OpaqueWork, Properties, RawStream, SignalPath, lock,
@@ -79,6 +80,8 @@ impl Model {
     pub fn device(settings: Settings) -> (Device, Arc<Model>) {
         let properties = Properties {
             name: "model".into(),
+            compute_capability: None,
+            clock_khz: 1_000_000,
             sms: settings.sms,
             blocks_per_sm: 1,
             threads_per_sm: 1024,
@@ -239,7 +242,12 @@ impl Backend for Arc<Model> {
         Ok(())
     }
 
-    fn occupancy(&self, _kernel: &'static Kernel, _block: Dim3) -> Result<Occupancy, Error> {
+    fn occupancy(
+        &self,
+        _kernel: &'static Kernel,
+        _block: Dim3,
+        _shared: u32,
+    ) -> Result<Occupancy, Error> {
         Ok(Occupancy { blocks_per_sm: 1, on_last_sm: 1 })
     }
 
@@ -277,7 +285,7 @@ impl Backend for Arc<Model> {
         self.words.signal(queue, signal);
     }
 
-    unsafe fn copy(&self, op: OpKey, Copy { from, to, bytes, .. }: Copy) {
+    unsafe fn copy(&self, op: OpKey, Copy { from, to, rows, .. }: Copy) {
         let this = self.clone();
         thread::spawn(move || {
             let mut state = lock(&this.state);
@@ -285,7 +293,7 @@ impl Backend for Arc<Model> {
                 return;
             }
             // SAFETY: both places are valid until the copy is reported or the device is lost.
-            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+            unsafe { copy_rows(from as *const u8, to as *mut u8, rows) };
             state.count(op, 0);
             drop(state);
             this.report(op, None);

@@ -105,7 +105,7 @@ impl Emulator {
     pub unsafe fn run(&mut self, task: &Task<'_>) -> Result<bool, String> {
         self.requeued = false;
         self.shared.clear();
-        self.shared.resize((task.launch.kernel.shared_bytes as usize).div_ceil(16), POISON);
+        self.shared.resize((task.launch.shared_bytes() as usize).div_ceil(16), POISON);
         SKIPPED.set(false);
         let result = self.start_all(task).and_then(|()| self.run_to_end(task));
         let result = result.and_then(|()| match SKIPPED.get() {

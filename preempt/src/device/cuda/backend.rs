@@ -1,5 +1,6 @@
 //! The contract of `device`, on a GPU.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,11 +9,12 @@ use preempt_device::abi::Signal;
 use preempt_device::host::{Dim3, Kernel};
 
 use super::kernels::Launchable;
+use super::memory::{Sizes, Zeroing};
 use super::{CudaDevice, context::Context};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList};
 use crate::device::{
-    Backend, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark, Occupancy,
-    OpaqueWork, SignalPath,
+    Backend, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark,
+    MemoryInfo, Occupancy, OpaqueWork, SignalPath,
 };
 use crate::error::{ConfigurationError, Error, MemoryError};
 use crate::module::DeviceCode;
@@ -33,9 +35,15 @@ impl Backend for CudaDevice {
         Ok(())
     }
 
-    fn occupancy(&self, kernel: &'static Kernel, block: Dim3) -> Result<Occupancy, Error> {
+    fn occupancy(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+    ) -> Result<Occupancy, Error> {
         self.context().alive()?;
-        let Launchable { blocks_per_sm, beside_proxy, .. } = self.kernels.get(kernel, block)?;
+        let Launchable { blocks_per_sm, beside_proxy, .. } =
+            self.kernels.get(kernel, block, shared)?;
         if !self.proxy.is_wanted() {
             return Ok(Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm });
         }
@@ -88,7 +96,7 @@ impl Backend for CudaDevice {
 
     unsafe fn copy(&self, op: OpKey, copy: Copy) {
         // SAFETY: the caller's promise.
-        unsafe { self.copies.start(op, copy) }
+        unsafe { self.copies.start(op, copy, || self.something_runs()) }
     }
 
     fn opaque(&self, op: OpKey, work: OpaqueWork) {
@@ -135,14 +143,18 @@ impl ControlSource for CudaDevice {
 }
 
 impl DeviceMemory for CudaDevice {
-    fn allocate(&self, bytes: usize) -> Result<u64, Error> {
-        let something_runs =
-            self.shared.watch.has_pending() || self.proxy.is_live() || self.opaque.has_under_way();
-        let address = match self.pool.allocate(bytes, something_runs) {
+    fn allocate(&self, bytes: usize, contents: Contents) -> Result<u64, Error> {
+        let something_runs = self.something_runs();
+        let zeroing = match contents {
+            Contents::Any => Zeroing::None,
+            Contents::Zeros if something_runs => Zeroing::ByCopies,
+            Contents::Zeros => Zeroing::ByKernel,
+        };
+        let address = match self.pool.allocate(bytes, zeroing) {
             Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !something_runs => {
                 // Freed memory may be in pieces that are too small.
                 self.pool.trim()?;
-                self.pool.allocate(bytes, something_runs)?
+                self.pool.allocate(bytes, zeroing)?
             }
             result => result?,
         };
@@ -160,10 +172,25 @@ impl DeviceMemory for CudaDevice {
         unsafe { self.pool.fill(address, data, bytes) }
     }
 
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
+        // The proxy would never end.
+        self.host.take(bytes, || self.end_proxy())
+    }
+
+    unsafe fn free_host(&self, start: NonNull<u8>, _bytes: usize) {
+        self.host.give_back(start);
+    }
+
     fn within_reach(&self, live: usize) -> Option<usize> {
         // Buffers may use adopted memory, which is not in the pool.
-        let (total, reach) = self.pool.sizes().ok()?;
-        Some(total.min(reach.saturating_add(live)))
+        let Sizes { total, free, reserved, .. } = self.pool.sizes().ok()?;
+        Some(total.min(free.saturating_add(reserved).saturating_add(live)))
+    }
+
+    fn info(&self) -> Result<MemoryInfo, Error> {
+        let Sizes { total, free, reserved, used } = self.pool.sizes()?;
+        let free = free.saturating_add(reserved.saturating_sub(used)).min(total);
+        Ok(MemoryInfo { free, total })
     }
 
     fn foreign(&self) -> Option<&dyn ForeignMemory> {
@@ -174,6 +201,11 @@ impl DeviceMemory for CudaDevice {
 impl CudaDevice {
     pub(super) fn context(&self) -> &Context {
         &self.shared.context
+    }
+
+    /// Whether kernels may hold the SMs, so that a kernel of the driver's might wait for them.
+    fn something_runs(&self) -> bool {
+        self.shared.watch.has_pending() || self.proxy.is_live() || self.opaque.has_under_way()
     }
 
     /// Asks the driver about everything that is in flight. The driver reports a fault when it is asked, and the context

@@ -61,11 +61,8 @@ impl Context {
             }
             error => error,
         })?;
-        let (mut devices, mut device, mut raw) = (0, 0, ptr::null_mut());
-        // SAFETY: the pointer is valid.
-        let code = unsafe { (driver.functions.cuDeviceGetCount)(&raw mut devices) };
-        driver.check("cuDeviceGetCount", code)?;
-        let devices = devices.unsigned_abs();
+        let (mut device, mut raw) = (0, ptr::null_mut());
+        let devices = driver.count()?;
         if ordinal >= devices {
             let found = format!("the driver shows {devices}, counted from 0").into();
             return Err(Error::Device(DeviceError::NoGpu { ordinal, found }));
@@ -217,6 +214,11 @@ impl Context {
         use DeviceAttribute::*;
         Ok(Properties {
             name: self.name()?,
+            compute_capability: Some((
+                self.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                self.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            )),
+            clock_khz: self.attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?.max(1),
             sms: self.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             blocks_per_sm: self.attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?,
             threads_per_sm: self.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,

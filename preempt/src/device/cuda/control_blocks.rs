@@ -8,7 +8,7 @@ use preempt_device::abi::{COHORT_SLOTS, ControlBlock, Post};
 
 use super::context::{Context, call};
 use super::lock;
-use super::memory::{Pinned, Pool};
+use super::memory::{Pinned, Pool, Zeroing};
 use crate::device::control::ControlMemory;
 use crate::error::Error;
 
@@ -119,7 +119,7 @@ impl Slab {
     fn new(context: &Arc<Context>, pool: &Pool, count: usize) -> Result<Slab, Error> {
         // First, because it may wait for what runs; afterwards no kernel competes with filling memory.
         let posts = Pinned::new(context, count * POSTS)?;
-        let address = pool.allocate(count * size_of::<ControlBlock>(), true)?;
+        let address = pool.allocate(count * size_of::<ControlBlock>(), Zeroing::ByCopies)?;
         Ok(Slab { address, count, posts })
     }
 

@@ -1,24 +1,28 @@
 //! Copies between buffers and the host's ordinary memory.
 //!
 //! The driver's own copies of ordinary memory may wait for everything on the device, so all copies go through pinned
-//! memory. The scheduler puts small copies into a stream itself, without another thread; large ones are carried by a
-//! thread for each direction, in pieces.
+//! memory, unless they are of the application's [pinned memory](super::host_pool). The scheduler puts small copies into a stream itself, without another thread; large ones are carried by a
+//! thread for each direction, in pieces. A fill is a copy of one element again and again. While nothing runs, the driver
+//! sets large memory by a kernel of its own.
 
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use super::context::{Context, call};
+use super::context::Context;
+use super::driver::RawStream;
+use super::host_pool::HostPool;
 use super::lock;
 use super::memory::Pinned;
 use super::ring::{Ring, RingSlot};
 use super::staged::Staged;
 use super::streams::{Stream, TrackedStream};
+use super::transfer::{self, Memset};
 use super::watch::Watch;
+use crate::device::rows::copy_rows;
 use crate::device::{Copy, CopyKind, DeviceReport};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::OpKey;
@@ -76,8 +80,8 @@ pub(super) struct CopyStreams {
     pub small_up: Arc<TrackedStream>,
     pub small_down: TrackedStream,
     pub across: TrackedStream,
-    pub large_up: TrackedStream,
-    pub large_down: TrackedStream,
+    pub large_up: Arc<TrackedStream>,
+    pub large_down: Arc<TrackedStream>,
 }
 
 #[derive(Debug)]
@@ -86,13 +90,21 @@ pub(super) struct Copies {
     up: Direction,
     down: Direction,
     across: Direction,
+    /// Large copies from and to pinned memory of the application, in the streams of the carriers.
+    direct_up: Direction,
+    direct_down: Direction,
     large_up: Carrier,
     large_down: Carrier,
+    host: Arc<HostPool>,
 }
 
 impl Copies {
     /// The context is entered.
-    pub fn new(shared: &Arc<Shared>, lines: CopyStreams) -> Result<Copies, Error> {
+    pub fn new(
+        shared: &Arc<Shared>,
+        host: &Arc<HostPool>,
+        lines: CopyStreams,
+    ) -> Result<Copies, Error> {
         let CopyStreams { small_up, small_down, across, large_up, large_down } = lines;
         let context = &shared.context;
         let staging = || Pinned::new(context, STAGING).map(Some);
@@ -101,42 +113,101 @@ impl Copies {
             up: Direction::new(context, small_up, staging()?),
             down: Direction::new(context, Arc::new(small_down), staging()?),
             across: Direction::new(context, Arc::new(across), None),
+            direct_up: Direction::new(context, large_up.clone(), None),
+            direct_down: Direction::new(context, large_down.clone(), None),
+            host: host.clone(),
             large_up: Carrier::start("preempt-upload", shared, large_up)?,
             large_down: Carrier::start("preempt-download", shared, large_down)?,
         })
     }
 
-    /// Starts a copy.
+    /// Starts a copy. The driver fills memory by a kernel, which might wait for SMs while `something_runs`.
     ///
     /// # Safety
     ///
     /// Both places are valid for the copy until it is reported as over, or the context as lost.
-    pub unsafe fn start(&self, op: OpKey, copy: Copy) {
-        if copy.bytes == 0 {
-            return self.shared.end(op, Ok(()));
+    pub unsafe fn start(&self, op: OpKey, copy: Copy, something_runs: impl FnOnce() -> bool) {
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { self.try_start(op, copy, something_runs) } {
+            self.shared.end(op, Err(error));
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`start`](Copies::start).
+    unsafe fn try_start(
+        &self,
+        op: OpKey,
+        copy: Copy,
+        something_runs: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
+        let bytes = copy.rows.total();
+        if bytes == 0 {
+            self.shared.end(op, Ok(()));
+            return Ok(());
         }
         self.shared.watch.stir();
-        let direction = match copy.kind {
-            CopyKind::OnDevice => &self.across,
-            CopyKind::ToDevice if copy.bytes > SMALL => return self.large_up.send(op, copy),
-            CopyKind::ToHost if copy.bytes > SMALL => return self.large_down.send(op, copy),
-            CopyKind::ToDevice => &self.up,
-            CopyKind::ToHost => &self.down,
+        let is_small = bytes <= SMALL;
+        if self.is_direct(copy) {
+            let direction = match (copy.kind, is_small) {
+                (CopyKind::OnDevice, _) => &self.across,
+                (CopyKind::ToDevice, true) => &self.up,
+                (CopyKind::ToDevice, false) => &self.direct_up,
+                (CopyKind::ToHost, true) => &self.down,
+                (CopyKind::ToHost, false) => &self.direct_down,
+            };
+            // SAFETY: the caller's promise.
+            return direction.put(op, copy, |context, stream| unsafe {
+                let Copy { kind, from, to, rows } = copy;
+                transfer::enqueue(context, stream, kind, from, to, rows)
+            });
+        }
+        if copy.rows.is_repeated() && !is_small && !something_runs() {
+            // SAFETY: the caller's promise.
+            let memset = unsafe { Memset::of(&self.shared.context, copy)? };
+            if let Some(memset) = memset {
+                // SAFETY: as above.
+                return self
+                    .across
+                    .put(op, copy, |context, stream| unsafe { memset.enqueue(context, stream) });
+            }
+        }
+        let (direction, carrier) = match copy.kind {
+            CopyKind::ToHost => (&self.down, &self.large_down),
+            CopyKind::ToDevice | CopyKind::OnDevice => (&self.up, &self.large_up),
         };
+        if !is_small {
+            carrier.send(op, copy);
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
-        if let Err(error) = unsafe { direction.start(op, copy) } {
-            self.shared.end(op, Err(error));
+        unsafe { direction.start(op, copy) }
+    }
+
+    fn directions(&self) -> impl Iterator<Item = &Direction> {
+        [&self.up, &self.down, &self.across, &self.direct_up, &self.direct_down].into_iter()
+    }
+
+    /// Whether the host's side of a copy is pinned memory of the application, so that no other memory is needed.
+    fn is_direct(&self, Copy { kind, from, to, rows }: Copy) -> bool {
+        match kind {
+            CopyKind::ToDevice => {
+                !rows.is_repeated() && self.host.contains(from, rows.source_span())
+            }
+            CopyKind::ToHost => self.host.contains(to, rows.target_span()),
+            CopyKind::OnDevice => true,
         }
     }
 
     /// Whether there is something to report.
     pub fn has_news(&self) -> bool {
-        [&self.up, &self.down, &self.across].into_iter().any(Direction::has_news)
+        self.directions().any(Direction::has_news)
     }
 
     /// Ends copies that are done, and appends their reports.
     pub fn take_reports(&self, reports: &mut Vec<DeviceReport>) {
-        for direction in [&self.up, &self.down, &self.across] {
+        for direction in self.directions() {
             direction.take_done(&self.shared, reports);
         }
         self.shared.take_reports(reports);
@@ -144,15 +215,15 @@ impl Copies {
 
     /// Forgets every copy: the context is lost, and the memory of the copies may be freed after this.
     pub fn forget(&self) {
-        for direction in [&self.up, &self.down, &self.across] {
+        for direction in self.directions() {
             direction.forget();
         }
         self.shared.context.wait_until_untouched();
     }
 
-    /// The streams that small copies, and copies on the device, are in.
+    /// The streams that copies are in.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
-        [&self.up, &self.down, &self.across].into_iter().map(|direction| direction.line.stream())
+        self.directions().map(|direction| direction.line.stream())
     }
 
     /// Finds out whether the context is lost, while copies are under way.
@@ -161,11 +232,11 @@ impl Copies {
     }
 }
 
-/// Small copies in one direction, in order; and all copies on the device.
+/// Copies of one kind, in order.
 #[derive(Debug)]
 struct Direction {
     line: Arc<TrackedStream>,
-    /// Pinned memory that the host's side of each copy passes through.
+    /// Pinned memory that the host's side of copies passes through, where that is not pinned itself.
     staging: Option<Pinned>,
     queue: Mutex<Queue>,
     /// The number of the last work done when reports were last taken.
@@ -198,6 +269,20 @@ impl Direction {
         Direction { line, staging, queue: Mutex::new(queue), seen, context: context.clone() }
     }
 
+    /// Puts work into the stream that needs no staging. It goes before copies that wait for room there.
+    fn put(
+        &self,
+        op: OpKey,
+        copy: Copy,
+        work: impl FnOnce(&Context, RawStream) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let mut queue = lock(&self.queue);
+        let number = self.line.issue(|stream| work(&self.context, stream))?;
+        queue.under_way.push_back(UnderWay { op, copy, number, place: None });
+        Ok(())
+    }
+
     /// # Safety
     ///
     /// As [`Copies::start`].
@@ -217,14 +302,9 @@ impl Direction {
     ///
     /// As [`Copies::start`].
     unsafe fn issue(&self, queue: &mut Queue, op: OpKey, copy: Copy) -> Result<bool, Error> {
-        let Some(staging) = &self.staging else {
-            // SAFETY: the caller's promise.
-            let number = unsafe { self.enqueue(copy, ptr::null_mut())? };
-            queue.under_way.push_back(UnderWay { op, copy, number, place: None });
-            return Ok(true);
-        };
+        let Some(staging) = &self.staging else { return Ok(false) };
         let before = queue.ring;
-        let Some(place) = queue.ring.take(copy.bytes) else { return Ok(false) };
+        let Some(place) = queue.ring.take(copy.rows.total()) else { return Ok(false) };
         // SAFETY: the caller's promise, and the place is this copy's.
         let number = unsafe { self.enqueue(copy, staging.at(place.offset)) }
             .inspect_err(|_| queue.ring = before)?;
@@ -238,25 +318,22 @@ impl Direction {
     ///
     /// As [`Copies::start`], and no other copy uses `staged` before the copy is taken out of the queue.
     unsafe fn enqueue(&self, copy: Copy, staged: *mut u8) -> Result<u64, Error> {
-        let Copy { from, to, bytes, kind } = copy;
-        if kind == CopyKind::ToDevice {
-            let from = ptr::with_exposed_provenance::<u8>(from as usize);
-            // SAFETY: the caller's promise.
-            self.context.touching(|| unsafe { from.copy_to_nonoverlapping(staged, bytes) })?;
-        }
-        let staged = staged.cast::<c_void>();
-        let context = &self.context;
+        let Copy { from, to, rows, kind } = copy;
+        let staging = staged as u64;
+        let (from, to, rows) = match kind {
+            CopyKind::ToDevice => {
+                let from = ptr::with_exposed_provenance::<u8>(from as usize);
+                // SAFETY: the caller's promise.
+                let stage = || unsafe { copy_rows(from, staged, rows.to_packed()) };
+                self.context.touching(stage)?;
+                (staging, to, rows.from_packed())
+            }
+            CopyKind::ToHost => (from, staging, rows.to_packed()),
+            CopyKind::OnDevice => (from, to, rows),
+        };
         // SAFETY: the caller's promise.
         self.line.issue(|stream| unsafe {
-            match kind {
-                CopyKind::ToDevice => {
-                    call!(context, cuMemcpyHtoDAsync_v2(to, staged, bytes, stream))
-                }
-                CopyKind::ToHost => {
-                    call!(context, cuMemcpyDtoHAsync_v2(staged, from, bytes, stream))
-                }
-                CopyKind::OnDevice => call!(context, cuMemcpyDtoDAsync_v2(to, from, bytes, stream)),
-            }
+            transfer::enqueue(&self.context, stream, kind, from, to, rows)
         })
     }
 
@@ -282,7 +359,7 @@ impl Direction {
                     let from = staging.at(place.offset).cast_const();
                     // SAFETY: the copy's owners keep its place valid until the report below, and
                     // the device has written ours.
-                    unsafe { to.copy_from_nonoverlapping(from, copy.bytes) };
+                    unsafe { copy_rows(from, to, copy.rows.from_packed()) };
                 }
                 queue.ring.give_back(place);
             }
@@ -327,7 +404,7 @@ impl Carrier {
     fn start(
         name: &'static str,
         shared: &Arc<Shared>,
-        line: TrackedStream,
+        line: Arc<TrackedStream>,
     ) -> Result<Carrier, Error> {
         let staged = Staged::new(&shared.context)?;
         let shared = shared.clone();
@@ -374,18 +451,18 @@ unsafe fn carry(
     line: &TrackedStream,
     copy: Copy,
 ) -> Result<(), Error> {
-    let Copy { from, to, bytes, kind } = copy;
+    let Copy { from, to, rows, kind } = copy;
     let _entered = context.enter()?;
     match kind {
         CopyKind::ToHost => {
             let to = ptr::with_exposed_provenance_mut(to as usize);
             // SAFETY: the caller's promise.
-            unsafe { staged.download(line, to, from, bytes) }
+            unsafe { staged.download(line, to, from, rows) }
         }
         _ => {
             let from = ptr::with_exposed_provenance(from as usize);
             // SAFETY: the caller's promise.
-            unsafe { staged.upload(line, to, from, bytes) }
+            unsafe { staged.upload(line, to, from, rows) }
         }
     }
 }

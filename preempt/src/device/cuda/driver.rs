@@ -124,9 +124,12 @@ functions! {
     cuMemAllocFromPoolAsync(*mut Address, usize, RawPool, RawStream);
     cuMemFreeAsync(Address, RawStream);
     cuMemsetD8Async(Address, u8, usize, RawStream);
+    cuMemsetD16Async(Address, u16, usize, RawStream);
+    cuMemsetD32Async(Address, u32, usize, RawStream);
     cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, RawStream);
     cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, RawStream);
     cuMemcpyDtoDAsync_v2(Address, Address, usize, RawStream);
+    cuMemcpy2DAsync_v2(*const sys::CUDA_MEMCPY2D, RawStream);
 }
 
 /// The driver library.
@@ -233,6 +236,14 @@ impl Driver {
         // SAFETY: the pointer is valid.
         let code = unsafe { (self.functions.cuDriverGetVersion)(&raw mut version) };
         self.check("cuDriverGetVersion", code).map(|()| version)
+    }
+
+    /// The number of GPUs.
+    pub fn count(&self) -> Result<u32, Error> {
+        let mut devices = 0;
+        // SAFETY: the pointer is valid.
+        let code = unsafe { (self.functions.cuDeviceGetCount)(&raw mut devices) };
+        self.check("cuDeviceGetCount", code).map(|()| devices.unsigned_abs())
     }
 
     /// The code as an error that says which call failed.

@@ -31,6 +31,16 @@ const SHARED_PER_BLOCK: u32 = 1 << 10;
 const CARVEOUT_DEFAULT: i32 = -1;
 const CARVEOUT_MAX_SHARED: i32 = 100;
 
+// What to do about a kernel without device code.
+const NO_MODULE: &str = "call `.kernels(include_kernels!(..))` with its crate on the scheduler's builder; kernels for a \
+    GPU live in a crate of their own that a build script compiles";
+const NO_PTX: &str =
+    "the build found no device toolchain; the build script's warnings say what to install";
+const NO_ENTRY: &str = "the PTX that `include_kernels!` embeds for this crate lacks the kernel. The build script of \
+    the package with `include_kernels!` made it: build that package anew, and run `preempt-ptx` if the PTX is \
+    committed. A kernel is in no PTX if it is inside of a generic function or `impl`, or if a `#[cfg]` or feature of \
+    the host alone includes it";
+
 /// The kernels that can be launched.
 #[derive(Debug)]
 pub(super) struct Kernels {
@@ -49,8 +59,17 @@ pub(super) struct Kernels {
     preparing: Mutex<()>,
 }
 
-/// By the kernel's address and the number of threads in a block.
-type Prepared = FxHashMap<(usize, u32), Launchable>;
+/// By the kernel's address, and a block's threads and bytes of shared memory. There are at most as many sizes as bytes that
+/// a block can have.
+type Prepared = FxHashMap<(usize, BlockSize), Launchable>;
+
+/// What a block takes of its SM, besides registers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct BlockSize {
+    threads: u32,
+    /// Bytes of dynamic shared memory.
+    shared: u32,
+}
 
 /// A kernel with a block size, as a launch needs it.
 #[derive(Clone, Copy, Debug)]
@@ -190,9 +209,14 @@ impl Kernels {
 
     /// What a launch of `kernel` needs.
     #[inline]
-    pub fn get(&self, kernel: &'static Kernel, block: Dim3) -> Result<Launchable, Error> {
+    pub fn get(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+    ) -> Result<Launchable, Error> {
         let threads = block.count().try_into().unwrap_or(u32::MAX);
-        let key = (std::ptr::from_ref(kernel).addr(), threads);
+        let key = (std::ptr::from_ref(kernel).addr(), BlockSize { threads, shared });
         let prepared =
             self.prepared.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
         match prepared {
@@ -206,14 +230,14 @@ impl Kernels {
         &self,
         kernel: &'static Kernel,
         block: Dim3,
-        key: (usize, u32),
+        key: (usize, BlockSize),
     ) -> Result<Launchable, Error> {
         let _entered = self.context.enter()?;
         let _preparing = lock(&self.preparing);
         let entry = self.find(kernel)?;
         let blocks_per_sm = self.occupancy(kernel, entry, block, key.1)?;
         let LoadedEntry { function, plain, cooperates, waits, .. } = entry;
-        let beside_proxy = self.beside_proxy(kernel, entry, key.1, blocks_per_sm);
+        let beside_proxy = self.beside_proxy(entry, key.1, blocks_per_sm);
         let launchable =
             Launchable { function, plain, cooperates, waits, blocks_per_sm, beside_proxy };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
@@ -223,17 +247,14 @@ impl Kernels {
     fn find(&self, kernel: &'static Kernel) -> Result<LoadedEntry, Error> {
         let name = kernel.module.split("::").next().unwrap_or(kernel.module);
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        let mut what_to_do = "call `.kernels(include_kernels!(..))` with its crate on the scheduler's builder; kernels \
-             for a GPU live in a crate of their own that a build script compiles";
-        for Current { code, .. } in current.iter().filter(|current| current.name == name) {
+        let modules = current.iter().filter(|current| current.name == name);
+        let mut what_to_do = NO_MODULE;
+        for Current { code, .. } in modules {
             what_to_do = match code {
-                None => {
-                    "the build found no device toolchain; the build script's warnings say what to \
-                     install"
-                }
+                None => NO_PTX,
                 Some(code) => match code.entries.get(kernel.entry) {
                     Some(entry) => return Ok(*entry),
-                    None => "the crate's PTX lacks it; compile the crate anew, for the device too",
+                    None => NO_ENTRY,
                 },
             };
         }
@@ -241,13 +262,13 @@ impl Kernels {
     }
 
     /// Blocks on an SM that holds the proxy, if `blocks` fit there otherwise.
-    fn beside_proxy(&self, kernel: &Kernel, entry: LoadedEntry, threads: u32, blocks: u32) -> u32 {
-        let warps = blocks * threads.div_ceil(32);
-        let shared = kernel.shared_bytes + entry.static_shared + SHARED_PER_BLOCK;
+    fn beside_proxy(&self, entry: LoadedEntry, size: BlockSize, blocks: u32) -> u32 {
+        let warps = blocks * size.threads.div_ceil(32);
+        let shared = size.shared.saturating_add(entry.static_shared + SHARED_PER_BLOCK);
         let fits = blocks < self.sm.blocks
             && warps < self.sm.warps
             && self.sm.holds_beside(entry.registers, warps)
-            && blocks * shared + SHARED_PER_BLOCK <= self.shared_per_sm;
+            && blocks.saturating_mul(shared).saturating_add(SHARED_PER_BLOCK) <= self.shared_per_sm;
         blocks - u32::from(!fits && blocks > 0)
     }
 
@@ -257,7 +278,7 @@ impl Kernels {
         kernel: &'static Kernel,
         entry: LoadedEntry,
         block: Dim3,
-        threads: u32,
+        BlockSize { threads, shared: dynamic }: BlockSize,
     ) -> Result<u32, Error> {
         use FunctionAttribute::*;
         let LoadedEntry { function, plain, registers, threads_per_block, static_shared, .. } =
@@ -271,22 +292,25 @@ impl Kernels {
         if threads > threads_per_block {
             return Err(too_many_registers);
         }
-        let (context, dynamic) = (&self.context, kernel.shared_bytes);
+        let context = &self.context;
         let shared = dynamic.saturating_add(static_shared);
         if shared > self.shared_per_block {
             return Ok(0);
         }
         if shared > SHARED_BY_DEFAULT {
-            let bytes = dynamic.try_into().unwrap_or(i32::MAX);
+            // All that a block can have, because launches of other sizes must not lower the limit of this one.
+            let bytes = (self.shared_per_block - static_shared).try_into().unwrap_or(i32::MAX);
             let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(context, attribute, bytes)?;
             plain.set_attribute(context, attribute, bytes)?;
         }
         let mut blocks = function.occupancy(context, threads, dynamic)?;
-        if dynamic > 0 {
+        let carveout = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // A launch with a larger block may need the split that it chose.
+        let is_chosen = function.attribute(context, carveout)? == CARVEOUT_MAX_SHARED as u32;
+        if dynamic > 0 && !is_chosen {
             // Only where the driver would give the SM's memory to its cache: changing the split takes an SM without
             // blocks.
-            let carveout = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             function.set_attribute(context, carveout, CARVEOUT_MAX_SHARED)?;
             let most = function.occupancy(context, threads, dynamic).and_then(|most| {
                 if most > blocks {

@@ -66,7 +66,7 @@ impl CudaDevice {
         let context = self.context();
         let _entered = context.enter()?;
         let Launchable { function, cooperates, waits, .. } =
-            self.kernels.get(launch.kernel, launch.block)?;
+            self.kernels.get(launch.kernel, launch.block, launch.shared_bytes())?;
         self.proxy.await_place()?;
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
@@ -77,7 +77,7 @@ impl CudaDevice {
             blockDimX: launch.block.x,
             blockDimY: launch.block.y,
             blockDimZ: launch.block.z,
-            sharedMemBytes: launch.kernel.shared_bytes,
+            sharedMemBytes: launch.shared_bytes(),
             hStream: self.queues.stream(queue).raw(),
             attrs: &raw mut attribute,
             // The attribute is set even if the queue is empty: the driver takes less time for it.
@@ -109,11 +109,13 @@ impl CudaDevice {
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
-        let Launchable { plain: entry, .. } = self.kernels.get(launch.kernel, launch.block)?;
+        let shared = launch.shared_bytes();
+        let Launchable { plain: entry, .. } =
+            self.kernels.get(launch.kernel, launch.block, shared)?;
         let (PlainGrid { extents: [x, y, z], post, ticket, .. }, block) = (plain, launch.block);
         let stream = self.queues.stream(queue);
         with_parameters(None, &launch.args, |parameters| {
-            let (function, raw, shared) = (entry.0, stream.raw(), launch.kernel.shared_bytes);
+            let (function, raw) = (entry.0, stream.raw());
             let none = ptr::null_mut();
             // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
             unsafe {

@@ -12,6 +12,7 @@ use super::driver::{INVALID_VALUE, OUT_OF_MEMORY, RawPool, RawStream};
 use super::lock;
 use super::staged::Staged;
 use super::streams::{LAST_WAIT, TrackedStream};
+use crate::device::Rows;
 use crate::error::{DeviceError, Error, MemoryError};
 
 /// Pinned memory is valid in every context and has an address on the device (`CU_MEMHOSTALLOC_PORTABLE`,
@@ -51,6 +52,10 @@ impl Pinned {
 
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
     }
 
     /// The address of the byte at `offset`.
@@ -121,6 +126,28 @@ pub(super) struct Pool {
     context: Arc<Context>,
 }
 
+/// How memory that was just allocated is zeroed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Zeroing {
+    None,
+    /// By copies from the host, because kernels may hold the SMs, and a kernel that fills memory might wait for them.
+    ByCopies,
+    /// By a kernel of the driver's.
+    ByKernel,
+}
+
+/// Bytes of the device's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub total: usize,
+    /// Bytes that no process has.
+    pub free: usize,
+    /// Bytes that the pool has from the system.
+    pub reserved: usize,
+    /// Bytes of these that are allocated.
+    pub used: usize,
+}
+
 // SAFETY: driver functions can be called with a pool from any thread.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
@@ -156,9 +183,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Zeroed memory that every stream can use. `beside_kernels`: kernels may hold the SMs, so a kernel that fills
-    /// memory might wait for them.
-    pub fn allocate(&self, bytes: usize, beside_kernels: bool) -> Result<u64, Error> {
+    /// Memory that every stream can use, zeroed as is said.
+    pub fn allocate(&self, bytes: usize, zeroing: Zeroing) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT);
         }
@@ -174,9 +200,12 @@ impl Pool {
             }
             // SAFETY: just allocated with this size.
             unsafe {
-                match beside_kernels {
-                    true => self.copy_zeros(address, bytes, stream),
-                    false => call!(self.context, cuMemsetD8Async(address, 0, bytes, stream)),
+                match zeroing {
+                    Zeroing::None => Ok(()),
+                    Zeroing::ByCopies => self.copy_zeros(address, bytes, stream),
+                    Zeroing::ByKernel => {
+                        call!(self.context, cuMemsetD8Async(address, 0, bytes, stream))
+                    }
                 }
             }
         });
@@ -224,7 +253,7 @@ impl Pool {
     pub unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
         let _entered = self.context.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { self.staged.upload(&self.line, address, data, bytes) }
+        unsafe { self.staged.upload(&self.line, address, data, Rows::one(bytes)) }
     }
 
     /// Frees memory in the line's order.
@@ -263,17 +292,25 @@ impl Pool {
         unsafe { call!(self.context, cuMemPoolTrimTo(self.raw, 0)) }
     }
 
-    /// Bytes of the device in all, and bytes that are free or this pool's.
-    pub fn sizes(&self) -> Result<(usize, usize), Error> {
+    /// The sizes of the device's memory and of this pool.
+    pub fn sizes(&self) -> Result<Sizes, Error> {
+        use sys::CUmemPool_attribute::{
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+        };
         let _entered = self.context.enter()?;
-        let (mut free, mut total, mut reserved) = (0, 0, 0u64);
+        let (mut free, mut total) = (0, 0);
         // SAFETY: the pointers are valid.
         unsafe { call!(self.context, cuMemGetInfo_v2(&raw mut free, &raw mut total))? };
-        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
-        let value = (&raw mut reserved).cast::<c_void>();
-        // SAFETY: the attribute is a `u64`.
-        unsafe { call!(self.context, cuMemPoolGetAttribute(self.raw, attribute, value))? };
-        Ok((total, free.saturating_add(reserved as usize)))
+        let size = |attribute| {
+            let mut size = 0u64;
+            let value = (&raw mut size).cast::<c_void>();
+            // SAFETY: each of these attributes is a `u64`.
+            unsafe { call!(self.context, cuMemPoolGetAttribute(self.raw, attribute, value))? };
+            Ok::<_, Error>(size as usize)
+        };
+        // The used ones first: memory that is allocated in between must not make less reserved than used.
+        let used = size(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        Ok(Sizes { total, free, used, reserved: size(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)? })
     }
 
     pub fn raw(&self) -> RawPool {

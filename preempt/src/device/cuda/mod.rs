@@ -8,11 +8,12 @@
 //! | `context` | the primary context: which threads have it current, whether it still works |
 //! | `streams` | streams, and streams whose progress the host reads from a word |
 //! | `memory` | pinned memory, and the pool that buffers come from |
+//! | `host_pool` | pinned memory of the application |
 //! | `foreign` | memory that other libraries have allocated |
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
-//! | `copies`, `ring`, `staged` | small and large copies |
+//! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
 //! | `opaque` | streams for opaque work |
 //! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
@@ -28,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use super::{Capabilities, Device, DeviceInner, News, Properties};
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 mod backend;
 mod code;
@@ -39,6 +40,7 @@ mod driver;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
 mod foreign;
+mod host_pool;
 mod kernels;
 mod launch;
 mod memory;
@@ -52,13 +54,15 @@ mod requirements;
 mod ring;
 mod staged;
 mod streams;
+mod transfer;
 mod watch;
 
 use context::Context;
 use control_blocks::ControlBlocks;
 use copies::{Copies, CopyStreams, Shared};
-use driver::DeviceAttribute;
+use driver::{Driver, NO_DEVICE};
 use foreign::Foreign;
+use host_pool::HostPool;
 use kernels::Kernels;
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
@@ -95,6 +99,18 @@ pub(super) fn open(ordinal: u32) -> Result<Device, Error> {
     Ok(device)
 }
 
+/// The number of GPUs that the driver shows.
+pub(super) fn count() -> Result<u32, Error> {
+    match Driver::get() {
+        Ok(driver) => driver.count(),
+        Err(
+            Error::Device(DeviceError::NoDriver { .. })
+            | Error::Device(DeviceError::DriverStart { code: NO_DEVICE, .. }),
+        ) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
 pub(super) struct CudaDevice {
     queues: DeviceQueues,
     control_blocks: ControlBlocks,
@@ -103,6 +119,7 @@ pub(super) struct CudaDevice {
     opaque: OpaqueStreams,
     kernels: Kernels,
     pool: Arc<Pool>,
+    host: Arc<HostPool>,
     foreign: Foreign,
     proxy: Proxy,
     shared: Arc<Shared>,
@@ -114,9 +131,8 @@ impl CudaDevice {
     fn new(ordinal: u32, news: Arc<News>) -> Result<(CudaDevice, Properties, Capabilities), Error> {
         let context = Arc::new(Context::new(ordinal)?);
         let properties = requirements::check(&context)?;
-        let kilohertz = context.attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
-        let clock = kilohertz.max(1);
-        let capabilities = Capabilities { queues: QUEUES, clock, is_polled: true };
+        let capabilities =
+            Capabilities { queues: QUEUES, clock: properties.clock_khz, is_polled: true };
 
         let _entered = context.enter()?;
         let streams = Streams::new(&context)?;
@@ -128,8 +144,8 @@ impl CudaDevice {
             small_up: small_up.clone(),
             small_down: line(1)?,
             across: line(2)?,
-            large_up: line(3)?,
-            large_down: line(4)?,
+            large_up: Arc::new(line(3)?),
+            large_down: Arc::new(line(4)?),
         };
         let pool = Arc::new(Pool::new(&context, line(5)?)?);
         // Blocks of opaque work wait with those of normal queues.
@@ -146,12 +162,13 @@ impl CudaDevice {
         let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;
         let watch = Watch::new(queues.streams().len(), news);
         let shared = Arc::new(Shared::new(&context, watch));
+        let host = Arc::new(HostPool::new(&context));
         let device = CudaDevice {
             queues,
             proxy,
             control_blocks: ControlBlocks::new(&context, &pool)?,
             requeue_lists: RequeueLists::new(&context, &pool, &small_up)?,
-            copies: Copies::new(&shared, lines)?,
+            copies: Copies::new(&shared, &host, lines)?,
             opaque: OpaqueStreams::new(&shared, opaque),
             kernels: Kernels::new(
                 &context,
@@ -159,6 +176,7 @@ impl CudaDevice {
             )?,
             foreign: Foreign::new(&context, pool.raw()),
             pool,
+            host,
             shared,
             lost_reported: AtomicBool::new(false),
         };

@@ -12,10 +12,11 @@ use super::code::Code;
 use super::context::{Context, call};
 use super::copies::CopyStreams;
 use super::driver::RawStream;
-use super::memory::{Pinned, Pool};
+use super::memory::{Pinned, Pool, Zeroing};
 use super::queues::DeviceQueues;
 use super::streams::Stream;
-use crate::device::Properties;
+use super::transfer;
+use crate::device::{CopyKind, Properties, Rows};
 use crate::error::{DeviceError, Error};
 
 /// Writes the number of SM ids, one SM id that is too large, and which of the other ids exist.
@@ -168,7 +169,7 @@ fn settle(context: &Context, stream: &Stream) -> Result<(), Error> {
 
 /// Uses each line, and each function of the driver that may be a kernel of its own.
 fn warm_up(context: &Context, pool: &Pool, lines: &CopyStreams) -> Result<(), Error> {
-    let device = pool.allocate(2 * BYTES, true)?;
+    let device = pool.allocate(2 * BYTES, Zeroing::ByCopies)?;
     let result = use_lines(context, pool, lines, device);
     // SAFETY: allocated above, and each line was waited for.
     unsafe { pool.free(device, 2 * BYTES) };
@@ -186,6 +187,7 @@ fn use_lines(
     device: u64,
 ) -> Result<(), Error> {
     let host = pool.zeros();
+    let zeros = host as u64;
     let use_line = |line: &super::streams::TrackedStream,
                     work: &dyn Fn(RawStream) -> Result<(), Error>| {
         line.issue(work)?;
@@ -202,7 +204,21 @@ fn use_lines(
         use_line(pool.line(), &|stream| unsafe {
             call!(context, cuMemsetD8Async(here, 0, bytes, stream))
         })?;
+        // SAFETY: within the memory, aligned to what is set.
+        use_line(&lines.across, &|stream| unsafe {
+            call!(context, cuMemsetD16Async(device, 0, bytes / 2, stream))?;
+            call!(context, cuMemsetD32Async(device, 0, bytes / 4, stream))
+        })?;
+        let rows = |from_pitch, to_pitch| Rows { bytes: 2, count: 8, from_pitch, to_pitch };
+        // SAFETY: within the memory.
+        use_line(&lines.across, &|stream| unsafe {
+            transfer::enqueue(context, stream, CopyKind::OnDevice, here, there, rows(4, 6))
+        })?;
         for line in [&*lines.small_up, &lines.large_up] {
+            // SAFETY: within the memory, and within the zeros.
+            use_line(line, &|stream| unsafe {
+                transfer::enqueue(context, stream, CopyKind::ToDevice, zeros, here, rows(2, 4))
+            })?;
             // SAFETY: within the memory, and within the zeros.
             use_line(line, &|stream| unsafe {
                 call!(
@@ -212,6 +228,10 @@ fn use_lines(
             })?;
         }
         for line in [&lines.small_down, &lines.large_down] {
+            // SAFETY: within the memory, of which these bytes are zero, and within the zeros.
+            use_line(line, &|stream| unsafe {
+                transfer::enqueue(context, stream, CopyKind::ToHost, here, zeros, rows(4, 2))
+            })?;
             // The words read are zero, so the zeros stay as they are.
             // SAFETY: within the memory, and within the zeros.
             use_line(line, &|stream| unsafe {

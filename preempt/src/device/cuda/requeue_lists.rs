@@ -8,7 +8,7 @@ use preempt_device::abi::RequeueList;
 
 use super::context::Context;
 use super::lock;
-use super::memory::Pool;
+use super::memory::{Pool, Zeroing};
 use super::streams::TrackedStream;
 use crate::device::control::LentList;
 use crate::error::{Error, MemoryError};
@@ -41,7 +41,7 @@ struct Lists {
 impl Lists {
     fn add(&mut self, pool: &Pool, count: usize) -> Result<(), Error> {
         // Without a kernel, because all SMs may be held.
-        let address = pool.allocate(count * BYTES, true)?;
+        let address = pool.allocate(count * BYTES, Zeroing::ByCopies)?;
         self.memory.push((address, count * BYTES));
         self.empty.extend((0..count).map(|index| address + (index * BYTES) as u64));
         Ok(())

@@ -13,11 +13,10 @@ const LEAST_CAPABILITY: u32 = 8;
 /// Refuses a device that does not meet the requirements.
 pub(super) fn check(context: &Context) -> Result<Properties, Error> {
     use DeviceAttribute::*;
-    let (major, minor) = (
-        context.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-        context.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-    );
-    if major < LEAST_CAPABILITY {
+    let properties = context.properties()?;
+    if let Some((major, minor)) = properties.compute_capability
+        && major < LEAST_CAPABILITY
+    {
         let reason = format!(
             "it has compute capability {major}.{minor}; {LEAST_CAPABILITY}.0 or more is needed"
         );
@@ -46,7 +45,6 @@ pub(super) fn check(context: &Context) -> Result<Properties, Error> {
             return Err(Error::Device(DeviceError::Unsupported { reason: reason.into() }));
         }
     }
-    let properties = context.properties()?;
     if properties.sms > MAX_SMS {
         let reason = format!("it has {} SMs, and a signal can name {MAX_SMS}", properties.sms);
         return Err(Error::Device(DeviceError::Unsupported { reason: reason.into() }));

@@ -1,13 +1,15 @@
 //! Large copies between the device and ordinary host memory, in pieces through two pinned buffers:
 //! the device copies one while the host copies the other.
 
-use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
-use super::context::{Context, call};
+use super::context::Context;
 use super::lock;
 use super::memory::Pinned;
 use super::streams::TrackedStream;
+use super::transfer;
+use crate::device::rows::{Part, copy_rows};
+use crate::device::{CopyKind, Rows};
 use crate::error::Error;
 
 /// Bytes of a piece: large enough that the time of driver calls does not count, and small enough to stay in the
@@ -32,30 +34,30 @@ impl Staged {
     ///
     /// # Safety
     ///
-    /// Both places are valid for `bytes`, and no other thread uses `to`.
+    /// Both places are valid for the rows, and no other thread uses `to`.
     pub unsafe fn upload(
         &self,
         line: &TrackedStream,
         to: u64,
         from: *const u8,
-        bytes: usize,
+        rows: Rows,
     ) -> Result<(), Error> {
         let buffers = lock(&self.buffers);
         // The number of the last piece put into each buffer.
         let mut last = [0; 2];
-        let result = (0..bytes).step_by(PIECE).enumerate().try_for_each(|(piece, start)| {
-            let len = PIECE.min(bytes - start);
+        let result = rows.parts(PIECE).enumerate().try_for_each(|(piece, part)| {
             let buffer = buffers.at(piece % 2 * PIECE);
             line.wait(last[piece % 2])?;
             let fill = || {
                 // SAFETY: both are valid for the piece; the device has read what was in the buffer.
-                unsafe { from.add(start).copy_to_nonoverlapping(buffer, len) }
+                unsafe { copy_rows(from.add(part.from), buffer, part.rows.to_packed()) }
             };
             self.context.touching(fill)?;
             last[piece % 2] = line.issue(|stream| {
-                let (to, buffer) = (to + start as u64, buffer.cast::<c_void>());
+                let (to, rows) = (to + part.to as u64, part.rows.from_packed());
+                let (context, up) = (&self.context, CopyKind::ToDevice);
                 // SAFETY: as above, and no thread writes the buffer before the stream has passed this.
-                unsafe { call!(self.context, cuMemcpyHtoDAsync_v2(to, buffer, len, stream)) }
+                unsafe { transfer::enqueue(context, stream, up, buffer as u64, to, rows) }
             })?;
             Ok(())
         });
@@ -67,40 +69,42 @@ impl Staged {
     ///
     /// # Safety
     ///
-    /// Both places are valid for `bytes`, and no other thread uses `to`.
+    /// Both places are valid for the rows, and no other thread uses `to`.
     pub unsafe fn download(
         &self,
         line: &TrackedStream,
         to: *mut u8,
         from: u64,
-        bytes: usize,
+        rows: Rows,
     ) -> Result<(), Error> {
         let buffers = lock(&self.buffers);
-        let pieces = bytes.div_ceil(PIECE);
-        let len = |piece: usize| PIECE.min(bytes - piece * PIECE);
-        let buffer = |piece: usize| buffers.at(piece % 2 * PIECE);
-        let fetch = |piece: usize| {
-            line.issue(|stream| {
-                let (to, from) = (buffer(piece).cast::<c_void>(), from + (piece * PIECE) as u64);
+        let fetch = |(piece, part): (usize, Part)| {
+            let buffer = buffers.at(piece % 2 * PIECE);
+            let number = line.issue(|stream| {
+                let (from, rows) = (from + part.from as u64, part.rows.to_packed());
+                let (context, down) = (&self.context, CopyKind::ToHost);
                 // SAFETY: the caller's promise; no thread uses the buffer before the stream has passed this.
-                unsafe { call!(self.context, cuMemcpyDtoHAsync_v2(to, from, len(piece), stream)) }
-            })
+                unsafe { transfer::enqueue(context, stream, down, from, buffer as u64, rows) }
+            })?;
+            Ok::<_, Error>((buffer, part, number))
         };
+        let mut parts = rows.parts(PIECE).enumerate();
         // The previous piece is on its way while this one is requested.
-        let mut coming = None;
-        for piece in 0..=pieces {
+        let mut coming: Option<(*mut u8, Part, u64)> = None;
+        loop {
             let before = coming.take();
-            let asked = (piece < pieces).then(|| fetch(piece)).transpose();
+            let asked = parts.next().map(fetch).transpose();
             // Also if the next piece could not be requested: the device still reads what the caller may free.
-            if let Some((piece, number)) = before {
+            if let Some((buffer, part, number)) = before {
                 line.wait(number)?;
-                let (from, to) = (buffer(piece), to.wrapping_add(piece * PIECE));
-                let len = len(piece);
+                let (to, rows) = (to.wrapping_add(part.to), part.rows.from_packed());
                 // SAFETY: the caller's promise; the device has written the buffer.
-                self.context.touching(|| unsafe { from.copy_to_nonoverlapping(to, len) })?;
+                self.context.touching(|| unsafe { copy_rows(buffer, to, rows) })?;
             }
-            coming = asked?.map(|number| (piece, number));
+            coming = asked?;
+            if coming.is_none() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use preempt_device::kernel::KernelArg;
 
 use super::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};
-use crate::device::{Device, Patience, Sleep};
+use crate::device::{Contents, Device, Patience, Sleep};
 use crate::error::{Error, MemoryError};
 use crate::scheduler::runtime::memory::Memory;
 
@@ -115,10 +115,11 @@ unsafe impl<T> Send for Buffer<T> {}
 unsafe impl<T> Sync for Buffer<T> {}
 
 impl<T: KernelArg> Buffer<T> {
-    /// A buffer of `len` elements, all bytes 0; waits for memory if there is none.
-    pub(crate) fn zeroed(
+    /// A buffer of `len` elements with these contents; waits for memory if there is none.
+    pub(crate) fn new(
         device: &Device,
         len: usize,
+        contents: Contents,
         patience: Patience,
         poll: Option<Sleep<'_>>,
     ) -> Result<Buffer<T>, Error> {
@@ -126,7 +127,7 @@ impl<T: KernelArg> Buffer<T> {
         let bytes = len.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(Error::Memory(MemoryError::OutOfMemory { bytes: usize::MAX }))?;
         let inner = &device.inner;
-        let address = inner.allocations.allocate(inner, bytes, patience, poll)?;
+        let address = inner.allocations.allocate(inner, (bytes, contents), patience, poll)?;
         let memory = Memory::new(device, address, bytes, false);
         Ok(Buffer { memory: Arc::new(memory), len, element: PhantomData })
     }
@@ -138,7 +139,7 @@ impl<T: KernelArg> Buffer<T> {
         patience: Patience,
         poll: Option<Sleep<'_>>,
     ) -> Result<Buffer<T>, Error> {
-        let buffer = Buffer::zeroed(device, data.len(), patience, poll)?;
+        let buffer = Buffer::new(device, data.len(), Contents::Any, patience, poll)?;
         // SAFETY: just allocated for these elements, and not yet used.
         unsafe { buffer.memory.fill(data.as_ptr().cast()) }?;
         Ok(buffer)

@@ -14,6 +14,8 @@ use crate::scheduler::runtime::core::Work;
 /// Unlike an event of CUDA's, it stands for one moment: [`Stream::record_event`] makes a new event each time. Clones are the
 /// same event; any thread can use it.
 ///
+/// An event can be awaited, by any number of tasks: `event.await?`.
+///
 /// A kernel that failed, or was cancelled, counts as done: an event orders, and says nothing of results.
 #[derive(Clone)]
 pub struct Event {
@@ -34,6 +36,26 @@ impl Event {
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost) if it never will.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.handle.wait()
+    }
+}
+
+impl IntoFuture for &Event {
+    type Output = Result<(), Error>;
+    type IntoFuture = Handle<()>;
+
+    /// Waits until the event has happened, with the errors of [`synchronize`](Event::synchronize).
+    fn into_future(self) -> Handle<()> {
+        self.handle.untyped()
+    }
+}
+
+impl IntoFuture for Event {
+    type Output = Result<(), Error>;
+    type IntoFuture = Handle<()>;
+
+    /// Waits until the event has happened, with the errors of [`synchronize`](Event::synchronize).
+    fn into_future(self) -> Handle<()> {
+        self.handle.untyped()
     }
 }
 
@@ -99,6 +121,16 @@ impl Stream {
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost).
     pub fn synchronize(&self) -> Result<(), Error> {
         self.submit(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, Gives::NOTHING)?.wait()
+    }
+
+    /// Waits until everything that was in the stream at the first poll is done, as [`synchronize`](Stream::synchronize),
+    /// but blocks no thread.
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Stream::synchronize).
+    pub async fn synchronize_async(&self) -> Result<(), Error> {
+        self.room().await.record_event()?.await
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::ptr;
 use std::sync::Arc;
@@ -24,14 +25,18 @@ use crate::sync::{Instant, hint};
 /// A launch or copy that was submitted: it gives a [`LaunchReport`] for a launch, nothing for an upload or a copy, and a
 /// `Vec` for a download.
 ///
-/// Dropping the handle does not stop the operation: it runs as if it were waited for. If it fails,
-/// what uses its buffers later fails with [`LaunchError::InputLost`], so waiting for the last operation
-/// of a chain is enough. A handle can be waited for on any thread, by any number of calls, and as a
-/// [`Future`] on any executor.
-#[must_use = "errors are reported through the handle"]
+/// A handle can be waited for on any thread, by any number of calls, and as a [`Future`] on any executor.
+///
+/// Dropping the handle does not stop the operation: it runs as if it were waited for. If it fails, what uses its buffers
+/// later fails with [`LaunchError::InputLost`], so waiting for the last operation of a chain is enough. The other
+/// handles of the chain say so with [`detach`](Handle::detach). An operation that is to stop with its handle has
+/// [`cancel_on_drop`](Handle::cancel_on_drop).
+#[must_use = "the result is in the handle: wait for it, or `detach` it"]
 pub struct Handle<T> {
     shared: Arc<Shared>,
     completion: Arc<Completion>,
+    /// Its number as a future, once it was polled.
+    number: Option<u64>,
     gives: Gives<T>,
 }
 
@@ -110,7 +115,7 @@ impl<T> Handle<T> {
         completion: Arc<Completion>,
         gives: Gives<T>,
     ) -> Handle<T> {
-        Handle { shared, completion, gives }
+        Handle { shared, completion, number: None, gives }
     }
 
     pub(in crate::scheduler) fn completion(&self) -> &Arc<Completion> {
@@ -186,6 +191,30 @@ impl<T> Handle<T> {
         }
     }
 
+    /// Lets the operation run without a handle. Its result is not looked at.
+    pub fn detach(self) {}
+
+    /// Ties the operation to its handle: it is [cancelled](Handle::cancel) when the guard is dropped before its end.
+    ///
+    /// For requests that may be given up, by `select!` or a timeout:
+    ///
+    /// ```
+    /// # use preempt::{Error, Handle, LaunchReport};
+    /// # use std::time::Duration;
+    /// # async fn sleep(_: Duration) {}
+    /// # macro_rules! select { ($a:pat = $b:expr => $c:expr, $d:pat = $e:expr => $f:expr $(,)?) => {{ let $d = $e.await; $f }} }
+    /// async fn within(time: Duration, launch: Handle<LaunchReport>) -> Option<Result<LaunchReport, Error>> {
+    ///     select! { // tokio's
+    ///         result = launch.cancel_on_drop() => Some(result),
+    ///         () = sleep(time) => None, // the launch stops at its next yield
+    ///     }
+    /// }
+    /// ```
+    pub fn cancel_on_drop(self) -> CancelOnDrop<T> {
+        let (shared, completion) = (self.shared.clone(), self.completion.clone());
+        CancelOnDrop { handle: self, cancels: Cancels { shared, completion, is_armed: true } }
+    }
+
     /// Drives the scheduler until the operation is done or the time to spin is over.
     fn spin(&self, deadline: Option<Instant>) -> Option<Ending> {
         let start = Instant::now();
@@ -217,6 +246,12 @@ impl<T> Handle<T> {
 }
 
 impl Handle<LaunchReport> {
+    /// Another handle for the same launch.
+    #[cfg(all(test, shuttle))]
+    pub(in crate::scheduler) fn another(&self) -> Handle<LaunchReport> {
+        Handle::new(self.shared.clone(), self.completion.clone(), Gives::REPORT)
+    }
+
     /// Changes the priority of this launch at once, whether it waits or runs. Operations that it waits for inherit it.
     pub fn set_priority(&self, priority: impl Into<Priority>) {
         self.change(Change::Priority(priority.into()));
@@ -243,7 +278,71 @@ impl<T> Future for Handle<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.completion.poll(context.waker().clone()).map(|result| self.output(result))
+        let this = self.get_mut();
+        let polled = this.completion.poll(&mut this.number, context.waker());
+        polled.map(|result| this.output(result))
+    }
+}
+
+impl<T> Drop for Handle<T> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.completion.forget(number);
+        }
+    }
+}
+
+/// A handle whose operation is cancelled when this guard is dropped before the operation's end.
+///
+/// It comes from [`Handle::cancel_on_drop`], is its [`Handle`] otherwise, and a [`Future`] as well.
+#[must_use = "dropping it cancels the operation"]
+pub struct CancelOnDrop<T> {
+    handle: Handle<T>,
+    cancels: Cancels,
+}
+
+struct Cancels {
+    shared: Arc<Shared>,
+    completion: Arc<Completion>,
+    is_armed: bool,
+}
+
+impl Drop for Cancels {
+    fn drop(&mut self) {
+        if self.is_armed && !self.completion.is_done() {
+            self.shared.cancel(self.completion.clone());
+        }
+    }
+}
+
+impl<T> CancelOnDrop<T> {
+    /// The handle, whose operation goes on when the handle is dropped.
+    pub fn into_handle(self) -> Handle<T> {
+        let CancelOnDrop { handle, mut cancels } = self;
+        cancels.is_armed = false;
+        handle
+    }
+}
+
+impl<T> Deref for CancelOnDrop<T> {
+    type Target = Handle<T>;
+
+    fn deref(&self) -> &Handle<T> {
+        &self.handle
+    }
+}
+
+impl<T> Future for CancelOnDrop<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.handle).poll(context)
+    }
+}
+
+impl<T> fmt::Debug for CancelOnDrop<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CancelOnDrop").field(&self.handle).finish()
     }
 }
 

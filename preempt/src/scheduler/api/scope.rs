@@ -1,19 +1,22 @@
-//! Launches whose arguments are borrowed.
+//! Launches and copies whose memory is borrowed.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use preempt_device::host::{Call, HasGrid};
+use preempt_device::kernel::KernelArg;
 
+use super::copies::Copy2d;
 use super::handle::Handle;
+use super::slice::{DeviceSlice, DeviceSliceMut};
 use crate::engine::LaunchReport;
 use crate::error::Error;
 use crate::scheduler::{Scheduler, Stream};
 use crate::sync::{Mutex, lock};
 
-/// Launches that end before the memory that they borrow; see [`Scheduler::scope`].
+/// Launches and copies that end before the memory that they borrow; see [`Scheduler::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
-    /// Launches that may not have ended.
+    /// Operations that may not have ended.
     handles: Mutex<Vec<Handle<()>>>,
     /// Neither lifetime may be made shorter, as for [`std::thread::Scope`].
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -21,7 +24,8 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 impl Scheduler {
-    /// Calls `body`, which can launch kernels on memory that it borrows, and waits for all of them.
+    /// Calls `body`, which can launch kernels on memory that it borrows and copy from and to slices, and waits for all of
+    /// that.
     ///
     /// A failed launch leaves what it writes in an unknown state. The scheduler remembers that of its own buffers
     /// ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)), but not of borrowed memory. So wait for each
@@ -73,10 +77,116 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<Handle<LaunchReport>, Error> {
         // SAFETY: the scope waits for it, and what it borrows lives longer than the scope.
         let handle = unsafe { stream.launch_borrowing(call.with_its_grid())? };
+        self.keep(handle.untyped());
+        Ok(handle)
+    }
+
+    /// Copies a slice to a buffer of the same length, as [`Stream::upload`] does, without a copy at the submission.
+    ///
+    /// ```
+    /// let scheduler = preempt::Scheduler::builder().build()?;
+    /// let stream = scheduler.stream(0);
+    /// let (data, mut out) = ([1u32, 2, 3], [0; 3]);
+    /// let mut buffer = scheduler.zeroed(3)?;
+    /// scheduler.scope(|scope| {
+    ///     let _uploaded = scope.upload(&stream, &data, &mut buffer)?;
+    ///     scope.download_into(&stream, &buffer, &mut out)
+    /// })?.wait()?;
+    /// assert_eq!(out, data);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::upload`].
+    pub fn upload<T: KernelArg>(
+        &'scope self,
+        stream: &Stream,
+        data: &'scope [T],
+        to: &mut impl DeviceSliceMut<T>,
+    ) -> Result<Handle<()>, Error> {
+        // SAFETY: the scope waits for it, and the slice lives longer than the scope.
+        let handle = unsafe { stream.upload_borrowed(data, to)? };
+        self.keep(handle.untyped());
+        Ok(handle)
+    }
+
+    /// Copies a buffer to a slice of the same length. Nothing else uses the slice until the scope has ended; the handle
+    /// tells whether it holds the elements then.
+    ///
+    /// ```compile_fail,E0502
+    /// # fn with(scheduler: preempt::Scheduler, buffer: preempt::Buffer<u32>) -> Result<(), preempt::Error> {
+    /// # let (stream, mut out) = (scheduler.stream(0), [0; 3]);
+    /// scheduler.scope(|scope| {
+    ///     scope.download_into(&stream, &buffer, &mut out)?;
+    ///     println!("{out:?}"); // the device may still write it
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::LengthMismatch`](crate::error::ArgumentError::LengthMismatch),
+    /// [`ArgumentError::ForeignBuffer`](crate::error::ArgumentError::ForeignBuffer), or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    pub fn download_into<T: KernelArg>(
+        &'scope self,
+        stream: &Stream,
+        from: &impl DeviceSlice<T>,
+        to: &'scope mut [T],
+    ) -> Result<Handle<()>, Error> {
+        // SAFETY: the scope waits for it, and has the slice until then.
+        let handle = unsafe { stream.download_borrowed(from, to)? };
+        self.keep(handle.untyped());
+        Ok(handle)
+    }
+
+    /// Copies rows of a slice to rows of a buffer, as [`Stream::upload_2d`] does, without a copy at the submission.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::upload_2d`].
+    pub fn upload_2d<T: KernelArg>(
+        &'scope self,
+        stream: &Stream,
+        data: &'scope [T],
+        to: &mut impl DeviceSliceMut<T>,
+        shape: Copy2d,
+    ) -> Result<Handle<()>, Error> {
+        // SAFETY: the scope waits for it, and the slice lives longer than the scope.
+        let handle = unsafe { stream.upload_rows_borrowed(data, to, shape)? };
+        self.keep(handle.untyped());
+        Ok(handle)
+    }
+
+    /// Copies rows of a buffer to rows of a slice, as [`download_into`](Scope::download_into) does. The elements between
+    /// the rows stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::BadPitch`](crate::error::ArgumentError::BadPitch),
+    /// [`ArgumentError::BeyondEnd`](crate::error::ArgumentError::BeyondEnd),
+    /// [`ArgumentError::ForeignBuffer`](crate::error::ArgumentError::ForeignBuffer), or
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    pub fn download_2d<T: KernelArg>(
+        &'scope self,
+        stream: &Stream,
+        from: &impl DeviceSlice<T>,
+        to: &'scope mut [T],
+        shape: Copy2d,
+    ) -> Result<Handle<()>, Error> {
+        // SAFETY: the scope waits for it, and has the slice until then.
+        let handle = unsafe { stream.download_rows_borrowed(from, to, shape)? };
+        self.keep(handle.untyped());
+        Ok(handle)
+    }
+
+    /// Has the scope wait for an operation.
+    fn keep(&self, handle: Handle<()>) {
         let mut handles = lock(&self.handles);
         handles.retain(|handle| !handle.is_done());
-        handles.push(handle.untyped());
-        Ok(handle)
+        handles.push(handle);
     }
 }
 
@@ -95,6 +205,6 @@ impl Drop for WaitForAll<'_> {
 
 impl fmt::Debug for Scope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope").field("launches", &lock(&self.handles).len()).finish()
+        f.debug_struct("Scope").field("operations", &lock(&self.handles).len()).finish()
     }
 }

@@ -15,12 +15,16 @@ use crate::error::{ArgumentError, Error};
 use crate::scheduler::runtime::memory::Memory;
 
 /// Device memory that an operation can read: a [`Buffer`], or a [range](Buffer::slice) of it.
+///
+/// Copies take it as it is. A kernel takes what [`as_slice`](DeviceSlice::as_slice) gives.
 pub trait DeviceSlice<T> {
     /// All of its elements.
     fn as_slice(&self) -> BufferSlice<'_, T>;
 }
 
 /// Device memory that an operation can write: a [`Buffer`], or a [range](Buffer::slice_mut) of it.
+///
+/// Copies take it as it is. A kernel takes what [`as_slice_mut`](DeviceSliceMut::as_slice_mut) gives.
 pub trait DeviceSliceMut<T>: DeviceSlice<T> {
     /// All of its elements.
     fn as_slice_mut(&mut self) -> BufferSliceMut<'_, T>;

@@ -1,10 +1,11 @@
 //! Streams, and the checks before a launch or copy is taken in.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::abi::MAX_TASKS;
+use preempt_device::abi::{MAX_ARGUMENT_BYTES, MAX_TASKS};
 use preempt_device::host::{
     Access, Amortize, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents,
 };
@@ -12,7 +13,7 @@ use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle, HostMemory};
 use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
-use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner};
+use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner, Rows};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::policy::{Priority, Urgency};
@@ -21,7 +22,7 @@ use crate::scheduler::Buffer;
 use crate::scheduler::Shared;
 use crate::scheduler::runtime::completion::Completion;
 use crate::scheduler::runtime::core::{Job, Target, Work};
-use crate::scheduler::runtime::credits::StreamCredits;
+use crate::scheduler::runtime::credits::Credits;
 #[cfg(any(test, feature = "cust"))]
 use crate::scheduler::runtime::external::ExternalOperation;
 use crate::scheduler::runtime::memory::Memory;
@@ -37,16 +38,13 @@ const MAX_BLOCK_Z: u32 = 64;
 /// Blocks, at most, of a grid in y and in z (CUDA C++ programming guide, compute capabilities).
 const MAX_GRID_YZ: u32 = 65_535;
 
-/// Bytes of arguments, at most, that every driver takes, less those of the worker loop.
-const MAX_ARGUMENT_BYTES: usize = 4096 - size_of::<preempt_device::abi::Cohort>();
-
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
 /// An operation runs when everything before it in the stream, and everything that uses the same [ranges](Buffer#ranges)
 /// of buffers, is done.
 /// Operations that it waits for, there or behind an [event](Stream::wait_event), are as urgent as itself meanwhile. So
 /// nothing in between delays it. Submitting does not wait for that, unless 64 operations of the stream are outstanding:
-/// then it waits until one of them has ended.
+/// then it blocks until one of them has ended. Asynchronous code waits for [room](Stream::room) before.
 ///
 /// [Buffers](Buffer#several-devices) that another device's scheduler has written are moved first.
 #[derive(Clone)]
@@ -54,7 +52,7 @@ pub struct Stream {
     shared: Arc<Shared>,
     id: u32,
     terms: Arc<Mutex<Terms>>,
-    credits: Arc<StreamCredits>,
+    credits: Credits,
 }
 
 /// The urgency of a stream's launches, for the policy.
@@ -69,7 +67,17 @@ struct Terms {
 impl Stream {
     pub(in crate::scheduler) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
         let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
-        Stream { shared, id, terms, credits: Arc::default() }
+        Stream { shared, id, terms, credits: Credits::default() }
+    }
+
+    /// The same stream with these credits.
+    pub(super) fn with(&self, credits: Credits) -> Stream {
+        let (shared, terms) = (self.shared.clone(), self.terms.clone());
+        Stream { shared, id: self.id, terms, credits }
+    }
+
+    pub(super) fn credits(&self) -> &Credits {
+        &self.credits
     }
 
     /// The stream's number in policies and reports. No other stream of the scheduler has it.
@@ -207,11 +215,18 @@ impl Stream {
         if call.args().needs_one_dimension() {
             check_indices(kernel.name, grid, block)?;
         }
+        let bytes = call.shared_bytes();
+        if bytes == u64::MAX {
+            let kernel = kernel.name;
+            return Err(Error::Configuration(ConfigurationError::SharedLength { kernel }));
+        }
+        // More than 32 bits are more than any device has.
+        let shared = bytes.try_into().unwrap_or(u32::MAX);
         let Occupancy { blocks_per_sm, on_last_sm } =
-            self.shared.device.inner.backend.occupancy(kernel, block)?;
+            self.shared.device.inner.backend.occupancy(kernel, block, shared)?;
         if blocks_per_sm == 0 {
-            let (kernel, bytes) = (kernel.name, kernel.shared_bytes);
             let limit = self.shared.device.properties().shared_per_block;
+            let kernel = kernel.name;
             return Err(Error::Configuration(ConfigurationError::SharedMemory {
                 kernel,
                 bytes,
@@ -221,24 +236,61 @@ impl Stream {
         Ok(Shape { grid, tasks, block, blocks_per_sm, on_last_sm })
     }
 
-    /// Copies `data` to a buffer, or a range of one, of the same length.
+    /// Copies `data`, a slice, an array by reference or a `Vec`, to a buffer, or a range of one, of
+    /// the same length.
+    ///
+    /// The copy runs in the order of the stream, so it may read `data` long after this call. A `Vec` is moved in. A
+    /// slice stays with the caller, so its elements are copied into a `Vec` first. The GPU's copy engine reads pinned
+    /// memory alone, so a thread of the scheduler copies them once more; these copies by the host remain:
+    ///
+    /// | | at the submission | at the copy |
+    /// | --- | --- | --- |
+    /// | `upload`, of a slice | 1 | 1 |
+    /// | `upload`, of a `Vec` | | 1 |
+    /// | [`Scope::upload`](crate::Scope::upload), of a slice | | 1 |
+    /// | [`upload_pinned`](Stream::upload_pinned), and `Scope::upload` of pinned memory | | |
+    ///
+    /// ```
+    /// let scheduler = preempt::Scheduler::builder().build()?;
+    /// let stream = scheduler.stream(0);
+    /// let mut buffer = scheduler.zeroed::<f32>(3)?;
+    /// let mut data = [1.0, 2.0, 3.0];
+    /// stream.upload(&data, &mut buffer)?;
+    /// data[0] = 7.0; // the upload does not see it
+    /// assert_eq!(stream.download(&buffer)?.wait()?, [1.0, 2.0, 3.0]);
+    /// stream.upload(vec![4.0; 3], &mut buffer)?.wait()?;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
-    pub fn upload<T: KernelArg>(
+    pub fn upload<'a, T: KernelArg>(
         &self,
-        data: Vec<T>,
+        data: impl Into<Cow<'a, [T]>>,
         to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
-        let to = to.as_slice();
-        let uses = vec![self.copy_use(to, Access::Write)?];
+        let (data, to) = (data.into(), to.as_slice());
+        check_lengths(data.len(), to.len())?;
+        let data = data.into_owned();
         let from = (data.as_ptr() as u64, data.len(), Arc::new(data) as Owner);
+        self.upload_side(from, to)
+    }
+
+    pub(in crate::scheduler) fn upload_side<T: KernelArg>(
+        &self,
+        from: CopySide,
+        to: BufferSlice<'_, T>,
+    ) -> Result<Handle<()>, Error> {
+        let uses = vec![self.copy_use(to, Access::Write)?];
         self.copy::<T, _>(CopyKind::ToDevice, uses, from, side(to), Gives::NOTHING)
     }
 
     /// Copies a buffer, or a range of one, to the host.
+    ///
+    /// The host copies the elements twice: out of pinned memory, which alone the GPU's copy engine writes, and again for
+    /// each `wait`. [`download_into`](Stream::download_into) does without the second copy.
     ///
     /// # Errors
     ///
@@ -284,7 +336,7 @@ impl Stream {
         // With the memory, which the job does not keep, because the contents may be on another device.
         buffer.memory.end_uses();
         moves::submit_using(&self.shared, job, std::slice::from_ref(&buffer.memory), true)
-            .inspect_err(|_| self.credits.leave())?;
+            .inspect_err(|_| self.credits.give_back())?;
         Ok(handle)
     }
 
@@ -302,14 +354,18 @@ impl Stream {
         &self.shared
     }
 
-    fn copy_use<T>(&self, range: BufferSlice<'_, T>, access: Access) -> Result<Use, Error> {
+    pub(in crate::scheduler) fn copy_use<T>(
+        &self,
+        range: BufferSlice<'_, T>,
+        access: Access,
+    ) -> Result<Use, Error> {
         if !range.memory().may_be_on(self.shared.device.inner.id) {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
         }
         Ok(range.used(access, access == Access::Write))
     }
 
-    fn copy<T, O>(
+    pub(in crate::scheduler) fn copy<T, O>(
         &self,
         kind: CopyKind,
         uses: Vec<Use>,
@@ -317,13 +373,8 @@ impl Stream {
         (to, to_len, to_owner): CopySide,
         gives: Gives<O>,
     ) -> Result<Handle<O>, Error> {
-        if from_len != to_len {
-            return Err(Error::Argument(ArgumentError::LengthMismatch {
-                from: from_len,
-                to: to_len,
-            }));
-        }
-        let copy = Copy { kind, from, to, bytes: from_len * size_of::<T>() };
+        check_lengths(from_len, to_len)?;
+        let copy = Copy { kind, from, to, rows: Rows::one(from_len * size_of::<T>()) };
         // SAFETY: each owner keeps its place, and the engine orders operations on them by `uses`.
         let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
         self.submit(COPY, uses, Work::Copy(copy), gives)
@@ -337,7 +388,7 @@ impl Stream {
         gives: Gives<O>,
     ) -> Result<Handle<O>, Error> {
         let (job, handle) = self.job(name, uses, work, gives);
-        self.shared.submit(job).inspect_err(|_| self.credits.leave())?;
+        self.shared.submit(job).inspect_err(|_| self.credits.give_back())?;
         Ok(handle)
     }
 
@@ -349,8 +400,7 @@ impl Stream {
         work: Work,
         gives: Gives<O>,
     ) -> (Job, Handle<O>) {
-        self.credits.enter(&self.shared);
-        let completion = Arc::new(Completion::new(self.credits.clone()));
+        let completion = Arc::new(Completion::new(self.credits.take(&self.shared)));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), gives);
         let Terms { priority, weight, .. } = *lock(&self.terms);
         let urgency = Urgency { priority, weight, deadline: None };
@@ -424,13 +474,20 @@ pub(crate) struct Shape {
 }
 
 /// The name of copies in errors.
-const COPY: &str = "a copy";
+pub(in crate::scheduler) const COPY: &str = "a copy";
 
 /// Address, number of elements, and what keeps them.
-type CopySide = (u64, usize, Owner);
+pub(in crate::scheduler) type CopySide = (u64, usize, Owner);
 
-fn side<T>(range: BufferSlice<'_, T>) -> CopySide {
+pub(in crate::scheduler) fn side<T>(range: BufferSlice<'_, T>) -> CopySide {
     (range.address(), range.len(), range.memory().clone())
+}
+
+fn check_lengths(from: usize, to: usize) -> Result<(), Error> {
+    match from == to {
+        true => Ok(()),
+        false => Err(Error::Argument(ArgumentError::LengthMismatch { from, to })),
+    }
 }
 
 /// The grid, and the number of its block-tasks.

@@ -66,7 +66,7 @@ pub(in crate::scheduler) fn features(
         // At most 1024, as checked before.
         block: block.count() as u32,
         input_bytes: args.buffers().iter().map(|(buffer, _)| buffer.bytes as u64).sum(),
-        shared_bytes: kernel.shared_bytes,
+        shared_bytes: args.shared_bytes(kernel).try_into().unwrap_or(u32::MAX),
     }
 }
 

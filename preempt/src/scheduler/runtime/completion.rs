@@ -31,7 +31,10 @@ pub(in crate::scheduler) struct Completion {
 #[derive(Debug, Default)]
 struct State {
     result: Option<Ending>,
-    waker: Option<Waker>,
+    /// Wakers of futures, each with the future's number.
+    wakers: Vec<(u64, Waker)>,
+    /// Numbers for futures.
+    next: u64,
     sequel: Option<Sequel>,
 }
 
@@ -68,22 +71,22 @@ impl Completion {
         completion
     }
 
-    /// Ends the operation and wakes waiting threads. The caller has to wake the returned waker, a future's.
-    pub fn complete(&self, result: Ending) -> Option<Waker> {
+    /// Ends the operation and wakes waiting threads. The caller has to wake the returned wakers, of futures.
+    pub fn complete(&self, result: Ending) -> impl Iterator<Item = Waker> + use<> {
         let mut state = lock(&self.state);
         let sequel = state.sequel.take().map(|sequel| (sequel, result.clone()));
         state.result = Some(result);
-        let waker = state.waker.take();
+        let wakers = std::mem::take(&mut state.wakers);
         // Under the lock, so that a thread with the result finds `done` set. Release: pairs with the acquire in
         // `is_done`.
         self.done.store(true, Ordering::Release);
         drop(state);
         self.changed.notify_all();
-        self.credits.leave();
+        let for_room = self.credits.leave();
         if let Some((Sequel(run), result)) = sequel {
             run(&result);
         }
-        waker
+        wakers.into_iter().map(|(_, waker)| waker).chain(for_room)
     }
 
     /// Whether the operation has ended.
@@ -96,18 +99,39 @@ impl Completion {
         lock(&self.state).result.clone()
     }
 
-    /// The result, or a promise to wake `waker`. Wakers are application code, so none is dropped under the lock.
-    pub fn poll(&self, waker: Waker) -> Poll<Ending> {
+    /// The result, or a promise to wake `waker`. `number` is the future's, given at its first call. Wakers are
+    /// application code, so none is cloned or dropped under the lock.
+    pub fn poll(&self, number: &mut Option<u64>, waker: &Waker) -> Poll<Ending> {
+        let waker = waker.clone();
         let mut state = lock(&self.state);
         if let Some(result) = &state.result {
             let result = result.clone();
             drop(state);
             return Poll::Ready(result);
         }
-        let before = state.waker.replace(waker);
+        let known = state.wakers.iter().position(|(one, _)| Some(*one) == *number);
+        let before = match known {
+            Some(known) => Some(std::mem::replace(&mut state.wakers[known].1, waker)),
+            None => {
+                let new = state.next;
+                state.next += 1;
+                state.wakers.push((new, waker));
+                *number = Some(new);
+                None
+            }
+        };
         drop(state);
         drop(before);
         Poll::Pending
+    }
+
+    /// Forgets the waker of a future, which is dropped.
+    pub fn forget(&self, number: u64) {
+        let mut state = lock(&self.state);
+        let known = state.wakers.iter().position(|(one, _)| *one == number);
+        let before = known.map(|known| state.wakers.swap_remove(known));
+        drop(state);
+        drop(before);
     }
 
     /// The result, waiting for it until `deadline`.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::completion::Completion;
 use super::shared::Shared;
-use crate::device::{Allocations, Backend, Device, DeviceInner, Patience};
+use crate::device::{Allocations, Backend, Contents, Device, DeviceInner, Patience};
 use crate::error::Error;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vocabulary::{BufferId, ByteRange};
@@ -175,7 +175,9 @@ impl Memory {
             return Ok(replica.address);
         }
         let at_once = Patience { timeout: Duration::ZERO, most: 0 };
-        let address = inner.allocations.allocate(inner, self.bytes, at_once, None)?;
+        // Contents are moved or written there before they are read.
+        let what = (self.bytes, Contents::Any);
+        let address = inner.allocations.allocate(inner, what, at_once, None)?;
         residence.away.push(Replica::new(inner, address, self.bytes, self.id));
         Ok(address)
     }
@@ -325,7 +327,7 @@ mod tests {
             let completion = Arc::new(Completion::new(StreamCredits::of_one()));
             residence
                 .add(&device, Filling { completion: completion.clone(), scheduler: Weak::new() });
-            result.map(|result| completion.complete(result));
+            result.map(|result| completion.complete(result).count());
             let copy = residence.on(device.id).expect("it was added");
             (copy.fillings.len(), copy.validity())
         };

@@ -19,7 +19,7 @@ use super::credits::StreamCredits;
 use super::external::ExternalOperation;
 use super::memory::{Filling, Memory, Residence, ValidCopy, Validity};
 use super::shared::Shared;
-use crate::device::{Copy, CopyKind, OwnedCopy};
+use crate::device::{Copy, CopyKind, OwnedCopy, Rows};
 use crate::engine::Use;
 use crate::error::{ArgumentError, Error, LaunchError};
 use crate::policy::Urgency;
@@ -224,7 +224,7 @@ impl Submission<'_> {
         residence: &mut Residence,
         source: Arc<Shared>,
     ) -> Result<bool, Error> {
-        let bytes = memory.bytes;
+        let (bytes, rows) = (memory.bytes, Rows::one(memory.bytes));
         let from = memory.address_on(residence, &source.device)?;
         let to = memory.address_on(residence, &self.shared.device)?;
         let host = Arc::new(HostMemory::<u8>::new(bytes));
@@ -243,7 +243,7 @@ impl Submission<'_> {
             }
             device.inner.announce();
         };
-        let copy = Copy { kind: CopyKind::ToHost, from, to: host.address(), bytes };
+        let copy = Copy { kind: CopyKind::ToHost, from, to: host.address(), rows };
         // SAFETY: both owners keep their places, and the engine orders operations on the buffer by `read`.
         let copy = unsafe { OwnedCopy::new(copy, [memory.clone(), host.clone()]) };
         let read = use_of(memory, Access::Read, false);
@@ -255,7 +255,7 @@ impl Submission<'_> {
 
         let stream = self.shared.move_stream();
         self.post_writer(stream, memory, arrival)?;
-        let copy = Copy { kind: CopyKind::ToDevice, from: host.address(), to, bytes };
+        let copy = Copy { kind: CopyKind::ToDevice, from: host.address(), to, rows };
         // SAFETY: as above, by `write`; the contents of `host` were written before `arrival` is over.
         let copy = unsafe { OwnedCopy::new(copy, [host, memory.clone()]) };
         // Not overwriting: that would hide a failure of the arrival.

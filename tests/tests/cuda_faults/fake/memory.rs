@@ -70,6 +70,13 @@ pub fn violations() -> Vec<String> {
     found
 }
 
+/// Bytes of all allocations of a kind.
+pub fn bytes(kind: Kind) -> usize {
+    let state = state();
+    let of_kind = state.memory.values().filter(|memory| memory.is_live && memory.kind == kind);
+    of_kind.map(|memory| memory.bytes).sum()
+}
+
 /// The number of allocations.
 pub fn live() -> usize {
     state().memory.values().filter(|memory| memory.is_live).count()

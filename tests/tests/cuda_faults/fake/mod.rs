@@ -18,13 +18,16 @@ use preempt_device::abi::{Cohort, DeviceQueue};
 
 mod kernels;
 mod memory;
+mod transfers;
 
 use kernels::{FakeKernel, SLOTS, SMS};
-use memory::{Kind, State, allocate, lent, release, sample, state};
+use memory::{Kind, State, allocate, lent, release, state};
 pub use memory::{Lent, live, live_after, violations};
+pub use transfers::host_sides;
 
 type Code = u32;
 
+const INVALID_VALUE: Code = 1;
 const OUT_OF_MEMORY: Code = 2;
 const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
@@ -36,6 +39,12 @@ const LEGACY_STREAM: usize = 1;
 
 /// Bytes of device memory.
 const MEMORY: usize = 1 << 33;
+
+/// Bytes of device memory that no process has.
+pub const FREE: usize = MEMORY / 2;
+
+/// Bytes that the pool has from the system and no buffer has.
+pub const RESERVED: usize = 1 << 20;
 
 /// Grids that are launched and not over.
 static GRIDS: AtomicUsize = AtomicUsize::new(0);
@@ -120,32 +129,6 @@ impl FakeStream {
                 access(&mut state);
             }
             state.accesses.retain(|access| access.id != id);
-        })
-    }
-
-    fn copy(
-        &self,
-        what: &'static str,
-        (to, to_kind): (usize, Kind),
-        (from, from_kind): (usize, Kind),
-        bytes: usize,
-    ) -> Code {
-        let uses = vec![
-            (to..to + bytes, Some(to_kind), true),
-            (from..from + bytes, Some(from_kind), false),
-        ];
-        let is_watched = from_kind == Kind::Pinned && state().holds(&uses[1].0).is_some();
-        let queued = is_watched.then(|| sample(from, bytes));
-        if bytes > 1 << 20 {
-            // Longer than the host takes to copy the next piece, so that a piece is always under way.
-            self.put(|| thread::sleep(Duration::from_millis(2)));
-        }
-        self.put_access(what, uses, move |state| {
-            if queued.is_some_and(|queued| queued != sample(from, bytes)) {
-                state.violation(format!("{what}: the host changed what was being copied"));
-            }
-            // SAFETY: both are allocated, and do not overlap.
-            unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         })
     }
 
@@ -462,7 +445,7 @@ driver! {
         0
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
-        (*free, *total) = (MEMORY / 2, MEMORY);
+        (*free, *total) = (FREE, MEMORY);
         0
     }
     fn cuMemPoolSetAttribute(
@@ -471,7 +454,12 @@ driver! {
     fn cuMemPoolGetAttribute(
         pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void
     ) {
-        *value.cast::<u64>() = 0;
+        use sys::CUmemPool_attribute_enum::*;
+        *value.cast::<u64>() = match attribute {
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => RESERVED + memory::bytes(Kind::Device),
+            CU_MEMPOOL_ATTR_USED_MEM_CURRENT => memory::bytes(Kind::Device),
+            _ => 0,
+        } as u64;
         0
     }
     fn cuMemPoolTrimTo(pool: sys::CUmemoryPool, keep: usize) { 0 }
@@ -498,17 +486,13 @@ driver! {
     }
     fn cuMemsetD8Async(
         address: sys::CUdeviceptr, value: u8, bytes: usize, stream: sys::CUstream
-    ) {
-        let start = address as usize;
-        (*stream.cast::<FakeStream>()).put_access(
-            "cuMemsetD8Async",
-            vec![(start..start + bytes, Some(Kind::Device), true)],
-            move |_| {
-                // SAFETY: it was looked at.
-                unsafe { ptr::write_bytes(start as *mut u8, value, bytes) };
-            },
-        )
-    }
+    ) { (*stream.cast::<FakeStream>()).set("cuMemsetD8Async", address, value, bytes) }
+    fn cuMemsetD16Async(
+        address: sys::CUdeviceptr, value: u16, times: usize, stream: sys::CUstream
+    ) { (*stream.cast::<FakeStream>()).set("cuMemsetD16Async", address, value, times) }
+    fn cuMemsetD32Async(
+        address: sys::CUdeviceptr, value: u32, times: usize, stream: sys::CUstream
+    ) { (*stream.cast::<FakeStream>()).set("cuMemsetD32Async", address, value, times) }
     fn cuMemcpyHtoDAsync_v2(
         to: sys::CUdeviceptr, from: *const c_void, bytes: usize, stream: sys::CUstream
     ) {
@@ -526,5 +510,23 @@ driver! {
     ) {
         let (to, from) = ((to as usize, Kind::Device), (from as usize, Kind::Device));
         (*stream.cast::<FakeStream>()).copy("cuMemcpyDtoDAsync", to, from, bytes)
+    }
+    fn cuMemcpy2DAsync_v2(copy: *const sys::CUDA_MEMCPY2D, stream: sys::CUstream) {
+        use sys::CUmemorytype::CU_MEMORYTYPE_HOST;
+        let copy = &*copy;
+        let to = match copy.dstMemoryType {
+            CU_MEMORYTYPE_HOST => (copy.dstHost as usize, Kind::Pinned),
+            _ => (copy.dstDevice as usize, Kind::Device),
+        };
+        let from = match copy.srcMemoryType {
+            CU_MEMORYTYPE_HOST => (copy.srcHost as usize, Kind::Pinned),
+            _ => (copy.srcDevice as usize, Kind::Device),
+        };
+        let (width, height) = (copy.WidthInBytes, copy.Height);
+        let pitches = [copy.dstPitch, copy.srcPitch];
+        if pitches.into_iter().any(|pitch| pitch < width || pitch > i32::MAX as usize) {
+            return INVALID_VALUE;
+        }
+        (*stream.cast::<FakeStream>()).copy_rows(to, from, pitches, (width, height))
     }
 }
