@@ -139,10 +139,10 @@ pub struct Args {
     buffers: Vec<(BufferArg, Access)>,
     /// For each of these the position of its address among the values.
     addresses: Vec<u32>,
-    /// Whether a buffer has an element for each thread, by its index in x.
-    per_thread: bool,
     /// Bytes of shared memory of a block; 0 if the kernel has no shared slices.
     shared_bytes: u64,
+    /// Whether a buffer has an element for each thread, by its index in x.
+    per_thread: bool,
 }
 
 impl Args {

@@ -4,6 +4,7 @@ use proc_macro_crate::{Error, FoundCrate, crate_name};
 use proc_macro2::Span;
 use quote::format_ident;
 use syn::{Path, Result, parse_quote};
+use toml_edit::{DocumentMut, Item};
 
 /// The path of `preempt-device` in the package that is compiled: a dependency of its own, by whatever name, or else
 /// a part of `preempt`.
@@ -20,6 +21,9 @@ type Found = std::result::Result<FoundCrate, Error>;
 fn path_among(device: Found, host: impl FnOnce() -> Found) -> Result<Path> {
     let missing = match device {
         Ok(found) => return Ok(root(found, "preempt_device")),
+        Err(Error::CrateNotFound { path, .. }) if stands_in(&path) => {
+            return Ok(parse_quote!(::preempt_device));
+        }
         Err(Error::CrateNotFound { path, .. }) => path,
         // Built without cargo, so names are what they are.
         Err(_) => return Ok(parse_quote!(::preempt_device)),
@@ -35,6 +39,14 @@ fn path_among(device: Found, host: impl FnOnce() -> Found) -> Result<Path> {
         missing.display()
     );
     Err(syn::Error::new(Span::call_site(), message))
+}
+
+/// Whether another package is a dependency under the name `preempt-device`, which `crate_name` does not look for.
+fn stands_in(manifest: &std::path::Path) -> bool {
+    let text = std::fs::read_to_string(manifest).unwrap_or_default();
+    let manifest = text.parse::<DocumentMut>().unwrap_or_default();
+    let dependencies = manifest.get("dependencies").and_then(Item::as_table_like);
+    dependencies.is_some_and(|dependencies| dependencies.contains_key("preempt-device"))
 }
 
 /// The root of a crate. Within the package of this name, its tests and examples know it by it.
@@ -76,6 +88,22 @@ mod tests {
         let device = || missing("preempt-device");
         assert_eq!(found(device(), named("preempt")), "::preempt::preempt_device");
         assert_eq!(found(device(), named("sched")), "::sched::preempt_device");
+    }
+
+    #[test]
+    fn another_package_under_its_name_stands_in_for_it() {
+        let path =
+            std::env::temp_dir().join(format!("preempt-stand-in-{}.toml", std::process::id()));
+        let found = |dependencies: &str| {
+            std::fs::write(&path, format!("[dependencies]\n{dependencies}\n")).unwrap();
+            let device =
+                Error::CrateNotFound { crate_name: "preempt-device".into(), path: path.clone() };
+            path_among(Err(device), || missing("preempt"))
+        };
+        let stood_in = found("preempt-device = { package = \"other\", path = \"other\" }");
+        assert_eq!(stood_in.unwrap().to_token_stream().to_string(), ":: preempt_device");
+        assert!(found("other = \"1\"").is_err());
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

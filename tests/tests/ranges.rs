@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError};
 use preempt::{
-    Buffer, BufferSliceMut, Call, CpuLayout, Device, DeviceSlice, Error, Handle, Opaque, Scheduler,
-    Stream,
+    Buffer, BufferSlice, BufferSliceMut, Call, CpuLayout, Device, DeviceSlice, DeviceSliceMut,
+    Error, Handle, Opaque, Scheduler, Stream,
 };
 use preempt_device::host::Args;
 use preempt_device::prelude::*;
@@ -187,6 +187,38 @@ fn copies_take_ranges() {
     let (mut none, all) = y.split_at_mut(0).expect("in range");
     drop(stream.upload(Vec::new(), &mut none).expect("accepted"));
     assert_eq!((contents(&stream, &none), all.len()), (Vec::new(), 4));
+}
+
+/// Reads of one buffer, and writes of another one.
+struct Apart<'a>(&'a Buffer<u32>, BufferSliceMut<'a, u32>);
+
+impl DeviceSlice<u32> for Apart<'_> {
+    fn as_slice(&self) -> BufferSlice<'_, u32> {
+        self.0.as_slice()
+    }
+}
+
+impl DeviceSliceMut<u32> for Apart<'_> {
+    fn as_slice_mut(&mut self) -> BufferSliceMut<'_, u32> {
+        self.1.as_slice_mut()
+    }
+}
+
+/// No operation writes what is only borrowed to be read, whatever an application's own type says.
+#[test]
+fn writes_go_where_a_mutable_slice_says() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let (x, mut y) = (scheduler.buffer(&[1u32; 4]), scheduler.zeroed::<u32>(4).expect("memory"));
+    let x = x.expect("memory");
+    let mut apart = Apart(&x, y.slice_mut(..).expect("all"));
+    drop(stream.upload(vec![7; 4], &mut apart).expect("accepted"));
+    assert_eq!(contents(&stream, &apart), [1; 4]);
+    drop(stream.fill(&mut apart, 8).expect("accepted"));
+    assert_eq!(contents(&stream, &y), [8; 4]);
+    let mut apart = Apart(&x, y.slice_mut(..).expect("all"));
+    drop(stream.copy_buffer(&x, &mut apart).expect("accepted"));
+    assert_eq!((contents(&stream, &x), contents(&stream, &y)), (vec![1; 4], vec![1; 4]));
 }
 
 #[test]

@@ -42,12 +42,12 @@ impl Rows {
     }
 
     /// These rows with a source without gaps.
-    pub fn from_packed(self) -> Rows {
+    pub fn with_packed_source(self) -> Rows {
         Rows { from_pitch: self.bytes, ..self }.joined()
     }
 
     /// These rows with a target without gaps.
-    pub fn to_packed(self) -> Rows {
+    pub fn with_packed_target(self) -> Rows {
         Rows { to_pitch: self.bytes, ..self }.joined()
     }
 
@@ -181,9 +181,9 @@ mod tests {
     fn rows_without_gaps_are_one() {
         assert_eq!(Rows { bytes: 8, count: 4, from_pitch: 8, to_pitch: 8 }.joined(), Rows::one(32));
         assert_eq!(Rows::repeated(8, 1).joined(), Rows::one(8));
-        assert_eq!(Rows::repeated(8, 4).from_packed(), Rows::one(32));
+        assert_eq!(Rows::repeated(8, 4).with_packed_source(), Rows::one(32));
         let pitched = Rows { bytes: 8, count: 4, from_pitch: 9, to_pitch: 10 };
         assert_eq!(pitched.joined(), pitched);
-        assert_eq!(pitched.to_packed(), Rows { to_pitch: 8, ..pitched });
+        assert_eq!(pitched.with_packed_target(), Rows { to_pitch: 8, ..pitched });
     }
 }

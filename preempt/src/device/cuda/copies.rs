@@ -324,11 +324,11 @@ impl Direction {
             CopyKind::ToDevice => {
                 let from = ptr::with_exposed_provenance::<u8>(from as usize);
                 // SAFETY: the caller's promise.
-                let stage = || unsafe { copy_rows(from, staged, rows.to_packed()) };
+                let stage = || unsafe { copy_rows(from, staged, rows.with_packed_target()) };
                 self.context.touching(stage)?;
-                (staging, to, rows.from_packed())
+                (staging, to, rows.with_packed_source())
             }
-            CopyKind::ToHost => (from, staging, rows.to_packed()),
+            CopyKind::ToHost => (from, staging, rows.with_packed_target()),
             CopyKind::OnDevice => (from, to, rows),
         };
         // SAFETY: the caller's promise.
@@ -359,7 +359,7 @@ impl Direction {
                     let from = staging.at(place.offset).cast_const();
                     // SAFETY: the copy's owners keep its place valid until the report below, and
                     // the device has written ours.
-                    unsafe { copy_rows(from, to, copy.rows.from_packed()) };
+                    unsafe { copy_rows(from, to, copy.rows.with_packed_source()) };
                 }
                 queue.ring.give_back(place);
             }

@@ -50,11 +50,11 @@ impl Staged {
             line.wait(last[piece % 2])?;
             let fill = || {
                 // SAFETY: both are valid for the piece; the device has read what was in the buffer.
-                unsafe { copy_rows(from.add(part.from), buffer, part.rows.to_packed()) }
+                unsafe { copy_rows(from.add(part.from), buffer, part.rows.with_packed_target()) }
             };
             self.context.touching(fill)?;
             last[piece % 2] = line.issue(|stream| {
-                let (to, rows) = (to + part.to as u64, part.rows.from_packed());
+                let (to, rows) = (to + part.to as u64, part.rows.with_packed_source());
                 let (context, up) = (&self.context, CopyKind::ToDevice);
                 // SAFETY: as above, and no thread writes the buffer before the stream has passed this.
                 unsafe { transfer::enqueue(context, stream, up, buffer as u64, to, rows) }
@@ -81,7 +81,7 @@ impl Staged {
         let fetch = |(piece, part): (usize, Part)| {
             let buffer = buffers.at(piece % 2 * PIECE);
             let number = line.issue(|stream| {
-                let (from, rows) = (from + part.from as u64, part.rows.to_packed());
+                let (from, rows) = (from + part.from as u64, part.rows.with_packed_target());
                 let (context, down) = (&self.context, CopyKind::ToHost);
                 // SAFETY: the caller's promise; no thread uses the buffer before the stream has passed this.
                 unsafe { transfer::enqueue(context, stream, down, from, buffer as u64, rows) }
@@ -97,7 +97,7 @@ impl Staged {
             // Also if the next piece could not be requested: the device still reads what the caller may free.
             if let Some((buffer, part, number)) = before {
                 line.wait(number)?;
-                let (to, rows) = (to.wrapping_add(part.to), part.rows.from_packed());
+                let (to, rows) = (to.wrapping_add(part.to), part.rows.with_packed_source());
                 // SAFETY: the caller's promise; the device has written the buffer.
                 self.context.touching(|| unsafe { copy_rows(buffer, to, rows) })?;
             }

@@ -49,6 +49,20 @@ fn operations_wait_for_those_whose_range_overlaps_and_for_no_others() {
     world.run_out();
 }
 
+/// What a later write covers in part is still waited for by those that use the rest.
+#[test]
+fn a_write_stands_for_no_more_than_its_range() {
+    let mut world = World::new(1, 1, StaticPriority::new());
+    let first = copy(&mut world, &[write(0, 4), read(4, 8)]);
+    let part = copy(&mut world, &[write(2, 6)]);
+    let before = copy(&mut world, &[read(0, 2)]);
+    let behind = copy(&mut world, &[write(6, 8)]);
+    assert_eq!(world.copies, [first]);
+    end(&mut world, first);
+    assert_eq!(world.copies, [part, before, behind]);
+    world.run_out();
+}
+
 /// Ranges without a byte, and launches with several ranges.
 #[test]
 fn an_empty_range_keeps_nothing_waiting() {

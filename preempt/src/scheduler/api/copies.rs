@@ -88,7 +88,7 @@ impl Stream {
         to: &mut impl DeviceSliceMut<T>,
         value: T,
     ) -> Result<Handle<()>, Error> {
-        let to = to.as_slice();
+        let to = to.as_slice_mut().target();
         let uses = vec![self.copy_use(to, Access::Write)?];
         let rows = Rows::repeated(size_of::<T>(), to.len());
         let element = Arc::new([value]);
@@ -123,7 +123,7 @@ impl Stream {
         to: &mut impl DeviceSliceMut<T>,
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {
-        let (data, to) = (data.into(), to.as_slice());
+        let (data, to) = (data.into(), to.as_slice_mut().target());
         let rows = shape.rows::<T>(data.len(), to.len())?;
         let uses = vec![self.use_of_rows(to, rows)?];
         let data = data.into_owned();
@@ -142,7 +142,7 @@ impl Stream {
         to: &mut impl DeviceSliceMut<T>,
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {
-        let to = to.as_slice();
+        let to = to.as_slice_mut().target();
         let rows = shape.rows::<T>(data.len(), to.len())?;
         let uses = vec![self.use_of_rows(to, rows)?];
         let from = (data.as_ptr() as u64, data.len(), Arc::new(()) as Owner);
@@ -196,7 +196,7 @@ impl Stream {
         to: &mut impl DeviceSliceMut<T>,
         shape: Copy2d,
     ) -> Result<Handle<()>, Error> {
-        let (from, to) = (from.as_slice(), to.as_slice());
+        let (from, to) = (from.as_slice(), to.as_slice_mut().target());
         let rows = shape.rows::<T>(from.len(), to.len())?;
         let uses = vec![self.copy_use(from, Access::Read)?, self.use_of_rows(to, rows)?];
         self.copy_rows(CopyKind::OnDevice, uses, side(from), side(to), rows)
@@ -234,7 +234,10 @@ impl Stream {
         data: &[T],
         to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
-        self.upload_side((data.as_ptr() as u64, data.len(), Arc::new(())), to.as_slice())
+        self.upload_side(
+            (data.as_ptr() as u64, data.len(), Arc::new(())),
+            to.as_slice_mut().target(),
+        )
     }
 
     /// Copies a buffer, or a range of one, to a slice of the same length, and waits until that is done.

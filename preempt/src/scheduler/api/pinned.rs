@@ -139,7 +139,7 @@ impl Stream {
         data: PinnedBuffer<T>,
         to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Loan<T>, Error> {
-        let handle = self.upload_side(data.side(), to.as_slice())?;
+        let handle = self.upload_side(data.side(), to.as_slice_mut().target())?;
         Ok(Loan { handle, array: data })
     }
 

@@ -142,6 +142,11 @@ impl<'a, T> BufferSliceMut<'a, T> {
         self.as_slice_mut().narrowed(range)
     }
 
+    /// The range, for an operation that writes it.
+    pub(in crate::scheduler) fn target(self) -> BufferSlice<'a, T> {
+        self.range
+    }
+
     pub(super) fn narrowed(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         Ok(BufferSliceMut { range: self.range.slice(range)? })
     }

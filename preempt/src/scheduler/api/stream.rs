@@ -271,7 +271,7 @@ impl Stream {
         data: impl Into<Cow<'a, [T]>>,
         to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
-        let (data, to) = (data.into(), to.as_slice());
+        let (data, to) = (data.into(), to.as_slice_mut().target());
         check_lengths(data.len(), to.len())?;
         let data = data.into_owned();
         let from = (data.as_ptr() as u64, data.len(), Arc::new(data) as Owner);
@@ -318,7 +318,7 @@ impl Stream {
         from: &impl DeviceSlice<T>,
         to: &mut impl DeviceSliceMut<T>,
     ) -> Result<Handle<()>, Error> {
-        let (from, to) = (from.as_slice(), to.as_slice());
+        let (from, to) = (from.as_slice(), to.as_slice_mut().target());
         let uses = vec![self.copy_use(from, Access::Read)?, self.copy_use(to, Access::Write)?];
         self.copy::<T, _>(CopyKind::OnDevice, uses, side(from), side(to), Gives::NOTHING)
     }

@@ -43,7 +43,7 @@ impl Opaque {
     /// Declares that the work writes this buffer or range; no other operation uses it meanwhile. If the work fails, its
     /// writes are lost, as for a kernel ([`LaunchError::InputLost`](crate::error::LaunchError::InputLost)).
     pub fn writes<T: KernelArg>(self, buffer: &mut impl DeviceSliceMut<T>) -> Opaque {
-        self.uses(buffer.as_slice(), Access::Write)
+        self.uses(buffer.as_slice_mut().target(), Access::Write)
     }
 
     /// Tells apart work of one name that may use different kernels: a library may choose them by the size of a matrix,
