@@ -272,23 +272,10 @@ impl From<Error> for Absent {
 /// The kernels crates that this build script has compiled, for `include_kernels!` without a name.
 static EMBEDDED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Stands for the name where there is more than one; no crate is called so.
-const SEVERAL: &str = "several kernels crates";
-
-/// Leaves what `include_kernels!` includes: an expression of type `Option<&'static str>`.
+/// Leaves what `include_kernels!` includes: an expression of type `Option<&'static str>` for each name, and another one
+/// for the only kernels crate, with its name. The path of that is in a variable, which tells whether this was called.
 fn embed(name: &str, ptx: Option<&str>) -> Result<(), Error> {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    // A set of names is whole whatever panicked.
-    let mut embedded = EMBEDDED.lock().unwrap_or_else(PoisonError::into_inner);
-    embedded.insert(name.to_owned());
-    // The last line that sets the variable counts.
-    if embedded.len() == 1 {
-        println!("cargo:rustc-env=PREEMPT_KERNELS={name}");
-    } else {
-        println!("cargo:rustc-env=PREEMPT_KERNELS={SEVERAL}");
-        let file = out.join(format!("{SEVERAL}.kernels.rs"));
-        fs::write(&file, several(&embedded)).map_err(io("write", file))?;
-    }
     let expression = match ptx {
         Some(ptx) => {
             let file = out.join(format!("{name}.ptx"));
@@ -298,11 +285,20 @@ fn embed(name: &str, ptx: Option<&str>) -> Result<(), Error> {
         None => "None\n".to_owned(),
     };
     let file = out.join(format!("{name}.kernels.rs"));
-    fs::write(&file, expression).map_err(io("write", file))
+    fs::write(&file, expression).map_err(io("write", file))?;
+    // A set of names is whole whatever panicked.
+    let mut embedded = EMBEDDED.lock().unwrap_or_else(PoisonError::into_inner);
+    embedded.insert(name.to_owned());
+    let file = out.join("only.rs");
+    println!("cargo:rustc-env=PREEMPT_KERNELS={}", file.display());
+    fs::write(&file, only(&embedded)).map_err(io("write", file))
 }
 
-/// An expression whose error tells the names.
-fn several(names: &BTreeSet<String>) -> String {
+/// The name and the PTX of the only kernels crate, or an error that tells the names.
+fn only(names: &BTreeSet<String>) -> String {
+    if let [name] = names.iter().collect::<Vec<_>>()[..] {
+        return format!("({name:?}, include!(\"{name}.kernels.rs\"))\n");
+    }
     let names: Vec<_> = names.iter().map(|name| format!("include_kernels!(\"{name}\")")).collect();
     let message =
         format!("the build script compiles several kernels crates: {}", names.join(" or "));
@@ -326,10 +322,18 @@ fn work_folder(krate: &Crate) -> PathBuf {
 mod tests {
     use super::*;
 
+    fn only_of<const N: usize>(names: [&str; N]) -> String {
+        only(&names.map(str::to_owned).into())
+    }
+
     #[test]
-    fn several_kernels_crates_are_an_error_that_names_them() {
-        let names = ["a", "b"].map(str::to_owned).into();
-        let expected = "the build script compiles several kernels crates: include_kernels!(\\\"a\\\") or include_kernels!(\\\"b\\\")";
-        assert_eq!(several(&names), format!("compile_error!(\"{expected}\")\n"));
+    fn the_only_kernels_crate_needs_no_name_and_several_do() {
+        assert_eq!(only_of(["a"]), "(\"a\", include!(\"a.kernels.rs\"))\n");
+        let several = only_of(["a", "b"]);
+        assert!(several.starts_with("compile_error!("), "{several}");
+        for name in ["a", "b"] {
+            let call = format!("include_kernels!(\\\"{name}\\\")");
+            assert!(several.contains(&call), "{several}");
+        }
     }
 }

@@ -120,21 +120,14 @@ impl std::fmt::Debug for LoadedModule {
 /// The build script calls [`preempt_build::Kernels`](https://docs.rs/preempt-build).
 #[macro_export]
 macro_rules! include_kernels {
-    () => {
-        $crate::Module::new(
-            ::core::env!(
-                "PREEMPT_KERNELS",
-                "`include_kernels!()` needs a build script that compiles kernels, by \
-                 `preempt_build::Kernels::new(\"folder\").build()`"
-            ),
-            ::core::include!(::core::concat!(
-                ::core::env!("OUT_DIR"),
-                "/",
-                ::core::env!("PREEMPT_KERNELS"),
-                ".kernels.rs"
-            )),
-        )
-    };
+    () => {{
+        const ONLY: (&str, ::core::option::Option<&str>) = ::core::include!(::core::env!(
+            "PREEMPT_KERNELS",
+            "`include_kernels!()` needs a build script that compiles kernels, by \
+             `preempt_build::Kernels::new(\"folder\").build()`"
+        ));
+        $crate::Module::new(ONLY.0, ONLY.1)
+    }};
     ($name:literal) => {
         $crate::Module::new(
             $name,

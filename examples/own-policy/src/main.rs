@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use preempt::policy::{Arrival, DeviceView, Packing, Plan, Policy};
-use preempt::{CpuLayout, Device, LaunchId, Scheduler};
-use preempt_device::prelude::*;
+use preempt::prelude::*;
+use preempt::{CpuLayout, LaunchId};
 
 /// Last come, first served.
 #[derive(Debug, Default)]
