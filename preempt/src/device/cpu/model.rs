@@ -172,7 +172,7 @@ fn run(model: &Arc<Model>, block: Resident) {
         }
     }
     let Resident { sm, slot, queue, launch, .. } = block;
-    let demand = Demand::of(launch.kernel, launch.block);
+    let demand = Demand::of(&launch);
     drop(launch);
     let mut state = lock(&model.state);
     state.dispatch.free(sm, slot, demand, queue);
