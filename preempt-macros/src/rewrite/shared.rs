@@ -59,7 +59,7 @@ impl SharedMemory {
         for slice in &self.slices {
             errors.add(Error::new(
                 slice.span,
-                "a `#[kernel]` has no `shared_slice!`, because whoever launches it would have to know its bytes; write \
+                "a `#[kernel]` has no `shared_slice!`, because its launches would have to tell its bytes; write \
                  `shared_array![T; N]` with the largest length that a launch needs, or leave `#[kernel]` out",
             ));
         }

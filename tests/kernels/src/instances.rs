@@ -17,9 +17,9 @@ pub fn filtered<const TAPS: usize>(weights: [f32; TAPS], x: &[f32], out: SliceMu
     }
     thread::sync_threads();
     let mut sum = 0.0;
-    for tap in 0..TAPS {
+    for (tap, weight) in weights.iter().enumerate() {
         // SAFETY: within the tile, which is not written any more.
-        sum += weights[tap] * unsafe { tile.add(t + tap).read() };
+        sum += weight * unsafe { tile.add(t + tap).read() };
     }
     if start + t < out.len() {
         // SAFETY: each thread writes its own element.

@@ -37,6 +37,7 @@ impl fmt::Debug for Room {
 
 /// The result of [`Stream::try_launch`].
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost more than to move a call")]
 #[must_use = "errors are reported through the handle, and a call without room was not launched"]
 pub enum TryLaunch {
     /// The call was launched.
