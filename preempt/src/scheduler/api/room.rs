@@ -37,6 +37,8 @@ impl fmt::Debug for Room {
 
 /// The result of [`Stream::try_launch`].
 #[derive(Debug)]
+// The call was as large before, and a box would be an allocation for each call that comes back.
+#[allow(clippy::large_enum_variant)]
 #[must_use = "errors are reported through the handle, and a call without room was not launched"]
 pub enum TryLaunch {
     /// The call was launched.
