@@ -201,13 +201,12 @@ fn calls(body: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a preemptible entry's own code may use shared memory or wait for other threads of its block;
-/// the worker loop's does not count.
-pub fn cooperates(entry: &str, text: &str, functions: &Functions<'_>) -> bool {
+/// the worker loop's does not count. `shared` has the [`shared_variables`] of the file.
+pub fn cooperates(entry: &str, shared: &BTreeSet<&str>, functions: &Functions<'_>) -> bool {
     let reach = Reach::of(entry, functions);
     if reach.indirect.is_some() {
         return true;
     }
-    let shared = shared_variables(text);
     reach.functions.iter().filter_map(|name| functions.get(name)).any(|function| {
         has_own_barrier(function.body) || names(function.body).any(|name| shared.contains(name))
     })
@@ -217,16 +216,24 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !is_of_name(c)).filter(|name| !name.is_empty())
 }
 
-/// The variables in shared memory that the kernels' own code declares, in functions or outside.
-fn shared_variables(text: &str) -> BTreeSet<&str> {
+/// The variables in shared memory that the kernels' own code declares in `text`, which is [`blanked`], in functions or
+/// outside.
+pub fn shared_variables(text: &str) -> BTreeSet<&str> {
+    const DIRECTIVE: &str = ".shared";
+    let separates = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
+    let ends = |c: char| matches!(c, ';' | '{' | '}');
+    let separated = |c: Option<char>| c.is_none_or(|c| separates(c) || ends(c));
     let mut variables = BTreeSet::new();
-    for statement in text.split([';', '{', '}']) {
-        let words = statement.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']'));
+    for (at, _) in text.match_indices(DIRECTIVE) {
+        let (before, after) = (&text[..at], &text[at + DIRECTIVE.len()..]);
         // As a word of its own; in an instruction it is part of the operation.
-        let declared = words.skip_while(|word| *word != ".shared").filter(|word| {
-            !word.is_empty() && !word.starts_with(|c: char| c == '.' || c.is_ascii_digit())
-        });
-        variables.extend(declared.filter(|name| !LOOP_VARIABLES.contains(name)));
+        if separated(before.chars().next_back()) && separated(after.chars().next()) {
+            let words = after.split(ends).next().unwrap_or_default().split(separates);
+            let is_name = |word: &&str| {
+                !word.is_empty() && !word.starts_with(|c: char| c == '.' || c.is_ascii_digit())
+            };
+            variables.extend(words.filter(is_name).filter(|name| !LOOP_VARIABLES.contains(name)));
+        }
     }
     variables
 }

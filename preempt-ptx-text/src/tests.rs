@@ -32,7 +32,7 @@ const PTX: &str = "\
 fn has_to_wait(body: &str) -> bool {
     let ptx = PTX.replace("ld.shared.b64 \t%rd12, [%rd11];", body);
     let text = blanked(&ptx);
-    cooperates("lone", &text, &functions(&text))
+    cooperates("lone", &shared_variables(&text), &functions(&text))
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn no_text_is_too_broken() {
         let text = blanked(text);
         let functions = functions(&text);
         assert!(functions.is_empty());
-        assert!(!cooperates("k", &text, &functions));
+        assert!(!cooperates("k", &shared_variables(&text), &functions));
     }
     let text = blanked(".entry k { bar");
-    assert!(!cooperates("k", &text, &functions(&text)));
+    assert!(!cooperates("k", &shared_variables(&text), &functions(&text)));
 }

@@ -18,7 +18,8 @@ use crate::error::{CodeError, ConfigurationError, DeviceError, Error};
 use crate::module::{DeviceCode, LoadedModule, Module};
 use preempt_ptx_text::{
     self as ptx, EARLY_CAPABILITY, Functions, blanked, block_threads, bound_registers,
-    check_functions, cooperates, first_parameter_bytes, functions, waits, with_waits,
+    check_functions, cooperates, first_parameter_bytes, functions, shared_variables, waits,
+    with_waits,
 };
 
 /// Bytes of shared memory that a block gets by default; a kernel opts into more.
@@ -413,6 +414,7 @@ fn entries(
     touched: &HashMap<&str, Function>,
 ) -> Result<HashMap<String, LoadedEntry>, Error> {
     use FunctionAttribute::*;
+    let shared = shared_variables(text);
     let mut entries = HashMap::new();
     let mut stack = 0;
     for &ptx::Kernel { preemptible: name, plain, .. } in kernels {
@@ -424,7 +426,7 @@ fn entries(
         let entry = LoadedEntry {
             function,
             plain,
-            cooperates: cooperates(name, text, functions),
+            cooperates: cooperates(name, &shared, functions),
             waits: functions.get(name).is_some_and(waits),
             registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
             threads_per_block: of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
