@@ -190,8 +190,10 @@ fn use_lines(
     let zeros = host as u64;
     let use_line = |line: &super::streams::TrackedStream,
                     work: &dyn Fn(RawStream) -> Result<(), Error>| {
-        line.issue(work)?;
-        settle(context, line.stream())
+        let issued = line.issue(work);
+        // After an error, too: a part of the work may be on its way, and the memory is freed.
+        let settled = settle(context, line.stream());
+        issued.and(settled)
     };
     // The driver chooses between several kernels by length and alignment.
     for (offset, bytes) in [(0, BYTES), (0, 64), (1, 2), (1, 4099), (2, 4098), (4, 4100)] {
