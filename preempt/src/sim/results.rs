@@ -19,7 +19,7 @@ pub struct Results {
     pub makespan: Duration,
     /// The number of simulated events: a measure of the work to simulate it.
     pub events: u64,
-    /// What was decided, if the simulation [was to record it](super::Simulation::record).
+    /// What was decided, if the simulation [was to record it](super::Simulation::recording).
     pub recording: Option<Recording>,
     /// In the order of submission.
     pub launches: Vec<LaunchResult>,

@@ -82,7 +82,7 @@ impl Stream {
     ///
     /// `work` is called on a thread of the scheduler, with the device's context current. Other opaque work waits for
     /// that thread, so `work` should not wait for the device, and must never wait for what follows it. Work that it
-    /// puts into other streams is not waited for. Pass buffers by their [`address`](Buffer::address), and name them in
+    /// puts into other streams is not waited for. Pass buffers by their [`address`](crate::Buffer::address), and name them in
     /// `opaque`, which keeps them, and their order, until the work is done.
     ///
     /// CUDA loads a kernel at its first launch, and loading waits for all running kernels: for ever, if one of them
