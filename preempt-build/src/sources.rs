@@ -87,7 +87,7 @@ impl Crate {
                 below_macro = None;
             }
             let is_macro = package.contains(" (proc-macro)");
-            // Also where a kernels crate depends on another one that does.
+            // Also where a kernels crate gets it from another crate.
             needs_host |= package.starts_with("preempt v") && below_macro.is_none();
             if depth == 0 {
                 if name.is_some() {

@@ -67,7 +67,7 @@ pub mod check {
     /// Bytes that an address takes, or a length.
     pub const WORD: usize = bytes::<u64>();
 
-    /// Asserts that there is room for arguments of so many bytes.
+    /// Asserts that a launch has room for arguments of `bytes` bytes.
     pub const fn arguments(bytes: usize) {
         assert!(
             bytes <= MAX_ARGUMENT_BYTES,

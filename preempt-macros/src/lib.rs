@@ -131,7 +131,7 @@ mod tests;
 /// }
 /// ```
 ///
-/// The launch names the constants, `sums::<64>(&x, &mut y)`. One that is not listed is an error:
+/// The launch names the constants, `sums::<64>(&x, &mut y)`. A constant that is not listed is an error:
 ///
 /// ```compile_fail
 /// # use preempt_device::host::{Call, NoGrid};

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// As LLVM writes it: a kernel that cooperates, one that does not, and helpers.
+/// As LLVM writes it: a kernel that cooperates, a kernel that does not, and helpers.
 const PTX: &str = "\
 .version 7.0
 .target sm_80

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
@@ -25,7 +25,7 @@ use crate::names::{
 };
 use crate::parse::{Kernel, Options, Param, ParamKind};
 use crate::primitives::Primitive;
-use crate::rewrite::variables::Variables;
+use crate::rewrite::variables::{Variables, push_names};
 
 const SHADOWED: &str = "`T` and `N` of this `shared_array![T; N]` are something else outside of the kernel, where they are \
     looked up; move what the body declares of them out of the function";
@@ -218,17 +218,6 @@ impl ArrayPlacer<'_> {
     /// A name in `T` or `N` that the body declares.
     fn declared_name(&self, array: &SharedArray) -> Option<Ident> {
         struct Names(Vec<Ident>);
-        impl Names {
-            fn add(&mut self, tokens: TokenStream) {
-                for token in tokens {
-                    match token {
-                        TokenTree::Group(group) => self.add(group.stream()),
-                        TokenTree::Ident(name) => self.0.push(name),
-                        _ => {}
-                    }
-                }
-            }
-        }
         impl<'ast> Visit<'ast> for Names {
             fn visit_path(&mut self, path: &'ast Path) {
                 if path.leading_colon.is_none() {
@@ -238,7 +227,7 @@ impl ArrayPlacer<'_> {
             }
 
             fn visit_macro(&mut self, mac: &'ast Macro) {
-                self.add(mac.tokens.clone());
+                push_names(mac.tokens.clone(), &mut self.0);
                 visit::visit_macro(self, mac);
             }
         }

@@ -32,24 +32,13 @@ impl Variables {
     /// Those names in `expr` for which `is_one` holds, without those that it declares itself, each with its place.
     pub fn named_in(expr: &Expr, is_one: impl Fn(&Ident) -> bool) -> Vec<Ident> {
         struct Names(Vec<Ident>);
-        impl Names {
-            fn add(&mut self, tokens: TokenStream) {
-                for token in tokens {
-                    match token {
-                        TokenTree::Group(group) => self.add(group.stream()),
-                        TokenTree::Ident(name) => self.0.push(name),
-                        _ => {}
-                    }
-                }
-            }
-        }
         impl<'ast> Visit<'ast> for Names {
             fn visit_expr_path(&mut self, expr: &'ast ExprPath) {
                 self.0.extend(expr.path.get_ident().cloned());
             }
 
             fn visit_macro(&mut self, mac: &'ast Macro) {
-                self.add(mac.tokens.clone());
+                push_names(mac.tokens.clone(), &mut self.0);
             }
         }
         let (mut own, mut names) = (Variables::default(), Names(Vec::new()));
@@ -61,5 +50,16 @@ impl Variables {
 
     pub fn contains(&self, name: &Ident) -> bool {
         self.0.contains(&name.unraw())
+    }
+}
+
+/// Appends the names in the tokens of a macro, whatever they stand for.
+pub fn push_names(tokens: TokenStream, names: &mut Vec<Ident>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => push_names(group.stream(), names),
+            TokenTree::Ident(name) => names.push(name),
+            _ => {}
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The shape of a copy: rows of bytes, so many bytes apart on each side.
+//! The shape of a copy: rows of bytes, with a pitch on each side.
 
 use std::ptr;
 

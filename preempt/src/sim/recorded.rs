@@ -85,7 +85,7 @@ impl Work {
         } = self.launch;
         let nanos = Duration::from_nanos;
         let predicted = predicted.map(nanos);
-        // One that the policy did not admit would have taken what was predicted.
+        // A launch that the policy did not admit would have taken what was predicted.
         let is_whole = self.is_over() || (self.tasks == 0 && !self.ended && predicted.is_some());
         let measured =
             Some(nanos(self.done / u64::from(self.fills))).filter(|time| !time.is_zero());
@@ -112,7 +112,7 @@ impl Workload {
     /// - That time contains what launching and stopping cost, so [`Costs::free`] suits the machine, which should have
     ///   [`Recording::sms`] SMs.
     /// - Copies and work of other libraries keep the order, and take no time.
-    /// - A launch that was cancelled, or had not ended, has the block-tasks that ran. One that the policy did not
+    /// - A launch that was cancelled, or had not ended, has the block-tasks that ran. A launch that the policy did not
     ///   admit takes its predicted duration.
     /// - A launch that a host submitted after it had waited for another comes when it came, whatever the policy does.
     /// - A launch that followed another in its stream within microseconds may have been counted with it. It then takes

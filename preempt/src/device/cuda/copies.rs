@@ -1,9 +1,9 @@
 //! Copies between buffers and the host's ordinary memory.
 //!
 //! The driver's own copies of ordinary memory may wait for everything on the device, so all copies go through pinned
-//! memory, unless they are of the application's [pinned memory](super::host_pool). The scheduler puts small copies into a stream itself, without another thread; large ones are carried by a
-//! thread for each direction, in pieces. A fill is a copy of one element again and again. While nothing runs, the driver
-//! sets large memory by a kernel of its own.
+//! memory, unless they are of the application's [pinned memory](super::host_pool). The scheduler puts small copies into a
+//! stream itself, without another thread; large ones are carried by a thread for each direction, in pieces. A fill is a
+//! copy of one element again and again. While nothing runs, the driver sets large memory by a kernel of its own.
 
 use std::collections::VecDeque;
 use std::ptr;

@@ -34,7 +34,7 @@ pub struct Copy2d {
 }
 
 impl Copy2d {
-    /// The rows, if they lie within places of so many elements.
+    /// The rows, if they lie within `from_len` and `to_len` elements.
     fn rows<T>(self, from_len: usize, to_len: usize) -> Result<Rows, Error> {
         let Copy2d { width, height, from_pitch, to_pitch } = self;
         if width == 0 || height == 0 {

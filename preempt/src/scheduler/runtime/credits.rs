@@ -2,7 +2,7 @@
 //!
 //! Threads that wait for a credit sleep; futures stand in a line. A credit that is returned wakes the first future of the
 //! line that is not awake yet, and all sleeping threads. It is not handed over: whichever takes it first has it. So a
-//! future whose task does not run delays no thread, even one that blocks the task's executor.
+//! future whose task does not run delays no thread, not even a thread that blocks the task's executor.
 //!
 //! Invariant: as many futures of the line are awake as there are free credits, or all of them. A free credit therefore
 //! always has a taker, because an awake future takes it, or wakes the next one when it is dropped.
