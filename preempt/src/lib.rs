@@ -44,6 +44,7 @@
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Event`] | order between streams |
 //! | [`Room`], [`CancelOnDrop`] | asynchronous code: launches that block no executor, and end with their handle ([an example](https://github.com/preempt-rs/preempt/tree/main/examples/tokio-service)) |
+//! | [`Program`], [`Stream::program`] | launches and copies that are recorded once and launched as one: CUDA graphs |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there and [ranges](Buffer#ranges) of it, [waited for](Scheduler::zeroed_within) if need be |
 //! | [`Stream::upload`], [`Scope`], [`PinnedBuffer`] | copies of slices, of borrowed slices, and of memory that a GPU copies itself; [fills](Stream::fill), [rectangles](Copy2d) |
@@ -116,7 +117,7 @@ pub use preempt_ptx_text::KernelFault;
 pub use scheduler::stats;
 pub use scheduler::{
     Buffer, BufferSlice, BufferSliceMut, CancelOnDrop, Copy2d, DeviceSlice, DeviceSliceMut, Event,
-    Handle, Loan, LoanFuture, Opaque, PinnedBuffer, Room, Scheduler, SchedulerBuilder, Scope,
-    Stream, TryLaunch,
+    Handle, Loan, LoanFuture, Opaque, PinnedBuffer, Program, ProgramBuilder, ProgramCall, Room,
+    Scheduler, SchedulerBuilder, Scope, Stream, TryLaunch,
 };
 pub use vocabulary::{LaunchId, Timestamp};

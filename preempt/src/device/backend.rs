@@ -12,8 +12,9 @@ use preempt_device::abi::Signal;
 use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
 use super::MemoryInfo;
-use super::control::{ControlSource, Grid};
+use super::control::{ControlSource, Grid, PlainGrid};
 use super::news::Mark;
+use super::program::{ProgramLaunch, Step};
 use super::rows::Rows;
 use crate::error::Error;
 use crate::module::DeviceCode;
@@ -55,6 +56,29 @@ pub(crate) trait Backend: Send + Sync {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
+    ) -> Result<(), Error>;
+
+    /// Makes what launches of a program need, whatever the arguments of its kernels. May wait for kernels that run, and is
+    /// called by threads of the application alone. It launches nothing.
+    ///
+    /// # Safety
+    ///
+    /// The arguments of each launch are its kernel's. Both places of each copy are valid as long as its owners live.
+    unsafe fn prepare(&self, steps: &[Step]) -> Result<Owner, Error>;
+
+    /// Puts the calls of a program into a queue, and behind them the post of all of them, without waiting for the device.
+    /// A refused launch leaves nothing behind. The grid's extents have no meaning.
+    ///
+    /// # Safety
+    ///
+    /// As for [`launch`](Backend::launch) and [`copy`](Backend::copy), for each call. The program's calls differ from those
+    /// that it was prepared with in the launches of the same kernels alone.
+    unsafe fn launch_program(
+        &self,
+        op: OpKey,
+        queue: u32,
+        program: &ProgramLaunch,
+        grid: PlainGrid,
     ) -> Result<(), Error>;
 
     /// Writes a queue's signal word, without waiting for the device. Words of one queue arrive in the order of the

@@ -17,6 +17,7 @@
 //! | `news` | counts what happened, for threads that wait |
 //! | `allocation` | waiting for memory, first come, first served |
 //! | `rows` | the shape of a copy: rows of bytes, with gaps or without |
+//! | `program` | calls that run one after the other as one launch |
 //! | `cpu`, `cuda` | the back ends |
 //! | `conformance` | checks of the contract below, on any of them |
 //!
@@ -37,6 +38,11 @@
 //! kernel need a barrier between them. A plain grid is the launch's own grid; behind its last block the back end posts
 //! that all block-tasks are done. A launch that is refused leaves nothing in the queue, and later launches work.
 //!
+//! **Programs.** A program is a sequence of plain grids and copies on the device. [`prepare`](backend::Backend::prepare)
+//! makes all that launching it takes. Launched, its calls run one after the other in the queue, each behind everything
+//! that the one before it wrote. Behind the last one the back end posts. A call that fails is named in the fault, and the
+//! calls behind it have no effect, or are lost with the device.
+//!
 //! **Signals.** A queue has one signal word, which its blocks read before each chunk and at yield points. Words of one queue
 //! arrive in the order in which they were written. A word may arrive late, even after its cohort is out: words have
 //! epochs, blocks ignore a word that is older than the one they were launched with, and so does the next cohort of the
@@ -50,7 +56,8 @@
 //!
 //! **Which calls may block.** [`load`](backend::Backend::load), which runs before anything is in flight, and
 //! [`opaque`](backend::Backend::opaque), which has a thread of its own. So may
-//! [`allocate_host`](backend::DeviceMemory::allocate_host), which threads of the application call.
+//! [`allocate_host`](backend::DeviceMemory::allocate_host) and [`prepare`](backend::Backend::prepare), which threads of the
+//! application call.
 //! [`wait`](backend::Backend::wait) waits for as long as it is told. No other method waits for work on the device:
 //! they are called by a thread that holds the core, and all other threads would wait with it. The exception is
 //! [`new_control`](control::ControlSource::new_control) once the control blocks of the start are used up; it may wait
@@ -96,6 +103,7 @@ mod cpu;
 mod cpu_layout;
 mod cuda;
 mod news;
+mod program;
 mod rows;
 
 pub(crate) use allocation::{Allocations, Patience, Sleep};
@@ -112,6 +120,7 @@ pub use cpu_layout::CpuLayout;
 pub use cuda::faults;
 pub(crate) use news::Mark;
 use news::News;
+pub(crate) use program::{ProgramLaunch, Step};
 pub(crate) use rows::Rows;
 
 /// Data that a panic leaves locked is consistent, because no code of others runs under a lock.

@@ -28,6 +28,7 @@ mod device;
 mod launch;
 mod memory;
 mod prediction;
+mod program;
 mod recording;
 mod scheduler;
 mod simulation;
@@ -40,6 +41,7 @@ pub use device::DeviceError;
 pub use launch::LaunchError;
 pub use memory::MemoryError;
 pub use prediction::PredictionError;
+pub use program::ProgramError;
 pub use recording::RecordingError;
 pub use scheduler::SchedulerError;
 pub use simulation::SimulationError;
@@ -70,6 +72,9 @@ pub enum Error {
     /// What a scheduler lost or never had: the application's policy or predictor, a timeline.
     #[error(transparent)]
     Scheduler(#[from] SchedulerError),
+    /// A program that cannot be made, changed or launched as it was asked for.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// A recording that cannot be kept, read or replayed.
     #[error(transparent)]
     Recording(#[from] RecordingError),
@@ -104,8 +109,8 @@ macro_rules! debug_is_the_message {
 }
 
 debug_is_the_message! {
-    Error ArgumentError CodeError ConfigurationError DeviceError LaunchError MemoryError PredictionError RecordingError
-    SchedulerError SimulationError TuningError
+    Error ArgumentError CodeError ConfigurationError DeviceError LaunchError MemoryError PredictionError ProgramError
+    RecordingError SchedulerError SimulationError TuningError
 }
 
 /// Writes the message of an error, and those of its sources that are no part of it.

@@ -8,6 +8,7 @@
 //! | `api/stream` | launches and copies, and the checks before they are taken in |
 //! | `api/handle` | results |
 //! | `api/event` | order between streams |
+//! | `api/program` | launches and copies that are recorded once |
 //! | `api/room` | room in streams, for code that must not block |
 //! | `api/scope` | launches with borrowed arguments |
 //! | `runtime` | the threads and what they share |
@@ -21,6 +22,7 @@
 //! | `runtime/credits` | how many operations of a stream can be outstanding |
 //! | `runtime/memory` | the memory of a buffer, and the devices where its contents are valid |
 //! | `runtime/moves` | moves of contents from one device to another |
+//! | `runtime/program` | launches of programs, as the engine sees them |
 //! | `runtime/opaque` | application code that puts work into a stream of the device's own |
 //! | `runtime/external` | work outside the scheduler and its device, in the order of a stream |
 //! | `runtime/interleavings` | the threads, tested by shuttle in many interleavings |
@@ -62,6 +64,7 @@ pub use api::copies::Copy2d;
 pub use api::event::Event;
 pub use api::handle::{CancelOnDrop, Handle};
 pub use api::pinned::{Loan, LoanFuture, PinnedBuffer};
+pub use api::program::{Program, ProgramBuilder, ProgramCall};
 pub use api::room::{Room, TryLaunch};
 pub use api::scope::Scope;
 pub use api::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};

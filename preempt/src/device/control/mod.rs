@@ -18,6 +18,7 @@ use preempt_device::host::Amortize;
 use slotmap::SecondaryMap;
 
 use super::backend::{DeviceReport, KernelLaunch, OwnedCopy, Owner};
+use super::program::ProgramLaunch;
 use super::{Device, DeviceInner};
 use crate::error::Error;
 use crate::vocabulary::{After, CohortOrder, ControlIndex, OpKey, QueueIndex};
@@ -196,6 +197,24 @@ impl Session {
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
         unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) }?;
+        self.out.push(OutCohort { order: *order, post, launched: now, stopped: None });
+        Ok(())
+    }
+
+    /// Queues a program in the order's queue. It posts `tasks` block-tasks. Does not wait for the device.
+    pub fn launch_program(
+        &mut self,
+        now: Duration,
+        order: &CohortOrder,
+        program: &ProgramLaunch,
+        tasks: u32,
+    ) -> Result<(), Error> {
+        let ControlMemory { posts, .. } = self.control(order.control.control)?;
+        // SAFETY: the device keeps posts until its next scheduler.
+        let post = unsafe { &raw const (*posts)[usize::from(order.slot)] };
+        let grid = PlainGrid { extents: [tasks, 1, 1], tasks, post, ticket: order.ticket };
+        // SAFETY: as for a launch; the caller's program has checked calls, and owns their memory until it has retired.
+        unsafe { self.device.backend.launch_program(order.op, order.queue, program, grid) }?;
         self.out.push(OutCohort { order: *order, post, launched: now, stopped: None });
         Ok(())
     }

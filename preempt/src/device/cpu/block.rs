@@ -10,6 +10,7 @@ use preempt_device::worker::{self, BlockNotes, Chunk};
 
 use super::Shared;
 use super::dispatch::Demand;
+use super::program::QueuedCall;
 use super::threads::{Emulator, Task};
 use crate::device::control::PlainGrid;
 use crate::device::{DeviceReport, KernelLaunch, lock};
@@ -45,6 +46,10 @@ unsafe impl Send for Run {}
 /// A plain grid while it runs.
 pub(super) struct PlainRun {
     grid: PlainGrid,
+    /// Its block-tasks.
+    tasks: u32,
+    /// The call of a program that it is, if it is one.
+    call: Option<QueuedCall>,
     /// The next block-task.
     next: AtomicU64,
     /// Blocks that have not left.
@@ -53,8 +58,27 @@ pub(super) struct PlainRun {
 
 impl Run {
     pub fn plain(grid: PlainGrid, blocks: u32) -> Run {
+        Run::of(grid, grid.tasks, blocks, None)
+    }
+
+    /// A call of a program, which posts if it is the last one.
+    pub fn call(grid: PlainGrid, tasks: u32, blocks: u32, call: QueuedCall) -> Run {
+        Run::of(grid, tasks, blocks, Some(call))
+    }
+
+    fn of(grid: PlainGrid, tasks: u32, blocks: u32, call: Option<QueuedCall>) -> Run {
         let (next, blocks) = (AtomicU64::new(0), AtomicU32::new(blocks));
-        Run::Plain(Arc::new(PlainRun { grid, next, blocks }))
+        Run::Plain(Arc::new(PlainRun { grid, tasks, call, next, blocks }))
+    }
+
+    /// What a failed block-task is called, beside its index: the call of its program.
+    fn describe(&self) -> String {
+        match self {
+            Run::Plain(run) => {
+                run.call.as_ref().map_or_else(String::new, |call| call.describe() + ": ")
+            }
+            Run::Cohort(_) => String::new(),
+        }
     }
 
     fn extents(&self) -> [u32; 3] {
@@ -168,7 +192,8 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
             Err(message) => {
                 if !failed.swap(true, Ordering::Relaxed) {
                     let Dim3 { x, y, z } = task.block;
-                    let message = format!("block-task ({x}, {y}, {z}): {message}");
+                    let what = run.describe();
+                    let message = format!("{what}block-task ({x}, {y}, {z}): {message}");
                     self.shared.report(DeviceReport::Fault(*op, message.into()));
                 }
                 false
@@ -178,8 +203,9 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 }
 
 impl PlainRun {
-    fn work(&self, body: &mut impl worker::Body) {
-        let PlainGrid { tasks, post, .. } = self.grid;
+    /// `failed`: whether its launch has failed.
+    fn work(&self, body: &mut impl worker::Body, failed: &AtomicBool) {
+        let &PlainRun { grid: PlainGrid { post, .. }, tasks, ref call, .. } = self;
         loop {
             // Relaxed: the counter hands out an index and orders nothing else.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -190,7 +216,15 @@ impl PlainRun {
             body.run(false);
         }
         // Acquire and release: the last block passes on what the others wrote to the thread that reads the post.
-        if self.blocks.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.blocks.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        // Relaxed: blocks of earlier calls have left, under the lock by which this block was placed.
+        if let Some(call) = call.as_ref().filter(|_| !failed.load(Ordering::Relaxed)) {
+            // SAFETY: the program has its turn, and in it this call.
+            unsafe { call.copy() };
+        }
+        if call.as_ref().is_none_or(|call| call.is_last) {
             // SAFETY: the block's thread holds the device's words while the block runs.
             unsafe { &*post }.0.store(self.grid.last_word(), Ordering::Release);
         }
@@ -204,10 +238,10 @@ impl Resident {
             false => self.work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }),
         }
 
-        let Resident { launch, sm, slot, queue, .. } = self;
+        let Resident { launch, run, sm, slot, queue, .. } = self;
         let demand = Demand::of(&launch);
         // The launch's arguments are not needed any more, and a waiting thread may need them freed.
-        drop(launch);
+        drop((launch, run));
         let mut dispatch = lock(&shared.dispatch);
         dispatch.free(sm, slot, demand, queue);
         shared.place(&mut dispatch);
@@ -225,7 +259,7 @@ impl Resident {
                 // SAFETY: the block's thread holds what a cohort points to while the block runs, which it does once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
             }
-            Run::Plain(run) => run.work(tasks),
+            Run::Plain(run) => run.work(tasks, &self.failed),
         }
     }
 }

@@ -8,7 +8,8 @@ use preempt_device::abi::{Cohort, DeviceQueue};
 use preempt_device::host::Dim3;
 
 use super::block::{Resident, Run};
-use crate::device::control::Grid;
+use super::program::QueuedCall;
+use crate::device::control::{Grid, PlainGrid};
 use crate::device::{KernelLaunch, Properties};
 use crate::vocabulary::{OpKey, QueueCount};
 
@@ -59,8 +60,34 @@ impl PendingGrid {
                 (Run::plain(plain, blocks), blocks)
             }
         };
+        PendingGrid::with(op, launch, run, blocks, Arc::default())
+    }
+
+    /// The blocks of a call of a program. `failed` is the program's.
+    pub fn of_call(
+        op: OpKey,
+        call: QueuedCall,
+        grid: PlainGrid,
+        slots: u32,
+        failed: &Arc<AtomicBool>,
+    ) -> PendingGrid {
+        let launch = call.launch();
+        // A copy has no block-task, and a block all the same.
+        let tasks = launch.tasks();
+        let blocks = tasks.clamp(1, slots);
+        let run = Run::call(PlainGrid { extents: launch.grid, ..grid }, tasks, blocks, call);
+        PendingGrid::with(op, launch, run, blocks, failed.clone())
+    }
+
+    fn with(
+        op: OpKey,
+        launch: Arc<KernelLaunch>,
+        run: Run,
+        blocks: u32,
+        failed: Arc<AtomicBool>,
+    ) -> PendingGrid {
         let demand = Demand::of(&launch);
-        PendingGrid { op, launch, run, blocks, demand, left: blocks, failed: Arc::default() }
+        PendingGrid { op, launch, run, blocks, demand, left: blocks, failed }
     }
 }
 

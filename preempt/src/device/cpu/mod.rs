@@ -6,6 +6,7 @@
 //! | `block` | a resident block: the worker loop around block-tasks |
 //! | `threads` | the threads of a block-task: barriers, shuffles, votes |
 //! | `memory` | memory for buffers |
+//! | `program` | a grid for each call of a program |
 //!
 //! `model` is the same with block-tasks that only count, for the scheduler's tests on shuttle.
 
@@ -16,11 +17,11 @@ use std::time::Duration;
 use preempt_device::abi::Signal;
 use preempt_device::host::{Dim3, Kernel};
 
-use super::control::{ControlSource, Grid, HostWords};
+use super::control::{ControlSource, Grid, HostWords, PlainGrid};
 use super::rows::copy_rows;
 use super::{
     Backend, Capabilities, Copy, DeviceMemory, DeviceReport, KernelLaunch, Mark, News, Occupancy,
-    OpaqueWork, Properties, RawStream, SignalPath, lock,
+    OpaqueWork, Owner, ProgramLaunch, Properties, RawStream, SignalPath, Step, lock,
 };
 use crate::error::Error;
 use crate::module::DeviceCode;
@@ -32,6 +33,7 @@ mod dispatch;
 mod memory;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod model;
+mod program;
 mod threads;
 
 use block::Resident;
@@ -200,6 +202,25 @@ impl Backend for CpuDevice {
         let grid = PendingGrid::new(op, launch.clone(), grid, words.queue(queue), slots);
         let mut dispatch = lock(&self.shared.dispatch);
         dispatch.queue(queue, grid);
+        self.shared.place(&mut dispatch);
+        Ok(())
+    }
+
+    unsafe fn prepare(&self, _steps: &[Step]) -> Result<Owner, Error> {
+        Ok(Arc::new(()))
+    }
+
+    unsafe fn launch_program(
+        &self,
+        op: OpKey,
+        queue: u32,
+        program: &ProgramLaunch,
+        grid: PlainGrid,
+    ) -> Result<(), Error> {
+        let mut dispatch = lock(&self.shared.dispatch);
+        for grid in program::grids(op, program, grid, self.shared.slots.len() as u32) {
+            dispatch.queue(queue, grid);
+        }
         self.shared.place(&mut dispatch);
         Ok(())
     }

@@ -17,11 +17,12 @@ use preempt_device::worker;
 use super::block::Resident;
 use super::dispatch::{Demand, Dispatch, PendingGrid};
 use super::memory::Memory;
-use crate::device::control::{ControlSource, Grid, HostWords};
+use super::program;
+use crate::device::control::{ControlSource, Grid, HostWords, PlainGrid};
 use crate::device::rows::copy_rows;
 use crate::device::{
     Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Mark, News,
-    Occupancy, OpaqueWork, Properties, RawStream, SignalPath, lock,
+    Occupancy, OpaqueWork, Owner, ProgramLaunch, Properties, RawStream, SignalPath, Step, lock,
 };
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
@@ -171,9 +172,9 @@ fn run(model: &Arc<Model>, block: Resident) {
             false => resume_unwind(panic),
         }
     }
-    let Resident { sm, slot, queue, launch, .. } = block;
+    let Resident { sm, slot, queue, launch, run, .. } = block;
     let demand = Demand::of(&launch);
-    drop(launch);
+    drop((launch, run));
     let mut state = lock(&model.state);
     state.dispatch.free(sm, slot, demand, queue);
     let blocks = next_blocks(&mut state.dispatch);
@@ -275,6 +276,30 @@ impl Backend for Arc<Model> {
             return Err(Error::Device(DeviceError::ContextLost { message: "as intended".into() }));
         }
         state.dispatch.queue(queue, grid);
+        let blocks = next_blocks(&mut state.dispatch);
+        drop(state);
+        start(self, blocks);
+        Ok(())
+    }
+
+    unsafe fn prepare(&self, _steps: &[Step]) -> Result<Owner, Error> {
+        Ok(Arc::new(()))
+    }
+
+    unsafe fn launch_program(
+        &self,
+        op: OpKey,
+        queue: u32,
+        program: &ProgramLaunch,
+        grid: PlainGrid,
+    ) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        if state.is_lost {
+            return Err(Error::Device(DeviceError::ContextLost { message: "as intended".into() }));
+        }
+        for grid in program::grids(op, program, grid, self.settings.sms) {
+            state.dispatch.queue(queue, grid);
+        }
         let blocks = next_blocks(&mut state.dispatch);
         drop(state);
         start(self, blocks);

@@ -11,10 +11,10 @@ use preempt_device::host::{Dim3, Kernel};
 use super::kernels::Launchable;
 use super::memory::{Sizes, Zeroing};
 use super::{CudaDevice, context::Context};
-use crate::device::control::{ControlMemory, ControlSource, Grid, LentList};
+use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
     Backend, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark,
-    MemoryInfo, Occupancy, OpaqueWork, SignalPath,
+    MemoryInfo, Occupancy, OpaqueWork, Owner, ProgramLaunch, SignalPath, Step,
 };
 use crate::error::{ConfigurationError, Error, MemoryError};
 use crate::module::DeviceCode;
@@ -57,6 +57,7 @@ impl Backend for CudaDevice {
 
     fn rest(&self) {
         self.proxy.rest();
+        self.unused_graphs.destroy();
     }
 
     fn control(&self) -> &dyn ControlSource {
@@ -81,6 +82,22 @@ impl Backend for CudaDevice {
                 Grid::Plain(plain) => self.launch_plain(queue, launch, plain),
             }
         }
+    }
+
+    unsafe fn prepare(&self, steps: &[Step]) -> Result<Owner, Error> {
+        // SAFETY: the caller's promise.
+        Ok(Arc::new(unsafe { self.prepare_graph(steps)? }))
+    }
+
+    unsafe fn launch_program(
+        &self,
+        _op: OpKey,
+        queue: u32,
+        program: &ProgramLaunch,
+        grid: PlainGrid,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_graph(queue, program, grid) }
     }
 
     fn signal(&self, queue: u32, signal: Signal) {
@@ -223,7 +240,7 @@ impl CudaDevice {
 
     /// Ends the proxy while something is in flight, so that signals go by stream writes until it is launched again. The
     /// context is entered.
-    fn end_proxy(&self) {
+    pub(super) fn end_proxy(&self) {
         for (queue, word) in self.proxy.leave() {
             // The same word twice is one signal. As for any signal, no operation could be told of an error.
             let _ = self.context().must(|| self.queues.signal(queue, word));

@@ -4,7 +4,7 @@
 //! function is an error here, where `cudarc` panics. And codes are numbers, because a driver newer than `cudarc` may
 //! return codes that an `enum` must not hold.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem;
 use std::sync::OnceLock;
 
@@ -16,7 +16,8 @@ use crate::error::{DeviceError, Error};
 
 pub(super) use sys::{
     CUcontext as RawContext, CUdevice_attribute as DeviceAttribute, CUdeviceptr as Address,
-    CUfunction as RawFunction, CUfunction_attribute as FunctionAttribute, CUmemoryPool as RawPool,
+    CUfunction as RawFunction, CUfunction_attribute as FunctionAttribute, CUgraph as RawGraph,
+    CUgraphExec as RawGraphExec, CUgraphNode as RawNode, CUmemoryPool as RawPool,
     CUmodule as RawModule, CUstream as RawStream,
 };
 
@@ -130,6 +131,25 @@ functions! {
     cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, RawStream);
     cuMemcpyDtoDAsync_v2(Address, Address, usize, RawStream);
     cuMemcpy2DAsync_v2(*const sys::CUDA_MEMCPY2D, RawStream);
+    cuGraphCreate(*mut RawGraph, c_uint);
+    cuGraphAddKernelNode_v2(
+        *mut RawNode, RawGraph, *const RawNode, usize, *const sys::CUDA_KERNEL_NODE_PARAMS
+    );
+    cuGraphAddMemcpyNode(
+        *mut RawNode, RawGraph, *const RawNode, usize, *const sys::CUDA_MEMCPY3D, RawContext
+    );
+    cuGraphAddMemsetNode(
+        *mut RawNode, RawGraph, *const RawNode, usize, *const sys::CUDA_MEMSET_NODE_PARAMS,
+        RawContext
+    );
+    cuGraphInstantiateWithFlags(*mut RawGraphExec, RawGraph, c_ulonglong);
+    cuGraphUpload(RawGraphExec, RawStream);
+    cuGraphLaunch(RawGraphExec, RawStream);
+    cuGraphExecKernelNodeSetParams_v2(
+        RawGraphExec, RawNode, *const sys::CUDA_KERNEL_NODE_PARAMS
+    );
+    cuGraphExecDestroy(RawGraphExec);
+    cuGraphDestroy(RawGraph);
 }
 
 /// The driver library.

@@ -32,7 +32,7 @@ fn early_start() -> CUlaunchAttribute {
 /// Calls `launch` with pointers to the parameters: the cohort, if the entry is a preemptible one, and then the
 /// arguments.
 #[inline]
-fn with_parameters<R>(
+pub(super) fn with_parameters<R>(
     cohort: Option<&Cohort>,
     args: &Args,
     launch: impl FnOnce(*mut *mut c_void) -> R,
@@ -112,10 +112,10 @@ impl CudaDevice {
         let shared = launch.shared_bytes();
         let Launchable { plain: entry, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
-        let (PlainGrid { extents: [x, y, z], post, ticket, .. }, block) = (plain, launch.block);
-        let stream = self.queues.stream(queue);
+        let (PlainGrid { extents: [x, y, z], .. }, block) = (plain, launch.block);
+        let raw = self.queues.stream(queue).raw();
         with_parameters(None, &launch.args, |parameters| {
-            let (function, raw) = (entry.0, stream.raw());
+            let function = entry.0;
             let none = ptr::null_mut();
             // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
             unsafe {
@@ -127,13 +127,25 @@ impl CudaDevice {
                 )
             }
         })?;
+        // SAFETY: the caller's promise.
+        unsafe { self.post_behind(queue, plain) };
+        Ok(())
+    }
+
+    /// Writes the post of a plain grid behind what is in a queue. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// The control blocks have the grid's post.
+    pub(super) unsafe fn post_behind(&self, queue: u32, plain: PlainGrid) {
+        let (context, stream) = (self.context(), self.queues.stream(queue));
+        let PlainGrid { post, ticket, .. } = plain;
         // Without the word nothing would show that the grid is over. The loss of the context is reported for all
         // operations together.
         // SAFETY: the control blocks keep their posts as long as the device lives, at the same address for it.
         let _ = context.must(|| unsafe { stream.write(post as u64, plain.last_word()) });
         // SAFETY: as above.
         unsafe { self.shared.watch.add(queue, post, ticket) };
-        Ok(())
     }
 }
 

@@ -15,6 +15,7 @@
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
 //! | `opaque` | streams for opaque work |
+//! | `graphs` | programs |
 //! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
 //! | `requirements` | what a GPU has to have |
@@ -40,6 +41,7 @@ mod driver;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
 mod foreign;
+mod graphs;
 mod host_pool;
 mod kernels;
 mod launch;
@@ -62,6 +64,7 @@ use control_blocks::ControlBlocks;
 use copies::{Copies, CopyStreams, Shared};
 use driver::{Driver, NO_DEVICE};
 use foreign::Foreign;
+use graphs::UnusedGraphs;
 use host_pool::HostPool;
 use kernels::Kernels;
 use memory::{Pinned, Pool};
@@ -122,6 +125,9 @@ pub(super) struct CudaDevice {
     host: Arc<HostPool>,
     foreign: Foreign,
     proxy: Proxy,
+    /// Uploads the graphs of programs.
+    uploads: TrackedStream,
+    unused_graphs: Arc<UnusedGraphs>,
     shared: Arc<Shared>,
     /// Whether the loss of the context was reported.
     lost_reported: AtomicBool,
@@ -137,7 +143,7 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let streams = Streams::new(&context)?;
         let words =
-            Arc::new(Pinned::new(&context, (6 + opaque::STREAMS) * TrackedStream::WORD_SPACE)?);
+            Arc::new(Pinned::new(&context, (7 + opaque::STREAMS) * TrackedStream::WORD_SPACE)?);
         let line = |index| TrackedStream::new(&context, &words, index);
         let small_up = Arc::new(line(0)?);
         let lines = CopyStreams {
@@ -153,6 +159,7 @@ impl CudaDevice {
             TrackedStream::on(Stream::new(&context, BlockPriority::Least)?, &words, 6 + index)
         };
         let opaque = [opaque(0)?, opaque(1)?];
+        let uploads = line(6 + opaque::STREAMS)?;
         let queues = DeviceQueues::new(&context, streams, pool.line().stream().raw())?;
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
@@ -175,6 +182,8 @@ impl CudaDevice {
                 (properties.shared_per_block, properties.shared_per_sm),
             )?,
             foreign: Foreign::new(&context, pool.raw()),
+            uploads,
+            unused_graphs: Arc::new(UnusedGraphs::new(&context)),
             pool,
             host,
             shared,

@@ -1,10 +1,12 @@
-//! What applications hold: buffers and ranges of them, streams, room in them, handles, events, and scopes.
+//! What applications hold: buffers and ranges of them, streams, room in them, handles, events, programs, and
+//! scopes.
 
 pub(super) mod buffer;
 pub(super) mod copies;
 pub(super) mod event;
 pub(super) mod handle;
 pub(super) mod pinned;
+pub(super) mod program;
 pub(super) mod room;
 pub(super) mod scope;
 pub(super) mod slice;

@@ -161,6 +161,21 @@ impl Stream {
         &self,
         call: Call<'_>,
     ) -> Result<Handle<LaunchReport>, Error> {
+        let due = self.due();
+        let preemption = call.preemption_mode().unwrap_or(self.shared.preemption);
+        let Checked { launch, uses, spec } = self.checked(call)?;
+        let name = launch.kernel.name;
+        let work = Work::Launch { spec, due, preemption, launch: Arc::new(launch) };
+        self.submit(name, uses, work, Gives::REPORT)
+    }
+
+    /// Time from a submission to its deadline.
+    pub(super) fn due(&self) -> Option<Duration> {
+        lock(&self.terms).due
+    }
+
+    /// A call with everything that is known of it before it is submitted.
+    pub(super) fn checked(&self, call: Call<'_>) -> Result<Checked, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
         let Shape { grid, tasks, block, blocks_per_sm, on_last_sm } = self.shape(&call)?;
@@ -177,31 +192,19 @@ impl Stream {
             return Err(Error::Configuration(ConfigurationError::NoAmortizing { kernel: name }));
         }
         let uses = self.buffer_uses(&call)?;
-
         let Dim3 { x, y, z } = grid;
-        let due = lock(&self.terms).due;
-        let work = Work::Launch {
-            spec: LaunchSpec {
-                tasks,
-                // Filled in when the core takes the launch in.
-                predicted: None,
-                yield_overhead: Duration::ZERO,
-                requeued: Duration::ZERO,
-                blocks_per_sm,
-                on_last_sm,
-                plain: false,
-            },
-            due,
-            preemption: call.preemption_mode().unwrap_or(self.shared.preemption),
-            launch: Arc::new(KernelLaunch {
-                kernel,
-                args: call.into_args(),
-                block,
-                grid: [x, y, z],
-                amortize,
-            }),
+        let (args, grid) = (call.into_args(), [x, y, z]);
+        let spec = LaunchSpec {
+            tasks,
+            // Filled in when the core takes the launch in.
+            predicted: None,
+            yield_overhead: Duration::ZERO,
+            requeued: Duration::ZERO,
+            blocks_per_sm,
+            on_last_sm,
+            plain: false,
         };
-        self.submit(name, uses, work, Gives::REPORT)
+        Ok(Checked { launch: KernelLaunch { kernel, args, block, grid, amortize }, uses, spec })
     }
 
     /// The shape of a call on this device.
@@ -458,6 +461,13 @@ impl fmt::Debug for Stream {
     }
 }
 
+/// A call that was checked.
+pub(super) struct Checked {
+    pub launch: KernelLaunch,
+    pub uses: Vec<Use>,
+    pub spec: LaunchSpec,
+}
+
 /// The shape of a launch on a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -483,7 +493,7 @@ pub(in crate::scheduler) fn side<T>(range: BufferSlice<'_, T>) -> CopySide {
     (range.address(), range.len(), range.memory().clone())
 }
 
-fn check_lengths(from: usize, to: usize) -> Result<(), Error> {
+pub(super) fn check_lengths(from: usize, to: usize) -> Result<(), Error> {
     match from == to {
         true => Ok(()),
         false => Err(Error::Argument(ArgumentError::LengthMismatch { from, to })),

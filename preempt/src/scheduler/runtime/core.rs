@@ -13,6 +13,7 @@ use super::combiner::{Mail, Turn};
 use super::completion::Completion;
 use super::external::ExternalOperation;
 use super::opaque::OpaqueJob;
+use super::program::ProgramJob;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
 use crate::policy::{Policy, Urgency};
@@ -66,6 +67,7 @@ pub(in crate::scheduler) enum Work {
         /// Time from submission to deadline.
         due: Option<Duration>,
     },
+    Program(ProgramJob),
     Copy(OwnedCopy),
     /// No work. It ends once the operations before it in its stream, and `after`, have ended.
     Marker {
@@ -79,7 +81,7 @@ impl Work {
     /// Whether dropping it may run application code.
     pub fn is_of_others(&self) -> bool {
         match self {
-            Work::Launch { .. } | Work::Copy(_) | Work::Marker { .. } => false,
+            Work::Launch { .. } | Work::Program(_) | Work::Copy(_) | Work::Marker { .. } => false,
             Work::Opaque(job) => job.has_work(),
             Work::ExternalOperation(_) => true,
         }
@@ -92,6 +94,7 @@ impl fmt::Debug for Work {
             Work::Launch { launch, .. } => {
                 f.debug_tuple("Launch").field(&launch.kernel.name).finish()
             }
+            Work::Program(job) => job.fmt(f),
             Work::Copy(copy) => f.debug_tuple("Copy").field(copy).finish(),
             Work::Marker { .. } => f.write_str("Marker"),
             Work::Opaque(job) => job.fmt(f),

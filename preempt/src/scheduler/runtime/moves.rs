@@ -56,6 +56,7 @@ impl Job {
                 let buffers = launch.args.buffers().iter();
                 buffers.filter_map(|(buffer, _)| buffer.owner.as_ref()).all(holds)
             }
+            Work::Program(program) => program.owners.iter().all(holds),
             Work::Copy(copy) => copy.owners().iter().all(holds),
             Work::Opaque(job) => job.owners.iter().all(holds),
             Work::Marker { .. } | Work::ExternalOperation(_) => true,
@@ -79,8 +80,11 @@ impl Job {
                 // SAFETY: each address is in the owner's memory on this device, as far from its start as before.
                 unsafe { copy.relocate(resolved) };
             }
-            // Opaque work has taken the address at home, and runs there.
-            Work::Opaque(_) | Work::Marker { .. } | Work::ExternalOperation(_) => {}
+            // They have the addresses at home, and run there.
+            Work::Program(_)
+            | Work::Opaque(_)
+            | Work::Marker { .. }
+            | Work::ExternalOperation(_) => {}
         }
     }
 }

@@ -50,12 +50,8 @@ impl Core {
 
     /// Records the end of a launch and, for the predictor, its time where that is known.
     pub(super) fn learn(&mut self, now: Duration, op: OpKey, outcome: Outcome) {
-        let Some(InWork {
-            job: job @ Job { work: Work::Launch { launch, spec, .. }, .. },
-            waited,
-            entry: Some(entry),
-            ..
-        }) = self.jobs.get(op)
+        let Some(InWork { job: Job { stream, work, .. }, waited, entry: Some(entry), .. }) =
+            self.jobs.get(op)
         else {
             return;
         };
@@ -70,9 +66,13 @@ impl Core {
         };
         self.accounts.finished(now, entry, outcome, took);
         if let Some(took) = took {
-            let (stream, launch) = (job.stream, launch.features(spec.tasks));
+            let launch = match work {
+                Work::Launch { launch, spec, .. } => launch.features(spec.tasks),
+                Work::Program(program) => program.features(),
+                _ => return,
+            };
             let predicted = entry.predicted;
-            self.ended.push(Ended { stream, launch, predicted, took, waited: *waited });
+            self.ended.push(Ended { stream: *stream, launch, predicted, took, waited: *waited });
         }
     }
 }

@@ -8,6 +8,7 @@ use super::{AT_ONCE, Core, InWork, Job, Message, Target, Work};
 use crate::engine::{Change, Event, LaunchSpec, Submission, Whose};
 use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
+use crate::scheduler::runtime::program::ProgramJob;
 
 /// Looks into the inbox, at most, that a turn repeats before it decides.
 const LOOKS_AGAIN: usize = 3;
@@ -124,7 +125,7 @@ impl Core {
                 _ => None,
             },
             urgency: match &job.work {
-                Work::Launch { due, .. } => {
+                Work::Launch { due, .. } | Work::Program(ProgramJob { due, .. }) => {
                     Urgency { deadline: due.map(|due| now.saturating_add(due)), ..job.urgency }
                 }
                 _ => job.urgency,
@@ -143,6 +144,10 @@ impl Core {
                         });
                     let yield_overhead = self.forecast.stop(launch.kernel) + requeued;
                     Some(LaunchSpec { plain, predicted, yield_overhead, requeued, ..*spec })
+                }
+                Work::Program(program) => {
+                    let predicted = self.forecast.predict(&program.features());
+                    Some(LaunchSpec { predicted, ..program.spec })
                 }
                 _ => None,
             },

@@ -8,6 +8,7 @@ use preempt_device::host::Access;
 use super::{Core, InWork, Job, Work};
 use crate::engine::{Action, Event, Outcome};
 use crate::error::{DeviceError, Error, LaunchError};
+use crate::scheduler::runtime::program::ProgramJob;
 use crate::vocabulary::{BufferId, CohortOrder, OpKey};
 
 impl Core {
@@ -42,6 +43,10 @@ impl Core {
                     }
                     Action::Copy { op } => self.start(now, op),
                     Action::Finish { op, outcome } => {
+                        let outcome = match self.jobs.get(op).map(|work| &work.job.work) {
+                            Some(Work::Program(program)) => program.counted(outcome),
+                            _ => outcome,
+                        };
                         self.learn(now, op, outcome);
                         self.finish(op, outcome);
                     }
@@ -81,18 +86,22 @@ impl Core {
                     self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
                 }
             }
-            Some(Work::Launch { .. }) | None => {}
+            Some(Work::Launch { .. } | Work::Program(_)) | None => {}
         }
     }
 
     fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
-        let Some(InWork { job: Job { work: Work::Launch { launch, .. }, .. }, waited, .. }) =
-            self.jobs.get_mut(order.op)
-        else {
+        let Some(InWork { job: Job { work, .. }, waited, .. }) = self.jobs.get_mut(order.op) else {
             return Ok(());
         };
         *waited |= order.queue >= self.device.inner.capabilities.queues.normal;
-        self.session.launch(now, order, launch)
+        match work {
+            Work::Launch { launch, .. } => self.session.launch(now, order, launch),
+            Work::Program(ProgramJob { program, spec, .. }) => {
+                self.session.launch_program(now, order, program, spec.tasks)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn finish(&mut self, op: OpKey, outcome: Outcome) {
@@ -110,6 +119,7 @@ impl Core {
         let kernel = job.name;
         let tasks = match &job.work {
             Work::Launch { spec, .. } => spec.tasks,
+            Work::Program(ProgramJob { program, .. }) => program.tasks(),
             _ => 0,
         };
         let is_over = match &job.work {

@@ -1,0 +1,521 @@
+//! Programs as CUDA graphs: one node after the other, instantiated and uploaded before the first launch.
+//!
+//! A graph is launched into a queue's stream, so the hardware takes it for as urgent as that. Arguments are changed
+//! between launches, in the executable graph; launches that the driver has taken keep theirs (CUDA driver API,
+//! `cuGraphExecKernelNodeSetParams`).
+//!
+//! Destroying an executable graph frees memory of the device, for which the driver may wait. So graphs that no program
+//! has any more are kept until nothing runs.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys;
+
+use super::context::{Context, call};
+use super::driver::{RawGraph, RawGraphExec, RawNode};
+use super::kernels::Kernels;
+use super::launch::with_parameters;
+use super::streams::TrackedStream;
+use super::{CudaDevice, lock};
+use crate::device::control::PlainGrid;
+use crate::device::{Copy, CopyKind, KernelLaunch, ProgramLaunch, Rows, Step};
+use crate::error::{DeviceError, Error};
+
+/// Graphs, at most, that wait for a device that is never idle. Beyond that a thread that makes a program destroys them,
+/// and may wait: memory against a delay.
+const MOST_UNUSED: usize = 64;
+
+/// Bytes, at most, of a copy that is one node. The driver bounds a pitch by 2 GiB (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`), and
+/// a node has one even if its copy is a single row.
+const PIECE: usize = 1 << 30;
+
+/// An executable graph, and the graph that names its nodes.
+#[derive(Debug)]
+struct Raw {
+    graph: RawGraph,
+    /// `None` if there is nothing to do.
+    executable: Option<RawGraphExec>,
+}
+
+// SAFETY: threads use it one at a time: the driver's functions for graphs are not to be called for one graph at once.
+unsafe impl Send for Raw {}
+
+/// The graph of a program.
+#[derive(Debug)]
+pub(super) struct ProgramGraph {
+    /// Locked while it is launched.
+    state: Mutex<State>,
+    context: Arc<Context>,
+    unused: Arc<UnusedGraphs>,
+}
+
+#[derive(Debug)]
+struct State {
+    raw: Raw,
+    /// The version of the program that the arguments are of.
+    version: u64,
+    /// For each call that is a launch: its node, and the version of its arguments.
+    kernels: Vec<Option<(Node, u64)>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node(RawNode);
+
+// SAFETY: a node lives as long as its graph, and is used under the same lock.
+unsafe impl Send for Node {}
+
+/// Graphs that no program has any more.
+#[derive(Debug)]
+pub(super) struct UnusedGraphs {
+    graphs: Mutex<Vec<Raw>>,
+    /// Whether there are any.
+    any: AtomicBool,
+    context: Arc<Context>,
+}
+
+impl UnusedGraphs {
+    pub fn new(context: &Arc<Context>) -> UnusedGraphs {
+        let (graphs, any) = (Mutex::default(), AtomicBool::new(false));
+        UnusedGraphs { graphs, any, context: context.clone() }
+    }
+
+    fn add(&self, raw: Raw) {
+        let mut graphs = lock(&self.graphs);
+        graphs.push(raw);
+        // Relaxed: a thread that sees the flag takes the lock.
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    fn are_many(&self) -> bool {
+        lock(&self.graphs).len() >= MOST_UNUSED
+    }
+
+    /// Destroys them all. Nothing runs, or the thread may wait.
+    pub fn destroy(&self) {
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut graphs = lock(&self.graphs);
+        self.any.store(false, Ordering::Relaxed);
+        let all = std::mem::take(&mut *graphs);
+        drop(graphs);
+        let entered = self.context.is_freeable().then(|| self.context.enter());
+        if let Some(Ok(_entered)) = entered {
+            // Nothing can be done about an error.
+            all.into_iter().for_each(|raw| raw.destroy(&self.context));
+        }
+    }
+}
+
+impl Drop for UnusedGraphs {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+impl Raw {
+    /// The context is entered, and no launch of it is under way.
+    fn destroy(self, context: &Context) {
+        let functions = context.functions();
+        if let Some(executable) = self.executable {
+            // SAFETY: instantiated once, and given up by its owner.
+            unsafe { (functions.cuGraphExecDestroy)(executable) };
+        }
+        // SAFETY: created once, and given up by its owner.
+        unsafe { (functions.cuGraphDestroy)(self.graph) };
+    }
+}
+
+impl Drop for ProgramGraph {
+    fn drop(&mut self) {
+        let State { raw, .. } =
+            self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // After an error that lost the context nothing is freed.
+        if self.context.is_freeable() {
+            self.unused.add(Raw { graph: raw.graph, executable: raw.executable.take() });
+        }
+    }
+}
+
+impl ProgramGraph {
+    /// The graph of these calls, on the device. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// The arguments of each launch are its kernel's. The source of a fill is valid now.
+    unsafe fn new(
+        context: &Arc<Context>,
+        kernels: &Kernels,
+        (line, unused): (&TrackedStream, &Arc<UnusedGraphs>),
+        steps: &[Step],
+    ) -> Result<ProgramGraph, Error> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: the pointer is valid.
+        unsafe { call!(context, cuGraphCreate(&raw mut graph, 0))? };
+        let state = State { raw: Raw { graph, executable: None }, version: 0, kernels: Vec::new() };
+        // From here on, an error gives the graph up.
+        let program = ProgramGraph {
+            state: Mutex::new(state),
+            context: context.clone(),
+            unused: unused.clone(),
+        };
+        let mut state = lock(&program.state);
+        let mut nodes = Nodes { context, graph, last: None };
+        for step in steps {
+            let kernel = match step {
+                Step::Launch { launch, version } => {
+                    // SAFETY: the caller's promise.
+                    Some((Node(unsafe { nodes.kernel(kernels, launch)? }), *version))
+                }
+                Step::Copy(copy) => {
+                    // SAFETY: the caller's promise.
+                    unsafe { nodes.copy(copy.copy)? };
+                    None
+                }
+            };
+            state.version = state.version.max(kernel.map_or(0, |(_, version)| version));
+            state.kernels.push(kernel);
+        }
+        if nodes.last.is_some() {
+            let mut executable = ptr::null_mut();
+            // SAFETY: the pointer is valid.
+            unsafe { call!(context, cuGraphInstantiateWithFlags(&raw mut executable, graph, 0))? };
+            state.raw.executable = Some(executable);
+            // SAFETY: the graph stays until the line is done, or the context is lost.
+            let upload = |stream| unsafe { call!(context, cuGraphUpload(executable, stream)) };
+            let number = line.issue(upload)?;
+            line.wait(number)?;
+        }
+        drop(state);
+        Ok(program)
+    }
+}
+
+impl State {
+    /// Gives the executable graph the arguments of a launch of its program. The context is entered.
+    fn update(
+        &mut self,
+        context: &Context,
+        kernels: &Kernels,
+        program: &ProgramLaunch,
+    ) -> Result<(), Error> {
+        let Some(executable) = self.raw.executable else { return Ok(()) };
+        if self.version == program.version {
+            return Ok(());
+        }
+        // If a call fails, the versions say which nodes are up to date, and the program's version that not all are.
+        self.version = u64::MAX;
+        for (kernel, step) in self.kernels.iter_mut().zip(&program.steps) {
+            let (Some((node, known)), Step::Launch { launch, version }) = (kernel, step) else {
+                continue;
+            };
+            if known != version {
+                with_kernel(kernels, launch, |parameters| {
+                    // SAFETY: the node is of the graph; these are the entry's parameters, which the driver copies.
+                    unsafe {
+                        call!(
+                            context,
+                            cuGraphExecKernelNodeSetParams_v2(executable, node.0, parameters)
+                        )
+                    }
+                })?;
+                *known = *version;
+            }
+        }
+        self.version = program.version;
+        Ok(())
+    }
+}
+
+/// Calls `work` with the description of a kernel node.
+fn with_kernel<R>(
+    kernels: &Kernels,
+    launch: &KernelLaunch,
+    work: impl FnOnce(*const sys::CUDA_KERNEL_NODE_PARAMS) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let (block, shared) = (launch.block, launch.shared_bytes());
+    let entry = kernels.get(launch.kernel, block, shared)?.plain;
+    let [x, y, z] = launch.grid;
+    with_parameters(None, &launch.args, |parameters| {
+        let node = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: entry.0,
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: block.x,
+            blockDimY: block.y,
+            blockDimZ: block.z,
+            sharedMemBytes: shared,
+            kernelParams: parameters,
+            extra: ptr::null_mut(),
+            kern: ptr::null_mut(),
+            ctx: ptr::null_mut(),
+        };
+        work(&raw const node)
+    })
+}
+
+/// A graph whose nodes follow each other.
+struct Nodes<'a> {
+    context: &'a Context,
+    graph: RawGraph,
+    last: Option<RawNode>,
+}
+
+impl Nodes<'_> {
+    /// Adds a node behind the last one. `add` takes where the node is written, and the nodes before it.
+    fn add(
+        &mut self,
+        add: impl FnOnce(*mut RawNode, *const RawNode, usize) -> Result<(), Error>,
+    ) -> Result<RawNode, Error> {
+        let mut node = ptr::null_mut();
+        let before = self.last.as_ref();
+        let (dependencies, count) =
+            (before.map_or(ptr::null(), ptr::from_ref), usize::from(before.is_some()));
+        add(&raw mut node, dependencies, count)?;
+        self.last = Some(node);
+        Ok(node)
+    }
+
+    /// # Safety
+    ///
+    /// The arguments are the kernel's.
+    unsafe fn kernel(
+        &mut self,
+        kernels: &Kernels,
+        launch: &KernelLaunch,
+    ) -> Result<RawNode, Error> {
+        let (context, graph) = (self.context, self.graph);
+        with_kernel(kernels, launch, |parameters| {
+            self.add(|node, before, count| {
+                // SAFETY: the pointers are valid; these are the entry's parameters, which the driver copies.
+                unsafe {
+                    call!(context, cuGraphAddKernelNode_v2(node, graph, before, count, parameters))
+                }
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// The source of a fill is valid now.
+    unsafe fn copy(&mut self, copy: Copy) -> Result<(), Error> {
+        let Copy { kind, from, to, rows } = copy;
+        if kind == CopyKind::OnDevice {
+            return rows.parts(PIECE).try_for_each(|part| {
+                self.transfer(from + part.from as u64, to + part.to as u64, part.rows)
+            });
+        }
+        let mut element = vec![0u8; if rows.count == 0 { 0 } else { rows.bytes }];
+        let source = ptr::with_exposed_provenance::<u8>(from as usize);
+        // SAFETY: the caller's promise.
+        unsafe { source.copy_to_nonoverlapping(element.as_mut_ptr(), element.len()) };
+        fills(to, &element, rows.count).into_iter().try_for_each(|fill| self.fill(fill))
+    }
+
+    fn transfer(&mut self, from: u64, to: u64, rows: Rows) -> Result<(), Error> {
+        use sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+        let (context, graph) = (self.context, self.graph);
+        let rows = rows.joined();
+        let copy = sys::CUDA_MEMCPY3D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcZ: 0,
+            srcLOD: 0,
+            srcMemoryType: CU_MEMORYTYPE_DEVICE,
+            srcHost: ptr::null(),
+            srcDevice: from,
+            srcArray: ptr::null_mut(),
+            reserved0: ptr::null_mut(),
+            srcPitch: rows.from_pitch,
+            srcHeight: rows.count,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstZ: 0,
+            dstLOD: 0,
+            dstMemoryType: CU_MEMORYTYPE_DEVICE,
+            dstHost: ptr::null_mut(),
+            dstDevice: to,
+            dstArray: ptr::null_mut(),
+            reserved1: ptr::null_mut(),
+            dstPitch: rows.to_pitch,
+            dstHeight: rows.count,
+            WidthInBytes: rows.bytes,
+            Height: rows.count,
+            Depth: 1,
+        };
+        let copy = &raw const copy;
+        self.add(|node, before, count| {
+            let raw = context.raw();
+            // SAFETY: the pointers are valid, and the driver reads the description during the call.
+            unsafe { call!(context, cuGraphAddMemcpyNode(node, graph, before, count, copy, raw)) }
+        })
+        .map(drop)
+    }
+
+    fn fill(&mut self, fill: Fill) -> Result<(), Error> {
+        let (context, graph) = (self.context, self.graph);
+        let fill = sys::CUDA_MEMSET_NODE_PARAMS {
+            dst: fill.to,
+            pitch: fill.pitch,
+            value: fill.value,
+            elementSize: fill.unit as u32,
+            width: fill.width,
+            height: fill.height,
+        };
+        let fill = &raw const fill;
+        self.add(|node, before, count| {
+            let raw = context.raw();
+            // SAFETY: as above.
+            unsafe { call!(context, cuGraphAddMemsetNode(node, graph, before, count, fill, raw)) }
+        })
+        .map(drop)
+    }
+}
+
+/// Memory that a node sets to a value of 1, 2 or 4 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Fill {
+    to: u64,
+    value: u32,
+    /// Bytes of the value.
+    unit: usize,
+    /// Values in a row.
+    width: usize,
+    height: usize,
+    /// Bytes from one row to the next.
+    pitch: usize,
+}
+
+/// The nodes that write `count` elements of these bytes. Values that are alike and lie side by side share a node; the
+/// others are columns, as many as an element has different values in a row.
+fn fills(to: u64, element: &[u8], count: usize) -> Vec<Fill> {
+    let bytes = element.len();
+    if bytes == 0 || count == 0 {
+        return Vec::new();
+    }
+    let divides = |unit: &usize| bytes.is_multiple_of(*unit) && to.is_multiple_of(*unit as u64);
+    let unit = [4, 2].into_iter().find(divides).unwrap_or(1);
+    let values = element
+        .chunks(unit)
+        .map(|value| value.iter().rev().fold(0, |all, &byte| all << 8 | u32::from(byte)));
+    let mut fills: Vec<Fill> = Vec::new();
+    for (at, value) in values.enumerate() {
+        match fills.last_mut() {
+            Some(fill) if fill.value == value => fill.width += 1,
+            _ => {
+                let to = to + (at * unit) as u64;
+                fills.push(Fill { to, value, unit, width: 1, height: count, pitch: bytes });
+            }
+        }
+    }
+    if let [fill] = &mut *fills {
+        // One value: a single row.
+        (fill.width, fill.height) = (fill.width * count, 1);
+        fill.pitch = fill.width * unit;
+    }
+    fills
+}
+
+impl CudaDevice {
+    /// # Safety
+    ///
+    /// As [`Backend::prepare`](crate::device::Backend::prepare).
+    pub(super) unsafe fn prepare_graph(&self, steps: &[Step]) -> Result<ProgramGraph, Error> {
+        let context = &self.shared.context;
+        let _entered = context.enter()?;
+        // The driver may wait for kernels that run, and the proxy would never end.
+        self.end_proxy();
+        if self.unused_graphs.are_many() {
+            self.unused_graphs.destroy();
+        }
+        let place = (&self.uploads, &self.unused_graphs);
+        // SAFETY: the caller's promise.
+        unsafe { ProgramGraph::new(context, &self.kernels, place, steps) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Backend::launch_program`](crate::device::Backend::launch_program).
+    pub(super) unsafe fn launch_graph(
+        &self,
+        queue: u32,
+        program: &ProgramLaunch,
+        grid: PlainGrid,
+    ) -> Result<(), Error> {
+        let Some(graph) = program.prepared.downcast_ref::<ProgramGraph>() else {
+            let reason = "it did not prepare the program that it is to launch".into();
+            return Err(Error::Device(DeviceError::Unsupported { reason }));
+        };
+        let context = self.context();
+        let _entered = context.enter()?;
+        let mut state = lock(&graph.state);
+        state.update(context, &self.kernels, program)?;
+        let stream = self.queues.stream(queue);
+        if let Some(executable) = state.raw.executable {
+            let raw = stream.raw();
+            // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.
+            unsafe { call!(context, cuGraphLaunch(executable, raw))? };
+        }
+        drop(state);
+        // SAFETY: the caller's promise.
+        unsafe { self.post_behind(queue, grid) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What fills write into 64 bytes.
+    fn written(fills: &[Fill]) -> Vec<u8> {
+        let mut memory = vec![0xEE; 64];
+        for fill in fills {
+            let bytes = fill.value.to_le_bytes();
+            assert!(fill.to.is_multiple_of(fill.unit as u64), "{fill:?}");
+            assert!(fill.pitch.is_multiple_of(fill.unit), "{fill:?}");
+            for row in 0..fill.height {
+                for column in 0..fill.width {
+                    let at = fill.to as usize + row * fill.pitch + column * fill.unit;
+                    memory[at..at + fill.unit].copy_from_slice(&bytes[..fill.unit]);
+                }
+            }
+        }
+        memory
+    }
+
+    #[test]
+    fn fills_write_each_element() {
+        for element in [
+            &[7][..],
+            &[1, 2],
+            &[1, 2, 3],
+            &[1, 2, 3, 4],
+            &[0, 0, 0, 0, 0, 0, 0xF0, 0x3F],
+            &[5; 8],
+            &[1, 2, 3, 4, 1, 2, 3, 4, 9, 9, 9, 9],
+            &[1, 2, 3, 4, 5, 6],
+        ] {
+            for (to, count) in [(0, 0), (0, 1), (0, 4), (12, 2), (6, 3), (5, 2)] {
+                let mut expected = vec![0xEE; 64];
+                let end = to + element.len() * count;
+                expected[to..end].copy_from_slice(&element.repeat(count));
+                let fills = fills(to as u64, element, count);
+                assert_eq!(written(&fills), expected, "{fills:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_element_of_one_value_is_one_row() {
+        let fills = fills(8, &1f64.to_ne_bytes(), 10);
+        assert_eq!(fills.len(), 2, "{fills:?}");
+        let one = super::fills(8, &0u64.to_ne_bytes(), 10);
+        let row = Fill { to: 8, value: 0, unit: 4, width: 20, height: 1, pitch: 80 };
+        assert_eq!(one, [row]);
+        assert!(super::fills(8, &[], 3).is_empty());
+    }
+}

@@ -1,0 +1,52 @@
+/// A program that cannot be made, changed or launched as it was asked for.
+#[derive(Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// A program without calls.
+    #[error(
+        "program `{program}` has no call; record at least one launch, copy or fill, or leave the program out where \
+         there is nothing to do"
+    )]
+    Empty {
+        /// The program's name.
+        program: &'static str,
+    },
+    /// More calls than a program can have.
+    #[error("program `{program}`: a program has at most {limit} calls; make two programs of it")]
+    TooManyCalls {
+        /// The program's name.
+        program: &'static str,
+        /// Calls that a program can have.
+        limit: usize,
+    },
+    /// A place in another program.
+    #[error(
+        "program `{program}` is given a place in another program; use what `ProgramBuilder::launch` returned for this one"
+    )]
+    OtherProgram {
+        /// The name of the program that was to be changed.
+        program: &'static str,
+    },
+    /// A call of another kernel than the one that was recorded.
+    #[error(
+        "program `{program}` launches kernel `{recorded}` there, not `{given}`; give it a call of `{recorded}`, or record \
+         another program"
+    )]
+    OtherKernel {
+        /// The program's name.
+        program: &'static str,
+        /// The kernel that was recorded.
+        recorded: &'static str,
+        /// The kernel of the call that was given.
+        given: &'static str,
+    },
+    /// A stream of another scheduler.
+    #[error(
+        "program `{program}` belongs to another scheduler than the stream; launch it on a stream of its own scheduler, \
+         or record it with this one"
+    )]
+    OtherScheduler {
+        /// The program's name.
+        program: &'static str,
+    },
+}

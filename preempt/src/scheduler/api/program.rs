@@ -1,0 +1,382 @@
+//! Programs: launches and copies that are recorded once, and launched as one operation as often as one likes.
+
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use preempt_device::host::{Access, Call, HasGrid};
+use preempt_device::kernel::KernelArg;
+
+use super::handle::{Gives, Handle};
+use super::slice::{DeviceSlice, DeviceSliceMut};
+use super::stream::{COPY, Checked, CopySide, Stream, check_lengths, side};
+use crate::device::{Copy, CopyKind, OwnedCopy, Owner, ProgramLaunch, Rows, Step};
+use crate::engine::{LaunchReport, LaunchSpec, Use, merged};
+use crate::error::{ArgumentError, Error, ProgramError};
+use crate::scheduler::runtime::core::Work;
+use crate::scheduler::runtime::memory::Memory;
+use crate::scheduler::runtime::program::{ProgramJob, whole};
+use crate::vocabulary::BufferId;
+
+/// Calls, at most, of a program. The driver takes up to a microsecond for each when a program is launched, and other
+/// launches wait for that.
+const MAX_CALLS: usize = 4096;
+
+/// Numbers for programs, which no other program of the process has.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Launches, copies and fills that were recorded once, and are launched as one operation: one handle, one report, one
+/// entry in the timeline. [`Stream::program`] records them.
+///
+/// Grids, arguments and kernels are checked when they are recorded. On a GPU a program is a CUDA graph, so that many
+/// short kernels cost one call of the driver, and follow each other without the host. On the CPU device they run one
+/// after the other.
+///
+/// ```
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(block = 32)]
+/// # fn add(n: u32, x: SliceMut<u32>) {
+/// #     let i = thread::index_1d() as usize;
+/// #     if i < x.len() {
+/// #         // SAFETY: each thread writes its own element.
+/// #         unsafe { x.write(i, x.read(i) + n) }
+/// #     }
+/// # }
+/// let scheduler = preempt::Scheduler::builder().build()?;
+/// let stream = scheduler.stream(0);
+/// let (mut x, mut sum) = (scheduler.zeroed::<u32>(4)?, scheduler.zeroed::<u32>(4)?);
+///
+/// let mut first = None;
+/// let mut step = stream.program("step", |program| {
+///     program.fill(&mut x, 7)?;
+///     first = Some(program.launch(add(1, &mut x).threads(4))?);
+///     program.launch(add(10, &mut x).threads(4))?;
+///     program.copy_buffer(&x, &mut sum)
+/// })?;
+///
+/// let report = stream.launch_program(&step)?.wait()?;
+/// assert_eq!(report.tasks, 2);
+/// assert_eq!(stream.download(&sum)?.wait()?, [18; 4]);
+///
+/// // Other arguments for the first launch, from now on.
+/// step.set(first.expect("recorded"), add(2, &mut x).threads(4))?;
+/// step.launch()?.wait()?;
+/// assert_eq!(stream.download(&sum)?.wait()?, [19; 4]);
+/// # Ok::<(), preempt::Error>(())
+/// ```
+///
+/// # Order
+///
+/// A launch of a program uses every range that one of its calls uses. So it waits for what uses them before it, and what
+/// uses them later waits for it, on any stream; launches of the same program are no exception. Within a program, each
+/// call waits for the one before it, as in a stream.
+///
+/// The program keeps its buffers, also after they were dropped elsewhere. They were made by the scheduler of the
+/// program, and their contents are moved there if another device has written them.
+///
+/// # Preemption
+///
+/// A program runs to its end once it has started, like a [plain](crate::Preemption::Plain) launch: blocks of more urgent
+/// launches go first where both wait for room. So it is for kernels that are short together. What a call says of its own
+/// preemption, and of its amortizing factor, has no effect.
+///
+/// # Failure
+///
+/// If a call fails, the program fails, with an error that says which call it was. Calls behind it have no effect, and all
+/// that the program was to write is lost. A fault on a GPU ends the device's context, as for any kernel, and the driver
+/// does not say which kernel it was.
+pub struct Program {
+    stream: Stream,
+    name: &'static str,
+    id: u64,
+    launch: Arc<ProgramLaunch>,
+    calls: Vec<CallUse>,
+    resolved: Resolved,
+}
+
+/// The place of a launch in its program, for [`Program::set`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ProgramCall {
+    program: u64,
+    index: usize,
+}
+
+/// What a call uses.
+struct CallUse {
+    uses: Vec<Use>,
+    /// `None` for a copy.
+    spec: Option<LaunchSpec>,
+}
+
+/// What follows from all calls together.
+struct Resolved {
+    uses: Vec<Use>,
+    spec: LaunchSpec,
+    /// The memory of its buffers, each once.
+    owners: Arc<[Owner]>,
+    has_borrowed: bool,
+}
+
+/// Records the calls of a [`Program`], in the order in which they will run; [`Stream::program`] makes one.
+pub struct ProgramBuilder<'a> {
+    stream: &'a Stream,
+    name: &'static str,
+    id: u64,
+    steps: Vec<Step>,
+    calls: Vec<CallUse>,
+}
+
+impl Stream {
+    /// Records a program: `record` names its calls, none of which runs before the program is launched.
+    ///
+    /// This may take a while, and may wait for kernels that run, so it belongs where an application prepares its work. The
+    /// name is for errors, the timeline and statistics. [`Program`] has an example.
+    ///
+    /// # Errors
+    ///
+    /// What `record` returns, [`ProgramError::Empty`], or an error of the driver, which makes the program ready to be
+    /// launched.
+    pub fn program(
+        &self,
+        name: &'static str,
+        record: impl FnOnce(&mut ProgramBuilder<'_>) -> Result<(), Error>,
+    ) -> Result<Program, Error> {
+        // Relaxed: only the number counts.
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut builder =
+            ProgramBuilder { stream: self, name, id, steps: Vec::new(), calls: Vec::new() };
+        record(&mut builder)?;
+        let ProgramBuilder { steps, calls, .. } = builder;
+        if steps.is_empty() {
+            return Err(Error::Program(ProgramError::Empty { program: name }));
+        }
+        let resolved = resolve(self, &steps, &calls);
+        // SAFETY: the launches are checked calls; copies come from `ProgramBuilder::copy`.
+        let prepared = unsafe { self.shared().device.inner.backend.prepare(&steps)? };
+        let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared });
+        Ok(Program { stream: self.clone(), name, id, launch, calls, resolved })
+    }
+
+    /// Launches a program of this stream's scheduler, in the order of this stream, with the arguments that it has now.
+    ///
+    /// The report counts the block-tasks of all its kernels.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::OtherScheduler`],
+    /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped), or errors of moving the contents of
+    /// [buffers](crate::Buffer#several-devices) to this device. The handle gives
+    /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) with the program's name if a call fails.
+    pub fn launch_program(&self, program: &Program) -> Result<Handle<LaunchReport>, Error> {
+        let Program { name, launch, resolved, .. } = program;
+        if !Arc::ptr_eq(self.shared(), program.stream.shared()) {
+            return Err(Error::Program(ProgramError::OtherScheduler { program: name }));
+        }
+        if resolved.has_borrowed {
+            self.shared().device.inner.await_unseen()?;
+        }
+        let work = Work::Program(ProgramJob {
+            name,
+            program: launch.clone(),
+            owners: resolved.owners.clone(),
+            spec: resolved.spec,
+            due: self.due(),
+        });
+        self.submit(name, resolved.uses.clone(), work, Gives::REPORT)
+    }
+}
+
+impl Program {
+    /// The program's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Launches the program on the stream that recorded it, as [`Stream::launch_program`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::launch_program`].
+    pub fn launch(&self) -> Result<Handle<LaunchReport>, Error> {
+        self.stream.launch_program(self)
+    }
+
+    /// Replaces a recorded launch by another call of the same kernel: with other arguments, buffers or another grid.
+    ///
+    /// Launches of the program that were submitted before keep the arguments that they had, also if they have not
+    /// started.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the call, as for [`ProgramBuilder::launch`]; [`ProgramError::OtherProgram`];
+    /// [`ProgramError::OtherKernel`]. The program stays as it is then.
+    pub fn set<G: HasGrid>(
+        &mut self,
+        place: ProgramCall,
+        call: Call<'static, G>,
+    ) -> Result<(), Error> {
+        let (program, call) = (self.name, call.with_its_grid());
+        let step = self.launch.steps.get(place.index).filter(|_| place.program == self.id);
+        let Some(Step::Launch { launch, .. }) = step else {
+            return Err(Error::Program(ProgramError::OtherProgram { program }));
+        };
+        let (recorded, given) = (launch.kernel, call.kernel());
+        if !ptr::eq(recorded, given) {
+            let (recorded, given) = (recorded.name, given.name);
+            return Err(Error::Program(ProgramError::OtherKernel { program, recorded, given }));
+        }
+        let (launch, used) = check(&self.stream, call)?;
+        // Launches under way have the steps as they were.
+        let program = Arc::make_mut(&mut self.launch);
+        program.version += 1;
+        program.steps[place.index] = Step::Launch { launch, version: program.version };
+        self.calls[place.index] = used;
+        self.resolved = resolve(&self.stream, &self.launch.steps, &self.calls);
+        Ok(())
+    }
+}
+
+impl ProgramBuilder<'_> {
+    /// Records a launch. Its place serves to [change](Program::set) its arguments later.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::launch`]; [`ProgramError::TooManyCalls`];
+    /// [`ArgumentError::ForeignBuffer`] for buffers that were made by a scheduler of another device.
+    pub fn launch<G: HasGrid>(&mut self, call: Call<'static, G>) -> Result<ProgramCall, Error> {
+        let index = self.room()?;
+        let (launch, used) = check(self.stream, call.with_its_grid())?;
+        self.push(Step::Launch { launch, version: 0 }, used);
+        Ok(ProgramCall { program: self.id, index })
+    }
+
+    /// Records a copy of a buffer, or a range of one, to another one of the same length.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or [`ProgramError::TooManyCalls`].
+    pub fn copy_buffer<T: KernelArg>(
+        &mut self,
+        from: &impl DeviceSlice<T>,
+        to: &mut impl DeviceSliceMut<T>,
+    ) -> Result<(), Error> {
+        let (from, to) = (from.as_slice(), to.as_slice_mut().target());
+        check_lengths(from.len(), to.len())?;
+        let uses = vec![from.used(Access::Read, false), to.used(Access::Write, true)];
+        let rows = Rows::one(from.len() * size_of::<T>());
+        self.copy(CopyKind::OnDevice, uses, side(from), side(to), rows)
+    }
+
+    /// Records that every element of a buffer, or a range of one, is set to `value`.
+    ///
+    /// On a GPU, a value that consists of 1, 2 or 4 bytes, or of these repeated, is written at the speed of the device's
+    /// memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::ForeignBuffer`] or [`ProgramError::TooManyCalls`].
+    pub fn fill<T: KernelArg>(
+        &mut self,
+        to: &mut impl DeviceSliceMut<T>,
+        value: T,
+    ) -> Result<(), Error> {
+        let to = to.as_slice_mut().target();
+        let uses = vec![to.used(Access::Write, true)];
+        let rows = Rows::repeated(size_of::<T>(), to.len());
+        let element = Arc::new([value]);
+        let from = (element.as_ptr() as u64, 1, element as Owner);
+        self.copy(CopyKind::ToDevice, uses, from, side(to), rows)
+    }
+
+    fn copy(
+        &mut self,
+        kind: CopyKind,
+        uses: Vec<Use>,
+        (from, _, from_owner): CopySide,
+        (to, _, to_owner): CopySide,
+        rows: Rows,
+    ) -> Result<(), Error> {
+        self.room()?;
+        let copy = Copy { kind, from, to, rows };
+        // SAFETY: each owner keeps its place, which has room for the rows, and the engine orders operations on buffers by
+        // `uses`.
+        let copy = unsafe { OwnedCopy::new(copy, [from_owner, to_owner]) };
+        let step = Step::Copy(Arc::new(copy));
+        check_owners(self.stream, &step, COPY)?;
+        self.push(step, CallUse { uses, spec: None });
+        Ok(())
+    }
+
+    /// The place of the next call.
+    fn room(&self) -> Result<usize, Error> {
+        match self.steps.len() {
+            MAX_CALLS.. => {
+                let (program, limit) = (self.name, MAX_CALLS);
+                Err(Error::Program(ProgramError::TooManyCalls { program, limit }))
+            }
+            index => Ok(index),
+        }
+    }
+
+    fn push(&mut self, step: Step, used: CallUse) {
+        self.steps.push(step);
+        self.calls.push(used);
+    }
+}
+
+/// A launch of a program, whose addresses are those at its buffers' home.
+fn check(
+    stream: &Stream,
+    call: Call<'static>,
+) -> Result<(Arc<crate::device::KernelLaunch>, CallUse), Error> {
+    let name = call.kernel().name;
+    let Checked { launch, uses, spec } = stream.checked(call)?;
+    let launch = Arc::new(launch);
+    check_owners(stream, &Step::Launch { launch: launch.clone(), version: 0 }, name)?;
+    Ok((launch, CallUse { uses, spec: Some(spec) }))
+}
+
+/// Whether all buffers are at home on the stream's device.
+fn check_owners(stream: &Stream, step: &Step, name: &'static str) -> Result<(), Error> {
+    let device = stream.shared().device.inner.id;
+    let is_here =
+        |owner: &Owner| owner.downcast_ref::<Memory>().is_none_or(|memory| memory.home() == device);
+    match step.owners().all(is_here) {
+        true => Ok(()),
+        false => Err(Error::Argument(ArgumentError::ForeignBuffer { name })),
+    }
+}
+
+fn resolve(stream: &Stream, steps: &[Step], calls: &[CallUse]) -> Resolved {
+    let uses = merged(calls.iter().flat_map(|call| &call.uses));
+    let mut owners: Vec<Owner> = steps.iter().flat_map(Step::owners).cloned().collect();
+    let place = |owner: &Owner| Arc::as_ptr(owner).cast::<()>();
+    owners.sort_by_key(place);
+    owners.dedup_by_key(|owner| place(owner));
+    let sms = stream.shared().device.properties().sms;
+    Resolved {
+        spec: whole(calls.iter().filter_map(|call| call.spec), sms),
+        owners: owners.into(),
+        has_borrowed: uses.iter().any(|used| matches!(used.buffer, BufferId::Borrowed(_))),
+        uses,
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("name", &self.name)
+            .field("calls", &self.calls.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ProgramBuilder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgramBuilder")
+            .field("name", &self.name)
+            .field("calls", &self.calls.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+//! Programs on their way: for the engine, a program is one plain launch.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::device::{Owner, ProgramLaunch, Step};
+use crate::engine::{LaunchReport, LaunchSpec, Outcome};
+use crate::predict::Features;
+
+/// A launch of a program, in the order of a stream.
+pub(in crate::scheduler) struct ProgramJob {
+    pub name: &'static str,
+    pub program: Arc<ProgramLaunch>,
+    /// The memory of its buffers, each once.
+    pub owners: Arc<[Owner]>,
+    /// As wide as its widest kernel.
+    pub spec: LaunchSpec,
+    /// Time from submission to deadline.
+    pub due: Option<Duration>,
+}
+
+impl ProgramJob {
+    /// What is known of it before it runs.
+    pub fn features(&self) -> Features<'static> {
+        let (mut block, mut input_bytes) = (0, 0);
+        for step in &self.program.steps {
+            let Step::Launch { launch, .. } = step else { continue };
+            let features = launch.features(launch.tasks());
+            block = block.max(features.block);
+            input_bytes += features.input_bytes;
+        }
+        let grid = self.program.tasks().max(1);
+        Features {
+            module: "program",
+            kernel: self.name,
+            grid,
+            block: block.max(1),
+            input_bytes,
+            shared_bytes: 0,
+        }
+    }
+
+    /// The outcome in block-tasks of all its kernels; for the engine, it has those of the widest.
+    pub fn counted(&self, outcome: Outcome) -> Outcome {
+        let tasks = self.program.tasks();
+        // All or nothing, as of every plain launch.
+        let all = |done: u32| if done > 0 { tasks } else { 0 };
+        match outcome {
+            Outcome::Done(report) => Outcome::Done(LaunchReport { tasks, ..report }),
+            Outcome::Cancelled { done } => Outcome::Cancelled { done: all(done) },
+            Outcome::Closed { done } => Outcome::Closed { done: all(done) },
+            other => other,
+        }
+    }
+}
+
+impl fmt::Debug for ProgramJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Program").field(&self.name).finish()
+    }
+}
+
+/// A program of these launches, as the engine sees it on a device with `sms` SMs: the launch that needs most SMs, as a plain
+/// one.
+pub(in crate::scheduler) fn whole(
+    launches: impl Iterator<Item = LaunchSpec>,
+    sms: u32,
+) -> LaunchSpec {
+    let none = LaunchSpec {
+        tasks: 1,
+        predicted: None,
+        yield_overhead: Duration::ZERO,
+        requeued: Duration::ZERO,
+        blocks_per_sm: 1,
+        on_last_sm: 1,
+        plain: true,
+    };
+    let need = |spec: &LaunchSpec| (spec.tasks.div_ceil(spec.blocks_per_sm).min(sms), spec.tasks);
+    let widest = launches.max_by_key(need).unwrap_or(none);
+    LaunchSpec { plain: true, ..widest }
+}

@@ -1,0 +1,738 @@
+//! Programs: calls that are recorded once, and launched as one operation.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use preempt::error::{ArgumentError, ConfigurationError, LaunchError, ProgramError};
+use preempt::{
+    Buffer, BufferSliceMut, CpuLayout, Device, Error, Handle, KernelArg, LaunchReport, Program,
+    ProgramBuilder, ProgramCall, Scheduler, Stream,
+};
+use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
+use preempt_test_kernels as kernels;
+use preempt_test_kit::storm::Chaos;
+use preempt_test_kit::{Gate, KERNELS, Random, gated};
+
+/// Time: longer than any operation of these tests takes.
+const LONG: Duration = Duration::from_secs(60);
+/// Time in which an operation ends that nothing holds back.
+const WHILE: Duration = Duration::from_millis(30);
+/// Elements of most buffers: several blocks, the last of which is not full.
+const LEN: usize = 100;
+const LAYOUT: CpuLayout = CpuLayout::sms(2).blocks_per_sm(2);
+
+fn scheduler() -> Scheduler {
+    preempt_test_kit::scheduler(LAYOUT)
+}
+
+/// On an emulated device, where there are gates, and kernels may fail.
+fn emulated() -> Scheduler {
+    let device = Device::cpu_with(LAYOUT).expect("a device");
+    Scheduler::builder().device(device).build().expect("a scheduler")
+}
+
+fn in_time<T>(handle: &Handle<T>) -> Result<T, Error> {
+    handle.wait_timeout(LONG).expect("it ends")
+}
+
+fn run(program: &Program) -> Result<LaunchReport, Error> {
+    in_time(&program.launch().expect("accepted"))
+}
+
+fn contents<T: KernelArg>(stream: &Stream, buffer: &Buffer<T>) -> Vec<T> {
+    in_time(&stream.download(buffer).expect("accepted")).expect("copied")
+}
+
+/// The result of `scale` for these elements.
+fn scaled(factor: u32, x: &[u32]) -> Vec<u32> {
+    (0..).zip(x).map(|(i, x)| x.wrapping_mul(factor).wrapping_add(i)).collect()
+}
+
+/// A program that scales a buffer, and the place of that launch.
+fn scales(stream: &Stream, factor: u32, x: &mut Buffer<u32>) -> (Program, ProgramCall) {
+    let mut place = None;
+    let program = stream.program("scales", |program| {
+        place = Some(program.launch(kernels::scale(factor, &mut *x).threads(x.len()))?);
+        Ok(())
+    });
+    (program.expect("recorded"), place.expect("recorded"))
+}
+
+#[test]
+fn calls_run_in_their_order_as_often_as_the_program_is_launched() {
+    let scheduler = scheduler();
+    let (stream, other) = (scheduler.stream(0), scheduler.stream(1));
+    let [mut x, mut y, mut z] = [0; 3].map(|_| scheduler.zeroed::<u32>(LEN).expect("memory"));
+    let program = stream.program("all", |program| {
+        program.launch(kernels::scale(2, &mut x).threads(LEN))?;
+        program.copy_buffer(&x, &mut y)?;
+        program.fill(&mut z.slice_mut(50..)?, 7)?;
+        program.launch(kernels::sum(&x, &y, &mut z).threads(LEN))?;
+        program.launch(kernels::scale(3, &mut x).threads(LEN))?;
+        let (low, mut high) = y.split_at_mut(50)?;
+        program.copy_buffer(&low, &mut high)
+    });
+    let program = program.expect("recorded");
+    assert_eq!(program.name(), "all");
+    let (mut expected_x, mut expected_y) = (vec![0; LEN], Vec::new());
+    for turn in 0..20 {
+        let on = if turn % 3 == 0 { &other } else { &stream };
+        let handle = on.launch_program(&program).expect("accepted");
+        expected_x = scaled(2, &expected_x);
+        expected_y.clone_from(&expected_x);
+        expected_x = scaled(3, &expected_x);
+        if turn % 4 == 0 {
+            let report = in_time(&handle).expect("runs");
+            assert_eq!((report.tasks, report.plain), (3 * 4, true));
+        }
+    }
+    let sums: Vec<u32> = expected_y.iter().map(|y| y.wrapping_add(*y)).collect();
+    let (low, high) = expected_y.split_at_mut(50);
+    high.copy_from_slice(low);
+    assert_eq!(contents(&other, &x), expected_x);
+    assert_eq!(contents(&stream, &y), expected_y);
+    assert_eq!(contents(&stream, &z), sums);
+}
+
+#[test]
+fn a_program_is_one_launch_in_stats_and_timeline() {
+    let builder = Scheduler::builder().device(preempt_test_kit::device(LAYOUT)).kernels(KERNELS);
+    let scheduler = builder.trace(1000).build().expect("a scheduler");
+    let stream = scheduler.stream(0);
+    let mut x = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let program = stream.program("a step of a test", |program| {
+        (0..5).try_for_each(|factor| {
+            program.launch(kernels::scale(factor, &mut x).threads(LEN)).map(drop)
+        })
+    });
+    let program = program.expect("recorded");
+    for _ in 0..3 {
+        run(&program).expect("runs");
+    }
+    scheduler.synchronize().expect("no policy fails");
+    assert_eq!(scheduler.stats().total.done, 3);
+    let name = format!("preempt-programs-{}.json", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    scheduler.write_trace(&path).expect("written");
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    let _ = std::fs::remove_file(path);
+    assert!(text.contains("a step of a test") && !text.contains("scale"), "{text}");
+}
+
+fn filled<T: KernelArg + PartialEq + Debug>(scheduler: &Scheduler, before: T, value: T) {
+    let stream = scheduler.stream(0);
+    // From different bytes on, and different numbers of elements.
+    for (start, end) in [(0, 0), (0, 1), (3, 4), (1, 78), (0, 1000), (17, 999)] {
+        let mut buffer = scheduler.buffer(&vec![before; 1000]).expect("memory");
+        let program = stream
+            .program("fill", |program| program.fill(&mut buffer.slice_mut(start..end)?, value));
+        run(&program.expect("recorded")).expect("runs");
+        let mut expected = vec![before; 1000];
+        expected[start..end].fill(value);
+        assert_eq!(contents(&stream, &buffer), expected, "{start}..{end}");
+    }
+}
+
+#[test]
+fn values_of_any_size_are_filled_in() {
+    let scheduler = scheduler();
+    filled(&scheduler, 1u8, 7);
+    filled(&scheduler, 1u16, 0x0102);
+    filled(&scheduler, [9u8; 3], [1, 2, 3]);
+    filled(&scheduler, 1u32, 0x0102_0304);
+    filled(&scheduler, 1.0f32, 0.0);
+    filled(&scheduler, 1u64, u64::MAX - 1);
+    filled(&scheduler, 2.0f64, -1.5);
+    filled(&scheduler, [1u32; 3], [1, 1, 2]);
+    filled(&scheduler, [1u16; 3], [1, 2, 3]);
+    filled(&scheduler, [1u64; 40], [u64::MAX / 3; 40]);
+}
+
+#[test]
+fn buffers_without_elements_need_nothing() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let [mut none, mut also_none] = [0; 2].map(|_| scheduler.zeroed::<u32>(0).expect("memory"));
+    let mut x = scheduler.buffer(&[5u32; LEN]).expect("memory");
+    let program = stream.program("nothing", |program| {
+        program.fill(&mut none, 7)?;
+        program.copy_buffer(&none, &mut also_none)
+    });
+    assert_eq!(run(&program.expect("recorded")).expect("runs").tasks, 0);
+    let program = stream.program("little", |program| {
+        program.copy_buffer(&none, &mut also_none)?;
+        program.launch(kernels::scale(2, &mut none).threads(LEN))?;
+        program.fill(&mut x.slice_mut(3..3)?, 7)?;
+        program.launch(kernels::scale(2, &mut x).threads(LEN))?;
+        program.fill(&mut none, 7)
+    });
+    assert_eq!(run(&program.expect("recorded")).expect("runs").tasks, 8);
+    assert_eq!(contents(&stream, &x), scaled(2, &[5; LEN]));
+}
+
+/// Launches of the program have the arguments that it had when they were submitted, whether they have started or not.
+#[test]
+fn arguments_are_those_of_the_submission() {
+    let scheduler = scheduler();
+    let stream = scheduler.stream(0);
+    let mut x = scheduler.buffer(&[1u32; LEN]).expect("memory");
+    let (mut program, place) = scales(&stream, 2, &mut x);
+    let mut expected = vec![1; LEN];
+    let mut handles = Vec::new();
+    for factor in 2..60 {
+        if factor % 3 > 0 {
+            program.set(place, kernels::scale(factor, &mut x).threads(LEN)).expect("the kernel");
+        }
+        handles.push(program.launch().expect("accepted"));
+        expected = scaled(if factor % 3 > 0 { factor } else { factor.max(3) - 1 }, &expected);
+    }
+    for handle in handles {
+        in_time(&handle).expect("runs");
+    }
+    assert_eq!(contents(&stream, &x), expected);
+    // Another buffer, and another grid.
+    let mut y = scheduler.buffer(&[1u32; 33]).expect("memory");
+    program.set(place, kernels::scale(5, &mut y).threads(33)).expect("the kernel");
+    assert_eq!(run(&program).expect("runs").tasks, 2);
+    assert_eq!(contents(&stream, &y), scaled(5, &[1; 33]));
+    assert_eq!(contents(&stream, &x), expected);
+}
+
+#[test]
+fn arguments_that_change_leave_launches_that_wait_as_they_are() {
+    let scheduler = emulated();
+    let (stream, other) = (scheduler.stream(0), scheduler.stream(0));
+    let gate = Gate::new(&scheduler);
+    let mut x = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let (mut program, place) = scales(&stream, 2, &mut x);
+    let writes = other.launch(gated(&gate.0, &mut x, 7).grid(1)).expect("accepted");
+    gate.wait_for(1);
+    let first = program.launch().expect("accepted");
+    program.set(place, kernels::scale(3, &mut x).threads(LEN)).expect("the kernel");
+    let second = program.launch().expect("accepted");
+    // The program keeps what it was recorded with, too.
+    drop((program, stream));
+    assert!(second.wait_timeout(WHILE).is_none() && !first.is_done());
+    gate.open();
+    in_time(&writes).expect("runs");
+    in_time(&second).expect("runs");
+    let mut expected = vec![0; LEN];
+    expected[..2].copy_from_slice(&[1, 7]);
+    assert_eq!(contents(&other, &x), scaled(3, &scaled(2, &expected)));
+}
+
+#[test]
+fn operations_on_its_ranges_are_ordered_and_others_are_not() {
+    let scheduler = emulated();
+    let (stream, other) = (scheduler.stream(0), scheduler.stream(0));
+    let (before, within) = (Gate::new(&scheduler), Gate::new(&scheduler));
+    let mut log = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let mut copy = scheduler.zeroed::<u32>(4).expect("memory");
+    let program = stream.program("step", |program| {
+        program.copy_buffer(&log.slice(..4)?, &mut copy)?;
+        program.launch(gated(&within.0, log.slice_mut(50..54)?, 8).grid(1))?;
+        program.fill(&mut log.slice_mut(52..54)?, 9)
+    });
+    let program = program.expect("recorded");
+    let range = log.slice_mut(..4).expect("in range");
+    let writes = other.launch(gated(&before.0, range, 7).grid(1)).expect("accepted");
+    before.wait_for(1);
+    let step = program.launch().expect("accepted");
+    let reads = other.download(&log.slice(52..53).expect("in range")).expect("accepted");
+    let again = program.launch().expect("accepted");
+    // Beside it: bytes that no call uses.
+    let third = scheduler.stream(0);
+    let range = &mut log.slice_mut(4..50).expect("in range");
+    in_time(&third.fill(range, 3).expect("accepted")).expect("runs");
+    assert!(reads.wait_timeout(WHILE).is_none() && !step.is_done());
+    before.open();
+    in_time(&writes).expect("runs");
+    within.wait_for(1);
+    // Its copy is done, and its fill is not.
+    assert!(reads.wait_timeout(WHILE).is_none() && !step.is_done());
+    within.open();
+    in_time(&step).expect("runs");
+    assert_eq!(in_time(&reads).expect("copied"), [9]);
+    in_time(&again).expect("runs");
+    assert_eq!(contents(&other, &copy), [1, 7, 0, 0]);
+    assert_eq!(contents(&other, &log)[48..54], [3, 3, 2, 8, 9, 9]);
+}
+
+#[test]
+fn what_is_wrong_with_a_program_is_said() {
+    let (scheduler, another) = (scheduler(), emulated());
+    let (stream, foreign) = (scheduler.stream(0), another.stream(0));
+    let mut x = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let error = stream.program("nothing", |_| Ok(())).expect_err("empty");
+    assert!(matches!(error, Error::Program(ProgramError::Empty { program: "nothing" })), "{error}");
+
+    let calls = std::cell::Cell::new(0);
+    let error = stream.program("long", |program| {
+        loop {
+            program.fill(&mut x, 1)?;
+            calls.set(calls.get() + 1);
+        }
+    });
+    let error = error.expect_err("it does not end");
+    assert!(
+        matches!(error, Error::Program(ProgramError::TooManyCalls { limit, .. }) if limit == calls.get()),
+        "{error}"
+    );
+
+    let mut y = another.zeroed::<u32>(LEN).expect("memory");
+    let error = stream.program("elsewhere", |program| {
+        program.launch(kernels::scale(1, &mut y).threads(LEN)).map(drop)
+    });
+    let error = error.expect_err("another device's buffer");
+    assert!(
+        matches!(error, Error::Argument(ArgumentError::ForeignBuffer { name: "scale" })),
+        "{error}"
+    );
+    let error = stream.program("elsewhere", |program| program.copy_buffer(&y, &mut x));
+    error.expect_err("another device's buffer");
+
+    let error = stream
+        .program("short", |program| program.copy_buffer(&x.slice(..3)?, &mut scheduler.zeroed(4)?));
+    let error = error.expect_err("two lengths");
+    assert!(matches!(error, Error::Argument(ArgumentError::LengthMismatch { .. })), "{error}");
+    let error = stream
+        .program("no grid", |program| program.launch(kernels::scale(1, &mut x).grid(0)).map(drop));
+    let error = error.expect_err("no grid");
+    assert!(matches!(error, Error::Configuration(ConfigurationError::EmptyGrid { .. })), "{error}");
+
+    let (mut program, place) = scales(&stream, 1, &mut x);
+    let error = foreign.launch_program(&program).expect_err("another scheduler");
+    assert!(
+        matches!(error, Error::Program(ProgramError::OtherScheduler { program: "scales" })),
+        "{error}"
+    );
+    let (_, other_place) = scales(&stream, 1, &mut x);
+    let error = program.set(other_place, kernels::scale(2, &mut x).threads(LEN));
+    let error = error.expect_err("another program");
+    assert!(matches!(error, Error::Program(ProgramError::OtherProgram { .. })), "{error}");
+    let a = scheduler.zeroed(1).expect("memory");
+    let error = program.set(place, kernels::sum(&a, &a, &mut x).threads(LEN));
+    let error = error.expect_err("another kernel");
+    assert!(
+        matches!(
+            error,
+            Error::Program(ProgramError::OtherKernel { recorded: "scale", given: "sum", .. })
+        ),
+        "{error}"
+    );
+    program.set(place, kernels::scale(2, &mut y).threads(LEN)).expect_err("elsewhere");
+    program.set(place, kernels::scale(2, &mut x).grid(0)).expect_err("no grid");
+    // It is as it was.
+    run(&program).expect("runs");
+    assert_eq!(contents(&stream, &x), scaled(1, &[0; LEN]));
+}
+
+#[test]
+fn a_call_that_fails_is_named_and_what_the_program_writes_is_lost() {
+    let scheduler = emulated();
+    let (stream, other) = (scheduler.stream(0), scheduler.stream(0));
+    let [mut x, y, mut z] = [0; 3].map(|_| scheduler.buffer(&[5u32; LEN]).expect("memory"));
+    let mut bad = None;
+    let program = stream.program("step", |program| {
+        program.fill(&mut x, 1)?;
+        program.copy_buffer(&y, &mut x)?;
+        bad = Some(program.launch(kernels::panics(2, &mut x).grid(3).block(1))?);
+        program.launch(kernels::scale(0, z.slice_mut(50..)?).threads(50))?;
+        program.fill(&mut z.slice_mut(90..)?, 3)
+    });
+    let mut program = program.expect("recorded");
+    let error = run(&program).expect_err("it panics");
+    let Error::Launch(LaunchError::KernelFailed { kernel: "step", message }) = &error else {
+        panic!("{error}");
+    };
+    let named = message.starts_with("call 2, kernel `panics`: block-task (2, 0, 0): ");
+    assert!(named, "{message}");
+    // No later call had an effect. No operation uses the buffer now.
+    // SAFETY: on the CPU device an address is one of this process.
+    let late = unsafe { AtomicU32::from_ptr((z.address() as *mut u32).add(95)) }.load(SeqCst);
+    assert_eq!(late, 5);
+    let lost = LaunchError::InputLost { kernel: "step" };
+    let lost = Error::Launch(lost).to_string();
+    for range in [x.slice(..1), x.slice(..), z.slice(60..61), z.slice(..)] {
+        let read = other.download(&range.expect("in range")).expect("accepted");
+        assert_eq!(in_time(&read).expect_err("lost").to_string(), lost);
+    }
+    assert_eq!(contents(&other, &y), [5; LEN]);
+    let kept = other.download(&z.slice(..50).expect("in range")).expect("accepted");
+    assert_eq!(in_time(&kept).expect("copied"), [5; 50]);
+
+    // `z` is read before it is written, and lost.
+    let bad = bad.expect("recorded");
+    program.set(bad, kernels::panics(7, &mut x).grid(3).block(1)).expect("the kernel");
+    let error = run(&program).expect_err("it would use what is lost");
+    assert_eq!(error.to_string(), lost);
+    in_time(&stream.upload(vec![5; LEN], &mut z).expect("accepted")).expect("copied");
+    // `x` is replaced by the program itself.
+    run(&program).expect("runs");
+    assert_eq!(contents(&other, &x)[..4], [6, 6, 6, 5]);
+    assert_eq!(contents(&other, &z)[48..53], [5, 5, 0, 1, 2]);
+    assert_eq!(contents(&other, &z)[90..], [3; 10]);
+}
+
+#[test]
+fn a_program_that_waits_is_cancelled_and_one_that_runs_is_not() {
+    let scheduler = emulated();
+    let stream = scheduler.stream(0);
+    let [before, within] = [0; 2].map(|_| Gate::new(&scheduler));
+    let mut log = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let mut x = scheduler.buffer(&[5u32; LEN]).expect("memory");
+    let program = stream.program("step", |program| {
+        program.launch(gated(&within.0, &mut log, 8).grid(1))?;
+        program.launch(kernels::scale(2, &mut x).threads(LEN)).map(drop)
+    });
+    let program = program.expect("recorded");
+    let mut other_log = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let holds = stream.launch(gated(&before.0, &mut other_log, 7).grid(1)).expect("accepted");
+    before.wait_for(1);
+    let waits = program.launch().expect("accepted");
+    waits.cancel();
+    let error = in_time(&waits).expect_err("cancelled");
+    assert!(
+        matches!(error, Error::Launch(LaunchError::Cancelled { done: 0, tasks: 5 })),
+        "{error}"
+    );
+    before.open();
+    in_time(&holds).expect("runs");
+    assert_eq!(contents(&stream, &x), [5; LEN]);
+    let runs = program.launch().expect("accepted");
+    within.wait_for(1);
+    runs.cancel();
+    assert!(runs.wait_timeout(WHILE).is_none());
+    within.open();
+    assert_eq!(in_time(&runs).expect("it was running").tasks, 5);
+    assert_eq!(contents(&stream, &x), scaled(2, &[5; LEN]));
+    assert_eq!(contents(&stream, &log)[..3], [1, 8, 0]);
+}
+
+#[test]
+fn a_dropped_scheduler_ends_programs_that_wait_and_takes_no_more() {
+    let scheduler = emulated();
+    let device = scheduler.device().clone();
+    let stream = scheduler.stream(0);
+    let gate = Gate::new(&scheduler);
+    let mut log = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let mut x = scheduler.buffer(&[5u32; LEN]).expect("memory");
+    let (mut program, place) = scales(&stream, 2, &mut x);
+    let holds = stream.program("holds", |program| {
+        program.launch(gated(&gate.0, &mut log, 7).grid(1))?;
+        program.fill(&mut x, 5)
+    });
+    let holds = holds.expect("recorded");
+    // On another stream, because a program behind it in its stream would be on the device already.
+    let holding = scheduler.stream(0).launch_program(&holds).expect("accepted");
+    gate.wait_for(1);
+    let waits = program.launch().expect("accepted");
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(scheduler));
+        let error = in_time(&waits).expect_err("its scheduler is dropped");
+        assert!(
+            matches!(error, Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 4 })),
+            "{error}"
+        );
+        gate.open();
+    });
+    in_time(&holding).expect("it was running");
+    let dropped = |error: Error| {
+        assert!(matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. })), "{error}");
+    };
+    dropped(program.launch().expect_err("no scheduler"));
+    // Another scheduler on the device changes nothing for them.
+    let next = Scheduler::builder().device(device).build().expect("a scheduler");
+    program.set(place, kernels::scale(3, &mut x).threads(LEN)).expect("the kernel");
+    dropped(program.launch().expect_err("another scheduler"));
+    assert_eq!(contents(&next.stream(0), &x), [5; LEN]);
+}
+
+/// A program keeps its buffers, and their contents come to its device.
+#[test]
+fn buffers_stay_with_the_program() {
+    let (scheduler, another) = (scheduler(), emulated());
+    let stream = scheduler.stream(0);
+    let mut x = scheduler.buffer(&[1u32; LEN]).expect("memory");
+    let mut out = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let program = stream.program("keeps", |program| {
+        let mut own = scheduler.zeroed::<u32>(LEN)?;
+        program.copy_buffer(&x, &mut own)?;
+        program.launch(kernels::scale(2, &mut own).threads(LEN))?;
+        program.copy_buffer(&own, &mut out)
+    });
+    let program = program.expect("recorded");
+    let mut expected = vec![1; LEN];
+    for factor in 2..5 {
+        let elsewhere = another.stream(0).launch(kernels::scale(factor, &mut x).threads(LEN));
+        expected = scaled(factor, &expected);
+        drop(elsewhere.expect("accepted"));
+        run(&program).expect("runs");
+        assert_eq!(contents(&another.stream(0), &out), scaled(2, &expected));
+    }
+    drop(x);
+    run(&program).expect("runs");
+    assert_eq!(contents(&stream, &out), scaled(2, &expected));
+}
+
+/// A kernel that holds the device until it is cancelled, and yields in between.
+fn long(scheduler: &Scheduler) -> Handle<LaunchReport> {
+    let block = if preempt_test_kit::on_gpu() { 1024 } else { 1 };
+    let tasks = 4 * scheduler.device().properties().sms;
+    let mut starts = scheduler.zeroed(tasks as usize).expect("memory");
+    let mut out = scheduler.zeroed((tasks * block) as usize).expect("memory");
+    let call = kernels::spin_yielding(&mut starts, u32::MAX, &mut out).grid(tasks).block(block);
+    scheduler.stream(0).launch(call).expect("accepted")
+}
+
+/// Recording, launching, changing and dropping programs: nothing of it waits for a kernel that runs.
+#[test]
+fn programs_wait_for_no_kernel_that_runs() {
+    let scheduler = scheduler();
+    let urgent = scheduler.stream(1);
+    let mut x = scheduler.buffer(&[1u32; LEN]).expect("memory");
+    let mut out = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let mut expected = vec![1; LEN];
+    // Of the driver, on a GPU: what a first program sets up.
+    let (first, _) = scales(&urgent, 1, &mut x);
+    run(&first).expect("runs");
+    expected = scaled(1, &expected);
+    let long = long(&scheduler);
+    // Blocks of an emulated device that spin take the processors from all other threads.
+    let turns = if preempt_test_kit::on_gpu() { 50 } else { 2 };
+    for turn in 0..turns {
+        let mut place = None;
+        let program = urgent.program("urgent", |program| {
+            place = Some(program.launch(kernels::scale(2, &mut x).threads(LEN))?);
+            program.fill(&mut out, 0)?;
+            program.copy_buffer(&x, &mut out)
+        });
+        let mut program = program.expect("recorded");
+        for factor in [2, turn] {
+            let call = kernels::scale(factor, &mut x).threads(LEN);
+            program.set(place.expect("recorded"), call).expect("the kernel");
+            run(&program).expect("runs");
+            expected = scaled(factor, &expected);
+            assert_eq!(contents(&urgent, &out), expected);
+        }
+        // Its launch may be under way.
+        drop(program.launch().expect("accepted"));
+        expected = scaled(turn, &expected);
+        drop(program);
+    }
+    assert_eq!(contents(&urgent, &x), expected);
+    assert!(!long.is_done(), "it is not over by itself");
+    long.cancel();
+    in_time(&long).expect_err("cancelled");
+}
+
+/// A call, in elements of one buffer.
+#[derive(Clone, Copy)]
+enum Step {
+    Scale { factor: u32, start: usize, end: usize },
+    Fill { value: u32, start: usize, end: usize },
+    Copy { from: usize, to: usize, len: usize },
+}
+
+impl Step {
+    fn random(random: &mut Random, len: usize) -> Step {
+        let mut below = |bound: usize| random.below(bound as u32) as usize;
+        let mut bounds = [0; 3].map(|_| below(len + 1));
+        bounds.sort_unstable();
+        let [start, mid, end] = bounds;
+        match below(3) {
+            0 => Step::Scale { factor: below(100) as u32, start, end },
+            1 => Step::Fill { value: below(1 << 20) as u32, start, end },
+            _ => {
+                let len = (mid - start).min(end - mid);
+                match below(2) {
+                    0 => Step::Copy { from: start, to: mid, len },
+                    _ => Step::Copy { from: mid, to: start, len },
+                }
+            }
+        }
+    }
+
+    fn apply(self, model: &mut [u32]) {
+        match self {
+            Step::Scale { factor, start, end } => {
+                let scaled = scaled(factor, &model[start..end]);
+                model[start..end].copy_from_slice(&scaled);
+            }
+            Step::Fill { value, start, end } => model[start..end].fill(value),
+            Step::Copy { from, to, len } => model.copy_within(from..from + len, to),
+        }
+    }
+
+    /// Has the program, or else the stream, do it; the place of a launch in a program.
+    fn submit(
+        self,
+        stream: &Stream,
+        program: Option<&mut ProgramBuilder<'_>>,
+        buffer: &mut BufferSliceMut<'_, u32>,
+    ) -> Result<Option<ProgramCall>, Error> {
+        match self {
+            Step::Scale { factor, start, end } => {
+                let call = kernels::scale(factor, buffer.slice_mut(start..end)?).threads(LEN);
+                match program {
+                    Some(program) => return program.launch(call).map(Some),
+                    None => stream.launch(call)?.detach(),
+                }
+            }
+            Step::Fill { value, start, end } => {
+                let mut range = buffer.slice_mut(start..end)?;
+                match program {
+                    Some(program) => program.fill(&mut range, value)?,
+                    None => stream.fill(&mut range, value)?.detach(),
+                }
+            }
+            Step::Copy { from, to, len } => {
+                let (low, high) = buffer.slice_mut(..)?.split_at_mut(from.max(to))?;
+                let (from, mut to) = match from < to {
+                    true => (low.split_at_mut(from)?.1, high.split_at_mut(len)?.0),
+                    false => (high, low.split_at_mut(to)?.1.split_at_mut(len)?.0),
+                };
+                let from = from.slice(..len)?;
+                match program {
+                    Some(program) => program.copy_buffer(&from, &mut to)?,
+                    None => stream.copy_buffer(&from, &mut to)?.detach(),
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A program, and what it does.
+struct Recorded {
+    program: Program,
+    steps: Vec<Step>,
+    places: Vec<Option<ProgramCall>>,
+}
+
+impl Recorded {
+    fn random(
+        random: &mut Random,
+        stream: &Stream,
+        buffer: &mut BufferSliceMut<'_, u32>,
+    ) -> Recorded {
+        let len = buffer.len();
+        let steps: Vec<Step> = (0..=random.below(6)).map(|_| Step::random(random, len)).collect();
+        let mut places = Vec::new();
+        let program = stream.program("random", |program| {
+            for step in &steps {
+                places.push(step.submit(stream, Some(&mut *program), buffer)?);
+            }
+            Ok(())
+        });
+        Recorded { program: program.expect("recorded"), steps, places }
+    }
+
+    /// Has one of its launches do something else.
+    fn change(&mut self, random: &mut Random, buffer: &mut BufferSliceMut<'_, u32>) {
+        let at = random.below(self.steps.len() as u32) as usize;
+        let (Some(place), Step::Scale { start, end, .. }) = (self.places[at], self.steps[at])
+        else {
+            return;
+        };
+        let (factor, end) =
+            (random.below(100), end - random.below((end - start) as u32 + 1) as usize);
+        let range = buffer.slice_mut(start..end).expect("in range");
+        self.program.set(place, kernels::scale(factor, range).threads(LEN)).expect("the kernel");
+        self.steps[at] = Step::Scale { factor, start, end };
+    }
+}
+
+/// Programs, launches, fills and copies on random ranges, compared with a vector. All are under way at the same time.
+fn storm(
+    streams: &[Stream],
+    mut buffer: BufferSliceMut<'_, u32>,
+    model: &mut [u32],
+    turns: u32,
+    random: &mut Random,
+) {
+    let mut programs = Vec::new();
+    let mut downloads = Vec::new();
+    for turn in 0..turns {
+        let stream = &streams[random.below(streams.len() as u32) as usize];
+        match random.below(10) {
+            0 => {
+                // Launches of the old one may be under way.
+                programs.truncate(random.below(3) as usize);
+                programs.push(Recorded::random(random, stream, &mut buffer));
+            }
+            1 => {
+                let download = stream.download(&buffer).expect("accepted");
+                downloads.push((turn, download, model.to_vec()));
+            }
+            2 | 3 => {
+                let step = Step::random(random, model.len());
+                step.submit(stream, None, &mut buffer).expect("accepted");
+                step.apply(model);
+            }
+            4 => {
+                if let Some(recorded) = programs.last_mut() {
+                    recorded.change(random, &mut buffer);
+                }
+            }
+            _ if programs.is_empty() => {}
+            _ => {
+                let which = random.below(programs.len() as u32) as usize;
+                let Recorded { program, steps, .. } = &programs[which];
+                stream.launch_program(program).expect("accepted").detach();
+                steps.iter().for_each(|step| step.apply(model));
+            }
+        }
+    }
+    for (turn, download, expected) in downloads {
+        assert_eq!(in_time(&download).expect("copied"), expected, "turn {turn}");
+    }
+    for stream in streams {
+        assert_eq!(in_time(&stream.download(&buffer).expect("accepted")).expect("copied"), model);
+    }
+}
+
+/// A scheduler whose policy takes SMs at random.
+fn chaotic(seed: u64) -> Scheduler {
+    let device = preempt_test_kit::device(CpuLayout::sms(3).blocks_per_sm(2));
+    let builder = Scheduler::builder().device(device).kernels(KERNELS);
+    builder.policy(Chaos::new(seed)).build().expect("a scheduler")
+}
+
+#[test]
+fn random_programs_give_what_one_thread_would_compute() {
+    for seed in 0..15 {
+        let mut random = Random(seed);
+        let scheduler = chaotic(seed);
+        let streams: Vec<_> = (0..4).map(|_| scheduler.stream(random.below(3) as i32)).collect();
+        let mut buffer = scheduler.zeroed(LEN).expect("memory");
+        println!("seed {seed}");
+        let range = buffer.slice_mut(..).expect("all");
+        storm(&streams, range, &mut [0; LEN], 150, &mut random);
+    }
+}
+
+#[test]
+fn threads_launch_programs_on_parts_of_one_buffer() {
+    for seed in 0..4 {
+        let scheduler = chaotic(seed);
+        let mut buffer = scheduler.zeroed::<u32>(4 * LEN).expect("memory");
+        let mut parts = Vec::new();
+        let mut rest = buffer.slice_mut(..).expect("all");
+        for _ in 0..4 {
+            let (part, behind) = rest.split_at_mut(LEN).expect("in range");
+            parts.push(part);
+            rest = behind;
+        }
+        println!("seed {seed}");
+        std::thread::scope(|scope| {
+            for (number, part) in (0..).zip(parts) {
+                let streams = [0, 1, 2].map(|priority| scheduler.stream(priority));
+                scope.spawn(move || {
+                    let mut random = Random(100 * seed + number);
+                    storm(&streams, part, &mut [0; LEN], 80, &mut random);
+                });
+            }
+        });
+    }
+}
