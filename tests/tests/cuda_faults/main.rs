@@ -40,13 +40,20 @@ const CASES: &str = "PREEMPT_FAULTS_CASES";
 const FAKE: &str = "fake";
 const GPU: &str = "gpu";
 
-const WORKLOADS: [&str; 3] = ["storm", "large", "schedulers"];
+const WORKLOADS: [&str; 4] = ["storm", "large", "schedulers", "programs"];
 
 /// Calls of the search for the driver, which happens once in a process, with a lasting result.
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 
 /// Calls on drop, which free nothing after an error.
-const FREES: [&str; 4] = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost"];
+const FREES: [&str; 6] = [
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuMemFree_v2",
+    "cuMemFreeHost",
+];
 
 /// Codes of errors that pass, and of one error that does not.
 const INVALID_VALUE: u32 = 1;
@@ -178,6 +185,7 @@ fn run(case: &Case) -> Found {
             "large" => workloads::large(&device, &mut found),
             "schedulers" => workloads::schedulers(&device, &mut found),
             "controls" => workloads::controls(&device, &mut found),
+            "programs" => workloads::programs(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),

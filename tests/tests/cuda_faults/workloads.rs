@@ -218,6 +218,55 @@ impl Run<'_> {
         Some(())
     }
 
+    /// A program with every kind of call, whose launches count, and one of which counts somewhere else from the second
+    /// launch on.
+    fn program(&mut self, stream: &Stream, seed: u32) -> Option<()> {
+        let (before, tasks) = (self.found.errors, 4 + seed);
+        let lens = [tasks as usize, (tasks * THREADS) as usize];
+        let mut count = || {
+            let [first, second] = lens.map(|len| self.scheduler.zeroed::<u32>(len));
+            Some((self.found.take(first)?, self.found.take(second)?))
+        };
+        let ((mut counts, mut writes), (mut others, mut other_writes)) = (count()?, count()?);
+        let (mut copied, _) = count()?;
+        let mut place = None;
+        let program = stream.program("counts", |program| {
+            program.fill(&mut writes, 5 << 16 | 3)?;
+            let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(THREADS);
+            place = Some(program.launch(call)?);
+            program.copy_buffer(&counts, &mut copied)?;
+            let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(THREADS);
+            program.launch(call).map(drop)
+        });
+        let mut program = self.found.take(program)?;
+        let first = program.launch();
+        let call = kernels::count_1d(&mut others, &mut other_writes).grid(tasks).block(THREADS);
+        self.found.take(program.set(place?, call))?;
+        let handles = [first, program.launch(), program.launch()];
+        // Its launches are under way.
+        drop(program);
+        for handle in handles {
+            if let Some(report) = self.found.take(handle.and_then(|handle| handle.wait())) {
+                self.found.expect(report.tasks == 2 * tasks, || format!("{report:?}"));
+            }
+        }
+        let expected = [(&counts, 4), (&writes, 5 << 16 | 4), (&others, 2), (&copied, 3)];
+        for (buffer, count) in expected {
+            let found = stream.download(buffer).and_then(|copy| copy.wait());
+            let found = self.found.take(found).filter(|_| self.found.errors == before);
+            if let Some(values) = found {
+                let difference = first_difference(&values, &vec![count; buffer.len()]);
+                self.found.expect(difference.is_none(), || format!("a program: {difference:?}"));
+            }
+        }
+        // At once: what is still under way would be written into the next owner's memory.
+        drop((counts, writes, others, other_writes, copied));
+        if self.found.errors > before {
+            lens.into_iter().for_each(|len| self.canary(len));
+        }
+        Some(())
+    }
+
     fn compare(&mut self, handle: Handle<Vec<u32>>, expected: &[u32], seed: u32) {
         if let Some(values) = self.found.take(handle.wait()) {
             let difference = first_difference(&values, expected);
@@ -320,6 +369,20 @@ pub fn schedulers(device: &Device, found: &mut Found) {
                 result => drop(found.take(result)),
             }
         }
+    }
+}
+
+/// Programs that are launched, changed and dropped beside a kernel that runs.
+pub fn programs(device: &Device, found: &mut Found) {
+    for path in [SignalPath::StreamWrite, SignalPath::Proxy] {
+        let Some(mut run) = start(device, path, found) else { continue };
+        let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+        let victim = run.victim(&streams[0], 200_000);
+        for seed in 0..4 {
+            run.program(&streams[1], seed);
+        }
+        run.check_victim(victim, &streams[0]);
+        run.check_canaries();
     }
 }
 

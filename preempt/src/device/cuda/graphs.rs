@@ -17,6 +17,8 @@ use super::context::{Context, call};
 use super::driver::{RawGraph, RawGraphExec, RawNode};
 use super::kernels::Kernels;
 use super::launch::with_parameters;
+use super::memory::{Pool, Zeroing};
+use super::probe::settle;
 use super::streams::TrackedStream;
 use super::{CudaDevice, lock};
 use crate::device::control::PlainGrid;
@@ -417,6 +419,63 @@ fn fills(to: u64, element: &[u8], count: usize) -> Vec<Fill> {
         fill.pitch = fill.width * unit;
     }
     fills
+}
+
+/// Bytes in which nodes that warm up write.
+const WARM_UP: usize = 1 << 20;
+
+/// Uses each kind of node that may be a kernel of the driver's, and the driver's functions for graphs, before anything
+/// runs. The context is entered.
+pub(super) fn warm_up(context: &Context, pool: &Pool, line: &TrackedStream) -> Result<(), Error> {
+    let memory = pool.allocate(WARM_UP, Zeroing::ByCopies)?;
+    let mut graph = ptr::null_mut();
+    // SAFETY: the pointer is valid.
+    let mut result = unsafe { call!(context, cuGraphCreate(&raw mut graph, 0)) };
+    let is_created = result.is_ok();
+    let mut raw = Raw { graph, executable: None };
+    if is_created {
+        result = use_nodes(context, line, &mut raw, memory);
+    }
+    // After an error, too: a part of the work may be on its way.
+    let settled = settle(context, line.stream());
+    if is_created && settled.is_ok() {
+        raw.destroy(context);
+    }
+    // SAFETY: allocated above; if the line is not done, nothing is freed.
+    unsafe { pool.free(memory, WARM_UP) };
+    result.and(settled)
+}
+
+/// Runs a graph that writes within [`WARM_UP`] bytes at `memory`.
+fn use_nodes(
+    context: &Context,
+    line: &TrackedStream,
+    raw: &mut Raw,
+    memory: u64,
+) -> Result<(), Error> {
+    let mut nodes = Nodes { context, graph: raw.graph, last: None };
+    let half = WARM_UP / 2;
+    for unit in [1, 2, 4] {
+        // One row, and columns.
+        for (width, height) in [(half / unit, 1), (1, half / (2 * unit))] {
+            let pitch = if height == 1 { width * unit } else { 2 * unit };
+            nodes.fill(Fill { to: memory, value: 0, unit, width, height, pitch })?;
+        }
+    }
+    for (offset, bytes) in [(0, half), (1, 4099), (4, 4100)] {
+        nodes.transfer(memory + offset, memory + half as u64, Rows::one(bytes))?;
+    }
+    let mut executable = ptr::null_mut();
+    let graph = raw.graph;
+    // SAFETY: the pointer is valid.
+    unsafe { call!(context, cuGraphInstantiateWithFlags(&raw mut executable, graph, 0))? };
+    raw.executable = Some(executable);
+    // SAFETY: the graph, and the memory that it writes, stay until the line is done.
+    let work = |stream| unsafe {
+        call!(context, cuGraphUpload(executable, stream))?;
+        call!(context, cuGraphLaunch(executable, stream))
+    };
+    line.issue(work).map(drop)
 }
 
 impl CudaDevice {

@@ -164,6 +164,7 @@ impl CudaDevice {
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
         probe(&context, &properties, &queues, &pool, &lines)?;
+        graphs::warm_up(&context, &pool, &uploads)?;
 
         let shape = (properties.sms, properties.blocks_per_sm);
         let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;

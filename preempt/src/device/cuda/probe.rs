@@ -158,7 +158,7 @@ fn judge(words: &[u32]) -> Result<bool, Error> {
 }
 
 /// Waits until a stream is done, for a limited time.
-fn settle(context: &Context, stream: &Stream) -> Result<(), Error> {
+pub(super) fn settle(context: &Context, stream: &Stream) -> Result<(), Error> {
     if stream.settle(TIMEOUT)? {
         return Ok(());
     }

@@ -3,10 +3,10 @@
 //! freed memory, and accesses by two streams that nothing orders.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -14,13 +14,16 @@ use std::time::Duration;
 
 use cudarc::driver::sys;
 use preempt::faults;
-use preempt_device::abi::{Cohort, DeviceQueue};
 
+mod entries;
+mod graphs;
 mod kernels;
 mod memory;
 mod transfers;
 
-use kernels::{FakeKernel, SLOTS, SMS};
+use entries::{Entry, launch};
+use graphs::{FakeExecutable, FakeGraph};
+use kernels::{SLOTS, SMS};
 use memory::{Kind, State, allocate, lent, release, state};
 pub use memory::{Lent, live, live_after, violations};
 pub use transfers::host_sides;
@@ -138,113 +141,6 @@ impl FakeStream {
             grid();
             GRIDS.fetch_sub(1, Ordering::Release);
         })
-    }
-}
-
-/// The carrier of signals, as in the PTX in `proxy.rs`.
-fn proxy(mailbox: usize, queues: usize, number: u32) {
-    // SAFETY: the mailbox has 33 words, which the check below finds to be there; all uses are atomic.
-    let word = |index: usize| unsafe { &*((mailbox + 8 * index) as *const AtomicU64) };
-    // SAFETY: as above.
-    unsafe { &*((mailbox + 8 * 32) as *const AtomicU32) }.store(number, Ordering::Relaxed);
-    let mut last = [0; 24];
-    loop {
-        if !state().check(&(mailbox..mailbox + 33 * 8), Some(Kind::Pinned), "the proxy's mailbox") {
-            return;
-        }
-        for (queue, last) in last.iter_mut().enumerate() {
-            let new = word(queue).load(Ordering::Relaxed);
-            if new != *last {
-                let at = queues + queue * size_of::<DeviceQueue>();
-                if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's word") {
-                    // SAFETY: it is there, and used as an atomic.
-                    unsafe { &*(at as *const AtomicU64) }.store(new, Ordering::Relaxed);
-                }
-                *last = new;
-            }
-        }
-        if word(31).load(Ordering::Relaxed) as u32 >= number {
-            return;
-        }
-        thread::sleep(Duration::from_micros(20));
-    }
-}
-
-fn probe(words: usize, sms: u32) {
-    thread::sleep(Duration::from_micros(50));
-    let bytes = 8 + 4 * sms as usize;
-    if state().check(&(words..words + bytes), Some(Kind::Pinned), "the probe's words") {
-        for index in 0..2 + sms as usize {
-            let value = [sms, 0].get(index).copied().unwrap_or(1);
-            // SAFETY: it is there; the host reads it when this is over.
-            unsafe { ((words + 4 * index) as *mut u32).write_volatile(value) };
-        }
-    }
-}
-
-/// # Safety
-///
-/// The pointers are those of a launch of this function.
-unsafe fn launch(
-    function: sys::CUfunction,
-    blocks: [u32; 3],
-    threads: u32,
-    stream: sys::CUstream,
-    parameters: *mut *mut c_void,
-) -> Code {
-    // SAFETY: the caller's promise.
-    let (name, stream) =
-        unsafe { ((*function.cast::<String>()).as_str(), &*stream.cast::<FakeStream>()) };
-    // SAFETY: the entry has a parameter of this type there.
-    let word = |at: usize| unsafe { *(*parameters.add(at)).cast::<usize>() };
-    // SAFETY: as above.
-    let number = |at: usize| unsafe { *(*parameters.add(at)).cast::<u32>() };
-    match name {
-        "preempt_probe" => {
-            let (words, sms) = (word(0), number(1));
-            stream.launch(move || probe(words, sms))
-        }
-        "preempt_proxy" => {
-            let (mailbox, queues, number) = (word(0), word(1), number(4));
-            stream.launch(move || proxy(mailbox, queues, number))
-        }
-        _ => {
-            let plain = name.strip_suffix("__plain");
-            // SAFETY: the first parameter of a preemptible entry.
-            let cohort = plain.is_none().then(|| unsafe { *(*parameters).cast::<Cohort>() });
-            let first = usize::from(cohort.is_some());
-            let Some(entry) = FakeKernel::new(plain.unwrap_or(name), |at, is_word| match is_word {
-                true => word(first + at),
-                false => number(first + at) as usize,
-            }) else {
-                state().violation(format!("the fake driver has no kernel `{name}`"));
-                return NOT_FOUND;
-            };
-            let cohort = cohort.map(Together);
-            stream.launch(move || {
-                let ranges = entry.ranges();
-                let is_there =
-                    |range| state().check(&range, Some(Kind::Device), "a kernel's argument");
-                if !ranges.into_iter().all(is_there) {
-                    return;
-                }
-                match cohort {
-                    Some(cohort) => entry.run_cohort(&cohort.get(), threads),
-                    None => entry.run_plain(blocks.iter().product(), threads),
-                }
-            })
-        }
-    }
-}
-
-struct Together(Cohort);
-
-// SAFETY: the pointers are to words that all threads share through atomics.
-unsafe impl Send for Together {}
-
-impl Together {
-    fn get(&self) -> Cohort {
-        self.0
     }
 }
 
@@ -528,5 +424,48 @@ driver! {
             return INVALID_VALUE;
         }
         (*stream.cast::<FakeStream>()).copy_rows(to, from, pitches, (width, height))
+    }
+    fn cuGraphCreate(graph: *mut sys::CUgraph, flags: c_uint) {
+        *graph = FakeGraph::create().cast();
+        0
+    }
+    fn cuGraphAddKernelNode_v2(
+        node: *mut sys::CUgraphNode, graph: sys::CUgraph, before: *const sys::CUgraphNode,
+        count: usize, kernel: *const sys::CUDA_KERNEL_NODE_PARAMS
+    ) { (*graph.cast::<FakeGraph>()).add_kernel(node, (before, count), &*kernel) }
+    fn cuGraphAddMemcpyNode(
+        node: *mut sys::CUgraphNode, graph: sys::CUgraph, before: *const sys::CUgraphNode,
+        count: usize, copy: *const sys::CUDA_MEMCPY3D, context: sys::CUcontext
+    ) { (*graph.cast::<FakeGraph>()).add_copy(node, (before, count), &*copy) }
+    fn cuGraphAddMemsetNode(
+        node: *mut sys::CUgraphNode, graph: sys::CUgraph, before: *const sys::CUgraphNode,
+        count: usize, fill: *const sys::CUDA_MEMSET_NODE_PARAMS, context: sys::CUcontext
+    ) { (*graph.cast::<FakeGraph>()).add_fill(node, (before, count), &*fill) }
+    fn cuGraphInstantiateWithFlags(
+        executable: *mut sys::CUgraphExec, graph: sys::CUgraph, flags: c_ulonglong
+    ) {
+        // It may allocate memory of the device.
+        await_grids();
+        *executable = (*graph.cast::<FakeGraph>()).instantiate().cast();
+        0
+    }
+    fn cuGraphUpload(executable: sys::CUgraphExec, stream: sys::CUstream) {
+        (*executable.cast::<FakeExecutable>()).upload(&*stream.cast::<FakeStream>())
+    }
+    fn cuGraphLaunch(executable: sys::CUgraphExec, stream: sys::CUstream) {
+        (*executable.cast::<FakeExecutable>()).launch(&*stream.cast::<FakeStream>())
+    }
+    fn cuGraphExecKernelNodeSetParams_v2(
+        executable: sys::CUgraphExec, node: sys::CUgraphNode,
+        kernel: *const sys::CUDA_KERNEL_NODE_PARAMS
+    ) { (*executable.cast::<FakeExecutable>()).set(node.addr(), &*kernel) }
+    fn cuGraphExecDestroy(executable: sys::CUgraphExec) {
+        await_grids();
+        (*executable.cast::<FakeExecutable>()).destroy();
+        0
+    }
+    fn cuGraphDestroy(graph: sys::CUgraph) {
+        (*graph.cast::<FakeGraph>()).destroy();
+        0
     }
 }

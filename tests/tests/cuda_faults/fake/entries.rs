@@ -1,0 +1,146 @@
+//! The functions that the fake driver launches: the test kernels' entries, the probe and the proxy.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use cudarc::driver::sys;
+use preempt_device::abi::{Cohort, DeviceQueue};
+
+use super::kernels::FakeKernel;
+use super::memory::{Kind, state};
+use super::{Code, FakeStream, NOT_FOUND};
+
+/// The carrier of signals, as in the PTX in `proxy.rs`.
+fn proxy(mailbox: usize, queues: usize, number: u32) {
+    // SAFETY: the mailbox has 33 words, which the check below finds to be there; all uses are atomic.
+    let word = |index: usize| unsafe { &*((mailbox + 8 * index) as *const AtomicU64) };
+    // SAFETY: as above.
+    unsafe { &*((mailbox + 8 * 32) as *const AtomicU32) }.store(number, Ordering::Relaxed);
+    let mut last = [0; 24];
+    loop {
+        if !state().check(&(mailbox..mailbox + 33 * 8), Some(Kind::Pinned), "the proxy's mailbox") {
+            return;
+        }
+        for (queue, last) in last.iter_mut().enumerate() {
+            let new = word(queue).load(Ordering::Relaxed);
+            if new != *last {
+                let at = queues + queue * size_of::<DeviceQueue>();
+                if state().check(&(at..at + 8), Some(Kind::Device), "the proxy's word") {
+                    // SAFETY: it is there, and used as an atomic.
+                    unsafe { &*(at as *const AtomicU64) }.store(new, Ordering::Relaxed);
+                }
+                *last = new;
+            }
+        }
+        if word(31).load(Ordering::Relaxed) as u32 >= number {
+            return;
+        }
+        thread::sleep(Duration::from_micros(20));
+    }
+}
+
+fn probe(words: usize, sms: u32) {
+    thread::sleep(Duration::from_micros(50));
+    let bytes = 8 + 4 * sms as usize;
+    if state().check(&(words..words + bytes), Some(Kind::Pinned), "the probe's words") {
+        for index in 0..2 + sms as usize {
+            let value = [sms, 0].get(index).copied().unwrap_or(1);
+            // SAFETY: it is there; the host reads it when this is over.
+            unsafe { ((words + 4 * index) as *mut u32).write_volatile(value) };
+        }
+    }
+}
+
+/// A kernel of this driver with its arguments.
+pub enum Entry {
+    Probe { words: usize, sms: u32 },
+    Proxy { mailbox: usize, queues: usize, number: u32 },
+    Cohort(FakeKernel, Together),
+    Plain(FakeKernel),
+}
+
+impl Entry {
+    /// # Safety
+    ///
+    /// The pointers are those of a launch of this function.
+    pub unsafe fn new(function: sys::CUfunction, parameters: *mut *mut c_void) -> Option<Entry> {
+        // SAFETY: the caller's promise.
+        let name = unsafe { (*function.cast::<String>()).as_str() };
+        // SAFETY: the entry has a parameter of this type there.
+        let word = |at: usize| unsafe { *(*parameters.add(at)).cast::<usize>() };
+        // SAFETY: as above.
+        let number = |at: usize| unsafe { *(*parameters.add(at)).cast::<u32>() };
+        match name {
+            "preempt_probe" => return Some(Entry::Probe { words: word(0), sms: number(1) }),
+            "preempt_proxy" => {
+                let (mailbox, queues, number) = (word(0), word(1), number(4));
+                return Some(Entry::Proxy { mailbox, queues, number });
+            }
+            _ => {}
+        }
+        let plain = name.strip_suffix("__plain");
+        // SAFETY: the first parameter of a preemptible entry.
+        let cohort = plain.is_none().then(|| unsafe { *(*parameters).cast::<Cohort>() });
+        let first = usize::from(cohort.is_some());
+        let kernel = FakeKernel::new(plain.unwrap_or(name), |at, is_word| match is_word {
+            true => word(first + at),
+            false => number(first + at) as usize,
+        });
+        let Some(kernel) = kernel else {
+            state().violation(format!("the fake driver has no kernel `{name}`"));
+            return None;
+        };
+        Some(match cohort {
+            Some(cohort) => Entry::Cohort(kernel, Together(cohort)),
+            None => Entry::Plain(kernel),
+        })
+    }
+
+    pub fn run(self, blocks: u32, threads: u32) {
+        let (Entry::Cohort(kernel, _) | Entry::Plain(kernel)) = &self else {
+            return match self {
+                Entry::Probe { words, sms } => probe(words, sms),
+                Entry::Proxy { mailbox, queues, number } => proxy(mailbox, queues, number),
+                Entry::Cohort(..) | Entry::Plain(_) => {}
+            };
+        };
+        let is_there = |range| state().check(&range, Some(Kind::Device), "a kernel's argument");
+        if !kernel.ranges().into_iter().all(is_there) {
+            return;
+        }
+        match &self {
+            Entry::Cohort(kernel, cohort) => kernel.run_cohort(&cohort.get(), threads),
+            _ => kernel.run_plain(blocks, threads),
+        }
+    }
+}
+
+/// # Safety
+///
+/// The pointers are those of a launch of this function.
+pub unsafe fn launch(
+    function: sys::CUfunction,
+    blocks: [u32; 3],
+    threads: u32,
+    stream: sys::CUstream,
+    parameters: *mut *mut c_void,
+) -> Code {
+    // SAFETY: the caller's promise.
+    let Some(entry) = (unsafe { Entry::new(function, parameters) }) else { return NOT_FOUND };
+    // SAFETY: as above.
+    let stream = unsafe { &*stream.cast::<FakeStream>() };
+    stream.launch(move || entry.run(blocks.iter().product(), threads))
+}
+
+pub struct Together(Cohort);
+
+// SAFETY: the pointers are to words that all threads share through atomics.
+unsafe impl Send for Together {}
+
+impl Together {
+    fn get(&self) -> Cohort {
+        self.0
+    }
+}
