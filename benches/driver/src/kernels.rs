@@ -241,6 +241,24 @@ impl Launch {
         }
     }
 
+    /// The launch as a node of a graph.
+    pub(crate) fn node(&self) -> sys::CUDA_KERNEL_NODE_PARAMS {
+        sys::CUDA_KERNEL_NODE_PARAMS {
+            func: self.entry.function,
+            gridDimX: self.grid.x,
+            gridDimY: self.grid.y,
+            gridDimZ: self.grid.z,
+            blockDimX: self.block.x,
+            blockDimY: self.block.y,
+            blockDimZ: self.block.z,
+            sharedMemBytes: self.entry.shared,
+            kernelParams: self.parameters.as_ptr().cast_mut(),
+            extra: ptr::null_mut(),
+            kern: ptr::null_mut(),
+            ctx: ptr::null_mut(),
+        }
+    }
+
     /// Launches the kernel.
     ///
     /// # Safety

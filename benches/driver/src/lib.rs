@@ -14,11 +14,13 @@
 //! | `memory` | arrays on the device, and on the host where the device reads and writes them |
 //! | `stream` | streams and events |
 //! | `kernels` | modules, entries, launches |
+//! | `graph` | graphs of launches |
 //! | `slicing` | PTX whose plain entries run parts of their grids |
 //! | `control` | the memory that a preemptible entry needs, for one launch without a scheduler |
 
 mod control;
 mod gpu;
+mod graph;
 mod kernels;
 mod memory;
 mod slicing;
@@ -26,6 +28,7 @@ mod stream;
 
 pub use control::Control;
 pub use gpu::{Error, Gpu};
+pub use graph::Graph;
 pub use kernels::{KernelEntry, Launch, Module};
 pub use memory::{Array, Pinned};
 pub use stream::{Event, Level, Stream};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use preempt::policy::StaticPriority;
 use preempt::{Scheduler, Stream};
 use preempt_microkernels::{count, empty};
@@ -13,15 +13,18 @@ use serde_json::json;
 use super::counted::Counted;
 use super::{Bench, Experiment, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
-use crate::samples::{Samples, show};
+use crate::samples::{Samples, ratio, show};
 
 /// Kernels in the long stream.
 const STREAM: u32 = 1000;
 
-/// Launches on an idle device, and long streams.
-const FULL: (u64, u64) = (20_000, 50);
+/// Kernels of the program.
+const CALLS: u32 = 50;
+
+/// Launches on an idle device, long streams, and launches of the program.
+const FULL: (u64, u64, u64) = (20_000, 50, 1000);
 /// The same with `--quick`.
-const QUICK: (u64, u64) = (200, 2);
+const QUICK: (u64, u64, u64) = (200, 2, 10);
 
 /// The experiment `launch`.
 #[derive(Debug)]
@@ -29,8 +32,8 @@ pub struct Launch;
 
 /// What the suite does, and what its rows and keys mean.
 const MEANING: &str = "\
-The time inside `launch`, the time to the end of a small kernel, and a stream of 1,000 kernels; on a
-GPU against the driver's own launches.
+The time inside `launch`, the time to the end of a small kernel, a stream of 1,000 kernels, and a
+program of 50 kernels; on a GPU against the driver's own launches and its graph.
 
 `Submit` is the time inside `launch` for the thread that calls it, which hands the kernel to a free
 device itself; on a GPU that is in use, it leaves that to the scheduler's thread, which is awake. In
@@ -38,7 +41,13 @@ a stream, the time per kernel is from the first launch to the end of the last ke
 1,000; kernels of one stream run one after the other. On a GPU, `driver` is the plain entry with the
 same arguments by `cuLaunchKernel`, in turn with ours; `added_us_p50` is the difference of the
 medians of `submit`, and `small_kernels_over_plain` the larger ratio of the two streams of kernels
-of 10 µs.
+of 10 µs. `launch_to_done_over_driver` is the ratio of the medians from a launch to the end of a
+kernel of one thread.
+
+A program is recorded once and launched as one operation. Here it has 50 kernels of 2 µs on a GPU,
+and 50 tiny ones on the CPU device. Its time is from the launch to the end of the last kernel, and
+so is that of 50 launches one by one. `program_over_graph` is its median against that of the CUDA
+graph of the same kernels, `program_over_launches` against that of 50 launches of ours.
 ";
 
 impl Experiment for Launch {
@@ -69,16 +78,19 @@ struct Times {
     done: Samples,
     stream_submit: Samples,
     per_kernel: Samples,
+    program: Samples,
+    singly: Samples,
 }
 
 /// Measures launches.
 fn run(bench: &Bench) -> Result<Outcome> {
-    let (launches, streams) = bench.amount(QUICK, FULL);
+    let (launches, streams, programs) = bench.amount(QUICK, FULL);
     let scheduler = bench.scheduler(StaticPriority::new())?;
     let stream = scheduler.stream(0);
     let (mut times, mut tally) = (Times::default(), Tally::default());
     measure_single(&scheduler, &stream, launches, &mut times, &mut tally)?;
     measure_streams(&scheduler, &stream, streams, &mut times, &mut tally)?;
+    measure_programs(&scheduler, &stream, programs, &mut times, &mut tally)?;
     scheduler.synchronize()?;
     Ok(outcome(&times, tally))
 }
@@ -140,14 +152,52 @@ fn measure_streams(
     tiny.check(stream, tally)
 }
 
+/// Tiny kernels as a program, and one by one.
+fn measure_programs(
+    scheduler: &Scheduler,
+    stream: &Stream,
+    launches: u64,
+    times: &mut Times,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut counts = scheduler.zeroed::<u32>(1)?;
+    let program = stream.program("tiny", |program| {
+        (0..CALLS).try_for_each(|_| program.launch(count(&mut counts).grid(1).block(1)).map(drop))
+    })?;
+    let progress = Progress::new("program", launches);
+    for _ in 0..launches {
+        scheduler.synchronize()?;
+        let start = Instant::now();
+        stream.launch_program(&program)?.wait()?;
+        times.program.push(start.elapsed());
+        scheduler.synchronize()?;
+        let start = Instant::now();
+        let mut last = None;
+        for _ in 0..CALLS {
+            last = Some(stream.launch(count(&mut counts).grid(1).block(1))?);
+        }
+        last.context("a program without kernels")?.wait()?;
+        times.singly.push(start.elapsed());
+        progress.step();
+    }
+    let kernels = 2 * u64::from(CALLS) * launches;
+    tally.kernels += kernels;
+    tally.block_tasks += kernels;
+    let found = stream.download(&counts)?.wait()?;
+    tally.count("a program and launches", &found, &[kernels as u32]);
+    Ok(())
+}
+
 fn outcome(times: &Times, tally: Tally) -> Outcome {
-    let Times { submit, done, stream_submit, per_kernel } = times;
+    let Times { submit, done, stream_submit, per_kernel, program, singly } = times;
     let mut rows = Rows::below(["time", "kernel", "samples", "p50", "p99", "max"]);
     for (name, kernel, samples) in [
         ("submit, idle device", "empty", submit),
         ("launch to done, idle device", "empty", done),
         ("submit, stream of 1,000", "tiny", stream_submit),
         ("stream of 1,000, per kernel", "tiny", per_kernel),
+        ("program of 50 to done", "tiny", program),
+        ("50 launches to done", "tiny", singly),
     ] {
         let summary = samples.summary();
         let count = samples.len().to_string();
@@ -176,6 +226,7 @@ fn outcome(times: &Times, tally: Tally) -> Outcome {
                 "done_p99_us": microseconds(done.summary().p99),
                 "stream_submit_p50_us": microseconds(stream_submit.summary().p50),
                 "stream_per_kernel_p50_us": microseconds(per_kernel.summary().p50),
+                "program_over_launches": ratio(program.p50(), singly.p50()),
             }),
             &tally,
         ),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use preempt::policy::StaticPriority;
 use preempt::{Buffer, Call, Scheduler, Stream};
-use preempt_driver::{Array, Gpu, Launch, Level, Module};
+use preempt_driver::{Array, Gpu, Graph, Launch, Level, Module};
 use preempt_microkernels::{busy, count};
 use preempt_report::microseconds;
 use preempt_test_kit::storm::Tally;
@@ -23,10 +23,14 @@ const LENGTH: Duration = Duration::from_micros(10);
 /// Threads of their blocks.
 const THREADS: u32 = 128;
 
-/// Launches on an idle device, and long streams.
-const FULL: (u64, u64) = (20_000, 30);
+/// Kernels of the program, and the time that each of them takes.
+const CALLS: u32 = 50;
+const CALL: Duration = Duration::from_micros(2);
+
+/// Launches on an idle device, long streams, and launches of the program.
+const FULL: (u64, u64, u64) = (20_000, 30, 2000);
 /// The same with `--quick`.
-const QUICK: (u64, u64) = (200, 2);
+const QUICK: (u64, u64, u64) = (200, 2, 20);
 
 /// Time that `wait` spins; the raw side spins, too.
 const SPIN: Duration = Duration::from_millis(50);
@@ -41,7 +45,7 @@ struct Row {
 
 /// Measures launches.
 pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
-    let (launches, streams) = bench.amount(QUICK, FULL);
+    let (launches, streams, programs) = bench.amount(QUICK, FULL);
     let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
     let mut tally = Tally::default();
 
@@ -50,6 +54,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let full = sms * scheduler.device().properties().threads_per_sm / THREADS;
     let few = stream(&scheduler, gpu, sms, streams, &mut tally)?;
     let many = stream(&scheduler, gpu, full, streams, &mut tally)?;
+    let [program, singly] = program(&scheduler, gpu, sms, programs, &mut tally)?;
     scheduler.synchronize()?;
 
     let added = submit.ours.p50().as_secs_f64() - submit.raw.p50().as_secs_f64();
@@ -57,6 +62,9 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let summary = json!({
         "added_us_p50": 1e6 * added,
         "small_kernels_over_plain": over(&few).into_iter().chain(over(&many)).reduce(f64::max),
+        "program_over_graph": over(&program),
+        "program_over_launches": ratio(program.ours.p50(), singly.ours.p50()),
+        "launch_to_done_over_driver": over(&done),
         "submit_p50_us": microseconds(submit.ours.p50()),
         "raw_submit_p50_us": microseconds(submit.raw.p50()),
         "kernels": tally.kernels,
@@ -64,14 +72,15 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         "lost": tally.lost,
         "repeated": tally.repeated,
     });
-    let rows = [submit, done, few, many];
+    let rows = [submit, done, few, many, program, singly];
     let mut table =
         vec![line(["", "kernel", "side", "samples", "p50", "p99", "max", "p50 / driver"])];
     table.extend(rows.iter().flat_map(Row::lines));
     Ok(Outcome {
         about: format!(
             "Submit is the time inside `launch`, against that inside `cuLaunchKernel`. A stream of \
-             {STREAM} kernels is given as the time for one of them. All threads that wait spin."
+             {STREAM} kernels is given as the time for one of them; {CALLS} kernels are given as the \
+             time for all of them. All threads that wait spin."
         ),
         table,
         text_columns: 3,
@@ -162,6 +171,74 @@ fn stream(
     tally.count("our stream", &stream.download(&counts)?.wait()?, &expected);
     tally.count("the driver's stream", &raw_counts.read()?, &expected);
     Ok(row)
+}
+
+/// Short kernels as a program and as a CUDA graph, and launched one by one on both sides: from the first call to the end
+/// of the last kernel.
+fn program(
+    scheduler: &Scheduler,
+    gpu: Gpu,
+    blocks: u32,
+    launches: u64,
+    tally: &mut Tally,
+) -> Result<[Row; 2]> {
+    let kernel = |how| format!("{CALLS} x busy {}, {blocks} blocks, {how}", show(CALL));
+    let mut whole = Row::new("program to done", kernel("as one"));
+    let mut singly = Row::new("launches to done", kernel("one by one"));
+    let ticks = gpu.ticks(CALL)?;
+    let stream = scheduler.stream(0);
+    let raw_stream = preempt_driver::Stream::new(Level::Lowest)?;
+    let mut counts = scheduler.zeroed::<u32>(blocks as usize)?;
+    let mut raw_counts = Array::zeroed(blocks as usize)?;
+    let call = busy(ticks, &mut raw_counts).grid(blocks).block(THREADS);
+    let module = Module::load(ptx()?, &[])?;
+    let raw = Launch::plain(module.plain(call.kernel())?, call);
+    let graph = Graph::of(std::iter::repeat_n(&raw, CALLS as usize), &raw_stream)?;
+    let program = stream.program("busy", |program| {
+        (0..CALLS).try_for_each(|_| {
+            program.launch(busy(ticks, &mut counts).grid(blocks).block(THREADS)).map(drop)
+        })
+    })?;
+
+    let progress = Progress::new("program", launches);
+    for _ in 0..launches {
+        scheduler.synchronize()?;
+        let start = Instant::now();
+        stream.launch_program(&program)?.wait()?;
+        whole.ours.push(start.elapsed());
+        scheduler.synchronize()?;
+
+        let start = Instant::now();
+        // SAFETY: no other work uses the counters.
+        unsafe { graph.on(&raw_stream)? };
+        raw_stream.spin()?;
+        whole.raw.push(start.elapsed());
+
+        let start = Instant::now();
+        let mut last = None;
+        for _ in 0..CALLS {
+            last = Some(stream.launch(busy(ticks, &mut counts).grid(blocks).block(THREADS))?);
+        }
+        last.context("a program without kernels")?.wait()?;
+        singly.ours.push(start.elapsed());
+        scheduler.synchronize()?;
+
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            // SAFETY: no other work uses the counters.
+            unsafe { raw.on(&raw_stream)? };
+        }
+        raw_stream.spin()?;
+        singly.raw.push(start.elapsed());
+        progress.step();
+    }
+    let kernels = 2 * u64::from(CALLS) * launches;
+    tally.kernels += kernels;
+    tally.block_tasks += kernels * u64::from(blocks);
+    let expected = vec![kernels as u32; blocks as usize];
+    tally.count("our program", &stream.download(&counts)?.wait()?, &expected);
+    tally.count("the driver's graph", &raw_counts.read()?, &expected);
+    Ok([whole, singly])
 }
 
 /// From the first launch to the end of the last one.

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Control, LIMIT, Launch, Report, Rig};
-use crate::device::{Contents, Copy, CopyKind, OwnedCopy, Rows};
+use crate::device::{
+    Contents, Copy, CopyKind, KernelLaunch, OwnedCopy, Owner, ProgramLaunch, Rows, Step,
+};
 use crate::error::{CodeError, Error, MemoryError};
 use crate::scheduler::Buffer;
 use crate::vocabulary::QueueIndex;
@@ -18,6 +20,7 @@ type Check = fn(&mut Rig<'_>);
 pub(super) const ALL: &[(&str, Check)] = &[
     ("a cohort runs every block-task once", cohorts_run_every_task_once),
     ("a plain grid runs every block-task once", plain_grids_run_every_task_once),
+    ("the calls of a program run in their order, and post once", programs_run_in_order),
     ("the first cohort's blocks start with the tasks that are handed to them", tasks_are_handed),
     ("grids of a queue end in their order", queues_keep_order),
     ("a cohort behind a launch that is not done does nothing", followers_of_the_stopped_leave),
@@ -59,6 +62,47 @@ fn plain_grids_run_every_task_once(rig: &mut Rig<'_>) {
         rig.expect_counts(&launch, 1);
         rig.retire(&launch, false);
     }
+}
+
+/// Counting kernels, and copies of what they have counted by then.
+fn programs_run_in_order(rig: &mut Rig<'_>) {
+    const TASKS: u32 = 20;
+    let mut launch = rig.counting(TASKS);
+    let other = rig.counting(TASKS);
+    let seen = rig.buffer(TASKS as usize);
+    let kernel =
+        |kernel: &Arc<KernelLaunch>, version| Step::Launch { launch: kernel.clone(), version };
+    let rows = Rows::one(4 * TASKS as usize);
+    let (from, to) = (launch.buffers[0].address(), seen.address());
+    let owners: [Owner; 2] = [launch.buffers[0].memory.clone(), seen.memory.clone()];
+    let copy = Copy { kind: CopyKind::OnDevice, from, to, rows };
+    // SAFETY: the owners are those of the places, and the rig orders what uses them.
+    let copy = unsafe { OwnedCopy::new(copy, owners) };
+    let calls = [kernel(&launch.kernel, 0), Step::Copy(Arc::new(copy)), kernel(&launch.kernel, 0)];
+    let steps = calls.to_vec();
+    // SAFETY: these are calls of the kernels, and a copy between buffers.
+    let prepared = unsafe { rig.device.inner.backend.prepare(&steps) }.expect("prepared");
+    let mut program = ProgramLaunch { version: 0, steps, prepared };
+    for turn in 0..3 {
+        if turn == 2 {
+            // The last call counts somewhere else.
+            program.version = 1;
+            program.steps[2] = kernel(&other.kernel, 1);
+        }
+        let order = super::CohortOrder { plain: true, blocks: TASKS, ..rig.order(&launch, 1) };
+        let now = rig.now();
+        rig.session.launch_program(now, &order, &program, 7).expect("launched");
+        assert_eq!(rig.next_end(launch.op).posted.done, 7);
+        assert!(rig.session.has_no_cohorts());
+    }
+    if rig.ran.is_none() {
+        rig.expect_counts(&launch, 5);
+        rig.expect_counts(&other, 1);
+        let seen = download(rig, &seen);
+        assert!(seen.iter().all(|&count| count == 5), "{seen:?}");
+    }
+    launch.done = TASKS;
+    rig.retire(&launch, false);
 }
 
 fn tasks_are_handed(rig: &mut Rig<'_>) {

@@ -228,13 +228,17 @@ impl<'a> Rig<'a> {
 
     /// Waits for the end of a cohort, which comes without a fault.
     fn cohort_out(&mut self, launch: &mut Launch) -> CohortEnd {
+        let end = self.next_end(launch.op);
+        self.depart(launch, &end);
+        end
+    }
+
+    /// The next report, which is the end of a cohort of this operation.
+    fn next_end(&mut self, op: OpKey) -> CohortEnd {
         let mut reports = self.next_reports();
         assert_eq!(reports.len(), 1, "{reports:?}");
         match reports.pop() {
-            Some(Report::CohortOut(end)) if end.order.op == launch.op => {
-                self.depart(launch, &end);
-                end
-            }
+            Some(Report::CohortOut(end)) if end.order.op == op => end,
             other => panic!("{other:?}"),
         }
     }
