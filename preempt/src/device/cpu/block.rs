@@ -9,7 +9,7 @@ use preempt_device::host::Dim3;
 use preempt_device::worker::{self, BlockNotes, Chunk};
 
 use super::Shared;
-use super::dispatch::Demand;
+use super::dispatch::{Demand, Left, Waiting};
 use super::program::QueuedCall;
 use super::threads::{Emulator, Task};
 use crate::device::control::PlainGrid;
@@ -29,6 +29,8 @@ pub(super) struct Resident {
     pub number: u32,
     pub slot: usize,
     pub queue: u32,
+    /// The queue's level.
+    pub level: u32,
 }
 
 /// The work of a block.
@@ -36,7 +38,8 @@ pub(super) struct Resident {
 pub(super) enum Run {
     /// The worker loop.
     Cohort(Cohort),
-    /// Block-tasks of a plain grid, in the order of their indices, as hardware blocks follow each other.
+    /// Block-tasks of a plain grid, in the order of their indices, as hardware blocks follow each other. Between two of
+    /// them, a block makes room for blocks of a higher level, as the hardware prefers these.
     Plain(Arc<PlainRun>),
 }
 
@@ -203,8 +206,14 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 }
 
 impl PlainRun {
-    /// `failed`: whether its launch has failed.
-    fn work(&self, body: &mut impl worker::Body, failed: &AtomicBool) {
+    /// Runs block-tasks until none is left, or until `makes_room` says that the block is to leave before. `failed`:
+    /// whether its launch has failed.
+    fn work(
+        &self,
+        body: &mut impl worker::Body,
+        failed: &AtomicBool,
+        makes_room: impl Fn() -> bool,
+    ) -> Left {
         let &PlainRun { grid: PlainGrid { post, .. }, tasks, ref call, .. } = self;
         loop {
             // Relaxed: the counter hands out an index and orders nothing else.
@@ -214,10 +223,15 @@ impl PlainRun {
             }
             body.seek(index as u32);
             body.run(false);
+            // A grid whose last block-tasks run keeps nothing waiting.
+            let has_more = self.next.load(Ordering::Relaxed) < u64::from(tasks);
+            if has_more && makes_room() {
+                return Left::MakesRoom;
+            }
         }
         // Acquire and release: the last block passes on what the others wrote to the thread that reads the post.
         if self.blocks.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
+            return Left::Done;
         }
         // Relaxed: blocks of earlier calls have left, under the lock by which this block was placed.
         if let Some(call) = call.as_ref().filter(|_| !failed.load(Ordering::Relaxed)) {
@@ -228,29 +242,33 @@ impl PlainRun {
             // SAFETY: the block's thread holds the device's words while the block runs.
             unsafe { &*post }.0.store(self.grid.last_word(), Ordering::Release);
         }
+        Left::Done
     }
 }
 
 impl Resident {
     pub fn run(self, emulator: &mut Emulator, shared: &Shared) {
-        match self.launch.kernel.yields {
-            true => self.work(&mut Tasks::<true> { resident: &self, emulator, shared, index: 0 }),
-            false => self.work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }),
-        }
+        let waiting = &shared.waiting;
+        let left = match self.launch.kernel.yields {
+            true => self
+                .work(&mut Tasks::<true> { resident: &self, emulator, shared, index: 0 }, waiting),
+            false => self
+                .work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }, waiting),
+        };
 
         let Resident { launch, run, sm, slot, queue, .. } = self;
         let demand = Demand::of(&launch);
         // The launch's arguments are not needed any more, and a waiting thread may need them freed.
         drop((launch, run));
         let mut dispatch = lock(&shared.dispatch);
-        dispatch.free(sm, slot, demand, queue);
+        dispatch.free(sm, slot, demand, queue, left);
         shared.place(&mut dispatch);
         drop(dispatch);
         shared.news.announce();
     }
 
     /// Runs the cohort's or the plain grid's block-tasks until the block has to leave.
-    pub fn work(&self, tasks: &mut impl worker::Body) {
+    pub fn work(&self, tasks: &mut impl worker::Body, waiting: &Waiting) -> Left {
         match &self.run {
             Run::Cohort(cohort) => {
                 let (sm, number) = (self.sm, self.number);
@@ -258,8 +276,9 @@ impl Resident {
                     CpuBlock { sm, number, start: Instant::now(), notes: BlockNotes::default() };
                 // SAFETY: the block's thread holds what a cohort points to while the block runs, which it does once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
+                Left::Done
             }
-            Run::Plain(run) => run.work(tasks, &self.failed),
+            Run::Plain(run) => run.work(tasks, &self.failed, || waiting.is_above(self.level)),
         }
     }
 }

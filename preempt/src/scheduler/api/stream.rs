@@ -203,6 +203,7 @@ impl Stream {
             blocks_per_sm,
             on_last_sm,
             plain: false,
+            hardware_stop: None,
         };
         Ok(Checked { launch: KernelLaunch { kernel, args, block, grid, amortize }, uses, spec })
     }

@@ -75,6 +75,7 @@ pub(in crate::scheduler) fn whole(
         blocks_per_sm: 1,
         on_last_sm: 1,
         plain: true,
+        hardware_stop: None,
     };
     let need = |spec: &LaunchSpec| (spec.tasks.div_ceil(spec.blocks_per_sm).min(sms), spec.tasks);
     let widest = launches.max_by_key(need).unwrap_or(none);

@@ -55,6 +55,11 @@ impl Core {
         else {
             return;
         };
+        if let (Work::Launch { launch, .. }, Outcome::Done(LaunchReport { plain: false, .. })) =
+            (work, outcome)
+        {
+            self.estimates.looped(launch.kernel);
+        }
         let took = match outcome {
             Outcome::Done(report @ LaunchReport { own_time, plain, .. }) => {
                 // Blocks of a plain grid run wherever there is room. So its SMs tell its time only if they were all
