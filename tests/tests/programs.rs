@@ -123,7 +123,7 @@ fn filled<T: KernelArg + PartialEq + Debug>(scheduler: &Scheduler, before: T, va
     let stream = scheduler.stream(0);
     // From different bytes on, and different numbers of elements.
     for (start, end) in [(0, 0), (0, 1), (3, 4), (1, 78), (0, 1000), (17, 999)] {
-        let mut buffer = scheduler.buffer(&vec![before; 1000]).expect("memory");
+        let mut buffer = scheduler.buffer(&[before; 1000]).expect("memory");
         let program = stream
             .program("fill", |program| program.fill(&mut buffer.slice_mut(start..end)?, value));
         run(&program.expect("recorded")).expect("runs");

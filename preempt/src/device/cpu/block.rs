@@ -91,6 +91,15 @@ impl Run {
         }
     }
 
+    /// Its first block-task, where it is a call of a program.
+    #[cfg(all(test, not(loom)))]
+    pub fn first_task(&self) -> u32 {
+        match self {
+            Run::Plain(run) => run.call.as_ref().map_or(0, |call| call.first_task),
+            Run::Cohort(_) => 0,
+        }
+    }
+
     /// The cohort, for yield points.
     pub fn cohort(&self) -> Option<&Cohort> {
         match self {

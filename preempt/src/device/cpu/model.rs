@@ -229,7 +229,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
         if YIELDS && requeueable && !self.goes_on() {
             return true;
         }
-        state.count(*op, self.index);
+        state.count(*op, self.block.run.first_task() + self.index);
         // Relaxed: only one of shuttle's threads runs.
         if launch.kernel.name == FAULTY && !failed.swap(true, Ordering::Relaxed) {
             state.reports.push(DeviceReport::Fault(*op, "as intended".into()));

@@ -14,6 +14,9 @@ use crate::vocabulary::OpKey;
 pub(super) struct QueuedCall {
     step: Step,
     index: usize,
+    /// Block-tasks of the calls before it.
+    #[cfg_attr(not(all(test, not(loom))), allow(dead_code, reason = "the model counts them"))]
+    pub first_task: u32,
     /// Whether the program is over with it.
     pub is_last: bool,
 }
@@ -75,9 +78,11 @@ pub(super) fn grids(
     grid: PlainGrid,
     slots: u32,
 ) -> impl Iterator<Item = PendingGrid> {
-    let (failed, last) = (Arc::default(), program.steps.len() - 1);
+    let (failed, last, mut tasks) = (Arc::default(), program.steps.len() - 1, 0);
     program.steps.iter().enumerate().map(move |(index, step)| {
-        let call = QueuedCall { step: step.clone(), index, is_last: index == last };
+        let (step, first_task) = (step.clone(), tasks);
+        let call = QueuedCall { step, index, first_task, is_last: index == last };
+        tasks += call.launch().tasks();
         PendingGrid::of_call(op, call, grid, slots, &failed)
     })
 }
