@@ -14,7 +14,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 49] = [
+const NAMES: [&str; 52] = [
     "add_index",
     "angles_f32",
     "angles_f64",
