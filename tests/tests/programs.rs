@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use preempt::error::{ArgumentError, ConfigurationError, LaunchError, ProgramError};
+use preempt::policy::StaticPriority;
+use preempt::sim::{Costs, Machine, Simulation, Workload};
 use preempt::{
     Buffer, BufferSliceMut, CpuLayout, Device, Error, Handle, KernelArg, LaunchReport, Program,
     ProgramBuilder, ProgramCall, Scheduler, Stream,
@@ -117,6 +119,30 @@ fn a_program_is_one_launch_in_stats_and_timeline() {
     let text = std::fs::read_to_string(&path).expect("it is there");
     let _ = std::fs::remove_file(path);
     assert!(text.contains("a step of a test") && !text.contains("scale"), "{text}");
+}
+
+#[test]
+fn a_recording_with_programs_is_decided_again_and_simulated() {
+    let builder = Scheduler::builder().device(preempt_test_kit::device(LAYOUT)).kernels(KERNELS);
+    let scheduler = builder.recording(true).build().expect("a scheduler");
+    let stream = scheduler.stream(0);
+    let mut x = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let (program, _) = scales(&stream, 2, &mut x);
+    let other = scheduler.stream(1).launch(kernels::scale(3, &mut x).threads(LEN));
+    let handles = [(); 3].map(|()| program.launch().expect("accepted"));
+    for handle in handles.iter().chain([&other.expect("accepted")]) {
+        in_time(handle).expect("runs");
+    }
+    scheduler.synchronize().expect("no policy fails");
+    let recording = scheduler.recording().expect("asked for");
+    let replay = recording.replay(StaticPriority::new()).expect("it is whole");
+    assert!(replay.is_identical(), "{replay:?}");
+    let workload = Workload::from_recording(&recording).expect("it is whole");
+    let machine = Machine::new(recording.sms(), Costs::free());
+    let results =
+        Simulation::new(machine, StaticPriority::new()).run(&workload).expect("simulated");
+    let names: Vec<&str> = results.launches.iter().map(|launch| &*launch.kernel).collect();
+    assert_eq!(names, ["scale", "scales", "scales", "scales"]);
 }
 
 fn filled<T: KernelArg + PartialEq + Debug>(scheduler: &Scheduler, before: T, value: T) {
@@ -488,7 +514,8 @@ fn long(scheduler: &Scheduler) -> Handle<LaunchReport> {
 /// Recording, launching, changing and dropping programs: nothing of it waits for a kernel that runs.
 #[test]
 fn programs_wait_for_no_kernel_that_runs() {
-    let scheduler = scheduler();
+    // Few blocks, because those of an emulated device that spin take the processors from all other threads.
+    let scheduler = preempt_test_kit::scheduler(CpuLayout::sms(1));
     let urgent = scheduler.stream(1);
     let mut x = scheduler.buffer(&[1u32; LEN]).expect("memory");
     let mut out = scheduler.zeroed::<u32>(LEN).expect("memory");
@@ -498,7 +525,6 @@ fn programs_wait_for_no_kernel_that_runs() {
     run(&first).expect("runs");
     expected = scaled(1, &expected);
     let long = long(&scheduler);
-    // Blocks of an emulated device that spin take the processors from all other threads.
     let turns = if preempt_test_kit::on_gpu() { 50 } else { 2 };
     for turn in 0..turns {
         let mut place = None;
