@@ -27,7 +27,7 @@ pub enum ProgramError {
         /// The name of the program that was to be changed.
         program: &'static str,
     },
-    /// A call of another kernel than the one that was recorded.
+    /// A call of another kernel than was recorded in its place.
     #[error(
         "program `{program}` launches kernel `{recorded}` there, not `{given}`; give it a call of `{recorded}`, or record \
          another program"

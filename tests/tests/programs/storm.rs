@@ -1,0 +1,221 @@
+//! Programs at random, compared with what one thread would compute.
+
+use preempt::{
+    BufferSliceMut, CpuLayout, Error, Program, ProgramBuilder, ProgramCall, Scheduler, Stream,
+};
+use preempt_test_kernels as kernels;
+use preempt_test_kit::storm::Chaos;
+use preempt_test_kit::{KERNELS, Random};
+
+use super::{LEN, in_time, scaled};
+
+/// A call, in elements of one buffer.
+#[derive(Clone, Copy)]
+enum Step {
+    Scale { factor: u32, start: usize, end: usize },
+    Fill { value: u32, start: usize, end: usize },
+    Copy { from: usize, to: usize, len: usize },
+}
+
+impl Step {
+    fn random(random: &mut Random, len: usize) -> Step {
+        let mut below = |bound: usize| random.below(bound as u32) as usize;
+        let mut bounds = [0; 3].map(|_| below(len + 1));
+        bounds.sort_unstable();
+        let [start, mid, end] = bounds;
+        match below(3) {
+            0 => Step::Scale { factor: below(100) as u32, start, end },
+            1 => Step::Fill { value: below(1 << 20) as u32, start, end },
+            _ => {
+                let len = (mid - start).min(end - mid);
+                match below(2) {
+                    0 => Step::Copy { from: start, to: mid, len },
+                    _ => Step::Copy { from: mid, to: start, len },
+                }
+            }
+        }
+    }
+
+    fn apply(self, model: &mut [u32]) {
+        match self {
+            Step::Scale { factor, start, end } => {
+                let scaled = scaled(factor, &model[start..end]);
+                model[start..end].copy_from_slice(&scaled);
+            }
+            Step::Fill { value, start, end } => model[start..end].fill(value),
+            Step::Copy { from, to, len } => model.copy_within(from..from + len, to),
+        }
+    }
+
+    /// Has the program, or else the stream, do it; the place of a launch in a program.
+    fn submit(
+        self,
+        stream: &Stream,
+        program: Option<&mut ProgramBuilder<'_>>,
+        buffer: &mut BufferSliceMut<'_, u32>,
+    ) -> Result<Option<ProgramCall>, Error> {
+        match self {
+            Step::Scale { factor, start, end } => {
+                let call = kernels::scale(factor, buffer.slice_mut(start..end)?).threads(LEN);
+                match program {
+                    Some(program) => return program.launch(call).map(Some),
+                    None => stream.launch(call)?.detach(),
+                }
+            }
+            Step::Fill { value, start, end } => {
+                let mut range = buffer.slice_mut(start..end)?;
+                match program {
+                    Some(program) => program.fill(&mut range, value)?,
+                    None => stream.fill(&mut range, value)?.detach(),
+                }
+            }
+            Step::Copy { from, to, len } => {
+                let (low, high) = buffer.slice_mut(..)?.split_at_mut(from.max(to))?;
+                let (from, mut to) = match from < to {
+                    true => (low.split_at_mut(from)?.1, high.split_at_mut(len)?.0),
+                    false => (high, low.split_at_mut(to)?.1.split_at_mut(len)?.0),
+                };
+                let from = from.slice(..len)?;
+                match program {
+                    Some(program) => program.copy_buffer(&from, &mut to)?,
+                    None => stream.copy_buffer(&from, &mut to)?.detach(),
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A program, and what it does.
+struct Recorded {
+    program: Program,
+    steps: Vec<Step>,
+    places: Vec<Option<ProgramCall>>,
+}
+
+impl Recorded {
+    fn random(
+        random: &mut Random,
+        stream: &Stream,
+        buffer: &mut BufferSliceMut<'_, u32>,
+    ) -> Recorded {
+        let len = buffer.len();
+        let steps: Vec<Step> = (0..=random.below(6)).map(|_| Step::random(random, len)).collect();
+        let mut places = Vec::new();
+        let program = stream.program("random", |program| {
+            for step in &steps {
+                places.push(step.submit(stream, Some(&mut *program), buffer)?);
+            }
+            Ok(())
+        });
+        Recorded { program: program.expect("recorded"), steps, places }
+    }
+
+    /// Has one of its launches do something else.
+    fn change(&mut self, random: &mut Random, buffer: &mut BufferSliceMut<'_, u32>) {
+        let at = random.below(self.steps.len() as u32) as usize;
+        let (Some(place), Step::Scale { start, end, .. }) = (self.places[at], self.steps[at])
+        else {
+            return;
+        };
+        let (factor, end) =
+            (random.below(100), end - random.below((end - start) as u32 + 1) as usize);
+        let range = buffer.slice_mut(start..end).expect("in range");
+        self.program.set(place, kernels::scale(factor, range).threads(LEN)).expect("the kernel");
+        self.steps[at] = Step::Scale { factor, start, end };
+    }
+}
+
+/// Programs, launches, fills and copies on random ranges, compared with a vector. All are under way at the same time.
+fn storm(
+    streams: &[Stream],
+    mut buffer: BufferSliceMut<'_, u32>,
+    model: &mut [u32],
+    turns: u32,
+    random: &mut Random,
+) {
+    let mut programs = Vec::new();
+    let mut downloads = Vec::new();
+    for turn in 0..turns {
+        let stream = &streams[random.below(streams.len() as u32) as usize];
+        match random.below(10) {
+            0 => {
+                // Launches of the old one may be under way.
+                programs.truncate(random.below(3) as usize);
+                programs.push(Recorded::random(random, stream, &mut buffer));
+            }
+            1 => {
+                let download = stream.download(&buffer).expect("accepted");
+                downloads.push((turn, download, model.to_vec()));
+            }
+            2 | 3 => {
+                let step = Step::random(random, model.len());
+                step.submit(stream, None, &mut buffer).expect("accepted");
+                step.apply(model);
+            }
+            4 => {
+                if let Some(recorded) = programs.last_mut() {
+                    recorded.change(random, &mut buffer);
+                }
+            }
+            _ if programs.is_empty() => {}
+            _ => {
+                let which = random.below(programs.len() as u32) as usize;
+                let Recorded { program, steps, .. } = &programs[which];
+                stream.launch_program(program).expect("accepted").detach();
+                steps.iter().for_each(|step| step.apply(model));
+            }
+        }
+    }
+    for (turn, download, expected) in downloads {
+        assert_eq!(in_time(&download).expect("copied"), expected, "turn {turn}");
+    }
+    for stream in streams {
+        assert_eq!(in_time(&stream.download(&buffer).expect("accepted")).expect("copied"), model);
+    }
+}
+
+/// A scheduler whose policy takes SMs at random.
+fn chaotic(seed: u64) -> Scheduler {
+    let device = preempt_test_kit::device(CpuLayout::sms(3).blocks_per_sm(2));
+    let builder = Scheduler::builder().device(device).kernels(KERNELS);
+    builder.policy(Chaos::new(seed)).build().expect("a scheduler")
+}
+
+#[test]
+fn random_programs_give_what_one_thread_would_compute() {
+    for seed in 0..15 {
+        let mut random = Random(seed);
+        let scheduler = chaotic(seed);
+        let streams: Vec<_> = (0..4).map(|_| scheduler.stream(random.below(3) as i32)).collect();
+        let mut buffer = scheduler.zeroed(LEN).expect("memory");
+        println!("seed {seed}");
+        let range = buffer.slice_mut(..).expect("all");
+        storm(&streams, range, &mut [0; LEN], 150, &mut random);
+    }
+}
+
+#[test]
+fn threads_launch_programs_on_parts_of_one_buffer() {
+    for seed in 0..4 {
+        let scheduler = chaotic(seed);
+        let mut buffer = scheduler.zeroed::<u32>(4 * LEN).expect("memory");
+        let mut parts = Vec::new();
+        let mut rest = buffer.slice_mut(..).expect("all");
+        for _ in 0..4 {
+            let (part, behind) = rest.split_at_mut(LEN).expect("in range");
+            parts.push(part);
+            rest = behind;
+        }
+        println!("seed {seed}");
+        std::thread::scope(|scope| {
+            for (number, part) in (0..).zip(parts) {
+                let streams = [0, 1, 2].map(|priority| scheduler.stream(priority));
+                scope.spawn(move || {
+                    let mut random = Random(100 * seed + number);
+                    storm(&streams, part, &mut [0; LEN], 80, &mut random);
+                });
+            }
+        });
+    }
+}
