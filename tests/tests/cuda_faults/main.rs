@@ -27,6 +27,7 @@ use preempt::{Device, Error, conformance, faults};
 use preempt_test_kit::Random;
 
 mod fake;
+mod panics;
 mod workloads;
 
 use preempt::error::DeviceError;
@@ -183,7 +184,7 @@ fn run(case: &Case) -> Found {
             "fills" => workloads::fills(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
-            other => panic!("no workload `{other}`"),
+            other => assert!(panics::run(other, &device, &mut found), "no workload `{other}`"),
         }
         if faults::failures() > 0 && !found.is_lost {
             recover(&device, "the device", &mut found);
