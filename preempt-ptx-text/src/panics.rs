@@ -235,15 +235,22 @@ enum Place<'a> {
 fn block(number: usize, place: Place<'_>) -> String {
     let (kind, words) = match place {
         Place::Unknown => (BLOCK_UNKNOWN, String::new()),
-        Place::Grid => (OF_GRID, special("%ctaid", BLOCK)),
+        Place::Grid => (OF_GRID, APART.to_owned() + &special("%ctaid", BLOCK)),
         Place::Cohort { parameter, layout: CohortLayout { grid, post, ticket } } => {
-            let words = [(grid, BLOCK + 1), (grid + 4, BLOCK + 2), (ticket, TICKET), (post, POST)];
-            let words = words.into_iter().chain([(post + 4, POST + 1)]);
+            let words = [
+                (grid, BLOCK + 1),
+                (grid + 4, BLOCK + 2),
+                (ticket, TICKET),
+                (post, POST),
+                (post + 4, POST + 1),
+            ];
             let load = |(from, to)| {
                 format!("\tld.param.b32 %preempt_panic_word, [{parameter}+{from}];\n{}", store(to))
             };
-            let task = format!("\tmov.b32 %preempt_panic_word, %preempt_panic_task;\n");
-            (OF_COHORT, words.map(load).fold(task + &store(BLOCK), |all, word| all + &word))
+            let task = "\tmov.b32 %preempt_panic_word, %preempt_panic_task;\n";
+            let [x, y, rest @ ..] = words.map(load);
+            let code = [APART, task, &store(BLOCK), &x, &y, APART].concat();
+            (OF_COHORT, code + &rest.concat())
         }
     };
     let (function, kind) = (constant(number, FUNCTION), constant(kind, PLACE));
@@ -270,7 +277,7 @@ $preempt_panic_first:
 \tld.volatile.global.b64 %preempt_panic_record, [%preempt_panic_own];
 \tsetp.eq.u64 %preempt_panic_is, %preempt_panic_record, 0;
 \t@%preempt_panic_is bra $preempt_panic_written;
-{function}{kind}{thread}{words}\
+{function}{kind}{APART}{thread}{words}\
 \tfence.acq_rel.sys;
 {written}\
 \tfence.acq_rel.sys;
@@ -282,6 +289,14 @@ $preempt_panic_trap:
 "
     )
 }
+
+/// Reads the claim once more, which nothing changes meanwhile, and branches on it. The assembler would otherwise load the
+/// words on both sides at the same time, and small kernels would take more registers for that.
+const APART: &str = "\
+\tld.volatile.global.u32 %preempt_panic_word, [%preempt_panic_own+8];
+\tsetp.ne.u32 %preempt_panic_is, %preempt_panic_word, 1;
+\t@%preempt_panic_is bra $preempt_panic_trap;
+";
 
 /// Writes the register `word` to a word of the record.
 fn store(word: usize) -> String {
