@@ -47,7 +47,8 @@ const WORKLOADS: [&str; 3] = ["storm", "large", "schedulers"];
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 
 /// Calls on drop, which free nothing after an error.
-const FREES: [&str; 4] = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost"];
+const FREES: [&str; 5] =
+    ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost", "cuModuleUnload"];
 
 /// Codes of errors that pass, and of one error that does not.
 const INVALID_VALUE: u32 = 1;
