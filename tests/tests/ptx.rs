@@ -19,7 +19,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 49] = [
+const NAMES: [&str; 52] = [
     "add_index",
     "angles_f32",
     "angles_f64",
@@ -31,6 +31,7 @@ const NAMES: [&str; 49] = [
     "atomics_i64",
     "atomics_u32",
     "atomics_u64",
+    "copy_four",
     "count_1d",
     "disagree",
     "exchanged",
@@ -56,11 +57,13 @@ const NAMES: [&str; 49] = [
     "rounded_f32",
     "rounded_f64",
     "same_as_table",
+    "scale",
     "scaled__3_true",
     "scaled__m2_false",
     "sm_of_task",
     "spin_yielding",
     "struct_arg",
+    "sum",
     "tiled_mm",
     "vector_add",
     "vector_add_own",
@@ -72,7 +75,7 @@ const NAMES: [&str; 49] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 25] = [
+const BLOCKS: [(&str, u32); 28] = [
     ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
@@ -98,6 +101,9 @@ const BLOCKS: [(&str, u32); 25] = [
     ("vector_add_own", 256),
     ("halves", 128),
     ("halves_by_crate", 128),
+    ("scale", 32),
+    ("sum", 32),
+    ("copy_four", 4),
 ];
 
 /// The kernel whose yield points each thread passes on its own.
