@@ -115,7 +115,7 @@ fn a_recording_comes_back_from_its_file() {
     let later = Recording { version: VERSION + 1, ..loaded };
     later.save(&path).expect("saved");
     let error = Recording::load(&path).expect_err("a version from the future");
-    assert!(error.to_string().contains("version 3"), "{error}");
+    assert!(error.to_string().contains("version 4"), "{error}");
     fs::remove_file(&path).expect("removed");
     assert!(matches!(Recording::load(&path), Err(Error::Recording(RecordingError::File { .. }))));
     // Nothing is recorded unless it was asked for.
@@ -134,6 +134,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         blocks_per_sm: 0,
         on_last_sm: 0,
         plain: false,
+        hardware_stop: None,
     };
     let submit = Input::Submit {
         op: 1 << 32 | 1,
@@ -148,7 +149,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
     let steps = [submit, Input::Settle { plans: Vec::new() }];
     let steps = steps.map(|input| Step { now: 0, decided: 0, input }).to_vec();
     let recording =
-        Recording { version: VERSION, policy: "p".into(), sms: 4, queues: (1, 1, 1), steps };
+        Recording { version: VERSION, policy: "p".into(), sms: 4, queues: [1, 1, 1, 1, 1], steps };
     // An SM without room for a block.
     assert!(recording.replay(Fifo::new()).is_ok_and(|replay| replay.difference.is_some()));
     let nowhere = Recording { sms: 0, ..recording.clone() };
@@ -156,7 +157,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         nowhere.replay(Fifo::new()),
         Err(Error::Recording(RecordingError::Invalid { .. }))
     ));
-    let narrow = Recording { queues: (0, 1, 1), ..recording };
+    let narrow = Recording { queues: [0, 1, 1, 1, 1], ..recording };
     assert!(matches!(
         narrow.replay(Fifo::new()),
         Err(Error::Recording(RecordingError::Invalid { .. }))
