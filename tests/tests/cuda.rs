@@ -453,8 +453,8 @@ fn plain_grids_on_all_levels_are_no_priority_inversion() {
         let stream = scheduler.stream(priority);
         for _ in 0..2 {
             // Blocks of some 10 µs, two on an SM.
-            let call = kernels::paced_1d(20_000, counts, writes).grid(TASKS).block(1024);
-            let call = call.preemption(Preemption::Plain);
+            let call = kernels::paced_1d(20_000, &mut *counts, &mut *writes);
+            let call = call.grid(TASKS).block(1024).preemption(Preemption::Plain);
             long.push(stream.launch(call).expect("accepted"));
         }
         tick(&scheduler, &scheduler.stream(priority + 1));
