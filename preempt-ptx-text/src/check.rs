@@ -168,7 +168,7 @@ fn hardware_index(body: &str) -> Option<&str> {
 }
 
 /// A Rust path where the symbol is one.
-fn readable(symbol: &str) -> String {
+pub(crate) fn readable(symbol: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(symbol))
 }
 

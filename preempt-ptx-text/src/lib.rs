@@ -8,8 +8,13 @@ use std::iter::repeat_n;
 use std::ops::Range;
 
 mod check;
+mod panics;
 
 pub use check::{KernelFault, Report, check, check_functions};
+pub use panics::{
+    CohortLayout, PANIC_VARIABLE, PANIC_WORDS, Panic, PanicSource, panic_sources,
+    with_panic_records,
+};
 
 /// Ends the name of one of a kernel's two entries: the plain one, beside a preemptible one that has the
 /// kernel's name, or the preemptible one of a kernel for rust-cuda, whose plain one has the name.

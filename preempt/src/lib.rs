@@ -77,6 +77,15 @@
 //! no barriers across the grid. A kernel yields between block-tasks, and within them at yield points if it
 //! has any. Without yield points, an urgent launch waits for the block-tasks that run: for a millisecond if
 //! they take a millisecond.
+//!
+//! # When a kernel panics
+//!
+//! A panic, such as that of an `assert!` or of an index out of bounds, ends the launch with
+//! [`LaunchError::KernelFailed`](error::LaunchError::KernelFailed), which names the block-task and the thread. On the CPU device
+//! the rest goes on. On a GPU the driver gives up the process's context: every other operation ends with
+//! [`DeviceError::ContextLost`](error::DeviceError::ContextLost), which names the kernel that panicked and the place. The text of
+//! the panic is not on the GPU; run the launch on the CPU device to read it. What leaves no place: other faults, such as
+//! an address out of bounds; code that a `cust` application has loaded itself.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "cust")]

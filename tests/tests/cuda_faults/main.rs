@@ -27,6 +27,7 @@ use preempt::{Device, Error, conformance, faults};
 use preempt_test_kit::Random;
 
 mod fake;
+mod panics;
 mod workloads;
 
 use preempt::error::DeviceError;
@@ -46,7 +47,8 @@ const WORKLOADS: [&str; 3] = ["storm", "large", "schedulers"];
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 
 /// Calls on drop, which free nothing after an error.
-const FREES: [&str; 4] = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost"];
+const FREES: [&str; 5] =
+    ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost", "cuModuleUnload"];
 
 /// Codes of errors that pass, and of one error that does not.
 const INVALID_VALUE: u32 = 1;
@@ -183,7 +185,7 @@ fn run(case: &Case) -> Found {
             "fills" => workloads::fills(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
-            other => panic!("no workload `{other}`"),
+            other => assert!(panics::run(other, &device, &mut found), "no workload `{other}`"),
         }
         if faults::failures() > 0 && !found.is_lost {
             recover(&device, "the device", &mut found);

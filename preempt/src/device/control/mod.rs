@@ -14,10 +14,10 @@ use std::time::Duration;
 use preempt_device::abi::{
     COHORT_SLOTS, Cohort, ControlBlock, Divisor, Post, Posted, RequeueList, Signal, share_bits,
 };
-use preempt_device::host::Amortize;
+use preempt_device::host::{Amortize, Kernel};
 use slotmap::SecondaryMap;
 
-use super::backend::{DeviceReport, KernelLaunch, OwnedCopy, Owner};
+use super::backend::{DeviceReport, KernelLaunch, KernelPanic, Loss, OwnedCopy, Owner};
 use super::{Device, DeviceInner};
 use crate::error::Error;
 use crate::vocabulary::{After, CohortOrder, ControlIndex, OpKey, QueueIndex};
@@ -110,7 +110,12 @@ pub(crate) enum Report {
     /// A launch, a copy or opaque work went wrong; it still ends.
     Fault(OpKey, Arc<str>),
     /// The device is lost to this process: nothing given to it ends, or is reported, from now on.
-    Lost(Arc<str>),
+    Lost {
+        /// For everything that is lost with it.
+        message: Arc<str>,
+        /// The launch whose kernel panicked, and where, if that ended the device.
+        panicked: Option<(OpKey, Arc<str>)>,
+    },
 }
 
 /// A cohort that is out.
@@ -127,6 +132,7 @@ pub(crate) struct CohortEnd {
 #[derive(Debug)]
 struct OutCohort {
     order: CohortOrder,
+    kernel: &'static Kernel,
     /// The post that shows the order's ticket when the cohort is out.
     post: *const Post,
     launched: Duration,
@@ -153,6 +159,25 @@ pub(crate) struct Session {
 
 // SAFETY: posts are atomics that the device keeps until it is loaded for its next scheduler.
 unsafe impl Send for Session {}
+
+/// The launch that a panic was in, among those that are `out`. Two plain grids of one kernel that run at the same time
+/// cannot be told apart.
+fn panicked(out: &[OutCohort], panic: &KernelPanic) -> Option<OpKey> {
+    if let Some((post, ticket)) = panic.cohort {
+        let is_it = |out: &&OutCohort| out.post.addr() as u64 == post && out.order.ticket == ticket;
+        return out.iter().find(is_it).map(|out| out.order.op);
+    }
+    let entry = panic.entry.as_deref()?;
+    let mut runs = out.iter().enumerate().filter(|&(at, OutCohort { order, kernel, .. })| {
+        // Grids of one queue run one after the other.
+        let is_first = out[..at].iter().all(|before| before.order.queue != order.queue);
+        is_first && order.plain && kernel.entry == entry
+    });
+    match (runs.next(), runs.next()) {
+        (Some((_, out)), None) => Some(out.order.op),
+        _ => None,
+    }
+}
 
 impl Session {
     /// A session of the scheduler that the device was loaded for.
@@ -196,7 +221,8 @@ impl Session {
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
         unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) }?;
-        self.out.push(OutCohort { order: *order, post, launched: now, stopped: None });
+        let kernel = launch.kernel;
+        self.out.push(OutCohort { order: *order, kernel, post, launched: now, stopped: None });
         Ok(())
     }
 
@@ -304,7 +330,7 @@ impl Session {
     pub fn poll(&mut self, reports: &mut Vec<Report>) {
         // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
         let ends = &mut self.ends;
-        self.out.retain(|&OutCohort { order, post, launched, stopped }| {
+        self.out.retain(|&OutCohort { order, post, launched, stopped, .. }| {
             // SAFETY: the device keeps posts until its next scheduler, and this is the present one's.
             let posted = unsafe { (*post).read(order.ticket) };
             ends.extend(posted.map(|posted| CohortEnd { order, posted, launched, stopped }));
@@ -319,11 +345,13 @@ impl Session {
                     Report::CopyDone(op)
                 }
                 DeviceReport::Fault(op, message) => Report::Fault(op, message),
-                DeviceReport::Lost(message) => {
+                DeviceReport::Lost(Loss { message, panic }) => {
+                    let panicked =
+                        panic.and_then(|panic| Some((panicked(&self.out, &panic)?, panic.place)));
                     // No post comes any more.
                     self.out.clear();
                     self.owners.clear();
-                    Report::Lost(message)
+                    Report::Lost { message, panicked }
                 }
             });
         }

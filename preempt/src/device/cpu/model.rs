@@ -20,8 +20,8 @@ use super::memory::Memory;
 use crate::device::control::{ControlSource, Grid, HostWords};
 use crate::device::rows::copy_rows;
 use crate::device::{
-    Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Mark, News,
-    Occupancy, OpaqueWork, Properties, RawStream, SignalPath, lock,
+    Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Loss, Mark,
+    News, Occupancy, OpaqueWork, Properties, RawStream, SignalPath, lock,
 };
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
@@ -116,7 +116,8 @@ impl Model {
     pub fn lose(&self) {
         let mut state = lock(&self.state);
         state.is_lost = true;
-        state.reports.push(DeviceReport::Lost("as intended".into()));
+        let loss = Loss { message: "as intended".into(), panic: None };
+        state.reports.push(DeviceReport::Lost(loss));
         drop(state);
         self.news.announce();
     }
