@@ -33,8 +33,10 @@ pub struct Kernel {
     /// The function's name.
     pub name: &'static str,
     /// The PTX symbol of the preemptible entry.
+    #[doc(hidden)]
     pub entry: &'static str,
     /// The PTX symbol of the plain entry.
+    #[doc(hidden)]
     pub plain: &'static str,
     /// The module that the kernel was written in, from `module_path!`.
     pub module: &'static str,
@@ -54,6 +56,7 @@ pub struct Kernel {
     ///
     /// The arguments are those of a [`Call`] of this kernel, and [`with_thread`] has set a
     /// thread.
+    #[doc(hidden)]
     pub cpu: unsafe fn(args: &Args) -> bool,
 }
 
@@ -71,6 +74,7 @@ impl fmt::Debug for Kernel {
 }
 
 /// What a launch may do with a buffer.
+#[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// The buffer is not written during the launch.

@@ -266,6 +266,7 @@ impl Stream {
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias("cudaMemcpyAsync", "memcpy_htod"))]
     pub fn upload<'a, T: KernelArg>(
         &self,
         data: impl Into<Cow<'a, [T]>>,
@@ -296,6 +297,7 @@ impl Stream {
     ///
     /// [`ArgumentError::ForeignBuffer`] or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias("cudaMemcpyAsync", "clone_dtoh"))]
     pub fn download<T: KernelArg>(
         &self,
         from: &impl DeviceSlice<T>,
@@ -313,6 +315,7 @@ impl Stream {
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias("cudaMemcpyAsync", "memcpy_dtod"))]
     pub fn copy_buffer<T: KernelArg>(
         &self,
         from: &impl DeviceSlice<T>,
