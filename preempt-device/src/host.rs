@@ -106,7 +106,7 @@ pub struct BufferArg {
 /// lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel reads `&[{T}]`",
-    note = "pass `&Buffer<{T}>`"
+    note = "pass `&Buffer<{T}>`, or a range of it, `buffer.slice(a..b)?`; `Scheduler::buffer` makes a buffer of a slice"
 )]
 pub unsafe trait ReadArg<'a, T> {
     /// The buffer.
@@ -120,8 +120,8 @@ pub unsafe trait ReadArg<'a, T> {
 /// The address is valid for reads and writes of `len` elements of `T` on the owner's device. It stays valid while
 /// the owner lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be passed where the kernel writes `{T}`",
-    note = "pass `&mut Buffer<{T}>`"
+    message = "`{Self}` cannot be passed where the kernel writes `SliceMut<{T}>`, `PerThread<{T}>` or `*mut {T}`",
+    note = "pass `&mut Buffer<{T}>`, or a range of it, `buffer.slice_mut(a..b)?`; `Scheduler::zeroed` makes a buffer"
 )]
 pub unsafe trait WriteArg<'a, T> {
     /// The buffer.
