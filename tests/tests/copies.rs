@@ -22,10 +22,13 @@ const WHILE: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(60);
 
 fn scheduler() -> Scheduler {
-    Scheduler::builder()
-        .device(Device::cpu_with(CpuLayout::sms(1)).expect("a device"))
-        .build()
-        .expect("a scheduler")
+    preempt_test_kit::scheduler(CpuLayout::sms(1))
+}
+
+/// On an emulated device, where there are gates, and kernels may fail.
+fn emulated() -> Scheduler {
+    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+    Scheduler::builder().device(device).build().expect("a scheduler")
 }
 
 fn numbers(len: usize) -> Vec<u32> {
@@ -78,7 +81,7 @@ fn uploads_take_slices_arrays_and_vectors() {
 
 #[test]
 fn an_upload_of_a_slice_leaves_the_slice_to_the_caller() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     // Small to a GPU, and large.
     for len in [10, 1 << 20] {
@@ -96,7 +99,7 @@ fn an_upload_of_a_slice_leaves_the_slice_to_the_caller() {
 
 #[test]
 fn a_download_into_a_slice_waits_for_its_turn() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     let buffer = scheduler.buffer(&numbers(1000)).expect("memory");
     let (gate, held) = hold(&scheduler, &stream);
@@ -119,7 +122,7 @@ fn a_download_into_a_slice_waits_for_its_turn() {
 
 #[test]
 fn a_download_into_a_slice_that_fails_says_so() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     let buffer = scheduler.zeroed::<u32>(3).expect("memory");
     let mut out = [5; 4];
@@ -139,7 +142,7 @@ fn a_download_into_a_slice_that_fails_says_so() {
 
 #[test]
 fn a_scope_waits_for_its_copies() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     for panics in [false, true] {
         let data = numbers(1000);
@@ -174,8 +177,8 @@ fn a_scope_waits_for_its_copies() {
 
 #[test]
 fn a_scope_waits_for_copies_of_a_scheduler_that_is_dropped() {
-    let scheduler = scheduler();
-    let other = self::scheduler();
+    let scheduler = emulated();
+    let other = emulated();
     let stream = other.stream(0);
     let buffer = other.buffer(&numbers(1000)).expect("memory");
     let mut out = vec![0; 1000];
@@ -203,7 +206,7 @@ struct Odd {
 }
 
 #[test]
-fn a_fill_sets_every_element_in_its_turn() {
+fn a_fill_sets_every_element() {
     let scheduler = scheduler();
     let stream = scheduler.stream(0);
     fn filled<T: KernelArg + PartialEq + std::fmt::Debug>(
@@ -223,8 +226,13 @@ fn a_fill_sets_every_element_in_its_turn() {
     filled(&stream, scheduler.zeroed(12_345).expect("memory"), odd);
     // SAFETY: it is filled before it is read.
     filled(&stream, unsafe { scheduler.uninit(100).expect("memory") }, -1i8);
+}
 
-    // Behind an upload of another stream, and before the next one.
+/// Behind an upload of another stream, and before the next one.
+#[test]
+fn a_fill_has_its_turn() {
+    let scheduler = emulated();
+    let stream = scheduler.stream(0);
     let mut buffer = scheduler.zeroed::<u32>(1000).expect("memory");
     let other = scheduler.stream(5);
     let (gate, held) = hold(&scheduler, &stream);
@@ -241,7 +249,7 @@ fn a_fill_sets_every_element_in_its_turn() {
 
 #[test]
 fn a_fill_mends_what_a_failed_kernel_left() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     let mut buffer = lost(&scheduler, &stream);
     stream.fill(&mut buffer, 6).and_then(|fill| fill.wait()).expect("it needs no contents");
@@ -250,7 +258,7 @@ fn a_fill_mends_what_a_failed_kernel_left() {
 
 #[test]
 fn a_fill_needs_no_contents_of_another_device() {
-    let (one, other) = (scheduler(), scheduler());
+    let (one, other) = (emulated(), emulated());
     let mut buffer = one.buffer(&numbers(100)).expect("memory");
     // Its contents stay where they are, behind a launch that does not end.
     let stream = one.stream(0);
@@ -352,7 +360,7 @@ fn rows_that_overlap_or_end_too_late_are_refused() {
 
 #[test]
 fn rows_need_the_contents_between_them_and_all_rows_none() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     let some = Copy2d { width: 4, height: 2, from_pitch: 4, to_pitch: 5 };
     let mut buffer = lost(&scheduler, &stream);
@@ -363,7 +371,7 @@ fn rows_need_the_contents_between_them_and_all_rows_none() {
     copy.expect("it needs no contents");
     assert_eq!(contents(&stream, &buffer), [2; 10]);
     // Elsewhere, too.
-    let other = self::scheduler();
+    let other = emulated();
     let there = other.stream(0);
     drop(there.upload_2d(&[1; 8], &mut buffer, some).expect("accepted"));
     assert_eq!(contents(&there, &buffer), [1, 1, 1, 1, 2, 1, 1, 1, 1, 2]);
@@ -378,7 +386,7 @@ fn pinned(scheduler: &Scheduler, data: &[u32]) -> PinnedBuffer<u32> {
 
 #[test]
 fn pinned_memory_is_lent_to_copies_and_given_back() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     for len in [0, 10, 1 << 20] {
         let mut buffer = scheduler.zeroed::<u32>(len).expect("memory");
@@ -400,7 +408,7 @@ fn pinned_memory_is_lent_to_copies_and_given_back() {
 
 #[test]
 fn a_loan_is_a_future() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     let mut buffer = scheduler.zeroed::<u32>(10).expect("memory");
     let (gate, held) = hold(&scheduler, &stream);
@@ -418,7 +426,7 @@ fn a_loan_is_a_future() {
 
 #[test]
 fn a_copy_whose_loan_is_dropped_keeps_its_memory_until_its_end() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     let mut buffer = scheduler.zeroed::<u32>(1000).expect("memory");
     let (gate, held) = hold(&scheduler, &stream);
@@ -467,7 +475,7 @@ fn pinned_memory_that_cannot_be_had_is_an_error() {
 
 #[test]
 fn fills_and_copies_take_ranges() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let stream = scheduler.stream(0);
     let mut buffer = scheduler.zeroed::<u32>(12).expect("memory");
     // Columns 1 and 2 of three rows of four.

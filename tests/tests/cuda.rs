@@ -8,7 +8,8 @@ use cudarc::driver::sys;
 use preempt::error::{CodeError, DeviceError, LaunchError, MemoryError};
 use preempt::policy::StaticPriority;
 use preempt::{
-    Buffer, Device, Error, Handle, LaunchReport, Opaque, Preemption, Scheduler, SignalPath, Stream,
+    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Opaque, Preemption, Scheduler, SignalPath,
+    Stream,
 };
 use preempt_test_kernels as kernels;
 use preempt_test_kit::storm::{self, Chaos, Kind, Load, Strength, Tally, Victim};
@@ -360,8 +361,39 @@ fn copies_of_all_sizes_are_whole() {
         stream.copy_buffer(&first, &mut second).and_then(|copy| copy.wait()).expect("copied");
         let back = stream.download(&second).and_then(|copy| copy.wait()).expect("copied");
         assert!(back == data, "{len} elements");
+        let mut pinned = scheduler.pinned(data.len()).expect("memory");
+        pinned.copy_from_slice(&data);
+        stream.fill(&mut first, 5).and_then(|fill| fill.wait()).expect("filled");
+        let upload = stream.upload_pinned(pinned, &mut first).expect("accepted");
+        let mut pinned = upload.wait().expect("copied");
+        pinned.fill(6);
+        let download = stream.download_pinned(&first, pinned).expect("accepted");
+        assert!(*download.wait().expect("copied") == data, "{len} elements, pinned");
+        // Every other column.
+        let shape = Copy2d { width: 1, height: data.len() / 2, from_pitch: 2, to_pitch: 1 };
+        stream.copy_2d(&first, &mut second, shape).and_then(|copy| copy.wait()).expect("copied");
+        let back = stream.download(&second).and_then(|copy| copy.wait()).expect("copied");
+        let (half, rest) = back.split_at(shape.height);
+        assert!(half.iter().eq(data.iter().step_by(2).take(half.len())), "{len} elements, half");
+        assert!(rest == &data[shape.height..], "{len} elements, the other half");
     }
     long.check(&busy);
+}
+
+#[test]
+fn memory_is_told_beside_a_kernel_that_runs() {
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    let stream = scheduler.stream(0);
+    let long = Long::launch(&scheduler, &stream, ROUNDS);
+    let before = gpu.device.memory().expect("told");
+    assert!(before.free > 0 && before.free < before.total, "{before:?}");
+    let held = scheduler.zeroed::<u8>(1 << 30).expect("memory");
+    let after = gpu.device.memory().expect("told");
+    assert!(after.free < before.free && after.total == before.total, "{before:?}, {after:?}");
+    assert!(!long.handle.is_done(), "it waited for the kernel");
+    drop(held);
+    long.check(&stream);
 }
 
 #[test]

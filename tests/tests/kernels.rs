@@ -1,22 +1,14 @@
 //! The result of each test kernel, against plain host code: on the CPU device, or on the first GPU with
 //! `PREEMPT_TEST_DEVICE=cuda`.
 
-use preempt::{Call, CpuLayout, Device, NoGrid, Preemption, Scheduler, Stream};
+use preempt::{Call, CpuLayout, NoGrid, Preemption, Scheduler, Stream};
 use preempt_test_kernels::{self as kernels, Affine, Weights};
-use preempt_test_kit::{KERNELS, Random};
+use preempt_test_kit::{Random, on_gpu};
 
 fn stream() -> (Scheduler, Stream) {
-    let device = match on_gpu() {
-        true => Device::cuda(0).expect("a GPU"),
-        false => Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device"),
-    };
-    let scheduler = Scheduler::builder().device(device).kernels(KERNELS).build().expect("built");
+    let scheduler = preempt_test_kit::scheduler(CpuLayout::sms(3).blocks_per_sm(2));
     let stream = scheduler.stream(0);
     (scheduler, stream)
-}
-
-fn on_gpu() -> bool {
-    std::env::var("PREEMPT_TEST_DEVICE").is_ok_and(|device| device == "cuda")
 }
 
 fn run(stream: &Stream, call: Call<'static>) {

@@ -1,20 +1,12 @@
 //! Floating-point functions in kernels: bit by bit the trait's on a GPU, and `std`'s on the CPU device, near them.
 
 use half::{bf16, f16};
-use preempt::{Device, Scheduler, Stream};
+use preempt::{CpuLayout, Scheduler, Stream};
 use preempt_test_kernels::math as kernels;
-use preempt_test_kit::KERNELS;
-
-fn on_gpu() -> bool {
-    std::env::var("PREEMPT_TEST_DEVICE").is_ok_and(|device| device == "cuda")
-}
+use preempt_test_kit::on_gpu;
 
 fn stream() -> (Scheduler, Stream) {
-    let device = match on_gpu() {
-        true => Device::cuda(0).expect("a GPU"),
-        false => Device::cpu().expect("a device"),
-    };
-    let scheduler = Scheduler::builder().device(device).kernels(KERNELS).build().expect("built");
+    let scheduler = preempt_test_kit::scheduler(CpuLayout::sms(2));
     let stream = scheduler.stream(0);
     (scheduler, stream)
 }

@@ -1,16 +1,11 @@
 //! Slices of which each thread has its own element.
 
 use preempt::error::ConfigurationError;
-use preempt::{Device, Dim3, Error, Scheduler, Stream};
+use preempt::{CpuLayout, Dim3, Error, Scheduler, Stream};
 use preempt_test_kernels as kernels;
-use preempt_test_kit::KERNELS;
 
 fn stream() -> (Scheduler, Stream) {
-    let device = match std::env::var("PREEMPT_TEST_DEVICE").is_ok_and(|device| device == "cuda") {
-        true => Device::cuda(0).expect("a GPU"),
-        false => Device::cpu().expect("a device"),
-    };
-    let scheduler = Scheduler::builder().device(device).kernels(KERNELS).build().expect("built");
+    let scheduler = preempt_test_kit::scheduler(CpuLayout::sms(2));
     let stream = scheduler.stream(0);
     (scheduler, stream)
 }

@@ -8,10 +8,9 @@ use preempt::{
     Error, Handle, Opaque, Scheduler, Stream,
 };
 use preempt_device::host::Args;
-use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_test_kit::storm::Chaos;
-use preempt_test_kit::{Gate, Random, gated};
+use preempt_test_kit::{Gate, KERNELS, Random, gated};
 
 /// Time: longer than any operation of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -19,44 +18,16 @@ const LONG: Duration = Duration::from_secs(60);
 const WHILE: Duration = Duration::from_millis(30);
 /// Elements of most buffers: several blocks, the last of which is not full.
 const LEN: usize = 100;
-
-/// `x[i] = factor * x[i] + i`
-#[preemptible(block = 32)]
-fn scale(factor: u32, x: SliceMut<u32>) {
-    let i = thread::index_1d() as usize;
-    if i < x.len() {
-        // SAFETY: each thread writes its own element.
-        unsafe { x.write(i, x.read(i).wrapping_mul(factor).wrapping_add(i as u32)) }
-    }
-}
-
-/// `out[i] = a[i] + b[i]`, where there are both, and `out[i] + 1` elsewhere.
-#[preemptible(block = 32)]
-fn add(a: &[u32], b: &[u32], out: SliceMut<u32>) {
-    let i = thread::index_1d() as usize;
-    if i < out.len() {
-        // SAFETY: each thread writes its own element.
-        unsafe {
-            let sum =
-                if i < a.len() && i < b.len() { a[i].wrapping_add(b[i]) } else { out.read(i) + 1 };
-            out.write(i, sum);
-        }
-    }
-}
-
-/// Copies four elements by their addresses.
-#[preemptible(block = 4)]
-fn copy_four(from: *const u32, to: *mut u32) {
-    let i = thread::index_1d() as usize;
-    // SAFETY: both ranges have four elements, and each thread writes its own one.
-    unsafe { to.add(i).write(from.add(i).read()) }
-}
+const LAYOUT: CpuLayout = CpuLayout::sms(2).blocks_per_sm(2);
 
 fn scheduler() -> Scheduler {
-    Scheduler::builder()
-        .device(Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device"))
-        .build()
-        .expect("a scheduler")
+    preempt_test_kit::scheduler(LAYOUT)
+}
+
+/// On an emulated device, where there are gates, and kernels may fail.
+fn emulated() -> Scheduler {
+    let device = Device::cpu_with(LAYOUT).expect("a device");
+    Scheduler::builder().device(device).build().expect("a scheduler")
 }
 
 fn in_time<T>(handle: &Handle<T>) -> Result<T, Error> {
@@ -81,7 +52,7 @@ fn out_of_range<T>(result: Result<T, Error>) -> (usize, usize, usize) {
 
 #[test]
 fn launches_that_write_disjoint_ranges_run_at_the_same_time() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let (one, other) = (scheduler.stream(0), scheduler.stream(0));
     let gates = [0, 1].map(|_| Gate::new(&scheduler));
     let mut log = scheduler.zeroed::<u32>(LEN).expect("memory");
@@ -106,7 +77,7 @@ fn launches_that_write_disjoint_ranges_run_at_the_same_time() {
 
 #[test]
 fn operations_on_overlapping_ranges_run_in_the_order_of_submission() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let streams: [Stream; 4] = [(); 4].map(|()| scheduler.stream(0));
     let gate = Gate::new(&scheduler);
     let mut log = scheduler.zeroed::<u32>(LEN).expect("memory");
@@ -115,12 +86,12 @@ fn operations_on_overlapping_ranges_run_in_the_order_of_submission() {
     let writes = streams[0].launch(gated(&gate.0, low, 7).grid(1)).expect("accepted");
     gate.wait_for(1);
     let range = log.slice_mut(1..6).expect("in range");
-    let scales = streams[1].launch(scale(3, range).threads(5)).expect("accepted");
+    let scales = streams[1].launch(kernels::scale(3, range).threads(5)).expect("accepted");
     let reads = streams[2].download(&log.slice(1..2).expect("in range")).expect("accepted");
     // Transitively: it shares elements with the launch before it alone.
     let upload = upload(log.slice_mut(4..8).expect("in range"), &streams[3], 9);
     let beside = log.slice_mut(8..).expect("in range");
-    let beside = streams[3].launch(scale(1, beside).threads(LEN as u32));
+    let beside = streams[3].launch(kernels::scale(1, beside).threads(LEN as u32));
     assert!(scales.wait_timeout(WHILE).is_none() && !reads.is_done() && !upload.is_done());
     gate.open();
     in_time(&writes).expect("runs");
@@ -228,7 +199,7 @@ fn kernels_find_the_first_element_of_a_range_at_its_pointer() {
     let mut x = scheduler.buffer(&(0..20).collect::<Vec<u32>>()).expect("memory");
     let (low, high) = x.split_at_mut(10).expect("in range");
     let from = low.slice(3..7).expect("in range");
-    let call = copy_four(from, high.split_at_mut(5).expect("in range").1).grid(1);
+    let call = kernels::copy_four(from, high.split_at_mut(5).expect("in range").1).grid(1);
     in_time(&stream.launch(call).expect("accepted")).expect("runs");
     assert_eq!(contents(&stream, &x)[14..20], [14, 3, 4, 5, 6, 19]);
     // A range without elements is null, like a buffer without.
@@ -250,14 +221,14 @@ fn a_launch_writes_no_element_twice() {
         args.push_read::<u32>(x.slice(read.clone()).expect("in range"));
         args.push_read::<u32>(x.slice(read).expect("in range"));
         args.push_write::<u32>(x.slice_mut(written).expect("in range"));
-        // SAFETY: what `add` takes; overlapping ranges are refused.
-        let call = unsafe { Call::new(add(&x, &x, &mut seen(&scheduler)).kernel(), args) };
+        // SAFETY: what `sum` takes; overlapping ranges are refused.
+        let call = unsafe { Call::new(kernels::sum(&x, &x, &mut seen(&scheduler)).kernel(), args) };
         stream.launch(call.threads(8)).map(|handle| in_time(&handle).expect("runs"))
     };
     for (read, written) in [(0..3, 2..4), (0..8, 3..4), (3..4, 0..8), (2..6, 2..6)] {
         let error = call(read, written).expect_err("refused");
         assert!(
-            matches!(error, Error::Argument(ArgumentError::BufferConflict { name: "add" })),
+            matches!(error, Error::Argument(ArgumentError::BufferConflict { name: "sum" })),
             "{error:?}"
         );
     }
@@ -273,7 +244,7 @@ fn seen(scheduler: &Scheduler) -> Buffer<u32> {
 
 #[test]
 fn the_range_that_a_failed_kernel_wrote_is_lost_and_the_rest_is_not() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let (one, other) = (scheduler.stream(0), scheduler.stream(0));
     let mut x = scheduler.buffer(&[3u32; 8]).expect("memory");
     let range = x.slice_mut(2..5).expect("in range");
@@ -300,7 +271,7 @@ fn the_range_that_a_failed_kernel_wrote_is_lost_and_the_rest_is_not() {
 
 #[test]
 fn opaque_work_has_its_range_alone() {
-    let scheduler = scheduler();
+    let scheduler = emulated();
     let (one, other) = (scheduler.stream(0), scheduler.stream(1));
     let gate = Gate::new(&scheduler);
     let mut log = scheduler.zeroed::<u32>(8).expect("memory");
@@ -345,7 +316,7 @@ fn storm(streams: &[Stream], mut buffer: Buffer<u32>, steps: u32, random: &mut R
         match below(5) {
             0 => {
                 let factor = below(100) as u32;
-                drop(stream.launch(scale(factor, range).threads(LEN)).expect("accepted"));
+                drop(stream.launch(kernels::scale(factor, range).threads(LEN)).expect("accepted"));
                 expected.copy_from_slice(&scaled(factor, expected));
             }
             1 => {
@@ -375,7 +346,7 @@ fn storm(streams: &[Stream], mut buffer: Buffer<u32>, steps: u32, random: &mut R
                     let skipped = below(from.len() + 1);
                     let (a, b) =
                         (from.slice(..).expect("all"), from.slice(skipped..).expect("in range"));
-                    drop(stream.launch(add(a, b, to).threads(LEN)).expect("accepted"));
+                    drop(stream.launch(kernels::sum(a, b, to).threads(LEN)).expect("accepted"));
                     for (i, out) in to_model[..len].iter_mut().enumerate() {
                         *out = match from_model[skipped..].get(i) {
                             Some(b) => from_model[i].wrapping_add(*b),
@@ -398,8 +369,9 @@ fn storm(streams: &[Stream], mut buffer: Buffer<u32>, steps: u32, random: &mut R
 fn random_ranges_give_what_one_thread_would_compute() {
     for seed in 0..20 {
         let mut random = Random(seed);
-        let device = Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device");
-        let builder = Scheduler::builder().device(device).policy(Chaos::new(seed));
+        let device = preempt_test_kit::device(CpuLayout::sms(3).blocks_per_sm(2));
+        let builder = Scheduler::builder().device(device).kernels(KERNELS);
+        let builder = builder.policy(Chaos::new(seed));
         let scheduler = builder.build().expect("a scheduler");
         let streams: Vec<_> = (0..4).map(|_| scheduler.stream(random.below(3) as i32)).collect();
         let buffer = scheduler.zeroed(LEN).expect("memory");
@@ -412,7 +384,7 @@ fn random_ranges_give_what_one_thread_would_compute() {
 fn random_ranges_on_two_devices_give_what_one_thread_would_compute() {
     for seed in 0..15 {
         let mut random = Random(seed);
-        let schedulers = [scheduler(), scheduler()];
+        let schedulers = [scheduler(), emulated()];
         let streams: Vec<_> =
             (0..4).map(|at| schedulers[at % 2].stream(random.below(3) as i32)).collect();
         let buffer = schedulers[seed as usize % 2].zeroed(LEN).expect("memory");
@@ -440,7 +412,7 @@ fn threads_write_parts_of_one_buffer_without_losing_any() {
             let streams = [0, 1].map(|priority| scheduler.stream(priority));
             scope.spawn(move || {
                 for turn in 0..LAUNCHES as usize {
-                    let call = scale(1, &mut part).threads(LEN);
+                    let call = kernels::scale(1, &mut part).threads(LEN);
                     drop(streams[turn % 2].launch(call).expect("accepted"));
                 }
             });
@@ -454,7 +426,7 @@ fn threads_write_parts_of_one_buffer_without_losing_any() {
 /// The contents move as a whole: what is written to a part of them elsewhere keeps the rest.
 #[test]
 fn a_partial_write_on_another_device_keeps_the_rest() {
-    let (one, other) = (scheduler(), scheduler());
+    let (one, other) = (emulated(), emulated());
     let gate = Gate::new(&one);
     let mut log = one.zeroed::<u32>(8).expect("memory");
     let range = log.slice_mut(..2).expect("in range");
@@ -468,7 +440,7 @@ fn a_partial_write_on_another_device_keeps_the_rest() {
     in_time(&upload).expect("copied");
     assert_eq!(contents(&one.stream(0), &log), [1, 7, 9, 9, 0, 0, 0, 0]);
     let range = log.slice_mut(3..6).expect("in range");
-    drop(other.stream(0).launch(scale(2, range).threads(3)).expect("accepted"));
+    drop(other.stream(0).launch(kernels::scale(2, range).threads(3)).expect("accepted"));
     let (low, high) = log.split_at_mut(6).expect("in range");
     let mut high = high;
     drop(one.stream(0).copy_buffer(&low.slice(1..3).expect("in range"), &mut high));
@@ -481,7 +453,7 @@ fn a_partial_write_on_another_device_keeps_the_rest() {
 /// A cancelled upload that would have replaced a part leaves all of it as it was, on the device that it moved to.
 #[test]
 fn a_cancelled_partial_upload_elsewhere_loses_nothing() {
-    let (one, other) = (scheduler(), scheduler());
+    let (one, other) = (emulated(), emulated());
     let mut x = one.buffer(&[5u32; 8]).expect("memory");
     let gate = Gate::new(&other);
     let mut log = other.zeroed::<u32>(4).expect("memory");

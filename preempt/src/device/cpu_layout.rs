@@ -21,19 +21,19 @@ pub struct CpuLayout {
 
 impl CpuLayout {
     /// This number of SMs, from 1 to 1024, with one block each.
-    pub fn sms(sms: u32) -> CpuLayout {
+    pub const fn sms(sms: u32) -> CpuLayout {
         CpuLayout { sms, blocks_per_sm: 1, memory: None }
     }
 
     /// Sets how many blocks an SM holds, from 1 to 32. Each is a host thread; more blocks than processors only share
     /// these.
-    pub fn blocks_per_sm(mut self, blocks: u32) -> CpuLayout {
+    pub const fn blocks_per_sm(mut self, blocks: u32) -> CpuLayout {
         self.blocks_per_sm = blocks;
         self
     }
 
     /// Sets how many bytes the buffers have in all, to try out what an application does when memory runs out.
-    pub fn memory(mut self, bytes: usize) -> CpuLayout {
+    pub const fn memory(mut self, bytes: usize) -> CpuLayout {
         self.memory = Some(bytes);
         self
     }

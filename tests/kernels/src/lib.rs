@@ -15,6 +15,7 @@ mod indices;
 mod instances;
 pub mod math;
 mod memory;
+mod ranges;
 mod warps;
 mod yielding;
 
@@ -29,6 +30,7 @@ pub use faults::{disagree, panics};
 pub use indices::{helper_indices, optional, sm_of_task};
 pub use instances::{filtered, scaled};
 pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};
+pub use ranges::{copy_four, scale, sum};
 pub use warps::{MATCHES, warp_matches, warp_sums};
 pub use yielding::{rotate_yielding, spin_yielding};
 

@@ -1,6 +1,8 @@
 //! Shared by tests and benches: the test kernels, embedded by this package's build script, storms, gates and random
 //! numbers.
 
+use preempt::{CpuLayout, Device, Scheduler};
+
 mod gate;
 mod optional;
 pub mod storm;
@@ -14,6 +16,26 @@ pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_test_ker
 /// The device code of `preempt-rust-cuda-kernels`, made by the stock compiler.
 pub const RUST_CUDA_KERNELS: preempt::Module =
     preempt::include_kernels!("preempt_rust_cuda_kernels");
+
+/// Whether tests run on the first GPU: with `PREEMPT_TEST_DEVICE=cuda` in the environment. They run one at a time then.
+pub fn on_gpu() -> bool {
+    std::env::var_os("PREEMPT_TEST_DEVICE").is_some_and(|device| device == "cuda")
+}
+
+/// The device that tests run on: the first GPU if they are [told to](on_gpu), and an emulated one with this layout
+/// otherwise.
+pub fn device(emulated: CpuLayout) -> Device {
+    match on_gpu() {
+        true => Device::cuda(0).expect("a GPU"),
+        false => Device::cpu_with(emulated).expect("a device"),
+    }
+}
+
+/// A scheduler for [`device`], with the test kernels.
+pub fn scheduler(emulated: CpuLayout) -> Scheduler {
+    let builder = Scheduler::builder().device(device(emulated)).kernels(KERNELS);
+    builder.build().expect("a scheduler")
+}
 
 /// SplitMix64 (Steele, Lea and Flood 2014): numbers from a seed, the same on every machine.
 #[derive(Clone, Debug)]

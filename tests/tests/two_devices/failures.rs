@@ -9,7 +9,7 @@ fn a_failed_producer_on_another_device_loses_the_input() {
     let mut out = other.zeroed::<u32>(LEN).expect("memory");
     let fails = kernels::panics(1, &mut buffer).grid(2).block(BLOCK);
     drop(one.stream(0).launch(fails).expect("accepted"));
-    let call = add(&buffer, &buffer, &mut out).threads(LEN as u32);
+    let call = kernels::sum(&buffer, &buffer, &mut out).threads(LEN as u32);
     for stream in [other.stream(0), other.stream(0), one.stream(0)] {
         let error = launch(&stream, call.clone()).expect_err("its input is lost");
         assert!(
@@ -41,7 +41,7 @@ fn without_room_on_the_second_device_a_launch_is_refused_and_the_contents_stay()
     let data: Vec<u32> = (5..).take(LEN).collect();
     let mut buffer = one.buffer(&data).expect("memory");
     let held = other.zeroed::<u8>(100).expect("memory");
-    let call = scale(3, &mut buffer).threads(LEN as u32);
+    let call = kernels::scale(3, &mut buffer).threads(LEN as u32);
     let error = launch(&other.stream(0), call.clone()).expect_err("no room");
     assert!(
         matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes }) if bytes == 4 * LEN),
@@ -75,7 +75,7 @@ fn contents_stay_reachable_when_their_scheduler_is_replaced_and_not_without_one(
     );
     assert!(error.to_string().contains("build another one for it"), "{error}");
     let one = scheduler_on(&device);
-    launch(&other.stream(0), scale(2, &mut buffer).threads(LEN as u32)).expect("runs");
+    launch(&other.stream(0), kernels::scale(2, &mut buffer).threads(LEN as u32)).expect("runs");
     assert_eq!(contents(&one.stream(0), &buffer).expect("copied"), scaled(2, &[3; LEN]));
     // An upload needs nothing from the other device.
     let stranded = one.buffer(&[3u32; LEN]).expect("memory");
@@ -90,7 +90,7 @@ fn contents_stay_reachable_when_their_scheduler_is_replaced_and_not_without_one(
 fn a_source_that_is_dropped_before_the_copy_loses_the_input_of_the_target() {
     let (one, other) = (scheduler(), scheduler());
     let (gate, mut log, writes) = write_under_way(&one, LEN);
-    let waits = scale(2, &mut log).threads(LEN as u32);
+    let waits = kernels::scale(2, &mut log).threads(LEN as u32);
     let waits = other.stream(0).launch(waits).expect("accepted");
     let drops = std::thread::spawn(move || drop(one));
     // The copy was behind the kernel, and is given up at once; the kernel still stands there.
@@ -125,7 +125,7 @@ fn a_target_that_is_dropped_before_the_copy_has_no_contents_for_the_next_schedul
     let gate = Gate::new(&one);
     let writes = one.stream(0).launch(gated(&gate.0, &mut log, 8).grid(1)).expect("accepted");
     gate.wait_for(1);
-    let scales = scale(2, &mut log).threads(LEN as u32);
+    let scales = kernels::scale(2, &mut log).threads(LEN as u32);
     let scales = other.stream(0).launch(scales).expect("accepted");
     drop(other);
     let error = in_time(&scales).expect_err("its scheduler is gone");
@@ -169,7 +169,7 @@ fn an_upload_that_is_cancelled_on_another_device_leaves_no_stale_contents() {
 fn a_launch_that_is_cancelled_while_its_move_waits_leaves_the_contents() {
     let (one, other) = (scheduler(), scheduler());
     let (gate, mut log, writes) = write_under_way(&one, LEN);
-    let scales = scale(2, &mut log).threads(LEN as u32);
+    let scales = kernels::scale(2, &mut log).threads(LEN as u32);
     let scales = other.stream(0).launch(scales).expect("accepted");
     scales.cancel();
     let error = in_time(&scales).expect_err("cancelled");

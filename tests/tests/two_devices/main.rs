@@ -12,7 +12,6 @@ use preempt::{
     Buffer, Call, CpuLayout, Device, Error, Handle, LaunchReport, Opaque, Scheduler, Stream,
 };
 use preempt_device::host::{BufferArg, ReadArg};
-use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_test_kit::{Gate, Random, gated};
 
@@ -25,26 +24,6 @@ const WHILE: Duration = Duration::from_millis(30);
 /// Elements of most buffers: several blocks, the last of which is not full.
 const LEN: usize = 100;
 const BLOCK: u32 = 32;
-
-/// `x[i] = factor * x[i] + i`
-#[preemptible(block = 32)]
-fn scale(factor: u32, x: SliceMut<u32>) {
-    let i = thread::index_1d() as usize;
-    if i < x.len() {
-        // SAFETY: each thread writes its own element.
-        unsafe { x.write(i, x.read(i).wrapping_mul(factor).wrapping_add(i as u32)) }
-    }
-}
-
-/// `out[i] = a[i] + b[i]`
-#[preemptible(block = 32)]
-fn add(a: &[u32], b: &[u32], out: SliceMut<u32>) {
-    let i = thread::index_1d() as usize;
-    if i < out.len() {
-        // SAFETY: each thread writes its own element.
-        unsafe { out.write(i, a[i].wrapping_add(b[i])) }
-    }
-}
 
 fn scheduler_on(device: &Device) -> Scheduler {
     Scheduler::builder().device(device.clone()).build().expect("a scheduler")
@@ -114,7 +93,7 @@ fn the_order_of_submission_holds_across_devices() {
             match random.below(10) {
                 0..4 => {
                     let factor = random.below(100);
-                    let call = scale(factor, &mut buffers[at]).threads(LEN as u32);
+                    let call = kernels::scale(factor, &mut buffers[at]).threads(LEN as u32);
                     drop(stream.launch(call).expect("accepted"));
                     expected[at] = scaled(factor, &expected[at]);
                 }
@@ -124,7 +103,11 @@ fn the_order_of_submission_holds_across_devices() {
                     let out = parts[at].take().expect("three different ones");
                     let a = parts[other].take().expect("three different ones");
                     let b = parts[third].take().expect("three different ones");
-                    drop(stream.launch(add(&*a, &*b, out).threads(LEN as u32)).expect("accepted"));
+                    drop(
+                        stream
+                            .launch(kernels::sum(&*a, &*b, out).threads(LEN as u32))
+                            .expect("accepted"),
+                    );
                     let sums = expected[other].iter().zip(&expected[third]);
                     expected[at] = sums.map(|(a, b)| a.wrapping_add(*b)).collect();
                 }
@@ -175,10 +158,11 @@ fn a_launch_waits_for_writes_under_way_on_another_device_and_its_thread_does_not
     let (one, other) = (scheduler(), scheduler());
     let (gate, mut log, writes) = write_under_way(&one, LEN);
     // The launch returns although its input is not there.
-    let scales = scale(2, &mut log).threads(LEN as u32);
+    let scales = kernels::scale(2, &mut log).threads(LEN as u32);
     let scales = other.stream(0).launch(scales).expect("accepted");
     // A write at home waits for it in turn, and so does a download there.
-    let again = one.stream(0).launch(scale(3, &mut log).threads(LEN as u32)).expect("accepted");
+    let again =
+        one.stream(0).launch(kernels::scale(3, &mut log).threads(LEN as u32)).expect("accepted");
     let download = one.stream(1).download(&log).expect("accepted");
     assert!(scales.wait_timeout(WHILE).is_none() && !again.is_done() && !download.is_done());
     gate.open();
@@ -194,9 +178,9 @@ fn a_launch_waits_for_writes_under_way_on_another_device_and_its_thread_does_not
 fn other_work_on_the_second_device_goes_on_while_a_move_waits() {
     let (one, other) = (scheduler(), scheduler());
     let (gate, mut log, writes) = write_under_way(&one, 2);
-    let waits = other.stream(0).launch(scale(2, &mut log).threads(2)).expect("accepted");
+    let waits = other.stream(0).launch(kernels::scale(2, &mut log).threads(2)).expect("accepted");
     let mut free = other.zeroed::<u32>(LEN).expect("memory");
-    launch(&other.stream(0), scale(2, &mut free).threads(LEN as u32)).expect("runs");
+    launch(&other.stream(0), kernels::scale(2, &mut free).threads(LEN as u32)).expect("runs");
     assert!(!waits.is_done());
     gate.open();
     in_time(&writes).expect("runs");
@@ -231,7 +215,7 @@ fn threads_read_on_both_devices_at_the_same_time() {
                     let stream = scheduler.stream(thread as i32);
                     let mut sum = scheduler.zeroed::<u32>(LEN).expect("memory");
                     for _ in 0..5 {
-                        let call = add(buffer, buffer, &mut sum).threads(LEN as u32);
+                        let call = kernels::sum(buffer, buffer, &mut sum).threads(LEN as u32);
                         launch(&stream, call).expect("runs");
                         let found = contents(&stream, &sum).expect("copied");
                         assert!(found.iter().zip(data).all(|(sum, x)| *sum == 2 * x));
@@ -276,9 +260,10 @@ fn a_buffer_can_be_read_twice_and_not_also_written() {
     let (one, other) = (scheduler(), scheduler());
     let mut buffer = one.buffer(&[3u32; LEN]).expect("memory");
     let mut out = one.zeroed::<u32>(LEN).expect("memory");
-    launch(&other.stream(0), add(&buffer, &buffer, &mut out).threads(LEN as u32)).expect("runs");
+    launch(&other.stream(0), kernels::sum(&buffer, &buffer, &mut out).threads(LEN as u32))
+        .expect("runs");
     assert_eq!(contents(&one.stream(0), &out).expect("copied"), [6; LEN]);
-    let first = scale(1, &mut buffer).threads(LEN as u32);
+    let first = kernels::scale(1, &mut buffer).threads(LEN as u32);
     let args = {
         let mut args = preempt_device::host::Args::default();
         args.push_read::<u32>(&buffer);
@@ -313,7 +298,12 @@ fn a_buffer_can_be_dropped_while_it_moves() {
 fn opaque_work_at_home_finds_what_another_device_wrote() {
     let (one, other) = (scheduler(), scheduler());
     let mut buffer = one.buffer(&[3u32; LEN]).expect("memory");
-    drop(other.stream(0).launch(scale(2, &mut buffer).threads(LEN as u32)).expect("accepted"));
+    drop(
+        other
+            .stream(0)
+            .launch(kernels::scale(2, &mut buffer).threads(LEN as u32))
+            .expect("accepted"),
+    );
     let address = buffer.address();
     let found = Arc::new(AtomicBool::new(false));
     let finds = found.clone();
@@ -340,7 +330,7 @@ fn buffers_without_elements_go_everywhere() {
     let (one, other) = (scheduler(), scheduler());
     let mut empty = one.zeroed::<u32>(0).expect("memory");
     for stream in [other.stream(0), one.stream(0), other.stream(0)] {
-        launch(&stream, scale(2, &mut empty).grid(1)).expect("runs");
+        launch(&stream, kernels::scale(2, &mut empty).grid(1)).expect("runs");
         assert_eq!(contents(&stream, &empty).expect("copied"), [0; 0]);
         in_time(&stream.upload(Vec::new(), &mut empty).expect("accepted")).expect("copied");
     }
@@ -370,8 +360,11 @@ fn a_part_of_a_buffer_is_the_same_part_on_each_device() {
     for scheduler in [&other, &one, &other] {
         let mut out = scheduler.zeroed::<u32>(LEN - 16).expect("memory");
         let tail = || Tail { buffer: &buffer, start: 16 };
-        launch(&scheduler.stream(0), add(tail(), tail(), &mut out).threads(LEN as u32 - 16))
-            .expect("runs");
+        launch(
+            &scheduler.stream(0),
+            kernels::sum(tail(), tail(), &mut out).threads(LEN as u32 - 16),
+        )
+        .expect("runs");
         let expected: Vec<u32> = all[16..].iter().map(|x| 2 * x).collect();
         assert_eq!(contents(&scheduler.stream(0), &out).expect("copied"), expected);
     }
