@@ -294,15 +294,22 @@ impl fmt::Debug for Args {
 /// How a launch shares the device with other launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Preemption {
-    /// The launch can be preempted: its preemptible entry runs, a persistent loop that pulls block-tasks.
-    #[default]
+    /// The launch can be preempted at any block-task and yield point: its preemptible entry runs, a persistent loop that
+    /// pulls block-tasks.
     Preemptible,
-    /// The launch runs to its end once it has started: its plain entry runs, a plain grid. More urgent
-    /// launches overtake blocks of it that wait for an SM, and wait for those that run. Their delay is then
-    /// as long as this launch, so this is for short kernels.
+    /// The launch runs to its end once it has started: its plain entry runs, a plain grid. More urgent launches overtake
+    /// blocks of it that wait for an SM, by priorities of the hardware, and wait for those that run. It cannot be
+    /// cancelled.
     Plain,
-    /// `Plain` if the whole launch takes less time than preempting it would, judging by earlier launches of
-    /// the kernel with as many block-tasks; `Preemptible` otherwise.
+    /// The form that costs less and is preempted as soon, judging by earlier launches of the kernel.
+    ///
+    /// That is a plain grid where the hardware makes room as soon as the preemptible entry does: its blocks are short, or
+    /// the kernel has no yield points. The launch must be known to take no longer than a limit of the scheduler. The policy
+    /// must go by order, without time slices and SM ranges. A kernel that is faster in its preemptible entry keeps it.
+    ///
+    /// A kernel's first three launches are preemptible, and the next three that may be are plain, which tells what each
+    /// form costs. So the price of learning is what three launches take longer in the slower form.
+    #[default]
     Auto,
 }
 

@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::vocabulary::QueueCount;
 
 /// The version of the file.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Everything that a scheduler's engine was told, when, and what it decided.
 ///
@@ -55,8 +55,8 @@ pub(crate) struct Contents {
     version: u32,
     policy: String,
     sms: u32,
-    /// Normal queues, urgent queues, and the queues that can be chains.
-    queues: (u32, u32, u32),
+    /// The fields of `QueueCount`, in their order.
+    queues: [u32; 5],
     steps: Vec<Step>,
 }
 
@@ -113,7 +113,7 @@ impl Recording {
             version: VERSION,
             policy: policy.to_owned(),
             sms,
-            queues: (queues.normal, queues.urgent, queues.chains),
+            queues: [queues.normal, queues.urgent, queues.levels, queues.chains, queues.held],
             steps: steps.to_vec(),
         }))
     }
@@ -154,11 +154,12 @@ impl Recording {
         if !(1..=MAX_SMS).contains(&self.0.sms) {
             return Err(bad(format!("a device of {} SMs", self.0.sms)));
         }
-        let (normal, urgent, chains) = self.0.queues;
-        if !(1..=MAX_QUEUES).contains(&normal) || urgent > MAX_QUEUES {
-            return Err(bad(format!("a device of {normal} and {urgent} queues")));
+        let [normal, urgent, levels, chains, held] = self.0.queues;
+        if !(1..=MAX_QUEUES).contains(&normal) || urgent.saturating_mul(levels) > MAX_QUEUES {
+            let all = format!("{normal} queues and {urgent} on each of {levels} levels");
+            return Err(bad(format!("a device of {all}")));
         }
-        let queues = QueueCount { normal, urgent, chains };
+        let queues = QueueCount { normal, urgent, levels, chains, held };
         let mut engine = Engine::new(self.0.sms, queues, Box::new(policy));
         engine.record();
         let mut replay = Replay {

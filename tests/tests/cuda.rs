@@ -438,6 +438,41 @@ fn more_streams_than_hardware_queues_are_no_priority_inversion() {
     }
 }
 
+/// Plain grids that fill the GPU on every level, with launches behind them, leave hardware queues to an urgent launch. Run
+/// with `CUDA_DEVICE_MAX_CONNECTIONS=32`, too.
+#[test]
+fn plain_grids_on_all_levels_are_no_priority_inversion() {
+    const TASKS: u32 = 40_000;
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.scheduler();
+    tick(&scheduler, &scheduler.stream(0));
+    let zeroed = |len| scheduler.zeroed::<u32>(len as usize).expect("memory");
+    let mut buffers: Vec<_> = (0..6).map(|_| (zeroed(TASKS), zeroed(TASKS * 1024))).collect();
+    let mut long = Vec::new();
+    for (priority, (counts, writes)) in (0..).zip(&mut buffers) {
+        let stream = scheduler.stream(priority);
+        for _ in 0..2 {
+            // Blocks of some 10 µs, two on an SM.
+            let call = kernels::paced_1d(20_000, counts, writes).grid(TASKS).block(1024);
+            let call = call.preemption(Preemption::Plain);
+            long.push(stream.launch(call).expect("accepted"));
+        }
+        tick(&scheduler, &scheduler.stream(priority + 1));
+    }
+    let urgent = scheduler.stream(9);
+    for _ in 0..20 {
+        tick(&scheduler, &urgent);
+        assert!(long.iter().all(|launch| !launch.is_done()), "it waited for a plain grid's end");
+    }
+    for (at, launch) in long.into_iter().enumerate() {
+        assert_eq!(launch.wait().expect("runs").tasks, TASKS, "{at}");
+    }
+    for (counts, _) in &buffers {
+        let counts = urgent.download(counts).and_then(|copy| copy.wait()).expect("copied");
+        assert!(counts.iter().all(|&count| count == 2));
+    }
+}
+
 #[test]
 fn a_scheduler_that_is_dropped_stops_what_runs() {
     let Some(gpu) = Gpu::new() else { return };

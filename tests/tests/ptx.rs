@@ -14,7 +14,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 49] = [
+const NAMES: [&str; 52] = [
     "add_index",
     "angles_f32",
     "angles_f64",
@@ -26,6 +26,7 @@ const NAMES: [&str; 49] = [
     "atomics_i64",
     "atomics_u32",
     "atomics_u64",
+    "copy_four",
     "count_1d",
     "disagree",
     "exchanged",
@@ -51,11 +52,13 @@ const NAMES: [&str; 49] = [
     "rounded_f32",
     "rounded_f64",
     "same_as_table",
+    "scale",
     "scaled__3_true",
     "scaled__m2_false",
     "sm_of_task",
     "spin_yielding",
     "struct_arg",
+    "sum",
     "tiled_mm",
     "vector_add",
     "vector_add_own",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use preempt::error::LaunchError;
-use preempt::{Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Scheduler};
+use preempt::{Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Preemption, Scheduler};
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -29,7 +29,8 @@ fn stand(gate: *const u32, ends: SliceMut<u32>) {
 
 fn one_sm() -> Scheduler {
     let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
-    Scheduler::builder().device(device).build().expect("a scheduler")
+    let builder = Scheduler::builder().device(device).preemption(Preemption::Preemptible);
+    builder.build().expect("a scheduler")
 }
 
 /// The result of a launch that needs an SM from a block-task which does not end by itself.

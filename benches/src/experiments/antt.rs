@@ -139,10 +139,11 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
     let mut alone = vec![Samples::default(); members.len()];
     let arms = ARMS.into_iter().filter(|arm| testbed.has(*arm));
     let mut arms: Vec<_> = arms.map(|arm| (arm, Turnarounds::default())).collect();
-    for round in 0..=samples {
+    for round in 0..samples + corun::LEARNING {
         for (samples, &job) in alone.iter_mut().zip(&jobs) {
             let completed = testbed.run_jobs(Arm::PlainStreams, &[job])?;
-            samples.extend(completed.turnaround.first().copied().filter(|_| round > 0));
+            samples
+                .extend(completed.turnaround.first().copied().filter(|_| round >= corun::LEARNING));
         }
         let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
         for (arm, times) in &mut arms {
@@ -151,7 +152,7 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
                 _ => testbed.run_jobs(*arm, &jobs)?,
             };
             // The first round warms up, and teaches the scheduler how long the launches take.
-            if round > 0 {
+            if round >= corun::LEARNING {
                 times.push(&completed.turnaround, completed.makespan);
             }
         }

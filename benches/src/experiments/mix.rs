@@ -146,11 +146,12 @@ fn run(bench: &Bench) -> Result<Outcome> {
         }
     }
     let count = members.len();
-    let progress = Progress::new("rounds", u64::from(samples) + 1 + WAITS.len() as u64);
+    let progress =
+        Progress::new("rounds", u64::from(samples + corun::LEARNING) + WAITS.len() as u64);
     let mut alone = vec![Samples::default(); count];
     let mut settings: Vec<_> =
         SETTINGS.into_iter().map(|name| Setting::new(name, &*testbed)).collect();
-    for round in 0..=samples {
+    for round in 0..samples + corun::LEARNING {
         for (program, samples) in alone.iter_mut().enumerate() {
             let completed = testbed.run_jobs(Arm::PlainStreams, &[Job::now(program)])?;
             samples.extend(completed.turnaround.first().copied());
@@ -168,7 +169,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
             for (_, arm, times) in &mut setting.arms {
                 let completed = testbed.run_jobs(*arm, &jobs)?;
                 // The first round warms up.
-                if round > 0 {
+                if round >= corun::LEARNING {
                     times.push(&completed.turnaround, completed.makespan);
                 }
             }

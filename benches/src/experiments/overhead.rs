@@ -41,6 +41,10 @@ it.
 
 - time: the launch alone, between events; `done`: until the host knows, ours through the scheduler,
   the others by raw launches. All to the plain entry's. On the CPU device there is the latter only.
+- preempt, form chosen: with `Preemption::Auto`, `done` to that of plain grids through the scheduler.
+  `is_plain` says which form it chose at last; the first seven rounds teach it what each costs.
+  `geomean_ratio_default` is the mean of this, `max_ratio_plain_chosen` and
+  `max_ratio_preemptible_chosen` the greatest of each form.
 - preempt, by the proxy: with `SignalPath::Proxy`, measured after the others beside plain launches
   of its own, because a scheduler has one path.
 - FLEP's loop: FLEP's figure 4 as it stands, with a flag in the host's memory that every block

@@ -16,8 +16,11 @@ use crate::samples::{
 };
 
 /// Samples of each arm, and with `--quick`.
-const SAMPLES: u32 = 15;
+const SAMPLES: u32 = 60;
 const QUICK_SAMPLES: u32 = 1;
+
+/// Time by which a median has to differ to count as another one: as much as medians of 60 samples do in two runs.
+const BEHIND: Duration = Duration::from_micros(4);
 
 /// Arrivals of the urgent program, as shares of the victim's time alone (figure 9). The first, at once, is that of the
 /// 28 pairs (figure 8).
@@ -26,10 +29,10 @@ const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
 /// The number of `Hpf` among the testbed's policies.
 const HPF: usize = 1;
 
-/// The arm of the summary: no launch preempts the most urgent one, so that launch need not be preemptible.
-const BEST: Arm = Arm::UrgentPlain(HPF);
+const OURS: Arm = Arm::Ours(HPF);
+const PREEMPTIBLE: Arm = Arm::Preemptible(HPF);
 
-const ARMS: [Arm; 4] = [Arm::PlainStreams, Arm::StreamPriorities, Arm::Ours(HPF), BEST];
+const ARMS: [Arm; 4] = [Arm::PlainStreams, Arm::StreamPriorities, OURS, PREEMPTIBLE];
 
 /// A victim and an urgent program, with one delay between them.
 struct Pair {
@@ -59,13 +62,12 @@ when the long one has run for the `delay`, as a part of that one's time alone: 0
 - speedup (`faster than plain streams`): the short program's median turnaround on plain streams by
   that of the row.
 - The keys of the summary are of the 28 pairs without a delay, but for the last two. `mean_speedup`
-  and `best_speedup` are of `preempt, urgent ones native` (`native` is the key's word for plain), in
-  which the short program's launches are plain grids, because no launch preempts the most urgent
-  one; `mean_speedup_all_preemptible` is of `preempt`, in which all launches are preemptible;
+  and `best_speedup` are of `preempt`, `mean_speedup_all_preemptible` of `preempt, all preemptible`,
   `mean_ceiling` and `best_ceiling` of `ceiling`, and `mean_over_ceiling` is the first by the third.
 - `worst_vs_stream_priority` and `mean_vs_stream_priority` (geometric) are of how many times as long
-  as with `preempt, urgent ones native` the short program took with stream priorities; null on the
-  CPU device.
+  as with `preempt` the short program took with stream priorities; null on the CPU device.
+- `rows_behind_stream_priority` are rows, those with a delay among them, in which the median of
+  `preempt` is greater than that of stream priorities by more than 3 % and by more than 4 µs.
 - Without a delay the scheduler may see the short program before it has launched the long one, and
   then nothing has to yield (`yields`). `mid_run_over_ceiling` and `mid_run_vs_stream_priority` are
   of the rows with a delay of 0.25, 0.5 and 0.75, where the long one runs.
@@ -143,17 +145,17 @@ fn pair(
         .filter(|arm| testbed.has(*arm))
         .map(|arm| (arm, Turnarounds::default(), 0))
         .collect();
-    for round in 0..=samples {
+    for round in 0..samples + corun::LEARNING {
         for (samples, program) in alone.iter_mut().zip([low, high]) {
             let completed = testbed.run_jobs(Arm::PlainStreams, &[Job::now(program)])?;
-            samples.extend(completed.turnaround.first().copied().filter(|_| round > 0));
+            let counts = round >= corun::LEARNING;
+            samples.extend(completed.turnaround.first().copied().filter(|_| counts));
         }
         let at = alone[0].p50().mul_f64(delay);
         let jobs = [Job::now(low), Job { program: high, at, priority: 1 }];
         for (arm, times, yields) in &mut arms {
             let completed = testbed.run_jobs(*arm, &jobs)?;
-            // The first round warms up, and teaches the scheduler how long the launches take.
-            if round > 0 {
+            if round >= corun::LEARNING {
                 times.push(&completed.turnaround, completed.makespan);
                 *yields += completed.yields;
             }
@@ -194,9 +196,9 @@ impl Pair {
 fn summary(pairs: &[Pair]) -> Value {
     let figure_8 = || pairs.iter().filter(|pair| pair.delay == 0.0);
     let mid_run = || pairs.iter().filter(|pair| pair.delay > 0.0 && pair.delay < 1.0);
-    let ours = |pair: &Pair| pair.urgent(BEST);
+    let ours = |pair: &Pair| pair.urgent(OURS);
     let preemptible: Vec<f64> =
-        figure_8().filter_map(|pair| pair.speedup(pair.urgent(Arm::Ours(HPF)))).collect();
+        figure_8().filter_map(|pair| pair.speedup(pair.urgent(PREEMPTIBLE))).collect();
     let speedup = |pair: &Pair| pair.speedup(ours(pair));
     let ceiling = |pair: &Pair| pair.speedup(Some(pair.ceiling));
     let speedups: Vec<f64> = figure_8().filter_map(speedup).collect();
@@ -206,6 +208,12 @@ fn summary(pairs: &[Pair]) -> Value {
         mean(&mid_run().filter_map(ceiling).collect::<Vec<_>>()),
     ];
     let by_priority = |pair: &Pair| ratio(pair.urgent(Arm::StreamPriorities)?, ours(pair)?);
+    let is_behind = |pair: &&Pair| {
+        let both = pair.urgent(Arm::StreamPriorities).zip(ours(pair));
+        both.is_some_and(|(theirs, ours)| ours > theirs + (theirs * 3 / 100).max(BEHIND))
+    };
+    let has_priorities = pairs.iter().any(|pair| pair.urgent(Arm::StreamPriorities).is_some());
+    let behind = has_priorities.then(|| pairs.iter().filter(is_behind).count());
     let mean_speedup = mean(&speedups);
     json!({
         "pairs": figure_8().count(),
@@ -217,6 +225,7 @@ fn summary(pairs: &[Pair]) -> Value {
         "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),
         "worst_vs_stream_priority": figure_8().filter_map(by_priority).reduce(f64::min),
         "mean_vs_stream_priority": geometric_mean(figure_8().map(by_priority)),
+        "rows_behind_stream_priority": behind,
         "mid_run_over_ceiling": mid_run_means[0].zip(mid_run_means[1]).map(|(ours, best)| ours / best),
         "mid_run_vs_stream_priority": geometric_mean(mid_run().map(by_priority)),
     })

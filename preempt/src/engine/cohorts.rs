@@ -12,10 +12,14 @@ use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 /// each of them has to leave the queue and to be launched again.
 const AHEAD_OF_OTHERS: usize = 8;
 
+/// Time: how long plain launches take at most that are queued behind a running one. No signal takes them back, so that is
+/// what a cancelled one waits for. It keeps the device busy ten times as long as a slow decision takes.
+const PLAIN_AHEAD: Duration = Duration::from_millis(1);
+
 /// Where a cohort goes.
 enum CohortPlace {
-    /// Into a free queue, with the SMs that its blocks may use.
-    Free { keeps_to: SmRange },
+    /// Into a free queue, with the SMs that its blocks may use, and the plain launch that leaves these to it.
+    Free { keeps_to: SmRange, over: Option<OpKey> },
     /// Behind another launch, with what the queue may use.
     Behind(After),
 }
@@ -47,12 +51,19 @@ impl Engine {
     /// Launches blocks for the SMs of a launch that have none yet.
     pub(super) fn cover(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
+        let (level, over) = self.level(key);
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let range = launch.range;
         let uncovered = self.ledger.uncovered(range);
         if uncovered == 0 {
             return;
         }
+        if launch.is_fresh() && launch.spec.hardware_stop.is_some() {
+            let is_plain = self.goes_by_order() && self.queues.can_hold();
+            let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+            launch.set_plain(is_plain);
+        }
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let there = launch.blocks_that_stay(&self.queues);
         if launch.spec.plain && !launch.is_out() || there >= launch.remaining() {
             // All its blocks are on the device, and the hardware finds room for them.
@@ -62,7 +73,7 @@ impl Engine {
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else { return };
         let has_taken = self.ledger.has_taken(range);
-        let Some(queue) = self.queues.free(has_taken) else {
+        let Some(queue) = self.queues.free(level.max(u32::from(has_taken))) else {
             self.agenda.short_of_queues = true;
             return;
         };
@@ -87,11 +98,23 @@ impl Engine {
             }
         }
         self.ledger.cover(range);
-        self.put(key, (slot, queue), blocks, CohortPlace::Free { keeps_to }, actions);
+        self.put(key, (slot, queue), blocks, CohortPlace::Free { keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
         }
         self.go_on_behind(queue);
+    }
+
+    /// The level of the device's queues that the blocks of a launch need: above the plain grids that have lost SMs, since
+    /// only the hardware takes these from them. With it, the last of these.
+    fn level(&self, key: OpKey) -> (u32, Option<OpKey>) {
+        let sms = self.ledger.sms();
+        let above = |(queue, op, _): (QueueIndex, OpKey, usize)| {
+            let other = self.ops.get(op).filter(|_| op != key)?.launch.as_ref()?;
+            (other.spec.plain && other.is_deprived(sms)).then(|| (self.queues.level(queue) + 1, op))
+        };
+        let most = self.queues.heads().filter_map(above).max_by_key(|&(level, _)| level);
+        most.map_or((0, None), |(level, over)| (level, Some(over)))
     }
 
     /// The SMs outside of a range that are free beside the cohorts at the head of all queues but this one.
@@ -123,12 +146,14 @@ impl Engine {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
-        let (after, keeps_to, hands) = match place {
-            CohortPlace::Free { keeps_to: SmRange::ALL } => (None, SmRange::ALL, blocks),
+        let (after, over, keeps_to, hands) = match place {
+            CohortPlace::Free { keeps_to: SmRange::ALL, over } => {
+                (None, over, SmRange::ALL, blocks)
+            }
             // Blocks get no first task if they may have to leave at once, behind another launch or outside of their
             // range. That task would not run.
-            CohortPlace::Free { keeps_to } => (None, keeps_to, 0),
-            CohortPlace::Behind(after) => (Some(after), self.queues.range(queue), 0),
+            CohortPlace::Free { keeps_to, over } => (None, over, keeps_to, 0),
+            CohortPlace::Behind(after) => (Some(after), None, self.queues.range(queue), 0),
         };
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
@@ -140,13 +165,14 @@ impl Engine {
             slot: slot as u8,
             ticket: self.controls.ticket(control.control, slot),
             left: self.controls.left(control.control, slot),
-            signal: self.queues.enter(queue, key, slot, keeps_to),
+            signal: self.queues.enter(queue, (key, slot), launch.spec.plain, keeps_to),
             plain: launch.spec.plain,
             blocks,
             workers: sms.saturating_mul(launch.spec.blocks_per_sm),
             handed,
             is_first,
             after,
+            over,
         }));
     }
 
@@ -202,6 +228,12 @@ impl Engine {
         let range = intersection(handover, self.queues.range(queue), sms);
         let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return false };
         let plain = last.spec.plain;
+        let by_order = self.goes_by_order();
+        let waits = self.waiting_in(queue);
+        // Before a launch of the other form there is a gap, in which the host launches it. So a launch that could be plain
+        // follows a preemptible one in that one's form. The second such launch in a row does not, because its own form
+        // costs less from then on.
+        let last_could_be_plain = last.spec.hardware_stop.is_some();
         let before = self.controls.left(used.control, slot);
         let after = After {
             control: used.control,
@@ -235,7 +267,16 @@ impl Engine {
         }
         // A plain launch writes no word when it is done, and looks at none. It can only follow another plain launch,
         // which is done when its queue comes to the next.
-        if launch.spec.plain != plain || self.order.lost(uses).is_some() {
+        let either = launch.spec.hardware_stop.is_some() && by_order && launch.is_fresh();
+        let has_form = match either {
+            true => plain || !last_could_be_plain,
+            false => launch.spec.plain == plain,
+        };
+        if !has_form || self.order.lost(uses).is_some() {
+            return false;
+        }
+        // No signal takes them back.
+        if plain && waits + launch.spec.predicted.unwrap_or_default() > PLAIN_AHEAD {
             return false;
         }
         // A launch that was queued before may be done, and not reported.
@@ -243,6 +284,9 @@ impl Engine {
             return false;
         }
         let wanted = launch.need(sms).min(room);
+        if launch.is_fresh() && launch.spec.plain != plain {
+            launch.set_plain(plain);
+        }
         // All of it, because the next launch may fill more than this one.
         launch.handover = range;
         let room = launch.room(wanted, range.contains(sms - 1));
@@ -253,6 +297,12 @@ impl Engine {
         };
         self.put(next, (0, queue), (room + spare).min(left), CohortPlace::Behind(after), actions);
         true
+    }
+
+    /// How long the launches behind the first one of a queue will take, as far as that is known.
+    fn waiting_in(&self, queue: QueueIndex) -> Duration {
+        let predicted = |op| self.ops.get(op)?.launch.as_ref()?.spec.predicted;
+        self.queues.behind_first(queue).filter_map(predicted).sum()
     }
 
     /// Hands the SMs of its predecessor to a launch whose turn has come, if a cohort of it was queued behind that.

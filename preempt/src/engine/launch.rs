@@ -24,6 +24,9 @@ pub(crate) struct LaunchSpec {
     pub on_last_sm: u32,
     /// Whether it runs as a plain grid: in one cohort, whose blocks leave only at the end.
     pub plain: bool,
+    /// The time until the hardware, at the ends of blocks, has given the SMs of its plain grid to a grid of a higher
+    /// level. `None` if it must be preemptible.
+    pub hardware_stop: Option<Duration>,
 }
 
 impl LaunchSpec {
@@ -32,9 +35,19 @@ impl LaunchSpec {
         fills(self.tasks, sms)
     }
 
-    /// From the signal until its last block is out.
+    /// From the signal, or the launch of a plain grid's successor, until its last block is out.
     pub fn stop(&self) -> Duration {
-        self.yield_overhead.saturating_sub(self.requeued)
+        self.overhead().saturating_sub(self.redone())
+    }
+
+    /// The time until its SMs are another launch's, and the work that it has to do again.
+    pub fn overhead(&self) -> Duration {
+        self.hardware_stop.filter(|_| self.plain).unwrap_or(self.yield_overhead)
+    }
+
+    /// The work that it has to do again after a stop.
+    pub fn redone(&self) -> Duration {
+        if self.plain { Duration::ZERO } else { self.requeued }
     }
 
     /// The work that is dropped by a stop, as a time on all SMs that it can fill. Each block of a launch that takes
@@ -210,6 +223,23 @@ impl Launch {
         self.cohorts.iter().all(Option::is_none)
     }
 
+    /// Whether no blocks of it were ever launched.
+    pub fn is_fresh(&self) -> bool {
+        self.control.is_none()
+    }
+
+    /// Sets its form, before its first blocks are launched.
+    pub fn set_plain(&mut self, plain: bool) {
+        debug_assert!(self.is_fresh(), "its blocks have the other form");
+        self.spec.plain = plain;
+        self.report.plain = plain;
+    }
+
+    /// Whether it could fill more SMs than it has, because others have them.
+    pub fn is_deprived(&self, sms: u32) -> bool {
+        ledger::count(self.range, sms) < self.need(sms)
+    }
+
     pub fn free_slot(&self) -> Option<usize> {
         self.cohorts.iter().position(Option::is_none)
     }
@@ -221,9 +251,7 @@ impl Launch {
 
     /// Blocks that fit on `sms` SMs, with or without the last SM of the device among them.
     pub fn room(&self, sms: u32, with_last: bool) -> u32 {
-        let LaunchSpec { blocks_per_sm, on_last_sm, .. } = self.spec;
-        let less = if with_last { blocks_per_sm - on_last_sm } else { 0 };
-        sms.saturating_mul(blocks_per_sm) - less
+        self.spec.room(sms, with_last)
     }
 
     /// Whether there are more block-tasks than the whole device holds blocks.
@@ -373,6 +401,7 @@ mod tests {
             blocks_per_sm: 1,
             on_last_sm: 1,
             plain: false,
+            hardware_stop: None,
         };
         let mut launch = Launch::new(at(0), spec);
         launch.set_range(at(0), SmRange::new(0, SMS), SMS);

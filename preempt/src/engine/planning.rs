@@ -124,6 +124,12 @@ impl Engine {
         self.agenda.wake
     }
 
+    /// Whether hardware priorities, which follow the order of grants, keep what the policy promises.
+    pub(super) fn goes_by_order(&self) -> bool {
+        // A policy that panics here is replaced when it does so elsewhere.
+        caught(|| self.decider.policy.goes_by_order()).unwrap_or_default()
+    }
+
     /// Whether the policy takes a launch.
     pub(super) fn admits(&mut self, now: Duration, arrival: &Arrival) -> bool {
         let view = View { now, ops: &self.ops, ledger: &self.ledger };
@@ -346,11 +352,11 @@ impl DeviceView for View<'_> {
     }
 
     fn yield_overhead(&self, launch: LaunchId) -> Duration {
-        self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.yield_overhead)
+        self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.overhead())
     }
 
     fn requeued(&self, launch: LaunchId) -> Duration {
-        self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.requeued)
+        self.launch(launch).map_or(Duration::ZERO, |launch| launch.spec.redone())
     }
 
     fn sm_time(&self, launch: LaunchId) -> Duration {

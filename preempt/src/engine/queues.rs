@@ -13,10 +13,12 @@ pub(super) const QUEUED_AHEAD: usize = 16;
 #[derive(Debug)]
 pub(super) struct DeviceQueues {
     all: Vec<DeviceQueue>,
-    normal: usize,
-    /// Queues with more than one cohort: the most that there may be, and how many there are.
-    most_chains: u32,
+    /// How many there are, and may be in use.
+    count: QueueCount,
+    /// Queues with more than one cohort.
     chains: u32,
+    /// Queues with one cohort, of a plain grid.
+    plain: u32,
 }
 
 #[derive(Debug, Default)]
@@ -27,60 +29,87 @@ struct DeviceQueue {
     range: SmRange,
     /// The cohorts on the device, first to run first.
     cohorts: VecDeque<(OpKey, usize)>,
+    /// Whether they are plain grids.
+    is_plain: bool,
 }
 
 impl DeviceQueues {
     pub fn new(count: QueueCount) -> DeviceQueues {
         let queue = |_| DeviceQueue::default();
-        DeviceQueues {
-            all: (0..count.normal + count.urgent).map(queue).collect(),
-            normal: count.normal as usize,
-            most_chains: count.chains,
-            chains: 0,
-        }
+        DeviceQueues { all: (0..count.total()).map(queue).collect(), count, chains: 0, plain: 0 }
     }
 
     /// How many there are.
     pub fn count(&self) -> QueueCount {
-        let normal = self.normal as u32;
-        QueueCount { normal, urgent: self.all.len() as u32 - normal, chains: self.most_chains }
+        self.count
     }
 
-    /// An empty queue. The urgent queues are left to urgent cohorts.
-    pub fn free(&self, urgent: bool) -> Option<QueueIndex> {
-        let is_free = |&queue: &usize| self.all[queue].cohorts.is_empty();
-        let normal = (0..self.normal).find(is_free);
-        let queue = match urgent {
-            true => (self.normal..self.all.len()).find(is_free).or(normal),
-            false => normal,
-        };
-        queue.map(|queue| queue as QueueIndex)
+    /// An empty queue of this level, or of the next one above that has any. If there is none, one of the level below
+    /// that is nearest. Queues above level 0 are left to cohorts that need them.
+    pub fn free(&self, level: u32) -> Option<QueueIndex> {
+        let is_free = |&queue: &QueueIndex| self.is_free(queue);
+        let QueueCount { normal, urgent, levels, .. } = self.count;
+        let normal = || (0..normal).find(is_free);
+        if level == 0 {
+            return normal();
+        }
+        let start = |level: u32| self.count.normal + (level - 1) * urgent;
+        let above = (start(level.min(levels + 1))..self.count.total()).find(is_free);
+        let below = || (self.count.normal..start(level.min(levels + 1))).rev().find(is_free);
+        above.or_else(below).or_else(normal)
+    }
+
+    /// The level of a queue.
+    pub fn level(&self, queue: QueueIndex) -> u32 {
+        self.count.level(queue)
+    }
+
+    /// Whether a plain grid can go into an empty queue, and leaves the device a hardware queue for other work.
+    pub fn can_hold(&self) -> bool {
+        self.chains + self.plain < self.count.held
     }
 
     /// Puts a cohort at the end of a queue. Returns the word for its parameter, which grants `range` if the queue was
     /// empty.
-    pub fn enter(&mut self, queue: QueueIndex, op: OpKey, slot: usize, range: SmRange) -> Signal {
+    pub fn enter(
+        &mut self,
+        queue: QueueIndex,
+        (op, slot): (OpKey, usize),
+        is_plain: bool,
+        range: SmRange,
+    ) -> Signal {
         if self.is_free(queue) {
             self.signal(queue, range);
+            self.all[queue as usize].is_plain = is_plain;
         }
+        self.change(queue, |cohorts| cohorts.push_back((op, slot)));
         let queue = &mut self.all[queue as usize];
-        queue.cohorts.push_back((op, slot));
-        self.chains += u32::from(queue.cohorts.len() == 2);
         Signal::new(queue.epoch, queue.range)
     }
 
     /// Takes a cohort out that has left.
     pub fn leave(&mut self, queue: QueueIndex, op: OpKey, slot: usize) {
-        let cohorts = &mut self.all[queue as usize].cohorts;
-        let was_chain = cohorts.len() > 1;
-        cohorts.retain(|&cohort| cohort != (op, slot));
-        self.chains -= u32::from(was_chain && cohorts.len() <= 1);
+        self.change(queue, |cohorts| cohorts.retain(|&cohort| cohort != (op, slot)));
+    }
+
+    /// Changes the cohorts of a queue, and counts what it is then.
+    fn change(&mut self, queue: QueueIndex, change: impl FnOnce(&mut VecDeque<(OpKey, usize)>)) {
+        let queue = &mut self.all[queue as usize];
+        let kind = |queue: &DeviceQueue| {
+            let length = queue.cohorts.len();
+            (u32::from(length > 1), u32::from(length == 1 && queue.is_plain))
+        };
+        let before = kind(queue);
+        change(&mut queue.cohorts);
+        let after = kind(queue);
+        self.chains = self.chains + after.0 - before.0;
+        self.plain = self.plain + after.1 - before.1;
     }
 
     /// Takes everything out.
     pub fn clear(&mut self) {
         self.all.iter_mut().for_each(|queue| queue.cohorts.clear());
-        self.chains = 0;
+        (self.chains, self.plain) = (0, 0);
     }
 
     /// Makes a word that is newer than all before it.
@@ -104,6 +133,11 @@ impl DeviceQueues {
         (0..).zip(&self.all).filter_map(head)
     }
 
+    /// The launches behind the first one.
+    pub fn behind_first(&self, queue: QueueIndex) -> impl Iterator<Item = OpKey> {
+        self.all[queue as usize].cohorts.iter().skip(1).map(|&(op, _)| op)
+    }
+
     /// How many cohorts are behind the first one.
     pub fn waiting(&self, queue: QueueIndex) -> usize {
         self.all[queue as usize].cohorts.len().saturating_sub(1)
@@ -119,9 +153,10 @@ impl DeviceQueues {
 
     /// The last cohort, if there is room behind it.
     pub fn tail(&self, queue: QueueIndex) -> Option<(OpKey, usize)> {
-        let cohorts = &self.all[queue as usize].cohorts;
+        let DeviceQueue { cohorts, is_plain, .. } = &self.all[queue as usize];
         let has_room = match cohorts.len() {
-            1 => self.chains < self.most_chains,
+            // Behind a plain grid something waits already.
+            1 => self.chains < self.count.chains && (*is_plain || self.can_hold()),
             length => length < QUEUED_AHEAD,
         };
         cohorts.back().filter(|_| has_room).copied()

@@ -125,6 +125,8 @@ fn digest(actions: &[Action]) -> Digest {
             handed,
             is_first,
             after,
+            // It only tells whose time the wait was.
+            over: _,
         }) => {
             let digest =
                 digest.with(1u8).with(op.data().as_ffi()).with(queue).with(control).with(parity);

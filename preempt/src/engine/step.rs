@@ -106,6 +106,7 @@ pub(crate) struct LaunchRecord {
     pub blocks_per_sm: u32,
     pub on_last_sm: u32,
     pub plain: bool,
+    pub hardware_stop: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -320,6 +321,7 @@ impl LaunchRecord {
             blocks_per_sm,
             on_last_sm,
             plain,
+            hardware_stop,
         } = *spec;
         LaunchRecord {
             tasks,
@@ -329,6 +331,7 @@ impl LaunchRecord {
             blocks_per_sm,
             on_last_sm,
             plain,
+            hardware_stop: hardware_stop.map(nanos),
         }
     }
 
@@ -342,6 +345,7 @@ impl LaunchRecord {
             blocks_per_sm: self.blocks_per_sm,
             on_last_sm: self.on_last_sm,
             plain: self.plain,
+            hardware_stop: self.hardware_stop.map(time),
         }
     }
 }

@@ -30,7 +30,7 @@ enum Step {
         priority: i32,
         tasks: u32,
         uses: Vec<AskedUse>,
-        plain: bool,
+        form: (bool, Option<Duration>),
     },
     Copy {
         stream: u32,
@@ -73,7 +73,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => (0u32..4, 0i32..3, 1u32..30, uses(), 0..4)
             .prop_map(|(stream, priority, tasks, uses, kind)| {
-                Step::Launch { stream, priority, tasks, uses, plain: kind == 0 }
+                let form = (kind == 0, (kind == 1).then_some(Duration::from_micros(10)));
+                Step::Launch { stream, priority, tasks, uses, form }
             }),
         1 => (0u32..4, 0i32..3, uses())
             .prop_map(|(stream, priority, uses)| Step::Copy { stream, priority, uses }),
@@ -111,8 +112,10 @@ fn distinct(asked: Vec<AskedUse>) -> Vec<Use> {
 fn run(world: &mut World, steps: Vec<Step>) {
     for step in steps {
         match step {
-            Step::Launch { stream, priority, tasks, uses, plain } => {
-                world.submit_as(stream, priority, tasks, &distinct(uses), plain);
+            Step::Launch { stream, priority, tasks, uses, form: (plain, hardware_stop) } => {
+                let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
+                let asks = Asks { urgency, plain, hardware_stop, ..Asks::default() };
+                world.submit_asking(stream, tasks, &distinct(uses), asks);
             }
             Step::Copy { stream, priority, uses } => {
                 world.submit(stream, priority, 0, &distinct(uses));

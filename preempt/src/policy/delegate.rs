@@ -28,6 +28,10 @@ macro_rules! delegate {
                 self.$field.assign(now, device, plan);
             }
 
+            fn goes_by_order(&self) -> bool {
+                self.$field.goes_by_order()
+            }
+
             fn wake(&self) -> Option<Duration> {
                 self.$field.wake()
             }

@@ -133,6 +133,10 @@ impl Policy for EarliestDeadline {
         }
     }
 
+    fn goes_by_order(&self) -> bool {
+        true
+    }
+
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.catch_up(device);
         // Launches with SMs are updated when they have lost them.

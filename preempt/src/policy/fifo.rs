@@ -40,6 +40,10 @@ impl Policy for Fifo {
         self.queue.remove(launch);
     }
 
+    fn goes_by_order(&self) -> bool {
+        true
+    }
+
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         plan.share_queue(&mut self.queue, Packing::Spread, device);
     }

@@ -178,6 +178,15 @@ pub trait Policy: Send {
     /// wait, at least one must be granted an SM, because nothing else would ever call again.
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan);
 
+    /// Whether priorities of the hardware keep what the policy promises: a launch keeps its SMs until it is done, or until
+    /// launches before it in the order of grants have blocks for them. A launch may then run as a plain grid where that
+    /// costs less ([`Preemption::Auto`](crate::Preemption::Auto)). A policy that takes SMs away at certain times, or keeps
+    /// launches to certain SMs, says `false`. Asked for each launch
+    /// that could be plain.
+    fn goes_by_order(&self) -> bool {
+        false
+    }
+
     /// When it wants to be asked again although nothing else happens, such as at the end of a quota. Asked for after
     /// each plan.
     fn wake(&self) -> Option<Duration> {

@@ -90,6 +90,10 @@ impl Policy for ByRemaining {
         self.queue.remove(launch);
     }
 
+    fn goes_by_order(&self) -> bool {
+        true
+    }
+
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let owners = || runs(device).map(|(owner, _)| owner);
         let mut stale = std::mem::take(&mut self.stale);

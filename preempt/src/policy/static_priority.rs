@@ -61,6 +61,11 @@ impl Policy for StaticPriority {
         self.queue.remove(launch);
     }
 
+    // With the whole device, a launch also has SMs that its blocks do not fill.
+    fn goes_by_order(&self) -> bool {
+        self.packing != Packing::WholeDevice
+    }
+
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         plan.share_queue(&mut self.queue, self.packing, device);
     }

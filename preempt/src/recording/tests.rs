@@ -115,7 +115,7 @@ fn a_recording_comes_back_from_its_file() {
     let later = Recording(Contents { version: VERSION + 1, ..loaded.0 });
     later.save(&path).expect("saved");
     let error = Recording::load(&path).expect_err("a version from the future");
-    assert!(error.to_string().contains("version 3"), "{error}");
+    assert!(error.to_string().contains("version 4"), "{error}");
     fs::remove_file(&path).expect("removed");
     assert!(matches!(Recording::load(&path), Err(Error::Recording(RecordingError::File { .. }))));
     // Nothing is recorded unless it was asked for.
@@ -134,6 +134,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         blocks_per_sm: 0,
         on_last_sm: 0,
         plain: false,
+        hardware_stop: None,
     };
     let submit = Input::Submit {
         op: 1 << 32 | 1,
@@ -151,7 +152,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         version: VERSION,
         policy: "p".into(),
         sms: 4,
-        queues: (1, 1, 1),
+        queues: [1, 1, 1, 1, 1],
         steps,
     });
     // An SM without room for a block.
@@ -161,7 +162,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         nowhere.replay(Fifo::new()),
         Err(Error::Recording(RecordingError::Invalid { .. }))
     ));
-    let narrow = Recording(Contents { queues: (0, 1, 1), ..recording.0 });
+    let narrow = Recording(Contents { queues: [0, 1, 1, 1, 1], ..recording.0 });
     assert!(matches!(
         narrow.replay(Fifo::new()),
         Err(Error::Recording(RecordingError::Invalid { .. }))

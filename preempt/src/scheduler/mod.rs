@@ -34,6 +34,7 @@
 //! | `estimated/estimates` | whether launches end before they could be interrupted |
 //! | `estimated/profile` | profiling runs for a predictor |
 
+use crate::engine::LONGEST_PLAIN;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -114,6 +115,7 @@ impl Scheduler {
                 wait_spin: Duration::from_micros(50),
                 poller_spin: false,
                 preemption: Preemption::default(),
+                longest_plain: LONGEST_PLAIN,
                 signal_path: SignalPath::default(),
                 recording: false,
                 patience: Patience { timeout: Duration::ZERO, most: MAX_WAITING },
@@ -354,10 +356,19 @@ impl SchedulerBuilder {
         self
     }
 
-    /// The preemption of launches that do not [choose it](Call::preemption) themselves; by default, all can be
-    /// interrupted.
+    /// The preemption of launches that do not [choose it](Call::preemption) themselves; by default,
+    /// [`Preemption::Auto`].
     pub fn preemption(mut self, preemption: Preemption) -> SchedulerBuilder {
         self.settings.preemption = preemption;
+        self
+    }
+
+    /// The longest launch that [`Preemption::Auto`] runs as a plain grid; 10 ms by default, and none with zero.
+    ///
+    /// No signal stops a plain grid: a cancelled one, and a scheduler that is closed, wait for its end. The device
+    /// takes its SMs for more urgent launches all the same, at the ends of blocks.
+    pub fn longest_plain(mut self, time: Duration) -> SchedulerBuilder {
+        self.settings.longest_plain = time;
         self
     }
 

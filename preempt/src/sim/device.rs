@@ -7,7 +7,7 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, Signal, SmRange, departures};
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 
 use super::machine::{Costs, Machine};
-use crate::vocabulary::{CohortOrder, LaunchId, OpKey, QueueIndex};
+use crate::vocabulary::{CohortOrder, LaunchId, OpKey, QueueCount, QueueIndex};
 
 new_key_type! {
     /// A cohort on the device.
@@ -25,6 +25,8 @@ pub(super) enum Happening {
     Complete(OpKey, u32),
     /// A cohort's blocks have left the SMs outside this range.
     Leave(CohortKey, u32, u32),
+    /// Blocks of a plain cohort have ended on the SMs that another launch has for the policy.
+    MakeRoom(CohortKey, OpKey),
     /// The host sees that a cohort is out.
     Report { op: OpKey, slot: u8, done: u32, plain: bool },
     /// A copy or other work of a recording is over.
@@ -77,6 +79,8 @@ pub(super) struct Running {
     /// The time from a signal until the last block has left, and the work that each SM has to do again.
     pub stop: u64,
     pub redo: u64,
+    /// The time of a block of its plain grid.
+    pub block: u64,
     /// When its first block ran.
     pub started: Option<u64>,
     /// Its cohorts on the device, in the order in which they were launched.
@@ -100,6 +104,8 @@ impl Running {
             tasks_left: tasks,
             stop: 0,
             redo: 0,
+            block: alone * u64::from(blocks_per_sm.saturating_mul(machine.sms).min(tasks))
+                / u64::from(tasks.max(1)),
             started: None,
             cohorts: Vec::new(),
             counted: 0,
@@ -127,6 +133,8 @@ struct Cohort {
     launched: u64,
     /// What it has done.
     work: u64,
+    /// The launch that waits for ends of its blocks, if it is a plain grid.
+    makes_room: Option<OpKey>,
 }
 
 #[derive(Debug)]
@@ -139,6 +147,7 @@ struct DeviceQueue {
 #[derive(Debug)]
 pub(super) struct Device {
     costs: Costs,
+    count: QueueCount,
     pub launches: SecondaryMap<OpKey, Running>,
     cohorts: SlotMap<CohortKey, Cohort>,
     queues: Vec<DeviceQueue>,
@@ -157,9 +166,10 @@ impl Device {
         let queue = |_| DeviceQueue { word: SmRange::ALL, cohorts: VecDeque::new() };
         Device {
             costs: machine.costs,
+            count: machine.queue_count(),
             launches: SecondaryMap::new(),
             cohorts: SlotMap::with_key(),
-            queues: (0..machine.queues.normal + machine.queues.urgent).map(queue).collect(),
+            queues: (0..machine.queue_count().total()).map(queue).collect(),
             occupants: vec![None; machine.sms as usize],
             left: Vec::new(),
             waiting: Vec::new(),
@@ -182,8 +192,9 @@ impl Device {
         };
         let launched = now + nanos(self.costs.decision) + nanos(self.costs.launch);
         let sms = self.spare.pop().unwrap_or_default();
-        let (is_ready, work) = (false, 0);
-        let cohort = Cohort { order, sms, waiting, blocks_per_sm, is_ready, launched, work };
+        let (is_ready, work, makes_room) = (false, 0, None);
+        let cohort =
+            Cohort { order, sms, waiting, blocks_per_sm, is_ready, launched, work, makes_room };
         let cohort = self.cohorts.insert(cohort);
         launch.cohorts.push(cohort);
         let queue = &mut self.queues[order.queue as usize];
@@ -290,6 +301,10 @@ impl Device {
     /// Gives free SMs to the cohorts that wait for them.
     pub fn place(&mut self, now: u64, owners: &[Option<LaunchId>], agenda: &mut Agenda) {
         let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.sort_by_key(|&key| {
+            let level = |cohort: &Cohort| self.count.level(cohort.order.queue);
+            Reverse(self.cohorts.get(key).map_or(0, level))
+        });
         // First the cohorts that own an SM for the policy; then plain grids, whose blocks go where there is room.
         for only_own in [true, false] {
             waiting.retain(|&key| {
@@ -344,6 +359,71 @@ impl Device {
             }
             self.foresee(now, op, agenda);
         }
+        if only_own {
+            self.await_ends(now, key, owners, agenda);
+        }
+    }
+
+    /// Lets the hardware give a cohort the SMs that it has for the policy, at the ends of blocks of plain grids.
+    fn await_ends(
+        &mut self,
+        now: u64,
+        key: CohortKey,
+        owners: &[Option<LaunchId>],
+        agenda: &mut Agenda,
+    ) {
+        let Some(cohort) = self.cohorts.get(key).filter(|cohort| cohort.waiting > 0) else {
+            return;
+        };
+        let (op, level) = (cohort.order.op, self.count.level(cohort.order.queue));
+        let mut above = None;
+        for (owner, occupant) in owners.iter().zip(&self.occupants) {
+            let Some(occupant) = occupant.filter(|_| *owner == Some(LaunchId(op))) else {
+                continue;
+            };
+            if above == Some(occupant) {
+                continue;
+            }
+            above = Some(occupant);
+            let Some(plain) = self.cohorts.get_mut(occupant) else { continue };
+            let gives_way = plain.order.plain && self.count.level(plain.order.queue) < level;
+            if gives_way && plain.makes_room.is_none() {
+                plain.makes_room = Some(op);
+                let block = self.launches.get(plain.order.op).map_or(0, |launch| launch.block);
+                agenda.enter(now + block, Happening::MakeRoom(occupant, op));
+            }
+        }
+    }
+
+    /// Frees the SMs of a plain cohort that `to` has for the policy. Its other blocks wait for room.
+    pub fn make_room(
+        &mut self,
+        now: u64,
+        key: CohortKey,
+        to: OpKey,
+        owners: &[Option<LaunchId>],
+        agenda: &mut Agenda,
+    ) {
+        self.advance(now, key);
+        let Some(cohort) = self.cohorts.get_mut(key) else { return };
+        cohort.makes_room = None;
+        let before = cohort.sms.len();
+        let occupants = &mut self.occupants;
+        cohort.sms.retain(|&sm| {
+            let stays = owners[sm as usize] != Some(LaunchId(to));
+            if !stays {
+                occupants[sm as usize] = None;
+            }
+            stays
+        });
+        let gone = (before - cohort.sms.len()) as u32;
+        let is_waiting = cohort.waiting > 0;
+        cohort.waiting += gone.saturating_mul(cohort.blocks_per_sm);
+        if !is_waiting && cohort.waiting > 0 {
+            self.waiting.push(key);
+        }
+        let op = cohort.order.op;
+        self.foresee(now, op, agenda);
     }
 
     /// Puts blocks of a cohort on SMs, as far as there is room.

@@ -158,6 +158,7 @@ impl EngineLoad {
             blocks_per_sm: BLOCKS_PER_SM,
             on_last_sm: BLOCKS_PER_SM,
             plain: false,
+            hardware_stop: None,
         };
         let submission = Submission {
             stream,

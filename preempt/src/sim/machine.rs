@@ -28,12 +28,16 @@ pub struct Machine {
 /// launched together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceQueues {
-    /// Queues for any cohort; at least 1.
+    /// Queues of the lowest level, for any cohort; at least 1.
     pub normal: u32,
-    /// Queues for cohorts that take SMs from other launches.
+    /// Queues of each level above, for cohorts that take SMs from other launches.
     pub urgent: u32,
+    /// Levels above the lowest. Where blocks wait for room, those of the highest level go first.
+    pub levels: u32,
     /// How many queues can hold more than one cohort at the same time.
     pub chains: u32,
+    /// How many queues can hold a plain grid, or more than one cohort, at the same time.
+    pub held: u32,
 }
 
 /// Times that the device and the host take beside the kernels' work.
@@ -56,7 +60,11 @@ pub struct Costs {
 impl Machine {
     /// A device of `sms` SMs with a GPU's queues.
     pub fn new(sms: u32, costs: Costs) -> Machine {
-        Machine { sms, queues: DeviceQueues { normal: 16, urgent: 8, chains: 4 }, costs }
+        Machine {
+            sms,
+            queues: DeviceQueues { normal: 16, urgent: 3, levels: 5, chains: 4, held: 6 },
+            costs,
+        }
     }
 
     /// An NVIDIA H200: 132 SMs and [measured costs](Costs::h200).
@@ -65,8 +73,8 @@ impl Machine {
     }
 
     pub(super) fn queue_count(&self) -> QueueCount {
-        let DeviceQueues { normal, urgent, chains } = self.queues;
-        QueueCount { normal, urgent, chains }
+        let DeviceQueues { normal, urgent, levels, chains, held } = self.queues;
+        QueueCount { normal, urgent, levels, chains, held }
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
@@ -75,6 +83,9 @@ impl Machine {
         }
         if self.queues.normal == 0 {
             return Err(refused("a device has at least one normal queue"));
+        }
+        if self.queues.urgent == 0 && self.queues.levels > 0 {
+            return Err(refused("a level has at least one queue"));
         }
         Ok(())
     }
@@ -178,8 +189,10 @@ pub struct KernelModel {
     pub redo: Duration,
     /// What the policy is told of a launch's duration.
     pub prediction: Prediction,
-    /// Whether launches are plain grids, which leave no SM before they are done.
+    /// Whether launches are plain grids, whose SMs the device gives to more urgent ones at the ends of blocks alone.
     pub plain: bool,
+    /// Whether launches that are not plain anyway are as [`Preemption::Auto`](crate::Preemption::Auto) has them.
+    pub auto: bool,
 }
 
 /// What a policy is told of a launch's duration.
@@ -210,6 +223,7 @@ impl KernelModel {
             redo: Duration::ZERO,
             prediction: Prediction::default(),
             plain: false,
+            auto: false,
         }
     }
 
@@ -261,6 +275,12 @@ impl KernelModel {
     /// With launches that are plain grids, or are not.
     pub fn plain(mut self, plain: bool) -> KernelModel {
         self.plain = plain;
+        self
+    }
+
+    /// With launches whose form is chosen, or is not.
+    pub fn auto(mut self, auto: bool) -> KernelModel {
+        self.auto = auto;
         self
     }
 

@@ -32,7 +32,8 @@
 //!   then has [`KernelModel::redo`] of its work to do again.
 //! - Blocks are placed on the SMs that the policy meant them for, spread over all of them; on a GPU some may not at
 //!   first. Those of a plain grid fill one SM after the other, and leave the rest to others, which stands for the room
-//!   that a GPU has beside them. A launch with more SMs than it can fill is no faster for it.
+//!   that a GPU has beside them. SMs of a plain grid that the policy gives to a more urgent launch are that one's after
+//!   the time of a block, and the plain grid's other blocks wait for room. A launch with more SMs than it can fill is no faster for it.
 //! - Events of the same time are handled together, then the policy is asked once.
 //!
 //! With [`Costs::free`] all of that takes no time: what a policy reaches then is the most that it can reach.

@@ -13,7 +13,8 @@ use super::recorded::{Changed, RecordedChange};
 use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, StreamNumber, Workload};
 use crate::engine::{
-    Action, Engine, Event, LaunchSpec, Outcome, Submission, Use, UseRecord, Whose, interned,
+    Action, Engine, Event, LONGEST_PLAIN, LaunchSpec, Learned, Outcome, Submission, Use, UseRecord,
+    Whose, interned,
 };
 use crate::error::{Error, SchedulerError};
 use crate::recording::Recording;
@@ -179,6 +180,9 @@ impl Run<'_> {
             Happening::Leave(cohort, lo, hi) => {
                 device.leave(now, cohort, SmRange::new(lo, hi), agenda);
             }
+            Happening::MakeRoom(cohort, to) => {
+                device.make_room(now, cohort, to, self.engine.owners(), agenda);
+            }
             Happening::Report { op, slot, done, plain } => {
                 let posted = Happening::posted(done, plain);
                 let event = Event::CohortOut { op, slot, posted };
@@ -224,7 +228,7 @@ impl Run<'_> {
         let uses = recorded.map_or(&[][..], |recorded| &recorded.uses);
         let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
         let after = recorded.and_then(|recorded| self.keys[recorded.after?]);
-        let spec = LaunchSpec {
+        let mut spec = LaunchSpec {
             tasks: kernel.tasks,
             predicted: match kernel.prediction {
                 Prediction::Unknown => None,
@@ -237,7 +241,12 @@ impl Run<'_> {
             blocks_per_sm: kernel.blocks_per_sm,
             on_last_sm: kernel.blocks_per_sm,
             plain: self.plain || kernel.plain,
+            hardware_stop: None,
         };
+        if kernel.auto && !spec.plain {
+            let (yields, learned) = (!kernel.redo.is_zero(), Learned::default());
+            spec.hardware_stop = spec.plain_stop(learned, yields, self.machine.sms, LONGEST_PLAIN);
+        }
         let StreamNumber(number) = planned.stream;
         let submission = Submission {
             stream: number,

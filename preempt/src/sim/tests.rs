@@ -165,13 +165,36 @@ fn plain_grids_fill_the_sms_that_earlier_ones_leave_free() {
 }
 
 #[test]
-fn an_urgent_launch_waits_for_a_plain_grid() {
+fn an_urgent_launch_waits_for_the_blocks_of_a_plain_grid_that_run() {
     let mut workload = Workload::new(0);
     let (batch, urgent) = (workload.stream(0), workload.stream(1));
     workload.launch(batch, &KernelModel::new("batch", 10 * MS, 1000), Duration::ZERO);
     workload.launch(urgent, &KernelModel::new("urgent", MS, 4), MS);
     let simulation = Simulation::new(free(4), StaticPriority::new()).plain(true);
-    assert_eq!(turnarounds(&simulation.run(&workload).unwrap()), [10 * MS, 10 * MS]);
+    // For a block: four of a thousand run at a time.
+    let block = 40 * US;
+    assert_eq!(turnarounds(&simulation.run(&workload).unwrap()), [11 * MS, MS + block]);
+}
+
+#[test]
+fn the_form_of_a_launch_follows_from_what_its_blocks_take() {
+    let plain = |duration: Duration, tasks, redo| {
+        let mut workload = Workload::new(0);
+        let stream = workload.stream(0);
+        let kernel = KernelModel::new("k", duration, tasks).stop(20 * US).redo(redo).auto(true);
+        workload.launch(stream, &kernel, Duration::ZERO);
+        let machine = Machine::new(4, Costs::h200());
+        let simulation = Simulation::new(machine, StaticPriority::new()).recording(true);
+        let recording = simulation.run(&workload).unwrap().recording.unwrap();
+        let input = recording.steps().iter().find_map(|step| match &step.input {
+            crate::engine::Input::Submit { launch, .. } => launch.clone(),
+            _ => None,
+        });
+        input.unwrap().hardware_stop.is_some()
+    };
+    assert!(plain(MS, 1000, Duration::ZERO), "blocks of 4 µs");
+    assert!(plain(MS, 1000, US) && !plain(MS, 100, US), "of 40 µs, and yield points");
+    assert!(!plain(11 * MS, 100_000, Duration::ZERO), "too long to be waited for");
 }
 
 #[test]
@@ -181,7 +204,7 @@ fn a_plain_grid_runs_where_there_is_room_whatever_the_policy_planned() {
     workload.launch(batch, &KernelModel::new("batch", MS, 1), Duration::ZERO);
     workload.launch(urgent, &KernelModel::new("urgent", MS, 1), 6 * US);
     // The urgent one comes while the batch is being launched, in the only queue.
-    let queues = DeviceQueues { normal: 1, urgent: 0, chains: 1 };
+    let queues = DeviceQueues { normal: 1, urgent: 0, levels: 0, chains: 1, held: 1 };
     let costs = Costs { launch: 10 * US, ..Costs::free() };
     let machine = Machine { queues, ..Machine::new(1, costs) };
     let simulation = Simulation::new(machine, StaticPriority::new()).plain(true);
@@ -225,7 +248,8 @@ fn one_kernel_can_be_a_plain_grid() {
     workload.launch(streams[1], &kernel("does not").plain(true), MS);
     workload.launch(streams[2], &kernel("urgent"), 2 * MS);
     let results = Simulation::new(free(4), StaticPriority::new()).run(&workload).unwrap();
-    assert_eq!(turnarounds(&results), [12 * MS, 4 * MS, 7 * MS]);
+    // The urgent one waits for blocks that take 16 µs.
+    assert_eq!(turnarounds(&results), [12 * MS, 8 * MS, 4 * MS + 16 * US]);
 }
 
 #[test]
@@ -337,23 +361,24 @@ fn impossible_machines_and_kernels_are_refused() {
 fn machines() -> impl Strategy<Value = Machine> {
     (1u32..9, any::<bool>(), 1u32..4, 0u32..3).prop_map(|(sms, is_free, normal, urgent)| {
         let costs = if is_free { Costs::free() } else { Costs::h200() };
-        let queues = DeviceQueues { normal, urgent, chains: 2 };
+        let queues = DeviceQueues { normal, urgent: 1, levels: urgent, chains: 2, held: 3 };
         Machine { queues, ..Machine::new(sms, costs) }
     })
 }
 
 /// Streams, kernels and arrivals.
 fn workloads() -> impl Strategy<Value = Workload> {
-    let job = (0usize..4, 1u64..500, 1u32..60, 1u32..4, 0u64..2000, 0u64..60, any::<bool>());
+    let job = (0usize..4, 1u64..500, 1u32..60, 1u32..4, 0u64..2000, 0u64..60, 0..3);
     (any::<u64>(), prop::collection::vec(job, 1..40)).prop_map(|(seed, jobs)| {
         let mut workload = Workload::new(seed);
         let streams = [0, 1, 2, 1].map(|priority| workload.stream(priority));
-        for (stream, duration, tasks, blocks_per_sm, at, redo, plain) in jobs {
+        for (stream, duration, tasks, blocks_per_sm, at, redo, form) in jobs {
             let kernel = KernelModel::new("k", Duration::from_micros(duration), tasks)
                 .blocks_per_sm(blocks_per_sm)
                 .redo(Duration::from_micros(redo))
                 .variation(0.3)
-                .plain(plain);
+                .plain(form == 0)
+                .auto(form == 1);
             workload.launch(streams[stream], &kernel, Duration::from_micros(at));
         }
         workload

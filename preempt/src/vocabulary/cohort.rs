@@ -36,6 +36,8 @@ pub(crate) struct CohortOrder {
     pub is_first: bool,
     /// Set if the launch before in the stream may not have ended.
     pub after: Option<After>,
+    /// The plain launch whose SMs its blocks get from the hardware, if there is one.
+    pub over: Option<OpKey>,
 }
 
 /// The cohort that another one was queued behind. Until its slot's word is `left`, which says that its launch is

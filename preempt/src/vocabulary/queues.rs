@@ -3,13 +3,32 @@
 /// A queue of the device, by number.
 pub(crate) type QueueIndex = u32;
 
-/// How many queues a device has. The first ones are `normal`; the others are `urgent`: the device
-/// prefers blocks in them to blocks in normal queues, where both wait for room.
+/// How many queues a device has, and at which levels: where blocks of several queues wait for room, those of the
+/// highest level go first. The first queues are those of level 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueCount {
+    /// Queues of level 0.
     pub normal: u32,
+    /// Queues of each level above.
     pub urgent: u32,
-    /// How many queues can hold more than one cohort at the same time. A GPU has few hardware queues,
-    /// and a queue in which something waits takes one; without one, nothing else gets through.
+    /// The highest level.
+    pub levels: u32,
+    /// How many queues can hold more than one cohort at the same time. A GPU has few hardware queues, and a queue in
+    /// which something waits behind a grid takes one. Without one, nothing else gets through.
     pub chains: u32,
+    /// How many queues can hold a plain grid, or more than one cohort, at the same time. The word that tells of a plain
+    /// grid's end waits behind it.
+    pub held: u32,
+}
+
+impl QueueCount {
+    /// Queues of all levels.
+    pub const fn total(self) -> u32 {
+        self.normal + self.urgent * self.levels
+    }
+
+    /// The level of a queue.
+    pub const fn level(self, queue: QueueIndex) -> u32 {
+        if queue < self.normal { 0 } else { 1 + (queue - self.normal) / self.urgent }
+    }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use preempt::policy::{Arrival, DeviceView, Plan, Policy};
-use preempt::{Buffer, Error, Handle, LaunchId, LaunchReport, Scheduler, Stream};
+use preempt::{Buffer, Error, Handle, LaunchId, LaunchReport, Preemption, Scheduler, Stream};
 use preempt_device::abi::SmRange;
 use preempt_test_kernels as kernels;
 
@@ -330,7 +330,8 @@ impl Prepared {
                 .grid(tasks)
                 .block(threads),
         };
-        let handle = stream.launch(call)?;
+        // What a storm is about.
+        let handle = stream.launch(call.preemption(Preemption::Preemptible))?;
         Ok(Victim { kind: self.kind, handle, expected: self.buffers })
     }
 }
@@ -478,7 +479,7 @@ pub fn cancellations(
         let mut writes = scheduler.zeroed::<u32>(tasks as usize * 32)?;
         let (mut tick, mut tick_writes) = (scheduler.zeroed::<u32>(1)?, scheduler.zeroed(1)?);
         let call = kernels::paced_1d(ticks, &mut counts, &mut writes).grid(tasks).block(32);
-        let handle = stream.launch(call)?;
+        let handle = stream.launch(call.preemption(Preemption::Preemptible))?;
         let call = kernels::count_1d(&mut tick, &mut tick_writes).grid(1).block(1);
         let urgent_handle = urgent.launch(call)?;
         (0..random.below(100_000)).for_each(|_| std::hint::spin_loop());

@@ -105,7 +105,7 @@ impl DeviceTestbed {
         self.selector.select(arm.policy());
         let submission = |job: &Job| {
             let stream = self.scheduler.stream(Priority(job.priority));
-            Submission::new(stream, &self.programs[job.program], *job, arm.is_plain(job, jobs))
+            Submission::new(stream, &self.programs[job.program], *job, arm.preemption())
         };
         let mut submissions: Vec<Submission> = jobs.iter().map(submission).collect();
         let start = Instant::now();
@@ -273,8 +273,7 @@ struct Submission {
 }
 
 impl Submission {
-    fn new(stream: Stream, program: &PreparedProgram, job: Job, plain: bool) -> Submission {
-        let mode = if plain { Preemption::Plain } else { Preemption::Preemptible };
+    fn new(stream: Stream, program: &PreparedProgram, job: Job, mode: Preemption) -> Submission {
         let steps = program.steps().iter().map(|call| call.clone().preemption(mode));
         Submission {
             job,

@@ -64,7 +64,7 @@ impl DeviceTestbed {
         let start = Instant::now();
         while start.elapsed() < window {
             for (running_loop, job) in running_loops.iter_mut().zip(jobs) {
-                running_loop.go_on(&self.programs[job.program], arm.is_plain(job, jobs))?;
+                running_loop.go_on(&self.programs[job.program], arm.preemption())?;
             }
             std::hint::spin_loop();
         }
@@ -178,8 +178,7 @@ struct Loop {
 
 impl Loop {
     /// Submits launches while there is room, and collects those that are over.
-    fn go_on(&mut self, program: &PreparedProgram, plain: bool) -> Result<()> {
-        let mode = if plain { Preemption::Plain } else { Preemption::Preemptible };
+    fn go_on(&mut self, program: &PreparedProgram, mode: Preemption) -> Result<()> {
         // Two runs ahead, so that the stream never waits for the submitting thread.
         let most = (2 * program.steps().len()).clamp(2, DeviceTestbed::AHEAD);
         while self.handles.len() < most {

@@ -59,19 +59,23 @@ The arms:
   where these keep the order of ours; on a GPU only.
 - reordered: plain grids by our scheduler: the policy says which launch starts next, and no launch
   yields.
-- preempt: the policy, with preemptible launches.
+- preempt: the policy, with launches in the form that costs least (`Preemption::Auto`).
+- preempt, all preemptible: the policy, with preemptible launches alone.
 - ceiling: the policy in virtual time, with each program as one launch that fills the device and
   takes as long as the program alone. Launching and preempting cost nothing (`Costs::free`). Only
   the time alone is measured.
 
-- The arms take turns. The first round of each arm does not count: it warms up, and teaches the
-  scheduler how long the launches take. (Times alone in `mix` count it.)
+- The arms take turns. The first seven rounds of each arm do not count: they warm up, and teach the
+  scheduler how long the launches take, and what each form costs. (Times alone in `mix` count them.)
 - The ceiling shares SMs by whole launches. Programs that leave SMs free for others can do better
   than it.
 - Before each run the outputs are overwritten, and after it compared by a digest of all bits with
   those of an undisturbed run: if they differ, the suite fails. `lost` and `repeated` are of the
   block-tasks that each launch reports.
 ";
+
+/// Rounds that do not count: the first of a process is slow, and the scheduler compares three launches of each form.
+pub const LEARNING: u32 = 7;
 
 impl Bench {
     /// The device, or the model of one, with these policies, numbered from 1. Number 0 is submission order.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use preempt::Preemption;
 use preempt::policy::{Policy, Priority, StaticPriority};
 use preempt::sim::{
     Costs, KernelModel, Machine, Results, Simulation, StreamModel, StreamNumber, Workload,
@@ -115,9 +116,14 @@ impl SimulatedTestbed {
     }
 
     /// The launches of a job in an arm.
-    fn launches(&self, arm: Arm, job: &Job, jobs: &[Job]) -> Vec<KernelModel> {
-        let plain = arm.is_plain(job, jobs);
-        self.models[job.program].launches.iter().map(|launch| launch.clone().plain(plain)).collect()
+    fn launches(&self, arm: Arm, job: &Job) -> Vec<KernelModel> {
+        let (plain, auto) = match arm.preemption() {
+            Preemption::Plain => (true, false),
+            Preemption::Preemptible => (false, false),
+            Preemption::Auto => (false, true),
+        };
+        let launches = self.models[job.program].launches.iter();
+        launches.map(|launch| launch.clone().plain(plain).auto(auto)).collect()
     }
 }
 
@@ -146,7 +152,7 @@ impl Testbed for SimulatedTestbed {
         let mut free = Duration::ZERO;
         let mut programs = Vec::new();
         for job in jobs {
-            let launches = self.launches(arm, job, jobs);
+            let launches = self.launches(arm, job);
             let at = job.at.max(free);
             free = at + submit * launches.len() as u32;
             programs.push((launches, at, arm.priority(job)));
@@ -165,7 +171,7 @@ impl Testbed for SimulatedTestbed {
         let mut streams = Vec::new();
         for (job, one) in jobs.iter().zip(loops) {
             let stream = workload.stream(StreamModel::new(arm.priority(job)).weight(one.weight));
-            let launches = self.launches(arm, job, &jobs);
+            let launches = self.launches(arm, job);
             // Two runs ahead, so that there is always a next launch in the stream.
             for launch in launches.iter().chain(&launches) {
                 workload.repeat(stream, launch, Duration::ZERO, Duration::ZERO, window);

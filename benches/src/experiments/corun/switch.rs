@@ -129,6 +129,10 @@ impl Policy for SelectedPolicy {
         self.policy().departed(now, launch);
     }
 
+    fn goes_by_order(&self) -> bool {
+        self.policies[self.selector.chosen.load(Relaxed)].goes_by_order()
+    }
+
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.policy().assign(now, device, plan);
         let sms = device.sms();

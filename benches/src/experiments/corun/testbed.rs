@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use preempt::LaunchReport;
 use preempt::policy::Policy;
+use preempt::{LaunchReport, Preemption};
 use preempt_test_kit::storm::Tally;
 use preempt_workloads::{Definition, Size};
 
@@ -32,10 +32,10 @@ pub enum Arm {
     StreamPriorities,
     /// Plain grids: the policy of this number orders those that have not started.
     Reordered(usize),
-    /// The policy of this number, which preempts.
+    /// The policy of this number, which preempts launches of the form that costs least.
     Ours(usize),
-    /// The policy of this number, with plain grids for the jobs of the highest priority, which no job preempts.
-    UrgentPlain(usize),
+    /// The policy of this number, with preemptible launches alone.
+    Preemptible(usize),
 }
 
 /// Times and reports of jobs that have run.
@@ -144,7 +144,7 @@ impl Arm {
     pub(super) fn policy(self) -> usize {
         match self {
             Arm::PlainStreams | Arm::StreamPriorities => FIFO,
-            Arm::Reordered(policy) | Arm::Ours(policy) | Arm::UrgentPlain(policy) => policy,
+            Arm::Reordered(policy) | Arm::Ours(policy) | Arm::Preemptible(policy) => policy,
         }
     }
 
@@ -153,12 +153,12 @@ impl Arm {
         if self == Arm::PlainStreams { 0 } else { job.priority }
     }
 
-    /// Whether a job's launches are plain grids.
-    pub(super) fn is_plain(self, job: &Job, jobs: &[Job]) -> bool {
+    /// The form of launches.
+    pub(super) fn preemption(self) -> Preemption {
         match self {
-            Arm::PlainStreams | Arm::StreamPriorities | Arm::Reordered(_) => true,
-            Arm::Ours(_) => false,
-            Arm::UrgentPlain(_) => jobs.iter().all(|other| other.priority <= job.priority),
+            Arm::PlainStreams | Arm::StreamPriorities | Arm::Reordered(_) => Preemption::Plain,
+            Arm::Ours(_) => Preemption::Auto,
+            Arm::Preemptible(_) => Preemption::Preemptible,
         }
     }
 
@@ -169,7 +169,7 @@ impl Arm {
             Arm::StreamPriorities => "stream priorities",
             Arm::Reordered(_) => "reordered",
             Arm::Ours(_) => "preempt",
-            Arm::UrgentPlain(_) => "preempt, urgent ones native",
+            Arm::Preemptible(_) => "preempt, all preemptible",
         }
     }
 }

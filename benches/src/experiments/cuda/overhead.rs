@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use preempt::policy::StaticPriority;
-use preempt::{Scheduler, SignalPath, Stream};
+use preempt::{Preemption, Scheduler, SignalPath, Stream};
 use preempt_driver::Gpu;
 use preempt_report::{digits, microseconds};
 use preempt_test_kit::Random;
@@ -14,6 +14,7 @@ use preempt_test_kit::storm::Tally;
 use preempt_workloads::{Definition, Size};
 use serde_json::{Value, json};
 
+use super::super::corun::LEARNING;
 use super::super::{Bench, Outcome, line};
 use super::raw_arms::RawArms;
 use super::subject::{Demand, Modules, Subject};
@@ -64,6 +65,9 @@ struct Row {
     longest: Duration,
     plain: Arm,
     ours: Arm,
+    /// Times through the scheduler, in the form that it chose at last, to those of the plain form.
+    chosen: Arm,
+    is_plain: bool,
     /// Times with signals by the proxy.
     proxy: Arm,
     flep: Arm,
@@ -103,7 +107,8 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         let mut subject = Subject::new(&scheduler, gpu, &modules, definition, size, seed)?;
         let mut plain = Samples::default();
         for round in 0..=3 * counts[1] {
-            let times = [subject.plain_done()?, subject.scheduled(&stream)?];
+            let times =
+                [subject.plain_done()?, subject.scheduled(&stream, Preemption::Preemptible)?.0];
             scheduler.synchronize()?;
             if round > 0 {
                 plain.push(times[0]);
@@ -152,14 +157,17 @@ impl Arms<'_> {
             longest: Duration::ZERO,
             plain: Arm::new("plain", subject.plain_demand),
             ours: Arm::new("preempt", subject.demand),
+            chosen: Arm::new("preempt, form chosen", subject.demand),
+            is_plain: false,
             proxy: Arm::new("preempt, by the proxy", subject.demand),
             flep: Arm::new("FLEP's loop", subject.flep_demand),
             slices: Arm::new("slices", subject.plain_demand),
         };
         row.flep.amortize = Some(definition.flep_amortize);
         let mut amortize = Vec::new();
-        // The first rounds warm up.
-        for round in 0..samples + 2 {
+        let mut plain_done = Samples::default();
+        // The first rounds warm up, and teach the scheduler what each form costs.
+        for round in 0..samples + LEARNING {
             // Each goes first in every other round.
             let (plain, (mine, factor)) = if round % 2 == 0 {
                 let mine = subject.preemptible()?;
@@ -167,9 +175,27 @@ impl Arms<'_> {
             } else {
                 (subject.plain()?, subject.preemptible()?)
             };
-            let done = [subject.plain_done()?, subject.scheduled(&self.stream)?];
+            let mut through = |preemption| {
+                let run = subject.scheduled(&self.stream, preemption)?;
+                self.scheduler.synchronize()?;
+                Ok::<_, anyhow::Error>(run)
+            };
+            let forms = [Preemption::Preemptible, Preemption::Plain, Preemption::Auto];
+            let mut scheduled = forms.map(|form| (form, None));
+            // In another order in each round.
+            scheduled.rotate_left(round as usize % forms.len());
+            for (form, run) in &mut scheduled {
+                *run = Some(through(*form)?);
+            }
+            scheduled.sort_by_key(|(form, _)| forms.iter().position(|other| other == form));
+            let [loops, plain_scheduled, chosen] =
+                scheduled.map(|(_, run)| run.unwrap_or_default());
+            let done = [subject.plain_done()?, loops.0];
             self.scheduler.synchronize()?;
-            if round >= 2 {
+            if round >= LEARNING {
+                row.chosen.done.push(chosen.0);
+                plain_done.push(plain_scheduled.0);
+                row.is_plain = chosen.1;
                 row.plain.time.push(plain);
                 row.ours.time.push(mine);
                 row.plain.done.push(done[0]);
@@ -177,6 +203,7 @@ impl Arms<'_> {
                 amortize.push(factor);
             }
         }
+        row.chosen.plain_done = Some(plain_done);
         amortize.sort_unstable();
         row.ours.amortize = amortize.get(amortize.len() / 2).copied();
         for _ in 0..3 {
@@ -302,8 +329,8 @@ impl Arms<'_> {
 }
 
 impl Row {
-    fn arms(&self) -> [&Arm; 5] {
-        [&self.plain, &self.ours, &self.proxy, &self.flep, &self.slices]
+    fn arms(&self) -> [&Arm; 6] {
+        [&self.plain, &self.ours, &self.chosen, &self.proxy, &self.flep, &self.slices]
     }
 
     /// The ratio of an arm's time to the plain one's, of the launch alone where it can be measured.
@@ -363,6 +390,7 @@ impl Row {
                 "yield_points": self.yields,
                 "longest_task_us": microseconds(self.longest),
                 "arm": arm.name,
+                "is_plain": (arm.name == self.chosen.name).then_some(self.is_plain),
                 "samples": arm.time.len().max(arm.done.len()),
                 "p50_us": told(&arm.time, arm.time.p50()),
                 "p99_us": told(&arm.time, arm.time.summary().p99),
@@ -389,6 +417,10 @@ fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
     let loses = |row: &&Row| row.ours.demand.blocks_per_sm < row.plain.demand.blocks_per_sm;
     let bounds = rows.iter().filter_map(|row| row.stop_over_bound(floor.p50()));
     let geomean = geometric_mean(ours());
+    let most = |is_plain| {
+        let rows = rows.iter().filter(|row| row.is_plain == is_plain);
+        rows.filter_map(|row| row.over(&row.chosen)).reduce(f64::max)
+    };
     let points = slices
         .zip(geometric_mean(rows.iter().map(done)))
         .map(|(slices, ours)| 100.0 * (slices - ours));
@@ -396,6 +428,9 @@ fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
         "kernels": rows.len(),
         "geomean_ratio": geomean,
         "max_ratio": ours().flatten().reduce(f64::max),
+        "geomean_ratio_default": geometric_mean(rows.iter().map(|row| row.over(&row.chosen))),
+        "max_ratio_plain_chosen": most(true),
+        "max_ratio_preemptible_chosen": most(false),
         "geomean_done_ratio": geometric_mean(rows.iter().map(done)),
         "kernels_losing_a_block": rows.iter().filter(loses).count(),
         "flep_geomean_ratio": geometric_mean(rows.iter().map(|row| row.over(&row.flep))),

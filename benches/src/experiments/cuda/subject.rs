@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use preempt::{Call, Scheduler};
+use preempt::{Call, Preemption, Scheduler};
 use preempt_device::abi::SmRange;
 use preempt_device::host::{Dim3, Kernel};
 use preempt_driver::{Control, Event, Gpu, KernelEntry, Launch, Level, Module, Pinned, Stream};
@@ -229,15 +229,20 @@ impl Subject {
         Ok((time, self.control.posted().map_or(0, |posted| posted.amortize)))
     }
 
-    /// Runs the launch through the scheduler, timed from the launch to the host's knowledge of its end.
-    pub fn scheduled(&mut self, stream: &preempt::Stream) -> Result<Duration> {
+    /// Runs the launch through the scheduler, timed from the launch to the host's knowledge of its end; also returns
+    /// whether it was a plain grid.
+    pub fn scheduled(
+        &mut self,
+        stream: &preempt::Stream,
+        preemption: Preemption,
+    ) -> Result<(Duration, bool)> {
         self.prepare()?;
-        let call = self.call.clone();
+        let call = self.call.clone().preemption(preemption);
         let start = Instant::now();
         let report = stream.launch(call)?.wait()?;
         let time = start.elapsed();
         anyhow::ensure!(report.tasks == self.tasks(), "{} block-tasks ran", report.tasks);
-        Ok(time)
+        Ok((time, report.plain))
     }
 
     /// Runs FLEP's loop with its flag in memory of the host, timed between events.

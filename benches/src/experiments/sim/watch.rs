@@ -90,6 +90,10 @@ impl<P: Policy> Policy for Watch<P> {
         self.policy.assign(now, device, plan);
     }
 
+    fn goes_by_order(&self) -> bool {
+        self.policy.goes_by_order()
+    }
+
     fn wake(&self) -> Option<Duration> {
         self.policy.wake()
     }

@@ -121,7 +121,7 @@ impl<'a> Rig<'a> {
             session: Session::new(device),
             ops: ops.clone(),
             controls: Vec::new(),
-            epochs: vec![0; (queues.normal + queues.urgent) as usize],
+            epochs: vec![0; queues.total() as usize],
             reports: Vec::new(),
             start: Instant::now(),
         }
@@ -197,6 +197,7 @@ impl<'a> Rig<'a> {
             handed: 0,
             is_first: false,
             after: None,
+            over: None,
         }
     }
 

@@ -28,7 +28,7 @@ pub(in crate::device) struct HostWords {
 impl HostWords {
     pub fn new(queues: QueueCount) -> HostWords {
         HostWords {
-            queues: (0..queues.normal + queues.urgent).map(|_| DeviceQueue::default()).collect(),
+            queues: (0..queues.total()).map(|_| DeviceQueue::default()).collect(),
             controls: Mutex::default(),
             requeue_lists: Mutex::default(),
         }

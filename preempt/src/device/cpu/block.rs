@@ -9,7 +9,7 @@ use preempt_device::host::Dim3;
 use preempt_device::worker::{self, BlockNotes, Chunk};
 
 use super::Shared;
-use super::dispatch::Demand;
+use super::dispatch::{Demand, Left, Waiting};
 use super::threads::{Emulator, Task};
 use crate::device::control::PlainGrid;
 use crate::device::{DeviceReport, KernelLaunch, lock};
@@ -28,6 +28,8 @@ pub(super) struct Resident {
     pub number: u32,
     pub slot: usize,
     pub queue: u32,
+    /// The queue's level.
+    pub level: u32,
 }
 
 /// The work of a block.
@@ -35,7 +37,8 @@ pub(super) struct Resident {
 pub(super) enum Run {
     /// The worker loop.
     Cohort(Cohort),
-    /// Block-tasks of a plain grid, in the order of their indices, as hardware blocks follow each other.
+    /// Block-tasks of a plain grid, in the order of their indices, as hardware blocks follow each other. Between two of
+    /// them, a block makes room for blocks of a higher level, as the hardware prefers these.
     Plain(Arc<PlainRun>),
 }
 
@@ -178,7 +181,8 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 }
 
 impl PlainRun {
-    fn work(&self, body: &mut impl worker::Body) {
+    /// Runs block-tasks until none is left, or until `makes_room` says that the block is to leave before.
+    fn work(&self, body: &mut impl worker::Body, makes_room: impl Fn() -> bool) -> Left {
         let PlainGrid { tasks, post, .. } = self.grid;
         loop {
             // Relaxed: the counter hands out an index and orders nothing else.
@@ -188,35 +192,44 @@ impl PlainRun {
             }
             body.seek(index as u32);
             body.run(false);
+            // A grid whose last block-tasks run keeps nothing waiting.
+            let has_more = self.next.load(Ordering::Relaxed) < u64::from(tasks);
+            if has_more && makes_room() {
+                return Left::MakesRoom;
+            }
         }
         // Acquire and release: the last block passes on what the others wrote to the thread that reads the post.
         if self.blocks.fetch_sub(1, Ordering::AcqRel) == 1 {
             // SAFETY: the block's thread holds the device's words while the block runs.
             unsafe { &*post }.0.store(self.grid.last_word(), Ordering::Release);
         }
+        Left::Done
     }
 }
 
 impl Resident {
     pub fn run(self, emulator: &mut Emulator, shared: &Shared) {
-        match self.launch.kernel.yields {
-            true => self.work(&mut Tasks::<true> { resident: &self, emulator, shared, index: 0 }),
-            false => self.work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }),
-        }
+        let waiting = &shared.waiting;
+        let left = match self.launch.kernel.yields {
+            true => self
+                .work(&mut Tasks::<true> { resident: &self, emulator, shared, index: 0 }, waiting),
+            false => self
+                .work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }, waiting),
+        };
 
         let Resident { launch, sm, slot, queue, .. } = self;
         let demand = Demand::of(&launch);
         // The launch's arguments are not needed any more, and a waiting thread may need them freed.
         drop(launch);
         let mut dispatch = lock(&shared.dispatch);
-        dispatch.free(sm, slot, demand, queue);
+        dispatch.free(sm, slot, demand, queue, left);
         shared.place(&mut dispatch);
         drop(dispatch);
         shared.news.announce();
     }
 
     /// Runs the cohort's or the plain grid's block-tasks until the block has to leave.
-    pub fn work(&self, tasks: &mut impl worker::Body) {
+    pub fn work(&self, tasks: &mut impl worker::Body, waiting: &Waiting) -> Left {
         match &self.run {
             Run::Cohort(cohort) => {
                 let (sm, number) = (self.sm, self.number);
@@ -224,8 +237,9 @@ impl Resident {
                     CpuBlock { sm, number, start: Instant::now(), notes: BlockNotes::default() };
                 // SAFETY: the block's thread holds what a cohort points to while the block runs, which it does once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
+                Left::Done
             }
-            Run::Plain(run) => run.work(tasks),
+            Run::Plain(run) => run.work(tasks, || waiting.is_above(self.level)),
         }
     }
 }

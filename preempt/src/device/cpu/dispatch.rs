@@ -1,8 +1,8 @@
-//! The hardware's block scheduler: pending blocks go to SMs with room, those in urgent queues first.
+//! The hardware's block scheduler: pending blocks go to SMs with room, those in queues of higher levels first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use preempt_device::abi::{Cohort, DeviceQueue};
 use preempt_device::host::Dim3;
@@ -64,13 +64,39 @@ impl PendingGrid {
     }
 }
 
+/// How a block left its SM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    /// It will not come back.
+    Done,
+    /// Blocks of a higher level wait for room, and its grid has block-tasks left.
+    MakesRoom,
+}
+
 /// The free slots of each SM, and the grids that wait for them.
 pub(super) struct Dispatch {
     queues: Vec<QueuedGrids>,
-    /// The queues whose first grid has blocks to place: urgent ones first, then in order of launch.
+    /// The queues whose first grid has blocks to place: those of the highest level first, then in order of launch.
     pending: VecDeque<u32>,
-    normal: u32,
+    count: QueueCount,
+    /// What waits for room, for blocks that look without the lock.
+    waiting: Arc<Waiting>,
     sms: Vec<Sm>,
+}
+
+/// The level of the grid whose blocks are placed next.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// The level and 1; 0 if no block waits for room.
+    level: AtomicU32,
+}
+
+impl Waiting {
+    /// Whether blocks of a higher level wait for room.
+    // Relaxed: the block that makes room takes the lock to do it, and a late look costs one more block-task.
+    pub fn is_above(&self, level: u32) -> bool {
+        self.level.load(Ordering::Relaxed) > level + 1
+    }
 }
 
 /// Grids that run one after the other.
@@ -97,9 +123,10 @@ impl Dispatch {
             shared: properties.shared_per_sm,
         };
         Dispatch {
-            queues: (0..queues.normal + queues.urgent).map(|_| QueuedGrids::default()).collect(),
+            queues: (0..queues.total()).map(|_| QueuedGrids::default()).collect(),
             pending: VecDeque::new(),
-            normal: queues.normal,
+            count: queues,
+            waiting: Arc::default(),
             sms: (0..properties.sms).map(sm).collect(),
         }
     }
@@ -120,9 +147,20 @@ impl Dispatch {
     fn start(&mut self, queue: u32) {
         let Some(grid) = self.queues[queue as usize].grids.front() else { return };
         self.queues[queue as usize].out = grid.blocks;
-        let is_normal = |queue: u32| queue < self.normal;
-        let place = self.pending.partition_point(|&other| is_normal(other) <= is_normal(queue));
+        let level = |queue: u32| self.count.level(queue);
+        let place = self.pending.partition_point(|&other| level(other) >= level(queue));
         self.pending.insert(place, queue);
+        self.tell();
+    }
+
+    /// Says what waits for room.
+    fn tell(&self) {
+        let level = self.pending.front().map_or(0, |&queue| self.count.level(queue) + 1);
+        self.waiting.level.store(level, Ordering::Relaxed);
+    }
+
+    pub fn waiting(&self) -> Arc<Waiting> {
+        self.waiting.clone()
     }
 
     /// Takes room for the next block, if there is any. Blocks spread over the SMs: each goes
@@ -154,20 +192,33 @@ impl Dispatch {
             number: grid.blocks - 1 - grid.left,
             slot,
             queue,
+            level: self.count.level(queue),
         };
         if grid.left == 0 {
             self.pending.pop_front();
+            self.tell();
         }
         Some((slot, resident))
     }
 
-    /// Gives a block's room back, and lets the next grid of its queue start after the last block.
-    pub fn free(&mut self, sm: u32, slot: usize, demand: Demand, queue: u32) {
+    /// Gives a block's room back, and lets the next grid of its queue start after the last block. After a block that
+    /// [`MakesRoom`](Left::MakesRoom), another one of its grid waits for room, before those of younger grids.
+    pub fn free(&mut self, sm: u32, slot: usize, demand: Demand, queue: u32, left: Left) {
         let sm = &mut self.sms[sm as usize];
         sm.free_slots.push(slot);
         sm.threads += demand.threads;
         sm.shared += demand.shared;
         let QueuedGrids { grids, out } = &mut self.queues[queue as usize];
+        if let (Left::MakesRoom, Some(grid)) = (left, grids.front_mut()) {
+            grid.left += 1;
+            if grid.left == 1 {
+                let level = |queue: u32| self.count.level(queue);
+                let place = self.pending.partition_point(|&other| level(other) > level(queue));
+                self.pending.insert(place, queue);
+                self.tell();
+            }
+            return;
+        }
         *out -= 1;
         if *out == 0 {
             grids.pop_front();

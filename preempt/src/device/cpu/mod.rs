@@ -35,12 +35,12 @@ pub(crate) mod model;
 mod threads;
 
 use block::Resident;
-use dispatch::{Demand, Dispatch, PendingGrid};
+use dispatch::{Demand, Dispatch, PendingGrid, Waiting};
 use memory::Memory;
 
 /// A normal queue costs as little as an urgent one; blocks read a clock of nanoseconds.
 pub(super) const CAPABILITIES: Capabilities = Capabilities {
-    queues: QueueCount { normal: 16, urgent: 16, chains: 4 },
+    queues: QueueCount { normal: 16, urgent: 3, levels: 5, chains: 4, held: 6 },
     clock: 1_000_000,
     is_polled: false,
 };
@@ -56,6 +56,8 @@ pub(super) struct CpuDevice {
 /// The state that the device's threads share with it.
 struct Shared {
     dispatch: Mutex<Dispatch>,
+    /// What waits for room there.
+    waiting: Arc<Waiting>,
     /// To the thread of each block slot, SM after SM.
     slots: Vec<Mutex<Sender<Resident>>>,
     reports: Mutex<Vec<DeviceReport>>,
@@ -77,8 +79,10 @@ impl CpuDevice {
             slots.push(Mutex::new(sender));
             receivers.push(receiver);
         }
+        let dispatch = Dispatch::new(properties, CAPABILITIES.queues);
         let shared = Arc::new(Shared {
-            dispatch: Mutex::new(Dispatch::new(properties, CAPABILITIES.queues)),
+            waiting: dispatch.waiting(),
+            dispatch: Mutex::new(dispatch),
             slots,
             reports: Mutex::default(),
             news,

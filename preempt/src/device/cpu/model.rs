@@ -15,7 +15,7 @@ use preempt_device::host::{Dim3, Kernel};
 use preempt_device::worker;
 
 use super::block::Resident;
-use super::dispatch::{Demand, Dispatch, PendingGrid};
+use super::dispatch::{Demand, Dispatch, PendingGrid, Waiting};
 use super::memory::Memory;
 use crate::device::control::{ControlSource, Grid, HostWords};
 use crate::device::rows::copy_rows;
@@ -35,7 +35,7 @@ const FAULTY: &str = "faulty";
 const PATIENT: &str = "patient";
 
 /// Few queues, so that launches have to wait for them.
-const QUEUES: QueueCount = QueueCount { normal: 2, urgent: 1, chains: 1 };
+const QUEUES: QueueCount = QueueCount { normal: 2, urgent: 1, levels: 1, chains: 1, held: 2 };
 
 /// The properties of a model.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,7 @@ pub(crate) struct Ran {
 
 pub(crate) struct Model {
     settings: Settings,
+    waiting: Arc<Waiting>,
     state: Mutex<State>,
     news: Arc<News>,
     memory: Memory,
@@ -89,10 +90,12 @@ impl Model {
             shared_per_block: 0,
             driver: None,
         };
+        let dispatch = Dispatch::new(&properties, QUEUES);
         let model = Arc::new(Model {
             settings,
+            waiting: dispatch.waiting(),
             state: Mutex::new(State {
-                dispatch: Dispatch::new(&properties, QUEUES),
+                dispatch,
                 reports: Vec::new(),
                 ran: HashMap::new(),
                 steps: 0,
@@ -162,20 +165,19 @@ fn start(model: &Arc<Model>, blocks: Vec<Resident>) {
 /// Runs a block, from its start until its slot is free again.
 fn run(model: &Arc<Model>, block: Resident) {
     let work = || match block.launch.kernel.yields {
-        true => block.work(&mut Tasks::<true> { model, block: &block, index: 0 }),
-        false => block.work(&mut Tasks::<false> { model, block: &block, index: 0 }),
+        true => block.work(&mut Tasks::<true> { model, block: &block, index: 0 }, &model.waiting),
+        false => block.work(&mut Tasks::<false> { model, block: &block, index: 0 }, &model.waiting),
     };
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-        match panic.is::<Lost>() {
-            true => return,
-            false => resume_unwind(panic),
-        }
-    }
+    let left = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(left) => left,
+        Err(panic) if panic.is::<Lost>() => return,
+        Err(panic) => resume_unwind(panic),
+    };
     let Resident { sm, slot, queue, launch, .. } = block;
     let demand = Demand::of(&launch);
     drop(launch);
     let mut state = lock(&model.state);
-    state.dispatch.free(sm, slot, demand, queue);
+    state.dispatch.free(sm, slot, demand, queue, left);
     let blocks = next_blocks(&mut state.dispatch);
     drop(state);
     start(model, blocks);

@@ -77,7 +77,7 @@ END:
 }
 ";
 
-const QUEUE_COUNT: usize = (QUEUES.normal + QUEUES.urgent) as usize;
+const QUEUE_COUNT: usize = QUEUES.total() as usize;
 
 /// Index into the mailbox: the number of the last proxy that has to end. The next index has the number of the resident
 /// proxy.

@@ -13,46 +13,33 @@ use super::streams::{BlockPriority, Stream};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::QueueCount;
 
-/// Hardware queues are few, and streams that share a hardware queue wait for each other. The driver uses 8 unless
-/// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Chains leave half of them to single cohorts, signals and copies.
-pub(super) const QUEUES: QueueCount = QueueCount { normal: 16, urgent: 8, chains: 4 };
-
-/// Urgent and normal queues that are created first, and have hardware queues of their own with 8 of them. The engine
-/// takes the first free queue, so most programs need no others.
-const FIRST_QUEUES: (u32, u32) = (3, 4);
+/// Hardware queues are few, and a stream takes one while something waits in it behind a grid. The driver uses 8 unless
+/// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Two are left to signals and copies, and two of the others to plain
+/// grids. There are six priorities of streams, and as many streams as the proxy carries words for.
+pub(super) const QUEUES: QueueCount =
+    QueueCount { normal: 16, urgent: 3, levels: 5, chains: 4, held: 6 };
 
 /// The longest that a starting scheduler waits for the signals of the previous one, which take microseconds.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-const COUNT: usize = (QUEUES.normal + QUEUES.urgent) as usize;
+const COUNT: usize = QUEUES.total() as usize;
 
 /// The streams, before anything else is created.
 #[derive(Debug)]
 pub(super) struct Streams {
     /// Carries signals only, so that no signal waits behind other work.
     control: Stream,
-    /// Normal queues, then urgent ones.
+    /// Those of level 0 first.
     queues: Vec<Stream>,
 }
 
 impl Streams {
-    /// The context is entered, and has no stream of ours yet: the streams created first get hardware queues of their
-    /// own.
+    /// The context is entered.
     pub fn new(context: &Arc<Context>) -> Result<Streams, Error> {
         let control = Stream::new(context, BlockPriority::Greatest)?;
-        let (mut urgent, mut normal) = (Vec::new(), Vec::new());
-        let more = |queues: &mut Vec<Stream>, count: u32, priority| {
-            while queues.len() < count as usize {
-                queues.push(Stream::new(context, priority)?);
-            }
-            Ok::<_, Error>(())
-        };
-        for (share_urgent, share_normal) in [FIRST_QUEUES, (QUEUES.urgent, QUEUES.normal)] {
-            more(&mut urgent, share_urgent, BlockPriority::Greatest)?;
-            more(&mut normal, share_normal, BlockPriority::Least)?;
-        }
-        normal.append(&mut urgent);
-        Ok(Streams { control, queues: normal })
+        let queue = |queue| Stream::new(context, BlockPriority::Level(QUEUES.level(queue)));
+        let queues = (0..QUEUES.total()).map(queue).collect::<Result<_, _>>()?;
+        Ok(Streams { control, queues })
     }
 }
 

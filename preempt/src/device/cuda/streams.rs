@@ -30,10 +30,12 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 /// The longest that dropping waits for streams to be done. If they are not, nothing is freed.
 pub(super) const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// The least and the greatest priority of blocks; blocks of greater priority go first where both wait for room.
+/// The priority of blocks. Where blocks of several streams wait for room, those of greater priority go first.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BlockPriority {
     Least,
+    /// This number of steps above the least, or the greatest if there are fewer.
+    Level(u32),
     Greatest,
 }
 
@@ -57,6 +59,8 @@ impl Stream {
         unsafe { call!(context, cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest))? };
         let priority = match priority {
             BlockPriority::Least => least,
+            // Lower numbers are greater priorities.
+            BlockPriority::Level(level) => (least - level as i32).max(greatest),
             BlockPriority::Greatest => greatest,
         };
         // SAFETY: the pointer is valid.

@@ -128,6 +128,10 @@ impl Policy for Held {
         }
     }
 
+    fn goes_by_order(&self) -> bool {
+        self.policy.goes_by_order()
+    }
+
     fn wake(&self) -> Option<Duration> {
         self.policy.wake()
     }
@@ -325,6 +329,7 @@ fn happening() -> impl Strategy<Value = Happening> {
             predicted: predicted.map(micros),
             yield_overhead: micros(overhead),
             plain: kind == 0,
+            hardware_stop: (kind == 1).then_some(micros(overhead / 2)),
         });
     let change = || {
         prop_oneof![

@@ -15,6 +15,7 @@ pub(super) fn spec(tasks: u32) -> LaunchSpec {
         blocks_per_sm: 1,
         on_last_sm: 1,
         plain: false,
+        hardware_stop: None,
     }
 }
 
@@ -339,6 +340,75 @@ fn plain_launches_queue_behind_one_another_and_behind_no_others() {
     world.submit_as(0, 0, 10, &[], true);
     assert_eq!(world.queued_ahead, 1, "neither behind the other kind");
     world.run_out();
+}
+
+/// The form of a launch that may have either is chosen when its first blocks are launched.
+#[test]
+fn plain_grids_take_sms_from_one_another_by_levels() {
+    let either = |priority| Asks {
+        urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
+        hardware_stop: Some(Duration::from_micros(5)),
+        predicted: Some(Duration::from_micros(100)),
+        ..Asks::default()
+    };
+    let mut world = World::new(4, 1, StaticPriority::new());
+    for priority in 0..4 {
+        world.submit_asking(priority as u32, 100, &[], either(priority));
+    }
+    // As many as can be held, and then no queue of a level is left.
+    let levels: Vec<_> = world
+        .cohorts
+        .iter()
+        .map(|cohort| (cohort.order.plain, QUEUES.level(cohort.order.queue)))
+        .collect();
+    assert_eq!(levels, [(true, 0), (true, 1), (true, 2), (false, 0)]);
+    assert!(world.cohorts.iter().skip(1).all(|cohort| cohort.order.over.is_some()));
+    world.run_out();
+    // A policy that does not go by order.
+    let mut world = World::new(4, 1, Ffs::new());
+    let op = world.submit_asking(0, 100, &[], either(0));
+    world.run_out();
+    let Some(Outcome::Done(report)) = world.op(op).finished else { panic!("done") };
+    assert!(!report.plain);
+}
+
+#[test]
+fn a_launch_follows_the_form_of_its_predecessor_if_a_gap_costs_more() {
+    let asks = |hardware_stop| Asks { hardware_stop, ..Asks::default() };
+    let (either, loops) = (asks(Some(Duration::from_micros(5))), asks(None));
+    let plain = |world: &World| -> Vec<bool> {
+        world.cohorts.iter().map(|cohort| cohort.order.plain).collect()
+    };
+    let submit = |world: &mut World, all: &[Asks]| {
+        all.iter().for_each(|&asks| _ = world.submit_asking(0, 10, &[], asks));
+    };
+    let mut world = World::new(4, 1, StaticPriority::new());
+    submit(&mut world, &[loops, either, loops, either]);
+    assert_eq!(plain(&world), [false; 4], "no gap in between");
+    world.run_out();
+    let mut world = World::new(4, 1, StaticPriority::new());
+    submit(&mut world, &[loops, either, either, either]);
+    assert_eq!(plain(&world), [false; 2], "one gap, before all the others");
+    world.run_out();
+    let mut world = World::new(4, 1, StaticPriority::new());
+    submit(&mut world, &[either, either, either]);
+    assert_eq!(plain(&world), [true; 3]);
+    world.run_out();
+}
+
+#[test]
+fn plain_launches_are_queued_ahead_for_a_limited_time() {
+    let asks = |micros| Asks {
+        hardware_stop: Some(Duration::from_micros(5)),
+        predicted: Some(Duration::from_micros(micros)),
+        ..Asks::default()
+    };
+    for (micros, queued) in [(10, 6), (400, 3), (2000, 1)] {
+        let mut world = World::new(4, 1, StaticPriority::new());
+        (0..6).for_each(|_| _ = world.submit_asking(0, 10, &[], asks(micros)));
+        assert_eq!(world.cohorts.len(), queued, "{micros} µs each");
+        world.run_out();
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::vocabulary::{After, CohortOrder, ControlIndex, ControlUse};
 use checks::{Heard, Listening};
 
 /// Queues; few, so that launches have to wait for them.
-pub const QUEUES: QueueCount = QueueCount { normal: 3, urgent: 2, chains: 2 };
+pub const QUEUES: QueueCount = QueueCount { normal: 3, urgent: 1, levels: 2, chains: 2, held: 3 };
 
 /// A cohort on the model device.
 #[derive(Debug)]
@@ -68,6 +68,7 @@ pub struct Asks {
     pub predicted: Option<Duration>,
     pub yield_overhead: Duration,
     pub plain: bool,
+    pub hardware_stop: Option<Duration>,
 }
 
 pub struct World {
@@ -179,7 +180,7 @@ impl World {
 
     pub fn ask(&mut self, asked: Asked<'_>) -> OpKey {
         let Asked { stream, tasks, uses, asks, after, opaque } = asked;
-        let Asks { urgency, predicted, yield_overhead, plain } = asks;
+        let Asks { urgency, predicted, yield_overhead, plain, hardware_stop } = asks;
         let spec = LaunchSpec {
             tasks,
             predicted,
@@ -188,6 +189,7 @@ impl World {
             blocks_per_sm: self.blocks_per_sm,
             on_last_sm: self.on_last_sm,
             plain,
+            hardware_stop,
         };
         let launch = (tasks > 0).then_some(spec);
         let name = "model";
@@ -334,6 +336,7 @@ impl World {
         let mut chains: HashSet<QueueIndex> = waiting.map(|cohort| cohort.order.queue).collect();
         chains.extend((!at_head).then_some(order.queue));
         assert!(chains.len() <= QUEUES.chains as usize, "more chains than hardware queues");
+        self.check_level(&order);
         let ControlUse { control, parity } = order.control;
         // It was never used; the first parity is 0.
         let fresh = (OpKey::default(), 1, HashMap::new());

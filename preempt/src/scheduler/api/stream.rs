@@ -190,6 +190,7 @@ impl Stream {
                 blocks_per_sm,
                 on_last_sm,
                 plain: false,
+                hardware_stop: None,
             },
             due,
             preemption: call.preemption_mode().unwrap_or(self.shared.preemption),

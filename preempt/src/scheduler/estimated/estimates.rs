@@ -1,43 +1,87 @@
-//! How long launches take, for launches whose preemption is `Auto`.
+//! What was seen of the two forms of each kernel, for launches whose preemption is `Auto`.
 
 use std::time::Duration;
 
 use preempt_device::host::Kernel;
 use rustc_hash::FxHashMap;
 
-/// Time of a launch, as the host sees it, below which it ends before it could be interrupted. On an H200 about 8 µs go
-/// to the launch itself, and from the signal to the last block out it takes 12 µs.
-const SHORT: Duration = Duration::from_micros(20);
+use super::mean::Mean;
+use crate::engine::Learned;
 
-/// Launches, at most, that are remembered; beyond that, all are forgotten.
+/// Launches of one size that are remembered, at most; beyond that, all sizes are forgotten.
 const MOST: usize = 4096;
 
-/// Weight of the last launch in the mean, 0 to 1.
-const WEIGHT: f32 = 0.25;
+/// Launches of a form: how many are seen before the form counts as known. The first of a process is slow, because its
+/// code and data are in no cache.
+const ENOUGH: u32 = 3;
 
-/// Times of whole launches, in seconds, by kernel and number of block-tasks.
+/// Hardware stops that are seen before they count more than what blocks are expected to take.
+const STOPS: f64 = 3.0;
+
+/// Times of whole launches, and of stops by the hardware.
 #[derive(Debug, Default)]
-pub(in crate::scheduler) struct Estimates(FxHashMap<(usize, u32), f32>);
+pub(in crate::scheduler) struct Estimates {
+    /// By kernel and number of block-tasks: the two forms, preemptible first.
+    sizes: FxHashMap<(usize, u32), [Seen; 2]>,
+    /// By kernel.
+    kernels: FxHashMap<usize, OfKernel>,
+}
 
-fn key(kernel: &'static Kernel, tasks: u32) -> (usize, u32) {
-    (std::ptr::from_ref(kernel).addr(), tasks)
+/// Launches of one size, in one form.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    count: u32,
+    /// The shortest of them: others may have taken longer because of what ran beside them.
+    shortest: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct OfKernel {
+    /// Preemptible launches.
+    loops: u32,
+    loop_to_plain: Option<f64>,
+    hardware_stop: Mean,
+}
+
+fn key(kernel: &'static Kernel) -> usize {
+    std::ptr::from_ref(kernel).addr()
 }
 
 impl Estimates {
-    /// Records the time of an uninterrupted launch that did not wait for others: from the call to the host's knowledge
-    /// of its end.
-    pub fn record(&mut self, kernel: &'static Kernel, tasks: u32, took: Duration) {
-        let took = took.as_secs_f32();
-        if self.0.len() >= MOST {
-            self.0.clear();
+    /// Records the time of a launch of one cohort that had not to wait for the one before it: from the call to the
+    /// host's knowledge of its end.
+    pub fn record(&mut self, kernel: &'static Kernel, tasks: u32, plain: bool, took: Duration) {
+        if self.sizes.len() >= MOST {
+            self.sizes.clear();
         }
-        let mean = self.0.entry(key(kernel, tasks)).or_insert(took);
-        *mean += WEIGHT * (took - *mean);
+        let forms = self.sizes.entry((key(kernel), tasks)).or_default();
+        let seen = &mut forms[usize::from(plain)];
+        seen.shortest = if seen.count == 0 { took } else { seen.shortest.min(took) };
+        seen.count = seen.count.saturating_add(1);
+        if forms.iter().all(|seen| seen.count >= ENOUGH && !seen.shortest.is_zero()) {
+            let [in_loop, plain] = forms.map(|seen| seen.shortest);
+            let of = self.kernels.entry(key(kernel)).or_default();
+            of.loop_to_plain = Some(in_loop.div_duration_f64(plain));
+        }
     }
 
-    /// Whether such a launch ends before it could be interrupted; `false` without a record.
-    pub fn is_short(&self, kernel: &'static Kernel, tasks: u32) -> bool {
-        self.0.get(&key(kernel, tasks)).is_some_and(|&mean| mean < SHORT.as_secs_f32())
+    /// Records that a preemptible launch is done, interrupted or not.
+    pub fn looped(&mut self, kernel: &'static Kernel) {
+        let loops = &mut self.kernels.entry(key(kernel)).or_default().loops;
+        *loops = loops.saturating_add(1);
+    }
+
+    /// Records the time for which a launch waited until the hardware had given it the SMs of a plain grid.
+    pub fn stopped(&mut self, kernel: &'static Kernel, took: Duration) {
+        self.kernels.entry(key(kernel)).or_default().hardware_stop.add(took);
+    }
+
+    /// What is known of a kernel; `None` while a plain grid would not teach what it costs, because too few launches were
+    /// preemptible.
+    pub fn learned(&self, kernel: &'static Kernel) -> Option<Learned> {
+        let of = self.kernels.get(&key(kernel)).filter(|of| of.loops >= ENOUGH)?;
+        let hardware_stop = of.hardware_stop.of_at_least(STOPS);
+        Some(Learned { hardware_stop, loop_to_plain: of.loop_to_plain })
     }
 }
 
@@ -53,26 +97,60 @@ mod tests {
     #[preemptible]
     fn nothing_else() {}
 
+    fn us(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
     #[test]
-    fn a_launch_is_short_if_the_last_ones_were() {
+    fn a_kernel_is_known_by_its_preemptible_launches() {
         let (kernel, other) = (nothing().kernel(), nothing_else().kernel());
         let mut estimates = Estimates::default();
-        assert!(!estimates.is_short(kernel, 8), "no launch was recorded");
-        estimates.record(kernel, 8, Duration::from_micros(12));
-        assert!(estimates.is_short(kernel, 8));
-        assert!(!estimates.is_short(kernel, 9) && !estimates.is_short(other, 8));
-        for _ in 0..8 {
-            estimates.record(kernel, 8, Duration::from_micros(100));
+        for tasks in [1, 2, 3] {
+            assert!(estimates.learned(kernel).is_none(), "{tasks}");
+            estimates.record(kernel, 8, true, us(5));
+            estimates.record(kernel, tasks, false, us(12));
+            estimates.looped(kernel);
         }
-        assert!(!estimates.is_short(kernel, 8), "it takes longer now");
+        assert!(estimates.learned(kernel).is_some() && estimates.learned(other).is_none());
+    }
+
+    #[test]
+    fn forms_are_compared_by_their_shortest_launches_of_one_size() {
+        let kernel = nothing().kernel();
+        let mut estimates = Estimates::default();
+        let ratio = |estimates: &Estimates| estimates.learned(kernel)?.loop_to_plain;
+        for took in [500, 90, 95] {
+            estimates.looped(kernel);
+            estimates.record(kernel, 8, false, us(took));
+            estimates.record(kernel, 9, true, us(10));
+        }
+        assert_eq!(ratio(&estimates), None, "of other sizes");
+        for took in [100, 300, 100] {
+            assert_eq!(ratio(&estimates), None, "too few");
+            estimates.record(kernel, 8, true, us(took));
+        }
+        assert_eq!(ratio(&estimates), Some(0.9));
+    }
+
+    #[test]
+    fn stops_count_once_there_are_enough() {
+        let kernel = nothing().kernel();
+        let mut estimates = Estimates::default();
+        (0..3).for_each(|_| estimates.looped(kernel));
+        let stop = |estimates: &Estimates| estimates.learned(kernel)?.hardware_stop;
+        for took in [10, 20, 60] {
+            assert_eq!(stop(&estimates), None);
+            estimates.stopped(kernel, us(took));
+        }
+        assert_eq!(stop(&estimates).map(|time| time.as_micros()), Some(30));
     }
 
     #[test]
     fn the_number_of_remembered_launches_is_bounded() {
         let mut estimates = Estimates::default();
         for tasks in 0..3 * MOST as u32 {
-            estimates.record(nothing().kernel(), tasks, Duration::ZERO);
+            estimates.record(nothing().kernel(), tasks, false, Duration::ZERO);
         }
-        assert!(estimates.0.len() <= MOST);
+        assert!(estimates.sizes.len() <= MOST);
     }
 }

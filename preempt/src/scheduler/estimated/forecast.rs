@@ -5,15 +5,13 @@ use std::time::Duration;
 use preempt_device::host::{Args, Dim3, Kernel};
 use rustc_hash::FxHashMap;
 
+use super::mean::Mean;
 use crate::device::KernelLaunch;
 use crate::error::caught;
 use crate::predict::{Features, Predictor};
 
 /// Time that a launch takes to stop, assumed until a launch of the same kernel was seen to stop.
 const STOP: Duration = Duration::from_micros(20);
-
-/// Yields, about, in the mean: as many as FLEP profiles for each kernel (section 4.2).
-const YIELDS: f64 = 50.0;
 
 /// Time that is as good as for ever: predictions are cut to it, so that sums cannot overflow.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
@@ -36,13 +34,6 @@ pub(in crate::scheduler) struct Ended {
     pub took: Duration,
     /// Whether its blocks had to wait for others to leave, so that it took less than `took`.
     pub waited: bool,
-}
-
-/// A mean of times, in seconds.
-#[derive(Clone, Copy, Default)]
-struct Mean {
-    count: f64,
-    mean: f64,
 }
 
 impl KernelLaunch {
@@ -133,14 +124,12 @@ impl Forecast {
     /// Time from the signal until a launch's last block is out: the mean of those seen.
     pub fn stop(&self, kernel: &'static Kernel) -> Duration {
         let mean = self.yields.get(&key(kernel));
-        mean.map_or(STOP, |mean| Duration::from_secs_f64(mean.mean))
+        mean.and_then(|mean| mean.of_at_least(1.0)).unwrap_or(STOP)
     }
 
     /// Records the time from the signal until a launch's blocks have left.
     pub fn yielded(&mut self, kernel: &'static Kernel, took: Duration) {
-        let Mean { count, mean } = self.yields.entry(key(kernel)).or_default();
-        *count = (*count + 1.0).min(YIELDS);
-        *mean += (took.as_secs_f64() - *mean) / *count;
+        self.yields.entry(key(kernel)).or_default().add(took);
     }
 }
 

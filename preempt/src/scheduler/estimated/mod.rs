@@ -2,4 +2,5 @@
 
 pub(super) mod estimates;
 pub(super) mod forecast;
+mod mean;
 mod profile;

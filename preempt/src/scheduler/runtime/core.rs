@@ -13,6 +13,7 @@ use super::combiner::{Mail, Turn};
 use super::completion::Completion;
 use super::external::ExternalOperation;
 use super::opaque::OpaqueJob;
+use super::shared::Settings;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
 use crate::policy::{Policy, Urgency};
@@ -139,6 +140,10 @@ pub(in crate::scheduler) enum Rest {
 /// gets one decision instead of one for each.
 const AT_ONCE: usize = 8;
 
+/// Multiples of the time that a kernel takes to stop: how long a launch may be that tells how long the hardware took to
+/// make room for it. Predictions are off by some percent, and those of a longer launch by more than the wait.
+const TELLING: u32 = 4;
+
 /// A job that the engine has taken in.
 struct InWork {
     job: Job,
@@ -158,8 +163,10 @@ pub(in crate::scheduler) struct Core {
     start: Instant,
     jobs: SecondaryMap<OpKey, InWork>,
     session: Session,
-    /// Times of launches whose preemption is `Auto`.
+    /// What was seen of the forms of kernels.
     estimates: Estimates,
+    /// The longest launch that may be a plain grid without being told to.
+    longest_plain: Duration,
     /// Expected times of launches.
     forecast: Forecast,
     /// Ended launches that the forecast has not learned from.
@@ -229,13 +236,12 @@ impl Core {
         device: Device,
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
-        trace: Option<usize>,
         in_flight: Arc<InFlight>,
-        record: bool,
+        Settings { trace, longest_plain, recording, .. }: Settings,
     ) -> Core {
         let mut engine =
             Engine::new(device.properties().sms, device.inner.capabilities.queues, policy);
-        if record {
+        if recording {
             engine.record();
         }
         Core {
@@ -244,6 +250,7 @@ impl Core {
             start: Instant::now(),
             jobs: SecondaryMap::new(),
             estimates: Estimates::default(),
+            longest_plain,
             forecast: Forecast::new(predictor),
             ended: Vec::new(),
             accounts: Accounts::new(device.properties().sms, trace),
@@ -343,14 +350,25 @@ impl Core {
 
     fn cohort_out(&mut self, now: Duration, end: CohortEnd) {
         let CohortEnd { order, posted, launched, stopped } = end;
-        let CohortOrder { op, slot, after, signal, workers, .. } = order;
+        let CohortOrder { op, slot, plain, after, over, signal, workers, .. } = order;
         if let Some(InWork {
-            job: Job { work: Work::Launch { launch, spec, preemption, .. }, .. },
+            job: Job { work: Work::Launch { launch, spec, .. }, .. },
+            entry,
             ..
         }) = self.jobs.get(op)
         {
-            if *preemption == Preemption::Auto && after.is_none() && posted.done == spec.tasks {
-                self.estimates.record(launch.kernel, spec.tasks, now.saturating_sub(launched));
+            let took = now.saturating_sub(launched);
+            if after.is_none() && over.is_none() && posted.done == spec.tasks {
+                self.estimates.record(launch.kernel, spec.tasks, plain, took);
+            }
+            let predicted = entry.as_ref().and_then(|entry| entry.predicted);
+            if let (Some(over), Some(predicted), true) =
+                (over, predicted, posted.done == spec.tasks)
+                && let Some(Work::Launch { launch, .. }) =
+                    self.jobs.get(over).map(|work| &work.job.work)
+                && predicted <= TELLING * self.forecast.stop(launch.kernel)
+            {
+                self.estimates.stopped(launch.kernel, took.saturating_sub(predicted));
             }
             // With more block-tasks than the device holds blocks, surplus blocks may have waited for room.
             let none_waited = signal.range() == SmRange::ALL || spec.tasks <= workers;

@@ -94,6 +94,8 @@ pub(in crate::scheduler) struct Settings {
     pub poller_spin: bool,
     /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
+    /// The longest launch that may be a plain grid without being told to.
+    pub longest_plain: Duration,
     /// How signals reach the device.
     pub signal_path: SignalPath,
     /// Whether everything is recorded.
@@ -127,8 +129,9 @@ impl Shared {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         code: &[DeviceCode],
-        Settings { wait_spin, poller_spin, preemption, signal_path, recording, patience, trace }: Settings,
+        settings: Settings,
     ) -> Result<Arc<Shared>, Error> {
+        let Settings { wait_spin, poller_spin, preemption, signal_path, patience, .. } = settings;
         device.inner.backend.load(code, signal_path)?;
         let in_flight = Arc::<InFlight>::default();
         let shared = Arc::new(Shared {
@@ -136,9 +139,8 @@ impl Shared {
                 device.clone(),
                 policy,
                 predictor,
-                trace,
                 in_flight.clone(),
-                recording,
+                settings,
             )),
             moves: AtomicU32::new(0),
             device,

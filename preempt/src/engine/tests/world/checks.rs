@@ -56,6 +56,38 @@ impl World {
         }
     }
 
+    /// A cohort is above the plain grids that others have taken SMs from, if there are levels and queues. A launch that
+    /// need not be plain leaves the device a hardware queue.
+    pub(super) fn check_level(&self, order: &CohortOrder) {
+        if order.after.is_some() {
+            return;
+        }
+        let launch = |op: OpKey| self.engine.ops.get(op)?.launch.as_ref();
+        let is_deprived = |cohort: &&Cohort| {
+            let lost = launch(cohort.order.op).is_some_and(|launch| launch.is_deprived(self.sms));
+            cohort.order.plain && cohort.at_head && cohort.order.op != order.op && lost
+        };
+        let below = self.cohorts.iter().filter(is_deprived);
+        let below = below.map(|cohort| QUEUES.level(cohort.order.queue)).max();
+        let wanted = below.map_or(0, |level| (level + 1).min(QUEUES.levels));
+        let in_use = |queue| self.cohorts.iter().any(|cohort| cohort.order.queue == queue);
+        let above = (0..QUEUES.total()).filter(|&queue| QUEUES.level(queue) >= wanted);
+        let has_level = QUEUES.level(order.queue) >= wanted;
+        assert!(
+            has_level || above.into_iter().all(in_use),
+            "{order:?} is not above level {below:?}"
+        );
+        if order.plain && launch(order.op).is_some_and(|of| of.spec.hardware_stop.is_some()) {
+            let holds = |queue| {
+                let mut cohorts = self.cohorts.iter().filter(|cohort| cohort.order.queue == queue);
+                let is_plain = cohorts.clone().next().is_some_and(|cohort| cohort.order.plain);
+                is_plain || cohorts.nth(1).is_some()
+            };
+            let held = (0..QUEUES.total()).filter(|&queue| holds(queue)).count() as u32;
+            assert!(held < QUEUES.held, "{held} queues are held");
+        }
+    }
+
     /// The order keeps no more than the uses of operations that are in it.
     pub(super) fn check_order(&self) {
         let (kept, _) = self.engine.order.kept();
@@ -181,6 +213,10 @@ impl Policy for Listening {
 
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.policy.assign(now, device, plan);
+    }
+
+    fn goes_by_order(&self) -> bool {
+        self.policy.goes_by_order()
     }
 
     fn wake(&self) -> Option<Duration> {

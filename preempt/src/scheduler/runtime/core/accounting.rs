@@ -59,6 +59,9 @@ impl Core {
         else {
             return;
         };
+        if matches!(outcome, Outcome::Done(LaunchReport { plain: false, .. })) {
+            self.estimates.looped(launch.kernel);
+        }
         let took = match outcome {
             Outcome::Done(report @ LaunchReport { own_time, plain, .. }) => {
                 // Blocks of a plain grid run wherever there is room. So its SMs tell its time only if they were all

@@ -131,18 +131,26 @@ impl Core {
             },
             launch: match &job.work {
                 Work::Launch { launch, spec, preemption, .. } => {
-                    let plain = match preemption {
-                        Preemption::Preemptible => false,
-                        Preemption::Plain => true,
-                        Preemption::Auto => self.estimates.is_short(launch.kernel, spec.tasks),
-                    };
                     let predicted = self.forecast.predict(&launch.features(spec.tasks));
                     let requeued =
                         predicted.filter(|_| launch.kernel.yields).map_or(Duration::ZERO, |took| {
                             spec.dropped_of(took, self.device.properties().sms)
                         });
                     let yield_overhead = self.forecast.stop(launch.kernel) + requeued;
-                    Some(LaunchSpec { plain, predicted, yield_overhead, requeued, ..*spec })
+                    let spec = LaunchSpec { predicted, yield_overhead, requeued, ..*spec };
+                    let (plain, hardware_stop) = match preemption {
+                        Preemption::Preemptible => (false, None),
+                        Preemption::Plain => (true, None),
+                        Preemption::Auto => {
+                            let learned = self.estimates.learned(launch.kernel);
+                            let (yields, sms) =
+                                (launch.kernel.yields, self.device.properties().sms);
+                            let stop =
+                                |learned| spec.plain_stop(learned, yields, sms, self.longest_plain);
+                            (false, learned.and_then(stop))
+                        }
+                    };
+                    Some(LaunchSpec { plain, hardware_stop, ..spec })
                 }
                 _ => None,
             },

@@ -1,0 +1,107 @@
+//! The form of a launch: a plain grid, which the hardware preempts at the ends of blocks, or the worker loop.
+
+use std::time::Duration;
+
+use super::LaunchSpec;
+
+/// Part of a plain grid's time that the worker loop has to save to be preferred: less is within the differences
+/// between runs.
+const GAIN: f64 = 0.02;
+
+/// Time: the longest launch that may be a plain grid without being told to, unless the builder sets another. A cancelled
+/// one is waited for that long, and a launch that is as long saves a few percent of it.
+pub(crate) const LONGEST_PLAIN: Duration = Duration::from_millis(10);
+
+/// What was learned of a kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Learned {
+    /// The time until the hardware had given a plain grid's SMs to a more urgent one.
+    pub hardware_stop: Option<Duration>,
+    /// The time in the worker loop, to that of the plain grid.
+    pub loop_to_plain: Option<f64>,
+}
+
+impl LaunchSpec {
+    /// The time until the hardware has taken the SMs of this launch's plain grid. `None` if the launch should be
+    /// preemptible: it may run for longer than `longest`, or its duration is unknown; the worker loop stops sooner; or it
+    /// is faster.
+    ///
+    /// Until the hardware was seen to do it, that is the time of a block, if all blocks take as long: as many as fit run
+    /// at a time. `yields` says whether the kernel has yield points. Without them, the worker loop waits for the ends of
+    /// block-tasks, too.
+    pub fn plain_stop(
+        &self,
+        learned: Learned,
+        yields: bool,
+        sms: u32,
+        longest: Duration,
+    ) -> Option<Duration> {
+        let predicted = self.predicted.filter(|&predicted| predicted <= longest)?;
+        if learned.loop_to_plain.is_some_and(|ratio| ratio < 1.0 - GAIN) {
+            return None;
+        }
+        let places = self.room(sms, true).clamp(1, self.tasks.max(1));
+        let block = predicted.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)));
+        let hardware = learned.hardware_stop.unwrap_or(block);
+        let software = self.yield_overhead.saturating_sub(self.requeued);
+        let software = if yields { software } else { software.max(hardware) };
+        (hardware <= software).then_some(hardware)
+    }
+
+    /// Blocks that fit on `sms` SMs, with or without the last SM of the device among them.
+    pub fn room(&self, sms: u32, with_last: bool) -> u32 {
+        let less = if with_last { self.blocks_per_sm - self.on_last_sm } else { 0 };
+        sms.saturating_mul(self.blocks_per_sm) - less
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST: Duration = Duration::from_millis(10);
+
+    fn us(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    /// A launch of ten rounds of blocks on four SMs with two blocks each, which the worker loop stops within 20 µs.
+    fn launch(predicted: Option<Duration>) -> LaunchSpec {
+        LaunchSpec {
+            tasks: 80,
+            predicted,
+            yield_overhead: us(25),
+            requeued: us(5),
+            blocks_per_sm: 2,
+            on_last_sm: 2,
+            plain: false,
+            hardware_stop: None,
+        }
+    }
+
+    #[test]
+    fn short_blocks_are_left_to_the_hardware() {
+        let stop = |predicted, yields| {
+            launch(predicted).plain_stop(Learned::default(), yields, 4, LONGEST)
+        };
+        assert_eq!(stop(Some(us(200)), true), Some(us(20)), "as soon as the worker loop");
+        assert_eq!(stop(Some(us(210)), true), None, "later");
+        assert_eq!(stop(Some(us(210)), false), Some(us(21)), "so does the worker loop");
+        assert_eq!(stop(Some(LONGEST), false), Some(LONGEST / 10));
+        assert_eq!(stop(Some(LONGEST + us(1)), false), None, "it keeps SMs for too long");
+        assert_eq!(stop(None, false), None, "nothing is known");
+    }
+
+    #[test]
+    fn what_was_seen_counts_more_than_what_was_assumed() {
+        let stop = |predicted, hardware_stop, loop_to_plain| {
+            let learned = Learned { hardware_stop, loop_to_plain };
+            launch(Some(us(predicted))).plain_stop(learned, true, 4, LONGEST)
+        };
+        assert_eq!(stop(100, Some(us(21)), None), None, "some blocks are longer than most");
+        assert_eq!(stop(300, Some(us(7)), None), Some(us(7)));
+        assert_eq!(stop(100, None, Some(0.97)), None, "the loop is faster");
+        assert_eq!(stop(100, None, Some(0.99)), Some(us(10)), "as fast");
+        assert_eq!(stop(100, None, Some(1.5)), Some(us(10)), "the plain grid is");
+    }
+}

@@ -1,0 +1,161 @@
+//! Plain grids and preemptible launches beside one another: who makes room for whom, and which form a launch gets.
+
+use std::time::Duration;
+
+use preempt::error::LaunchError;
+use preempt::policy::{Ffs, Hpf, Policy, StaticPriority};
+use preempt::{
+    Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Preemption, Scheduler, Stream,
+};
+use preempt_test_kernels as kernels;
+use preempt_test_kit::{Gate, KERNELS, Random, gated};
+
+/// Time: longer than any launch may be that is to be plain here.
+const ENDLESS: Duration = Duration::from_secs(3600);
+
+fn scheduler(sms: u32, policy: impl Policy + 'static, longest_plain: Duration) -> Scheduler {
+    let device = Device::cpu_with(CpuLayout::sms(sms)).expect("a device");
+    let builder = Scheduler::builder().device(device).policy(policy).longest_plain(longest_plain);
+    builder.build().expect("a scheduler")
+}
+
+fn log_of(stream: &Stream, log: &Buffer<u32>) -> Vec<u32> {
+    let log = stream.download(log).and_then(|copy| copy.wait()).expect("copied");
+    log[1..=log[0] as usize].to_vec()
+}
+
+/// Each has its own log, because launches with one log would wait for one another; what ran before is what has ended.
+fn plain(stream: &Stream, gate: &Gate, log: &mut Buffer<u32>, tasks: u32) -> Handle<LaunchReport> {
+    let call = gated(&gate.0, log, 1).grid(tasks).preemption(Preemption::Plain);
+    stream.launch(call).expect("accepted")
+}
+
+#[test]
+fn a_plain_grid_makes_room_between_its_blocks() {
+    let scheduler = scheduler(1, StaticPriority::new(), ENDLESS);
+    let (low, high) = (scheduler.stream(0), scheduler.stream(1));
+    let (gate, urgent_gate) = (Gate::new(&scheduler), Gate::new(&scheduler));
+    let [mut log, mut urgent_log] = [(); 2].map(|()| scheduler.zeroed(64).expect("memory"));
+    let batch = plain(&low, &gate, &mut log, 20);
+    gate.wait_for(1);
+    let call = gated(&urgent_gate.0, &mut urgent_log, 2).grid(1);
+    let urgent = high.launch(call).expect("accepted");
+    // The block that runs goes on to its end, and the next block is the urgent launch's.
+    gate.open();
+    urgent_gate.wait_for(1);
+    assert!(!batch.is_done());
+    urgent_gate.open();
+    urgent.wait().expect("runs");
+    let report = batch.wait().expect("runs");
+    assert_eq!((report.plain, report.tasks, report.yields), (true, 20, 0));
+    assert_eq!(log_of(&low, &log), [1; 20], "each block-task once");
+}
+
+#[test]
+fn plain_grids_make_room_for_more_urgent_ones_level_by_level() {
+    const LEVELS: usize = 5;
+    let scheduler = scheduler(1, StaticPriority::new(), ENDLESS);
+    let gates = [(); LEVELS].map(|()| Gate::new(&scheduler));
+    let mut logs = [(); LEVELS].map(|()| scheduler.zeroed(64).expect("memory"));
+    let mut handles = Vec::new();
+    for (level, (gate, log)) in gates.iter().zip(&mut logs).enumerate() {
+        if let Some(below) = level.checked_sub(1) {
+            // Its running block ends when the next launch is there.
+            let stream = scheduler.stream(level as i32);
+            handles.push(plain(&stream, gate, log, 3));
+            gates[below].open();
+        } else {
+            handles.push(plain(&scheduler.stream(0), gate, log, 3));
+        }
+        gate.wait_for(1);
+    }
+    assert!(handles.iter().all(|handle| !handle.is_done()), "all are interrupted, or at a gate");
+    gates[LEVELS - 1].open();
+    for (handle, log) in handles.iter().zip(&logs) {
+        assert_eq!(handle.wait().expect("runs").tasks, 3);
+        assert_eq!(log_of(&scheduler.stream(0), log), [1; 3]);
+    }
+}
+
+/// Launches of all forms and priorities, on streams that share nothing, count each of their block-tasks once.
+fn storm(policy: impl Policy + 'static, seed: u64) {
+    const TASKS: u32 = 60;
+    let mut random = Random(seed);
+    let device = preempt_test_kit::device(CpuLayout::sms(3).blocks_per_sm(2));
+    let builder = Scheduler::builder().device(device).kernels(KERNELS).policy(policy);
+    let scheduler = builder.longest_plain(ENDLESS).build().expect("a scheduler");
+    let streams: Vec<Stream> = (0..8).map(|priority| scheduler.stream(priority % 6)).collect();
+    let zeroed = |len| scheduler.zeroed::<u32>(len as usize).expect("memory");
+    let mut counts: Vec<_> = streams.iter().map(|_| (zeroed(TASKS), zeroed(TASKS * 32))).collect();
+    let mut expected = vec![vec![0; TASKS as usize]; streams.len()];
+    let mut handles = Vec::new();
+    for _ in 0..400 {
+        let at = random.below(streams.len() as u32) as usize;
+        let (counts, writes) = &mut counts[at];
+        let tasks = 1 + random.below(TASKS);
+        let form = [Preemption::Plain, Preemption::Preemptible, Preemption::Auto, Preemption::Auto];
+        let call = kernels::paced_1d(u64::from(random.below(3000)), counts, writes);
+        let call = call.grid(tasks).block(32).preemption(form[random.below(4) as usize]);
+        handles.push((streams[at].launch(call).expect("accepted"), tasks));
+        expected[at][..tasks as usize].iter_mut().for_each(|count| *count += 1);
+    }
+    for (handle, tasks) in handles {
+        assert_eq!(handle.wait().expect("runs").tasks, tasks);
+    }
+    for (at, stream) in streams.iter().enumerate() {
+        let found = stream.download(&counts[at].0).and_then(|copy| copy.wait()).expect("copied");
+        assert_eq!(found, expected[at], "stream {at}");
+    }
+}
+
+#[test]
+fn launches_of_all_forms_run_once() {
+    for seed in 0..6 {
+        storm(StaticPriority::new(), seed);
+        storm(Hpf::new(), seed);
+    }
+}
+
+#[test]
+fn a_cancelled_plain_grid_runs_to_its_end_and_says_so() {
+    let scheduler = scheduler(1, StaticPriority::new(), ENDLESS);
+    let stream = scheduler.stream(0);
+    let (gate, mut log) = (Gate::new(&scheduler), scheduler.zeroed(64).expect("memory"));
+    let first = plain(&stream, &gate, &mut log, 3);
+    gate.wait_for(1);
+    let second = plain(&stream, &gate, &mut log, 3);
+    first.cancel();
+    second.cancel();
+    assert!(!first.is_done(), "its blocks are on the device");
+    gate.open();
+    assert_eq!(first.wait().expect("runs").tasks, 3);
+    match second.wait() {
+        Ok(report) => assert_eq!(report.tasks, 3),
+        Err(Error::Launch(LaunchError::Cancelled { done: 0, tasks: 3 })) => {}
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_known_kernel_is_plain_where_the_policy_and_the_limit_allow_it() {
+    // The number of launches before the first plain one, if there is one.
+    let first_plain = |policy: Box<dyn FnOnce() -> Scheduler>| {
+        let scheduler = policy();
+        let stream = scheduler.stream(0);
+        let (gate, mut log) = (Gate::new(&scheduler), scheduler.zeroed(1024).expect("memory"));
+        gate.open();
+        let mut launch = || {
+            let call = gated(&gate.0, &mut log, 1).grid(4);
+            stream.launch(call).and_then(|handle| handle.wait()).expect("runs").plain
+        };
+        (0..100).position(|_| launch())
+    };
+    let by_order = first_plain(Box::new(|| scheduler(2, StaticPriority::new(), ENDLESS)));
+    assert!(by_order.is_some_and(|before| before >= 3), "{by_order:?}");
+    let none = first_plain(Box::new(|| scheduler(2, StaticPriority::new(), Duration::ZERO)));
+    assert_eq!(none, None, "none is that short");
+    let slices = first_plain(Box::new(|| scheduler(2, Ffs::new(), ENDLESS)));
+    assert_eq!(slices, None, "the policy takes SMs away at certain times");
+    let whole = first_plain(Box::new(|| scheduler(2, StaticPriority::whole_device(), ENDLESS)));
+    assert_eq!(whole, None, "the policy grants SMs that no block fills");
+}
