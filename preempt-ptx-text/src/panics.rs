@@ -10,7 +10,7 @@ use std::fmt::Display;
 use std::ops::Range;
 
 use super::check::readable;
-use super::{
+use super::text::{
     Edit, Function, Functions, Reach, blanked, edited, functions, is_of_name, kernels, word_after,
 };
 

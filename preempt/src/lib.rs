@@ -116,10 +116,13 @@ pub use error::Error;
 pub use module::Module;
 pub use policy::Priority;
 pub use preempt_device;
+#[doc(inline)]
 pub use preempt_device::host::{
     Amortize, Call, Dim3, Extents, NoGrid, Preemption, ReadArg, WriteArg,
 };
+#[doc(inline)]
 pub use preempt_device::kernel::KernelArg;
+#[doc(inline)]
 pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;

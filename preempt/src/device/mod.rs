@@ -292,6 +292,7 @@ impl Device {
     ///
     /// [`DeviceError::DriverTooOld`], [`DeviceError::DriverStart`] or [`DeviceError::Driver`] for a driver that does
     /// not work.
+    #[doc(alias = "cudaGetDeviceCount")]
     pub fn count() -> Result<u32, Error> {
         cuda::count()
     }
@@ -317,6 +318,7 @@ impl Device {
     /// # Errors
     ///
     /// [`DeviceError::Driver`] or [`DeviceError::ContextLost`].
+    #[doc(alias = "cudaMemGetInfo")]
     pub fn memory(&self) -> Result<MemoryInfo, Error> {
         self.inner.backend.memory().info()
     }
@@ -349,6 +351,7 @@ impl Device {
     }
 
     /// The properties of the device.
+    #[doc(alias = "cudaGetDeviceProperties")]
     pub fn properties(&self) -> &Properties {
         &self.inner.properties
     }
