@@ -67,6 +67,7 @@ use std::sync::{Mutex, PoisonError};
 pub use error::Error;
 use error::io;
 use nested_cargo::Compiled;
+#[doc(inline)]
 pub use preempt_ptx_text::{Report, check};
 use sources::Crate;
 use toolchain::Toolchain;

@@ -38,7 +38,7 @@ pub const REQUEUE_MARGIN: u32 = if cfg!(all(test, loom)) { 2 } else { 16_384 };
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
 ///
 /// ```
-/// use preempt_device::abi::SmRange;
+/// # use preempt_device::abi::SmRange;
 /// let wrapped = SmRange::new(6, 2); // SMs 6, 7, .. and 0, 1
 /// assert!(wrapped.contains(7) && wrapped.contains(1) && !wrapped.contains(2));
 /// assert!(!SmRange::EMPTY.contains(0));
@@ -55,11 +55,11 @@ impl SmRange {
     /// Every SM of any device.
     pub const ALL: SmRange = SmRange { lo: 0, hi: MAX_SMS as u16 };
 
-    /// `[lo, hi)`, both at most [`MAX_SMS`].
+    /// `[lo, hi)`, both at most the end of [`ALL`](SmRange::ALL).
     ///
     /// # Panics
     ///
-    /// If a bound is larger than [`MAX_SMS`].
+    /// If a bound is larger than that.
     pub const fn new(lo: u32, hi: u32) -> SmRange {
         assert!(lo <= MAX_SMS && hi <= MAX_SMS, "an SM range ends at MAX_SMS");
         SmRange { lo: lo as u16, hi: hi as u16 }

@@ -199,6 +199,7 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
 
     #[inline(always)]
     fn run(&mut self, requeueable: bool) -> bool {
+        target::mark_task(self.index);
         target::set_block_idx(position(self.cohort, self.index));
         // SAFETY: a queue is alive as long as any of its blocks.
         let mut yields = unsafe { Yields::new(self.cohort, requeueable) };

@@ -33,8 +33,10 @@ pub struct Kernel {
     /// The function's name.
     pub name: &'static str,
     /// The PTX symbol of the preemptible entry.
+    #[doc(hidden)]
     pub entry: &'static str,
     /// The PTX symbol of the plain entry.
+    #[doc(hidden)]
     pub plain: &'static str,
     /// The module that the kernel was written in, from `module_path!`.
     pub module: &'static str,
@@ -54,6 +56,7 @@ pub struct Kernel {
     ///
     /// The arguments are those of a [`Call`] of this kernel, and [`with_thread`] has set a
     /// thread.
+    #[doc(hidden)]
     pub cpu: unsafe fn(args: &Args) -> bool,
 }
 
@@ -71,6 +74,7 @@ impl fmt::Debug for Kernel {
 }
 
 /// What a launch may do with a buffer.
+#[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// The buffer is not written during the launch.
@@ -102,7 +106,7 @@ pub struct BufferArg {
 /// lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel reads `&[{T}]`",
-    note = "pass `&Buffer<{T}>`"
+    note = "pass `&Buffer<{T}>`, or a range of it, `buffer.slice(a..b)?`; `Scheduler::buffer` makes a buffer of a slice"
 )]
 pub unsafe trait ReadArg<'a, T> {
     /// The buffer.
@@ -116,8 +120,8 @@ pub unsafe trait ReadArg<'a, T> {
 /// The address is valid for reads and writes of `len` elements of `T` on the owner's device. It stays valid while
 /// the owner lives, or, where there is none, during `'a`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be passed where the kernel writes `{T}`",
-    note = "pass `&mut Buffer<{T}>`"
+    message = "`{Self}` cannot be passed where the kernel writes `SliceMut<{T}>`, `PerThread<{T}>` or `*mut {T}`",
+    note = "pass `&mut Buffer<{T}>`, or a range of it, `buffer.slice_mut(a..b)?`; `Scheduler::zeroed` makes a buffer"
 )]
 pub unsafe trait WriteArg<'a, T> {
     /// The buffer.

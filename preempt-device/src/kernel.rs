@@ -18,7 +18,7 @@ pub use per_thread::{Own, PerThread};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed to a kernel by value",
     label = "not a kernel argument",
-    note = "kernels take `&[T]`, `*const T`, `*mut T`, `SliceMut<T>`, numbers, and structs with `#[derive(Clone, Copy, KernelArg)] #[repr(C)]`; there are no pointers in buffers and structs"
+    note = "kernels take `&[T]`, `*const T`, `*mut T`, `SliceMut<T>`, `PerThread<T>`, numbers, and structs with `#[derive(Clone, Copy, KernelArg)] #[repr(C)]`; there are no pointers in buffers and structs"
 )]
 pub unsafe trait KernelArg: Copy + Send + Sync + 'static {}
 

@@ -149,6 +149,7 @@ pub fn sm_id() -> u32 {
 /// compiled as the host's.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__syncthreads")]
 pub fn sync_threads() {
     target::sync_threads()
 }
@@ -156,6 +157,7 @@ pub fn sync_threads() {
 /// Waits as [`sync_threads`] does, and returns the number of threads whose `predicate` is not 0.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__syncthreads_count")]
 pub fn sync_threads_count(predicate: u32) -> u32 {
     target::sync_threads_count(predicate)
 }
@@ -163,6 +165,7 @@ pub fn sync_threads_count(predicate: u32) -> u32 {
 /// Waits as [`sync_threads`] does, and returns 1 if every thread's `predicate` is not 0, else 0.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__syncthreads_and")]
 pub fn sync_threads_and(predicate: u32) -> u32 {
     target::sync_threads_and(predicate)
 }
@@ -170,11 +173,13 @@ pub fn sync_threads_and(predicate: u32) -> u32 {
 /// Waits as [`sync_threads`] does, and returns 1 if some thread's `predicate` is not 0, else 0.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__syncthreads_or")]
 pub fn sync_threads_or(predicate: u32) -> u32 {
     target::sync_threads_or(predicate)
 }
 
 /// Orders this thread's memory accesses for all threads of its block, without waiting for them.
+#[doc(alias = "__threadfence_block")]
 #[inline(always)]
 pub fn block_fence() {
     target::block_fence()
@@ -187,12 +192,14 @@ pub fn grid_fence() {
 }
 
 /// Orders this thread's memory accesses for all threads of the device.
+#[doc(alias = "__threadfence")]
 #[inline(always)]
 pub fn device_fence() {
     target::device_fence()
 }
 
 /// Orders this thread's memory accesses for the device and the host.
+#[doc(alias = "__threadfence_system")]
 #[inline(always)]
 pub fn system_fence() {
     target::system_fence()

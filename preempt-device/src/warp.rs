@@ -20,6 +20,7 @@ pub fn lane_id() -> u32 {
 /// It tells nothing of the lanes that take a branch: a GPU may execute those one after the other, and the CPU device,
 /// which runs each thread on its own, always does. For the lanes that take a branch, vote ahead of it
 /// ([`warp_vote_ballot`]).
+#[doc(alias = "__activemask")]
 #[inline(always)]
 pub fn activemask() -> u32 {
     target::active_mask()
@@ -33,6 +34,7 @@ pub fn activemask() -> u32 {
 /// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__syncwarp")]
 pub unsafe fn sync_warp(mask: u32) {
     target::sync_warp(mask)
 }
@@ -107,12 +109,16 @@ macro_rules! shuffles {
 }
 shuffles! {
     /// The value of the lane whose number is larger by `delta`.
+    #[doc(alias = "__shfl_down_sync")]
     warp_shuffle_down delta;
     /// The value of the lane whose number is smaller by `delta`.
+    #[doc(alias = "__shfl_up_sync")]
     warp_shuffle_up delta;
     /// The value of the lane whose number is the caller's XOR `lane_mask`.
+    #[doc(alias = "__shfl_xor_sync")]
     warp_shuffle_xor lane_mask;
     /// The value of lane `index` of the group.
+    #[doc(alias = "__shfl_sync")]
     warp_shuffle_idx index;
 }
 
@@ -123,6 +129,7 @@ shuffles! {
 /// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__all_sync")]
 pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
     // SAFETY: the caller's promise.
     unsafe { warp_vote_ballot(mask, !predicate) == 0 }
@@ -135,6 +142,7 @@ pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
 /// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__any_sync")]
 pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
     // SAFETY: the caller's promise.
     unsafe { warp_vote_ballot(mask, predicate) != 0 }
@@ -147,6 +155,7 @@ pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
 /// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__ballot_sync")]
 pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
     target::warp_vote_ballot(mask, predicate)
 }
@@ -158,6 +167,7 @@ pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
 /// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__match_any_sync")]
 pub unsafe fn warp_match_any<T: WarpShuffleValue>(mask: u32, value: T) -> u32 {
     let (bits, count) = bits(value);
     target::warp_match_any(mask, bits, count)
@@ -170,6 +180,7 @@ pub unsafe fn warp_match_any<T: WarpShuffleValue>(mask: u32, value: T) -> u32 {
 /// The calling thread is in `mask`, and every thread in `mask` passes the same mask.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__match_all_sync")]
 pub unsafe fn warp_match_all<T: WarpShuffleValue>(mask: u32, value: T) -> Option<u32> {
     let (bits, count) = bits(value);
     let lanes = target::warp_match_all(mask, bits, count);
@@ -270,6 +281,7 @@ reduce_values! {
 /// The calling thread is in `mask`, and every thread in `mask` passes the same mask and the same operation.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[doc(alias = "__reduce_add_sync")]
 pub unsafe fn warp_reduce<T: WarpReduceValue>(mask: u32, value: T, op: WarpReductionOp) -> T {
     let (word, _) = value.split();
     T::join(target::warp_reduce(mask, word, T::reduction(op)), None)

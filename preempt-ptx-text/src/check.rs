@@ -3,7 +3,7 @@
 //! Of a preemptible kernel's two entries, only the plain one may look at the block index of the
 //! hardware.
 
-use super::{Functions, Reach, blanked, functions, is_of_name, kernels, word_after};
+use super::text::{Functions, Reach, blanked, functions, is_of_name, kernels, word_after};
 
 /// Why the PTX of a kernels crate is refused: a kernel would compute something else than in a plain grid, or it
 /// cannot be told whether it would.
@@ -168,7 +168,7 @@ fn hardware_index(body: &str) -> Option<&str> {
 }
 
 /// A Rust path where the symbol is one.
-fn readable(symbol: &str) -> String {
+pub(crate) fn readable(symbol: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(symbol))
 }
 

@@ -78,6 +78,15 @@
 //! no barriers across the grid. A kernel yields between block-tasks, and within them at yield points if it
 //! has any. Without yield points, an urgent launch waits for the block-tasks that run: for a millisecond if
 //! they take a millisecond.
+//!
+//! # When a kernel panics
+//!
+//! A panic, such as that of an `assert!` or of an index out of bounds, ends the launch with
+//! [`LaunchError::KernelFailed`](error::LaunchError::KernelFailed), which names the block-task and the thread. On the CPU device
+//! the rest goes on. On a GPU the driver gives up the process's context: every other operation ends with
+//! [`DeviceError::ContextLost`](error::DeviceError::ContextLost), which names the kernel that panicked and the place. The text of
+//! the panic is not on the GPU; run the launch on the CPU device to read it. What leaves no place: other faults, such as
+//! an address out of bounds; code that a `cust` application has loaded itself.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "cust")]
@@ -108,10 +117,13 @@ pub use error::Error;
 pub use module::Module;
 pub use policy::Priority;
 pub use preempt_device;
+#[doc(inline)]
 pub use preempt_device::host::{
     Amortize, Call, Dim3, Extents, NoGrid, Preemption, ReadArg, WriteArg,
 };
+#[doc(inline)]
 pub use preempt_device::kernel::KernelArg;
+#[doc(inline)]
 pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;

@@ -45,9 +45,13 @@ const VERSION: u32 = 4;
 /// assert!(replay.is_identical());
 /// # Ok::<(), preempt::Error>(())
 /// ```
+#[derive(Clone, PartialEq)]
+pub struct Recording(pub(crate) Contents);
+
+/// What is in the file.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recording {
+pub(crate) struct Contents {
     version: u32,
     policy: String,
     sms: u32,
@@ -105,39 +109,39 @@ impl Recording {
     /// What an engine was told and decided until now, if it records.
     pub(crate) fn of(engine: &Engine) -> Option<Recording> {
         let Recorded { policy, sms, queues, steps } = engine.recorded()?;
-        Some(Recording {
+        Some(Recording(Contents {
             version: VERSION,
             policy: policy.to_owned(),
             sms,
             queues: [queues.normal, queues.urgent, queues.levels, queues.chains, queues.held],
             steps: steps.to_vec(),
-        })
+        }))
     }
 
     /// The policy that decided first.
     pub fn policy(&self) -> &str {
-        &self.policy
+        &self.0.policy
     }
 
     /// The SMs of the device.
     pub fn sms(&self) -> u32 {
-        self.sms
+        self.0.sms
     }
 
     /// Everything that the engine was told.
     pub(crate) fn steps(&self) -> &[Step] {
-        &self.steps
+        &self.0.steps
     }
 
     /// How many launches were submitted.
     pub fn launches(&self) -> usize {
         let is_launch = |step: &&Step| matches!(step.input, Input::Submit { launch: Some(_), .. });
-        self.steps.iter().filter(is_launch).count()
+        self.0.steps.iter().filter(is_launch).count()
     }
 
     /// How many plans were made.
     pub fn plans(&self) -> usize {
-        self.steps.iter().map(|step| step.input.plans().len()).sum()
+        self.0.steps.iter().map(|step| step.input.plans().len()).sum()
     }
 
     /// Tells a new engine with this policy the same in the same order, and compares what it decides.
@@ -147,16 +151,16 @@ impl Recording {
     /// [`RecordingError::Invalid`] if what was recorded cannot have happened: the file was changed, or comes from
     /// another version of this library.
     pub fn replay(&self, policy: impl Policy + 'static) -> Result<Replay, Error> {
-        if !(1..=MAX_SMS).contains(&self.sms) {
-            return Err(bad(format!("a device of {} SMs", self.sms)));
+        if !(1..=MAX_SMS).contains(&self.0.sms) {
+            return Err(bad(format!("a device of {} SMs", self.0.sms)));
         }
-        let [normal, urgent, levels, chains, held] = self.queues;
+        let [normal, urgent, levels, chains, held] = self.0.queues;
         if !(1..=MAX_QUEUES).contains(&normal) || urgent.saturating_mul(levels) > MAX_QUEUES {
             let all = format!("{normal} queues and {urgent} on each of {levels} levels");
             return Err(bad(format!("a device of {all}")));
         }
         let queues = QueueCount { normal, urgent, levels, chains, held };
-        let mut engine = Engine::new(self.sms, queues, Box::new(policy));
+        let mut engine = Engine::new(self.0.sms, queues, Box::new(policy));
         engine.record();
         let mut replay = Replay {
             policy: engine.policy_name().to_owned(),
@@ -164,7 +168,7 @@ impl Recording {
             plans: 0,
             difference: None,
         };
-        for (index, step) in self.steps.iter().enumerate() {
+        for (index, step) in self.0.steps.iter().enumerate() {
             let again = caught(|| step.again(&mut engine))
                 .map_err(|message| bad(format!("step {index} cannot have happened: {message}")))?;
             if again.as_ref() != Some(step) {
@@ -190,7 +194,7 @@ impl Recording {
     ///
     /// [`RecordingError::File`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        let text = serde_json::to_vec(self).map_err(|error| bad(error.to_string()))?;
+        let text = serde_json::to_vec(&self.0).map_err(|error| bad(error.to_string()))?;
         std::fs::write(&path, text).map_err(|error| file_error(path.as_ref(), error))
     }
 
@@ -202,10 +206,10 @@ impl Recording {
     /// version.
     pub fn load(path: impl AsRef<Path>) -> Result<Recording, Error> {
         let text = std::fs::read(&path).map_err(|error| file_error(path.as_ref(), error))?;
-        let recording: Recording =
+        let contents: Contents =
             serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
-        match recording.version {
-            VERSION => Ok(recording),
+        match contents.version {
+            VERSION => Ok(Recording(contents)),
             other => {
                 Err(bad(format!("version {other} of the file, and this is version {VERSION}")))
             }
@@ -216,9 +220,9 @@ impl Recording {
 impl fmt::Debug for Recording {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recording")
-            .field("policy", &self.policy)
-            .field("sms", &self.sms)
-            .field("steps", &self.steps.len())
+            .field("policy", &self.0.policy)
+            .field("sms", &self.0.sms)
+            .field("steps", &self.0.steps.len())
             .finish_non_exhaustive()
     }
 }

@@ -453,8 +453,8 @@ fn plain_grids_on_all_levels_are_no_priority_inversion() {
         let stream = scheduler.stream(priority);
         for _ in 0..2 {
             // Blocks of some 10 µs, two on an SM.
-            let call = kernels::paced_1d(20_000, counts, writes).grid(TASKS).block(1024);
-            let call = call.preemption(Preemption::Plain);
+            let call = kernels::paced_1d(20_000, &mut *counts, &mut *writes);
+            let call = call.grid(TASKS).block(1024).preemption(Preemption::Plain);
             long.push(stream.launch(call).expect("accepted"));
         }
         tick(&scheduler, &scheduler.stream(priority + 1));
@@ -502,38 +502,59 @@ const CHILD: &str = "PREEMPT_TEST_TRAP";
 /// A trap ends the context for the whole process, so it happens in a process of its own.
 #[test]
 fn a_kernel_that_traps_is_reported_by_all() {
-    if std::env::var_os(CHILD).is_some() {
-        return trap();
+    if let Ok(preemption) = std::env::var(CHILD) {
+        return trap(match &*preemption {
+            "Plain" => Preemption::Plain,
+            _ => Preemption::Preemptible,
+        });
     }
     let Some(_gpu) = Gpu::new() else { return };
-    let program = std::env::current_exe().expect("this program");
-    let test = "a_kernel_that_traps_is_reported_by_all";
-    let mut command = Command::new(program);
-    let child = command.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
-    let output = child.output().expect("started");
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}");
-    assert!(text.contains("all handles were told"), "{text}");
+    for preemption in [Preemption::Preemptible, Preemption::Plain] {
+        let program = std::env::current_exe().expect("this program");
+        let test = "a_kernel_that_traps_is_reported_by_all";
+        let mut command = Command::new(program);
+        let child = command.args(["--exact", test, "--nocapture"]);
+        let output = child.env(CHILD, format!("{preemption:?}")).output().expect("started");
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{preemption:?}: {text}");
+        assert!(text.contains("all handles were told"), "{preemption:?}: {text}");
+    }
 }
 
-fn trap() {
+fn trap(preemption: Preemption) {
     let scheduler = Gpu::new().expect("the parent process has one").scheduler();
     let (batch, other) = (scheduler.stream(1), scheduler.stream(0));
     let before = Long::launch(&scheduler, &other, ROUNDS);
     let mut out = scheduler.zeroed::<u32>(64).expect("memory");
     // The trap comes when all launches have been accepted.
     let first = Long::launch(&scheduler, &batch, ROUNDS);
-    let panics = batch.launch(kernels::panics(0, &mut out).grid(1).block(32)).expect("accepted");
+    let call = kernels::panics(37, &mut out).grid((10, 5)).block((8, 8)).preemption(preemption);
+    let panics = batch.launch(call).expect("accepted");
     let behind = Long::launch(&scheduler, &batch, 1000);
     let start = Instant::now();
     let lost = |error: &Error| matches!(error, Error::Device(DeviceError::ContextLost { .. }));
-    for handle in [&panics, &before.handle, &behind.handle] {
+    let error = panics.wait().expect_err("it panics");
+    let Error::Launch(LaunchError::KernelFailed { kernel: "panics", message }) = &error else {
+        panic!("{error:?}");
+    };
+    let (place, rest) = message.split_once(" panicked").expect("it says where");
+    assert!(rest.ends_with("start the process anew"), "{message}");
+    // Any thread of the block-task may be the first.
+    let thread = place.strip_prefix("block-task (7, 3, 0): thread (").expect("the block-task");
+    let numbers = thread.trim_end_matches(')').split(", ").map(|number| number.parse::<u32>());
+    let [x, y, z] = numbers.collect::<Result<Vec<_>, _>>().expect("numbers")[..] else {
+        panic!("{message}");
+    };
+    assert!(x < 8 && y < 8 && z == 0, "{message}");
+    let reason = format!("kernel `panics` failed: {place} panicked;");
+    for handle in [&before.handle, &behind.handle] {
         let error = handle.wait().expect_err("the context is lost");
-        assert!(lost(&error), "{error:?}");
+        assert!(lost(&error) && error.to_string().contains(&reason), "{error:?}");
     }
     assert!(start.elapsed() < Duration::from_secs(20), "the report comes late");
     let error = scheduler.zeroed::<u32>(1).expect_err("no memory in a context that is lost");
-    assert!(lost(&error), "{error:?}");
+    assert!(lost(&error) && error.to_string().contains(&reason), "{error:?}");
     let error = batch.launch(kernels::panics(0, &mut out).grid(1).block(32)).expect_err("lost");
     assert!(lost(&error), "{error:?}");
     let error = batch.download(&out).and_then(|copy| copy.wait()).expect_err("lost");

@@ -1,9 +1,14 @@
 //! The committed PTX of the test kernels, by its text, which needs no tool of NVIDIA's. `.ci/ptx` checks the machine
 //! code.
 
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::process::Command;
 use std::sync::LazyLock;
 
 use preempt_build::{Kernels, check};
+use preempt_device::abi::Cohort;
+use preempt_ptx_text::{CohortLayout, with_panic_records};
 
 const COMMITTED: &str = include_str!("../kernels/kernels.ptx");
 
@@ -70,7 +75,7 @@ const NAMES: [&str; 52] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 25] = [
+const BLOCKS: [(&str, u32); 28] = [
     ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
@@ -96,6 +101,9 @@ const BLOCKS: [(&str, u32); 25] = [
     ("vector_add_own", 256),
     ("halves", 128),
     ("halves_by_crate", 128),
+    ("scale", 32),
+    ("sum", 32),
+    ("copy_four", 4),
 ];
 
 /// The kernel whose yield points each thread passes on its own.
@@ -467,5 +475,60 @@ fn a_kernel_that_is_launched_early_waits_before_it_looks_at_the_launch_before() 
         // Nothing is claimed or requeued before, on either way.
         assert!(wait < entry.find("atom.").expect("a claim"), "in {name}");
         assert!(last < entry.rfind("atom.").expect("giving back"), "in {name}");
+    }
+}
+
+/// Registers, bytes of stack frame and of spills of each entry, as NVIDIA's assembler tells; `None` where there is none.
+fn resources(ptx: &str) -> Option<BTreeMap<String, [u32; 3]>> {
+    let file =
+        std::env::temp_dir().join(format!("preempt-{}-{}.ptx", std::process::id(), ptx.len()));
+    std::fs::write(&file, ptx).expect("a file");
+    let mut ptxas = Command::new("ptxas");
+    let output = ptxas.args(["-arch=sm_90", "-v", "-o", "/dev/null"]).arg(&file).output();
+    std::fs::remove_file(&file).expect("it was written");
+    let output = output.inspect_err(|error| println!("SKIP: ptxas: {error}")).ok()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let before = |line: &str, unit: &str| -> Option<u32> {
+        line.split_once(unit)?.0.split(|c: char| !c.is_ascii_digit()).next_back()?.parse().ok()
+    };
+    let mut entries = BTreeMap::<String, [u32; 3]>::new();
+    let (mut entry, mut is_own) = (String::new(), false);
+    for line in text.lines() {
+        if let Some((_, name)) = line.split_once("Compiling entry function '") {
+            entry = name.split('\'').next().unwrap_or_default().to_owned();
+        } else if let Some((_, name)) = line.split_once("Function properties for ") {
+            is_own = name.trim() == entry;
+        } else if let Some(frame) = before(line, " bytes stack frame").filter(|_| is_own) {
+            let spills = before(line, " bytes spill stores").expect("in the same line");
+            entries.entry(entry.clone()).or_default()[1..].copy_from_slice(&[frame, spills]);
+        } else if let Some(registers) = before(line, " registers") {
+            entries.entry(entry.clone()).or_default()[0] = registers;
+        }
+    }
+    Some(entries)
+}
+
+/// An SM holds as many blocks of any size with 32 registers a thread as with fewer.
+const FREE_REGISTERS: u32 = 32;
+
+/// Registers by which the assembler's choices differ when anything in an entry does.
+const NOISE: u32 = 4;
+
+#[test]
+fn records_of_panics_take_nothing_from_kernels() {
+    let layout = CohortLayout {
+        grid: offset_of!(Cohort, grid),
+        post: offset_of!(Cohort, post),
+        ticket: offset_of!(Cohort, ticket),
+    };
+    let recording = with_panic_records(&PTX, layout).expect("kernels panic");
+    let (Some(before), Some(after)) = (resources(&PTX), resources(&recording)) else { return };
+    assert!(before.len() == 2 * NAMES.len() && before.keys().eq(after.keys()), "{after:?}");
+    for (name, [registers, frame, spills]) in before {
+        let [now, frame_now, spills_now] = after[&name];
+        println!("{name}: {registers} -> {now} registers");
+        assert!(now <= FREE_REGISTERS.max(registers + NOISE), "{name}: {registers}, {now}");
+        assert!(frame_now <= frame && spills_now <= spills, "{name}: {frame_now} {spills_now}");
     }
 }

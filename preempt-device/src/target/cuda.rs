@@ -177,6 +177,16 @@ pub(crate) fn set_block_idx(block: [u32; 3]) {
     }
 }
 
+/// Marks where a preemptible entry starts a block-task, with the task's index. It is a comment. The loader of the
+/// PTX makes the register of it that a panic reads (`preempt_ptx_text::with_panic_records`).
+#[inline(always)]
+pub(crate) fn mark_task(index: u32) {
+    // SAFETY: a comment.
+    unsafe {
+        asm!("// preempt.task {}", in(reg32) index, options(nomem, nostack, preserves_flags));
+    }
+}
+
 /// Bytes of shared memory that the launch gives each block.
 #[inline(always)]
 pub(crate) fn dynamic_shared_bytes() -> u32 {

@@ -331,5 +331,25 @@ pub(crate) enum DeviceReport {
     /// A launch, a copy or opaque work went wrong; it still ends.
     Fault(OpKey, Arc<str>),
     /// The device is lost to this process: nothing given to it ends, or is reported, from now on.
-    Lost(Arc<str>),
+    Lost(Loss),
+}
+
+/// Why a device is lost.
+#[derive(Clone, Debug)]
+pub(crate) struct Loss {
+    /// For everything that is lost with it.
+    pub message: Arc<str>,
+    /// The panic that ended it, if one did.
+    pub panic: Option<KernelPanic>,
+}
+
+/// A panic in a kernel, which the device did not survive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct KernelPanic {
+    /// The kernel's [`entry`](Kernel::entry), if it is known.
+    pub entry: Option<Arc<str>>,
+    /// The address of its cohort's post, and the ticket; `None` in a plain grid.
+    pub cohort: Option<(u64, u32)>,
+    /// The block-task and the thread, as a fault names them.
+    pub place: Arc<str>,
 }

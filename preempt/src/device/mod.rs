@@ -79,6 +79,7 @@
 //! writes is kept by [`Session`] until the end of the copy is reported.
 //!
 //! **Loss.** When the device is lost, the back end reports that once, and nothing afterwards: no post, no end of a copy.
+//! A panic that ended it is a part of the report, with the launch that it was in as far as the device knows.
 //! Calls fail with [`DeviceError::ContextLost`] and touch no memory of operations from the report on. Nothing is freed that
 //! the device may still use.
 
@@ -110,7 +111,7 @@ pub(crate) use allocation::{Allocations, Patience, Sleep};
 pub(crate) use backend::{
     Backend, Contents, Copy, CopyKind, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
 };
-use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory};
+use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss};
 pub use backend::{RawStream, SignalPath};
 pub(crate) use control::{CohortEnd, Report, Session};
 #[cfg(all(test, not(loom)))]
@@ -300,6 +301,7 @@ impl Device {
     ///
     /// [`DeviceError::DriverTooOld`], [`DeviceError::DriverStart`] or [`DeviceError::Driver`] for a driver that does
     /// not work.
+    #[doc(alias = "cudaGetDeviceCount")]
     pub fn count() -> Result<u32, Error> {
         cuda::count()
     }
@@ -325,6 +327,7 @@ impl Device {
     /// # Errors
     ///
     /// [`DeviceError::Driver`] or [`DeviceError::ContextLost`].
+    #[doc(alias = "cudaMemGetInfo")]
     pub fn memory(&self) -> Result<MemoryInfo, Error> {
         self.inner.backend.memory().info()
     }
@@ -357,6 +360,7 @@ impl Device {
     }
 
     /// The properties of the device.
+    #[doc(alias = "cudaGetDeviceProperties")]
     pub fn properties(&self) -> &Properties {
         &self.inner.properties
     }

@@ -1,5 +1,6 @@
 //! Programs: calls that are recorded once, and run in their order as one launch.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::backend::{KernelLaunch, OwnedCopy, Owner};
@@ -30,9 +31,13 @@ impl Step {
 
     /// Its place in its program, counted from 0, and what it is called in errors.
     pub fn describe(&self, index: usize) -> String {
+        format!("call {index}, {}", self.name())
+    }
+
+    fn name(&self) -> String {
         match self {
-            Step::Launch { launch, .. } => format!("call {index}, kernel `{}`", launch.kernel.name),
-            Step::Copy(_) => format!("call {index}, a copy"),
+            Step::Launch { launch, .. } => format!("kernel `{}`", launch.kernel.name),
+            Step::Copy(_) => "a copy".to_owned(),
         }
     }
 }
@@ -48,6 +53,17 @@ pub(crate) struct ProgramLaunch {
 }
 
 impl ProgramLaunch {
+    /// Where in the program a kernel with this entry is, if it is there: the call, if it is a single one, or the kernel.
+    pub fn place_of(&self, entry: &str) -> Option<String> {
+        let is_it = |(_, step): &(usize, &Step)| matches!(step, Step::Launch { launch, .. } if launch.kernel.entry == entry);
+        let mut calls = self.steps.iter().enumerate().filter(is_it);
+        let (index, step) = calls.next()?;
+        Some(match calls.next() {
+            None => step.describe(index) + ": ",
+            Some(_) => format!("{}: ", step.name()),
+        })
+    }
+
     /// Block-tasks of all kernels.
     pub fn tasks(&self) -> u32 {
         let tasks = self.steps.iter().map(|step| match step {
@@ -55,5 +71,11 @@ impl ProgramLaunch {
             Step::Copy(_) => 0,
         });
         tasks.fold(0, u32::saturating_add)
+    }
+}
+
+impl fmt::Debug for ProgramLaunch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgramLaunch").field("steps", &self.steps.len()).finish_non_exhaustive()
     }
 }

@@ -82,7 +82,7 @@ pub enum DeviceError {
          memory is gone: start the process anew"
     )]
     ContextLost {
-        /// What the driver said when it was lost.
+        /// The kernel, block-task and thread that panicked, or what the driver said when it was lost.
         message: Arc<str>,
     },
 }

@@ -34,7 +34,9 @@ pub enum LaunchError {
         /// Block-tasks in the grid; 0 for a copy.
         tasks: u32,
     },
-    /// A kernel went wrong while it ran.
+    /// A kernel went wrong while it ran. The message says where it panicked: "block-task (5, 0, 0): thread (3, 0, 0)
+    /// panicked". On the CPU device the panic's own message follows. On a GPU the context is lost with the launch, and
+    /// all others end with [`DeviceError::ContextLost`](super::DeviceError::ContextLost).
     #[error("kernel `{kernel}` failed: {message}")]
     KernelFailed {
         /// The kernel's name.

@@ -26,6 +26,7 @@
 
 use std::time::Duration;
 
+#[doc(inline)]
 pub use preempt_device::abi::SmRange;
 
 use crate::vocabulary::LaunchId;
@@ -68,8 +69,9 @@ impl From<i32> for Priority {
 }
 
 /// A launch as a policy sees it. [`Arrival::new`] makes one for tests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[must_use = "a policy is told of it"]
 pub struct Arrival {
     /// The launch.
     pub id: LaunchId,

@@ -69,7 +69,7 @@ fn a_run_of_several_threads_is_decided_again_in_the_same_way() {
     assert_eq!(recording.policy(), "static priority");
     let replay = recording.replay(StaticPriority::new()).expect("a replay");
     assert!(replay.is_identical(), "{:?}", replay.difference);
-    assert_eq!((replay.steps, replay.plans), (recording.steps.len(), recording.plans()));
+    assert_eq!((replay.steps, replay.plans), (recording.0.steps.len(), recording.plans()));
     assert!(replay.plans > 10, "{replay:?}");
 
     let other = recording.replay(Fifo::new()).expect("a replay");
@@ -77,9 +77,9 @@ fn a_run_of_several_threads_is_decided_again_in_the_same_way() {
     assert_ne!(difference.recorded, difference.replayed);
 
     // Any number that the engine is told or decided counts.
-    for index in [1, recording.steps.len() / 2, recording.steps.len() - 1] {
+    for index in [1, recording.0.steps.len() / 2, recording.0.steps.len() - 1] {
         let mut changed = recording.clone();
-        changed.steps[index].decided ^= 1;
+        changed.0.steps[index].decided ^= 1;
         let replay = changed.replay(StaticPriority::new()).expect("a replay");
         assert_eq!(replay.difference.map(|difference| difference.step), Some(index));
     }
@@ -112,7 +112,7 @@ fn a_recording_comes_back_from_its_file() {
         Recording::load(&path),
         Err(Error::Recording(RecordingError::Invalid { .. }))
     ));
-    let later = Recording { version: VERSION + 1, ..loaded };
+    let later = Recording(Contents { version: VERSION + 1, ..loaded.0 });
     later.save(&path).expect("saved");
     let error = Recording::load(&path).expect_err("a version from the future");
     assert!(error.to_string().contains("version 4"), "{error}");
@@ -148,16 +148,21 @@ fn recordings_that_cannot_have_happened_are_refused() {
     };
     let steps = [submit, Input::Settle { plans: Vec::new() }];
     let steps = steps.map(|input| Step { now: 0, decided: 0, input }).to_vec();
-    let recording =
-        Recording { version: VERSION, policy: "p".into(), sms: 4, queues: [1, 1, 1, 1, 1], steps };
+    let recording = Recording(Contents {
+        version: VERSION,
+        policy: "p".into(),
+        sms: 4,
+        queues: [1, 1, 1, 1, 1],
+        steps,
+    });
     // An SM without room for a block.
     assert!(recording.replay(Fifo::new()).is_ok_and(|replay| replay.difference.is_some()));
-    let nowhere = Recording { sms: 0, ..recording.clone() };
+    let nowhere = Recording(Contents { sms: 0, ..recording.0.clone() });
     assert!(matches!(
         nowhere.replay(Fifo::new()),
         Err(Error::Recording(RecordingError::Invalid { .. }))
     ));
-    let narrow = Recording { queues: [0, 1, 1, 1, 1], ..recording };
+    let narrow = Recording(Contents { queues: [0, 1, 1, 1, 1], ..recording.0 });
     assert!(matches!(
         narrow.replay(Fifo::new()),
         Err(Error::Recording(RecordingError::Invalid { .. }))
@@ -171,7 +176,7 @@ fn block_tasks_that_ran_twice_are_found() {
     workload.launch(stream, &KernelModel::new("k", Duration::from_millis(1), 9), Duration::ZERO);
     let simulation = Simulation::new(Machine::h200(), Fifo::new()).recording(true);
     let mut recording = simulation.run(&workload).expect("results").recording.expect("recorded");
-    for step in &mut recording.steps {
+    for step in &mut recording.0.steps {
         if let Input::CohortOut { done, .. } = &mut step.input {
             *done += 1;
         }

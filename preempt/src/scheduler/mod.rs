@@ -129,6 +129,7 @@ impl Scheduler {
 
     /// A stream, whose launches and copies run in the order of their submission. Launches of streams with a higher
     /// priority are more urgent.
+    #[doc(alias = "cudaStreamCreateWithPriority")]
     pub fn stream(&self, priority: impl Into<Priority>) -> Stream {
         // Relaxed: only the number counts.
         let id = self.streams.fetch_add(1, Ordering::Relaxed);
@@ -145,6 +146,7 @@ impl Scheduler {
     ///
     /// [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory), at once unless the builder was told to
     /// [wait](SchedulerBuilder::allocation_timeout); then as for [`zeroed_within`](Scheduler::zeroed_within).
+    #[doc(alias("cudaMalloc", "alloc_zeros"))]
     pub fn zeroed<T: KernelArg>(&self, len: usize) -> Result<Buffer<T>, Error> {
         self.zeroed_within(len, self.shared().patience.timeout)
     }
@@ -197,6 +199,7 @@ impl Scheduler {
     ///
     /// Each element is written before it is read, by kernels and copies to the host alike, unless all bytes are a value
     /// of `T`, as they are for numbers: those are then unknown.
+    #[doc(alias = "cudaMalloc")]
     pub unsafe fn uninit<T: KernelArg>(&self, len: usize) -> Result<Buffer<T>, Error> {
         self.with_patience(self.shared().patience.timeout, |patience, poll| {
             Buffer::new(self.device(), len, Contents::Any, patience, poll)
@@ -208,6 +211,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// As for [`zeroed`](Scheduler::zeroed).
+    #[doc(alias = "clone_htod")]
     pub fn buffer<T: KernelArg>(&self, data: &[T]) -> Result<Buffer<T>, Error> {
         self.buffer_within(data, self.shared().patience.timeout)
     }
@@ -248,6 +252,7 @@ impl Scheduler {
     /// [`SchedulerError::PolicyReplaced`] if the policy ever gave an invalid plan, or else
     /// [`SchedulerError::PredictorDropped`] if the predictor panicked. Failures of single operations are reported
     /// through their handles.
+    #[doc(alias = "cudaDeviceSynchronize")]
     pub fn synchronize(&self) -> Result<(), Error> {
         self.shared().wait_until_idle();
         self.policy_error().or_else(|| self.predictor_error()).map_or(Ok(()), Err)

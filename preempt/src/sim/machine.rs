@@ -169,6 +169,7 @@ const fn microseconds(text: &[u8], mut at: usize) -> Duration {
 /// A model of a kernel.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
+#[must_use = "a workload launches it"]
 pub struct KernelModel {
     /// Its name, for the results.
     pub name: String,
@@ -196,6 +197,7 @@ pub struct KernelModel {
 
 /// What a policy is told of a launch's duration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Prediction {
     /// Nothing.
     Unknown,

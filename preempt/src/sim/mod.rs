@@ -70,6 +70,7 @@ use crate::error::Error;
 use crate::policy::{Fifo, Policy};
 
 /// A machine and a policy, for one workload.
+#[must_use = "nothing is simulated before `run`"]
 pub struct Simulation {
     machine: Machine,
     policy: Box<dyn Policy>,

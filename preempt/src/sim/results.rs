@@ -63,6 +63,7 @@ pub struct LaunchResult {
 
 /// How a launch ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum End {
     /// All its block-tasks ran.
     Done,

@@ -30,6 +30,7 @@ pub struct StreamNumber(pub(super) u32);
 /// What a stream asks of the policy for its launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[must_use = "a workload makes the stream"]
 pub struct StreamModel {
     /// How urgent its launches are.
     pub priority: Priority,
@@ -70,7 +71,8 @@ impl<P: Into<Priority>> From<P> for StreamModel {
 }
 
 /// When launches are submitted, independent of earlier ones.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Arrivals {
     /// One at a time, at regular intervals, the first one at once.
     Periodic(Duration),
@@ -89,6 +91,7 @@ pub enum Arrivals {
 
 /// Sizes of launches, relative to the kernel's model: they multiply the block-tasks and the duration.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
 pub enum Sizes {
     /// As the model says.
     #[default]

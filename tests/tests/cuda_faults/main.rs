@@ -27,6 +27,7 @@ use preempt::{Device, Error, conformance, faults};
 use preempt_test_kit::Random;
 
 mod fake;
+mod panics;
 mod workloads;
 
 use preempt::error::DeviceError;
@@ -46,13 +47,14 @@ const WORKLOADS: [&str; 4] = ["storm", "large", "schedulers", "programs"];
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 
 /// Calls on drop, which free nothing after an error.
-const FREES: [&str; 6] = [
+const FREES: [&str; 7] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
     "cuMemFree_v2",
     "cuMemFreeHost",
+    "cuModuleUnload",
 ];
 
 /// Codes of errors that pass, and of one error that does not.
@@ -191,7 +193,7 @@ fn run(case: &Case) -> Found {
             "fills" => workloads::fills(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
-            other => panic!("no workload `{other}`"),
+            other => assert!(panics::run(other, &device, &mut found), "no workload `{other}`"),
         }
         if faults::failures() > 0 && !found.is_lost {
             recover(&device, "the device", &mut found);

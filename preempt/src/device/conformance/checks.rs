@@ -91,7 +91,8 @@ fn programs_run_in_order(rig: &mut Rig<'_>) {
         }
         let order = super::CohortOrder { plain: true, blocks: TASKS, ..rig.order(&launch, 1) };
         let now = rig.now();
-        rig.session.launch_program(now, &order, &program, 7).expect("launched");
+        let launched = Arc::new(program.clone());
+        rig.session.launch_program(now, &order, &launched, 7).expect("launched");
         assert_eq!(rig.next_end(launch.op).posted.done, 7);
         assert!(rig.session.has_no_cohorts());
         if rig.ran.is_none() {

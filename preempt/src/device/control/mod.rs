@@ -14,10 +14,10 @@ use std::time::Duration;
 use preempt_device::abi::{
     COHORT_SLOTS, Cohort, ControlBlock, Divisor, Post, Posted, RequeueList, Signal, share_bits,
 };
-use preempt_device::host::Amortize;
+use preempt_device::host::{Amortize, Kernel};
 use slotmap::SecondaryMap;
 
-use super::backend::{DeviceReport, KernelLaunch, OwnedCopy, Owner};
+use super::backend::{DeviceReport, KernelLaunch, KernelPanic, Loss, OwnedCopy, Owner};
 use super::program::ProgramLaunch;
 use super::{Device, DeviceInner};
 use crate::error::Error;
@@ -111,7 +111,12 @@ pub(crate) enum Report {
     /// A launch, a copy or opaque work went wrong; it still ends.
     Fault(OpKey, Arc<str>),
     /// The device is lost to this process: nothing given to it ends, or is reported, from now on.
-    Lost(Arc<str>),
+    Lost {
+        /// For everything that is lost with it.
+        message: Arc<str>,
+        /// The launch whose kernel panicked, and where, if that ended the device.
+        panicked: Option<(OpKey, Arc<str>)>,
+    },
 }
 
 /// A cohort that is out.
@@ -128,10 +133,28 @@ pub(crate) struct CohortEnd {
 #[derive(Debug)]
 struct OutCohort {
     order: CohortOrder,
+    runs: Runs,
     /// The post that shows the order's ticket when the cohort is out.
     post: *const Post,
     launched: Duration,
     stopped: Option<Duration>,
+}
+
+/// What a cohort, or a plain grid, runs.
+#[derive(Debug)]
+enum Runs {
+    Kernel(&'static Kernel),
+    Program(Arc<ProgramLaunch>),
+}
+
+impl Runs {
+    /// What a panic of this kernel says of its place in addition, if the kernel is among these.
+    fn place_of(&self, entry: &str) -> Option<String> {
+        match self {
+            Runs::Kernel(kernel) => (kernel.entry == entry).then(String::new),
+            Runs::Program(program) => program.place_of(entry),
+        }
+    }
 }
 
 /// A scheduler's work on a device. One thread at a time uses it.
@@ -154,6 +177,26 @@ pub(crate) struct Session {
 
 // SAFETY: posts are atomics that the device keeps until it is loaded for its next scheduler.
 unsafe impl Send for Session {}
+
+/// The launch that a panic was in, among those that are `out`, and its place there. Two plain grids of one kernel that run at
+/// the same time cannot be told apart.
+fn panicked(out: &[OutCohort], panic: &KernelPanic) -> Option<(OpKey, Arc<str>)> {
+    if let Some((post, ticket)) = panic.cohort {
+        let is_it = |out: &&OutCohort| out.post.addr() as u64 == post && out.order.ticket == ticket;
+        return out.iter().find(is_it).map(|out| (out.order.op, panic.place.clone()));
+    }
+    let entry = panic.entry.as_deref()?;
+    let mut runs = out.iter().enumerate().filter_map(|(at, OutCohort { order, runs, .. })| {
+        // Grids of one queue run one after the other.
+        let is_first = out[..at].iter().all(|before| before.order.queue != order.queue);
+        let place = runs.place_of(entry).filter(|_| is_first && order.plain)?;
+        Some((order.op, (place + &panic.place).into()))
+    });
+    match (runs.next(), runs.next()) {
+        (Some(only), None) => Some(only),
+        _ => None,
+    }
+}
 
 impl Session {
     /// A session of the scheduler that the device was loaded for.
@@ -197,7 +240,8 @@ impl Session {
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
         unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) }?;
-        self.out.push(OutCohort { order: *order, post, launched: now, stopped: None });
+        let runs = Runs::Kernel(launch.kernel);
+        self.out.push(OutCohort { order: *order, runs, post, launched: now, stopped: None });
         Ok(())
     }
 
@@ -206,7 +250,7 @@ impl Session {
         &mut self,
         now: Duration,
         order: &CohortOrder,
-        program: &ProgramLaunch,
+        program: &Arc<ProgramLaunch>,
         tasks: u32,
     ) -> Result<(), Error> {
         let ControlMemory { posts, .. } = self.control(order.control.control)?;
@@ -215,7 +259,8 @@ impl Session {
         let grid = PlainGrid { extents: [tasks, 1, 1], tasks, post, ticket: order.ticket };
         // SAFETY: as for a launch; the caller's program has checked calls, and owns their memory until it has retired.
         unsafe { self.device.backend.launch_program(order.op, order.queue, program, grid) }?;
-        self.out.push(OutCohort { order: *order, post, launched: now, stopped: None });
+        let runs = Runs::Program(program.clone());
+        self.out.push(OutCohort { order: *order, runs, post, launched: now, stopped: None });
         Ok(())
     }
 
@@ -323,7 +368,7 @@ impl Session {
     pub fn poll(&mut self, reports: &mut Vec<Report>) {
         // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
         let ends = &mut self.ends;
-        self.out.retain(|&OutCohort { order, post, launched, stopped }| {
+        self.out.retain(|&OutCohort { order, post, launched, stopped, .. }| {
             // SAFETY: the device keeps posts until its next scheduler, and this is the present one's.
             let posted = unsafe { (*post).read(order.ticket) };
             ends.extend(posted.map(|posted| CohortEnd { order, posted, launched, stopped }));
@@ -338,11 +383,12 @@ impl Session {
                     Report::CopyDone(op)
                 }
                 DeviceReport::Fault(op, message) => Report::Fault(op, message),
-                DeviceReport::Lost(message) => {
+                DeviceReport::Lost(Loss { message, panic }) => {
+                    let panicked = panic.and_then(|panic| panicked(&self.out, &panic));
                     // No post comes any more.
                     self.out.clear();
                     self.owners.clear();
-                    Report::Lost(message)
+                    Report::Lost { message, panicked }
                 }
             });
         }

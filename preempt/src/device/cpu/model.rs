@@ -21,8 +21,9 @@ use super::program;
 use crate::device::control::{ControlSource, Grid, HostWords, PlainGrid};
 use crate::device::rows::copy_rows;
 use crate::device::{
-    Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Mark, News,
-    Occupancy, OpaqueWork, Owner, ProgramLaunch, Properties, RawStream, SignalPath, Step, lock,
+    Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Loss, Mark,
+    News, Occupancy, OpaqueWork, Owner, ProgramLaunch, Properties, RawStream, SignalPath, Step,
+    lock,
 };
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
@@ -117,7 +118,8 @@ impl Model {
     pub fn lose(&self) {
         let mut state = lock(&self.state);
         state.is_lost = true;
-        state.reports.push(DeviceReport::Lost("as intended".into()));
+        let loss = Loss { message: "as intended".into(), panic: None };
+        state.reports.push(DeviceReport::Lost(loss));
         drop(state);
         self.news.announce();
     }

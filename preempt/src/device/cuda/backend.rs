@@ -121,7 +121,7 @@ impl Backend for CudaDevice {
     }
 
     fn poll(&self, reports: &mut Vec<DeviceReport>) {
-        let Some(message) = self.context().lost() else {
+        let Some(loss) = self.context().lost() else {
             self.opaque.take_reports(reports);
             return self.copies.take_reports(reports);
         };
@@ -129,7 +129,7 @@ impl Backend for CudaDevice {
         if !self.lost_reported.swap(true, Ordering::Relaxed) {
             self.opaque.forget();
             self.copies.forget();
-            reports.push(DeviceReport::Lost(message.clone()));
+            reports.push(DeviceReport::Lost(loss.clone()));
         }
     }
 

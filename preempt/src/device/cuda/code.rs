@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUjit_option;
+use preempt_ptx_text::PANIC_VARIABLE;
 
 use super::context::{Context, call};
 use super::driver::{FunctionAttribute, RawFunction, RawModule};
@@ -72,6 +73,29 @@ impl Code {
                 Err(refused(format!("{message}; {}", log.trim()).trim_end_matches("; ").to_owned()))
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Has panics in the module's kernels written to the record at this address. The context is entered, no kernel of the
+    /// module runs, and its PTX has the variable.
+    pub fn record_panics(&self, record: u64) -> Result<(), Error> {
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: the pointers are valid, and the name ends with a zero.
+        unsafe {
+            call!(
+                self.context,
+                cuModuleGetGlobal_v2(
+                    &raw mut address,
+                    &raw mut bytes,
+                    self.raw,
+                    PANIC_VARIABLE.as_ptr()
+                )
+            )?;
+        }
+        // SAFETY: the variable starts with the address, and nothing uses it yet.
+        unsafe {
+            let from = (&raw const record).cast();
+            call!(self.context, cuMemcpyHtoD_v2(address, from, size_of::<u64>()))
         }
     }
 

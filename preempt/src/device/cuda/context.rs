@@ -4,13 +4,14 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 use super::driver::{
     Code, DeviceAttribute, Driver, Functions, NO_DEVICE, NOT_READY, RawContext, RawStream, SUCCESS,
     format_version, is_recoverable,
 };
-use crate::device::Properties;
+use super::panics::PanicRecords;
+use crate::device::{Loss, Properties};
 use crate::error::{DeviceError, Error};
 
 /// Calls a driver function in a context: `call!(context, cuFunction(arguments))`. The caller puts
@@ -29,8 +30,10 @@ pub(super) struct Context {
     driver: &'static Driver,
     device: c_int,
     raw: RawContext,
-    /// The driver's message when a kernel, or the hardware, broke the context.
-    lost: OnceLock<Arc<str>>,
+    /// What happened when a kernel, or the hardware, broke the context.
+    lost: OnceLock<Loss>,
+    /// Records of panics, which say more than the driver. They are in pinned memory, which keeps the context.
+    panics: OnceLock<Weak<PanicRecords>>,
     /// Held for reading while one of our threads touches memory of an operation. Held for writing when the loss is
     /// reported, after which that memory may be freed.
     touching: RwLock<()>,
@@ -78,6 +81,7 @@ impl Context {
             device,
             raw,
             lost: OnceLock::new(),
+            panics: OnceLock::new(),
             touching: RwLock::new(()),
             abandoned: AtomicBool::new(false),
         })
@@ -119,22 +123,33 @@ impl Context {
     pub fn alive(&self) -> Result<(), Error> {
         match self.lost.get() {
             None => Ok(()),
-            Some(message) => {
+            Some(Loss { message, .. }) => {
                 Err(Error::Device(DeviceError::ContextLost { message: message.clone() }))
             }
         }
     }
 
     /// Why the context is lost, if it is.
-    pub fn lost(&self) -> Option<&Arc<str>> {
+    pub fn lost(&self) -> Option<&Loss> {
         self.lost.get()
     }
 
-    /// Marks the context as lost; from now on nothing is given to the device.
+    /// Sets the records that are read when the context is lost.
+    pub fn explain_by(&self, panics: &Arc<PanicRecords>) {
+        // There is one set for each context.
+        let _ = self.panics.set(Arc::downgrade(panics));
+    }
+
+    /// Marks the context as lost; from now on nothing is given to the device. A panic's record replaces the driver's
+    /// `message`, which is the same for all panics.
     pub fn lose(&self, message: String) -> Error {
-        Error::Device(DeviceError::ContextLost {
-            message: self.lost.get_or_init(|| message.into()).clone(),
-        })
+        // Dropped when the context is marked, so that no call of the driver follows from it.
+        let panics = self.panics.get().and_then(Weak::upgrade);
+        let loss = self.lost.get_or_init(|| {
+            let panic = panics.as_ref().and_then(|panics| panics.read());
+            panic.unwrap_or_else(|| Loss { message: message.into(), panic: None })
+        });
+        Error::Device(DeviceError::ContextLost { message: loss.message.clone() })
     }
 
     /// The result that a call's code stands for.

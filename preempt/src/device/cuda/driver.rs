@@ -100,6 +100,7 @@ functions! {
     );
     cuModuleUnload(RawModule);
     cuModuleGetFunction(*mut RawFunction, RawModule, *const c_char);
+    cuModuleGetGlobal_v2(*mut Address, *mut usize, RawModule, *const c_char);
     cuFuncGetAttribute(*mut c_int, FunctionAttribute, RawFunction);
     cuFuncSetAttribute(RawFunction, FunctionAttribute, c_int);
     cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, RawFunction, c_int, usize);
@@ -127,6 +128,7 @@ functions! {
     cuMemsetD8Async(Address, u8, usize, RawStream);
     cuMemsetD16Async(Address, u16, usize, RawStream);
     cuMemsetD32Async(Address, u32, usize, RawStream);
+    cuMemcpyHtoD_v2(Address, *const c_void, usize);
     cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, RawStream);
     cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, RawStream);
     cuMemcpyDtoDAsync_v2(Address, Address, usize, RawStream);

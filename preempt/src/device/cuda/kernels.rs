@@ -13,6 +13,7 @@ use super::code::{Code, Function};
 use super::context::{Context, call};
 use super::driver::{DeviceAttribute, FunctionAttribute};
 use super::lock;
+use super::panics::{self, PanicRecords};
 use super::registers::Sm;
 use crate::error::{CodeError, ConfigurationError, DeviceError, Error};
 use crate::module::{DeviceCode, LoadedModule, Module};
@@ -58,6 +59,7 @@ pub(super) struct Kernels {
     prepared: RwLock<Prepared>,
     /// Held while a kernel is prepared.
     preparing: Mutex<()>,
+    panics: Arc<PanicRecords>,
 }
 
 /// By the kernel's address, and a block's threads and bytes of shared memory. There are at most as many sizes as bytes that
@@ -155,7 +157,10 @@ impl Kernels {
             blocks: context.attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?,
         };
         let major = context.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let panics = Arc::<PanicRecords>::default();
+        context.explain_by(&panics);
         Ok(Kernels {
+            panics,
             context: context.clone(),
             sm,
             starts_early: 10 * major >= EARLY_CAPABILITY,
@@ -204,8 +209,16 @@ impl Kernels {
         }
         let with_waits = self.starts_early.then(|| with_waits(ptx)).flatten();
         let ptx = with_waits.as_deref().unwrap_or(ptx);
-        let code = Arc::new(Loaded::new(&self.context, module.name(), ptx, self.sm)?);
-        Ok(loaded.entry(key).or_insert(code).clone())
+        let load = |ptx, panics| Loaded::new(&self.context, module.name(), ptx, self.sm, panics);
+        let code = match panics::recording(ptx) {
+            None => load(ptx, None)?,
+            Some(recording) => match load(&recording, Some(&*self.panics)) {
+                // Its kernels run without records as well, and what is wrong is said of the text as it was given.
+                Err(Error::Code(CodeError::NotLoaded { .. })) => load(ptx, None)?,
+                loaded => loaded?,
+            },
+        };
+        Ok(loaded.entry(key).or_insert(Arc::new(code)).clone())
     }
 
     /// What a launch of `kernel` needs.
@@ -333,11 +346,13 @@ impl Kernels {
 }
 
 impl Loaded {
+    /// Loads `ptx`; with `panics` if its panics leave records.
     fn new(
         context: &Arc<Context>,
         module: &'static str,
         ptx: &str,
         sm: Sm,
+        panics: Option<&PanicRecords>,
     ) -> Result<Loaded, Error> {
         let text = blanked(ptx);
         let functions = functions(&text);
@@ -363,6 +378,9 @@ impl Loaded {
             }
         }
         let entries = entries(context, &text, &functions, &kernels, &touched)?;
+        if let Some(panics) = panics {
+            code.record_panics(panics.add(context, &functions)?)?;
+        }
         Ok(Loaded { entries, _keep: Keep::Code(code) })
     }
 

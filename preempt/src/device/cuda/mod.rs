@@ -14,6 +14,7 @@
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
+//! | `panics` | where a thread was whose panic ended the context |
 //! | `opaque` | streams for opaque work |
 //! | `graphs` | programs |
 //! | `proxy` | signals by the proxy |
@@ -47,6 +48,7 @@ mod kernels;
 mod launch;
 mod memory;
 mod opaque;
+mod panics;
 mod probe;
 mod proxy;
 mod queues;

@@ -83,6 +83,7 @@ impl Stream {
     ///
     /// [`ArgumentError::ForeignBuffer`] or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias = "cudaMemsetAsync")]
     pub fn fill<T: KernelArg>(
         &self,
         to: &mut impl DeviceSliceMut<T>,
@@ -117,6 +118,7 @@ impl Stream {
     ///
     /// [`ArgumentError::BadPitch`], [`ArgumentError::BeyondEnd`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias = "cudaMemcpy2DAsync")]
     pub fn upload_2d<'a, T: KernelArg>(
         &self,
         data: impl Into<Cow<'a, [T]>>,
@@ -156,6 +158,7 @@ impl Stream {
     ///
     /// [`ArgumentError::BadPitch`], [`ArgumentError::BeyondEnd`], [`ArgumentError::ForeignBuffer`], and those of
     /// [`Handle::wait`]. After these, the slice may hold some of the buffer's elements.
+    #[doc(alias = "cudaMemcpy2D")]
     pub fn download_2d<T: KernelArg>(
         &self,
         from: &impl DeviceSlice<T>,
@@ -190,6 +193,7 @@ impl Stream {
     ///
     /// [`ArgumentError::BadPitch`], [`ArgumentError::BeyondEnd`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias = "cudaMemcpy2DAsync")]
     pub fn copy_2d<T: KernelArg>(
         &self,
         from: &impl DeviceSlice<T>,
@@ -258,6 +262,7 @@ impl Stream {
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], and those of [`Handle::wait`]. After these,
     /// the slice may hold some of the buffer's elements.
+    #[doc(alias("cudaMemcpy", "memcpy_dtoh"))]
     pub fn download_into<T: KernelArg>(
         &self,
         from: &impl DeviceSlice<T>,

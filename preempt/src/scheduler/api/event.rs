@@ -18,6 +18,7 @@ use crate::scheduler::runtime::core::Work;
 ///
 /// A kernel that failed, or was cancelled, counts as done: an event orders, and says nothing of results.
 #[derive(Clone)]
+#[must_use = "an event orders only what waits for it"]
 pub struct Event {
     handle: Arc<Handle<()>>,
 }
@@ -87,6 +88,7 @@ impl Stream {
     /// # Errors
     ///
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias = "cudaEventRecord")]
     pub fn record_event(&self) -> Result<Event, Error> {
         let handle =
             self.submit(RECORD, Vec::new(), Work::Marker { after: None }, Gives::NOTHING)?;
@@ -103,6 +105,7 @@ impl Stream {
     ///
     /// [`ArgumentError::ForeignEvent`] if the event is another scheduler's, or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias = "cudaStreamWaitEvent")]
     pub fn wait_event(&self, event: &Event) -> Result<(), Error> {
         if !event.handle.is_of(self.shared()) {
             return Err(Error::Argument(ArgumentError::ForeignEvent));
@@ -119,6 +122,7 @@ impl Stream {
     ///
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped) or
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost).
+    #[doc(alias = "cudaStreamSynchronize")]
     pub fn synchronize(&self) -> Result<(), Error> {
         self.submit(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, Gives::NOTHING)?.wait()
     }

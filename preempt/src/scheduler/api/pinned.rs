@@ -79,6 +79,7 @@ impl Scheduler {
     ///
     /// [`MemoryError::HostFull`], [`DeviceError::Driver`](crate::error::DeviceError::Driver) or
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost).
+    #[doc(alias("cudaMallocHost", "cudaHostAlloc"))]
     pub fn pinned<T: KernelArg>(&self, len: usize) -> Result<PinnedBuffer<T>, Error> {
         PinnedBuffer::new(self.device(), len)
     }

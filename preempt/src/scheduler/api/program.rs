@@ -84,8 +84,8 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// # Failure
 ///
 /// If a call fails, the program fails, with an error that says which call it was. Calls behind it have no effect, and all
-/// that the program was to write is lost. A fault on a GPU ends the device's context, as for any kernel, and the driver
-/// does not say which kernel it was.
+/// that the program was to write is lost. A fault on a GPU ends the device's context, as for any kernel. The driver does
+/// not say which kernel it was; a panic does.
 pub struct Program {
     stream: Stream,
     name: &'static str,

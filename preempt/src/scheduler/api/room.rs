@@ -17,6 +17,7 @@ use crate::error::Error;
 ///
 /// Room comes from [`Stream::room`] and [`Stream::try_room`]. Keep it no longer than submitting takes, because others
 /// wait for it meanwhile.
+#[must_use = "dropping it gives the room back"]
 pub struct Room {
     stream: Stream,
 }

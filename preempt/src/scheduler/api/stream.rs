@@ -40,13 +40,13 @@ const MAX_GRID_YZ: u32 = 65_535;
 
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
-/// An operation runs when everything before it in the stream, and everything that uses the same [ranges](Buffer#ranges)
+/// An operation runs when everything before it in the stream, and everything that uses the same [ranges](crate::Buffer#ranges)
 /// of buffers, is done.
 /// Operations that it waits for, there or behind an [event](Stream::wait_event), are as urgent as itself meanwhile. So
 /// nothing in between delays it. Submitting does not wait for that, unless 64 operations of the stream are outstanding:
 /// then it blocks until one of them has ended. Asynchronous code waits for [room](Stream::room) before.
 ///
-/// [Buffers](Buffer#several-devices) that another device's scheduler has written are moved first.
+/// [Buffers](crate::Buffer#several-devices) that another device's scheduler has written are moved first.
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
@@ -270,6 +270,7 @@ impl Stream {
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias("cudaMemcpyAsync", "memcpy_htod"))]
     pub fn upload<'a, T: KernelArg>(
         &self,
         data: impl Into<Cow<'a, [T]>>,
@@ -300,6 +301,7 @@ impl Stream {
     ///
     /// [`ArgumentError::ForeignBuffer`] or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias("cudaMemcpyAsync", "clone_dtoh"))]
     pub fn download<T: KernelArg>(
         &self,
         from: &impl DeviceSlice<T>,
@@ -317,6 +319,7 @@ impl Stream {
     ///
     /// [`ArgumentError::LengthMismatch`], [`ArgumentError::ForeignBuffer`], or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
+    #[doc(alias("cudaMemcpyAsync", "memcpy_dtod"))]
     pub fn copy_buffer<T: KernelArg>(
         &self,
         from: &impl DeviceSlice<T>,

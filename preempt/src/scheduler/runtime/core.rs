@@ -32,6 +32,9 @@ mod execute;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
+/// What a panic in a kernel costs where it ends the device.
+const LOST_WITH_IT: &str = "the GPU's context is lost with it: start the process anew";
+
 /// Messages from other threads to the core.
 #[derive(Debug)]
 pub(in crate::scheduler) enum Message {
@@ -179,6 +182,8 @@ pub(in crate::scheduler) struct Core {
     externals: Vec<(OpKey, Arc<ExternalOperation>)>,
     /// Why the device is lost, if it is.
     lost: Option<Arc<str>>,
+    /// The launch whose kernel panicked when the device was lost.
+    panicked: Option<OpKey>,
     actions: Vec<Action>,
     /// Kept for their capacity.
     reports: Vec<Report>,
@@ -260,6 +265,7 @@ impl Core {
             device,
             externals: Vec::new(),
             lost: None,
+            panicked: None,
             actions: Vec::new(),
             reports: Vec::new(),
             news: News::default(),
@@ -336,8 +342,15 @@ impl Core {
                     self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
                 }
                 Report::Fault(op, message) => self.fault(now, op, message),
-                Report::Lost(message) => {
+                Report::Lost { message, panicked } => {
                     self.lost.get_or_insert(message);
+                    // No `Event::Fault`: what comes behind the launch is lost for the same reason as all else.
+                    if let Some((op, place)) = panicked
+                        && let Some(work) = self.jobs.get_mut(op)
+                    {
+                        work.fault = Some(format!("{place}; {LOST_WITH_IT}").into());
+                        self.panicked = Some(op);
+                    }
                     // A lost device needs no news of their ends.
                     self.externals.clear();
                     self.engine.handle(now, Event::Lost, &mut self.actions);

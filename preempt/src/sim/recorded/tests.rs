@@ -166,11 +166,11 @@ fn buffers_events_and_priorities_of_a_real_run_count() -> Result<(), Error> {
 fn recordings_that_cannot_have_happened_are_refused() {
     let original = recorded(&mixed(), Machine::new(4, Costs::free()));
     let recording = original.recording.expect("asked for");
-    let text = serde_json::to_string(&recording).expect("text");
+    let text = serde_json::to_string(&recording.0).expect("text");
     let refuse = |from: &str, to: &str| {
         let changed = text.replace(from, to);
         assert_ne!(changed, text);
-        let changed: Recording = serde_json::from_str(&changed).expect("a recording");
+        let changed = Recording(serde_json::from_str(&changed).expect("a recording"));
         Workload::from_recording(&changed).expect_err("it cannot have happened").to_string()
     };
     let error = refuse("\"sms\":4", "\"sms\":0");
@@ -179,6 +179,6 @@ fn recordings_that_cannot_have_happened_are_refused() {
     assert!(error.contains("an SM holds 1 to"), "{error}");
     // An SM that no device has.
     let plans = text.replace("\"plans\":[[[", "\"plans\":[[[1,4000000000,4000000001],[");
-    let changed: Recording = serde_json::from_str(&plans).expect("a recording");
+    let changed = Recording(serde_json::from_str(&plans).expect("a recording"));
     Workload::from_recording(&changed).expect("launches that there are not are ignored");
 }

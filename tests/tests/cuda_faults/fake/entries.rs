@@ -10,6 +10,7 @@ use preempt_device::abi::{Cohort, DeviceQueue};
 
 use super::kernels::FakeKernel;
 use super::memory::{Kind, state};
+use super::panics::FakeFunction;
 use super::{Code, FakeStream, NOT_FOUND};
 
 /// The carrier of signals, as in the PTX in `proxy.rs`.
@@ -59,6 +60,7 @@ pub enum Entry {
     Proxy { mailbox: usize, queues: usize, number: u32 },
     Cohort(FakeKernel, Together),
     Plain(FakeKernel),
+    Panics(Box<dyn FnOnce() + Send>),
 }
 
 impl Entry {
@@ -67,7 +69,8 @@ impl Entry {
     /// The pointers are those of a launch of this function.
     pub unsafe fn new(function: sys::CUfunction, parameters: *mut *mut c_void) -> Option<Entry> {
         // SAFETY: the caller's promise.
-        let name = unsafe { (*function.cast::<String>()).as_str() };
+        let function = unsafe { &*function.cast::<FakeFunction>() };
+        let name = function.name.as_str();
         // SAFETY: the entry has a parameter of this type there.
         let word = |at: usize| unsafe { *(*parameters.add(at)).cast::<usize>() };
         // SAFETY: as above.
@@ -84,6 +87,9 @@ impl Entry {
         // SAFETY: the first parameter of a preemptible entry.
         let cohort = plain.is_none().then(|| unsafe { *(*parameters).cast::<Cohort>() });
         let first = usize::from(cohort.is_some());
+        if plain.unwrap_or(name) == "panics" {
+            return Some(Entry::Panics(Box::new(function.panic(number(first), cohort.as_ref()))));
+        }
         let kernel = FakeKernel::new(plain.unwrap_or(name), |at, is_word| match is_word {
             true => word(first + at),
             false => number(first + at) as usize,
@@ -103,6 +109,7 @@ impl Entry {
             return match self {
                 Entry::Probe { words, sms } => probe(words, sms),
                 Entry::Proxy { mailbox, queues, number } => proxy(mailbox, queues, number),
+                Entry::Panics(panic) => panic(),
                 Entry::Cohort(..) | Entry::Plain(_) => {}
             };
         };

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use preempt_device::abi::{Cohort, DeviceQueue};
 use preempt_device::worker::{self, BlockNotes, Chunk};
 
+use super::panics::failed;
+
 pub const SMS: u32 = 4;
 /// Blocks that an SM holds.
 pub const SLOTS: u32 = 2;
@@ -89,6 +91,9 @@ impl FakeKernel {
                 for _ in (0..rounds).step_by(ROUNDS) {
                     if is_sent_away() {
                         return true;
+                    }
+                    if failed().is_some() {
+                        return false;
                     }
                     thread::sleep(Duration::from_micros(50));
                 }

@@ -19,6 +19,7 @@ mod entries;
 mod graphs;
 mod kernels;
 mod memory;
+mod panics;
 mod transfers;
 
 use entries::{Entry, launch};
@@ -26,6 +27,8 @@ use graphs::{FakeExecutable, FakeGraph};
 use kernels::{SLOTS, SMS};
 use memory::{Kind, State, allocate, lent, release, state};
 pub use memory::{Lent, live, live_after, violations};
+use panics::{FakeFunction, FakeModule, failed};
+pub use panics::{Trace, held, hold_panics, let_panic};
 pub use transfers::host_sides;
 
 type Code = u32;
@@ -59,7 +62,7 @@ thread_local! {
 
 /// Waits for all running grids, like a driver that pins or frees memory.
 fn await_grids() {
-    while GRIDS.load(Ordering::Acquire) > 0 {
+    while GRIDS.load(Ordering::Acquire) > 0 && failed().is_none() {
         thread::sleep(Duration::from_micros(50));
     }
 }
@@ -90,7 +93,9 @@ impl FakeStream {
         thread::spawn(move || {
             RANDOM.set(number);
             for job in receiver {
-                job();
+                if failed().is_none() {
+                    job();
+                }
                 done.fetch_add(1, Ordering::Release);
             }
         });
@@ -153,6 +158,9 @@ macro_rules! driver {
             $(
                 #[allow(non_snake_case, unused_variables, unused_unsafe, reason = "the driver's")]
                 unsafe extern "C" fn $name($($argument: $type),*) -> Code {
+                    if let Some(code) = failed().filter(|_| !stringify!($name).starts_with("cuCtx")) {
+                        return code;
+                    }
                     // SAFETY: the device layer calls each as the driver's manual says.
                     unsafe { $body }
                 }
@@ -246,15 +254,31 @@ driver! {
         names: *mut sys::CUjit_option, values: *mut *mut c_void
     ) {
         await_grids();
-        *module = Box::into_raw(Box::new(0u64)).cast();
+        *module = Box::into_raw(Box::new(FakeModule::load(image))).cast();
         0
     }
-    fn cuModuleUnload(module: sys::CUmodule) { await_grids(); 0 }
+    fn cuModuleUnload(module: sys::CUmodule) {
+        await_grids();
+        (*module.cast::<FakeModule>()).unload();
+        0
+    }
+    fn cuModuleGetGlobal_v2(
+        address: *mut sys::CUdeviceptr, bytes: *mut usize, module: sys::CUmodule,
+        name: *const c_char
+    ) {
+        match (*module.cast::<FakeModule>()).variable(CStr::from_ptr(name)) {
+            Some(start) => {
+                (*address, *bytes) = (start as u64, 16);
+                0
+            }
+            None => NOT_FOUND,
+        }
+    }
     fn cuModuleGetFunction(
         function: *mut sys::CUfunction, module: sys::CUmodule, name: *const c_char
     ) {
         let name = CStr::from_ptr(name).to_string_lossy().into_owned();
-        *function = Box::into_raw(Box::new(name)).cast();
+        *function = Box::into_raw(Box::new(FakeFunction::new(name, module.cast()))).cast();
         0
     }
     fn cuFuncGetAttribute(
@@ -389,6 +413,14 @@ driver! {
     fn cuMemsetD32Async(
         address: sys::CUdeviceptr, value: u32, times: usize, stream: sys::CUstream
     ) { (*stream.cast::<FakeStream>()).set("cuMemsetD32Async", address, value, times) }
+    fn cuMemcpyHtoD_v2(to: sys::CUdeviceptr, from: *const c_void, bytes: usize) {
+        await_grids();
+        let to = to as usize;
+        if state().check(&(to..to + bytes), Some(Kind::Device), "cuMemcpyHtoD") {
+            ptr::copy_nonoverlapping(from.cast::<u8>(), to as *mut u8, bytes);
+        }
+        0
+    }
     fn cuMemcpyHtoDAsync_v2(
         to: sys::CUdeviceptr, from: *const c_void, bytes: usize, stream: sys::CUstream
     ) {

@@ -142,7 +142,7 @@ impl Core {
                 Err(Error::Launch(LaunchError::SchedulerDropped { done, tasks }))
             }
             Outcome::InputLost { kernel } => Err(Error::Launch(LaunchError::InputLost { kernel })),
-            Outcome::Failed if self.lost.is_some() => {
+            Outcome::Failed if self.lost.is_some() && self.panicked != Some(op) => {
                 let message = self.lost.clone().unwrap_or_default();
                 Err(Error::Device(DeviceError::ContextLost { message }))
             }
