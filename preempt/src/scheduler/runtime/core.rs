@@ -13,10 +13,11 @@ use super::combiner::{Mail, Turn};
 use super::completion::Completion;
 use super::external::ExternalOperation;
 use super::opaque::OpaqueJob;
+use super::priorities::Priorities;
 use super::shared::Settings;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
-use crate::policy::{Policy, Urgency};
+use crate::policy::{Policy, Priority, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
 use crate::scheduler::estimated::estimates::Estimates;
@@ -186,6 +187,10 @@ pub(in crate::scheduler) struct Core {
     reports: Vec<Report>,
     news: News,
     in_flight: Arc<InFlight>,
+    /// Of the streams that there are.
+    priorities: Arc<Priorities>,
+    /// Kept for its capacity.
+    others: Vec<Priority>,
     closed: bool,
     retired: bool,
 }
@@ -242,6 +247,7 @@ impl Core {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         in_flight: Arc<InFlight>,
+        priorities: Arc<Priorities>,
         Settings { trace, longest_plain, recording, .. }: Settings,
     ) -> Core {
         let mut engine =
@@ -267,6 +273,8 @@ impl Core {
             reports: Vec::new(),
             news: News::default(),
             in_flight,
+            priorities,
+            others: Vec::new(),
             closed: false,
             retired: false,
         }
