@@ -16,7 +16,7 @@ const ENDLESS: Duration = Duration::from_secs(3600);
 fn scheduler(sms: u32, policy: impl Policy + 'static, longest_plain: Duration) -> Scheduler {
     let device = Device::cpu_with(CpuLayout::sms(sms)).expect("a device");
     let builder = Scheduler::builder().device(device).policy(policy).longest_plain(longest_plain);
-    builder.build().expect("a scheduler")
+    builder.preemption(Preemption::Auto).build().expect("a scheduler")
 }
 
 fn log_of(stream: &Stream, log: &Buffer<u32>) -> Vec<u32> {
