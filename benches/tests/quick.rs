@@ -236,7 +236,14 @@ fn priority_has_all_arms_for_each_pair_and_delay() {
     };
     let cases = others.iter().flat_map(|&other| delays(other).iter().map(move |&at| (other, at)));
     let cases: Vec<_> = cases.collect();
-    let names = ["alone", "plain streams", "preempt", "preempt, all preemptible", "ceiling"];
+    let names = [
+        "alone",
+        "plain streams",
+        "preempt",
+        "preempt, urgent ones native",
+        "preempt, form chosen",
+        "ceiling",
+    ];
     assert_eq!(rows.len(), names.len() * cases.len());
     for (arms, (other, delay)) in rows.chunks(names.len()).zip(cases) {
         assert_eq!(column(arms, "arm"), names);
@@ -246,7 +253,7 @@ fn priority_has_all_arms_for_each_pair_and_delay() {
             assert_numbers(row, &["high_p50_us", "speedup", "yields"]);
         }
         assert_eq!(arms[1]["speedup"], 1.0, "it is to plain streams");
-        for (row, runs) in arms.iter().zip([false, true, true, true, false]) {
+        for (row, runs) in arms.iter().zip([false, true, true, true, true, false]) {
             assert_eq!(row["high_p99_us"].is_number(), runs, "{row}");
         }
     }
@@ -276,23 +283,30 @@ fn number(object: &Value, key: &str) -> f64 {
 fn priority_is_simulated() {
     let json = simulated("priority", &[]);
     let rows = json["rows"].as_array().unwrap();
-    let names = ["alone", "plain streams", "preempt", "preempt, all preemptible", "ceiling"];
+    let names = [
+        "alone",
+        "plain streams",
+        "preempt",
+        "preempt, urgent ones native",
+        "preempt, form chosen",
+        "ceiling",
+    ];
     // Four delays more for each of four victims.
     assert_eq!(rows.len(), (28 + 4 * 4) * names.len());
     for arms in rows.chunks(names.len()) {
         assert_eq!(column(arms, "arm"), names);
-        let [alone, plain, ours, preemptible, ceiling] = arms else { panic!("{arms:?}") };
+        let [alone, plain, ours, native, chosen, ceiling] = arms else { panic!("{arms:?}") };
         let time = |row| number(row, "high_p50_us");
         assert_eq!((&plain["yields"], &plain["samples"]), (&0.into(), &1.into()));
-        for row in [ours, preemptible] {
+        for row in [ours, native, chosen] {
             assert!(time(ceiling) <= time(row) && time(alone) <= time(row), "{row}");
             // A launch of it fills the device for milliseconds.
             if row["low"] == "NN" && number(row, "delay_over_low_alone") < 1.0 {
                 assert!(10.0 * time(row) < 8.0 * time(plain), "{plain} {row}");
             }
         }
-        if preemptible["low"] == "NN" && number(preemptible, "delay_over_low_alone") < 1.0 {
-            assert!(number(preemptible, "yields") >= 1.0, "{preemptible}");
+        if ours["low"] == "NN" && number(ours, "delay_over_low_alone") < 1.0 {
+            assert!(number(ours, "yields") >= 1.0, "{ours}");
         }
     }
     let summary = &json["summary"];

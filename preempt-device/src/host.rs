@@ -296,6 +296,7 @@ impl fmt::Debug for Args {
 pub enum Preemption {
     /// The launch can be preempted at any block-task and yield point: its preemptible entry runs, a persistent loop that
     /// pulls block-tasks.
+    #[default]
     Preemptible,
     /// The launch runs to its end once it has started: its plain entry runs, a plain grid. More urgent launches overtake
     /// blocks of it that wait for an SM, by priorities of the hardware, and wait for those that run. It cannot be
@@ -309,7 +310,6 @@ pub enum Preemption {
     ///
     /// A kernel's first three launches are preemptible, and the next three that may be are plain, which tells what each
     /// form costs. So the price of learning is what three launches take longer in the slower form.
-    #[default]
     Auto,
 }
 

@@ -16,7 +16,7 @@ const ENDLESS: Duration = Duration::from_secs(3600);
 fn scheduler(sms: u32, policy: impl Policy + 'static, longest_plain: Duration) -> Scheduler {
     let device = Device::cpu_with(CpuLayout::sms(sms)).expect("a device");
     let builder = Scheduler::builder().device(device).policy(policy).longest_plain(longest_plain);
-    builder.build().expect("a scheduler")
+    builder.preemption(Preemption::Auto).build().expect("a scheduler")
 }
 
 fn log_of(stream: &Stream, log: &Buffer<u32>) -> Vec<u32> {
@@ -158,4 +158,26 @@ fn a_known_kernel_is_plain_where_the_policy_and_the_limit_allow_it() {
     assert_eq!(slices, None, "the policy takes SMs away at certain times");
     let whole = first_plain(Box::new(|| scheduler(2, StaticPriority::whole_device(), ENDLESS)));
     assert_eq!(whole, None, "the policy grants SMs that no block fills");
+}
+
+#[test]
+fn a_launch_that_no_stream_can_preempt_is_plain_however_long_its_blocks_take() {
+    let first_plain = |other: Option<i32>| {
+        let scheduler = scheduler(2, StaticPriority::new(), ENDLESS);
+        let (stream, other) =
+            (scheduler.stream(1), other.map(|priority| scheduler.stream(priority)));
+        let mut starts = scheduler.zeroed::<u32>(4).expect("memory");
+        let mut out = scheduler.zeroed::<u32>(4 * 32).expect("memory");
+        let mut launch = || {
+            // Blocks that take longer than to stop at a yield point.
+            let call = kernels::spin_yielding(&mut starts, 3000, &mut out).grid(4).block(32);
+            stream.launch(call).and_then(|handle| handle.wait()).expect("runs").plain
+        };
+        let first = (0..20).position(|_| launch());
+        drop(other);
+        first
+    };
+    assert!(first_plain(None).is_some() && first_plain(Some(0)).is_some());
+    assert_eq!(first_plain(Some(1)), None, "the other one may come first");
+    assert_eq!(first_plain(Some(2)), None);
 }

@@ -47,7 +47,7 @@ fn priority_has_a_bar_for_each_pair_and_arm_and_lines_over_the_delay() {
         ("plain streams", 1.0),
         ("stream priorities", 3.0),
         ("preempt", 9.0),
-        ("preempt, all preemptible", 10.0),
+        ("preempt, urgent ones native", 10.0),
         ("ceiling", 12.0),
     ];
     let mut rows = Vec::new();

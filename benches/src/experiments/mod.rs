@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use preempt::policy::Policy;
-use preempt::{Device, Preemption, Scheduler, SchedulerBuilder, SignalPath};
+use preempt::{Device, Scheduler, SchedulerBuilder, SignalPath};
 use preempt_driver::Gpu;
 use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
@@ -183,7 +183,7 @@ impl Bench {
         }
     }
 
-    /// A scheduler that has the device until it is dropped. Its launches are preemptible, unless they say otherwise.
+    /// A scheduler that has the device until it is dropped.
     fn scheduler(&self, policy: impl Policy + 'static) -> Result<Scheduler> {
         Ok(self.builder(policy)?.kernels(preempt_test_kit::KERNELS).build()?)
     }
@@ -227,7 +227,6 @@ impl Bench {
     fn builder(&self, policy: impl Policy + 'static) -> Result<SchedulerBuilder> {
         let device = self.device.clone().context("this suite is not simulated")?;
         let builder = Scheduler::builder().device(device).policy(policy);
-        let builder = builder.preemption(Preemption::Preemptible);
         Ok(builder.kernels(KERNELS).kernels(PROGRAMS))
     }
 }

@@ -21,6 +21,19 @@ pub(crate) struct Learned {
     pub loop_to_plain: Option<f64>,
 }
 
+/// What else decides about the form of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Circumstances {
+    /// Whether the kernel has yield points.
+    pub yields: bool,
+    /// Whether the policy would take its SMs for no stream that there is.
+    pub is_last_word: bool,
+    /// SMs of the device.
+    pub sms: u32,
+    /// The longest launch that may be a plain grid.
+    pub longest: Duration,
+}
+
 impl LaunchSpec {
     /// The time until the hardware has taken the SMs of this launch's plain grid. `None` if the launch should be
     /// preemptible: it may run for longer than `longest`, or its duration is unknown; the worker loop stops sooner; or it
@@ -28,13 +41,12 @@ impl LaunchSpec {
     ///
     /// Until the hardware was seen to do it, that is the time of a block, if all blocks take as long: as many as fit run
     /// at a time. `yields` says whether the kernel has yield points. Without them, the worker loop waits for the ends of
-    /// block-tasks, too.
+    /// block-tasks, too. `is_last_word` says that the policy takes its SMs for no stream that there is. Then it matters less
+    /// how soon they can be had: a stream that comes to be later waits once, and each launch is faster.
     pub fn plain_stop(
         &self,
         learned: Learned,
-        yields: bool,
-        sms: u32,
-        longest: Duration,
+        Circumstances { yields, is_last_word, sms, longest }: Circumstances,
     ) -> Option<Duration> {
         let predicted = self.predicted.filter(|&predicted| predicted <= longest)?;
         if learned.loop_to_plain.is_some_and(|ratio| ratio < 1.0 - GAIN) {
@@ -44,8 +56,7 @@ impl LaunchSpec {
         let block = predicted.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)));
         let hardware = learned.hardware_stop.unwrap_or(block);
         let software = self.yield_overhead.saturating_sub(self.requeued);
-        let software = if yields { software } else { software.max(hardware) };
-        (hardware <= software).then_some(hardware)
+        (hardware <= software || !yields || is_last_word).then_some(hardware)
     }
 
     /// Blocks that fit on `sms` SMs, with or without the last SM of the device among them.
@@ -65,6 +76,10 @@ mod tests {
         Duration::from_micros(micros)
     }
 
+    fn circumstances(yields: bool) -> Circumstances {
+        Circumstances { yields, is_last_word: false, sms: 4, longest: LONGEST }
+    }
+
     /// A launch of ten rounds of blocks on four SMs with two blocks each, which the worker loop stops within 20 µs.
     fn launch(predicted: Option<Duration>) -> LaunchSpec {
         LaunchSpec {
@@ -82,7 +97,7 @@ mod tests {
     #[test]
     fn short_blocks_are_left_to_the_hardware() {
         let stop = |predicted, yields| {
-            launch(predicted).plain_stop(Learned::default(), yields, 4, LONGEST)
+            launch(predicted).plain_stop(Learned::default(), circumstances(yields))
         };
         assert_eq!(stop(Some(us(200)), true), Some(us(20)), "as soon as the worker loop");
         assert_eq!(stop(Some(us(210)), true), None, "later");
@@ -93,10 +108,20 @@ mod tests {
     }
 
     #[test]
+    fn a_launch_that_no_stream_can_preempt_need_not_leave_soon() {
+        let all = Circumstances { is_last_word: true, ..circumstances(true) };
+        let stop = |predicted, learned| launch(Some(predicted)).plain_stop(learned, all);
+        assert_eq!(stop(LONGEST, Learned::default()), Some(LONGEST / 10));
+        assert_eq!(stop(LONGEST + us(1), Learned::default()), None, "a stream may come to be");
+        let faster = Learned { loop_to_plain: Some(0.9), ..Learned::default() };
+        assert_eq!(stop(us(100), faster), None);
+    }
+
+    #[test]
     fn what_was_seen_counts_more_than_what_was_assumed() {
         let stop = |predicted, hardware_stop, loop_to_plain| {
             let learned = Learned { hardware_stop, loop_to_plain };
-            launch(Some(us(predicted))).plain_stop(learned, true, 4, LONGEST)
+            launch(Some(us(predicted))).plain_stop(learned, circumstances(true))
         };
         assert_eq!(stop(100, Some(us(21)), None), None, "some blocks are longer than most");
         assert_eq!(stop(300, Some(us(7)), None), Some(us(7)));

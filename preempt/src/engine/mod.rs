@@ -36,7 +36,7 @@ mod urgency;
 use agenda::{Agenda, Intake, Launches};
 use controls::Controls;
 use ending::outcome;
-pub(crate) use form::{LONGEST_PLAIN, Learned};
+pub(crate) use form::{Circumstances, LONGEST_PLAIN, Learned};
 pub(crate) use interface::{Action, Change, Event, Grant, Outcome, Refusal, Submission, Whose};
 use launch::Launch;
 pub use launch::LaunchReport;

@@ -32,9 +32,12 @@ pub(super) struct Decider {
     pub plan: Plan,
     /// Plans that were ever made.
     plans: u64,
-    /// The SMs that the plan takes from launches, and these launches; kept for their capacity.
-    lost: Vec<(u32, OpKey)>,
-    losers: Vec<OpKey>,
+    /// The SMs that the plan takes from launches, and these launches; kept for their capacity. With both, whether the
+    /// launch has to be told.
+    lost: Vec<(u32, OpKey, bool)>,
+    losers: Vec<(OpKey, bool)>,
+    /// Launches that were not told of SMs that they have lost, to plain grids.
+    untold: Vec<OpKey>,
 }
 
 impl Decider {
@@ -48,6 +51,7 @@ impl Decider {
             plans: 0,
             lost: Vec::new(),
             losers: Vec::new(),
+            untold: Vec::new(),
         }
     }
 
@@ -130,6 +134,11 @@ impl Engine {
         caught(|| self.decider.policy.goes_by_order()).unwrap_or_default()
     }
 
+    /// Whether the policy may take SMs from a launch of priority `of` for one of priority `by`, of another stream.
+    pub fn may_preempt(&self, by: Priority, of: Priority) -> bool {
+        caught(|| self.decider.policy.may_preempt(by, of)).unwrap_or(true)
+    }
+
     /// Whether the policy takes a launch.
     pub(super) fn admits(&mut self, now: Duration, arrival: &Arrival) -> bool {
         let view = View { now, ops: &self.ops, ledger: &self.ledger };
@@ -189,24 +198,26 @@ impl Engine {
             (std::mem::take(&mut self.decider.lost), std::mem::take(&mut self.decider.losers));
         let plan = std::mem::take(&mut self.decider.plan);
         lost.clear();
+        let mut others_gain = false;
         for &(id, range) in &plan.grants {
             // Most launches keep the SMs that they have.
-            if self
-                .ops
-                .get(id.0)
-                .and_then(|op| op.launch.as_ref())
-                .is_some_and(|launch| launch.range != range)
+            if let Some(launch) = self.ops.get(id.0).and_then(|op| op.launch.as_ref())
+                && launch.range != range
             {
-                self.ledger.commit(id, range, |sm, loser| lost.push((sm, loser.0)));
+                // Blocks of a plain grid that wait for room go wherever there is any. To make room for them on certain
+                // SMs gains nothing.
+                let tells = !launch.spec.plain || launch.is_out();
+                others_gain |= tells;
+                self.ledger.commit(id, range, |sm, loser| lost.push((sm, loser.0, tells)));
             }
         }
-        self.ledger.commit_rest(|sm, loser| lost.push((sm, loser.0)));
+        self.ledger.commit_rest(|sm, loser| lost.push((sm, loser.0, true)));
         // In the order of SMs.
         lost.sort_unstable();
         losers.clear();
-        losers.extend(lost.iter().map(|&(_, loser)| loser));
+        losers.extend(lost.iter().map(|&(_, loser, told)| (loser, told)));
         losers.dedup();
-        for &loser in &losers {
+        for &(loser, _) in &losers {
             if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(loser) {
                 launch.set_range(now, SmRange::EMPTY, sms);
             }
@@ -219,15 +230,24 @@ impl Engine {
                 self.note(id.0, now, range, false);
             }
         }
-        for &op in &losers {
+        for &(op, _) in &losers {
             let launch = self.ops.get(op).and_then(|op| op.launch.as_ref());
             if launch.is_some_and(|launch| launch.range.is_empty()) {
                 self.note(op, now, SmRange::EMPTY, false);
             }
         }
         // Ownership passes at the signal, so it comes before the launch on the gained SMs.
-        for &loser in &losers {
-            self.shrink(loser, actions);
+        for &(loser, told) in &losers {
+            match told {
+                true => self.shrink(loser, actions),
+                false => self.decider.untold.push(loser),
+            }
+        }
+        if others_gain {
+            // The SMs may be theirs.
+            for loser in std::mem::take(&mut self.decider.untold) {
+                self.shrink(loser, actions);
+            }
         }
         for &(id, _) in &plan.grants {
             self.cover(now, id.0, actions);

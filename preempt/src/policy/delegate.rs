@@ -32,6 +32,14 @@ macro_rules! delegate {
                 self.$field.goes_by_order()
             }
 
+            fn may_preempt(
+                &self,
+                by: $crate::policy::Priority,
+                of: $crate::policy::Priority,
+            ) -> bool {
+                self.$field.may_preempt(by, of)
+            }
+
             fn wake(&self) -> Option<Duration> {
                 self.$field.wake()
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::indexed_heap::IndexedHeap;
-use super::{Arrival, DeviceView, Packing, Plan, Policy};
+use super::{Arrival, DeviceView, Packing, Plan, Policy, Priority};
 use crate::vocabulary::LaunchId;
 
 /// First come, first served, whatever the priorities; what the first launch leaves free goes to the next one.
@@ -42,6 +42,10 @@ impl Policy for Fifo {
 
     fn goes_by_order(&self) -> bool {
         true
+    }
+
+    fn may_preempt(&self, _by: Priority, _of: Priority) -> bool {
+        false
     }
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {

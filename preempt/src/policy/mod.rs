@@ -187,6 +187,12 @@ pub trait Policy: Send {
         false
     }
 
+    /// Whether it may take SMs from a launch of priority `of` for one of priority `by`, of another stream. Launches that no
+    /// stream of the scheduler can take SMs from need not be preemptible ([`Preemption::Auto`](crate::Preemption::Auto)).
+    fn may_preempt(&self, _by: Priority, _of: Priority) -> bool {
+        true
+    }
+
     /// When it wants to be asked again although nothing else happens, such as at the end of a quota. Asked for after
     /// each plan.
     fn wake(&self) -> Option<Duration> {

@@ -94,6 +94,10 @@ impl Policy for ByRemaining {
         true
     }
 
+    fn may_preempt(&self, by: Priority, of: Priority) -> bool {
+        !self.by_priority || by >= of
+    }
+
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let owners = || runs(device).map(|(owner, _)| owner);
         let mut stale = std::mem::take(&mut self.stale);

@@ -66,6 +66,11 @@ impl Policy for StaticPriority {
         self.packing != Packing::WholeDevice
     }
 
+    // An older launch of the same priority may have yielded before.
+    fn may_preempt(&self, by: Priority, of: Priority) -> bool {
+        by >= of
+    }
+
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         plan.share_queue(&mut self.queue, self.packing, device);
     }

@@ -13,8 +13,8 @@ use super::recorded::{Changed, RecordedChange};
 use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, StreamNumber, Workload};
 use crate::engine::{
-    Action, Engine, Event, LONGEST_PLAIN, LaunchSpec, Learned, Outcome, Submission, Use, UseRecord,
-    Whose, interned,
+    Action, Circumstances, Engine, Event, LONGEST_PLAIN, LaunchSpec, Learned, Outcome, Submission,
+    Use, UseRecord, Whose, interned,
 };
 use crate::error::{Error, SchedulerError};
 use crate::recording::Recording;
@@ -244,8 +244,17 @@ impl Run<'_> {
             hardware_stop: None,
         };
         if kernel.auto && !spec.plain {
-            let (yields, learned) = (!kernel.redo.is_zero(), Learned::default());
-            spec.hardware_stop = spec.plain_stop(learned, yields, self.machine.sms, LONGEST_PLAIN);
+            let StreamNumber(own) = planned.stream;
+            let others = self.workload.streams.iter().enumerate();
+            let mut others = others.filter(|&(number, _)| number as u32 != own);
+            let circumstances = Circumstances {
+                yields: !kernel.redo.is_zero(),
+                is_last_word: !others
+                    .any(|(_, other)| self.engine.may_preempt(other.priority, stream.priority)),
+                sms: self.machine.sms,
+                longest: LONGEST_PLAIN,
+            };
+            spec.hardware_stop = spec.plain_stop(Learned::default(), circumstances);
         }
         let StreamNumber(number) = planned.stream;
         let submission = Submission {

@@ -178,9 +178,9 @@ fn an_urgent_launch_waits_for_the_blocks_of_a_plain_grid_that_run() {
 
 #[test]
 fn the_form_of_a_launch_follows_from_what_its_blocks_take() {
-    let plain = |duration: Duration, tasks, redo| {
+    let plain = |duration: Duration, tasks, redo, other| {
         let mut workload = Workload::new(0);
-        let stream = workload.stream(0);
+        let (stream, _) = (workload.stream(0), workload.stream(other));
         let kernel = KernelModel::new("k", duration, tasks).stop(20 * US).redo(redo).auto(true);
         workload.launch(stream, &kernel, Duration::ZERO);
         let machine = Machine::new(4, Costs::h200());
@@ -192,9 +192,10 @@ fn the_form_of_a_launch_follows_from_what_its_blocks_take() {
         });
         input.unwrap().hardware_stop.is_some()
     };
-    assert!(plain(MS, 1000, Duration::ZERO), "blocks of 4 µs");
-    assert!(plain(MS, 1000, US) && !plain(MS, 100, US), "of 40 µs, and yield points");
-    assert!(!plain(11 * MS, 100_000, Duration::ZERO), "too long to be waited for");
+    assert!(plain(MS, 1000, Duration::ZERO, 1), "blocks of 4 µs");
+    assert!(plain(MS, 1000, US, 1) && !plain(MS, 100, US, 1), "of 40 µs, and yield points");
+    assert!(plain(MS, 100, US, -1), "no stream can preempt it");
+    assert!(!plain(11 * MS, 100_000, Duration::ZERO, 1), "too long to be waited for");
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl DeviceTestbed {
         self.selector.select(arm.policy());
         let submission = |job: &Job| {
             let stream = self.scheduler.stream(Priority(job.priority));
-            Submission::new(stream, &self.programs[job.program], *job, arm.preemption())
+            Submission::new(stream, &self.programs[job.program], *job, arm.preemption(job, jobs))
         };
         let mut submissions: Vec<Submission> = jobs.iter().map(submission).collect();
         let start = Instant::now();

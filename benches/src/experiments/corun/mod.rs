@@ -59,8 +59,8 @@ The arms:
   where these keep the order of ours; on a GPU only.
 - reordered: plain grids by our scheduler: the policy says which launch starts next, and no launch
   yields.
-- preempt: the policy, with launches in the form that costs least (`Preemption::Auto`).
-- preempt, all preemptible: the policy, with preemptible launches alone.
+- preempt: the policy, with preemptible launches.
+- preempt, form chosen: the policy, with launches in the form that costs least (`Preemption::Auto`).
 - ceiling: the policy in virtual time, with each program as one launch that fills the device and
   takes as long as the program alone. Launching and preempting cost nothing (`Costs::free`). Only
   the time alone is measured.

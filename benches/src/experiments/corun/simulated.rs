@@ -116,8 +116,8 @@ impl SimulatedTestbed {
     }
 
     /// The launches of a job in an arm.
-    fn launches(&self, arm: Arm, job: &Job) -> Vec<KernelModel> {
-        let (plain, auto) = match arm.preemption() {
+    fn launches(&self, arm: Arm, job: &Job, jobs: &[Job]) -> Vec<KernelModel> {
+        let (plain, auto) = match arm.preemption(job, jobs) {
             Preemption::Plain => (true, false),
             Preemption::Preemptible => (false, false),
             Preemption::Auto => (false, true),
@@ -152,7 +152,7 @@ impl Testbed for SimulatedTestbed {
         let mut free = Duration::ZERO;
         let mut programs = Vec::new();
         for job in jobs {
-            let launches = self.launches(arm, job);
+            let launches = self.launches(arm, job, jobs);
             let at = job.at.max(free);
             free = at + submit * launches.len() as u32;
             programs.push((launches, at, arm.priority(job)));
@@ -171,7 +171,7 @@ impl Testbed for SimulatedTestbed {
         let mut streams = Vec::new();
         for (job, one) in jobs.iter().zip(loops) {
             let stream = workload.stream(StreamModel::new(arm.priority(job)).weight(one.weight));
-            let launches = self.launches(arm, job);
+            let launches = self.launches(arm, job, &jobs);
             // Two runs ahead, so that there is always a next launch in the stream.
             for launch in launches.iter().chain(&launches) {
                 workload.repeat(stream, launch, Duration::ZERO, Duration::ZERO, window);

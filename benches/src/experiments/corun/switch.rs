@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use preempt::LaunchId;
-use preempt::policy::{Arrival, DeviceView, Plan, Policy};
+use preempt::policy::{Arrival, DeviceView, Plan, Policy, Priority};
 
 /// A policy that lets one of several policies decide.
 pub struct SelectedPolicy {
@@ -131,6 +131,10 @@ impl Policy for SelectedPolicy {
 
     fn goes_by_order(&self) -> bool {
         self.policies[self.selector.chosen.load(Relaxed)].goes_by_order()
+    }
+
+    fn may_preempt(&self, by: Priority, of: Priority) -> bool {
+        self.policies[self.selector.chosen.load(Relaxed)].may_preempt(by, of)
     }
 
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {

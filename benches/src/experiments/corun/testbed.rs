@@ -32,10 +32,12 @@ pub enum Arm {
     StreamPriorities,
     /// Plain grids: the policy of this number orders those that have not started.
     Reordered(usize),
-    /// The policy of this number, which preempts launches of the form that costs least.
+    /// The policy of this number, which preempts.
     Ours(usize),
-    /// The policy of this number, with preemptible launches alone.
-    Preemptible(usize),
+    /// The policy of this number, with plain grids for the jobs of the highest priority, which no job preempts.
+    UrgentPlain(usize),
+    /// The policy of this number, with launches of the form that costs least.
+    Chosen(usize),
 }
 
 /// Times and reports of jobs that have run.
@@ -144,7 +146,10 @@ impl Arm {
     pub(super) fn policy(self) -> usize {
         match self {
             Arm::PlainStreams | Arm::StreamPriorities => FIFO,
-            Arm::Reordered(policy) | Arm::Ours(policy) | Arm::Preemptible(policy) => policy,
+            Arm::Reordered(policy)
+            | Arm::Ours(policy)
+            | Arm::UrgentPlain(policy)
+            | Arm::Chosen(policy) => policy,
         }
     }
 
@@ -153,12 +158,15 @@ impl Arm {
         if self == Arm::PlainStreams { 0 } else { job.priority }
     }
 
-    /// The form of launches.
-    pub(super) fn preemption(self) -> Preemption {
+    /// The form of a job's launches.
+    pub(super) fn preemption(self, job: &Job, jobs: &[Job]) -> Preemption {
         match self {
             Arm::PlainStreams | Arm::StreamPriorities | Arm::Reordered(_) => Preemption::Plain,
-            Arm::Ours(_) => Preemption::Auto,
-            Arm::Preemptible(_) => Preemption::Preemptible,
+            Arm::UrgentPlain(_) if jobs.iter().all(|other| other.priority <= job.priority) => {
+                Preemption::Plain
+            }
+            Arm::Ours(_) | Arm::UrgentPlain(_) => Preemption::Preemptible,
+            Arm::Chosen(_) => Preemption::Auto,
         }
     }
 
@@ -169,7 +177,8 @@ impl Arm {
             Arm::StreamPriorities => "stream priorities",
             Arm::Reordered(_) => "reordered",
             Arm::Ours(_) => "preempt",
-            Arm::Preemptible(_) => "preempt, all preemptible",
+            Arm::UrgentPlain(_) => "preempt, urgent ones native",
+            Arm::Chosen(_) => "preempt, form chosen",
         }
     }
 }

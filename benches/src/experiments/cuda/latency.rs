@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream};
+use preempt::{Buffer, Handle, LaunchReport, Scheduler, SignalPath, Stream};
 use preempt_driver::Gpu;
 use preempt_microkernels::answer;
 use preempt_report::microseconds;
@@ -351,7 +351,6 @@ impl<'a> Ours<'a> {
             self.ticket += 1;
             // The raw arms have their parameters ready, too.
             let call = answer(self.ticket, &mut self.done).grid(URGENT_BLOCKS);
-            let call = call.preemption(Preemption::Auto);
             let start = Instant::now();
             self.urgent.launch(call)?.wait()?;
             case.ours.push(start.elapsed());
@@ -369,7 +368,6 @@ impl<'a> Ours<'a> {
         let zeroed = || self.scheduler.zeroed::<u32>(self.tasks as usize);
         let (mut runs, mut marks) = (zeroed()?, zeroed()?);
         let call = victim(yields, self.ticks, &mut runs, &mut marks, self.tasks);
-        let call = call.preemption(Preemption::Auto);
         Ok(Batch { handle: self.batch.launch(call)?, runs, marks })
     }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, Preemption, Scheduler, Stream};
+use preempt::{Buffer, Call, Scheduler, Stream};
 use preempt_driver::{Array, Gpu, Graph, Launch, Level, Module};
 use preempt_microkernels::{busy, count};
 use preempt_report::microseconds;
@@ -107,7 +107,7 @@ fn idle(scheduler: &Scheduler, launches: u64, tally: &mut Tally) -> Result<[Row;
     for _ in 0..launches {
         // `wait` returns before the last block has left its SM.
         scheduler.synchronize()?;
-        let call = count(&mut counts).grid(1).block(1).preemption(Preemption::Auto);
+        let call = count(&mut counts).grid(1).block(1);
         let start = Instant::now();
         let handle = stream.launch(call)?;
         submit.ours.push(start.elapsed());
@@ -253,7 +253,7 @@ fn our_stream(
     let start = Instant::now();
     for _ in 0..STREAM {
         // An error of a launch that is not waited for makes the next launches fail, up to the last.
-        last = Some(stream.launch(call(counts).preemption(Preemption::Auto))?);
+        last = Some(stream.launch(call(counts))?);
     }
     last.context("a stream without kernels")?.wait()?;
     let time = start.elapsed();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use preempt::LaunchId;
-use preempt::policy::{Arrival, DeviceView, Plan, Policy};
+use preempt::policy::{Arrival, DeviceView, Plan, Policy, Priority};
 
 /// Watches a policy without a change to its decisions, which can therefore be replayed without the watch.
 pub struct Watch<P> {
@@ -92,6 +92,10 @@ impl<P: Policy> Policy for Watch<P> {
 
     fn goes_by_order(&self) -> bool {
         self.policy.goes_by_order()
+    }
+
+    fn may_preempt(&self, by: Priority, of: Priority) -> bool {
+        self.policy.may_preempt(by, of)
     }
 
     fn wake(&self) -> Option<Duration> {

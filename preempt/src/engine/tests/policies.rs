@@ -132,6 +132,10 @@ impl Policy for Held {
         self.policy.goes_by_order()
     }
 
+    fn may_preempt(&self, by: Priority, of: Priority) -> bool {
+        self.policy.may_preempt(by, of)
+    }
+
     fn wake(&self) -> Option<Duration> {
         self.policy.wake()
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use crate::scheduler::runtime::external::ExternalOperation;
 use crate::scheduler::runtime::memory::Memory;
 #[cfg(feature = "cust")]
 use crate::scheduler::runtime::moves;
+use crate::scheduler::runtime::priorities::Priorities;
 use crate::sync::{Mutex, lock};
 use crate::vocabulary::{BufferId, ByteRange};
 
@@ -51,8 +53,28 @@ const MAX_GRID_YZ: u32 = 65_535;
 pub struct Stream {
     shared: Arc<Shared>,
     id: u32,
-    terms: Arc<Mutex<Terms>>,
+    terms: Arc<Common>,
     credits: Credits,
+}
+
+/// What clones of a stream share.
+struct Common {
+    terms: Mutex<Terms>,
+    priorities: Arc<Priorities>,
+}
+
+impl Deref for Common {
+    type Target = Mutex<Terms>;
+
+    fn deref(&self) -> &Mutex<Terms> {
+        &self.terms
+    }
+}
+
+impl Drop for Common {
+    fn drop(&mut self) {
+        self.priorities.leave(lock(&self.terms).priority);
+    }
 }
 
 /// The urgency of a stream's launches, for the policy.
@@ -66,7 +88,9 @@ struct Terms {
 
 impl Stream {
     pub(in crate::scheduler) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
-        let terms = Arc::new(Mutex::new(Terms { priority, weight: 1, due: None }));
+        let (terms, priorities) = (Terms { priority, weight: 1, due: None }, shared.priorities());
+        priorities.enter(priority);
+        let terms = Arc::new(Common { terms: Mutex::new(terms), priorities });
         Stream { shared, id, terms, credits: Credits::default() }
     }
 
@@ -93,7 +117,9 @@ impl Stream {
     /// Changes the priority of the stream's launches: of later launches, and at once of those that wait or run.
     pub fn set_priority(&self, priority: impl Into<Priority>) {
         let priority = priority.into();
-        lock(&self.terms).priority = priority;
+        let before = std::mem::replace(&mut lock(&self.terms).priority, priority);
+        self.terms.priorities.enter(priority);
+        self.terms.priorities.leave(before);
         self.shared.change(Target::Stream(self.id), Change::Priority(priority));
     }
 

@@ -13,11 +13,12 @@ use super::combiner::{Mail, Turn};
 use super::completion::Completion;
 use super::external::ExternalOperation;
 use super::opaque::OpaqueJob;
+use super::priorities::Priorities;
 use super::program::ProgramJob;
 use super::shared::Settings;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
-use crate::policy::{Policy, Urgency};
+use crate::policy::{Policy, Priority, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
 use crate::scheduler::estimated::estimates::Estimates;
@@ -189,6 +190,10 @@ pub(in crate::scheduler) struct Core {
     reports: Vec<Report>,
     news: News,
     in_flight: Arc<InFlight>,
+    /// Of the streams that there are.
+    priorities: Arc<Priorities>,
+    /// Kept for its capacity.
+    others: Vec<Priority>,
     closed: bool,
     retired: bool,
 }
@@ -245,6 +250,7 @@ impl Core {
         policy: Box<dyn Policy>,
         predictor: Box<dyn Predictor>,
         in_flight: Arc<InFlight>,
+        priorities: Arc<Priorities>,
         Settings { trace, longest_plain, recording, .. }: Settings,
     ) -> Core {
         let mut engine =
@@ -270,6 +276,8 @@ impl Core {
             reports: Vec::new(),
             news: News::default(),
             in_flight,
+            priorities,
+            others: Vec::new(),
             closed: false,
             retired: false,
         }

@@ -11,5 +11,6 @@ mod interleavings;
 pub(in crate::scheduler) mod memory;
 pub(in crate::scheduler) mod moves;
 pub(in crate::scheduler) mod opaque;
+pub(in crate::scheduler) mod priorities;
 pub(in crate::scheduler) mod program;
 pub(in crate::scheduler) mod shared;

@@ -17,6 +17,7 @@ use super::completion::Completion;
 use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::moves;
 use super::opaque::{OpaqueThread, Task};
+use super::priorities::Priorities;
 use crate::device::{Device, DeviceInner, Mark, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::{Error, LaunchError, SchedulerError};
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     /// Whether the poller spins as long as anything is in flight.
     poller_spin: bool,
     combiner: Combiner<Core>,
+    /// Of the streams that there are.
+    priorities: Arc<Priorities>,
     /// Numbers for the streams of moves.
     moves: AtomicU32,
     in_flight: Arc<InFlight>,
@@ -133,15 +136,17 @@ impl Shared {
     ) -> Result<Arc<Shared>, Error> {
         let Settings { wait_spin, poller_spin, preemption, signal_path, patience, .. } = settings;
         device.inner.backend.load(code, signal_path)?;
-        let in_flight = Arc::<InFlight>::default();
+        let (in_flight, priorities) = (Arc::<InFlight>::default(), Arc::<Priorities>::default());
         let shared = Arc::new(Shared {
             combiner: Combiner::new(Core::new(
                 device.clone(),
                 policy,
                 predictor,
                 in_flight.clone(),
+                priorities.clone(),
                 settings,
             )),
+            priorities,
             moves: AtomicU32::new(0),
             device,
             wait_spin,
@@ -201,6 +206,10 @@ impl Shared {
     }
 
     /// A stream number for the operations of one move, which no other stream of the scheduler has.
+    pub(in crate::scheduler) fn priorities(&self) -> Arc<Priorities> {
+        self.priorities.clone()
+    }
+
     pub(in crate::scheduler) fn move_stream(&self) -> u32 {
         // Relaxed: only the number counts. Streams of the application count upwards from 0.
         u32::MAX - self.moves.fetch_add(1, Ordering::Relaxed) % (u32::MAX / 2)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::*;
-use crate::policy::{Arrival, DeviceView, Plan};
+use crate::policy::{Arrival, DeviceView, Plan, Priority};
 
 impl World {
     /// Opaque work that needs the device alone has it.
@@ -102,6 +102,14 @@ impl World {
         let before = std::mem::replace(&mut self.owners, now);
         for (sm, (before, now)) in before.into_iter().zip(self.owners.clone()).enumerate() {
             let Some(loser) = before.filter(|_| before != now) else { continue };
+            // Blocks of a plain grid that wait go wherever there is room.
+            let goes_anywhere = |owner: OpKey| {
+                let mut cohorts = self.cohorts[..on_device].iter();
+                cohorts.any(|cohort| cohort.order.op == owner && cohort.order.plain)
+            };
+            if now.is_some_and(goes_anywhere) {
+                continue;
+            }
             if self.op(loser).finished.is_none() {
                 let cohorts = self.cohorts[..on_device].iter();
                 let obeys = |cohort: &&Cohort| cohort.order.op == loser && !cohort.order.plain;
@@ -217,6 +225,10 @@ impl Policy for Listening {
 
     fn goes_by_order(&self) -> bool {
         self.policy.goes_by_order()
+    }
+
+    fn may_preempt(&self, by: Priority, of: Priority) -> bool {
+        self.policy.may_preempt(by, of)
     }
 
     fn wake(&self) -> Option<Duration> {

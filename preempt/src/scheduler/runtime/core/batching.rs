@@ -5,7 +5,7 @@ use std::time::Duration;
 use preempt_device::host::Preemption;
 
 use super::{AT_ONCE, Core, InWork, Job, Message, Target, Work};
-use crate::engine::{Change, Event, LaunchSpec, Submission, Whose};
+use crate::engine::{Change, Circumstances, Event, LaunchSpec, Submission, Whose};
 use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
 use crate::scheduler::runtime::program::ProgramJob;
@@ -144,10 +144,17 @@ impl Core {
                         Preemption::Plain => (true, None),
                         Preemption::Auto => {
                             let learned = self.estimates.learned(launch.kernel);
-                            let (yields, sms) =
-                                (launch.kernel.yields, self.device.properties().sms);
-                            let stop =
-                                |learned| spec.plain_stop(learned, yields, sms, self.longest_plain);
+                            let own = job.urgency.priority;
+                            self.priorities.others(own, &mut self.others);
+                            let mut others = self.others.iter();
+                            let circumstances = Circumstances {
+                                yields: launch.kernel.yields,
+                                is_last_word: !others
+                                    .any(|&other| self.engine.may_preempt(other, own)),
+                                sms: self.device.properties().sms,
+                                longest: self.longest_plain,
+                            };
+                            let stop = |learned| spec.plain_stop(learned, circumstances);
                             (false, learned.and_then(stop))
                         }
                     };
