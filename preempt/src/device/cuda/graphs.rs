@@ -483,6 +483,7 @@ impl CudaDevice {
     ///
     /// As [`Backend::prepare`](crate::device::Backend::prepare).
     pub(super) unsafe fn prepare_graph(&self, steps: &[Step]) -> Result<ProgramGraph, Error> {
+        self.graphs.clone()?;
         let context = &self.shared.context;
         let _entered = context.enter()?;
         // The driver may wait for kernels that run, and the proxy would never end.

@@ -130,6 +130,8 @@ pub(super) struct CudaDevice {
     /// Uploads the graphs of programs.
     uploads: TrackedStream,
     unused_graphs: Arc<UnusedGraphs>,
+    /// Why the driver cannot run graphs, if it cannot.
+    graphs: Result<(), Error>,
     shared: Arc<Shared>,
     /// Whether the loss of the context was reported.
     lost_reported: AtomicBool,
@@ -166,7 +168,9 @@ impl CudaDevice {
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
         probe(&context, &properties, &queues, &pool, &lines)?;
-        graphs::warm_up(&context, &pool, &uploads)?;
+        let graphs = graphs::warm_up(&context, &pool, &uploads);
+        // Without graphs there are no programs, and all else works.
+        context.alive()?;
 
         let shape = (properties.sms, properties.blocks_per_sm);
         let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;
@@ -187,6 +191,7 @@ impl CudaDevice {
             foreign: Foreign::new(&context, pool.raw()),
             uploads,
             unused_graphs: Arc::new(UnusedGraphs::new(&context)),
+            graphs,
             pool,
             host,
             shared,
