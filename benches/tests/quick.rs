@@ -262,10 +262,9 @@ fn priority_has_all_arms_for_each_pair_and_delay() {
     let keys =
         ["mean_speedup", "best_speedup", "mean_ceiling", "best_ceiling", "mean_over_ceiling"];
     assert_numbers(summary, &keys);
-    assert_numbers(summary, &["mean_speedup_all_preemptible"]);
-    for key in
-        ["worst_vs_stream_priority", "mean_vs_stream_priority", "rows_behind_stream_priority"]
-    {
+    assert_numbers(summary, &["mean_speedup_all_preemptible", "mean_speedup_form_chosen"]);
+    let by_streams = ["worst", "mean"].map(|which| format!("{which}_vs_stream_priority"));
+    for key in by_streams.iter().map(String::as_str).chain(["rows_behind_stream_priority"]) {
         assert!(summary[key].is_null(), "the CPU device has no such streams");
     }
     assert_all_ran(summary);

@@ -174,6 +174,8 @@ impl CudaDevice {
 
         let shape = (properties.sms, properties.blocks_per_sm);
         let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;
+        // An error below frees what is being zeroed.
+        probe::settle(&context, pool.line().stream())?;
         let watch = Watch::new(queues.streams().len(), news);
         let shared = Arc::new(Shared::new(&context, watch));
         let host = Arc::new(HostPool::new(&context));
