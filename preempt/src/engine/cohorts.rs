@@ -229,7 +229,20 @@ impl Engine {
         let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return false };
         let plain = last.spec.plain;
         let by_order = self.goes_by_order();
-        let waits = self.waiting_in(queue);
+        let (waits, has_waiting) = (self.waiting_in(queue), self.queues.waiting(queue) > 0);
+        // It would stand behind the blocks of a less urgent plain grid, which wait for room on the same level or above.
+        let Some(urgency) = self.ops.get(next).map(|op| op.effective.priority) else {
+            return false;
+        };
+        let level = self.queues.level(queue);
+        let is_behind = |(other, op, _): (QueueIndex, OpKey, usize)| {
+            let of = self.ops.get(op);
+            let is_plain =
+                of.and_then(|of| of.launch.as_ref()).is_some_and(|launch| launch.spec.plain);
+            let is_less_urgent = of.is_some_and(|of| of.effective.priority < urgency);
+            other != queue && self.queues.level(other) >= level && is_plain && is_less_urgent
+        };
+        let is_behind_others = plain && self.queues.heads().any(is_behind);
         // Before a launch of the other form there is a gap, in which the host launches it. So a launch that could be plain
         // follows a preemptible one in that one's form. The second such launch in a row does not, because its own form
         // costs less from then on.
@@ -275,8 +288,12 @@ impl Engine {
         if !has_form || self.order.lost(uses).is_some() {
             return false;
         }
-        // No signal takes them back.
-        if plain && waits + launch.spec.predicted.unwrap_or_default() > PLAIN_AHEAD {
+        // No signal takes them back. Of unknown duration there is one.
+        let is_too_long = match launch.spec.predicted {
+            Some(predicted) => waits + predicted > PLAIN_AHEAD,
+            None => has_waiting,
+        };
+        if plain && (is_too_long || is_behind_others) {
             return false;
         }
         // A launch that was queued before may be done, and not reported.

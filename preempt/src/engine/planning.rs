@@ -36,7 +36,7 @@ pub(super) struct Decider {
     /// launch has to be told.
     lost: Vec<(u32, OpKey, bool)>,
     losers: Vec<(OpKey, bool)>,
-    /// Launches that were not told of SMs that they have lost, to plain grids.
+    /// Launches that were not told of SMs that they have lost to plain grids, and have as many as they fill.
     untold: Vec<OpKey>,
 }
 
@@ -205,7 +205,7 @@ impl Engine {
                 && launch.range != range
             {
                 // Blocks of a plain grid that wait for room go wherever there is any. To make room for them on certain
-                // SMs gains nothing.
+                // SMs gains nothing, unless the loser has more blocks than it should.
                 let tells = !launch.spec.plain || launch.is_out();
                 others_gain |= tells;
                 self.ledger.commit(id, range, |sm, loser| lost.push((sm, loser.0, tells)));
@@ -237,13 +237,15 @@ impl Engine {
             }
         }
         // Ownership passes at the signal, so it comes before the launch on the gained SMs.
-        for &(loser, told) in &losers {
+        for (loser, told) in &mut losers {
+            let launch = self.ops.get(*loser).and_then(|op| op.launch.as_ref());
+            *told |= launch.is_some_and(|launch| launch.is_deprived(sms));
             match told {
-                true => self.shrink(loser, actions),
-                false => self.decider.untold.push(loser),
+                true => self.shrink(*loser, actions),
+                false => self.decider.untold.push(*loser),
             }
         }
-        if others_gain {
+        if others_gain || losers.iter().any(|&(_, told)| told) || self.is_draining() {
             // The SMs may be theirs.
             for loser in std::mem::take(&mut self.decider.untold) {
                 self.shrink(loser, actions);

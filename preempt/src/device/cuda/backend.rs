@@ -57,7 +57,10 @@ impl Backend for CudaDevice {
 
     fn rest(&self) {
         self.proxy.rest();
-        self.unused_graphs.destroy();
+        // Copies and opaque work may run on; to free memory the driver may wait for these.
+        if !self.something_runs() {
+            self.unused_graphs.destroy();
+        }
     }
 
     fn control(&self) -> &dyn ControlSource {

@@ -416,7 +416,8 @@ fn fills(to: u64, element: &[u8], count: usize) -> Vec<Fill> {
     if let [fill] = &mut *fills {
         // One value: a single row.
         (fill.width, fill.height) = (fill.width * count, 1);
-        fill.pitch = fill.width * unit;
+        // A single row has none.
+        fill.pitch = 0;
     }
     fills
 }
@@ -441,8 +442,10 @@ pub(super) fn warm_up(context: &Context, pool: &Pool, line: &TrackedStream) -> R
     if is_created && settled.is_ok() {
         raw.destroy(context);
     }
-    // SAFETY: allocated above; if the line is not done, nothing is freed.
-    unsafe { pool.free(memory, WARM_UP) };
+    if settled.is_ok() {
+        // SAFETY: allocated above, and the line is done.
+        unsafe { pool.free(memory, WARM_UP) };
+    }
     result.and(settled)
 }
 
@@ -458,7 +461,7 @@ fn use_nodes(
     for unit in [1, 2, 4] {
         // One row, and columns.
         for (width, height) in [(half / unit, 1), (1, half / (2 * unit))] {
-            let pitch = if height == 1 { width * unit } else { 2 * unit };
+            let pitch = if height == 1 { 0 } else { 2 * unit };
             nodes.fill(Fill { to: memory, value: 0, unit, width, height, pitch })?;
         }
     }
@@ -487,6 +490,7 @@ impl CudaDevice {
         let context = &self.shared.context;
         let _entered = context.enter()?;
         // The driver may wait for kernels that run, and the proxy would never end.
+        let _held = self.proxy.hold();
         self.end_proxy();
         if self.unused_graphs.are_many() {
             self.unused_graphs.destroy();
@@ -574,7 +578,7 @@ mod tests {
         let fills = fills(8, &1f64.to_ne_bytes(), 10);
         assert_eq!(fills.len(), 2, "{fills:?}");
         let one = super::fills(8, &0u64.to_ne_bytes(), 10);
-        let row = Fill { to: 8, value: 0, unit: 4, width: 20, height: 1, pitch: 80 };
+        let row = Fill { to: 8, value: 0, unit: 4, width: 20, height: 1, pitch: 0 };
         assert_eq!(one, [row]);
         assert!(super::fills(8, &[], 3).is_empty());
     }

@@ -169,8 +169,10 @@ impl CudaDevice {
         pool.line().wait(zeroed)?;
         probe(&context, &properties, &queues, &pool, &lines)?;
         let graphs = graphs::warm_up(&context, &pool, &uploads);
-        // Without graphs there are no programs, and all else works.
-        context.alive()?;
+        // Without graphs there are no programs, and all else works, unless the line that tried them is not done.
+        if let (Err(error), false) = (&graphs, context.is_freeable()) {
+            return Err(error.clone());
+        }
 
         let shape = (properties.sms, properties.blocks_per_sm);
         let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;

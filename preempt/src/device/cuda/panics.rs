@@ -86,7 +86,11 @@ fn explained(panic: Panic, source: Option<&PanicSource>) -> Loss {
     Loss {
         message: format!("{kernel} failed: {place}").into(),
         panic: Some(KernelPanic {
-            entry: source.and_then(|source| source.preemptible.as_deref()).map(Into::into),
+            // Without a position it may be of either form, and so of any launch of the kernel.
+            entry: source
+                .and_then(|source| source.preemptible.as_deref())
+                .filter(|_| panic.block.is_some())
+                .map(Into::into),
             cohort: panic.cohort,
             place: place.into(),
         }),

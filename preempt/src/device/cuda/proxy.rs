@@ -122,6 +122,18 @@ struct State {
     live: bool,
     /// Set while that proxy has its place.
     there: bool,
+    /// Threads in calls of the driver that may wait for kernels that run: no proxy is launched meanwhile.
+    holds: u32,
+}
+
+/// Keeps the proxy from being launched while it lives.
+#[derive(Debug)]
+pub(super) struct Held<'a>(&'a Proxy);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).holds -= 1;
+    }
 }
 
 impl Proxy {
@@ -188,10 +200,17 @@ impl Proxy {
             .load(Ordering::Relaxed)
     }
 
+    /// Has no proxy launched until the guard is dropped. One that is there has to be ended.
+    pub fn hold(&self) -> Held<'_> {
+        lock(&self.state).holds += 1;
+        Held(self)
+    }
+
     /// Waits until a wanted proxy has its place, before a kernel is launched. The context is entered.
     pub fn await_place(&self) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        if !state.wanted || state.live {
+        // Without a proxy, signals are stream writes.
+        if !state.wanted || state.live || state.holds > 0 {
             return Ok(());
         }
         state.number += 1;

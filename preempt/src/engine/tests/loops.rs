@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::policies::{config, micros};
 use super::world::{Asks, World};
 use super::*;
-use crate::policy::{DynamicPriority, FairShare, Ffs, Priority, Urgency};
+use crate::policy::{DynamicPriority, FairShare, Ffs, Urgency};
 
 /// Streams that always have something to run, in a model that takes its time.
 struct Loops {

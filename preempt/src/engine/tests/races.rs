@@ -391,8 +391,69 @@ fn a_launch_follows_the_form_of_its_predecessor_if_a_gap_costs_more() {
     assert_eq!(plain(&world), [false; 2], "one gap, before all the others");
     world.run_out();
     let mut world = World::new(4, 1, StaticPriority::new());
+    let either = Asks { predicted: Some(Duration::from_micros(9)), ..either };
     submit(&mut world, &[either, either, either]);
     assert_eq!(plain(&world), [true; 3]);
+    world.run_out();
+}
+
+/// Whether a preemptible launch was told to leave all SMs.
+fn is_told(world: &World, op: OpKey) -> bool {
+    let of = world.cohorts.iter().filter(|cohort| cohort.order.op == op);
+    let mut words = of.map(|cohort| world.words.get(&cohort.order.queue));
+    words.all(|word| word.is_some_and(|word| word.range().is_empty()))
+}
+
+#[test]
+fn a_plain_grid_that_becomes_more_urgent_gets_its_sms_back() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let plain = world.submit_as(0, 0, 100, &[], true);
+    let urgent = world.submit(1, 5, 100, &[]);
+    assert!(!is_told(&world, urgent));
+    world.change(Whose::Launch(plain), Change::Priority(Priority(9)));
+    assert!(is_told(&world, urgent), "it has blocks where it should have none");
+    world.run_out();
+}
+
+#[test]
+fn a_launch_that_was_not_told_leaves_for_a_drain() {
+    let mut world = World::new(4, 4, StaticPriority::packed());
+    world.submit_as(0, 0, 1000, &[], true);
+    let urgent = world.submit(1, 5, 16, &[]);
+    while world.op(urgent).done < 12 && !world.cohorts.is_empty() {
+        let index = world.cohorts.len() - 1;
+        world.step_cohort(index);
+    }
+    let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive: true });
+    let asks = Asks {
+        urgency: Urgency { priority: Priority(9), ..Urgency::default() },
+        ..Asks::default()
+    };
+    world.ask(Asked { stream: 2, asks, opaque, ..Asked::default() });
+    assert!(is_told(&world, urgent));
+    world.run_out();
+}
+
+#[test]
+fn an_urgent_chain_of_plain_grids_does_not_grow_behind_less_urgent_blocks() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let urgent = |stream, priority, tasks| {
+        let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
+        let predicted = Some(Duration::from_micros(10));
+        (stream, tasks, Asks { urgency, plain: true, predicted, ..Asks::default() })
+    };
+    let submit =
+        |world: &mut World, (stream, tasks, asks)| world.submit_asking(stream, tasks, &[], asks);
+    submit(&mut world, urgent(0, 5, 2));
+    submit(&mut world, urgent(1, 0, 100));
+    submit(&mut world, urgent(0, 5, 100));
+    assert_eq!(world.queued_ahead, 0, "it would stand behind blocks that wait");
+    world.run_out();
+    let mut world = World::new(4, 1, StaticPriority::new());
+    submit(&mut world, urgent(0, 0, 2));
+    submit(&mut world, urgent(1, 0, 100));
+    submit(&mut world, urgent(0, 0, 100));
+    assert_eq!(world.queued_ahead, 1, "as urgent, and older");
     world.run_out();
 }
 

@@ -117,9 +117,12 @@ impl Stream {
     /// Changes the priority of the stream's launches: of later launches, and at once of those that wait or run.
     pub fn set_priority(&self, priority: impl Into<Priority>) {
         let priority = priority.into();
-        let before = std::mem::replace(&mut lock(&self.terms).priority, priority);
+        let mut terms = lock(&self.terms);
+        let before = std::mem::replace(&mut terms.priority, priority);
+        // Under the lock, so that another thread's change neither leaves before it has entered nor the other way round.
         self.terms.priorities.enter(priority);
         self.terms.priorities.leave(before);
+        drop(terms);
         self.shared.change(Target::Stream(self.id), Change::Priority(priority));
     }
 

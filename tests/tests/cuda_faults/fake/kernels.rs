@@ -92,8 +92,9 @@ impl FakeKernel {
                     if is_sent_away() {
                         return true;
                     }
-                    if failed().is_some() {
-                        return false;
+                    // Blocks of a context that has failed do nothing more, and never post.
+                    while failed().is_some() {
+                        thread::park();
                     }
                     thread::sleep(Duration::from_micros(50));
                 }

@@ -107,7 +107,9 @@ impl World {
                 let mut cohorts = self.cohorts[..on_device].iter();
                 cohorts.any(|cohort| cohort.order.op == owner && cohort.order.plain)
             };
-            if now.is_some_and(goes_anywhere) {
+            let launch = self.engine.ops.get(loser).and_then(|op| op.launch.as_ref());
+            let has_enough = launch.is_some_and(|launch| !launch.is_deprived(self.sms));
+            if has_enough && now.is_some_and(goes_anywhere) {
                 continue;
             }
             if self.op(loser).finished.is_none() {
