@@ -308,6 +308,9 @@ pub enum Preemption {
     /// the kernel has no yield points. The launch must be known to take no longer than a limit of the scheduler. The policy
     /// must go by order, without time slices and SM ranges. A kernel that is faster in its preemptible entry keeps it.
     ///
+    /// A launch that the policy preempts for none of the scheduler's streams may be plain whatever its blocks take. A stream
+    /// that comes to be later, or a launch whose own priority is raised, then waits for blocks to end.
+    ///
     /// A kernel's first three launches are preemptible, and the next three that may be are plain, which tells what each
     /// form costs. So the price of learning is what three launches take longer in the slower form.
     Auto,

@@ -88,20 +88,37 @@ fn storm(policy: impl Policy + 'static, seed: u64) {
     let zeroed = |len| scheduler.zeroed::<u32>(len as usize).expect("memory");
     let mut counts: Vec<_> = streams.iter().map(|_| (zeroed(TASKS), zeroed(TASKS * 32))).collect();
     let mut expected = vec![vec![0; TASKS as usize]; streams.len()];
+    // After these, the kernel is known.
+    for _ in 0..4 {
+        let (counts, writes) = &mut counts[0];
+        let call = kernels::paced_1d(100, counts, writes).grid(1).block(32);
+        let call = call.preemption(Preemption::Preemptible);
+        streams[0].launch(call).and_then(|handle| handle.wait()).expect("runs");
+        expected[0][0] += 1;
+    }
     let mut handles = Vec::new();
     for _ in 0..400 {
+        if random.below(10) == 0 {
+            let at = random.below(streams.len() as u32) as usize;
+            streams[at].set_priority(random.below(6) as i32);
+        }
         let at = random.below(streams.len() as u32) as usize;
         let (counts, writes) = &mut counts[at];
         let tasks = 1 + random.below(TASKS);
         let form = [Preemption::Plain, Preemption::Preemptible, Preemption::Auto, Preemption::Auto];
         let call = kernels::paced_1d(u64::from(random.below(3000)), counts, writes);
-        let call = call.grid(tasks).block(32).preemption(form[random.below(4) as usize]);
-        handles.push((streams[at].launch(call).expect("accepted"), tasks));
+        let form = form[random.below(4) as usize];
+        let call = call.grid(tasks).block(32).preemption(form);
+        handles.push((streams[at].launch(call).expect("accepted"), tasks, form));
         expected[at][..tasks as usize].iter_mut().for_each(|count| *count += 1);
     }
-    for (handle, tasks) in handles {
-        assert_eq!(handle.wait().expect("runs").tasks, tasks);
+    let mut chosen = 0;
+    for (handle, tasks, form) in handles {
+        let report = handle.wait().expect("runs");
+        assert_eq!(report.tasks, tasks);
+        chosen += u32::from(form == Preemption::Auto && report.plain);
     }
+    assert!(chosen > 0, "no launch of unknown form was plain");
     for (at, stream) in streams.iter().enumerate() {
         let found = stream.download(&counts[at].0).and_then(|copy| copy.wait()).expect("copied");
         assert_eq!(found, expected[at], "stream {at}");

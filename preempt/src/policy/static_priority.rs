@@ -9,7 +9,8 @@ use crate::vocabulary::LaunchId;
 
 /// Static priorities (EffiSha section 7), with spatial sharing (FLEP section 5.2).
 ///
-/// A more urgent launch never waits for a less urgent one, except for the block-tasks that run when it arrives.
+/// A more urgent launch never waits for a less urgent one, except for the block-tasks that run when it arrives, and for
+/// plain grids that more than five levels of more urgent plain grids have preempted.
 /// Launches of equal priority run in the order in which they became ready, whatever their priorities were then. A
 /// later one yields to an earlier one only if a more urgent launch made that one yield before. A launch takes no more
 /// SMs than it can use; the others go to the next launches.
