@@ -415,22 +415,30 @@ fn a_plain_grid_that_becomes_more_urgent_gets_its_sms_back() {
     world.run_out();
 }
 
+/// A launch that is about to end keeps the SMs that the next one of its stream will fill.
 #[test]
 fn a_launch_that_was_not_told_leaves_for_a_drain() {
-    let mut world = World::new(4, 4, StaticPriority::packed());
-    world.submit_as(0, 0, 1000, &[], true);
-    let urgent = world.submit(1, 5, 16, &[]);
-    while world.op(urgent).done < 12 && !world.cohorts.is_empty() {
-        let index = world.cohorts.len() - 1;
-        world.step_cohort(index);
-    }
-    let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive: true });
-    let asks = Asks {
-        urgency: Urgency { priority: Priority(9), ..Urgency::default() },
-        ..Asks::default()
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let plain = world.submit_as(0, 0, 1000, &[], true);
+    let us = Duration::from_micros;
+    let urgency = Urgency { priority: Priority(5), ..Urgency::default() };
+    let asks = Asks { urgency, predicted: Some(us(1)), yield_overhead: us(10), ..Asks::default() };
+    let short = world.submit_asking(1, 2, &[], asks);
+    world.submit(1, 5, 100, &[]);
+    let has = |world: &World, op| {
+        world.engine.owners().iter().filter(|owner| **owner == Some(LaunchId(op))).count()
     };
+    world.change(Whose::Launch(plain), Change::Priority(Priority(-1)));
+    assert_eq!((has(&world, short), has(&world, plain)), (4, 0));
+    // It outlives its prediction, and is taken to need as much more.
+    world.pass(us(200));
+    world.change(Whose::Launch(plain), Change::Priority(Priority(-2)));
+    assert_eq!((has(&world, short), has(&world, plain)), (2, 2));
+    assert!(!is_told(&world, short));
+    let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive: true });
+    let asks = Asks { urgency, ..Asks::default() };
     world.ask(Asked { stream: 2, asks, opaque, ..Asked::default() });
-    assert!(is_told(&world, urgent));
+    assert!(is_told(&world, short));
     world.run_out();
 }
 
