@@ -245,7 +245,7 @@ impl Engine {
                 false => self.decider.untold.push(*loser),
             }
         }
-        if others_gain || losers.iter().any(|&(_, told)| told) || self.is_draining() {
+        if others_gain {
             // The SMs may be theirs.
             for loser in std::mem::take(&mut self.decider.untold) {
                 self.shrink(loser, actions);

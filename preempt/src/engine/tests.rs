@@ -1,6 +1,7 @@
 //! The engine against a model device that does everything in its own time.
 
 mod apart;
+mod forms;
 mod loops;
 mod policies;
 mod races;

@@ -1,0 +1,149 @@
+//! Plain grids: levels, the form of a launch, and who is told to make room.
+
+use std::time::Duration;
+
+use super::world::QUEUES;
+use super::*;
+use crate::policy::{Ffs, Priority};
+
+/// The form of a launch that may have either is chosen when its first blocks are launched.
+#[test]
+fn plain_grids_take_sms_from_one_another_by_levels() {
+    let either = |priority| Asks {
+        urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
+        hardware_stop: Some(Duration::from_micros(5)),
+        predicted: Some(Duration::from_micros(100)),
+        ..Asks::default()
+    };
+    let mut world = World::new(4, 1, StaticPriority::new());
+    for priority in 0..4 {
+        world.submit_asking(priority as u32, 100, &[], either(priority));
+    }
+    // As many as can be held, and then no queue of a level is left.
+    let levels: Vec<_> = world
+        .cohorts
+        .iter()
+        .map(|cohort| (cohort.order.plain, QUEUES.level(cohort.order.queue)))
+        .collect();
+    assert_eq!(levels, [(true, 0), (true, 1), (true, 2), (false, 0)]);
+    assert!(world.cohorts.iter().skip(1).all(|cohort| cohort.order.over.is_some()));
+    world.run_out();
+    // A policy that does not go by order.
+    let mut world = World::new(4, 1, Ffs::new());
+    let op = world.submit_asking(0, 100, &[], either(0));
+    world.run_out();
+    let Some(Outcome::Done(report)) = world.op(op).finished else { panic!("done") };
+    assert!(!report.plain);
+}
+
+#[test]
+fn a_launch_follows_the_form_of_its_predecessor_if_a_gap_costs_more() {
+    let asks = |hardware_stop| Asks { hardware_stop, ..Asks::default() };
+    let (either, loops) = (asks(Some(Duration::from_micros(5))), asks(None));
+    let plain = |world: &World| -> Vec<bool> {
+        world.cohorts.iter().map(|cohort| cohort.order.plain).collect()
+    };
+    let submit = |world: &mut World, all: &[Asks]| {
+        all.iter().for_each(|&asks| _ = world.submit_asking(0, 10, &[], asks));
+    };
+    let mut world = World::new(4, 1, StaticPriority::new());
+    submit(&mut world, &[loops, either, loops, either]);
+    assert_eq!(plain(&world), [false; 4], "no gap in between");
+    world.run_out();
+    let mut world = World::new(4, 1, StaticPriority::new());
+    submit(&mut world, &[loops, either, either, either]);
+    assert_eq!(plain(&world), [false; 2], "one gap, before all the others");
+    world.run_out();
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let either = Asks { predicted: Some(Duration::from_micros(9)), ..either };
+    submit(&mut world, &[either, either, either]);
+    assert_eq!(plain(&world), [true; 3]);
+    world.run_out();
+}
+
+/// Whether a preemptible launch was told to leave all SMs.
+fn is_told(world: &World, op: OpKey) -> bool {
+    let of = world.cohorts.iter().filter(|cohort| cohort.order.op == op);
+    let mut words = of.map(|cohort| world.words.get(&cohort.order.queue));
+    words.all(|word| word.is_some_and(|word| word.range().is_empty()))
+}
+
+#[test]
+fn a_plain_grid_that_becomes_more_urgent_gets_its_sms_back() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let plain = world.submit_as(0, 0, 100, &[], true);
+    let urgent = world.submit(1, 5, 100, &[]);
+    assert!(!is_told(&world, urgent));
+    world.change(Whose::Launch(plain), Change::Priority(Priority(9)));
+    assert!(is_told(&world, urgent), "it has blocks where it should have none");
+    world.run_out();
+}
+
+/// A launch that is about to end keeps the SMs that the next one of its stream will fill.
+#[test]
+fn a_launch_that_was_not_told_is_told_when_another_gets_the_sms() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let plain = world.submit_as(0, 0, 1000, &[], true);
+    let us = Duration::from_micros;
+    let urgency = Urgency { priority: Priority(5), ..Urgency::default() };
+    let asks = Asks { urgency, predicted: Some(us(1)), yield_overhead: us(10), ..Asks::default() };
+    let short = world.submit_asking(1, 2, &[], asks);
+    world.submit(1, 5, 100, &[]);
+    let has = |world: &World, op| {
+        world.engine.owners().iter().filter(|owner| **owner == Some(LaunchId(op))).count()
+    };
+    world.change(Whose::Launch(plain), Change::Priority(Priority(-1)));
+    assert_eq!((has(&world, short), has(&world, plain)), (4, 0));
+    // It outlives its prediction, and is taken to need as much more.
+    world.pass(us(200));
+    world.change(Whose::Launch(plain), Change::Priority(Priority(-2)));
+    assert_eq!((has(&world, short), has(&world, plain)), (2, 2));
+    assert!(!is_told(&world, short));
+    let other = world.submit(2, 3, 100, &[]);
+    let owners = world.engine.owners().to_vec();
+    let its_own = |sm: u32| owners[sm as usize] == Some(LaunchId(other));
+    assert_eq!((0..4).filter(|&sm| its_own(sm)).count(), 2);
+    for cohort in world.cohorts.iter().filter(|cohort| cohort.order.op == short) {
+        let word = world.words[&cohort.order.queue];
+        assert!((0..4).all(|sm| !(its_own(sm) && word.range().contains(sm))), "{word:?}");
+    }
+    world.run_out();
+}
+
+#[test]
+fn an_urgent_chain_of_plain_grids_does_not_grow_behind_less_urgent_blocks() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let urgent = |stream, priority, tasks| {
+        let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
+        let predicted = Some(Duration::from_micros(10));
+        (stream, tasks, Asks { urgency, plain: true, predicted, ..Asks::default() })
+    };
+    let submit =
+        |world: &mut World, (stream, tasks, asks)| world.submit_asking(stream, tasks, &[], asks);
+    submit(&mut world, urgent(0, 5, 2));
+    submit(&mut world, urgent(1, 0, 100));
+    submit(&mut world, urgent(0, 5, 100));
+    assert_eq!(world.queued_ahead, 0, "it would stand behind blocks that wait");
+    world.run_out();
+    let mut world = World::new(4, 1, StaticPriority::new());
+    submit(&mut world, urgent(0, 0, 2));
+    submit(&mut world, urgent(1, 0, 100));
+    submit(&mut world, urgent(0, 0, 100));
+    assert_eq!(world.queued_ahead, 1, "as urgent, and older");
+    world.run_out();
+}
+
+#[test]
+fn plain_launches_are_queued_ahead_for_a_limited_time() {
+    let asks = |micros| Asks {
+        hardware_stop: Some(Duration::from_micros(5)),
+        predicted: Some(Duration::from_micros(micros)),
+        ..Asks::default()
+    };
+    for (micros, queued) in [(10, 6), (400, 3), (2000, 1)] {
+        let mut world = World::new(4, 1, StaticPriority::new());
+        (0..6).for_each(|_| _ = world.submit_asking(0, 10, &[], asks(micros)));
+        assert_eq!(world.cohorts.len(), queued, "{micros} µs each");
+        world.run_out();
+    }
+}
