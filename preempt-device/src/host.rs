@@ -302,7 +302,8 @@ pub enum Preemption {
     /// blocks of it that wait for an SM, by priorities of the hardware, and wait for those that run. It cannot be
     /// cancelled.
     Plain,
-    /// The form that costs less and is preempted as soon, judging by earlier launches of the kernel.
+    /// The form that costs less and is preempted as soon, judging by earlier launches of the kernel that could choose it,
+    /// too.
     ///
     /// That is a plain grid where the hardware makes room as soon as the preemptible entry does: its blocks are short, or
     /// the kernel has no yield points. The launch must be known to take no longer than a limit of the scheduler. The policy
@@ -311,7 +312,7 @@ pub enum Preemption {
     /// A launch that the policy preempts for none of the scheduler's streams may be plain whatever its blocks take. A stream
     /// that comes to be later, or a launch whose own priority is raised, then waits for blocks to end.
     ///
-    /// A kernel's first three launches are preemptible, and the next three that may be are plain, which tells what each
+    /// A kernel's first three such launches are preemptible, and the next three that may be are plain, which tells what each
     /// form costs. So the price of learning is what three launches take longer in the slower form.
     Auto,
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat_n;
 use std::ops::Range;
 
-/// Ends the name of one of a kernel's two entries: the plain one, beside a preemptible one that has the
-/// kernel's name, or the preemptible one of a kernel for rust-cuda, whose plain one has the name.
+/// How the name of a kernel's second entry ends. That is the plain entry, beside a preemptible one of the kernel's name;
+/// of a kernel for rust-cuda it is the preemptible entry.
 const PLAIN: &str = "__plain";
 const PREEMPTIBLE: &str = "__preemptible";
 

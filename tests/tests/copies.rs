@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError, MemoryError};
 use preempt::{
-    Buffer, Copy2d, CpuLayout, Device, Error, Handle, LaunchReport, Loan, PinnedBuffer, Scheduler,
-    Stream,
+    Buffer, Copy2d, CpuLayout, Error, Handle, LaunchReport, Loan, PinnedBuffer, Scheduler, Stream,
 };
 use preempt_device::prelude::*;
 use preempt_test_kit::{Gate, gated};
@@ -25,10 +24,8 @@ fn scheduler() -> Scheduler {
     preempt_test_kit::scheduler(CpuLayout::sms(1))
 }
 
-/// On an emulated device, where there are gates, and kernels may fail.
 fn emulated() -> Scheduler {
-    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
-    Scheduler::builder().device(device).build().expect("a scheduler")
+    preempt_test_kit::emulated(CpuLayout::sms(1))
 }
 
 fn numbers(len: usize) -> Vec<u32> {

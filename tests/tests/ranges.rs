@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError};
 use preempt::{
-    Buffer, BufferSlice, BufferSliceMut, Call, CpuLayout, Device, DeviceSlice, DeviceSliceMut,
-    Error, Handle, Opaque, Scheduler, Stream,
+    Buffer, BufferSlice, BufferSliceMut, Call, CpuLayout, DeviceSlice, DeviceSliceMut, Error,
+    Handle, Opaque, Scheduler, Stream,
 };
 use preempt_device::host::Args;
 use preempt_test_kernels as kernels;
@@ -24,10 +24,8 @@ fn scheduler() -> Scheduler {
     preempt_test_kit::scheduler(LAYOUT)
 }
 
-/// On an emulated device, where there are gates, and kernels may fail.
 fn emulated() -> Scheduler {
-    let device = Device::cpu_with(LAYOUT).expect("a device");
-    Scheduler::builder().device(device).build().expect("a scheduler")
+    preempt_test_kit::emulated(LAYOUT)
 }
 
 fn in_time<T>(handle: &Handle<T>) -> Result<T, Error> {

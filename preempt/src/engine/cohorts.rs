@@ -5,7 +5,7 @@ use std::time::Duration;
 use preempt_device::abi::{SmRange, departures};
 
 use super::ledger::{self, intersection};
-use super::{Action, Engine, Op, Phase};
+use super::{Action, Engine, Launch, Op, Phase};
 use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 
 /// Launches: how many are queued behind a running one while launches of other streams want SMs. If its SMs are taken,
@@ -51,19 +51,19 @@ impl Engine {
     /// Launches blocks for the SMs of a launch that have none yet.
     pub(super) fn cover(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
-        let (level, over) = self.level(key);
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         let range = launch.range;
         let uncovered = self.ledger.uncovered(range);
         if uncovered == 0 {
             return;
         }
-        if launch.is_fresh() && launch.spec.hardware_stop.is_some() {
-            let is_plain = self.goes_by_order() && self.queues.can_hold();
-            let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        let has_either = launch.has_either_form();
+        let is_plain = has_either && self.goes_by_order() && self.queues.can_hold();
+        let (level, over) = self.level(key);
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        if has_either {
             launch.set_plain(is_plain);
         }
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let there = launch.blocks_that_stay(&self.queues);
         if launch.spec.plain && !launch.is_out() || there >= launch.remaining() {
             // All its blocks are on the device, and the hardware finds room for them.
@@ -228,21 +228,11 @@ impl Engine {
         let range = intersection(handover, self.queues.range(queue), sms);
         let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return false };
         let plain = last.spec.plain;
-        let by_order = self.goes_by_order();
-        let (waits, has_waiting) = (self.waiting_in(queue), self.queues.waiting(queue) > 0);
-        // It would stand behind the blocks of a less urgent plain grid, which wait for room on the same level or above.
-        let Some(urgency) = self.ops.get(next).map(|op| op.effective.priority) else {
+        if plain && !self.may_queue_plain(next, queue) {
             return false;
-        };
-        let level = self.queues.level(queue);
-        let is_behind = |(other, op, _): (QueueIndex, OpKey, usize)| {
-            let of = self.ops.get(op);
-            let is_plain =
-                of.and_then(|of| of.launch.as_ref()).is_some_and(|launch| launch.spec.plain);
-            let is_less_urgent = of.is_some_and(|of| of.effective.priority < urgency);
-            other != queue && self.queues.level(other) >= level && is_plain && is_less_urgent
-        };
-        let is_behind_others = plain && self.queues.heads().any(is_behind);
+        }
+        let follows = self.ops.get(next).and_then(|op| op.launch.as_ref());
+        let has_either = follows.is_some_and(Launch::has_either_form) && self.goes_by_order();
         // Before a launch of the other form there is a gap, in which the host launches it. So a launch that could be plain
         // follows a preemptible one in that one's form. The second such launch in a row does not, because its own form
         // costs less from then on.
@@ -280,20 +270,11 @@ impl Engine {
         }
         // A plain launch writes no word when it is done, and looks at none. It can only follow another plain launch,
         // which is done when its queue comes to the next.
-        let either = launch.spec.hardware_stop.is_some() && by_order && launch.is_fresh();
-        let has_form = match either {
+        let has_form = match has_either {
             true => plain || !last_could_be_plain,
             false => launch.spec.plain == plain,
         };
         if !has_form || self.order.lost(uses).is_some() {
-            return false;
-        }
-        // No signal takes them back. Of unknown duration there is one.
-        let is_too_long = match launch.spec.predicted {
-            Some(predicted) => waits + predicted > PLAIN_AHEAD,
-            None => has_waiting,
-        };
-        if plain && (is_too_long || is_behind_others) {
             return false;
         }
         // A launch that was queued before may be done, and not reported.
@@ -301,7 +282,7 @@ impl Engine {
             return false;
         }
         let wanted = launch.need(sms).min(room);
-        if launch.is_fresh() && launch.spec.plain != plain {
+        if has_either {
             launch.set_plain(plain);
         }
         // All of it, because the next launch may fill more than this one.
@@ -316,10 +297,27 @@ impl Engine {
         true
     }
 
-    /// How long the launches behind the first one of a queue will take, as far as that is known.
-    fn waiting_in(&self, queue: QueueIndex) -> Duration {
+    /// Whether a launch may become a plain grid behind those in a queue, from where no signal takes it back.
+    fn may_queue_plain(&self, next: OpKey, queue: QueueIndex) -> bool {
         let predicted = |op| self.ops.get(op)?.launch.as_ref()?.spec.predicted;
-        self.queues.behind_first(queue).filter_map(predicted).sum()
+        let waits: Duration = self.queues.behind_first(queue).filter_map(predicted).sum();
+        // Of unknown duration there is one.
+        let is_short = match predicted(next) {
+            Some(predicted) => waits + predicted <= PLAIN_AHEAD,
+            None => self.queues.waiting(queue) == 0,
+        };
+        let Some(Op { effective: urgency, .. }) = self.ops.get(next) else { return false };
+        let level = self.queues.level(queue);
+        // It would stand behind their blocks, which wait for room on the same level or above.
+        let is_in_its_way = |(other, op, _): (QueueIndex, OpKey, usize)| {
+            let of =
+                self.ops.get(op).filter(|_| other != queue && self.queues.level(other) >= level);
+            of.is_some_and(|of| {
+                let is_plain = of.launch.as_ref().is_some_and(|launch| launch.spec.plain);
+                is_plain && of.effective.priority < urgency.priority
+            })
+        };
+        is_short && !self.queues.heads().any(is_in_its_way)
     }
 
     /// Hands the SMs of its predecessor to a launch whose turn has come, if a cohort of it was queued behind that.

@@ -26,8 +26,8 @@ pub(crate) struct Learned {
 pub(crate) struct Circumstances {
     /// Whether the kernel has yield points.
     pub yields: bool,
-    /// Whether the policy would take its SMs for no stream that there is.
-    pub is_last_word: bool,
+    /// Whether the policy may take its SMs for a stream that there is.
+    pub may_be_preempted: bool,
     /// SMs of the device.
     pub sms: u32,
     /// The longest launch that may be a plain grid.
@@ -41,12 +41,12 @@ impl LaunchSpec {
     ///
     /// Until the hardware was seen to do it, that is the time of a block, if all blocks take as long: as many as fit run
     /// at a time. `yields` says whether the kernel has yield points. Without them, the worker loop waits for the ends of
-    /// block-tasks, too. `is_last_word` says that the policy takes its SMs for no stream that there is. Then it matters less
-    /// how soon they can be had: a stream that comes to be later waits once, and each launch is faster.
+    /// block-tasks, too. If the policy takes its SMs for no stream that there is, it matters less how
+    /// soon they can be had: a stream that comes to be later waits once, and each launch is faster.
     pub fn plain_stop(
         &self,
         learned: Learned,
-        Circumstances { yields, is_last_word, sms, longest }: Circumstances,
+        Circumstances { yields, may_be_preempted, sms, longest }: Circumstances,
     ) -> Option<Duration> {
         let predicted = self.predicted.filter(|&predicted| predicted <= longest)?;
         if learned.loop_to_plain.is_some_and(|ratio| ratio < 1.0 - GAIN) {
@@ -56,7 +56,7 @@ impl LaunchSpec {
         let block = predicted.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)));
         let hardware = learned.hardware_stop.unwrap_or(block);
         let software = self.yield_overhead.saturating_sub(self.requeued);
-        (hardware <= software || !yields || is_last_word).then_some(hardware)
+        (hardware <= software || !yields || !may_be_preempted).then_some(hardware)
     }
 
     /// Blocks that fit on `sms` SMs, with or without the last SM of the device among them.
@@ -77,7 +77,7 @@ mod tests {
     }
 
     fn circumstances(yields: bool) -> Circumstances {
-        Circumstances { yields, is_last_word: false, sms: 4, longest: LONGEST }
+        Circumstances { yields, may_be_preempted: true, sms: 4, longest: LONGEST }
     }
 
     /// A launch of ten rounds of blocks on four SMs with two blocks each, which the worker loop stops within 20 µs.
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_launch_that_no_stream_can_preempt_need_not_leave_soon() {
-        let all = Circumstances { is_last_word: true, ..circumstances(true) };
+        let all = Circumstances { may_be_preempted: false, ..circumstances(true) };
         let stop = |predicted, learned| launch(Some(predicted)).plain_stop(learned, all);
         assert_eq!(stop(LONGEST, Learned::default()), Some(LONGEST / 10));
         assert_eq!(stop(LONGEST + us(1), Learned::default()), None, "a stream may come to be");

@@ -223,14 +223,14 @@ impl Launch {
         self.cohorts.iter().all(Option::is_none)
     }
 
-    /// Whether no blocks of it were ever launched.
-    pub fn is_fresh(&self) -> bool {
-        self.control.is_none()
+    /// Whether its form is still to be set: it may have either, and no blocks of it were ever launched.
+    pub fn has_either_form(&self) -> bool {
+        self.spec.hardware_stop.is_some() && self.control.is_none()
     }
 
     /// Sets its form, before its first blocks are launched.
     pub fn set_plain(&mut self, plain: bool) {
-        debug_assert!(self.is_fresh(), "its blocks have the other form");
+        debug_assert!(self.control.is_none(), "its blocks have the other form");
         self.spec.plain = plain;
         self.report.plain = plain;
     }

@@ -6,7 +6,7 @@ use preempt_device::abi::SmRange;
 use slotmap::SlotMap;
 
 use super::launch::{Launch, State};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, count, intersection};
 use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
@@ -207,7 +207,8 @@ impl Engine {
                 // Blocks of a plain grid that wait for room go wherever there is any. To make room for them on certain
                 // SMs gains nothing, unless the loser has more blocks than it should.
                 let tells = !launch.spec.plain || launch.is_out();
-                others_gain |= tells;
+                let kept = count(intersection(launch.range, range, sms), sms);
+                others_gain |= tells && kept < count(range, sms);
                 self.ledger.commit(id, range, |sm, loser| lost.push((sm, loser.0, tells)));
             }
         }
@@ -240,9 +241,10 @@ impl Engine {
         for (loser, told) in &mut losers {
             let launch = self.ops.get(*loser).and_then(|op| op.launch.as_ref());
             *told |= launch.is_some_and(|launch| launch.is_deprived(sms));
-            match told {
-                true => self.shrink(*loser, actions),
-                false => self.decider.untold.push(*loser),
+            if *told {
+                self.shrink(*loser, actions);
+            } else if !self.decider.untold.contains(loser) {
+                self.decider.untold.push(*loser);
             }
         }
         if others_gain {

@@ -49,14 +49,12 @@ impl DeviceQueues {
     pub fn free(&self, level: u32) -> Option<QueueIndex> {
         let is_free = |&queue: &QueueIndex| self.is_free(queue);
         let QueueCount { normal, urgent, levels, .. } = self.count;
-        let normal = || (0..normal).find(is_free);
-        if level == 0 {
-            return normal();
-        }
-        let start = |level: u32| self.count.normal + (level - 1) * urgent;
-        let above = (start(level.min(levels + 1))..self.count.total()).find(is_free);
-        let below = || (self.count.normal..start(level.min(levels + 1))).rev().find(is_free);
-        above.or_else(below).or_else(normal)
+        let at_zero = || (0..normal).find(is_free);
+        let Some(above) = level.checked_sub(1) else { return at_zero() };
+        let start = normal + urgent * above.min(levels);
+        let from_here_up = (start..self.count.total()).find(is_free);
+        let below = || (normal..start).rev().find(is_free);
+        from_here_up.or_else(below).or_else(at_zero)
     }
 
     /// The level of a queue.

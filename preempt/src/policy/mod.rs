@@ -181,8 +181,8 @@ pub trait Policy: Send {
     /// Whether priorities of the hardware keep what the policy promises: a launch keeps its SMs until it is done, or until
     /// launches before it in the order of grants have blocks for them. A launch may then run as a plain grid where that
     /// costs less ([`Preemption::Auto`](crate::Preemption::Auto)). A policy that takes SMs away at certain times, or keeps
-    /// launches to certain SMs, says `false`. Asked for each launch
-    /// that could be plain.
+    /// launches to certain SMs, says `false`. Asked for
+    /// each launch that could be plain.
     fn goes_by_order(&self) -> bool {
         false
     }

@@ -249,7 +249,7 @@ impl Run<'_> {
             let mut others = others.filter(|&(number, _)| number as u32 != own);
             let circumstances = Circumstances {
                 yields: !kernel.redo.is_zero(),
-                is_last_word: !others
+                may_be_preempted: others
                     .any(|(_, other)| self.engine.may_preempt(other.priority, stream.priority)),
                 sms: self.machine.sms,
                 longest: LONGEST_PLAIN,

@@ -37,6 +37,12 @@ pub fn scheduler(emulated: CpuLayout) -> Scheduler {
     builder.build().expect("a scheduler")
 }
 
+/// A scheduler for an emulated device, where there are gates, and where kernels may fail.
+pub fn emulated(layout: CpuLayout) -> Scheduler {
+    let device = Device::cpu_with(layout).expect("a device");
+    Scheduler::builder().device(device).build().expect("a scheduler")
+}
+
 /// SplitMix64 (Steele, Lea and Flood 2014): numbers from a seed, the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(

@@ -7,8 +7,8 @@ use preempt::error::{ArgumentError, ConfigurationError, LaunchError, ProgramErro
 use preempt::policy::StaticPriority;
 use preempt::sim::{Costs, Machine, Simulation, Workload};
 use preempt::{
-    Buffer, CpuLayout, Device, Error, Handle, KernelArg, LaunchReport, Program, ProgramCall,
-    Scheduler, Stream,
+    Buffer, CpuLayout, Error, Handle, KernelArg, LaunchReport, Program, ProgramCall, Scheduler,
+    Stream,
 };
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_test_kernels as kernels;
@@ -28,10 +28,8 @@ fn scheduler() -> Scheduler {
     preempt_test_kit::scheduler(LAYOUT)
 }
 
-/// On an emulated device, where there are gates, and kernels may fail.
 fn emulated() -> Scheduler {
-    let device = Device::cpu_with(LAYOUT).expect("a device");
-    Scheduler::builder().device(device).build().expect("a scheduler")
+    preempt_test_kit::emulated(LAYOUT)
 }
 
 fn in_time<T>(handle: &Handle<T>) -> Result<T, Error> {

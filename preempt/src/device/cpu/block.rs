@@ -238,7 +238,8 @@ impl PlainRun {
                 return Left::MakesRoom;
             }
         }
-        // Acquire and release: the last block passes on what the others wrote to the thread that reads the post.
+        // Acquire and release: the last block passes on what the others wrote to the thread that reads the post. What a
+        // block wrote before it made room is known where it goes on, by the lock under which it was placed again.
         if self.blocks.fetch_sub(1, Ordering::AcqRel) > 1 {
             return Left::Done;
         }

@@ -50,8 +50,8 @@ impl PanicRecords {
         Ok(address)
     }
 
-    /// What the first record says that was written. If kernels of several modules panic at once, only the one that ended
-    /// the context surely has its record.
+    /// What a written record says; the first module's, if kernels of several modules have panicked at once. The kernel that
+    /// ended the context surely has its record.
     pub fn read(&self) -> Option<Loss> {
         lock(&self.records).iter().find_map(|record| {
             let panic = Panic::read(&record.words())?;

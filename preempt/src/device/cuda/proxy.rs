@@ -200,7 +200,7 @@ impl Proxy {
             .load(Ordering::Relaxed)
     }
 
-    /// Has no proxy launched until the guard is dropped. One that is there has to be ended.
+    /// Has no proxy launched until the guard is dropped. A proxy that runs stays.
     pub fn hold(&self) -> Held<'_> {
         lock(&self.state).holds += 1;
         Held(self)

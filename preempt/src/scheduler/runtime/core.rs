@@ -376,18 +376,18 @@ impl Core {
         let CohortEnd { order, posted, launched, stopped } = end;
         let CohortOrder { op, slot, plain, after, over, signal, workers, .. } = order;
         if let Some(InWork {
-            job: Job { work: Work::Launch { launch, spec, .. }, .. },
+            job: Job { work: Work::Launch { launch, spec, preemption, .. }, .. },
             entry,
             ..
         }) = self.jobs.get(op)
         {
             let took = now.saturating_sub(launched);
-            if after.is_none() && over.is_none() && posted.done == spec.tasks {
+            let is_whole = posted.done == spec.tasks;
+            if *preemption == Preemption::Auto && after.is_none() && over.is_none() && is_whole {
                 self.estimates.record(launch.kernel, spec.tasks, plain, took);
             }
-            let predicted = entry.as_ref().and_then(|entry| entry.predicted);
-            if let (Some(over), Some(predicted), true) =
-                (over, predicted, posted.done == spec.tasks)
+            if let Some(over) = over.filter(|_| is_whole)
+                && let Some(predicted) = entry.as_ref().and_then(|entry| entry.predicted)
                 && let Some(Work::Launch { launch, .. }) =
                     self.jobs.get(over).map(|work| &work.job.work)
                 && predicted <= TELLING * self.forecast.stop(launch.kernel)

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use preempt_device::host::Preemption;
+
 use super::{Core, InWork, Job, Work};
 use crate::engine::{LaunchReport, Outcome};
 use crate::scheduler::estimated::forecast::Ended;
@@ -55,8 +57,8 @@ impl Core {
         else {
             return;
         };
-        if let (Work::Launch { launch, .. }, Outcome::Done(LaunchReport { plain: false, .. })) =
-            (work, outcome)
+        if let Work::Launch { launch, preemption: Preemption::Auto, .. } = work
+            && let Outcome::Done(LaunchReport { plain: false, .. }) = outcome
         {
             self.estimates.looped(launch.kernel);
         }

@@ -149,7 +149,7 @@ impl Core {
                             let mut others = self.others.iter();
                             let circumstances = Circumstances {
                                 yields: launch.kernel.yields,
-                                is_last_word: !others
+                                may_be_preempted: others
                                     .any(|&other| self.engine.may_preempt(other, own)),
                                 sms: self.device.properties().sms,
                                 longest: self.longest_plain,
