@@ -8,8 +8,8 @@ use cudarc::driver::sys;
 use preempt::error::{CodeError, DeviceError, LaunchError, MemoryError};
 use preempt::policy::StaticPriority;
 use preempt::{
-    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Opaque, Preemption, Scheduler, SignalPath,
-    Stream,
+    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Opaque, Preemption, Scheduler,
+    SchedulerBuilder, SignalPath, Stream,
 };
 use preempt_test_kernels as kernels;
 use preempt_test_kit::storm::{self, Chaos, Kind, Load, Strength, Tally, Victim};
@@ -37,9 +37,12 @@ impl Gpu {
         }
     }
 
+    fn builder(&self) -> SchedulerBuilder {
+        Scheduler::builder().device(self.device.clone()).kernels(preempt_test_kit::KERNELS)
+    }
+
     fn scheduler(&self) -> Scheduler {
-        let builder = Scheduler::builder().device(self.device.clone());
-        builder.kernels(preempt_test_kit::KERNELS).build().expect("a scheduler")
+        self.builder().build().expect("a scheduler")
     }
 }
 
@@ -314,7 +317,8 @@ fn plain_launches_run_once_and_keep_their_order() {
 #[test]
 fn launches_that_are_known_to_be_short_become_plain() {
     let Some(gpu) = Gpu::new() else { return };
-    let scheduler = gpu.scheduler();
+    let scheduler =
+        gpu.builder().longest_plain(Duration::from_millis(1)).build().expect("a scheduler");
     let stream = scheduler.stream(0);
     let mut counts = scheduler.zeroed::<u32>(24_000).expect("memory");
     let mut writes = scheduler.zeroed::<u32>(24_000 * 64).expect("memory");
@@ -326,7 +330,7 @@ fn launches_that_are_known_to_be_short_become_plain() {
     assert!(!launch(8, 1), "the duration is not known yet");
     // Not at once: the first launches may take longer.
     assert!((0..200).any(|_| launch(8, 1)));
-    assert!(!(0..20).any(|_| launch(24_000, 20_000)), "each takes milliseconds");
+    assert!(!(0..20).any(|_| launch(24_000, 1_000_000)), "each takes milliseconds");
 }
 
 #[test]
@@ -452,8 +456,8 @@ fn plain_grids_on_all_levels_are_no_priority_inversion() {
     for (priority, (counts, writes)) in (0..).zip(&mut buffers) {
         let stream = scheduler.stream(priority);
         for _ in 0..2 {
-            // Blocks of some 10 µs, two on an SM.
-            let call = kernels::paced_1d(20_000, &mut *counts, &mut *writes);
+            // Blocks of some 100 µs, two on an SM: each grid takes longer than all ticks together.
+            let call = kernels::paced_1d(200_000, &mut *counts, &mut *writes);
             let call = call.grid(TASKS).block(1024).preemption(Preemption::Plain);
             long.push(stream.launch(call).expect("accepted"));
         }

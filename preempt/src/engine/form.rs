@@ -37,7 +37,7 @@ pub(crate) struct Circumstances {
 impl LaunchSpec {
     /// The time until the hardware has taken the SMs of this launch's plain grid. `None` if the launch should be
     /// preemptible: it may run for longer than `longest`, or its duration is unknown; the worker loop stops sooner; or it
-    /// is faster.
+    /// is faster. If it may be preempted, the loop has to save more time than that takes longer than the hardware would.
     ///
     /// Until the hardware was seen to do it, that is the time of a block, if all blocks take as long: as many as fit run
     /// at a time. `yields` says whether the kernel has yield points. Without them, the worker loop waits for the ends of
@@ -49,13 +49,16 @@ impl LaunchSpec {
         Circumstances { yields, may_be_preempted, sms, longest }: Circumstances,
     ) -> Option<Duration> {
         let predicted = self.predicted.filter(|&predicted| predicted <= longest)?;
-        if learned.loop_to_plain.is_some_and(|ratio| ratio < 1.0 - GAIN) {
-            return None;
-        }
         let places = self.room(sms, true).clamp(1, self.tasks.max(1));
         let block = predicted.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)));
         let hardware = learned.hardware_stop.unwrap_or(block);
         let software = self.yield_overhead.saturating_sub(self.requeued);
+        if let Some(ratio) = learned.loop_to_plain.filter(|&ratio| ratio < 1.0 - GAIN) {
+            let saved = predicted.mul_f64(1.0 - ratio);
+            if !may_be_preempted || saved >= software.saturating_sub(hardware) {
+                return None;
+            }
+        }
         (hardware <= software || !yields || !may_be_preempted).then_some(hardware)
     }
 
@@ -125,7 +128,9 @@ mod tests {
         };
         assert_eq!(stop(100, Some(us(21)), None), None, "some blocks are longer than most");
         assert_eq!(stop(300, Some(us(7)), None), Some(us(7)));
-        assert_eq!(stop(100, None, Some(0.97)), None, "the loop is faster");
+        assert_eq!(stop(100, None, Some(0.9)), None, "the loop saves as much as it leaves later");
+        assert_eq!(stop(100, None, Some(0.91)), Some(us(10)), "less");
+        assert_eq!(stop(200, None, Some(0.97)), None, "both leave as soon");
         assert_eq!(stop(100, None, Some(0.99)), Some(us(10)), "as fast");
         assert_eq!(stop(100, None, Some(1.5)), Some(us(10)), "the plain grid is");
     }

@@ -187,6 +187,8 @@ impl Backend for CpuDevice {
 
     fn rest(&self) {}
 
+    fn flush(&self) {}
+
     fn control(&self) -> &dyn ControlSource {
         &self.shared.words
     }

@@ -258,6 +258,8 @@ impl Backend for Arc<Model> {
 
     fn rest(&self) {}
 
+    fn flush(&self) {}
+
     fn control(&self) -> &dyn ControlSource {
         &self.words
     }

@@ -29,6 +29,7 @@ impl Backend for CudaDevice {
         self.proxy.reset()?;
         self.kernels.load(code)?;
         self.shared.watch.clear();
+        self.owed.take_any();
         self.queues.reset(self.pool.line().stream().raw())?;
         self.control_blocks.reset()?;
         self.proxy.set_wanted(path == SignalPath::Proxy);
@@ -81,7 +82,12 @@ impl Backend for CudaDevice {
         // SAFETY: the caller's promise.
         unsafe {
             match grid {
-                Grid::Cohort(cohort) => self.launch_cohort(queue, launch, cohort),
+                Grid::Cohort(cohort) => {
+                    self.launch_cohort(queue, launch, cohort)?;
+                    // A post of another queue could wait for this launch.
+                    self.flush();
+                    Ok(())
+                }
                 Grid::Plain(plain) => self.launch_plain(queue, launch, plain),
             }
         }
@@ -100,7 +106,17 @@ impl Backend for CudaDevice {
         grid: PlainGrid,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch_graph(queue, program, grid) }
+        unsafe { self.launch_graph(queue, program, grid)? };
+        self.flush();
+        Ok(())
+    }
+
+    fn flush(&self) {
+        if self.owed.is_any()
+            && let Ok(_entered) = self.context().enter()
+        {
+            self.write_owed(None);
+        }
     }
 
     fn signal(&self, queue: u32, signal: Signal) {

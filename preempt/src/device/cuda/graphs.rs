@@ -12,14 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
+use preempt_ptx_text::PlainPosts;
 
 use super::context::{Context, call};
 use super::driver::{RawGraph, RawGraphExec, RawNode};
-use super::kernels::Kernels;
+use super::kernels::{Kernels, Launchable};
 use super::launch::with_parameters;
 use super::memory::{Pool, Zeroing};
 use super::probe::settle;
-use super::streams::TrackedStream;
+use super::streams::{Stream, TrackedStream};
 use super::{CudaDevice, lock};
 use crate::device::control::PlainGrid;
 use crate::device::{Copy, CopyKind, KernelLaunch, ProgramLaunch, Rows, Step};
@@ -238,9 +239,11 @@ fn with_kernel<R>(
     work: impl FnOnce(*const sys::CUDA_KERNEL_NODE_PARAMS) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let (block, shared) = (launch.block, launch.shared_bytes());
-    let entry = kernels.get(launch.kernel, block, shared)?.plain;
+    let Launchable { plain: entry, posts, .. } = kernels.get(launch.kernel, block, shared)?;
     let [x, y, z] = launch.grid;
-    with_parameters(None, &launch.args, |parameters| {
+    // The program has a post of its own.
+    let none = PlainPosts::default();
+    with_parameters(posts.then_some(&none), &launch.args, |parameters| {
         let node = sys::CUDA_KERNEL_NODE_PARAMS {
             func: entry.0,
             gridDimX: x,
@@ -425,9 +428,16 @@ fn fills(to: u64, element: &[u8], count: usize) -> Vec<Fill> {
 /// Bytes in which nodes that warm up write.
 const WARM_UP: usize = 1 << 20;
 
-/// Uses each kind of node that may be a kernel of the driver's, and the driver's functions for graphs, before anything
-/// runs. The context is entered.
-pub(super) fn warm_up(context: &Context, pool: &Pool, line: &TrackedStream) -> Result<(), Error> {
+/// Uses each kind of node that may be a kernel of the driver's, and the driver's functions for graphs, in each of the
+/// queues' streams, before anything runs. The context is entered.
+///
+/// The driver prepares a stream at the first graph that is launched into it, and waits for kernels that run.
+pub(super) fn warm_up(
+    context: &Context,
+    pool: &Pool,
+    line: &TrackedStream,
+    queues: &[Stream],
+) -> Result<(), Error> {
     let memory = pool.allocate(WARM_UP, Zeroing::ByCopies)?;
     let mut graph = ptr::null_mut();
     // SAFETY: the pointer is valid.
@@ -437,8 +447,15 @@ pub(super) fn warm_up(context: &Context, pool: &Pool, line: &TrackedStream) -> R
     if is_created {
         result = use_nodes(context, line, &mut raw, memory);
     }
+    if let (Some(executable), Ok(())) = (raw.executable, &result) {
+        // SAFETY: the graph, and the memory that it writes, stay until the streams are done.
+        let launch =
+            |stream: &Stream| unsafe { call!(context, cuGraphLaunch(executable, stream.raw())) };
+        result = queues.iter().try_for_each(launch);
+    }
     // After an error, too: a part of the work may be on its way.
-    let settled = settle(context, line.stream());
+    let mut streams = std::iter::once(line.stream()).chain(queues);
+    let settled = streams.try_for_each(|stream| settle(context, stream));
     if is_created && settled.is_ok() {
         raw.destroy(context);
     }
@@ -517,6 +534,7 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let mut state = lock(&graph.state);
         state.update(context, &self.kernels, program)?;
+        self.write_owed(Some(queue));
         let stream = self.queues.stream(queue);
         if let Some(executable) = state.raw.executable {
             let raw = stream.raw();

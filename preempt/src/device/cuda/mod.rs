@@ -48,6 +48,7 @@ mod kernels;
 mod launch;
 mod memory;
 mod opaque;
+mod owed;
 mod panics;
 mod probe;
 mod proxy;
@@ -71,6 +72,7 @@ use host_pool::HostPool;
 use kernels::Kernels;
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
+use owed::Owed;
 use probe::probe;
 use proxy::Proxy;
 use queues::{DeviceQueues, QUEUES, Streams};
@@ -118,6 +120,7 @@ pub(super) fn count() -> Result<u32, Error> {
 
 pub(super) struct CudaDevice {
     queues: DeviceQueues,
+    owed: Owed,
     control_blocks: ControlBlocks,
     requeue_lists: RequeueLists,
     copies: Copies,
@@ -168,7 +171,7 @@ impl CudaDevice {
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
         probe(&context, &properties, &queues, &pool, &lines)?;
-        let graphs = graphs::warm_up(&context, &pool, &uploads);
+        let graphs = graphs::warm_up(&context, &pool, &uploads, queues.streams());
         // Without graphs there are no programs, and all else works, unless the line that tried them is not done.
         if let (Err(error), false) = (&graphs, context.is_freeable()) {
             return Err(error.clone());
@@ -183,6 +186,7 @@ impl CudaDevice {
         let host = Arc::new(HostPool::new(&context));
         let device = CudaDevice {
             queues,
+            owed: Owed::default(),
             proxy,
             control_blocks: ControlBlocks::new(&context, &pool)?,
             requeue_lists: RequeueLists::new(&context, &pool, &small_up)?,

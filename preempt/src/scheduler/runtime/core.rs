@@ -227,6 +227,7 @@ impl Turn for Core {
             mail.look();
             now = self.start.elapsed();
         }
+        self.session.flush();
         self.news.wake_changed = self.engine.wake() != wake;
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
