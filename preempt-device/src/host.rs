@@ -296,7 +296,6 @@ impl fmt::Debug for Args {
 pub enum Preemption {
     /// The launch can be preempted at any block-task and yield point: its preemptible entry runs, a persistent loop that
     /// pulls block-tasks.
-    #[default]
     Preemptible,
     /// The launch runs to its end once it has started: its plain entry runs, a plain grid. More urgent launches overtake
     /// blocks of it that wait for an SM, by priorities of the hardware, and wait for those that run. It cannot be
@@ -307,13 +306,15 @@ pub enum Preemption {
     ///
     /// That is a plain grid where the hardware makes room as soon as the preemptible entry does: its blocks are short, or
     /// the kernel has no yield points. The launch must be known to take no longer than a limit of the scheduler. The policy
-    /// must go by order, without time slices and SM ranges. A kernel that is faster in its preemptible entry keeps it.
+    /// must go by order, without time slices and SM ranges. A kernel that is faster in its preemptible entry keeps it, if a
+    /// launch saves more time than it leaves later.
     ///
     /// A launch that the policy preempts for none of the scheduler's streams may be plain whatever its blocks take. A stream
     /// that comes to be later, or a launch whose own priority is raised, then waits for blocks to end.
     ///
     /// A kernel's first three such launches are preemptible, and the next three that may be are plain, which tells what each
     /// form costs. So the price of learning is what three launches take longer in the slower form.
+    #[default]
     Auto,
 }
 

@@ -38,7 +38,8 @@ impl Gpu {
     }
 
     fn builder(&self) -> SchedulerBuilder {
-        Scheduler::builder().device(self.device.clone()).kernels(preempt_test_kit::KERNELS)
+        let builder = Scheduler::builder().device(self.device.clone());
+        builder.kernels(preempt_test_kit::KERNELS).preemption(Preemption::Preemptible)
     }
 
     fn scheduler(&self) -> Scheduler {

@@ -360,7 +360,7 @@ impl SchedulerBuilder {
     }
 
     /// The preemption of launches that do not [choose it](Call::preemption) themselves; by default,
-    /// [`Preemption::Preemptible`].
+    /// [`Preemption::Auto`].
     pub fn preemption(mut self, preemption: Preemption) -> SchedulerBuilder {
         self.settings.preemption = preemption;
         self

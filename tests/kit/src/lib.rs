@@ -1,7 +1,7 @@
 //! Shared by tests and benches: the test kernels, embedded by this package's build script, storms, gates and random
 //! numbers.
 
-use preempt::{CpuLayout, Device, Scheduler};
+use preempt::{CpuLayout, Device, Preemption, Scheduler};
 
 mod gate;
 mod optional;
@@ -31,16 +31,17 @@ pub fn device(emulated: CpuLayout) -> Device {
     }
 }
 
-/// A scheduler for [`device`], with the test kernels.
+/// A scheduler for [`device`], with the test kernels, whose launches are preemptible unless they say something else.
 pub fn scheduler(emulated: CpuLayout) -> Scheduler {
     let builder = Scheduler::builder().device(device(emulated)).kernels(KERNELS);
-    builder.build().expect("a scheduler")
+    builder.preemption(Preemption::Preemptible).build().expect("a scheduler")
 }
 
 /// A scheduler for an emulated device, where there are gates, and where kernels may fail.
 pub fn emulated(layout: CpuLayout) -> Scheduler {
     let device = Device::cpu_with(layout).expect("a device");
-    Scheduler::builder().device(device).build().expect("a scheduler")
+    let builder = Scheduler::builder().device(device).preemption(Preemption::Preemptible);
+    builder.build().expect("a scheduler")
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014): numbers from a seed, the same on every machine.
