@@ -25,6 +25,7 @@ mod merge;
 mod opaque;
 mod operation;
 mod order;
+mod pace;
 mod planning;
 mod queues;
 mod recorder;
@@ -49,6 +50,7 @@ use opaque::Pieces;
 use operation::{Op, Phase, Verdict};
 pub(crate) use order::Use;
 use order::{End, Order};
+pub(crate) use pace::{Did, Next, Pace, ToDo};
 use planning::Decider;
 use queues::DeviceQueues;
 use recorder::Observers;
@@ -281,7 +283,6 @@ impl Engine {
                 }
                 self.launches.arrivals += 1;
                 self.launches.known += 1;
-                self.launches.newcomers.push(key);
                 self.agenda.unsettled = true;
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
                 launch.arrival = Some(self.launches.arrivals);

@@ -72,17 +72,6 @@ impl Engine {
         self.decider.refusal.as_ref()
     }
 
-    /// Whether all launches with SMs, and all newcomers, are in this stream or less urgent. Then no policy that goes
-    /// by priority prefers one of them to the next launches of this stream.
-    pub fn leads(&self, stream: u32, priority: Priority) -> bool {
-        let owners = self.ledger.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
-        let mut others = owners.map(|owner| owner.0).chain(self.launches.newcomers.iter().copied());
-        others.all(|other| {
-            let other = self.ops.get(other);
-            other.is_none_or(|other| other.stream == stream || other.effective.priority < priority)
-        })
-    }
-
     /// Whether [`settle`](Engine::settle) would ask the policy.
     pub fn is_unsettled(&self, now: Duration) -> bool {
         self.agenda.unsettled || self.agenda.wake.is_some_and(|wake| wake <= now)
@@ -93,7 +82,6 @@ impl Engine {
         self.agenda.unsettled = self.is_unsettled(now);
         let told = actions.len();
         let is_asked = self.agenda.unsettled;
-        self.launches.newcomers.clear();
         loop {
             self.advance_opaque(now, actions);
             if !std::mem::take(&mut self.agenda.unsettled) {

@@ -2,7 +2,7 @@
 
 use super::world::{QUEUES, World};
 use super::*;
-use crate::policy::{EarliestDeadline, Ffs, Fifo, Priority};
+use crate::policy::{EarliestDeadline, Ffs, Priority};
 use crate::vocabulary::Timestamp;
 
 /// A launch of `tasks` block-tasks and unknown duration; an SM holds one block.
@@ -483,22 +483,6 @@ fn one_launch_is_queued_ahead_at_a_time_and_none_by_a_submission() {
         launches
     };
     assert_eq!([(); 5].map(|()| launched()), [1, 2, 3, 3, 3]);
-}
-
-#[test]
-fn a_stream_leads_if_no_running_or_new_launch_of_others_is_as_urgent() {
-    let mut engine = Engine::new(1, QUEUES, Box::new(Fifo::new()));
-    let mut actions = Vec::new();
-    engine.submit(Duration::ZERO, submission(0, 1, spec(10)), &mut actions);
-    engine.settle(Duration::ZERO, &mut actions);
-    let leads = |engine: &Engine, stream| [0, 1, 2, 3].map(|of| engine.leads(stream, Priority(of)));
-    assert_eq!(leads(&engine, 0), [true; 4], "there is no other launch");
-    assert_eq!(leads(&engine, 1), [false, false, true, true]);
-    engine.submit(Duration::ZERO, submission(1, 2, spec(10)), &mut actions);
-    assert_eq!(leads(&engine, 0), [false, false, false, true]);
-    assert_eq!(leads(&engine, 1), [false, false, true, true]);
-    engine.settle(Duration::ZERO, &mut actions);
-    assert_eq!(leads(&engine, 0), [true; 4], "the policy has not let it run");
 }
 
 #[test]
