@@ -84,7 +84,7 @@ impl Engine {
         // blocks, so it takes spare blocks. Spare blocks would be gone before there is room if blocks have yet to
         // leave. After a spill, blocks of other launches occupy these SMs, so it is not tried again.
         let crowds = launch.crowds(sms);
-        let is_apart = (crowds || launch.has_long_few(room))
+        let is_apart = (crowds || launch.has_long_few(room, &self.costs))
             && launch.is_out()
             && !(has_taken || launch.spilled)
             && self.ledger.has_others(range);
@@ -264,7 +264,8 @@ impl Engine {
             return false;
         }
         // A long launch of few blocks loses more among the blocks of other launches than by waiting for its turn.
-        let has_few = launch.has_long_few(launch.room(ledger::count(range, sms), false));
+        let has_few =
+            launch.has_long_few(launch.room(ledger::count(range, sms), false), &self.costs);
         if has_few && keeps_to == SmRange::ALL && self.ledger.has_others(range) {
             return false;
         }

@@ -6,7 +6,7 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::ledger;
 use super::queues::DeviceQueues;
-use crate::vocabulary::{ControlUse, QueueIndex, Timestamp};
+use crate::vocabulary::{ControlUse, Costs, QueueIndex, Timestamp};
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -179,10 +179,6 @@ pub(super) struct OnDevice {
     resumed: bool,
 }
 
-/// Duration from which a launch is long: ten times what the host takes from one launch's end to the next one's start
-/// (H200).
-const LONG: Duration = Duration::from_micros(100);
-
 impl Launch {
     pub fn new(now: Duration, spec: LaunchSpec) -> Launch {
         Launch {
@@ -260,8 +256,8 @@ impl Launch {
     }
 
     /// Whether it is long and `room` holds a block for each of its block-tasks.
-    pub fn has_long_few(&self, room: u32) -> bool {
-        let is_long = self.spec.predicted.is_some_and(|took| took >= LONG);
+    pub fn has_long_few(&self, room: u32, costs: &Costs) -> bool {
+        let is_long = self.spec.predicted.is_some_and(|took| costs.is_long(took));
         !self.spec.plain && is_long && self.remaining() <= room
     }
 

@@ -11,7 +11,7 @@ use preempt_device::abi::{Posted, SmRange};
 use slotmap::SlotMap;
 
 use crate::policy::Policy;
-use crate::vocabulary::{BufferId, LaunchId, OpKey, QueueCount, QueueIndex};
+use crate::vocabulary::{BufferId, Costs, LaunchId, OpKey, QueueCount, QueueIndex};
 
 mod agenda;
 mod cohorts;
@@ -62,6 +62,8 @@ use urgency::{Inheritance, arrival};
 
 /// What happens to launches and copies: events in, actions out. `README.md` names the states and the races.
 pub(crate) struct Engine {
+    /// What the device and its host take; it never changes.
+    costs: Costs,
     /// All operations that are not retired. Each file writes the part of an [`Op`] that it is about.
     ops: SlotMap<OpKey, Op>,
     /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
@@ -99,8 +101,9 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     /// An engine for a device of `sms` SMs.
-    pub fn new(sms: u32, queues: QueueCount, policy: Box<dyn Policy>) -> Engine {
+    pub fn new(sms: u32, queues: QueueCount, costs: Costs, policy: Box<dyn Policy>) -> Engine {
         Engine {
+            costs,
             ops: SlotMap::with_key(),
             order: Order::default(),
             ledger: Ledger::new(sms),

@@ -58,7 +58,7 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
     let Simulation { machine, policy, plain, record, until } = simulation;
     machine.check()?;
     workload.check()?;
-    let mut engine = Engine::new(machine.sms, machine.queue_count(), policy);
+    let mut engine = Engine::new(machine.sms, machine.queue_count(), machine.costs, policy);
     if record {
         engine.record();
     }

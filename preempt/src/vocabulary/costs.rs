@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// Measured figures, and their sources.
 const H200: &str = include_str!("../sim/h200.txt");
 
@@ -16,7 +18,7 @@ const H200: &str = include_str!("../sim/h200.txt");
 /// let costs = Costs { call: Duration::from_micros(12), ..Costs::h200() };
 /// assert!(costs.call > costs.follow);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Costs {
     /// The call that launches blocks, for the thread that makes it.
     pub call: Duration,
@@ -30,6 +32,8 @@ pub struct Costs {
     pub report: Duration,
     /// How long the host takes to decide.
     pub decision: Duration,
+    /// Between two claims of block-tasks, of all blocks together, below which blocks wait for each other.
+    pub claim: Duration,
     /// How long the host is elsewhere, but for one time in a hundred: the device needs work for as long.
     pub absence: Duration,
 }
@@ -44,6 +48,7 @@ impl Costs {
             stop: Duration::ZERO,
             report: Duration::ZERO,
             decision: Duration::ZERO,
+            claim: Duration::ZERO,
             absence: Duration::ZERO,
         }
     }
@@ -58,9 +63,49 @@ impl Costs {
             stop: figure("stop"),
             report: figure("report"),
             decision: figure("decision"),
+            claim: figure("claim"),
             absence: figure("absence"),
         };
         MEASURED
+    }
+}
+
+/// What follows from the costs. Each weighs two of them against each other.
+impl Costs {
+    /// Time for the block-tasks between two looks at the signal. A block's view of the signal is as old as the chunk, so a
+    /// yield waits for one and a half chunks on average: as long as the rest of a stop takes. With shorter chunks blocks
+    /// look more often, and a stop still takes half as long at least.
+    pub(crate) fn chunk(&self) -> Duration {
+        self.stop * 2 / 3
+    }
+
+    /// From the signal until the last block has left, for a kernel that was not seen to stop: the stop, and what is left
+    /// of the [chunks](Costs::chunk).
+    pub(crate) fn whole_stop(&self) -> Duration {
+        self.stop + self.chunk() * 3 / 2
+    }
+
+    /// From the end of a launch to the start of another one by the host, which only then launches it.
+    pub(crate) fn gap(&self) -> Duration {
+        self.report + self.decision + self.launch
+    }
+
+    /// Whether a launch is long: the gap before it is less than a tenth of its time. Then it loses more among blocks of
+    /// others than by waiting for its turn.
+    pub(crate) fn is_long(&self, took: Duration) -> bool {
+        took >= 10 * self.gap()
+    }
+
+    /// Whether SMs that a launch needs again after this time are worth more to itself. Another launch would have to start
+    /// there, and to stop, for which it takes `stop`; then this one would have to be launched again.
+    pub(crate) fn is_short(&self, time: Duration, stop: Duration) -> bool {
+        time < self.launch + stop + self.gap()
+    }
+
+    /// Time until a policy is asked again at the earliest. A policy that always wants to be asked takes a tenth of the
+    /// host's time.
+    pub(crate) fn shortest_wait(&self) -> Duration {
+        10 * self.decision
     }
 }
 
@@ -121,6 +166,39 @@ const fn microseconds(text: &[u8], mut at: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn us(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    /// Costs that differ from one another.
+    fn costs() -> Costs {
+        let (launch, report, decision) = (us(8), us(2), us(1));
+        Costs { call: us(5), launch, stop: us(12), report, decision, ..Costs::free() }
+    }
+
+    #[test]
+    fn half_of_a_stop_is_a_wait_for_chunks() {
+        assert_eq!((costs().chunk(), costs().whole_stop()), (us(8), us(24)));
+        assert_eq!(Costs::free().whole_stop(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_long_launch_takes_ten_times_the_gap_before_it() {
+        assert_eq!(costs().gap(), us(11));
+        assert_eq!([109, 110].map(|took| costs().is_long(us(took))), [false, true]);
+    }
+
+    #[test]
+    fn a_short_time_ends_before_another_launch_could_use_it() {
+        assert_eq!([38, 39].map(|time| costs().is_short(us(time), us(20))), [true, false]);
+        assert!(!Costs::free().is_short(Duration::ZERO, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_policy_takes_a_tenth_of_the_time_at_most() {
+        assert_eq!(costs().shortest_wait(), us(10));
+    }
 
     #[test]
     fn the_figures_of_the_file_are_those_of_the_costs() {

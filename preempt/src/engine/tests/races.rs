@@ -345,7 +345,7 @@ fn plain_launches_queue_behind_one_another_and_behind_no_others() {
 #[test]
 fn a_report_has_the_times_of_a_launch() {
     let at = Duration::from_millis;
-    let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     let submission = submission(0, 0, spec(2));
     let first = engine.submit(at(1), submission, &mut actions);
@@ -383,12 +383,12 @@ fn a_short_launch_keeps_the_sms_that_the_one_behind_it_fills() {
         requeued: u64,
     }
     let has = |Case { overhead, requeued }: Case| {
-        let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
+        let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::new()));
         let mut actions = Vec::new();
         let us = Duration::from_micros;
         let mut submit = |stream: u32, priority: i32, tasks: u32| {
             let spec = LaunchSpec {
-                predicted: Some(us(5)),
+                predicted: Some(us(20)),
                 yield_overhead: us(overhead),
                 requeued: us(requeued),
                 ..spec(tasks)
@@ -471,7 +471,7 @@ fn a_launch_whose_blocks_are_all_there_gets_no_more_of_them() {
 
 #[test]
 fn one_launch_is_queued_ahead_at_a_time_and_none_by_a_submission() {
-    let mut engine = Engine::new(1, QUEUES, Box::new(StaticPriority::new()));
+    let mut engine = Engine::new(1, QUEUES, Costs::h200(), Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     for _ in 0..3 {
         engine.submit(Duration::ZERO, submission(0, 0, spec(10)), &mut actions);
@@ -488,7 +488,7 @@ fn one_launch_is_queued_ahead_at_a_time_and_none_by_a_submission() {
 #[test]
 fn a_launch_that_has_begun_is_admitted_without_a_question() {
     for done in [0, 3] {
-        let mut engine = Engine::new(1, QUEUES, Box::new(EarliestDeadline::new()));
+        let mut engine = Engine::new(1, QUEUES, Costs::h200(), Box::new(EarliestDeadline::new()));
         let mut actions = Vec::new();
         let first = engine.submit(Duration::ZERO, submission(0, 0, spec(10)), &mut actions);
         let late = Urgency { deadline: Some(Duration::ZERO), ..Urgency::default() };

@@ -242,19 +242,19 @@ impl Core {
         Settings { trace, longest_plain, costs, recording, .. }: Settings,
     ) -> Core {
         let mut engine =
-            Engine::new(device.properties().sms, device.inner.capabilities.queues, policy);
+            Engine::new(device.properties().sms, device.inner.capabilities.queues, costs, policy);
         if recording {
             engine.record();
         }
         Core {
             engine,
-            session: Session::new(&device),
+            session: Session::new(&device, &costs),
             start: Instant::now(),
             jobs: SecondaryMap::new(),
             estimates: Estimates::default(),
             longest_plain,
             costs,
-            forecast: Forecast::new(predictor),
+            forecast: Forecast::new(predictor, costs.whole_stop()),
             ended: Vec::new(),
             accounts: Accounts::new(device.properties().sms, trace),
             device,
