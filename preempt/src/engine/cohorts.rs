@@ -8,14 +8,6 @@ use super::ledger::{self, intersection};
 use super::{Action, Engine, Launch, Op, Phase};
 use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 
-/// Launches: how many are queued behind a running one while launches of other streams want SMs. If its SMs are taken,
-/// each of them has to leave the queue and to be launched again.
-const AHEAD_OF_OTHERS: usize = 8;
-
-/// Time: how long plain launches take at most that are queued behind a running one. No signal takes them back, so that is
-/// what a cancelled one waits for. It keeps the device busy ten times as long as a slow decision takes.
-const PLAIN_AHEAD: Duration = Duration::from_millis(1);
-
 /// Where a cohort goes.
 enum CohortPlace {
     /// Into a free queue, with the SMs that its blocks may use, and the plain launch that leaves these to it.
@@ -209,12 +201,11 @@ impl Engine {
     /// Queues a launch behind the last one in a queue, if it waits only for launches that are ahead of it there. The
     /// device starts it when its predecessor is done, and lets it leave if that has left without being done.
     fn queue_ahead(&mut self, queue: QueueIndex, actions: &mut Vec<Action>) -> bool {
-        let is_enough = self.launches.known > 1 && self.queues.waiting(queue) >= AHEAD_OF_OTHERS;
-        if is_enough || self.is_draining() {
-            return false;
-        }
         let sms = self.ledger.sms();
         let Some((tail, slot)) = self.queues.tail(queue) else { return false };
+        if self.is_draining() || self.is_enough_ahead(queue) {
+            return false;
+        }
         let Some(Op { launch: Some(last), next: Some(next), phase, verdict: None, .. }) =
             self.ops.get(tail)
         else {
@@ -298,15 +289,21 @@ impl Engine {
         true
     }
 
+    /// Whether the device has enough to do behind the running launch of a queue.
+    fn is_enough_ahead(&self, queue: QueueIndex) -> bool {
+        let work = |op| {
+            let spec = &self.ops.get(op)?.launch.as_ref()?.spec;
+            // Of unknown duration, a launch that can be told to leave may be short; of those that cannot, there is one.
+            spec.predicted.or(spec.plain.then_some(self.costs.absence))
+        };
+        let work = self.queues.behind_first(queue).filter_map(work).sum();
+        self.costs.is_enough_ahead(work, self.queues.waiting(queue) as u32)
+    }
+
     /// Whether a launch may become a plain grid behind those in a queue, from where no signal takes it back.
     fn may_queue_plain(&self, next: OpKey, queue: QueueIndex) -> bool {
         let predicted = |op| self.ops.get(op)?.launch.as_ref()?.spec.predicted;
-        let waits: Duration = self.queues.behind_first(queue).filter_map(predicted).sum();
-        // Of unknown duration there is one.
-        let is_short = match predicted(next) {
-            Some(predicted) => waits + predicted <= PLAIN_AHEAD,
-            None => self.queues.waiting(queue) == 0,
-        };
+        let is_short = predicted(next).is_none_or(|predicted| !self.costs.can_wait(predicted));
         let Some(Op { effective: urgency, .. }) = self.ops.get(next) else { return false };
         let level = self.queues.level(queue);
         // It would stand behind their blocks, which wait for room on the same level or above.

@@ -102,6 +102,18 @@ impl Costs {
         time < self.launch + stop + self.gap()
     }
 
+    /// Whether enough is queued behind a running launch: work that takes `work`, in `launches`. The device has something
+    /// to do then while the host is elsewhere. More of it would only have to leave where SMs are taken.
+    pub(crate) fn is_enough_ahead(&self, work: Duration, launches: u32) -> bool {
+        launches > 0 && work + launches * self.follow >= self.absence
+    }
+
+    /// Whether a plain launch waits rather for the host than behind another one, from where nothing takes it back: the gap
+    /// before it is less than a hundredth of its time.
+    pub(crate) fn can_wait(&self, took: Duration) -> bool {
+        took > 100 * self.gap()
+    }
+
     /// Time until a policy is asked again at the earliest. A policy that always wants to be asked takes a tenth of the
     /// host's time.
     pub(crate) fn shortest_wait(&self) -> Duration {
@@ -193,6 +205,24 @@ mod tests {
     fn a_short_time_ends_before_another_launch_could_use_it() {
         assert_eq!([38, 39].map(|time| costs().is_short(us(time), us(20))), [true, false]);
         assert!(!Costs::free().is_short(Duration::ZERO, Duration::ZERO));
+    }
+
+    #[test]
+    fn work_is_queued_ahead_for_as_long_as_the_host_is_elsewhere() {
+        let costs = Costs { follow: us(3), absence: us(60), ..costs() };
+        let is_enough = |work, launches| costs.is_enough_ahead(us(work), launches);
+        assert!(!is_enough(1000, 0), "one is always queued");
+        assert_eq!([56, 57].map(|work| is_enough(work, 1)), [false, true]);
+        assert_eq!(
+            [19, 20].map(|launches| is_enough(0, launches)),
+            [false, true],
+            "they leave one by one"
+        );
+    }
+
+    #[test]
+    fn a_plain_launch_waits_for_the_host_if_a_gap_costs_it_little() {
+        assert_eq!([1100, 1101].map(|took| costs().can_wait(us(took))), [false, true]);
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
         stop: Costs::h200().stop,
         report,
         decision,
-        ..Costs::free()
+        call: if is_gpu { Costs::h200().call } else { Duration::ZERO },
+        ..Costs::h200()
     })
 }
 

@@ -155,11 +155,13 @@ fn a_cancelled_launch_keeps_its_place_in_the_stream() {
 #[test]
 fn launches_of_a_stream_are_queued_behind_one_another() {
     let mut world = World::new(2, 1, StaticPriority::new());
-    let ops: Vec<OpKey> = (0..20).map(|_| world.submit(0, 0, 4, &[])).collect();
-    assert_eq!(world.queued_ahead, queues::QUEUED_AHEAD - 1);
+    let ops: Vec<OpKey> = (0..40).map(|_| world.submit(0, 0, 4, &[])).collect();
+    // What is known of them is how long they take to follow one another.
+    let Costs { follow, absence, .. } = Costs::h200();
+    assert_eq!(world.queued_ahead as u128, absence.as_nanos().div_ceil(follow.as_nanos()));
     assert!(world.cohorts.iter().all(|cohort| cohort.order.queue == 0));
     world.run_out();
-    assert_eq!((world.queued_ahead, world.bounced), (19, 0));
+    assert_eq!((world.queued_ahead, world.bounced), (39, 0));
     for op in ops {
         let Some(Outcome::Done(report)) = world.op(op).finished else { panic!("done") };
         assert_eq!((report.tasks, report.yields, report.resumes), (4, 0, 0));
