@@ -29,6 +29,7 @@ mod pace;
 mod planning;
 mod queues;
 mod recorder;
+mod shape;
 mod step;
 #[cfg(test)]
 mod tests;
