@@ -132,4 +132,4 @@ pub use scheduler::{
     Handle, Loan, LoanFuture, Opaque, PinnedBuffer, Program, ProgramBuilder, ProgramCall, Room,
     Scheduler, SchedulerBuilder, Scope, Stream, TryLaunch,
 };
-pub use vocabulary::{LaunchId, Timestamp};
+pub use vocabulary::{Costs, LaunchId, Timestamp};

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::engine::{Engine, Input, Recorded, Step};
 use crate::error::{Error, RecordingError, caught};
 use crate::policy::Policy;
-use crate::vocabulary::QueueCount;
+use crate::vocabulary::{Costs, QueueCount};
 
 /// The version of the file.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Everything that a scheduler's engine was told, when, and what it decided.
 ///
@@ -57,6 +57,7 @@ pub(crate) struct Contents {
     sms: u32,
     /// The fields of `QueueCount`, in their order.
     queues: [u32; 5],
+    costs: Costs,
     steps: Vec<Step>,
 }
 
@@ -108,12 +109,13 @@ impl fmt::Display for Difference {
 impl Recording {
     /// What an engine was told and decided until now, if it records.
     pub(crate) fn of(engine: &Engine) -> Option<Recording> {
-        let Recorded { policy, sms, queues, steps } = engine.recorded()?;
+        let Recorded { policy, sms, queues, costs, steps } = engine.recorded()?;
         Some(Recording(Contents {
             version: VERSION,
             policy: policy.to_owned(),
             sms,
             queues: [queues.normal, queues.urgent, queues.levels, queues.chains, queues.held],
+            costs,
             steps: steps.to_vec(),
         }))
     }
@@ -160,7 +162,7 @@ impl Recording {
             return Err(bad(format!("a device of {all}")));
         }
         let queues = QueueCount { normal, urgent, levels, chains, held };
-        let mut engine = Engine::new(self.0.sms, queues, Box::new(policy));
+        let mut engine = Engine::new(self.0.sms, queues, self.0.costs, Box::new(policy));
         engine.record();
         let mut replay = Replay {
             policy: engine.policy_name().to_owned(),

@@ -73,9 +73,9 @@ ones those of `antt`.
   costs; from one `done` to the next for the others, less what it costs to follow (`LaunchReport`).
   Nothing of the pair's own times is used but the yield overheads.
 - Costs: `launch_us`, `follow_us` and `decision_us` were measured in this run, by 200 single
-  launches and 20 streams of an empty kernel, and by `Stats::decisions`; `report_us` is that of
-  `Costs::h200`, and 0 on the CPU device. A launch takes as long to stop as the scheduler expects it
-  to, which is the mean of its kernel's last yields, or 20 µs before the first, and repeats as much
+  launches and 20 streams of an empty kernel, and by `Stats::decisions`; `report_us`, and the time of
+  a call, are those of `Costs::h200`, and 0 on the CPU device. A launch takes as long to stop as the scheduler expects it
+  to, which is the mean of its kernel's last yields, or twice `Costs::stop` before the first, and repeats as much
   work as the scheduler expects to be requeued at yield points (`DeviceView::requeued`; together
   they are `yield_overhead`).
 - error of a pair: the distance of the simulated mean turnaround of its two programs from that of

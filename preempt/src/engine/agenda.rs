@@ -19,16 +19,14 @@ pub(super) struct Intake {
     pub spare_keys: Vec<Vec<OpKey>>,
 }
 
-/// The launches that the policy knows. `mod.rs` adds launches whose turn has come, `ending.rs` takes finished ones
-/// out, and `planning.rs` forgets the newcomers when the policy is asked.
+/// The launches that the policy knows. `mod.rs` adds launches whose turn has come, and `ending.rs` takes finished ones
+/// out.
 #[derive(Debug, Default)]
 pub(super) struct Launches {
     /// How many there are.
     pub known: usize,
     /// How many there ever were.
     pub arrivals: u64,
-    /// Launches that arrived since the policy was asked.
-    pub newcomers: Vec<OpKey>,
 }
 
 /// What there is to do.

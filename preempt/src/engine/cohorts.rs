@@ -5,16 +5,9 @@ use std::time::Duration;
 use preempt_device::abi::{SmRange, departures};
 
 use super::ledger::{self, intersection};
+use super::shape::{Place, Shape};
 use super::{Action, Engine, Launch, Op, Phase};
 use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
-
-/// Launches: how many are queued behind a running one while launches of other streams want SMs. If its SMs are taken,
-/// each of them has to leave the queue and to be launched again.
-const AHEAD_OF_OTHERS: usize = 8;
-
-/// Time: how long plain launches take at most that are queued behind a running one. No signal takes them back, so that is
-/// what a cancelled one waits for. It keeps the device busy ten times as long as a slow decision takes.
-const PLAIN_AHEAD: Duration = Duration::from_millis(1);
 
 /// Where a cohort goes.
 enum CohortPlace {
@@ -64,8 +57,8 @@ impl Engine {
         if has_either {
             launch.set_plain(is_plain);
         }
-        let there = launch.blocks_that_stay(&self.queues);
-        if launch.spec.plain && !launch.is_out() || there >= launch.remaining() {
+        let (there, has_blocks) = (launch.blocks_that_stay(&self.queues), !launch.is_out());
+        if launch.spec.plain && has_blocks || there >= launch.remaining() {
             // All its blocks are on the device, and the hardware finds room for them.
             self.ledger.cover(range);
             return;
@@ -77,28 +70,19 @@ impl Engine {
             self.agenda.short_of_queues = true;
             return;
         };
-        let room = launch.room(uncovered, self.ledger.is_last_uncovered(range));
-        let mut blocks = room.min(launch.remaining() - there);
-        // The hardware spreads blocks over all SMs, also over those of other launches, and blocks that share an SM
-        // slow each other down. A word that grants only the launch's SMs excludes the others but does not place
-        // blocks, so it takes spare blocks. Spare blocks would be gone before there is room if blocks have yet to
-        // leave. After a spill, blocks of other launches occupy these SMs, so it is not tried again.
-        let crowds = launch.crowds(sms);
-        let is_apart = (crowds || launch.has_long_few(room))
-            && launch.is_out()
-            && !(has_taken || launch.spilled)
-            && self.ledger.has_others(range);
-        let mut keeps_to = SmRange::ALL;
-        if is_apart {
-            // As many on each SM as on its own.
-            let each = if crowds { launch.spec.blocks_per_sm } else { blocks.div_ceil(uncovered) };
-            let spare = (self.sms_outside(range, None) * f64::from(each)) as u32;
-            if spare > 0 {
-                (keeps_to, blocks) = (range, blocks + spare);
-            }
-        }
+        let place = Place::Free {
+            sms: uncovered,
+            room: launch.room(uncovered, self.ledger.is_last_uncovered(range)),
+            has_blocks,
+            has_others: self.ledger.has_others(range),
+            // After a spill, blocks of other launches occupy these SMs.
+            is_taken: has_taken || launch.spilled,
+        };
+        let work = launch.work(there, sms, &self.costs);
+        let Some(shape) = work.shape(place, || self.sms_outside(range, None)) else { return };
         self.ledger.cover(range);
-        self.put(key, (slot, queue), blocks, CohortPlace::Free { keeps_to, over }, actions);
+        let keeps_to = if shape.keeps_to_own { range } else { SmRange::ALL };
+        self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
         }
@@ -139,21 +123,16 @@ impl Engine {
         &mut self,
         key: OpKey,
         (slot, queue): (usize, QueueIndex),
-        blocks: u32,
+        Shape { blocks, hands, .. }: Shape,
         place: CohortPlace,
         actions: &mut Vec<Action>,
     ) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
-        let (after, over, keeps_to, hands) = match place {
-            CohortPlace::Free { keeps_to: SmRange::ALL, over } => {
-                (None, over, SmRange::ALL, blocks)
-            }
-            // Blocks get no first task if they may have to leave at once, behind another launch or outside of their
-            // range. That task would not run.
-            CohortPlace::Free { keeps_to, over } => (None, over, keeps_to, 0),
-            CohortPlace::Behind(after) => (Some(after), None, self.queues.range(queue), 0),
+        let (after, over, keeps_to) = match place {
+            CohortPlace::Free { keeps_to, over } => (None, over, keeps_to),
+            CohortPlace::Behind(after) => (Some(after), None, self.queues.range(queue)),
         };
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
@@ -209,12 +188,11 @@ impl Engine {
     /// Queues a launch behind the last one in a queue, if it waits only for launches that are ahead of it there. The
     /// device starts it when its predecessor is done, and lets it leave if that has left without being done.
     fn queue_ahead(&mut self, queue: QueueIndex, actions: &mut Vec<Action>) -> bool {
-        let is_enough = self.launches.known > 1 && self.queues.waiting(queue) >= AHEAD_OF_OTHERS;
-        if is_enough || self.is_draining() {
-            return false;
-        }
         let sms = self.ledger.sms();
         let Some((tail, slot)) = self.queues.tail(queue) else { return false };
+        if self.is_draining() || self.is_enough_ahead(queue) {
+            return false;
+        }
         let Some(Op { launch: Some(last), next: Some(next), phase, verdict: None, .. }) =
             self.ops.get(tail)
         else {
@@ -245,8 +223,6 @@ impl Engine {
             // same time.
             left: before.wrapping_add(departures(cohort.blocks, last.remaining())),
         };
-        // Without other launches it can have more than its predecessor.
-        let room = if self.launches.known <= 1 { sms } else { ledger::count(range, sms) };
         let Some(Op {
             launch: Some(launch),
             phase: Phase::Blocked,
@@ -254,20 +230,10 @@ impl Engine {
             foreign_blockers: 0,
             uses,
             ..
-        }) = self.ops.get_mut(next)
+        }) = self.ops.get(next)
         else {
             return false;
         };
-        // In a queue that is confined to a part of the device, the hardware places some blocks outside.
-        let keeps_to = self.queues.range(queue);
-        if keeps_to != SmRange::ALL && !launch.crowds(sms) {
-            return false;
-        }
-        // A long launch of few blocks loses more among the blocks of other launches than by waiting for its turn.
-        let has_few = launch.has_long_few(launch.room(ledger::count(range, sms), false));
-        if has_few && keeps_to == SmRange::ALL && self.ledger.has_others(range) {
-            return false;
-        }
         // A plain launch writes no word when it is done, and looks at none. It can only follow another plain launch,
         // which is done when its queue comes to the next.
         let has_form = match has_either {
@@ -281,31 +247,44 @@ impl Engine {
         if range.is_empty() || !launch.is_out() || launch.remaining() == 0 {
             return false;
         }
-        let wanted = launch.need(sms).min(room);
+        // Without other launches it can have more than its predecessor.
+        let most = if self.launches.known <= 1 { sms } else { ledger::count(range, sms) };
+        let wanted = launch.need(sms).min(most);
+        let keeps_to = self.queues.range(queue);
+        let place = Place::Behind {
+            own: launch.room(ledger::count(range, sms), false),
+            room: launch.room(wanted, range.contains(sms - 1)),
+            is_part: keeps_to != SmRange::ALL,
+            has_others: self.ledger.has_others(range),
+        };
+        let work = launch.work(0, sms, &self.costs);
+        let outside = || self.sms_outside(keeps_to, Some(queue));
+        let Some(shape) = work.shape(place, outside) else { return false };
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next) else { return false };
         if has_either {
             launch.set_plain(plain);
         }
         // All of it, because the next launch may fill more than this one.
         launch.handover = range;
-        let room = launch.room(wanted, range.contains(sms - 1));
-        let (left, each) = (launch.remaining(), f64::from(launch.spec.blocks_per_sm));
-        let spare = match keeps_to {
-            SmRange::ALL => 0,
-            _ => (self.sms_outside(keeps_to, Some(queue)) * each) as u32,
-        };
-        self.put(next, (0, queue), (room + spare).min(left), CohortPlace::Behind(after), actions);
+        self.put(next, (0, queue), shape, CohortPlace::Behind(after), actions);
         true
+    }
+
+    /// Whether the device has enough to do behind the running launch of a queue.
+    fn is_enough_ahead(&self, queue: QueueIndex) -> bool {
+        let work = |op| {
+            let spec = &self.ops.get(op)?.launch.as_ref()?.spec;
+            // Of unknown duration, a launch that can be told to leave may be short; of those that cannot, there is one.
+            spec.predicted.or(spec.plain.then_some(self.costs.absence))
+        };
+        let work = self.queues.behind_first(queue).filter_map(work).sum();
+        self.costs.is_enough_ahead(work, self.queues.waiting(queue) as u32)
     }
 
     /// Whether a launch may become a plain grid behind those in a queue, from where no signal takes it back.
     fn may_queue_plain(&self, next: OpKey, queue: QueueIndex) -> bool {
         let predicted = |op| self.ops.get(op)?.launch.as_ref()?.spec.predicted;
-        let waits: Duration = self.queues.behind_first(queue).filter_map(predicted).sum();
-        // Of unknown duration there is one.
-        let is_short = match predicted(next) {
-            Some(predicted) => waits + predicted <= PLAIN_AHEAD,
-            None => self.queues.waiting(queue) == 0,
-        };
+        let is_short = predicted(next).is_none_or(|predicted| !self.costs.can_wait(predicted));
         let Some(Op { effective: urgency, .. }) = self.ops.get(next) else { return false };
         let level = self.queues.level(queue);
         // It would stand behind their blocks, which wait for room on the same level or above.

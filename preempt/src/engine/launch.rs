@@ -6,7 +6,8 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::ledger;
 use super::queues::DeviceQueues;
-use crate::vocabulary::{ControlUse, QueueIndex, Timestamp};
+use super::shape::Work;
+use crate::vocabulary::{ControlUse, Costs, QueueIndex, Timestamp};
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -179,10 +180,6 @@ pub(super) struct OnDevice {
     resumed: bool,
 }
 
-/// Duration from which a launch is long: ten times what the host takes from one launch's end to the next one's start
-/// (H200).
-const LONG: Duration = Duration::from_micros(100);
-
 impl Launch {
     pub fn new(now: Duration, spec: LaunchSpec) -> Launch {
         Launch {
@@ -254,15 +251,16 @@ impl Launch {
         self.spec.room(sms, with_last)
     }
 
-    /// Whether there are more block-tasks than the whole device holds blocks.
-    pub fn crowds(&self, sms: u32) -> bool {
-        !self.spec.plain && self.remaining() > self.room(sms, true)
-    }
-
-    /// Whether it is long and `room` holds a block for each of its block-tasks.
-    pub fn has_long_few(&self, room: u32) -> bool {
-        let is_long = self.spec.predicted.is_some_and(|took| took >= LONG);
-        !self.spec.plain && is_long && self.remaining() <= room
+    /// What a grid of it is for, beside `there` blocks that are on the device and stay.
+    pub fn work(&self, there: u32, sms: u32, costs: &Costs) -> Work {
+        Work {
+            tasks: self.remaining(),
+            bare: self.remaining() - there,
+            blocks_per_sm: self.spec.blocks_per_sm,
+            most: self.room(sms, true),
+            is_plain: self.spec.plain,
+            is_long: self.spec.predicted.is_some_and(|took| costs.is_long(took)),
+        }
     }
 
     /// The SMs that the remaining block-tasks can fill.

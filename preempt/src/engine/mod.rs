@@ -11,7 +11,7 @@ use preempt_device::abi::{Posted, SmRange};
 use slotmap::SlotMap;
 
 use crate::policy::Policy;
-use crate::vocabulary::{BufferId, LaunchId, OpKey, QueueCount, QueueIndex};
+use crate::vocabulary::{BufferId, Costs, LaunchId, OpKey, QueueCount, QueueIndex};
 
 mod agenda;
 mod cohorts;
@@ -25,9 +25,11 @@ mod merge;
 mod opaque;
 mod operation;
 mod order;
+mod pace;
 mod planning;
 mod queues;
 mod recorder;
+mod shape;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -49,6 +51,7 @@ use opaque::Pieces;
 use operation::{Op, Phase, Verdict};
 pub(crate) use order::Use;
 use order::{End, Order};
+pub(crate) use pace::{Did, Next, Pace, ToDo};
 use planning::Decider;
 use queues::DeviceQueues;
 use recorder::Observers;
@@ -60,6 +63,8 @@ use urgency::{Inheritance, arrival};
 
 /// What happens to launches and copies: events in, actions out. `README.md` names the states and the races.
 pub(crate) struct Engine {
+    /// What the device and its host take; it never changes.
+    costs: Costs,
     /// All operations that are not retired. Each file writes the part of an [`Op`] that it is about.
     ops: SlotMap<OpKey, Op>,
     /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
@@ -97,8 +102,9 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     /// An engine for a device of `sms` SMs.
-    pub fn new(sms: u32, queues: QueueCount, policy: Box<dyn Policy>) -> Engine {
+    pub fn new(sms: u32, queues: QueueCount, costs: Costs, policy: Box<dyn Policy>) -> Engine {
         Engine {
+            costs,
             ops: SlotMap::with_key(),
             order: Order::default(),
             ledger: Ledger::new(sms),
@@ -281,7 +287,6 @@ impl Engine {
                 }
                 self.launches.arrivals += 1;
                 self.launches.known += 1;
-                self.launches.newcomers.push(key);
                 self.agenda.unsettled = true;
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
                 launch.arrival = Some(self.launches.arrivals);

@@ -10,18 +10,7 @@ use super::ledger::{Ledger, count, intersection};
 use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
-use crate::vocabulary::{LaunchId, OpKey};
-
-/// Multiples of the time that a launch takes to stop. A launch with less than that left keeps the SMs that its stream
-/// successor will fill: another launch would have to yield them at once.
-const WORTH_A_YIELD: u32 = 3;
-
-/// Launches of the same stream that are considered for that.
-const LOOK_AHEAD: usize = 4;
-
-/// Time until a policy is asked again at the earliest; bounds what a policy that always wants to be asked takes from
-/// everything else.
-const SHORTEST_WAIT: Duration = Duration::from_micros(10);
+use crate::vocabulary::{Costs, LaunchId, OpKey};
 
 /// The policy, and what it decided last.
 pub(super) struct Decider {
@@ -72,17 +61,6 @@ impl Engine {
         self.decider.refusal.as_ref()
     }
 
-    /// Whether all launches with SMs, and all newcomers, are in this stream or less urgent. Then no policy that goes
-    /// by priority prefers one of them to the next launches of this stream.
-    pub fn leads(&self, stream: u32, priority: Priority) -> bool {
-        let owners = self.ledger.owners().chunk_by(|a, b| a == b).filter_map(|run| run[0]);
-        let mut others = owners.map(|owner| owner.0).chain(self.launches.newcomers.iter().copied());
-        others.all(|other| {
-            let other = self.ops.get(other);
-            other.is_none_or(|other| other.stream == stream || other.effective.priority < priority)
-        })
-    }
-
     /// Whether [`settle`](Engine::settle) would ask the policy.
     pub fn is_unsettled(&self, now: Duration) -> bool {
         self.agenda.unsettled || self.agenda.wake.is_some_and(|wake| wake <= now)
@@ -93,7 +71,6 @@ impl Engine {
         self.agenda.unsettled = self.is_unsettled(now);
         let told = actions.len();
         let is_asked = self.agenda.unsettled;
-        self.launches.newcomers.clear();
         loop {
             self.advance_opaque(now, actions);
             if !std::mem::take(&mut self.agenda.unsettled) {
@@ -113,7 +90,8 @@ impl Engine {
             self.ask(now, |policy| wake = policy.wake());
             if self.launches.known > 0 {
                 let wakes = [wake, self.opaque_wake(now)].into_iter().flatten();
-                self.agenda.wake = wakes.map(|wake| wake.max(now + SHORTEST_WAIT)).min();
+                self.agenda.wake =
+                    wakes.map(|wake| wake.max(now + self.costs.shortest_wait())).min();
             }
         }
         if let Some(recorder) = &mut self.observers.recorder
@@ -141,7 +119,7 @@ impl Engine {
 
     /// Whether the policy takes a launch.
     pub(super) fn admits(&mut self, now: Duration, arrival: &Arrival) -> bool {
-        let view = View { now, ops: &self.ops, ledger: &self.ledger };
+        let view = View { now, ops: &self.ops, ledger: &self.ledger, costs: &self.costs };
         let policy = &mut self.decider.policy;
         match caught(|| policy.admits(now, arrival, &view)) {
             Ok(admits) => admits,
@@ -156,7 +134,7 @@ impl Engine {
     fn make_plan(&mut self, now: Duration) -> Result<(), String> {
         let mut plan = std::mem::take(&mut self.decider.plan);
         plan.grants.clear();
-        let view = View { now, ops: &self.ops, ledger: &self.ledger };
+        let view = View { now, ops: &self.ops, ledger: &self.ledger, costs: &self.costs };
         let policy = &mut self.decider.policy;
         let answer = caught(|| policy.assign(now, &view, &mut plan));
         self.decider.plan = plan;
@@ -308,6 +286,7 @@ struct View<'a> {
     now: Duration,
     ops: &'a SlotMap<OpKey, Op>,
     ledger: &'a Ledger,
+    costs: &'a Costs,
 }
 
 impl View<'_> {
@@ -321,23 +300,21 @@ impl View<'_> {
         std::iter::successors(self.ops.get(id.0), next).skip(1).map_while(|op| op.launch.as_ref())
     }
 
-    /// The SMs that launches behind this one will use, as long as all before them are short.
+    /// The SMs that launches behind this one will use, as long as they do so shortly.
     fn soon(&self, id: LaunchId, launch: &Launch, uses: impl Fn(&Launch, u32) -> u32) -> u32 {
-        let is_short = |launch: &Launch, left: Option<Duration>| {
-            left.is_some_and(|left| left < WORTH_A_YIELD * launch.spec.stop())
-        };
         // Mostly there is none. To see that costs less than to find out how long this launch takes.
-        if self.behind(id).next().is_none()
-            || !is_short(launch, launch.time_left(self.now, self.sms()))
-        {
+        if self.behind(id).next().is_none() {
             return 0;
         }
         let mut most = 0;
-        for next in self.behind(id).take(LOOK_AHEAD) {
-            most = most.max(uses(next, self.sms()));
-            if !is_short(next, next.spec.predicted) {
+        let mut until = launch.time_left(self.now, self.sms());
+        for next in self.behind(id) {
+            if !until.is_some_and(|until| self.costs.is_short(until, launch.spec.stop())) {
                 break;
             }
+            most = most.max(uses(next, self.sms()));
+            let (until, took) = (&mut until, next.spec.predicted);
+            *until = until.zip(took).map(|(until, took)| until + self.costs.follow + took);
         }
         most
     }

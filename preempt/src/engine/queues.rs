@@ -6,9 +6,9 @@ use preempt_device::abi::{Signal, SmRange};
 
 use crate::vocabulary::{OpKey, QueueCount, QueueIndex};
 
-/// Cohorts in a queue at most: one runs, and the others wait for their predecessor to end. Enough to keep the device
-/// busy while the host looks elsewhere, and few enough to be gone quickly when the queue is told to leave.
-pub(super) const QUEUED_AHEAD: usize = 16;
+/// Cohorts that a queue of the device holds. A driver takes a thousand launches in all; one more would make the call wait,
+/// and the host with it.
+const CAPACITY: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct DeviceQueues {
@@ -155,7 +155,7 @@ impl DeviceQueues {
         let has_room = match cohorts.len() {
             // Behind a plain grid something waits already.
             1 => self.chains < self.count.chains && (*is_plain || self.can_hold()),
-            length => length < QUEUED_AHEAD,
+            length => length < CAPACITY,
         };
         cohorts.back().filter(|_| has_room).copied()
     }

@@ -7,7 +7,7 @@ use slotmap::Key;
 
 use super::{Action, Engine, Event, Grant, Input, Outcome, Step, Submission};
 use crate::policy::Plan;
-use crate::vocabulary::{After, CohortOrder, ControlUse, OpKey, QueueCount};
+use crate::vocabulary::{After, CohortOrder, ControlUse, Costs, OpKey, QueueCount};
 
 /// What an engine was told and decided, and whose decisions they were.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,7 @@ pub(crate) struct Recorded<'a> {
     pub policy: &'a str,
     pub sms: u32,
     pub queues: QueueCount,
+    pub costs: Costs,
     pub steps: &'a [Step],
 }
 
@@ -84,7 +85,7 @@ impl Engine {
         let recorder = self.observers.recorder.as_ref()?;
         let policy = self.decider.first_policy();
         let (sms, queues) = (self.ledger.sms(), self.queues.count());
-        Some(Recorded { policy, sms, queues, steps: &recorder.steps })
+        Some(Recorded { policy, sms, queues, costs: self.costs, steps: &recorder.steps })
     }
 
     /// Takes the last call that was recorded since this was called.

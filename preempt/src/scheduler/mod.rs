@@ -15,7 +15,7 @@
 //! | `runtime/shared` | submitting threads, waiting threads and the poller, which run the core |
 //! | `runtime/combiner` | the lock by which one thread at a time runs the core, and the inbox |
 //! | `runtime/core` | the engine with its device: takes in messages and reports, acts, completes handles |
-//! | `runtime/core/batching` | which messages a turn takes in before it decides |
+//! | `runtime/core/batching` | the steps of a turn: messages that it takes in, decisions, launches ahead |
 //! | `runtime/core/execute` | the engine's actions on the device |
 //! | `runtime/core/accounting` | entries in accounts, timeline and predictor |
 //! | `runtime/completion` | the end of an operation, for the threads that wait for it |
@@ -54,6 +54,7 @@ use crate::policy::{Policy, Priority, StaticPriority};
 use crate::predict::{Online, Predictor};
 use crate::recording::Recording;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::vocabulary::Costs;
 
 mod api;
 mod estimated;
@@ -119,6 +120,7 @@ impl Scheduler {
                 poller_spin: false,
                 preemption: Preemption::default(),
                 longest_plain: LONGEST_PLAIN,
+                costs: Costs::default(),
                 signal_path: SignalPath::default(),
                 recording: false,
                 patience: Patience { timeout: Duration::ZERO, most: MAX_WAITING },
@@ -372,6 +374,26 @@ impl SchedulerBuilder {
     /// takes its SMs for more urgent launches all the same, at the ends of blocks.
     pub fn longest_plain(mut self, time: Duration) -> SchedulerBuilder {
         self.settings.longest_plain = time;
+        self
+    }
+
+    /// What the device and its host take beside the kernels' work; by default, [as on an H200](Costs::h200).
+    ///
+    /// Every rule of the scheduler that decides by time takes its times from here.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use preempt::{Costs, Scheduler};
+    ///
+    /// // A driver whose launch calls are slow: a decision waits for more messages.
+    /// let costs = Costs { call: Duration::from_micros(12), ..Costs::h200() };
+    /// let scheduler = Scheduler::builder().costs(costs).build()?;
+    /// # let _ = scheduler;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn costs(mut self, costs: Costs) -> SchedulerBuilder {
+        self.settings.costs = costs;
         self
     }
 

@@ -6,8 +6,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use preempt_device::abi::{COHORT_SLOTS, Posted, Signal, SmRange, departures};
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 
-use super::machine::{Costs, Machine};
-use crate::vocabulary::{CohortOrder, LaunchId, OpKey, QueueCount, QueueIndex};
+use super::machine::Machine;
+use crate::vocabulary::{CohortOrder, Costs, LaunchId, OpKey, QueueCount, QueueIndex};
 
 new_key_type! {
     /// A cohort on the device.
@@ -29,12 +29,12 @@ pub(super) enum Happening {
     MakeRoom(CohortKey, OpKey),
     /// The host sees that a cohort is out.
     Report { op: OpKey, slot: u8, done: u32, plain: bool },
-    /// A copy or other work of a recording is over.
-    Copied(OpKey),
     /// A change of the list is made.
     Change(usize),
     /// The policy is to be asked again.
     Wake,
+    /// The host goes on with its turn.
+    Turn,
 }
 
 /// Events in virtual time, in nanoseconds.
@@ -177,8 +177,8 @@ impl Device {
         }
     }
 
-    /// Takes in a cohort.
-    pub fn launch(&mut self, now: u64, order: CohortOrder, agenda: &mut Agenda) {
+    /// Takes in a cohort, whose call begins at `at`.
+    pub fn launch(&mut self, at: u64, order: CohortOrder, agenda: &mut Agenda) {
         let Some(launch) = self.launches.get_mut(order.op) else { return };
         let control = order.control.control as usize;
         if self.left.len() <= control {
@@ -190,7 +190,7 @@ impl Device {
             true => launch.fills.saturating_mul(blocks_per_sm),
             false => order.blocks,
         };
-        let launched = now + nanos(self.costs.decision) + nanos(self.costs.launch);
+        let launched = at + nanos(self.costs.launch);
         let sms = self.spare.pop().unwrap_or_default();
         let (is_ready, work, makes_room) = (false, 0, None);
         let cohort =
@@ -205,8 +205,8 @@ impl Device {
         }
     }
 
-    /// Takes in a word for a queue, which later heads of the queue see, too.
-    pub fn signal(&mut self, now: u64, queue: QueueIndex, signal: Signal, agenda: &mut Agenda) {
+    /// Takes in a word for a queue, which is told at `at`. Later heads of the queue see it, too.
+    pub fn signal(&mut self, at: u64, queue: QueueIndex, signal: Signal, agenda: &mut Agenda) {
         let range = signal.range();
         let queue = &mut self.queues[queue as usize];
         queue.word = range;
@@ -217,7 +217,7 @@ impl Device {
         }
         cohort.trim(range);
         let stop = self.launches.get(cohort.order.op).map_or(0, |launch| launch.stop);
-        let out = now + nanos(self.costs.decision) + stop;
+        let out = at + stop;
         agenda.enter(out, Happening::Leave(key, range.lo(), range.hi()));
     }
 

@@ -95,7 +95,7 @@ impl EngineLoad {
                 "launches that can fill {needs:?} SMs; at least one, and each 1 to {sms}"
             )));
         }
-        let engine = Engine::new(machine.sms, machine.queue_count(), policy);
+        let engine = Engine::new(machine.sms, machine.queue_count(), machine.costs, policy);
         let mut load = EngineLoad {
             engine,
             needs: needs.to_vec(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use preempt_device::abi::{MAX_SMS, MAX_TASKS};
 
 use crate::error::{Error, SimulationError};
-use crate::vocabulary::QueueCount;
+use crate::vocabulary::{Costs, QueueCount};
 
 /// Measured figures, and their sources.
 const H200: &str = include_str!("h200.txt");
@@ -22,6 +22,8 @@ pub struct Machine {
     pub queues: DeviceQueues,
     /// Its costs.
     pub costs: Costs,
+    /// Whether preemption costs nothing, whatever kernels say: blocks leave at the signal, and nothing is done twice.
+    pub free_stops: bool,
 }
 
 /// Queues of a device, in which cohorts run one after the other. A cohort is the blocks of a launch that were
@@ -40,30 +42,14 @@ pub struct DeviceQueues {
     pub held: u32,
 }
 
-/// Times that the device and the host take beside the kernels' work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Costs {
-    /// From the decision to launch blocks until they run, if there is room.
-    pub launch: Duration,
-    /// From the end of a launch to the start of one that was queued behind it in its stream.
-    pub follow: Duration,
-    /// From the signal until the last block has left, for kernels that [do not say it](KernelModel::stop) themselves.
-    pub stop: Duration,
-    /// From the end of a launch on the device until the host knows.
-    pub report: Duration,
-    /// How long the host takes to decide.
-    pub decision: Duration,
-    /// Whether preemption costs nothing, whatever kernels say: blocks leave at the signal, and nothing is done twice.
-    pub free_stops: bool,
-}
-
 impl Machine {
-    /// A device of `sms` SMs with a GPU's queues.
+    /// A device of `sms` SMs with a GPU's queues. With [`Costs::free`], its stops are free, too.
     pub fn new(sms: u32, costs: Costs) -> Machine {
         Machine {
             sms,
             queues: DeviceQueues { normal: 16, urgent: 3, levels: 5, chains: 4, held: 6 },
             costs,
+            free_stops: costs == Costs::free(),
         }
     }
 
@@ -89,81 +75,6 @@ impl Machine {
         }
         Ok(())
     }
-}
-
-impl Costs {
-    /// No costs: the best that a policy can reach.
-    pub const fn free() -> Costs {
-        Costs {
-            launch: Duration::ZERO,
-            follow: Duration::ZERO,
-            stop: Duration::ZERO,
-            report: Duration::ZERO,
-            decision: Duration::ZERO,
-            free_stops: true,
-        }
-    }
-
-    /// As measured on an NVIDIA H200; `sim/h200.txt` in the sources says where each figure is from.
-    pub const fn h200() -> Costs {
-        // At compile time: a file that lacks a figure does not compile.
-        const MEASURED: Costs = Costs {
-            launch: figure("launch"),
-            follow: figure("follow"),
-            stop: figure("stop"),
-            report: figure("report"),
-            decision: figure("decision"),
-            free_stops: false,
-        };
-        MEASURED
-    }
-}
-
-/// The figure in the file's line that starts with this word.
-const fn figure(name: &str) -> Duration {
-    let (text, name) = (H200.as_bytes(), name.as_bytes());
-    let mut line = 0;
-    while line < text.len() {
-        let mut at = 0;
-        while at < name.len() && line + at < text.len() && text[line + at] == name[at] {
-            at += 1;
-        }
-        if at == name.len() && text[line + at] == b' ' {
-            return microseconds(text, line + at);
-        }
-        while line < text.len() && text[line] != b'\n' {
-            line += 1;
-        }
-        line += 1;
-    }
-    panic!("h200.txt lacks a figure")
-}
-
-/// The number behind the spaces at `at`.
-const fn microseconds(text: &[u8], mut at: usize) -> Duration {
-    while text[at] == b' ' {
-        at += 1;
-    }
-    let (mut nanos, mut unit, mut digits) = (0, 1000, 0);
-    let mut is_fraction = false;
-    while at < text.len() && text[at] != b'\n' {
-        match text[at] {
-            b'.' if !is_fraction => is_fraction = true,
-            digit @ b'0'..=b'9' if is_fraction => {
-                unit /= 10;
-                nanos += (digit - b'0') as u64 * unit;
-                digits += 1;
-            }
-            digit @ b'0'..=b'9' => {
-                nanos = nanos * 10 + (digit - b'0') as u64 * 1000;
-                digits += 1;
-            }
-            _ => panic!("h200.txt has something other than a number behind a name"),
-        }
-        at += 1;
-    }
-    assert!(digits > 0, "h200.txt has a name without a number");
-    Duration::from_nanos(nanos)
 }
 
 /// A model of a kernel.
@@ -324,14 +235,6 @@ pub(super) fn number<T: FromStr<Err: Display>>(text: &str, what: &str) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_figures_of_the_file_are_those_of_the_costs() {
-        let Costs { launch, stop, decision, free_stops, .. } = Costs::h200();
-        assert_eq!(launch, Duration::from_nanos(7_720));
-        assert_eq!((stop, decision), (Duration::from_nanos(9_890), Duration::from_micros(1)));
-        assert!(!free_stops);
-    }
 
     #[test]
     fn every_program_of_the_papers_has_a_model() {

@@ -34,7 +34,8 @@
 //!   first. Those of a plain grid fill one SM after the other, and leave the rest to others, which stands for the room
 //!   that a GPU has beside them. SMs of a plain grid that the policy gives to a more urgent launch are that one's after
 //!   the time of a block, and the plain grid's other blocks wait for room. A launch with more SMs than it can fill is no faster for it.
-//! - Events of the same time are handled together, then the policy is asked once.
+//! - The host decides when the scheduler would. Submissions and reports of one time are handled together, then the policy
+//!   is asked once. While the host decides or launches, for [`Costs::decision`] and [`Costs::call`], others wait.
 //!
 //! With [`Costs::free`] all of that takes no time: what a policy reaches then is the most that it can reach.
 //!
@@ -45,6 +46,7 @@
 //! which is part of it.
 
 mod device;
+mod host;
 mod load;
 mod machine;
 mod random;
@@ -62,12 +64,13 @@ use std::time::Duration;
 #[doc(hidden)]
 pub use load::EngineLoad;
 use machine::refused;
-pub use machine::{Costs, DeviceQueues, KernelModel, Machine, Prediction};
+pub use machine::{DeviceQueues, KernelModel, Machine, Prediction};
 pub use results::{End, LaunchResult, Results};
 pub use workload::{Arrivals, Sizes, StreamModel, StreamNumber, Workload};
 
 use crate::error::Error;
 use crate::policy::{Fifo, Policy};
+pub use crate::vocabulary::Costs;
 
 /// A machine and a policy, for one workload.
 #[must_use = "nothing is simulated before `run`"]

@@ -7,6 +7,7 @@ use slotmap::SecondaryMap;
 
 use super::Simulation;
 use super::device::{Agenda, Device, Happening, Running, nanos};
+use super::host::Host;
 use super::machine::{KernelModel, LONGEST, Machine, Prediction, refused};
 use super::random::Random;
 use super::recorded::{Changed, RecordedChange};
@@ -35,17 +36,18 @@ struct Submitted {
     at: u64,
 }
 
-struct Run<'a> {
+pub(super) struct Run<'a> {
     workload: &'a Workload,
-    machine: Machine,
+    pub machine: Machine,
     plain: bool,
     records: bool,
-    engine: Engine,
-    device: Device,
-    agenda: Agenda,
-    actions: Vec<Action>,
+    pub engine: Engine,
+    pub device: Device,
+    pub host: Host,
+    pub agenda: Agenda,
+    pub actions: Vec<Action>,
     submitted: Vec<Submitted>,
-    ops: SecondaryMap<OpKey, usize>,
+    pub ops: SecondaryMap<OpKey, usize>,
     /// The last operation of each job.
     keys: Vec<Option<OpKey>>,
     launches: Vec<LaunchResult>,
@@ -56,7 +58,7 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
     let Simulation { machine, policy, plain, record, until } = simulation;
     machine.check()?;
     workload.check()?;
-    let mut engine = Engine::new(machine.sms, machine.queue_count(), policy);
+    let mut engine = Engine::new(machine.sms, machine.queue_count(), machine.costs, policy);
     if record {
         engine.record();
     }
@@ -67,6 +69,7 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
         records: record,
         engine,
         device: Device::new(&machine),
+        host: Host::default(),
         agenda: Agenda::default(),
         actions: Vec::new(),
         submitted: Vec::new(),
@@ -121,18 +124,8 @@ impl Run<'_> {
             while let Some(happening) = self.agenda.pop(now) {
                 self.events += 1;
                 self.happen(now, happening);
-                self.act(now);
             }
-            self.engine.settle(time, &mut self.actions);
-            self.act(now);
-            // It takes no time here.
-            loop {
-                self.engine.go_ahead(time, &mut self.actions);
-                if self.actions.is_empty() {
-                    break;
-                }
-                self.act(now);
-            }
+            self.host(now);
             self.device.place(now, self.engine.owners(), &mut self.agenda);
             let wakes = self.engine.wake();
             if wakes != wake {
@@ -174,7 +167,6 @@ impl Run<'_> {
     fn happen(&mut self, now: u64, happening: Happening) {
         let (device, agenda) = (&mut self.device, &mut self.agenda);
         match happening {
-            Happening::Arrival(index) => self.submit(now, index),
             Happening::Ready(cohort) => device.ready(now, cohort, agenda),
             Happening::Complete(op, version) => device.complete(now, op, version, agenda),
             Happening::Leave(cohort, lo, hi) => {
@@ -183,23 +175,14 @@ impl Run<'_> {
             Happening::MakeRoom(cohort, to) => {
                 device.make_room(now, cohort, to, self.engine.owners(), agenda);
             }
-            Happening::Report { op, slot, done, plain } => {
-                let posted = Happening::posted(done, plain);
-                let event = Event::CohortOut { op, slot, posted };
-                self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
-            }
-            Happening::Copied(op) => {
-                let event = Event::CopyDone { op };
-                self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
-            }
-            Happening::Change(index) => self.change(now, index),
-            // `settle` comes after everything.
-            Happening::Wake => {}
+            // The host comes after everything.
+            Happening::Turn => {}
+            told => self.host.tell(told),
         }
     }
 
     /// Makes a change of a recording.
-    fn change(&mut self, now: u64, index: usize) {
+    pub(super) fn change(&mut self, now: u64, index: usize) {
         let RecordedChange { of, change, .. } = &self.workload.changes[index];
         let of = match *of {
             Changed::Job(job) => self.keys[job].map(Whose::Launch),
@@ -211,14 +194,14 @@ impl Run<'_> {
         }
     }
 
-    fn submit(&mut self, now: u64, index: usize) {
+    pub(super) fn submit(&mut self, now: u64, index: usize) {
         let Submitted { job, turn, at } = self.submitted[index];
         let planned = &self.workload.jobs[job];
         let stream = &self.workload.streams[planned.stream.0 as usize];
         let kernel = &planned.kernel;
         // A launch draws the same numbers whatever the policy does.
         let alone = self.duration(kernel, (job as u64) << 32 | u64::from(turn));
-        let free = self.machine.costs.free_stops;
+        let free = self.machine.free_stops;
         let stop = kernel.stop.unwrap_or(self.machine.costs.stop);
         let (stop, requeued) =
             if free { (Duration::ZERO, Duration::ZERO) } else { (stop, kernel.redo) };
@@ -306,27 +289,7 @@ impl Run<'_> {
         drawn.clamp(Duration::from_nanos(1), 2 * LONGEST)
     }
 
-    fn act(&mut self, now: u64) {
-        let mut actions = std::mem::take(&mut self.actions);
-        for action in actions.drain(..) {
-            match action {
-                Action::Launch(order) => self.device.launch(now, order, &mut self.agenda),
-                Action::Signal { queue, signal } => {
-                    self.device.signal(now, queue, signal, &mut self.agenda);
-                }
-                Action::Finish { op, outcome } => self.finish(now, op, outcome),
-                Action::Retire { op } => {
-                    self.device.launches.remove(op);
-                    self.ops.remove(op);
-                }
-                // It takes no time.
-                Action::Copy { op } => self.agenda.enter(now, Happening::Copied(op)),
-            }
-        }
-        self.actions = actions;
-    }
-
-    fn finish(&mut self, now: u64, op: OpKey, outcome: Outcome) {
+    pub(super) fn finish(&mut self, now: u64, op: OpKey, outcome: Outcome) {
         let Some(&index) = self.ops.get(op) else { return };
         let launch = &mut self.launches[index];
         launch.done = Duration::from_nanos(now);

@@ -3,6 +3,7 @@
 
 mod byte_range;
 mod cohort;
+mod costs;
 mod ids;
 mod queues;
 mod sm_set;
@@ -11,6 +12,7 @@ mod tuned;
 
 pub(crate) use byte_range::ByteRange;
 pub(crate) use cohort::{After, CohortOrder, ControlIndex, ControlUse};
+pub use costs::Costs;
 pub use ids::LaunchId;
 pub(crate) use ids::{BufferId, OpKey};
 pub(crate) use queues::{QueueCount, QueueIndex};

@@ -54,7 +54,8 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
         stop: Costs::h200().stop,
         report,
         decision,
-        free_stops: false,
+        call: if is_gpu { Costs::h200().call } else { Duration::ZERO },
+        ..Costs::h200()
     })
 }
 
@@ -101,7 +102,7 @@ mod tests {
 
     fn costs() -> Costs {
         let (launch, follow, decision) = (8 * US, 3 * US, US);
-        Costs { launch, follow, stop: 10 * US, report: US, decision, free_stops: false }
+        Costs { launch, follow, stop: 10 * US, report: US, decision, ..Costs::free() }
     }
 
     fn report(tasks: u32, started: Duration, done: Duration) -> LaunchReport {

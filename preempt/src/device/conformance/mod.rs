@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::module::{DeviceCode, Module};
 use crate::scheduler::Buffer;
 use crate::sync::Instant;
-use crate::vocabulary::{After, CohortOrder, ControlUse, OpKey, QueueIndex};
+use crate::vocabulary::{After, CohortOrder, ControlUse, Costs, OpKey, QueueIndex};
 use crate::{Call, NoGrid};
 
 mod checks;
@@ -118,7 +118,7 @@ impl<'a> Rig<'a> {
             device,
             kernels,
             ran,
-            session: Session::new(device),
+            session: Session::new(device, &Costs::h200()),
             ops: ops.clone(),
             controls: Vec::new(),
             epochs: vec![0; queues.total() as usize],

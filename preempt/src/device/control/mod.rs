@@ -21,22 +21,14 @@ use super::backend::{DeviceReport, KernelLaunch, KernelPanic, Loss, OwnedCopy, O
 use super::program::ProgramLaunch;
 use super::{Device, DeviceInner};
 use crate::error::Error;
-use crate::vocabulary::{After, CohortOrder, ControlIndex, OpKey, QueueIndex};
+use crate::vocabulary::{After, CohortOrder, ControlIndex, Costs, OpKey, QueueIndex};
 
 mod host_words;
 
 pub(super) use host_words::HostWords;
 
-/// Time for the block-tasks between two looks at the signal; a single block-task may take longer. A block's view is as
-/// old as the chunk, so a yield waits for one and a half chunks on average.
-const CHUNK_TIME: Duration = Duration::from_micros(7);
-
 /// Block-tasks: bounds a chunk whose length follows the clock.
 const MAX_CHUNK: u32 = 1024;
-
-/// Time between two claims of any blocks, on average, below which blocks wait for each other: six times an H200's time
-/// for an atomic addition to one word.
-const CLAIM_TIME: Duration = Duration::from_nanos(5);
 
 /// Gives out the words that host and device share.
 pub(crate) trait ControlSource {
@@ -162,7 +154,7 @@ impl Runs {
 /// A scheduler's work on a device. One thread at a time uses it.
 pub(crate) struct Session {
     device: Arc<DeviceInner>,
-    /// [`CHUNK_TIME`] and [`CLAIM_TIME`] on the clock that blocks read.
+    /// The time of a chunk, and that between two claims, on the clock that blocks read.
     pace: u32,
     claim_time: u32,
     controls: Vec<ControlMemory>,
@@ -202,11 +194,11 @@ fn panicked(out: &[OutCohort], panic: &KernelPanic) -> Option<(OpKey, Arc<str>)>
 
 impl Session {
     /// A session of the scheduler that the device was loaded for.
-    pub fn new(device: &Device) -> Session {
+    pub fn new(device: &Device, costs: &Costs) -> Session {
         let device = device.inner.clone();
         Session {
-            pace: device.capabilities.ticks(CHUNK_TIME),
-            claim_time: device.capabilities.ticks(CLAIM_TIME),
+            pace: device.capabilities.ticks(costs.chunk()),
+            claim_time: device.capabilities.ticks(costs.claim),
             device,
             controls: Vec::new(),
             out: Vec::new(),

@@ -22,7 +22,7 @@ fn out(engine: &mut Engine, op: OpKey, slot: u8, done: u32) -> Vec<Action> {
 /// An engine for 4 SMs of 4 blocks, with a small urgent launch and a long one that is confined. Returns the engine,
 /// their keys and the long one's cohort. Another long one is behind that in its stream, if `chain`.
 fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
-    let mut engine = Engine::new(4, QUEUES, Box::new(StaticPriority::new()));
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::new()));
     let mut actions = Vec::new();
     let mut submit = |stream: u32, priority: i32, tasks: u32| {
         let submission = submission(stream, priority, four(tasks));
@@ -84,7 +84,7 @@ fn a_long_launch_of_few_blocks_beside_another_one_is_confined() {
         ..both_short
     };
     for case in [both_short, next_long, first_long] {
-        let mut engine = Engine::new(4, QUEUES, Box::new(Fifo::new()));
+        let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(Fifo::new()));
         let mut actions = Vec::new();
         let mut submit = |engine: &mut Engine, stream, spec| {
             engine.submit(Duration::ZERO, submission(stream, 0, spec), &mut actions)

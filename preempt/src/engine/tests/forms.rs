@@ -146,7 +146,7 @@ fn plain_launches_are_queued_ahead_for_a_limited_time() {
         predicted: Some(Duration::from_micros(micros)),
         ..Asks::default()
     };
-    for (micros, queued) in [(10, 6), (400, 3), (2000, 1)] {
+    for (micros, queued) in [(10, 6), (30, 4), (400, 2), (2000, 1)] {
         let mut world = World::new(4, 1, StaticPriority::new());
         (0..6).for_each(|_| _ = world.submit_asking(0, 10, &[], asks(micros)));
         assert_eq!(world.cohorts.len(), queued, "{micros} µs each");

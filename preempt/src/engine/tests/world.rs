@@ -119,7 +119,7 @@ impl World {
         let heard = Heard::default();
         let policy = Listening { policy, heard: heard.clone() };
         World {
-            engine: Engine::new(sms, QUEUES, Box::new(policy)),
+            engine: Engine::new(sms, QUEUES, Costs::h200(), Box::new(policy)),
             now: Duration::ZERO,
             sm_times: HashMap::new(),
             known_opaque: HashSet::new(),

@@ -10,9 +10,6 @@ use crate::device::KernelLaunch;
 use crate::error::caught;
 use crate::predict::{Features, Predictor};
 
-/// Time that a launch takes to stop, assumed until a launch of the same kernel was seen to stop.
-const STOP: Duration = Duration::from_micros(20);
-
 /// Time that is as good as for ever: predictions are cut to it, so that sums cannot overflow.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -21,6 +18,8 @@ pub(in crate::scheduler) struct Forecast {
     predictor: Option<Box<dyn Predictor>>,
     /// The message of the predictor's panic, if it panicked.
     panic: Option<String>,
+    /// Time that a launch takes to stop, assumed until a launch of the same kernel was seen to stop.
+    first_stop: Duration,
     yields: FxHashMap<usize, Mean>,
 }
 
@@ -62,8 +61,9 @@ pub(in crate::scheduler) fn features(
 }
 
 impl Forecast {
-    pub fn new(predictor: Box<dyn Predictor>) -> Forecast {
-        Forecast { predictor: Some(predictor), panic: None, yields: FxHashMap::default() }
+    pub fn new(predictor: Box<dyn Predictor>, first_stop: Duration) -> Forecast {
+        let (predictor, yields) = (Some(predictor), FxHashMap::default());
+        Forecast { predictor, panic: None, first_stop, yields }
     }
 
     /// The message of the predictor's panic, if it panicked.
@@ -124,7 +124,7 @@ impl Forecast {
     /// Time from the signal until a launch's last block is out: the mean of those seen.
     pub fn stop(&self, kernel: &'static Kernel) -> Duration {
         let mean = self.yields.get(&key(kernel));
-        mean.and_then(|mean| mean.of_at_least(1.0)).unwrap_or(STOP)
+        mean.and_then(|mean| mean.of_at_least(1.0)).unwrap_or(self.first_stop)
     }
 
     /// Records the time from the signal until a launch's blocks have left.
@@ -147,7 +147,8 @@ mod tests {
     use crate::error::SchedulerError;
     use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
     use crate::{
-        Buffer, Call, CpuLayout, Device, Error, LaunchId, NoGrid, Scheduler, SchedulerBuilder,
+        Buffer, Call, Costs, CpuLayout, Device, Error, LaunchId, NoGrid, Scheduler,
+        SchedulerBuilder,
     };
 
     #[preemptible(block = 32)]
@@ -199,7 +200,7 @@ mod tests {
         predictor: impl FnOnce(SchedulerBuilder) -> SchedulerBuilder,
     ) -> (Scheduler, Vec<Option<Duration>>) {
         let (scheduler, seen) = three_of(|x, out| squares(x, out), predictor);
-        assert!(seen.iter().all(|&(_, overhead)| overhead == STOP));
+        assert!(seen.iter().all(|&(_, overhead)| overhead == Costs::h200().whole_stop()));
         (scheduler, seen.iter().map(|&(left, _)| left).collect())
     }
 
@@ -230,7 +231,7 @@ mod tests {
         let kernel = |x: &Buffer<u32>, out: &mut Buffer<u32>| squares_in_steps(x, out);
         let (_scheduler, seen) = three_of(kernel, |builder| builder.predictor(notes));
         // The prediction is a second for each block-task, and two run at a time.
-        let overhead = STOP + Duration::from_secs(1);
+        let overhead = Costs::h200().whole_stop() + Duration::from_secs(1);
         assert_eq!(seen, [20, 20, 10].map(|grid| (Some(Duration::from_secs(grid)), overhead)));
     }
 
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn launches_that_were_seen_to_end_together_share_the_time() {
-        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()), Duration::ZERO);
         learn(&mut forecast, &[1, 2], 40);
         assert_eq!([1, 2].map(|grid| known(&mut forecast, grid)), [20, 20], "equal shares");
         // Seen to end one by one, they say more.
@@ -274,7 +275,7 @@ mod tests {
 
     #[test]
     fn long_chains_of_one_kernel_are_predicted_as_well_as_short_ones() {
-        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()), Duration::ZERO);
         for took in [10, 15, 8, 13, 8, 15, 12, 9, 14, 8] {
             learn(&mut forecast, &[1; 16], 16 * took);
             assert!((8..=15).contains(&known(&mut forecast, 1)), "{}", known(&mut forecast, 1));
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn streams_are_told_apart() {
-        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()), Duration::ZERO);
         let ended = |stream, grid, took| Ended {
             stream,
             launch: layer(grid),
@@ -386,8 +387,9 @@ mod tests {
     #[test]
     fn the_time_to_yield_is_the_mean_of_those_seen() {
         let kernel = squares_kernel();
-        let mut forecast = Forecast::new(Box::new(KeepingPredictor::default()));
-        assert_eq!(forecast.stop(kernel), STOP);
+        let mut forecast =
+            Forecast::new(Box::new(KeepingPredictor::default()), Duration::from_micros(30));
+        assert_eq!(forecast.stop(kernel), Duration::from_micros(30));
         forecast.yielded(kernel, Duration::from_micros(100));
         forecast.yielded(kernel, Duration::from_micros(300));
         assert_eq!(forecast.stop(kernel), Duration::from_micros(200));

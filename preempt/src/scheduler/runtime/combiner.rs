@@ -48,9 +48,17 @@ impl<M> Mail<'_, M> {
         self.taken.pop_front()
     }
 
-    /// The messages behind the next message, as of the last look.
-    pub fn coming(&self) -> impl DoubleEndedIterator<Item = &M> {
-        self.taken.iter()
+    /// The next message, after another look if the last one's are all taken.
+    pub fn next_or_look(&mut self) -> Option<M> {
+        if !self.has_next() {
+            self.look();
+        }
+        self.next()
+    }
+
+    /// Whether a message that arrived before the last look is left.
+    pub fn has_next(&self) -> bool {
+        !self.taken.is_empty()
     }
 
     /// Looks into the inbox; returns whether there is a next message.

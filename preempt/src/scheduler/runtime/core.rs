@@ -25,7 +25,7 @@ use crate::scheduler::estimated::estimates::Estimates;
 use crate::scheduler::estimated::forecast::{Ended, Forecast};
 use crate::scheduler::observed::accounts::{Accounts, LaunchEntry};
 use crate::sync::{Condvar, Instant, Mutex, lock};
-use crate::vocabulary::{CohortOrder, OpKey};
+use crate::vocabulary::{CohortOrder, Costs, OpKey};
 
 mod accounting;
 mod batching;
@@ -143,10 +143,6 @@ pub(in crate::scheduler) enum Rest {
     Retired,
 }
 
-/// Launches, at most, that one turn queues behind others; each takes the driver microseconds. A chain of short launches
-/// gets one decision instead of one for each.
-const AT_ONCE: usize = 8;
-
 /// Multiples of the time that a kernel takes to stop: how long a launch may be that tells how long the hardware took to
 /// make room for it. Predictions are off by some percent, and those of a longer launch by more than the wait.
 const TELLING: u32 = 4;
@@ -174,6 +170,7 @@ pub(in crate::scheduler) struct Core {
     estimates: Estimates,
     /// The longest launch that may be a plain grid without being told to.
     longest_plain: Duration,
+    costs: Costs,
     /// Expected times of launches.
     forecast: Forecast,
     /// Ended launches that the forecast has not learned from.
@@ -212,20 +209,11 @@ impl Turn for Core {
         let wake = self.engine.wake();
         // Monotonic, because the policy's clock does not go back.
         let begin = self.start.elapsed();
-        let mut now = begin;
-        self.take_reports(now);
-        let mut ahead = 0;
-        loop {
-            now = self.take_in_all(now, &mut mail, &mut ahead);
-            self.decide(now);
-            // On a polled device a thread comes back for the next turn, which looks for ended launches.
-            if ahead >= AT_ONCE && self.device.inner.capabilities.is_polled || !self.go_ahead(now) {
-                break;
-            }
-            ahead += 1;
-            // A message that arrived meanwhile has waited for one launch, and must not wait for more.
-            mail.look();
-            now = self.start.elapsed();
+        self.take_reports(begin);
+        self.take_steps(begin, &mut mail);
+        if self.engine.may_go_ahead() {
+            // The turn has lasted for long, and the device's reports come first: the poller comes back for the rest.
+            self.device.inner.announce();
         }
         self.session.flush();
         self.news.wake_changed = self.engine.wake() != wake;
@@ -252,21 +240,22 @@ impl Core {
         predictor: Box<dyn Predictor>,
         in_flight: Arc<InFlight>,
         priorities: Arc<Priorities>,
-        Settings { trace, longest_plain, recording, .. }: Settings,
+        Settings { trace, longest_plain, costs, recording, .. }: Settings,
     ) -> Core {
         let mut engine =
-            Engine::new(device.properties().sms, device.inner.capabilities.queues, policy);
+            Engine::new(device.properties().sms, device.inner.capabilities.queues, costs, policy);
         if recording {
             engine.record();
         }
         Core {
             engine,
-            session: Session::new(&device),
+            session: Session::new(&device, &costs),
             start: Instant::now(),
             jobs: SecondaryMap::new(),
             estimates: Estimates::default(),
             longest_plain,
-            forecast: Forecast::new(predictor),
+            costs,
+            forecast: Forecast::new(predictor, costs.whole_stop()),
             ended: Vec::new(),
             accounts: Accounts::new(device.properties().sms, trace),
             device,
@@ -315,15 +304,11 @@ impl Core {
         self.forecast.panic()
     }
 
-    /// Queues one launch behind another; returns whether there was one to queue.
-    fn go_ahead(&mut self, now: Duration) -> bool {
+    /// Queues one launch behind another, if there is one to queue.
+    fn go_ahead(&mut self, now: Duration) {
         self.engine.go_ahead(now, &mut self.actions);
-        if self.actions.is_empty() {
-            return false;
-        }
-        self.news.happened = true;
+        self.news.happened |= !self.actions.is_empty();
         self.act(now);
-        true
     }
 
     /// Asks the policy if anything has changed, and carries out its plan. Ended launches were taken in at the same

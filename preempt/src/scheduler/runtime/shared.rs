@@ -31,6 +31,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::mpsc::Sender;
 use crate::sync::thread::{self, JoinHandle, Thread};
 use crate::sync::{Condvar, Instant, Mutex, contain, hint, lock, thread_local};
+use crate::vocabulary::Costs;
 
 thread_local! {
     /// The scheduler whose poller this thread is: a waker that it calls may wait for an operation of another scheduler.
@@ -99,6 +100,8 @@ pub(in crate::scheduler) struct Settings {
     pub preemption: Preemption,
     /// The longest launch that may be a plain grid without being told to.
     pub longest_plain: Duration,
+    /// What the device and its host take.
+    pub costs: Costs,
     /// How signals reach the device.
     pub signal_path: SignalPath,
     /// Whether everything is recorded.

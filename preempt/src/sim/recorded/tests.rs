@@ -42,12 +42,14 @@ fn order(results: &Results) -> Vec<&str> {
 }
 
 /// Each launch ran once, and those of a stream in their order.
-fn assert_is_valid(results: &Results, original: &Results) {
+fn assert_is_valid(results: &Results, original: &Results, costs: Costs) {
     assert_eq!(results.launches.len(), original.launches.len());
     for (launch, original) in results.launches.iter().zip(&original.launches) {
         assert_eq!(launch.kernel, original.kernel);
         assert_eq!((launch.tasks, launch.end), (original.tasks, Some(End::Done)), "{launch:?}");
-        assert_eq!(launch.queued, original.queued);
+        // A recording has the time when the host took it in, between two calls at the latest.
+        let Costs { call, decision, .. } = costs;
+        assert!(launch.queued - original.queued <= 2 * (call + decision), "{launch:?}");
     }
     for (index, launch) in results.launches.iter().enumerate() {
         let later = results.launches[index + 1..].iter();
@@ -65,7 +67,7 @@ fn the_same_policy_gives_the_same_order_and_times() {
     let workload = Workload::from_recording(recording).expect("a workload");
     assert_eq!((workload.len(), workload.streams.len()), (30, 5));
     let again = recorded(&workload, machine);
-    assert_is_valid(&again, &original);
+    assert_is_valid(&again, &original, machine.costs);
     assert_eq!(order(&again), order(&original));
     for (launch, original) in again.launches.iter().zip(&original.launches) {
         let off = launch.done.abs_diff(original.done);
@@ -85,7 +87,7 @@ fn another_policy_gives_another_order_that_is_valid() {
     let shortest = Simulation::new(machine, ShortestRemaining::new());
     let shortest = shortest.run(&workload).expect("results");
     for other in [&fifo, &shortest] {
-        assert_is_valid(other, &original);
+        assert_is_valid(other, &original, machine.costs);
         assert_ne!(order(other), order(&original));
     }
     // And they are what these policies make of the workload that was recorded.
@@ -100,7 +102,7 @@ fn what_launching_costs_is_in_the_durations() {
     let recording = original.recording.as_ref().expect("asked for");
     let workload = Workload::from_recording(recording).expect("a workload");
     let again = recorded(&workload, Machine::new(4, Costs::free()));
-    assert_is_valid(&again, &original);
+    assert_is_valid(&again, &original, machine.costs);
     assert_eq!(order(&again), order(&original));
 }
 

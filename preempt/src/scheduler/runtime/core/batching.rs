@@ -1,79 +1,53 @@
-//! Batching: a turn takes in messages first, and asks the policy when that leaves no message out.
+//! A turn's steps: which messages it takes in before it asks the policy, as `Pace` says.
 
 use std::time::Duration;
 
 use preempt_device::host::Preemption;
 
-use super::{AT_ONCE, Core, InWork, Job, Message, Target, Work};
-use crate::engine::{Change, Circumstances, Event, LaunchSpec, Submission, Whose};
+use super::{Core, InWork, Job, Message, Target, Work};
+use crate::engine::{
+    Change, Circumstances, Did, Event, LaunchSpec, Next, Pace, Submission, ToDo, Whose,
+};
 use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
 use crate::scheduler::runtime::program::ProgramJob;
 
-/// Looks into the inbox, at most, that a turn repeats before it decides.
-const LOOKS_AGAIN: usize = 3;
-
-/// Messages, beside the last one, in which a turn seeks another stream behind a burst of one stream. Meanwhile it holds
-/// back the first launch of the burst. After as many messages it starts that launch: taking them in takes as long as to
-/// start a launch and make it leave again.
-pub(super) const FEW: usize = 16;
-
-impl Mail<'_, Message> {
-    /// Whether the next few messages, and the last one, are all of this stream.
-    fn is_of(&self, stream: u32) -> bool {
-        let is_of =
-            |message: &Message| matches!(message, Message::Submit(job) if job.stream == stream);
-        self.coming().take(FEW).chain(self.coming().next_back()).all(is_of)
-    }
-}
-
 impl Core {
-    /// Takes in all messages; returns the time then. `ahead` counts the launches that were queued behind others, or
-    /// might have been.
-    pub(super) fn take_in_all(
-        &mut self,
-        mut now: Duration,
-        mail: &mut Mail<'_, Message>,
-        ahead: &mut usize,
-    ) -> Duration {
-        let (mut looks, mut taken) = (0, 0);
+    /// Takes in what the last look into the inbox found, and what comes meanwhile; decides, and queues launches ahead.
+    pub(super) fn take_steps(&mut self, begin: Duration, mail: &mut Mail<'_, Message>) {
+        let to_do = |core: &Core| ToDo {
+            decide: core.engine.is_unsettled(begin),
+            go_ahead: core.engine.may_go_ahead(),
+        };
+        let mut pace = Pace::begin(begin, mail.has_next(), &self.costs);
+        // What is taken in together happens at one time, so SMs pass from launch to launch and always have an owner.
+        let mut now = begin;
+        let mut next = pace.first(now, to_do(self));
         loop {
-            let mut stream = None;
-            while let Some(message) = mail.next() {
-                self.news.happened = true;
-                if let Message::Submit(job) = &message {
-                    // A launch behind another operation of its stream cannot run yet, and that operation can.
-                    let is_behind = stream.replace(job.stream) == Some(job.stream);
-                    if is_behind && self.engine.is_unsettled(now) {
-                        if looks < LOOKS_AGAIN && mail.is_of(job.stream) {
-                            looks += 1;
-                            mail.look();
-                        }
-                        // Unless there is another stream, more or less urgent than the whole burst.
-                        let leads = || self.engine.leads(job.stream, job.urgency.priority);
-                        if taken >= FEW || mail.is_of(job.stream) && leads() {
-                            self.decide(now);
-                            (now, taken) = (self.start.elapsed(), 0);
-                        }
+            let did = match next {
+                Next::TakeIn => match mail.next_or_look() {
+                    Some(message) => {
+                        self.news.happened = true;
+                        self.take_in(now, message);
+                        Did::TookIn { more: mail.has_next() }
                     }
-                    let is_settled = !self.engine.is_unsettled(now);
-                    if is_behind && is_settled && self.engine.may_go_ahead() && *ahead < AT_ONCE {
-                        // The rest of the burst can wait longer than the device can for its next launch.
-                        *ahead += 1;
-                        mail.look();
-                        if mail.is_of(job.stream) && self.go_ahead(now) {
-                            now = self.start.elapsed();
-                        }
-                    }
+                    None => Did::FoundNone,
+                },
+                Next::Decide => {
+                    self.decide(now);
+                    Did::Decided
                 }
-                self.take_in(now, message);
-                taken += 1;
+                Next::GoAhead => {
+                    self.go_ahead(now);
+                    Did::WentAhead
+                }
+                Next::Done => return,
+            };
+            let clock = self.start.elapsed();
+            if matches!(did, Did::Decided | Did::WentAhead) {
+                now = clock;
             }
-            // A message that arrives just now is better taken in before the decision than after it.
-            if looks == LOOKS_AGAIN || !self.engine.is_unsettled(now) || !mail.look() {
-                return now;
-            }
-            looks += 1;
+            next = pace.next(clock, did, to_do(self));
         }
     }
 

@@ -8,7 +8,7 @@ use preempt_device::prelude::*;
 
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
 use crate::predict::{Features, Predictor};
-use crate::{Call, CpuLayout, Device, LaunchId, Scheduler, Stream};
+use crate::{Call, Costs, CpuLayout, Device, LaunchId, Scheduler, Stream};
 
 #[preemptible(block = 32)]
 fn nothing(_x: &[u32]) {}
@@ -52,19 +52,24 @@ impl Predictor for Submits {
     fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
 }
 
-/// The log when launches arrive during the turn of another launch: on these streams, at least as urgent as that launch,
-/// with 2, 3, ... block-tasks.
-fn asked(streams: &[usize], priority: i32) -> Vec<String> {
+/// Launch calls that take no time, so that messages put off a decision for none; and calls that take longer than the
+/// test.
+const NONE: Costs = Costs { call: Duration::ZERO, ..Costs::h200() };
+const LONG: Costs = Costs { call: Duration::from_secs(1000), ..Costs::h200() };
+
+/// The log when launches arrive during the turn of another launch: on these streams, with 2, 3, ... block-tasks.
+fn asked(streams: &[usize], costs: Costs) -> Vec<String> {
     let (log, others) = (Log::default(), Arc::new(OnceLock::new()));
     let scheduler = Scheduler::builder()
         .device(Device::cpu_with(CpuLayout::sms(2)).expect("a device"))
         .policy(LogsPlans(Fifo::new(), log.clone(), 0))
         .predictor(Submits(log.clone(), others.clone()))
+        .costs(costs)
         .build()
         .expect("a scheduler");
     let x = scheduler.zeroed::<u32>(1).expect("memory");
     let call = |grid: u32| nothing(&x).grid(grid);
-    let of = [scheduler.stream(priority), scheduler.stream(priority)];
+    let of = [scheduler.stream(0), scheduler.stream(0)];
     let later = streams.iter().zip(2..).map(|(&stream, grid)| (of[stream].clone(), call(grid)));
     assert!(others.set(later.collect()).is_ok());
     scheduler.stream(0).launch(call(1)).expect("accepted").wait().expect("done");
@@ -75,24 +80,17 @@ fn asked(streams: &[usize], priority: i32) -> Vec<String> {
 
 #[test]
 fn launches_that_arrive_during_a_turn_share_its_decision() {
-    assert_eq!(asked(&[0], 0), ["1 tasks", "2 tasks", "plan for 2"]);
-    // The third launch is behind the second, which need not wait for it,
-    assert_eq!(asked(&[0, 0], 1), ["1 tasks", "2 tasks", "plan for 2", "3 tasks"]);
-    // unless the third decides whether the second precedes the first,
-    assert_eq!(asked(&[0, 0], 0), ["1 tasks", "2 tasks", "3 tasks", "plan for 2"]);
-    // or there is another stream, which may be more urgent.
-    assert_eq!(asked(&[0, 0, 1], 1), ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"]);
+    assert_eq!(asked(&[], LONG), ["1 tasks", "plan for 1"], "nothing else is waited for");
+    assert_eq!(asked(&[0], LONG), ["1 tasks", "2 tasks", "plan for 2"]);
+    // The third launch waits for the second.
+    let all = ["1 tasks", "2 tasks", "3 tasks", "4 tasks", "plan for 3"];
+    assert_eq!(asked(&[0, 0, 1], LONG), all);
 }
 
 #[test]
 fn no_launch_waits_until_all_others_are_taken_in() {
-    let in_turns: Vec<usize> = (0..40).map(|at| at / 2 % 2).collect();
-    // The last launch is seen however many precede it.
-    let last_of_many: Vec<usize> = (0..40).map(|at| at / 39).collect();
-    for (streams, priority) in [(in_turns, 0), (last_of_many, 1)] {
-        let log = asked(&streams, priority);
-        let first = log.iter().position(|what| what.starts_with("plan")).expect("a plan");
-        assert!((super::batching::FEW..super::batching::FEW + 4).contains(&first), "{log:?}");
+    for streams in [&[0][..], &[0, 0], &[0, 1, 0, 1]] {
+        assert_eq!(asked(streams, NONE)[..2], ["1 tasks", "plan for 1"], "{streams:?}");
     }
 }
 
@@ -104,9 +102,9 @@ fn counted(_x: &[u32]) {
     COUNTED.fetch_add(1, SeqCst);
 }
 
-/// Submits two calls when the core asks about the first launch. When asked about the third, records whether the second
+/// Submits three calls when the core asks about the first launch. When asked about the last, records whether the second
 /// has begun.
-struct Watches(Arc<OnceLock<[(Stream, Call<'static>); 2]>>, Arc<OnceLock<bool>>);
+struct Watches(Arc<OnceLock<[(Stream, Call<'static>); 3]>>, Arc<OnceLock<bool>>);
 
 impl Predictor for Watches {
     fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
@@ -116,12 +114,12 @@ impl Predictor for Watches {
                     drop(stream.launch(call.clone()).expect("accepted"));
                 }
             }
-            3 => {
+            4 => {
                 let start = Instant::now();
                 while COUNTED.load(SeqCst) < 1 + 2 && start.elapsed() < Duration::from_secs(10) {
                     std::thread::yield_now();
                 }
-                let _ = self.1.set(COUNTED.load(SeqCst) == 1 + 2);
+                let _ = self.1.set(COUNTED.load(SeqCst) >= 1 + 2);
             }
             _ => {}
         }
@@ -136,15 +134,16 @@ fn launches_of_a_burst_are_queued_on_the_device_while_the_others_are_taken_in() 
     let scheduler = Scheduler::builder()
         .device(Device::cpu_with(CpuLayout::sms(4)).expect("a device"))
         .predictor(Watches(others.clone(), has_begun.clone()))
+        .costs(NONE)
         .build()
         .expect("a scheduler");
     let x = scheduler.zeroed::<u32>(1).expect("memory");
     let stream = scheduler.stream(0);
-    let later = [2, 3].map(|grid| (stream.clone(), counted(&x).grid(grid)));
+    let later = [2, 3, 4].map(|grid| (stream.clone(), counted(&x).grid(grid)));
     assert!(others.set(later).is_ok());
     stream.launch(counted(&x).grid(1)).expect("accepted").wait().expect("done");
     scheduler.synchronize().expect("done");
-    assert_eq!((has_begun.get(), COUNTED.load(SeqCst)), (Some(&true), 1 + 2 + 3));
+    assert_eq!((has_begun.get(), COUNTED.load(SeqCst)), (Some(&true), 1 + 2 + 3 + 4));
 }
 
 /// Launches of [`gated`] that were taken in, block-tasks that have begun, and the open gate.

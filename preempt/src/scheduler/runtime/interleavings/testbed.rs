@@ -8,6 +8,7 @@ use crate::device::model::{Model, Ran, Settings};
 use crate::engine::LaunchReport;
 use crate::error::{DeviceError, Error, LaunchError};
 use crate::scheduler::{Handle, Scheduler, SchedulerBuilder};
+use crate::vocabulary::Costs;
 
 /// A scheduler's device, with its record of what ran.
 pub(super) struct Testbed {
@@ -26,7 +27,12 @@ impl Testbed {
     }
 
     pub fn builder(&self) -> SchedulerBuilder {
-        Scheduler::builder().device(self.device.clone()).wait_spin(Duration::from_micros(150))
+        // Each look moves the clock by 100 µs. So some turns take several messages in, and some go ahead, before they are
+        // late.
+        let (call, absence) = (Duration::from_micros(250), Duration::from_micros(850));
+        let costs = Costs { call, absence, ..Costs::h200() };
+        let builder = Scheduler::builder().device(self.device.clone()).costs(costs);
+        builder.wait_spin(Duration::from_micros(150))
     }
 
     pub fn scheduler(&self) -> Scheduler {

@@ -1,0 +1,208 @@
+//! The shape of a grid: how many blocks, on which SMs they may stay, and how many begin with a task.
+//!
+//! The hardware spreads blocks over all SMs, also over those of other launches, and blocks that share an SM slow each
+//! other down. A word that grants only the launch's SMs excludes the others but does not place blocks. So such a grid
+//! has spare blocks, which leave at once: as many as find room beside the blocks of the other launches.
+
+/// What a grid is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    /// Block-tasks that no cohort has reported.
+    pub tasks: u32,
+    /// Those of them that have no block on the device yet.
+    pub bare: u32,
+    pub blocks_per_sm: u32,
+    /// Blocks that the whole device holds.
+    pub most: u32,
+    pub is_plain: bool,
+    /// Whether it loses more among blocks of other launches than by waiting for its turn.
+    pub is_long: bool,
+}
+
+/// Where a grid goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// A queue of its own.
+    Free {
+        /// The SMs that it is for, and the blocks that fit there.
+        sms: u32,
+        room: u32,
+        /// Whether the launch has other blocks on the device.
+        has_blocks: bool,
+        /// Whether other launches have SMs.
+        has_others: bool,
+        /// Whether blocks of other launches have yet to leave these SMs, or have filled them before: spare blocks would be
+        /// gone before there is room.
+        is_taken: bool,
+    },
+    /// A queue behind another grid, of which nothing is known until its turn comes.
+    Behind {
+        /// The blocks that fit on the SMs that it will have, and on those that it can have there.
+        own: u32,
+        room: u32,
+        /// Whether the queue grants a part of the device alone.
+        is_part: bool,
+        has_others: bool,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shape {
+    pub blocks: u32,
+    /// Whether its word grants the launch's own SMs alone.
+    pub keeps_to_own: bool,
+    /// Blocks that begin with a task which was not claimed. None do if blocks may have to leave at once: such a task would
+    /// not run.
+    pub hands: u32,
+}
+
+impl Work {
+    /// Whether there are more block-tasks than the device holds blocks. So spare blocks find one that is left.
+    fn crowds(&self) -> bool {
+        !self.is_plain && self.tasks > self.most
+    }
+
+    /// Whether it is long, and has a block for each task in this room.
+    fn has_long_few(&self, room: u32) -> bool {
+        !self.is_plain && self.is_long && self.tasks <= room
+    }
+
+    /// The shape of a grid for this work. `outside` counts the SMs outside of those that it keeps to which are free.
+    /// `None` if it should wait for its turn: it loses more in this place.
+    pub fn shape(&self, place: Place, outside: impl FnOnce() -> f64) -> Option<Shape> {
+        match place {
+            Place::Free { sms, room, has_blocks, has_others, is_taken } => {
+                let blocks = room.min(self.bare);
+                let gains = self.crowds() || self.has_long_few(room);
+                if gains && has_others && !has_blocks && !is_taken {
+                    // As many on each SM as on its own.
+                    let each =
+                        if self.crowds() { self.blocks_per_sm } else { blocks.div_ceil(sms) };
+                    let spare = (outside() * f64::from(each)) as u32;
+                    if spare > 0 {
+                        let blocks = blocks + spare;
+                        return Some(Shape { blocks, keeps_to_own: true, hands: 0 });
+                    }
+                }
+                Some(Shape { blocks, keeps_to_own: false, hands: blocks })
+            }
+            Place::Behind { own, room, is_part, has_others } => {
+                // The hardware places some of its blocks outside of a part.
+                let is_lost =
+                    if is_part { !self.crowds() } else { has_others && self.has_long_few(own) };
+                if is_lost {
+                    return None;
+                }
+                let spare = match is_part {
+                    true => (outside() * f64::from(self.blocks_per_sm)) as u32,
+                    false => 0,
+                };
+                let blocks = (room + spare).min(self.bare);
+                Some(Shape { blocks, keeps_to_own: false, hands: 0 })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Work on a device of 4 SMs with 4 blocks each.
+    fn work(tasks: u32) -> Work {
+        Work { tasks, bare: tasks, blocks_per_sm: 4, most: 16, is_plain: false, is_long: false }
+    }
+
+    fn long(tasks: u32) -> Work {
+        Work { is_long: true, ..work(tasks) }
+    }
+
+    /// Two SMs beside another launch.
+    const TWO: Place =
+        Place::Free { sms: 2, room: 8, has_blocks: false, has_others: true, is_taken: false };
+
+    const ALONE: Place =
+        Place::Free { sms: 4, room: 16, has_blocks: false, has_others: false, is_taken: false };
+
+    fn behind(is_part: bool, has_others: bool) -> Place {
+        Place::Behind { own: 8, room: 8, is_part, has_others }
+    }
+
+    fn anywhere(blocks: u32) -> Option<Shape> {
+        Some(Shape { blocks, keeps_to_own: false, hands: blocks })
+    }
+
+    fn apart(blocks: u32) -> Option<Shape> {
+        Some(Shape { blocks, keeps_to_own: true, hands: 0 })
+    }
+
+    fn waiting(blocks: u32) -> Option<Shape> {
+        Some(Shape { blocks, keeps_to_own: false, hands: 0 })
+    }
+
+    /// Its name, the work, its place, the free SMs outside, and the shape.
+    type Case = (&'static str, Work, Place, f64, Option<Shape>);
+
+    fn cases() -> Vec<Case> {
+        let Place::Free { sms, room, .. } = TWO else { unreachable!() };
+        let free = |has_blocks, has_others, is_taken| Place::Free {
+            sms,
+            room,
+            has_blocks,
+            has_others,
+            is_taken,
+        };
+        let plain = |tasks| Work { is_plain: true, ..long(tasks) };
+        vec![
+            ("alone, it fills the device", work(100), ALONE, 0.0, anywhere(16)),
+            ("alone, with few tasks", work(3), ALONE, 0.0, anywhere(3)),
+            ("crowded, beside others: confined", work(100), TWO, 2.0, apart(16)),
+            ("no room for spare blocks", work(100), TWO, 0.1, anywhere(8)),
+            ("half an SM is free", work(100), TWO, 0.5, apart(10)),
+            ("no more tasks than the device holds", work(16), TWO, 2.0, anywhere(8)),
+            ("one more", work(17), TWO, 2.0, apart(16)),
+            ("long, with a block for each task", long(6), TWO, 2.0, apart(12)),
+            ("long, with two tasks for some blocks", long(9), TWO, 2.0, anywhere(8)),
+            ("short, with a block for each task", work(6), TWO, 2.0, anywhere(6)),
+            ("crowded, alone", work(100), free(false, false, false), 2.0, anywhere(8)),
+            (
+                "crowded, with blocks elsewhere",
+                work(100),
+                free(true, true, false),
+                2.0,
+                anywhere(8),
+            ),
+            (
+                "crowded, others have yet to leave",
+                work(100),
+                free(false, true, true),
+                2.0,
+                anywhere(8),
+            ),
+            ("some tasks have blocks", Work { bare: 2, ..work(10) }, TWO, 2.0, anywhere(2)),
+            ("a plain grid", plain(100), TWO, 2.0, anywhere(8)),
+            ("a small plain grid", plain(6), TWO, 2.0, anywhere(6)),
+            ("behind", work(100), behind(false, true), 2.0, waiting(8)),
+            ("behind, with few tasks", work(3), behind(false, true), 2.0, waiting(3)),
+            ("behind in a part, crowded", work(100), behind(true, true), 2.0, waiting(16)),
+            (
+                "behind in a part, with few for spare blocks",
+                work(16),
+                behind(true, true),
+                2.0,
+                None,
+            ),
+            ("behind, long, with a block for each task", long(8), behind(false, true), 2.0, None),
+            ("the same without others", long(8), behind(false, false), 2.0, waiting(8)),
+            ("behind, long, with more tasks", long(9), behind(false, true), 2.0, waiting(8)),
+            ("a plain grid behind another", plain(8), behind(false, true), 2.0, waiting(8)),
+        ]
+    }
+
+    #[test]
+    fn each_grid_has_the_shape_of_the_table() {
+        for (name, work, place, outside, shape) in cases() {
+            assert_eq!(work.shape(place, || outside), shape, "{name}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The host in virtual time: it takes in messages, decides and launches in turns, as the scheduler does.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::device::{Happening, nanos};
+use super::run::Run;
+use crate::engine::{Action, Did, Event, Next, Pace, ToDo};
+
+/// What the host is told, and what it is doing.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    /// Submissions and changes.
+    inbox: VecDeque<Happening>,
+    /// News of the device, which a turn takes in at its beginning.
+    reports: Vec<Happening>,
+    /// Whether a turn is due without any of these.
+    is_due: bool,
+    turn: Option<Turn>,
+    /// Until when the last step takes.
+    busy_until: u64,
+}
+
+/// A turn, and its last step.
+#[derive(Debug)]
+struct Turn {
+    pace: Pace,
+    did: Did,
+}
+
+impl Host {
+    /// Tells the host of something, which it takes in when it has time.
+    pub fn tell(&mut self, happening: Happening) {
+        match happening {
+            Happening::Report { .. } => self.reports.push(happening),
+            Happening::Wake => self.is_due = true,
+            _ => self.inbox.push_back(happening),
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Lets the host do what there is to do, until a step takes time.
+    pub(super) fn host(&mut self, now: u64) {
+        if now < self.host.busy_until {
+            return;
+        }
+        let time = Duration::from_nanos(now);
+        loop {
+            let (pace, next) = match self.host.turn.take() {
+                Some(Turn { mut pace, did }) => {
+                    let next = pace.next(time, did, self.to_do(&pace));
+                    (pace, next)
+                }
+                None => {
+                    let Host { inbox, reports, is_due, .. } = &mut self.host;
+                    let has_mail = !inbox.is_empty();
+                    if !(std::mem::take(is_due) || has_mail || !reports.is_empty()) {
+                        return;
+                    }
+                    for report in std::mem::take(reports) {
+                        self.take_in(now, report);
+                    }
+                    let mut pace = Pace::begin(time, has_mail, &self.machine.costs);
+                    let next = pace.first(time, self.to_do(&pace));
+                    (pace, next)
+                }
+            };
+            let (did, over) = match next {
+                Next::TakeIn => match self.host.inbox.pop_front() {
+                    Some(message) => {
+                        self.take_in(now, message);
+                        (Did::TookIn { more: !self.host.inbox.is_empty() }, now)
+                    }
+                    None => (Did::FoundNone, now),
+                },
+                Next::Decide => {
+                    let decides = self.engine.is_unsettled(time);
+                    let took = if decides { nanos(self.machine.costs.decision) } else { 0 };
+                    self.engine.settle(time, &mut self.actions);
+                    (Did::Decided, self.act(now, now + took))
+                }
+                Next::GoAhead => {
+                    self.engine.go_ahead(time, &mut self.actions);
+                    (Did::WentAhead, self.act(now, now))
+                }
+                Next::Done => {
+                    self.host.is_due |= self.engine.may_go_ahead();
+                    continue;
+                }
+            };
+            self.host.turn = Some(Turn { pace, did });
+            if over > now {
+                self.host.busy_until = over;
+                self.agenda.enter(over, Happening::Turn);
+                return;
+            }
+        }
+    }
+
+    fn to_do(&self, pace: &Pace) -> ToDo {
+        ToDo {
+            decide: self.engine.is_unsettled(pace.began()),
+            go_ahead: self.engine.may_go_ahead(),
+        }
+    }
+
+    fn take_in(&mut self, now: u64, happening: Happening) {
+        match happening {
+            Happening::Arrival(index) => self.submit(now, index),
+            Happening::Change(index) => self.change(now, index),
+            Happening::Report { op, slot, done, plain } => {
+                let posted = Happening::posted(done, plain);
+                let event = Event::CohortOut { op, slot, posted };
+                self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
+            }
+            _ => {}
+        }
+        self.act(now, now);
+    }
+
+    /// Carries out the engine's actions from `at` on; returns when the host has done so.
+    fn act(&mut self, now: u64, mut at: u64) -> u64 {
+        while !self.actions.is_empty() {
+            let mut actions = std::mem::take(&mut self.actions);
+            for action in actions.drain(..) {
+                match action {
+                    Action::Launch(order) => {
+                        self.device.launch(at, order, &mut self.agenda);
+                        at += nanos(self.machine.costs.call);
+                    }
+                    Action::Signal { queue, signal } => {
+                        self.device.signal(at, queue, signal, &mut self.agenda);
+                    }
+                    Action::Finish { op, outcome } => self.finish(now, op, outcome),
+                    Action::Retire { op } => {
+                        self.device.launches.remove(op);
+                        self.ops.remove(op);
+                    }
+                    // It takes no time.
+                    Action::Copy { op } => {
+                        let event = Event::CopyDone { op };
+                        self.engine.handle(Duration::from_nanos(now), event, &mut self.actions);
+                    }
+                }
+            }
+            if self.actions.is_empty() {
+                self.actions = actions;
+            }
+        }
+        at
+    }
+}
