@@ -145,6 +145,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         urgency: UrgencyRecord { priority: 0, weight: 1, deadline: None },
         launch: Some(launch),
         opaque: None,
+        calls: Vec::new(),
     };
     let steps = [submit, Input::Settle { plans: Vec::new() }];
     let steps = steps.map(|input| Step { now: 0, decided: 0, input }).to_vec();

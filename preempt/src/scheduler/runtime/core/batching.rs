@@ -170,6 +170,7 @@ impl Core {
                 Work::Opaque(job) => Some(job.known),
                 _ => None,
             },
+            calls: &[],
         };
         let entry = submission.launch.map(|LaunchSpec { predicted, .. }| {
             self.accounts.submitted(
