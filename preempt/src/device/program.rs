@@ -48,8 +48,9 @@ pub(crate) struct ProgramLaunch {
     /// The version of its last step.
     pub version: u64,
     pub steps: Vec<Step>,
-    /// What the back end has prepared for the program, whatever the versions of its launches.
-    pub prepared: Owner,
+    /// What the back end has prepared for the program as one plain launch, whatever the versions of its launches. `None`
+    /// if it is never launched so.
+    pub prepared: Option<Owner>,
 }
 
 impl ProgramLaunch {

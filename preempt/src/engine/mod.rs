@@ -38,7 +38,9 @@ use agenda::{Agenda, Intake, Launches};
 use controls::Controls;
 use ending::outcome;
 pub(crate) use form::{Circumstances, LONGEST_PLAIN, Learned};
-pub(crate) use interface::{Action, Called, Change, Event, Grant, Outcome, Refusal, Submission, Whose};
+pub(crate) use interface::{
+    Action, Called, Change, Event, Grant, Outcome, Refusal, Submission, Whose,
+};
 use launch::Launch;
 pub use launch::LaunchReport;
 pub(crate) use launch::{LaunchSpec, fills};

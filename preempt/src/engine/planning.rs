@@ -130,7 +130,7 @@ impl Engine {
     }
 
     /// Whether hardware priorities, which follow the order of grants, keep what the policy promises.
-    pub(super) fn goes_by_order(&self) -> bool {
+    pub fn goes_by_order(&self) -> bool {
         // A policy that panics here is replaced when it does so elsewhere.
         caught(|| self.decider.policy.goes_by_order()).unwrap_or_default()
     }

@@ -91,11 +91,7 @@ impl Engine {
     }
 
     /// Takes in the calls of a program, each behind the one before. The first waits for the opening.
-    pub(super) fn enter_calls(
-        &mut self,
-        now: Duration,
-        submission: Submission<'_>,
-    ) -> Vec<OpKey> {
+    pub(super) fn enter_calls(&mut self, now: Duration, submission: Submission<'_>) -> Vec<OpKey> {
         let Submission { stream, urgency: Urgency { weight, .. }, calls, .. } = submission;
         let mut keys: Vec<OpKey> = Vec::with_capacity(calls.len());
         // They inherit the program's priority and deadline, because it waits for them.
@@ -148,12 +144,7 @@ impl Engine {
     }
 
     /// Goes on with a program: everything before it is done, or its last call is over.
-    pub(super) fn advance_program(
-        &mut self,
-        now: Duration,
-        key: OpKey,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn advance_program(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let Op { program: Some(program), phase, verdict, uses, blockers, .. } = &mut self.ops[key]
         else {
             return;
@@ -220,8 +211,9 @@ impl Engine {
 
     /// Reports a program that was stopped before its turn, unless a call that was queued ahead has run, or may run.
     pub(super) fn end_unopened(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
-        let Some(Op { program: Some(program), phase: Phase::Blocked, verdict: Some(verdict), .. }) =
-            self.ops.get(key)
+        let Some(Op {
+            program: Some(program), phase: Phase::Blocked, verdict: Some(verdict), ..
+        }) = self.ops.get(key)
         else {
             return;
         };

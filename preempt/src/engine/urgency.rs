@@ -11,7 +11,8 @@ use crate::policy::{Arrival, Priority, Urgency};
 use crate::vocabulary::{LaunchId, OpKey};
 
 /// The urgency of an operation that asks for nothing.
-pub(super) const NOTHING: Urgency = Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None };
+pub(super) const NOTHING: Urgency =
+    Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None };
 
 /// Operations to look at; kept for their capacity.
 #[derive(Debug, Default)]
@@ -91,7 +92,9 @@ impl Engine {
     pub(super) fn change(&mut self, now: Duration, of: Whose, change: Change) {
         let keys: Vec<OpKey> = match of {
             // A call has the weight of its program, and inherits the rest.
-            Whose::Launch(key) => [key].into_iter().chain(self.calls(key).iter().copied()).collect(),
+            Whose::Launch(key) => {
+                [key].into_iter().chain(self.calls(key).iter().copied()).collect()
+            }
             Whose::Stream(stream) => {
                 let is_of = |(_, op): &(OpKey, &Op)| op.stream == stream;
                 self.ops.iter().filter(is_of).map(|(key, _)| key).collect()

@@ -230,7 +230,9 @@ impl Run<'_> {
         let ((mut counts, mut writes), (mut others, mut other_writes)) = (count()?, count()?);
         let (mut copied, _) = count()?;
         let mut place = None;
+        let form = [Preemption::Plain, Preemption::Preemptible][seed as usize % 2];
         let program = stream.program("counts", |program| {
+            program.preemption(form);
             program.fill(&mut writes, 5 << 16 | 3)?;
             let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(THREADS);
             place = Some(program.launch(call)?);

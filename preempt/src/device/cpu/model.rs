@@ -139,6 +139,12 @@ impl Model {
     pub fn ran(&self, op: OpKey) -> Ran {
         lock(&self.state).ran.get(&op).cloned().unwrap_or_default()
     }
+
+    /// The history of all operations so far.
+    #[cfg_attr(not(shuttle), allow(dead_code, reason = "interleavings look at it"))]
+    pub fn all_ran(&self) -> Vec<Ran> {
+        lock(&self.state).ran.values().cloned().collect()
+    }
 }
 
 impl State {

@@ -509,7 +509,8 @@ impl CudaDevice {
         program: &ProgramLaunch,
         grid: PlainGrid,
     ) -> Result<(), Error> {
-        let Some(graph) = program.prepared.downcast_ref::<ProgramGraph>() else {
+        let prepared = program.prepared.as_ref();
+        let Some(graph) = prepared.and_then(|owner| owner.downcast_ref::<ProgramGraph>()) else {
             let reason = "it did not prepare the program that it is to launch".into();
             return Err(Error::Device(DeviceError::Unsupported { reason }));
         };

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use preempt_device::host::{Access, Call, HasGrid};
+use preempt_device::host::{Access, Call, HasGrid, Preemption};
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle};
@@ -77,20 +77,29 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Preemption
 ///
-/// A program runs to its end once it has started, like a [plain](crate::Preemption::Plain) launch: blocks of more urgent
-/// launches go first where both wait for room. So it is for kernels that are short together. What a call says of its own
-/// preemption, and of its amortizing factor, has no effect.
+/// A program is preempted as its [`Preemption`] says, which is the scheduler's unless it has
+/// [its own](ProgramBuilder::preemption). What a call says of its own preemption has no effect.
+///
+/// | | |
+/// | --- | --- |
+/// | [`Preemptible`](Preemption::Preemptible) | Each kernel runs in its preemptible entry. An urgent launch takes the SMs of the program in each of its kernels and between them, and then what is left goes on. It is cancelled as promptly as a launch. |
+/// | [`Plain`](Preemption::Plain) | On a GPU it is one CUDA graph, which runs to its end once it has started. Blocks of more urgent launches go first where both wait for room. It is for kernels that are short together. Amortizing factors have no effect. |
+/// | [`Auto`](Preemption::Auto) | It is plain where each of its kernels would be as a launch of its own, and where the program is known to take no longer than the [limit](crate::SchedulerBuilder::longest_plain). |
+///
+/// A preemptible program that waits is cancelled as a whole; one that runs reports the block-tasks that were done.
 ///
 /// # Failure
 ///
-/// If a call fails, the program fails, with an error that says which call it was. Calls behind it have no effect, and all
-/// that the program was to write is lost. A fault on a GPU ends the device's context, as for any kernel. The driver does
+/// If a call fails, the program fails, with an error that says which call it was, and all that the program was to write is
+/// lost. Calls behind it do not run, or write only what is lost: in a preemptible program the device may have gone on to
+/// them before the failure was known. A fault on a GPU ends the device's context, as for any kernel. The driver does
 /// not say which kernel it was; a panic does.
 pub struct Program {
     stream: Stream,
     name: &'static str,
     id: u64,
     launch: Arc<ProgramLaunch>,
+    preemption: Preemption,
     calls: Vec<CallUse>,
     resolved: Resolved,
 }
@@ -113,6 +122,8 @@ struct CallUse {
 struct Resolved {
     uses: Vec<Use>,
     spec: LaunchSpec,
+    /// Of each call.
+    specs: Arc<[Option<LaunchSpec>]>,
     /// The memory of its buffers, each once.
     owners: Arc<[Owner]>,
     has_borrowed: bool,
@@ -125,6 +136,7 @@ pub struct ProgramBuilder<'a> {
     id: u64,
     steps: Vec<Step>,
     calls: Vec<CallUse>,
+    preemption: Preemption,
 }
 
 impl Stream {
@@ -144,18 +156,23 @@ impl Stream {
     ) -> Result<Program, Error> {
         // Relaxed: only the number counts.
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut builder =
-            ProgramBuilder { stream: self, name, id, steps: Vec::new(), calls: Vec::new() };
+        let (steps, calls, preemption) = (Vec::new(), Vec::new(), self.shared().preemption);
+        let mut builder = ProgramBuilder { stream: self, name, id, steps, calls, preemption };
         record(&mut builder)?;
-        let ProgramBuilder { steps, calls, .. } = builder;
+        let ProgramBuilder { steps, calls, preemption, .. } = builder;
         if steps.is_empty() {
             return Err(Error::Program(ProgramError::Empty { program: name }));
         }
         let resolved = resolve(self, &steps, &calls);
-        // SAFETY: the launches are checked calls; copies come from `ProgramBuilder::copy`.
-        let prepared = unsafe { self.shared().device.inner.backend.prepare(&steps)? };
+        let prepared = match preemption {
+            Preemption::Preemptible => None,
+            // SAFETY: the launches are checked calls; copies come from `ProgramBuilder::copy`.
+            Preemption::Plain | Preemption::Auto => {
+                Some(unsafe { self.shared().device.inner.backend.prepare(&steps)? })
+            }
+        };
         let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared });
-        Ok(Program { stream: self.clone(), name, id, launch, calls, resolved })
+        Ok(Program { stream: self.clone(), name, id, launch, preemption, calls, resolved })
     }
 
     /// Launches a program of this stream's scheduler, in the order of this stream, with the arguments that it has now.
@@ -169,7 +186,7 @@ impl Stream {
     /// [buffers](crate::Buffer#several-devices) to this device. The handle gives
     /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) with the program's name if a call fails.
     pub fn launch_program(&self, program: &Program) -> Result<Handle<LaunchReport>, Error> {
-        let Program { name, launch, resolved, .. } = program;
+        let &Program { name, ref launch, preemption, ref resolved, .. } = program;
         if !Arc::ptr_eq(self.shared(), program.stream.shared()) {
             return Err(Error::Program(ProgramError::OtherScheduler { program: name }));
         }
@@ -181,6 +198,9 @@ impl Stream {
             program: launch.clone(),
             owners: resolved.owners.clone(),
             spec: resolved.spec,
+            specs: resolved.specs.clone(),
+            preemption,
+            plain: preemption == Preemption::Plain,
             due: self.due(),
         });
         self.submit(name, resolved.uses.clone(), work, Gives::REPORT)
@@ -238,6 +258,12 @@ impl Program {
 }
 
 impl ProgramBuilder<'_> {
+    /// Sets the [preemption](Program#preemption) of the program, instead of the
+    /// [scheduler's](crate::SchedulerBuilder::preemption).
+    pub fn preemption(&mut self, preemption: Preemption) {
+        self.preemption = preemption;
+    }
+
     /// Records a launch. Its place serves to [change](Program::set) its arguments later.
     ///
     /// # Errors
@@ -357,6 +383,7 @@ fn resolve(stream: &Stream, steps: &[Step], calls: &[CallUse]) -> Resolved {
     let sms = stream.shared().device.properties().sms;
     Resolved {
         spec: whole(calls.iter().filter_map(|call| call.spec), sms),
+        specs: calls.iter().map(|call| call.spec).collect(),
         owners: owners.into(),
         has_borrowed: uses.iter().any(|used| matches!(used.buffer, BufferId::Borrowed(_))),
         uses,

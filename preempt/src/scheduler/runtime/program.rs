@@ -1,12 +1,15 @@
-//! Programs on their way: for the engine, a program is one plain launch.
+//! Programs on their way: for the engine, a program is one plain launch, or a chain of calls.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::device::{Owner, ProgramLaunch, Step};
-use crate::engine::{LaunchReport, LaunchSpec, Outcome};
+use preempt_device::host::Preemption;
+
+use crate::device::{KernelLaunch, Owner, ProgramLaunch, Step};
+use crate::engine::{Called, LaunchReport, LaunchSpec, Outcome};
 use crate::predict::Features;
+use crate::scheduler::api::stream::COPY;
 
 /// A launch of a program, in the order of a stream.
 pub(in crate::scheduler) struct ProgramJob {
@@ -16,6 +19,11 @@ pub(in crate::scheduler) struct ProgramJob {
     pub owners: Arc<[Owner]>,
     /// As wide as its widest kernel.
     pub spec: LaunchSpec,
+    /// Of each call; `None` for a copy.
+    pub specs: Arc<[Option<LaunchSpec>]>,
+    pub preemption: Preemption,
+    /// Whether it is one plain launch; set when the core takes it in.
+    pub plain: bool,
     /// Time from submission to deadline.
     pub due: Option<Duration>,
 }
@@ -41,8 +49,29 @@ impl ProgramJob {
         }
     }
 
-    /// The outcome in block-tasks of all its kernels; for the engine, it has those of the widest.
+    /// The kernel that a call launches; `None` for a copy.
+    pub fn kernel(&self, index: usize) -> Option<&Arc<KernelLaunch>> {
+        match &self.program.steps[index] {
+            Step::Launch { launch, .. } => Some(launch),
+            Step::Copy(_) => None,
+        }
+    }
+
+    /// A call with what is known of its launch.
+    pub fn called(&self, index: usize, launch: Option<LaunchSpec>) -> Called {
+        Called { name: self.kernel(index).map_or(COPY, |launch| launch.kernel.name), launch }
+    }
+
+    /// A message of a call, with its place in the program.
+    pub fn message(&self, index: usize, message: &str) -> Arc<str> {
+        format!("{}: {message}", self.program.steps[index].describe(index)).into()
+    }
+
+    /// The outcome in block-tasks of all its kernels; for the engine, a plain program has those of the widest.
     pub fn counted(&self, outcome: Outcome) -> Outcome {
+        if !self.plain {
+            return outcome;
+        }
         let tasks = self.program.tasks();
         // All or nothing, as of every plain launch.
         let all = |done: u32| if done > 0 { tasks } else { 0 };
