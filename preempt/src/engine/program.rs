@@ -255,10 +255,12 @@ impl Engine {
         program.done += usize::from(matches!(end, End::Succeeded));
         let Some(call) = call else { return };
         let report = &mut program.report;
-        if report.tasks == 0 {
+        if report.sm_time.is_zero() {
             report.started = call.started.max(report.started);
         }
-        report.tasks = report.tasks.saturating_add(call.tasks);
+        // A plain call is work that has no block-tasks, and as many here as it needs SMs.
+        let tasks = if call.plain { 0 } else { call.tasks };
+        report.tasks = report.tasks.saturating_add(tasks);
         report.yields += call.yields;
         report.resumes += call.resumes;
         report.amortize = report.amortize.max(call.amortize);

@@ -37,6 +37,9 @@ macro_rules! in_both_forms {
     };
 }
 
+// Behind the macro, which it uses.
+mod captured;
+
 in_both_forms! {
     calls_run_in_their_order_as_often_as_the_program_is_launched
     a_program_is_one_launch_in_stats_and_timeline

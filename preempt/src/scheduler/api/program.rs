@@ -1,5 +1,6 @@
 //! Programs: launches and copies that are recorded once, and launched as one operation as often as one likes.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
@@ -11,12 +12,15 @@ use preempt_device::kernel::KernelArg;
 use super::handle::{Gives, Handle};
 use super::slice::{DeviceSlice, DeviceSliceMut};
 use super::stream::{COPY, Checked, CopySide, Stream, check_lengths, side};
-use crate::device::{Copy, CopyKind, OwnedCopy, Owner, ProgramLaunch, Rows, Step};
+use crate::device::{
+    Captured, Copy, CopyKind, OwnedCopy, Owner, ProgramLaunch, RawStream, Rows, Step,
+};
 use crate::engine::{LaunchReport, LaunchSpec, Use, merged};
-use crate::error::{ArgumentError, Error, ProgramError};
+use crate::error::{ArgumentError, Error, ProgramError, caught};
 use crate::scheduler::runtime::core::Work;
 use crate::scheduler::runtime::memory::Memory;
-use crate::scheduler::runtime::program::{ProgramJob, whole};
+use crate::scheduler::runtime::opaque::Opaque;
+use crate::scheduler::runtime::program::{ProgramJob, of_unknown_size, whole};
 use crate::vocabulary::BufferId;
 
 /// Calls, at most, of a program. The driver takes up to a microsecond for each when a program is launched, and other
@@ -100,6 +104,7 @@ pub struct Program {
     id: u64,
     launch: Arc<ProgramLaunch>,
     preemption: Preemption,
+    alone: Arc<[Option<Arc<ProgramLaunch>>]>,
     calls: Vec<CallUse>,
     resolved: Resolved,
 }
@@ -127,6 +132,7 @@ struct Resolved {
     /// The memory of its buffers, each once.
     owners: Arc<[Owner]>,
     has_borrowed: bool,
+    is_of_others: bool,
 }
 
 /// Records the calls of a [`Program`], in the order in which they will run; [`Stream::program`] makes one.
@@ -164,15 +170,25 @@ impl Stream {
             return Err(Error::Program(ProgramError::Empty { program: name }));
         }
         let resolved = resolve(self, &steps, &calls);
+        let prepared = |steps: &[Step]| {
+            // SAFETY: the launches are checked calls; copies come from `ProgramBuilder::copy`, captured work from
+            // `ProgramBuilder::capture`.
+            unsafe { self.shared().device.inner.backend.prepare(steps) }
+        };
+        let alone = |step: &Step| match step {
+            Step::Captured(_) if preemption != Preemption::Plain => {
+                let (steps, prepared) = (vec![step.clone()], Some(prepared(&[step.clone()])?));
+                Ok(Some(Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: true })))
+            }
+            _ => Ok(None),
+        };
+        let alone = steps.iter().map(alone).collect::<Result<_, Error>>()?;
         let prepared = match preemption {
             Preemption::Preemptible => None,
-            // SAFETY: the launches are checked calls; copies come from `ProgramBuilder::copy`.
-            Preemption::Plain | Preemption::Auto => {
-                Some(unsafe { self.shared().device.inner.backend.prepare(&steps)? })
-            }
+            Preemption::Plain | Preemption::Auto => Some(prepared(&steps)?),
         };
-        let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared });
-        Ok(Program { stream: self.clone(), name, id, launch, preemption, calls, resolved })
+        let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: false });
+        Ok(Program { stream: self.clone(), name, id, launch, preemption, alone, calls, resolved })
     }
 
     /// Launches a program of this stream's scheduler, in the order of this stream, with the arguments that it has now.
@@ -186,7 +202,7 @@ impl Stream {
     /// [buffers](crate::Buffer#several-devices) to this device. The handle gives
     /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) with the program's name if a call fails.
     pub fn launch_program(&self, program: &Program) -> Result<Handle<LaunchReport>, Error> {
-        let &Program { name, ref launch, preemption, ref resolved, .. } = program;
+        let &Program { name, ref launch, preemption, ref alone, ref resolved, .. } = program;
         if !Arc::ptr_eq(self.shared(), program.stream.shared()) {
             return Err(Error::Program(ProgramError::OtherScheduler { program: name }));
         }
@@ -200,6 +216,8 @@ impl Stream {
             spec: resolved.spec,
             specs: resolved.specs.clone(),
             preemption,
+            is_of_others: resolved.is_of_others,
+            alone: alone.clone(),
             plain: preemption == Preemption::Plain,
             due: self.due(),
         });
@@ -315,6 +333,72 @@ impl ProgramBuilder<'_> {
         self.copy(CopyKind::ToDevice, uses, from, side(to), rows)
     }
 
+    /// Records work of another library, such as cuBLAS, or kernels of your own that are not preemptible.
+    ///
+    /// On a GPU, `work` is called once, by this thread, before [`Stream::program`] returns. It is given a CUDA stream that
+    /// is [being captured](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) (`cuStreamBeginCapture`,
+    /// for this thread alone): what it puts there does not run, and becomes a part of the program. So it must neither wait
+    /// for the stream nor allocate memory, and it should call nothing of the scheduler. What the library sets up at a
+    /// first call, such as a workspace, is better set up before. On the CPU device, where no stream is there to be
+    /// captured, `work` is called at each launch of the program.
+    ///
+    /// Pass buffers by their [`address`](crate::Buffer::address), and name them in `opaque`, which keeps them, and their
+    /// order, as for [`Stream::opaque`]. Its [`variant`](Opaque::variant) and [`exclusive`](Opaque::exclusive) have no
+    /// effect, because no kernel is loaded at a launch.
+    ///
+    /// In a [preemptible](Program#preemption) program it is a step that is not interrupted: it runs to its end, like a plain
+    /// launch that fills the device. Between it and the calls beside it the program is preempted as elsewhere.
+    ///
+    /// ```
+    /// # use preempt::Opaque;
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let stream = scheduler.stream(0);
+    /// let mut out = scheduler.zeroed::<u32>(1)?;
+    /// let address = out.address();
+    /// let program = stream.program("answers", |program| {
+    ///     let opaque = Opaque::new("answer").writes(&mut out);
+    ///     program.capture(opaque, move |raw| {
+    ///         match raw.as_raw() {
+    ///             Some(_stream) => { /* cuMemsetD32Async(address, 42, 1, stream) */ }
+    ///             // SAFETY: on the CPU device an address is one of this process, and no other operation has the buffer.
+    ///             None => unsafe { (address as *mut u32).write(42) },
+    ///         }
+    ///         Ok(())
+    ///     })
+    /// })?;
+    /// program.launch()?.wait()?;
+    /// assert_eq!(stream.download(&out)?.wait()?, [42]);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::ForeignBuffer`] or [`ProgramError::TooManyCalls`]. On a GPU, [`Stream::program`] gives
+    /// [`ProgramError::Capture`] if `work` fails or panics, puts nothing into the stream, or leaves a capture that cannot
+    /// be used. On the CPU device the handle of a launch gives
+    /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) if `work` fails or panics.
+    pub fn capture(
+        &mut self,
+        opaque: Opaque,
+        work: impl Fn(RawStream) -> Result<(), Box<dyn StdError + Send + Sync>> + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.room()?;
+        let shared = self.stream.shared();
+        let (name, uses, owners) = opaque.resolved(&shared.device)?;
+        let work = Box::new(move |stream| {
+            // Its result is application code as well.
+            match caught(|| work(stream).map_err(|error| error.to_string())) {
+                Ok(result) => result,
+                Err(panic) => Err(format!("panicked: {panic}")),
+            }
+        });
+        let spec = Some(of_unknown_size(shared.device.properties().sms));
+        let step = Step::Captured(Arc::new(Captured { program: self.name, name, owners, work }));
+        check_owners(self.stream, &step, name)?;
+        self.push(step, CallUse { uses, spec });
+        Ok(())
+    }
+
     fn copy(
         &mut self,
         kind: CopyKind,
@@ -385,6 +469,7 @@ fn resolve(stream: &Stream, steps: &[Step], calls: &[CallUse]) -> Resolved {
         spec: whole(calls.iter().filter_map(|call| call.spec), sms),
         specs: calls.iter().map(|call| call.spec).collect(),
         owners: owners.into(),
+        is_of_others: steps.iter().any(Step::is_of_others),
         has_borrowed: uses.iter().any(|used| matches!(used.buffer, BufferId::Borrowed(_))),
         uses,
     }

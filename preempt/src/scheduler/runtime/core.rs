@@ -86,7 +86,8 @@ impl Work {
     /// Whether dropping it may run application code.
     pub fn is_of_others(&self) -> bool {
         match self {
-            Work::Launch { .. } | Work::Program(_) | Work::Copy(_) | Work::Marker { .. } => false,
+            Work::Launch { .. } | Work::Copy(_) | Work::Marker { .. } => false,
+            Work::Program(program) => program.is_of_others,
             Work::Opaque(job) => job.has_work(),
             Work::ExternalOperation(_) => true,
         }

@@ -224,11 +224,15 @@ impl Core {
             && predicted.is_some_and(|predicted| predicted <= self.longest_plain)
             && self.engine.goes_by_order();
         for (index, spec) in program.specs.iter().enumerate() {
-            let spec = spec.zip(program.kernel(index)).map(|(spec, launch)| {
-                let spec = self.expected(launch, spec, program.preemption, own);
-                may_be_plain &= spec.hardware_stop.is_some();
-                LaunchSpec { hardware_stop: None, ..spec }
-            });
+            let spec = match (*spec, program.kernel(index)) {
+                (Some(spec), Some(launch)) => {
+                    let spec = self.expected(launch, spec, program.preemption, own);
+                    may_be_plain &= spec.hardware_stop.is_some();
+                    Some(LaunchSpec { hardware_stop: None, ..spec })
+                }
+                // Captured work runs to its end in either form.
+                (spec, _) => spec,
+            };
             calls.push(program.called(index, spec));
         }
         if may_be_plain {

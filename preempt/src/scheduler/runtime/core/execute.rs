@@ -115,10 +115,15 @@ impl Core {
         *waited |= order.queue >= self.device.inner.capabilities.queues.normal;
         match (work, call) {
             (Work::Launch { launch, .. }, _) => self.session.launch(now, order, launch),
-            (Work::Program(program), Some(InCall { index, .. })) => match program.kernel(index) {
-                Some(launch) => self.session.launch(now, order, launch),
-                None => Ok(()),
-            },
+            (Work::Program(program), Some(InCall { index, .. })) => {
+                match (program.kernel(index), &program.alone[index], program.specs[index]) {
+                    (Some(launch), ..) => self.session.launch(now, order, launch),
+                    (None, Some(alone), Some(spec)) => {
+                        self.session.launch_program(now, order, alone, spec.tasks)
+                    }
+                    _ => Ok(()),
+                }
+            }
             (Work::Program(ProgramJob { program, spec, .. }), None) => {
                 self.session.launch_program(now, order, program, spec.tasks)
             }
