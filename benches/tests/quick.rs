@@ -125,10 +125,10 @@ fn launch_measures_both_sides() {
     let json = quick("launch");
     let rows = json["rows"].as_array().unwrap();
     let samples: Vec<_> = rows.iter().map(|row| row["samples"].as_u64().unwrap()).collect();
-    assert_eq!(samples, [200, 200, 2000, 2, 10, 10]);
+    assert_eq!(samples, [200, 200, 2000, 2, 10, 10, 10]);
     rows.iter().for_each(|row| assert_numbers(row, &["p50_us", "p99_us", "max_us"]));
-    assert_eq!(json["summary"]["kernels"], 3200);
-    assert_eq!(json["summary"]["block_tasks"], 3200);
+    assert_eq!(json["summary"]["kernels"], 3700);
+    assert_eq!(json["summary"]["block_tasks"], 3700);
     let keys = [
         "program_over_launches",
         "submit_p50_us",

@@ -135,10 +135,16 @@ impl Recording {
         &self.0.steps
     }
 
-    /// How many launches were submitted.
+    /// How many launches were submitted. Each launch of a preemptible program counts.
     pub fn launches(&self) -> usize {
-        let is_launch = |step: &&Step| matches!(step.input, Input::Submit { launch: Some(_), .. });
-        self.0.steps.iter().filter(is_launch).count()
+        let launches = |step: &Step| match &step.input {
+            Input::Submit { launch: Some(_), .. } => 1,
+            Input::Submit { calls, .. } => {
+                calls.iter().filter(|call| call.launch.is_some()).count()
+            }
+            _ => 0,
+        };
+        self.0.steps.iter().map(launches).sum()
     }
 
     /// How many plans were made.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use preempt::policy::StaticPriority;
-use preempt::{Scheduler, Stream};
+use preempt::{Preemption, Scheduler, Stream};
 use preempt_microkernels::{count, empty};
 use preempt_report::microseconds;
 use preempt_test_kit::storm::Tally;
@@ -46,8 +46,9 @@ kernel of one thread.
 
 A program is recorded once and launched as one operation. Here it has 50 kernels of 2 µs on a GPU,
 and 50 tiny ones on the CPU device. Its time is from the launch to the end of the last kernel, and
-so is that of 50 launches one by one. `program_over_graph` is its median against that of the CUDA
-graph of the same kernels, `program_over_launches` against that of 50 launches of ours.
+so is that of 50 launches one by one. `program_over_graph` is the median of the plain program
+against that of the CUDA graph of the same kernels, `preemptible_program_over_graph` that of the
+preemptible one, and `program_over_launches` that of the plain one against 50 launches of ours.
 ";
 
 impl Experiment for Launch {
@@ -79,6 +80,7 @@ struct Times {
     stream_submit: Samples,
     per_kernel: Samples,
     program: Samples,
+    preemptible: Samples,
     singly: Samples,
 }
 
@@ -152,7 +154,7 @@ fn measure_streams(
     tiny.check(stream, tally)
 }
 
-/// Tiny kernels as a program, and one by one.
+/// Tiny kernels as a plain program and as a preemptible one, and one by one.
 fn measure_programs(
     scheduler: &Scheduler,
     stream: &Stream,
@@ -161,15 +163,23 @@ fn measure_programs(
     tally: &mut Tally,
 ) -> Result<()> {
     let mut counts = scheduler.zeroed::<u32>(1)?;
-    let program = stream.program("tiny", |program| {
-        (0..CALLS).try_for_each(|_| program.launch(count(&mut counts).grid(1).block(1)).map(drop))
-    })?;
+    let mut record = |preemption| {
+        stream.program("tiny", |program| {
+            program.preemption(preemption);
+            (0..CALLS)
+                .try_for_each(|_| program.launch(count(&mut counts).grid(1).block(1)).map(drop))
+        })
+    };
+    let programs = [record(Preemption::Plain)?, record(Preemption::Preemptible)?];
     let progress = Progress::new("program", launches);
     for _ in 0..launches {
-        scheduler.synchronize()?;
-        let start = Instant::now();
-        stream.launch_program(&program)?.wait()?;
-        times.program.push(start.elapsed());
+        for (program, samples) in programs.iter().zip([&mut times.program, &mut times.preemptible])
+        {
+            scheduler.synchronize()?;
+            let start = Instant::now();
+            stream.launch_program(program)?.wait()?;
+            samples.push(start.elapsed());
+        }
         scheduler.synchronize()?;
         let start = Instant::now();
         let mut last = None;
@@ -180,16 +190,16 @@ fn measure_programs(
         times.singly.push(start.elapsed());
         progress.step();
     }
-    let kernels = 2 * u64::from(CALLS) * launches;
+    let kernels = 3 * u64::from(CALLS) * launches;
     tally.kernels += kernels;
     tally.block_tasks += kernels;
     let found = stream.download(&counts)?.wait()?;
-    tally.count("a program and launches", &found, &[kernels as u32]);
+    tally.count("programs and launches", &found, &[kernels as u32]);
     Ok(())
 }
 
 fn outcome(times: &Times, tally: Tally) -> Outcome {
-    let Times { submit, done, stream_submit, per_kernel, program, singly } = times;
+    let Times { submit, done, stream_submit, per_kernel, program, preemptible, singly } = times;
     let mut rows = Rows::below(["time", "kernel", "samples", "p50", "p99", "max"]);
     for (name, kernel, samples) in [
         ("submit, idle device", "empty", submit),
@@ -197,6 +207,7 @@ fn outcome(times: &Times, tally: Tally) -> Outcome {
         ("submit, stream of 1,000", "tiny", stream_submit),
         ("stream of 1,000, per kernel", "tiny", per_kernel),
         ("program of 50 to done", "tiny", program),
+        ("preemptible program of 50 to done", "tiny", preemptible),
         ("50 launches to done", "tiny", singly),
     ] {
         let summary = samples.summary();

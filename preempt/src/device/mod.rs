@@ -121,7 +121,7 @@ pub use cpu_layout::CpuLayout;
 pub use cuda::faults;
 pub(crate) use news::Mark;
 use news::News;
-pub(crate) use program::{ProgramLaunch, Step};
+pub(crate) use program::{Captured, ProgramLaunch, Step};
 pub(crate) use rows::Rows;
 
 /// Data that a panic leaves locked is consistent, because no code of others runs under a lock.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::backend::{KernelLaunch, OwnedCopy, Owner};
+use super::backend::{KernelLaunch, OwnedCopy, Owner, RawStream};
 
 /// A call of a program.
 #[derive(Clone, Debug)]
@@ -16,17 +16,46 @@ pub(crate) enum Step {
     /// A copy on the device, or a fill: a [repeated](super::Rows::is_repeated) element of the host's memory, which its
     /// owner keeps as it is.
     Copy(Arc<OwnedCopy>),
+    Captured(Arc<Captured>),
+}
+
+/// Work of another library, which it puts into a stream.
+pub(crate) struct Captured {
+    pub program: &'static str,
+    /// For errors.
+    pub name: &'static str,
+    /// The memory that it uses.
+    pub owners: Vec<Owner>,
+    pub work: CapturedWork,
+}
+
+/// Code of the application or of a library that puts the same work into each stream that it is given. It returns its
+/// error as text, and does not panic.
+pub(crate) type CapturedWork = Box<dyn Fn(RawStream) -> Result<(), String> + Send + Sync>;
+
+impl Captured {
+    /// As [`Step::describe`], of work with this name.
+    pub fn describe(name: &str, index: usize) -> String {
+        format!("call {index}, `{name}`")
+    }
+}
+
+impl fmt::Debug for Captured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Captured").field(&self.name).finish()
+    }
 }
 
 impl Step {
     /// What keeps its memory, each owner as often as it is used.
     pub fn owners(&self) -> impl Iterator<Item = &Owner> {
-        let (args, copy) = match self {
-            Step::Launch { launch, .. } => (Some(launch.args.buffers()), None),
-            Step::Copy(copy) => (None, Some(&copy.owners)),
+        let (args, copy): (_, &[Owner]) = match self {
+            Step::Launch { launch, .. } => (Some(launch.args.buffers()), &[]),
+            Step::Copy(copy) => (None, &copy.owners),
+            Step::Captured(captured) => (None, &captured.owners),
         };
         let of_args = args.into_iter().flatten().filter_map(|(buffer, _)| buffer.owner.as_ref());
-        of_args.chain(copy.into_iter().flatten())
+        of_args.chain(copy)
     }
 
     /// Its place in its program, counted from 0, and what it is called in errors.
@@ -34,10 +63,16 @@ impl Step {
         format!("call {index}, {}", self.name())
     }
 
+    /// Whether dropping it may run application code.
+    pub fn is_of_others(&self) -> bool {
+        matches!(self, Step::Captured(_))
+    }
+
     fn name(&self) -> String {
         match self {
             Step::Launch { launch, .. } => format!("kernel `{}`", launch.kernel.name),
             Step::Copy(_) => "a copy".to_owned(),
+            Step::Captured(captured) => format!("`{}`", captured.name),
         }
     }
 }
@@ -48,8 +83,11 @@ pub(crate) struct ProgramLaunch {
     /// The version of its last step.
     pub version: u64,
     pub steps: Vec<Step>,
-    /// What the back end has prepared for the program, whatever the versions of its launches.
-    pub prepared: Owner,
+    /// What the back end has prepared for the program as one plain launch, whatever the versions of its launches. `None`
+    /// if it is never launched so.
+    pub prepared: Option<Owner>,
+    /// Whether it is a single call of a preemptible program, which says where it is in faults.
+    pub is_call: bool,
 }
 
 impl ProgramLaunch {
@@ -68,7 +106,7 @@ impl ProgramLaunch {
     pub fn tasks(&self) -> u32 {
         let tasks = self.steps.iter().map(|step| match step {
             Step::Launch { launch, .. } => launch.tasks(),
-            Step::Copy(_) => 0,
+            Step::Copy(_) | Step::Captured(_) => 0,
         });
         tasks.fold(0, u32::saturating_add)
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use preempt_device::abi::{SmRange, departures};
 
 use super::ledger::{self, intersection};
+use super::program::following;
 use super::shape::{Place, Shape};
 use super::{Action, Engine, Launch, Op, Phase};
 use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
@@ -193,14 +194,13 @@ impl Engine {
         if self.is_draining() || self.is_enough_ahead(queue) {
             return false;
         }
-        let Some(Op { launch: Some(last), next: Some(next), phase, verdict: None, .. }) =
-            self.ops.get(tail)
-        else {
+        let Some(Op { launch: Some(last), phase, verdict: None, .. }) = self.ops.get(tail) else {
             return false;
         };
-        let (next, handover) = match phase {
-            Phase::Blocked => (*next, last.handover),
-            Phase::Active => (*next, last.range),
+        let Some(next) = following(&self.ops, tail) else { return false };
+        let handover = match phase {
+            Phase::Blocked => last.handover,
+            Phase::Active => last.range,
             Phase::Finished => return false,
         };
         let range = intersection(handover, self.queues.range(queue), sms);
@@ -223,12 +223,14 @@ impl Engine {
             // same time.
             left: before.wrapping_add(departures(cohort.blocks, last.remaining())),
         };
+        if self.would_lose(next) {
+            return false;
+        }
         let Some(Op {
             launch: Some(launch),
             phase: Phase::Blocked,
             verdict: None,
             foreign_blockers: 0,
-            uses,
             ..
         }) = self.ops.get(next)
         else {
@@ -240,7 +242,7 @@ impl Engine {
             true => plain || !last_could_be_plain,
             false => launch.spec.plain == plain,
         };
-        if !has_form || self.order.lost(uses).is_some() {
+        if !has_form {
             return false;
         }
         // A launch that was queued before may be done, and not reported.

@@ -6,6 +6,7 @@ use preempt_device::abi::SmRange;
 
 use super::launch::Launch;
 use super::order::End;
+use super::program::following;
 use super::{Action, Engine, Op, Outcome, Phase, Verdict};
 use crate::vocabulary::{LaunchId, OpKey};
 
@@ -18,7 +19,9 @@ impl Engine {
             match &mut op.launch {
                 Some(launch) => launch.cohorts = Default::default(),
                 // A copy that has started ends like a copy that has not.
-                None if op.phase == Phase::Active => op.phase = Phase::Blocked,
+                None if op.phase == Phase::Active && op.program.is_none() => {
+                    op.phase = Phase::Blocked;
+                }
                 None => {}
             }
         }
@@ -27,7 +30,10 @@ impl Engine {
         // Copies that had started, and launches that had finished before all their blocks had left.
         let rest = self.ops.iter().filter(|(_, op)| op.blockers == 0).map(|(key, _)| key);
         for op in rest.collect::<Vec<_>>() {
-            self.pass_on(op, End::Stopped, actions);
+            // A program is gone with its last call.
+            if self.ops.contains_key(op) {
+                self.pass_on(op, End::Stopped, actions);
+            }
         }
     }
 
@@ -53,6 +59,10 @@ impl Engine {
             return;
         }
         op.verdict = Some(verdict);
+        if op.program.is_some() {
+            self.stop_calls(now, key, verdict, actions);
+            return;
+        }
         let outcome = match &op.launch {
             Some(launch) => outcome(launch, Some(verdict)),
             None => Some(verdict.outcome(0)),
@@ -76,8 +86,11 @@ impl Engine {
     pub(super) fn flush(&mut self, key: OpKey, actions: &mut Vec<Action>) {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         for cohort in launch.cohorts.iter().flatten() {
-            let signal = self.queues.signal(cohort.queue, SmRange::EMPTY);
-            actions.push(Action::Signal { queue: cohort.queue, signal });
+            // What is in the queue obeys its word, so one is enough for a chain of calls.
+            if self.queues.range(cohort.queue) != SmRange::EMPTY {
+                let signal = self.queues.signal(cohort.queue, SmRange::EMPTY);
+                actions.push(Action::Signal { queue: cohort.queue, signal });
+            }
         }
     }
 
@@ -96,12 +109,17 @@ impl Engine {
         if let (Outcome::Done(report), Some(launch)) = (&mut outcome, launch) {
             *report = launch.done(now, self.ledger.sms());
         }
-        let range = launch.map_or(SmRange::EMPTY, |launch| launch.range);
-        self.hand_over(key, range);
+        if let Some(range) = launch.map(|launch| launch.range) {
+            self.hand_over(key, range);
+        }
         self.depart(now, key, actions);
         let op = &mut self.ops[key];
         op.phase = Phase::Finished;
         actions.push(Action::Finish { op: key, outcome });
+        if let Some(program) = op.part_of {
+            self.call_ended(now, program, outcome, actions);
+        }
+        let op = &self.ops[key];
         let end = match outcome {
             Outcome::Done(_) => End::Succeeded,
             Outcome::Failed => End::Failed(op.name),
@@ -115,7 +133,7 @@ impl Engine {
 
     /// Hands a launch's SMs over to the one after it in the stream.
     pub(super) fn hand_over(&mut self, key: OpKey, range: SmRange) {
-        if let Some(next) = self.ops[key].next
+        if let Some(next) = following(&self.ops, key)
             && let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next)
         {
             launch.handover = range;
@@ -128,7 +146,12 @@ impl Engine {
         self.order.leave(key, op.stream, &op.uses, end);
         let mut successors = std::mem::take(&mut op.successors);
         let stream = op.stream;
-        let is_out = op.launch.as_ref().is_none_or(Launch::is_out);
+        let mut is_out = op.launch.as_ref().is_none_or(Launch::is_out);
+        if let Some(program) = &mut op.program {
+            program.is_over = true;
+            is_out = program.left == 0;
+        }
+        self.count_call(key, end);
         for successor in successors.drain(..) {
             let successor_op = &mut self.ops[successor];
             successor_op.blockers -= 1;
@@ -154,6 +177,9 @@ impl Engine {
         op.waits_for.clear();
         self.intake.spare_keys.push(op.waits_for);
         actions.push(Action::Retire { op: key });
+        if let Some(program) = op.part_of {
+            self.call_retired(program, actions);
+        }
     }
 
     /// Tells the policy that a launch is over, and releases its SMs.

@@ -24,6 +24,17 @@ pub(crate) struct Submission<'a> {
     pub launch: Option<LaunchSpec>,
     /// `None` for a copy, and for a launch.
     pub opaque: Option<Opaque>,
+    /// The calls of a preemptible program, which is neither launch nor opaque work. Empty for everything else.
+    pub calls: &'a [Called],
+}
+
+/// A call of a preemptible program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Called {
+    /// The kernel's name; what a copy is called.
+    pub name: &'static str,
+    /// `None` for a copy.
+    pub launch: Option<LaunchSpec>,
 }
 
 /// What happened.
@@ -71,7 +82,7 @@ pub(crate) enum Action {
     Signal { queue: QueueIndex, signal: Signal },
     /// Start a copy, or opaque work.
     Copy { op: OpKey },
-    /// Complete the handle. Once for each operation.
+    /// Complete the handle. Once for each operation, and each call of a preemptible program.
     Finish { op: OpKey, outcome: Outcome },
     /// The device does not need the operation's arguments any more. Once, and last.
     Retire { op: OpKey },

@@ -27,6 +27,7 @@ mod operation;
 mod order;
 mod pace;
 mod planning;
+mod program;
 mod queues;
 mod recorder;
 mod shape;
@@ -39,7 +40,9 @@ use agenda::{Agenda, Intake, Launches};
 use controls::Controls;
 use ending::outcome;
 pub(crate) use form::{Circumstances, LONGEST_PLAIN, Learned};
-pub(crate) use interface::{Action, Change, Event, Grant, Outcome, Refusal, Submission, Whose};
+pub(crate) use interface::{
+    Action, Called, Change, Event, Grant, Outcome, Refusal, Submission, Whose,
+};
 use launch::Launch;
 pub use launch::LaunchReport;
 pub(crate) use launch::{LaunchSpec, fills};
@@ -53,6 +56,7 @@ pub(crate) use order::Use;
 use order::{End, Order};
 pub(crate) use pace::{Did, Next, Pace, ToDo};
 use planning::Decider;
+use program::Program;
 use queues::DeviceQueues;
 use recorder::Observers;
 pub(crate) use recorder::Recorded;
@@ -158,6 +162,8 @@ impl Engine {
         let mut uses = self.intake.spare_uses.pop().unwrap_or_default();
         uses.extend_from_slice(submission.uses);
         let urgency = submission.urgency;
+        let calls = self.enter_calls(now, submission);
+        let last_call = calls.last().copied();
         self.intake.submissions += 1;
         let op = self.ops.insert(Op {
             stream: submission.stream,
@@ -173,6 +179,8 @@ impl Engine {
             next: None,
             launch: submission.launch.map(|spec| Launch::new(now, spec)),
             opaque: submission.opaque,
+            program: last_call.map(|_| Box::new(Program::new(now, calls))),
+            part_of: None,
             phase: Phase::Blocked,
             verdict: None,
         });
@@ -189,6 +197,11 @@ impl Engine {
         let before = self.order.enter(op, submission.stream, submission.uses, &mut wait_for);
         after.into_iter().for_each(wait_for);
         let blockers = waits_for.len() as u32;
+        if let Some(last) = last_call {
+            self.join_calls(op, last);
+            // Not a blocker before the program has its turn.
+            waits_for.push(last);
+        }
         self.ops[op].waits_for = waits_for;
         self.ops[op].blockers = blockers;
         self.ops[op].foreign_blockers = foreign_blockers;
@@ -200,14 +213,18 @@ impl Engine {
             self.agenda.released.push_back(op);
         } else if let Some(before) = before {
             self.ops[before].next = Some(op);
-            let queue = self.ops[before].launch.as_ref().and_then(|launch| launch.queue);
-            if let Some(queue) = queue {
+            if let Some(queue) = self.last_queue(before) {
                 self.go_on_behind(queue);
             }
         }
+        let calls = match &self.observers.recorder {
+            // Where everything ends at once, the program is gone after this.
+            Some(_) => self.calls(op).to_vec(),
+            None => Vec::new(),
+        };
         self.release(now, actions);
         if let Some(recorder) = &mut self.observers.recorder {
-            recorder.submitted(now, submission, op, &actions[told..]);
+            recorder.submitted(now, submission, (op, &calls), &actions[told..]);
         }
         op
     }
@@ -243,6 +260,10 @@ impl Engine {
     fn release(&mut self, now: Duration, actions: &mut Vec<Action>) {
         while let Some(key) = self.agenda.released.pop_front() {
             let op = &mut self.ops[key];
+            if op.program.is_some() {
+                self.advance_program(now, key, actions);
+                continue;
+            }
             if op.phase == Phase::Finished {
                 // Cancelled while it waited. It kept its place in the order until now.
                 self.hand_over(key, SmRange::EMPTY);
@@ -280,8 +301,10 @@ impl Engine {
             } else if op.verdict.is_none() {
                 // Some of it may have run, queued behind the one before it.
                 let has_begun = !launch.is_out() || launch.report().tasks > 0;
+                let part_of = op.part_of;
                 let Some(arrival) = arrival(key, op) else { continue };
-                if !has_begun && !self.admits(now, &arrival) {
+                let is_new = part_of.is_none_or(|program| self.is_admitting(program));
+                if is_new && !has_begun && !self.admits(now, &arrival) {
                     self.finish(now, key, Outcome::NotAdmitted, actions);
                     continue;
                 }
@@ -305,9 +328,11 @@ impl Engine {
         posted: Option<Posted>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(Op { launch: Some(launch), phase, verdict, .. }) = self.ops.get_mut(key) else {
+        let Some(Op { launch: Some(launch), phase, verdict, part_of, .. }) = self.ops.get_mut(key)
+        else {
             return;
         };
+        let part_of = *part_of;
         if let (Some(posted), Some(used), Some(cohort)) =
             (posted, launch.control, &launch.cohorts[usize::from(slot)])
             && !launch.spec.plain
@@ -344,6 +369,9 @@ impl Engine {
                     *phase = Phase::Finished;
                     actions.push(Action::Finish { op: key, outcome });
                     self.reconsider(now, [key]);
+                }
+                if let Some(program) = part_of.filter(|_| is_out) {
+                    self.end_unopened(now, program, actions);
                 }
             }
             Phase::Active => match outcome(launch, *verdict) {

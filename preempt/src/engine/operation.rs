@@ -4,6 +4,7 @@ use super::interface::Outcome;
 use super::launch::Launch;
 use super::opaque::Opaque;
 use super::order::Use;
+use super::program::Program;
 use crate::policy::Urgency;
 use crate::vocabulary::OpKey;
 
@@ -33,6 +34,10 @@ pub(super) struct Op {
     pub launch: Option<Launch>,
     /// `None` for a copy, and for a launch.
     pub opaque: Option<Opaque>,
+    /// `None` unless it is a preemptible program.
+    pub program: Option<Box<Program>>,
+    /// The program that it is a call of.
+    pub part_of: Option<OpKey>,
     pub phase: Phase,
     /// Why the operation ends before its work is done.
     pub verdict: Option<Verdict>,
@@ -43,7 +48,7 @@ pub(super) enum Phase {
     /// Waits for its blockers ("preparing"), perhaps with a cohort queued on the device behind the
     /// last of them; or for the device to be drained.
     Blocked,
-    /// A copy on the device, or a launch that the policy knows; [`Launch::state`] says more.
+    /// A copy on the device, a program that has its turn, or a launch that the policy knows; [`Launch::state`] says more.
     Active,
     /// Reported as finished.
     Finished,

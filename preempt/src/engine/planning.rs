@@ -7,6 +7,7 @@ use slotmap::SlotMap;
 
 use super::launch::{Launch, State};
 use super::ledger::{Ledger, count, intersection};
+use super::program::following;
 use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
@@ -107,7 +108,7 @@ impl Engine {
     }
 
     /// Whether hardware priorities, which follow the order of grants, keep what the policy promises.
-    pub(super) fn goes_by_order(&self) -> bool {
+    pub fn goes_by_order(&self) -> bool {
         // A policy that panics here is replaced when it does so elsewhere.
         caught(|| self.decider.policy.goes_by_order()).unwrap_or_default()
     }
@@ -296,8 +297,12 @@ impl View<'_> {
 
     /// The launches behind one in its stream, up to the first that waits for something else, too.
     fn behind(&self, id: LaunchId) -> impl Iterator<Item = &Launch> {
-        let next = |op: &&Op| self.ops.get(op.next?).filter(|next| next.foreign_blockers == 0);
-        std::iter::successors(self.ops.get(id.0), next).skip(1).map_while(|op| op.launch.as_ref())
+        let next = |&key: &OpKey| {
+            let next = following(self.ops, key)?;
+            self.ops.get(next).filter(|op| op.foreign_blockers == 0).map(|_| next)
+        };
+        let behind = std::iter::successors(Some(id.0), next).skip(1);
+        behind.map_while(|key| self.ops.get(key)?.launch.as_ref())
     }
 
     /// The SMs that launches behind this one will use, as long as they do so shortly.

@@ -33,11 +33,11 @@ impl Recorder {
         &mut self,
         now: Duration,
         submission: Submission<'_>,
-        op: OpKey,
+        keys: (OpKey, &[OpKey]),
         actions: &[Action],
     ) {
         let decided = digest(actions).0;
-        self.step(now, Input::of_submission(submission, op), decided);
+        self.step(now, Input::of_submission(submission, keys), decided);
     }
 
     pub fn handled(&mut self, now: Duration, event: Event, actions: &[Action]) {

@@ -10,7 +10,7 @@ use preempt_device::host::Access;
 use serde::{Deserialize, Serialize};
 use slotmap::{Key, KeyData};
 
-use super::{Change, Engine, Event, LaunchSpec, Opaque, Submission, Use, Whose};
+use super::{Called, Change, Engine, Event, LaunchSpec, Opaque, Submission, Use, Whose};
 use crate::policy::{Priority, Urgency};
 use crate::vocabulary::{BufferId, ByteRange, OpKey};
 
@@ -37,6 +37,7 @@ pub(crate) enum Input {
         urgency: UrgencyRecord,
         launch: Option<LaunchRecord>,
         opaque: Option<OpaqueRecord>,
+        calls: Vec<CallRecord>,
     },
     CohortOut {
         op: u64,
@@ -89,6 +90,15 @@ pub(crate) struct UrgencyRecord {
     pub deadline: Option<u64>,
 }
 
+/// A call of a preemptible program.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct CallRecord {
+    /// The key that it got.
+    pub op: u64,
+    pub name: String,
+    pub launch: Option<LaunchRecord>,
+}
+
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct OpaqueRecord {
     pub name: String,
@@ -129,8 +139,9 @@ impl Step {
         let mut actions = Vec::new();
         let now = Duration::from_nanos(self.now);
         match &self.input {
-            Input::Submit { op: _, stream, name, uses, after, urgency, launch, opaque } => {
+            Input::Submit { op: _, stream, name, uses, after, urgency, launch, opaque, calls } => {
                 let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
+                let calls: Vec<Called> = calls.iter().map(CallRecord::to_call).collect();
                 let submission = Submission {
                     stream: *stream,
                     name: interned(name),
@@ -139,6 +150,7 @@ impl Step {
                     urgency: urgency.to_urgency(),
                     launch: launch.as_ref().map(LaunchRecord::to_spec),
                     opaque: opaque.as_ref().map(OpaqueRecord::to_opaque),
+                    calls: &calls,
                 };
                 engine.submit(now, submission, &mut actions);
             }
@@ -173,8 +185,9 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Input {
-    pub fn of_submission(submission: Submission<'_>, op: OpKey) -> Input {
-        let Submission { stream, name, uses, after, urgency, launch, opaque } = submission;
+    /// `keys`: those that the submission and its calls got.
+    pub fn of_submission(submission: Submission<'_>, (op, keys): (OpKey, &[OpKey])) -> Input {
+        let Submission { stream, name, uses, after, urgency, launch, opaque, calls } = submission;
         Input::Submit {
             op: op.data().as_ffi(),
             stream,
@@ -184,6 +197,7 @@ impl Input {
             urgency: UrgencyRecord::of(urgency),
             launch: launch.as_ref().map(LaunchRecord::of),
             opaque: opaque.map(OpaqueRecord::of),
+            calls: calls.iter().zip(keys).map(CallRecord::of).collect(),
         }
     }
 
@@ -297,6 +311,18 @@ impl ChangeRecord {
                 Change::Deadline(deadline.map(Duration::from_nanos))
             }
         }
+    }
+}
+
+impl CallRecord {
+    fn of((Called { name, launch }, op): (&Called, &OpKey)) -> CallRecord {
+        let (op, name) = (op.data().as_ffi(), (*name).to_owned());
+        CallRecord { op, name, launch: launch.as_ref().map(LaunchRecord::of) }
+    }
+
+    fn to_call(&self) -> Called {
+        let launch = self.launch.as_ref().map(LaunchRecord::to_spec);
+        Called { name: interned(&self.name), launch }
     }
 }
 

@@ -4,6 +4,7 @@ mod apart;
 mod forms;
 mod loops;
 mod policies;
+mod programs;
 mod races;
 mod ranges;
 mod refused;
@@ -51,6 +52,13 @@ enum Step {
         uses: Vec<AskedUse>,
         exclusive: bool,
     },
+    /// Launches, and copies of 0 block-tasks, as one operation.
+    Program {
+        stream: u32,
+        priority: i32,
+        calls: Vec<u32>,
+        uses: Vec<AskedUse>,
+    },
     Priority {
         stream: Option<u32>,
         op: usize,
@@ -85,6 +93,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0u32..4, 0u64..3, uses(), 0..4).prop_map(|(stream, variant, uses, kind)| {
             Step::Opaque { stream, variant, uses, exclusive: kind == 0 }
         }),
+        1 => (0u32..4, 0i32..3, prop::collection::vec(0u32..20, 1..6), uses()).prop_map(
+            |(stream, priority, calls, uses)| Step::Program { stream, priority, calls, uses }),
         1 => (prop::option::of(0u32..4), any::<usize>(), -3i32..9)
             .prop_map(|(stream, op, priority)| Step::Priority { stream, op, priority }),
         1 => (any::<usize>(), prop::option::of(0u64..9))
@@ -125,6 +135,7 @@ fn run(world: &mut World, steps: Vec<Step>) {
             Step::Wait { stream, priority, after } => {
                 let count = world.ops.len().max(1);
                 let after = world.ops.get(after % count).map(|(op, _)| *op);
+                let after = after.map(|op| world.whole(op));
                 let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
                 let asks = Asks { urgency, ..Asks::default() };
                 world.ask(Asked { stream, asks, after, ..Asked::default() });
@@ -133,15 +144,20 @@ fn run(world: &mut World, steps: Vec<Step>) {
                 let opaque = Some(Opaque { name: "opaque", variant, exclusive });
                 world.ask(Asked { stream, uses: &distinct(uses), opaque, ..Asked::default() });
             }
+            Step::Program { stream, priority, calls, uses } => {
+                let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
+                let (uses, asks) = (distinct(uses), Asks { urgency, ..Asks::default() });
+                world.ask(Asked { stream, asks, uses: &uses, calls: &calls, ..Asked::default() });
+            }
             Step::Priority { stream: Some(stream), priority, .. } => {
                 world.change(Whose::Stream(stream), Change::Priority(Priority(priority)));
             }
             Step::Priority { op, priority, .. } if !world.ops.is_empty() => {
-                let op = world.ops[op % world.ops.len()].0;
+                let op = world.whole(world.ops[op % world.ops.len()].0);
                 world.change(Whose::Launch(op), Change::Priority(Priority(priority)));
             }
             Step::Deadline { op, due } if !world.ops.is_empty() => {
-                let op = world.ops[op % world.ops.len()].0;
+                let op = world.whole(world.ops[op % world.ops.len()].0);
                 let due = due.map(Duration::from_secs);
                 world.change(Whose::Launch(op), Change::Deadline(due));
             }
@@ -152,13 +168,18 @@ fn run(world: &mut World, steps: Vec<Step>) {
                 world.step_copy(index % world.copies.len());
             }
             Step::Cancel(index) if !world.ops.is_empty() => {
-                let op = world.ops[index % world.ops.len()].0;
+                let op = world.whole(world.ops[index % world.ops.len()].0);
                 world.handle(Event::Cancel { op });
             }
             Step::Fault(index) if !world.cohorts.is_empty() => {
                 let op = world.cohorts[index % world.cohorts.len()].order.op;
                 let model = world.op(op);
-                model.failed |= model.finished.is_none();
+                // A late cohort of a launch that is done changes nothing.
+                let fails = model.finished.is_none();
+                model.failed |= fails;
+                let whole = world.whole(op);
+                let model = world.op(whole);
+                model.failed |= fails && model.finished.is_none();
                 world.handle(Event::Fault { op });
             }
             _ => {}

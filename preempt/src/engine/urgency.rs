@@ -11,7 +11,8 @@ use crate::policy::{Arrival, Priority, Urgency};
 use crate::vocabulary::{LaunchId, OpKey};
 
 /// The urgency of an operation that asks for nothing.
-const NOTHING: Urgency = Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None };
+pub(super) const NOTHING: Urgency =
+    Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None };
 
 /// Operations to look at; kept for their capacity.
 #[derive(Debug, Default)]
@@ -90,17 +91,21 @@ impl Engine {
     /// Makes launches more urgent, or less, from now on.
     pub(super) fn change(&mut self, now: Duration, of: Whose, change: Change) {
         let keys: Vec<OpKey> = match of {
-            Whose::Launch(key) => vec![key],
+            // A call has the weight of its program, and inherits the rest.
+            Whose::Launch(key) => {
+                [key].into_iter().chain(self.calls(key).iter().copied()).collect()
+            }
             Whose::Stream(stream) => {
                 let is_of = |(_, op): &(OpKey, &Op)| op.stream == stream;
                 self.ops.iter().filter(is_of).map(|(key, _)| key).collect()
             }
         };
         for &key in &keys {
-            let Some(Op { urgency, .. }) = self.ops.get_mut(key) else { continue };
+            let Some(Op { urgency, part_of, .. }) = self.ops.get_mut(key) else { continue };
             match change {
-                Change::Priority(priority) => urgency.priority = priority,
                 Change::Weight(weight) => urgency.weight = weight.max(1),
+                _ if part_of.is_some() => {}
+                Change::Priority(priority) => urgency.priority = priority,
                 Change::Deadline(deadline) => urgency.deadline = deadline,
             }
         }

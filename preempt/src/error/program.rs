@@ -1,3 +1,7 @@
+//! Errors of programs.
+
+use std::sync::Arc;
+
 /// A program that cannot be made, changed or launched as it was asked for.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -39,6 +43,16 @@ pub enum ProgramError {
         recorded: &'static str,
         /// The kernel of the call that was given.
         given: &'static str,
+    },
+    /// Work of another library that cannot be captured.
+    #[error("program `{program}`: `{name}` cannot be captured: {message}")]
+    Capture {
+        /// The program's name.
+        program: &'static str,
+        /// The name of the work.
+        name: &'static str,
+        /// What went wrong, and what to do.
+        message: Arc<str>,
     },
     /// A stream of another scheduler.
     #[error(

@@ -168,6 +168,7 @@ impl EngineLoad {
             urgency: Urgency { priority, ..Urgency::default() },
             launch: Some(spec),
             opaque: None,
+            calls: &[],
         };
         let op = self.engine.submit(self.now, submission, &mut self.actions);
         self.left.insert(op, (tasks, need * BLOCKS_PER_SM));

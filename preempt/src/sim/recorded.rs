@@ -1,5 +1,6 @@
 //! The workload of a recording: what was submitted, and how much work it was.
 
+use std::slice;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -112,6 +113,7 @@ impl Workload {
     /// - That time contains what launching and stopping cost, so [`Costs::free`] suits the machine, which should have
     ///   [`Recording::sms`] SMs.
     /// - Copies and work of other libraries keep the order, and take no time.
+    /// - A preemptible program is its calls, one after the other.
     /// - A launch that was cancelled, or had not ended, has the block-tasks that ran. A launch that the policy did not
     ///   admit takes its predicted duration.
     /// - A launch that a host submitted after it had waited for another comes when it came, whatever the policy does.
@@ -166,6 +168,8 @@ struct Reader {
     changes: Vec<RecordedChange>,
     stream_of: FxHashMap<u32, StreamNumber>,
     job_of: FxHashMap<u64, usize>,
+    /// By the number of a preemptible program: those of its calls.
+    programs: FxHashMap<u64, Vec<u64>>,
     /// By the number of the operation.
     work: FxHashMap<u64, Work>,
 }
@@ -173,27 +177,37 @@ struct Reader {
 impl Reader {
     fn read(&mut self, now: u64, input: &Input) {
         match input {
-            Input::Submit { op, stream, name, uses, after, urgency, launch, .. } => {
-                let job = self.jobs.len();
+            Input::Submit { op, stream, name, uses, after, urgency, launch, calls, .. } => {
                 let after = after.and_then(|after| self.job_of.get(&after).copied());
-                self.job_of.insert(*op, job);
-                if let Some(launch) = launch {
-                    self.work.insert(*op, Work::new(job, launch.clone(), self.sms));
-                }
                 let stream = self.stream(*stream, urgency);
-                let recorded = RecordedJob {
-                    urgency: urgency.to_urgency(),
-                    uses: uses.clone(),
-                    after,
-                    takes_no_time: launch.is_none(),
+                let mut enter = |op: u64, name: &str, launch: &Option<LaunchRecord>| {
+                    let job = self.jobs.len();
+                    self.job_of.insert(op, job);
+                    if let Some(launch) = launch {
+                        self.work.insert(op, Work::new(job, launch.clone(), self.sms));
+                    }
+                    let recorded = RecordedJob {
+                        urgency: urgency.to_urgency(),
+                        uses: uses.clone(),
+                        after,
+                        takes_no_time: launch.is_none(),
+                    };
+                    self.jobs.push(Job {
+                        stream,
+                        kernel: KernelModel::new(name, Duration::ZERO, 1),
+                        at: Duration::from_nanos(now),
+                        again: None,
+                        recorded: Some(recorded),
+                    });
                 };
-                self.jobs.push(Job {
-                    stream,
-                    kernel: KernelModel::new(name, Duration::ZERO, 1),
-                    at: Duration::from_nanos(now),
-                    again: None,
-                    recorded: Some(recorded),
-                });
+                let Some(last) = calls.last() else {
+                    enter(*op, name, launch);
+                    return;
+                };
+                // Each has the uses of the program, so what waits for it waits for them.
+                calls.iter().for_each(|call| enter(call.op, &call.name, &call.launch));
+                self.job_of.insert(*op, self.job_of[&last.op]);
+                self.programs.insert(*op, calls.iter().map(|call| call.op).collect());
             }
             Input::CohortOut { op, done, .. } => {
                 if let Some(work) = self.work.get_mut(op) {
@@ -204,8 +218,10 @@ impl Reader {
                 }
             }
             Input::Cancel { op } | Input::Fault { op } => {
-                if let Some(work) = self.work.get_mut(op) {
-                    work.ended = true;
+                for op in Self::meant(&self.programs, op) {
+                    if let Some(work) = self.work.get_mut(op) {
+                        work.ended = true;
+                    }
                 }
             }
             Input::Close | Input::Lost => {
@@ -220,13 +236,18 @@ impl Reader {
                 }
             }
             Input::Change { of, change } => {
-                let of = match of {
-                    WhoseRecord::Launch(op) => self.job_of.get(op).copied().map(Changed::Job),
+                let of: Vec<Changed> = match of {
+                    WhoseRecord::Launch(op) => {
+                        let meant = Self::meant(&self.programs, op).iter();
+                        let jobs = meant.filter_map(|op| self.job_of.get(op).copied());
+                        jobs.map(Changed::Job).collect()
+                    }
                     WhoseRecord::Stream(stream) => {
-                        self.stream_of.get(stream).copied().map(Changed::Stream)
+                        let stream = self.stream_of.get(stream).copied();
+                        stream.map(Changed::Stream).into_iter().collect()
                     }
                 };
-                if let Some(of) = of {
+                for of in of {
                     let (at, jobs_before) = (Duration::from_nanos(now), self.jobs.len());
                     self.changes.push(RecordedChange {
                         at,
@@ -238,6 +259,11 @@ impl Reader {
             }
             Input::Refused { .. } | Input::CopyDone { .. } | Input::GoAhead => {}
         }
+    }
+
+    /// The calls of a program, or else the operation itself.
+    fn meant<'a>(programs: &'a FxHashMap<u64, Vec<u64>>, op: &'a u64) -> &'a [u64] {
+        programs.get(op).map_or(slice::from_ref(op), Vec::as_slice)
     }
 
     /// The stream of this number, which is as urgent as its first operation.

@@ -248,6 +248,7 @@ impl Run<'_> {
             urgency,
             launch: planned.takes_time().then_some(spec),
             opaque: None,
+            calls: &[],
         };
         let time = Duration::from_nanos(now);
         let op = self.engine.submit(time, submission, &mut self.actions);

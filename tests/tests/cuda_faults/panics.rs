@@ -55,6 +55,7 @@ pub fn run(name: &str, device: &Device, found: &mut Found) -> bool {
     let programs: Vec<_> = (0..if panics == Panics::Program { 2 } else { 0 })
         .map(|_| {
             let program = urgent.program("program", |program| {
+                program.preemption(Preemption::Plain);
                 program.fill(&mut other, 1)?;
                 program.launch(launches.next().expect("enough")).map(drop)
             });

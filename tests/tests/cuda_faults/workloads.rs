@@ -1,12 +1,14 @@
 //! Work that runs while a driver call fails. Each piece of it ends, with an error or with the right result.
 
 use std::collections::BTreeSet;
+use std::ffi::c_void;
 
+use cudarc::driver::sys;
 use preempt::conformance::Kernels;
 use preempt::error::{ArgumentError, DeviceError, LaunchError};
 use preempt::{
-    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Loan, Preemption, Properties, Scheduler,
-    SignalPath, Stream, faults,
+    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Loan, Opaque, Preemption, Properties,
+    RawStream, Scheduler, SignalPath, Stream, faults,
 };
 use preempt_device::host::{BufferArg, WriteArg};
 use preempt_device::prelude::*;
@@ -41,6 +43,28 @@ impl Found {
             self.wrong.push(what());
         }
     }
+}
+
+/// Has a stream fill memory, which a library might do.
+fn fill_in(
+    stream: RawStream,
+    address: u64,
+    value: u32,
+    len: usize,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    type Fill = unsafe extern "C" fn(u64, u32, usize, *mut c_void) -> u32;
+    let stream = stream.as_raw().ok_or("no stream")?;
+    let name = "cuMemsetD32Async";
+    let is_fake = std::env::var(crate::CHILD).is_ok_and(|driver| driver == crate::FAKE);
+    let code = match fake::find(name).filter(|_| is_fake) {
+        // SAFETY: the function of this name has this signature.
+        Some(fill) => unsafe {
+            std::mem::transmute::<*const c_void, Fill>(fill)(address, value, len, stream)
+        },
+        // SAFETY: the stream is the scheduler's, and the memory a buffer's.
+        None => unsafe { sys::cuMemsetD32Async(address, value, len, stream.cast()) as u32 },
+    };
+    if code == 0 { Ok(()) } else { Err(format!("{name}: {code}").into()) }
 }
 
 fn pattern(seed: u32, len: usize) -> Vec<u32> {
@@ -228,13 +252,19 @@ impl Run<'_> {
             Some((self.found.take(first)?, self.found.take(second)?))
         };
         let ((mut counts, mut writes), (mut others, mut other_writes)) = (count()?, count()?);
-        let (mut copied, _) = count()?;
+        let (mut copied, mut filled) = count()?;
         let mut place = None;
+        let form = [Preemption::Plain, Preemption::Preemptible][seed as usize % 2];
         let program = stream.program("counts", |program| {
+            program.preemption(form);
             program.fill(&mut writes, 5 << 16 | 3)?;
             let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(THREADS);
             place = Some(program.launch(call)?);
             program.copy_buffer(&counts, &mut copied)?;
+            let (address, len) = (filled.address(), filled.len());
+            program.capture(Opaque::new("a fill").writes(&mut filled), move |raw| {
+                fill_in(raw, address, 7 + seed, len)
+            })?;
             let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(THREADS);
             program.launch(call).map(drop)
         });
@@ -250,7 +280,8 @@ impl Run<'_> {
                 self.found.expect(report.tasks == 2 * tasks, || format!("{report:?}"));
             }
         }
-        let expected = [(&counts, 4), (&writes, 5 << 16 | 4), (&others, 2), (&copied, 3)];
+        let expected =
+            [(&counts, 4), (&writes, 5 << 16 | 4), (&others, 2), (&copied, 3), (&filled, 7 + seed)];
         for (buffer, count) in expected {
             let found = stream.download(buffer).and_then(|copy| copy.wait());
             let found = self.found.take(found).filter(|_| self.found.errors == before);

@@ -1,7 +1,8 @@
 //! Programs at random, compared with what one thread would compute.
 
 use preempt::{
-    BufferSliceMut, CpuLayout, Error, Program, ProgramBuilder, ProgramCall, Scheduler, Stream,
+    BufferSliceMut, CpuLayout, Device, Error, Preemption, Program, ProgramBuilder, ProgramCall,
+    Scheduler, Stream,
 };
 use preempt_test_kernels as kernels;
 use preempt_test_kit::storm::Chaos;
@@ -102,7 +103,9 @@ impl Recorded {
         let len = buffer.len();
         let steps: Vec<Step> = (0..=random.below(6)).map(|_| Step::random(random, len)).collect();
         let mut places = Vec::new();
+        let form = [Preemption::Plain, Preemption::Preemptible][random.below(2) as usize];
         let program = stream.program("random", |program| {
+            program.preemption(form);
             for step in &steps {
                 places.push(step.submit(stream, Some(&mut *program), buffer)?);
             }
@@ -175,9 +178,19 @@ fn storm(
     }
 }
 
+const LAYOUT: CpuLayout = CpuLayout::sms(3).blocks_per_sm(2);
+
 /// A scheduler whose policy takes SMs at random.
 fn chaotic(seed: u64) -> Scheduler {
-    let device = preempt_test_kit::device(CpuLayout::sms(3).blocks_per_sm(2));
+    chaotic_on(preempt_test_kit::device(LAYOUT), seed)
+}
+
+/// The same on an emulated device, where kernels may fail.
+pub fn chaotic_emulated(seed: u64) -> Scheduler {
+    chaotic_on(Device::cpu_with(LAYOUT).expect("a device"), seed)
+}
+
+fn chaotic_on(device: Device, seed: u64) -> Scheduler {
     let builder = Scheduler::builder().device(device).kernels(KERNELS);
     builder.policy(Chaos::new(seed)).build().expect("a scheduler")
 }

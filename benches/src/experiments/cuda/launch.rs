@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, Scheduler, Stream};
+use preempt::{Buffer, Call, Preemption, Scheduler, Stream};
 use preempt_driver::{Array, Gpu, Graph, Launch, Level, Module};
 use preempt_microkernels::{busy, count};
 use preempt_report::microseconds;
@@ -54,7 +54,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let full = sms * scheduler.device().properties().threads_per_sm / THREADS;
     let few = stream(&scheduler, gpu, sms, streams, &mut tally)?;
     let many = stream(&scheduler, gpu, full, streams, &mut tally)?;
-    let [program, singly] = program(&scheduler, gpu, sms, programs, &mut tally)?;
+    let [program, preemptible, singly] = program(&scheduler, gpu, sms, programs, &mut tally)?;
     scheduler.synchronize()?;
 
     let added = submit.ours.p50().as_secs_f64() - submit.raw.p50().as_secs_f64();
@@ -63,6 +63,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         "added_us_p50": 1e6 * added,
         "small_kernels_over_plain": over(&few).into_iter().chain(over(&many)).reduce(f64::max),
         "program_over_graph": over(&program),
+        "preemptible_program_over_graph": over(&preemptible),
         "program_over_launches": ratio(program.ours.p50(), singly.ours.p50()),
         "launch_to_done_over_driver": over(&done),
         "submit_p50_us": microseconds(submit.ours.p50()),
@@ -72,7 +73,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         "lost": tally.lost,
         "repeated": tally.repeated,
     });
-    let rows = [submit, done, few, many, program, singly];
+    let rows = [submit, done, few, many, program, preemptible, singly];
     let mut table =
         vec![line(["", "kernel", "side", "samples", "p50", "p99", "max", "p50 / driver"])];
     table.extend(rows.iter().flat_map(Row::lines));
@@ -173,17 +174,18 @@ fn stream(
     Ok(row)
 }
 
-/// Short kernels as a program and as a CUDA graph, and launched one by one on both sides: from the first call to the end
-/// of the last kernel.
+/// Short kernels as a plain program, as a preemptible one and as a CUDA graph, and launched one by one on both sides: from
+/// the first call to the end of the last kernel.
 fn program(
     scheduler: &Scheduler,
     gpu: Gpu,
     blocks: u32,
     launches: u64,
     tally: &mut Tally,
-) -> Result<[Row; 2]> {
+) -> Result<[Row; 3]> {
     let kernel = |how| format!("{CALLS} x busy {}, {blocks} blocks, {how}", show(CALL));
     let mut whole = Row::new("program to done", kernel("as one"));
+    let mut preemptible = Row::new("program to done", kernel("preemptible"));
     let mut singly = Row::new("launches to done", kernel("one by one"));
     let ticks = gpu.ticks(CALL)?;
     let stream = scheduler.stream(0);
@@ -194,25 +196,31 @@ fn program(
     let module = Module::load(ptx()?, &[])?;
     let raw = Launch::plain(module.plain(call.kernel())?, call);
     let graph = Graph::of(std::iter::repeat_n(&raw, CALLS as usize), &raw_stream)?;
-    let program = stream.program("busy", |program| {
-        (0..CALLS).try_for_each(|_| {
-            program.launch(busy(ticks, &mut counts).grid(blocks).block(THREADS)).map(drop)
+    let mut record = |preemption| {
+        stream.program("busy", |program| {
+            program.preemption(preemption);
+            (0..CALLS).try_for_each(|_| {
+                program.launch(busy(ticks, &mut counts).grid(blocks).block(THREADS)).map(drop)
+            })
         })
-    })?;
+    };
+    let programs = [record(Preemption::Plain)?, record(Preemption::Preemptible)?];
 
     let progress = Progress::new("program", launches);
     for _ in 0..launches {
-        scheduler.synchronize()?;
-        let start = Instant::now();
-        stream.launch_program(&program)?.wait()?;
-        whole.ours.push(start.elapsed());
-        scheduler.synchronize()?;
+        for (program, row) in programs.iter().zip([&mut whole, &mut preemptible]) {
+            scheduler.synchronize()?;
+            let start = Instant::now();
+            stream.launch_program(program)?.wait()?;
+            row.ours.push(start.elapsed());
+            scheduler.synchronize()?;
 
-        let start = Instant::now();
-        // SAFETY: no other work uses the counters.
-        unsafe { graph.on(&raw_stream)? };
-        raw_stream.spin()?;
-        whole.raw.push(start.elapsed());
+            let start = Instant::now();
+            // SAFETY: no other work uses the counters.
+            unsafe { graph.on(&raw_stream)? };
+            raw_stream.spin()?;
+            row.raw.push(start.elapsed());
+        }
 
         let start = Instant::now();
         let mut last = None;
@@ -232,13 +240,14 @@ fn program(
         singly.raw.push(start.elapsed());
         progress.step();
     }
-    let kernels = 2 * u64::from(CALLS) * launches;
+    // Each side has two programs' worth of kernels, and the launches one by one.
+    let kernels = 3 * u64::from(CALLS) * launches;
     tally.kernels += kernels;
     tally.block_tasks += kernels * u64::from(blocks);
     let expected = vec![kernels as u32; blocks as usize];
-    tally.count("our program", &stream.download(&counts)?.wait()?, &expected);
+    tally.count("our programs", &stream.download(&counts)?.wait()?, &expected);
     tally.count("the driver's graph", &raw_counts.read()?, &expected);
-    Ok([whole, singly])
+    Ok([whole, preemptible, singly])
 }
 
 /// From the first launch to the end of the last one.

@@ -77,9 +77,7 @@ impl Run {
     /// What a failed block-task is called, beside its index: the call of its program.
     fn describe(&self) -> String {
         match self {
-            Run::Plain(run) => {
-                run.call.as_ref().map_or_else(String::new, |call| call.describe() + ": ")
-            }
+            Run::Plain(run) => run.call.as_ref().map_or_else(String::new, QueuedCall::describe),
             Run::Cohort(_) => String::new(),
         }
     }
@@ -216,12 +214,13 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 
 impl PlainRun {
     /// Runs block-tasks until none is left, or until `makes_room` says that the block is to leave before. `failed`:
-    /// whether its launch has failed.
+    /// whether its launch has failed; `fails` is told if a call does that is no kernel.
     fn work(
         &self,
         body: &mut impl worker::Body,
         failed: &AtomicBool,
         makes_room: impl Fn() -> bool,
+        fails: impl FnOnce(String),
     ) -> Left {
         let &PlainRun { grid: PlainGrid { post, .. }, tasks, ref call, .. } = self;
         loop {
@@ -246,7 +245,10 @@ impl PlainRun {
         // Relaxed: blocks of earlier calls have left, under the lock by which this block was placed.
         if let Some(call) = call.as_ref().filter(|_| !failed.load(Ordering::Relaxed)) {
             // SAFETY: the program has its turn, and in it this call.
-            unsafe { call.copy() };
+            if let Err(message) = unsafe { call.act() } {
+                failed.store(true, Ordering::Relaxed);
+                fails(call.describe() + &message);
+            }
         }
         if call.as_ref().is_none_or(|call| call.is_last) {
             // SAFETY: the block's thread holds the device's words while the block runs.
@@ -259,11 +261,18 @@ impl PlainRun {
 impl Resident {
     pub fn run(self, emulator: &mut Emulator, shared: &Shared) {
         let waiting = &shared.waiting;
+        let fails = |message: String| shared.report(DeviceReport::Fault(self.op, message.into()));
         let left = match self.launch.kernel.yields {
-            true => self
-                .work(&mut Tasks::<true> { resident: &self, emulator, shared, index: 0 }, waiting),
-            false => self
-                .work(&mut Tasks::<false> { resident: &self, emulator, shared, index: 0 }, waiting),
+            true => self.work(
+                &mut Tasks::<true> { resident: &self, emulator, shared, index: 0 },
+                waiting,
+                fails,
+            ),
+            false => self.work(
+                &mut Tasks::<false> { resident: &self, emulator, shared, index: 0 },
+                waiting,
+                fails,
+            ),
         };
 
         let Resident { launch, run, sm, slot, queue, .. } = self;
@@ -278,7 +287,12 @@ impl Resident {
     }
 
     /// Runs the cohort's or the plain grid's block-tasks until the block has to leave.
-    pub fn work(&self, tasks: &mut impl worker::Body, waiting: &Waiting) -> Left {
+    pub fn work(
+        &self,
+        tasks: &mut impl worker::Body,
+        waiting: &Waiting,
+        fails: impl FnOnce(String),
+    ) -> Left {
         match &self.run {
             Run::Cohort(cohort) => {
                 let (sm, number) = (self.sm, self.number);
@@ -288,7 +302,9 @@ impl Resident {
                 unsafe { worker::run(&mut block, cohort, tasks) };
                 Left::Done
             }
-            Run::Plain(run) => run.work(tasks, &self.failed, || waiting.is_above(self.level)),
+            Run::Plain(run) => {
+                run.work(tasks, &self.failed, || waiting.is_above(self.level), fails)
+            }
         }
     }
 }

@@ -139,6 +139,12 @@ impl Model {
     pub fn ran(&self, op: OpKey) -> Ran {
         lock(&self.state).ran.get(&op).cloned().unwrap_or_default()
     }
+
+    /// The history of all operations so far.
+    #[cfg_attr(not(shuttle), allow(dead_code, reason = "interleavings look at it"))]
+    pub fn all_ran(&self) -> Vec<Ran> {
+        lock(&self.state).ran.values().cloned().collect()
+    }
 }
 
 impl State {
@@ -167,9 +173,16 @@ fn start(model: &Arc<Model>, blocks: Vec<Resident>) {
 
 /// Runs a block, from its start until its slot is free again.
 fn run(model: &Arc<Model>, block: Resident) {
+    let fails = |_| unreachable!("no scenario captures work");
     let work = || match block.launch.kernel.yields {
-        true => block.work(&mut Tasks::<true> { model, block: &block, index: 0 }, &model.waiting),
-        false => block.work(&mut Tasks::<false> { model, block: &block, index: 0 }, &model.waiting),
+        true => {
+            block.work(&mut Tasks::<true> { model, block: &block, index: 0 }, &model.waiting, fails)
+        }
+        false => block.work(
+            &mut Tasks::<false> { model, block: &block, index: 0 },
+            &model.waiting,
+            fails,
+        ),
     };
     let left = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(left) => left,

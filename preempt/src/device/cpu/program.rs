@@ -1,19 +1,20 @@
 //! Programs on the CPU device: a grid for each call, one after the other in one queue.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 
 use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
 use super::dispatch::PendingGrid;
 use crate::device::control::PlainGrid;
 use crate::device::rows::copy_rows;
-use crate::device::{Copy, KernelLaunch, ProgramLaunch, Step};
+use crate::device::{Captured, Copy, KernelLaunch, ProgramLaunch, RawStream, Step};
 use crate::vocabulary::OpKey;
 
 /// A call of a program, in its place there.
 pub(super) struct QueuedCall {
-    step: Step,
-    index: usize,
+    step: QueuedStep,
+    /// `None` if it is the only call, and its program says where it is.
+    index: Option<usize>,
     /// Block-tasks of the calls before it.
     #[cfg_attr(not(all(test, not(loom))), allow(dead_code, reason = "the model counts them"))]
     pub first_task: u32,
@@ -21,7 +22,25 @@ pub(super) struct QueuedCall {
     pub is_last: bool,
 }
 
-/// A kernel without block-tasks, whose only block copies.
+enum QueuedStep {
+    /// Never captured work.
+    Kept(Step),
+    /// The program keeps it until the call is over. Code of the application must not be dropped with a grid.
+    Captured(&'static str, Weak<Captured>),
+}
+
+impl QueuedStep {
+    fn of(step: &Step) -> QueuedStep {
+        match step {
+            Step::Captured(captured) => {
+                QueuedStep::Captured(captured.name, Arc::downgrade(captured))
+            }
+            step => QueuedStep::Kept(step.clone()),
+        }
+    }
+}
+
+/// A kernel without block-tasks, whose only block copies, or calls other code.
 static COPY: LazyLock<Arc<KernelLaunch>> = LazyLock::new(|| {
     static KERNEL: Kernel = Kernel {
         name: "a copy",
@@ -47,26 +66,39 @@ impl QueuedCall {
     /// The kernel of its grid.
     pub fn launch(&self) -> Arc<KernelLaunch> {
         match &self.step {
-            Step::Launch { launch, .. } => launch.clone(),
-            Step::Copy(_) => COPY.clone(),
+            QueuedStep::Kept(Step::Launch { launch, .. }) => launch.clone(),
+            _ => COPY.clone(),
         }
     }
 
-    /// What it is called in errors.
+    /// What comes before its errors.
     pub fn describe(&self) -> String {
-        self.step.describe(self.index)
+        let Some(index) = self.index else { return String::new() };
+        let what = match &self.step {
+            QueuedStep::Kept(step) => step.describe(index),
+            QueuedStep::Captured(name, _) => Captured::describe(name, index),
+        };
+        what + ": "
     }
 
-    /// Copies, if the call is a copy.
+    /// Does what is no kernel: a copy, or work of another library. Its error, if it has one.
     ///
     /// # Safety
     ///
-    /// The copy has its turn among the operations on its memory.
-    pub unsafe fn copy(&self) {
-        if let Step::Copy(copy) = &self.step {
-            let Copy { from, to, rows, .. } = copy.copy;
-            // SAFETY: the owners, which this keeps, keep both places.
-            unsafe { copy_rows(from as *const u8, to as *mut u8, rows) };
+    /// The call has its turn among the operations on its memory.
+    pub unsafe fn act(&self) -> Result<(), String> {
+        match &self.step {
+            QueuedStep::Kept(Step::Copy(copy)) => {
+                let Copy { from, to, rows, .. } = copy.copy;
+                // SAFETY: the owners, which this keeps, keep both places.
+                unsafe { copy_rows(from as *const u8, to as *mut u8, rows) };
+                Ok(())
+            }
+            QueuedStep::Kept(_) => Ok(()),
+            QueuedStep::Captured(_, captured) => match captured.upgrade() {
+                Some(captured) => (captured.work)(RawStream::NONE),
+                None => Err("its program is gone".into()),
+            },
         }
     }
 }
@@ -79,9 +111,11 @@ pub(super) fn grids(
     slots: u32,
 ) -> impl Iterator<Item = PendingGrid> {
     let (failed, last, mut tasks) = (Arc::default(), program.steps.len() - 1, 0);
+    let is_named = !program.is_call;
     program.steps.iter().enumerate().map(move |(index, step)| {
-        let (step, first_task) = (step.clone(), tasks);
-        let call = QueuedCall { step, index, first_task, is_last: index == last };
+        let (step, first_task) = (QueuedStep::of(step), tasks);
+        let (is_last, index) = (index == last, is_named.then_some(index));
+        let call = QueuedCall { step, index, first_task, is_last };
         tasks += call.launch().tasks();
         PendingGrid::of_call(op, call, grid, slots, &failed)
     })

@@ -144,6 +144,10 @@ functions! {
         *mut RawNode, RawGraph, *const RawNode, usize, *const sys::CUDA_MEMSET_NODE_PARAMS,
         RawContext
     );
+    cuGraphAddChildGraphNode(*mut RawNode, RawGraph, *const RawNode, usize, RawGraph);
+    cuGraphGetNodes(RawGraph, *mut RawNode, *mut usize);
+    cuStreamBeginCapture_v2(RawStream, sys::CUstreamCaptureMode);
+    cuStreamEndCapture(RawStream, *mut RawGraph);
     cuGraphInstantiateWithFlags(*mut RawGraphExec, RawGraph, c_ulonglong);
     cuGraphUpload(RawGraphExec, RawStream);
     cuGraphLaunch(RawGraphExec, RawStream);

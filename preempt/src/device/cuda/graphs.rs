@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys;
 use preempt_ptx_text::PlainPosts;
 
+use super::capture::{CapturedGraph, capture};
 use super::context::{Context, call};
 use super::driver::{RawGraph, RawGraphExec, RawNode};
 use super::kernels::{Kernels, Launchable};
@@ -154,6 +155,12 @@ impl ProgramGraph {
         (line, unused): (&TrackedStream, &Arc<UnusedGraphs>),
         steps: &[Step],
     ) -> Result<ProgramGraph, Error> {
+        // First, because this calls application code.
+        let captured = |step: &Step| match step {
+            Step::Captured(captured) => capture(context, captured).map(Some),
+            Step::Launch { .. } | Step::Copy(_) => Ok(None),
+        };
+        let captures = steps.iter().map(captured).collect::<Result<Vec<_>, _>>()?;
         let mut graph = ptr::null_mut();
         // SAFETY: the pointer is valid.
         unsafe { call!(context, cuGraphCreate(&raw mut graph, 0))? };
@@ -166,7 +173,7 @@ impl ProgramGraph {
         };
         let mut state = lock(&program.state);
         let mut nodes = Nodes { context, graph, last: None };
-        for step in steps {
+        for (step, capture) in steps.iter().zip(&captures) {
             let kernel = match step {
                 Step::Launch { launch, version } => {
                     // SAFETY: the caller's promise.
@@ -175,6 +182,10 @@ impl ProgramGraph {
                 Step::Copy(copy) => {
                     // SAFETY: the caller's promise.
                     unsafe { nodes.copy(copy.copy)? };
+                    None
+                }
+                Step::Captured(_) => {
+                    capture.iter().try_for_each(|captured| nodes.child(captured))?;
                     None
                 }
             };
@@ -318,6 +329,16 @@ impl Nodes<'_> {
         // SAFETY: the caller's promise.
         unsafe { source.copy_to_nonoverlapping(element.as_mut_ptr(), element.len()) };
         fills(to, &element, rows.count).into_iter().try_for_each(|fill| self.fill(fill))
+    }
+
+    /// Adds a copy of a captured graph.
+    fn child(&mut self, captured: &CapturedGraph) -> Result<(), Error> {
+        let (context, graph, child) = (self.context, self.graph, captured.raw());
+        self.add(|node, before, count| {
+            // SAFETY: the pointers are valid.
+            unsafe { call!(context, cuGraphAddChildGraphNode(node, graph, before, count, child)) }
+        })
+        .map(drop)
     }
 
     fn transfer(&mut self, from: u64, to: u64, rows: Rows) -> Result<(), Error> {
@@ -526,7 +547,8 @@ impl CudaDevice {
         program: &ProgramLaunch,
         grid: PlainGrid,
     ) -> Result<(), Error> {
-        let Some(graph) = program.prepared.downcast_ref::<ProgramGraph>() else {
+        let prepared = program.prepared.as_ref();
+        let Some(graph) = prepared.and_then(|owner| owner.downcast_ref::<ProgramGraph>()) else {
             let reason = "it did not prepare the program that it is to launch".into();
             return Err(Error::Device(DeviceError::Unsupported { reason }));
         };

@@ -17,6 +17,7 @@
 //! | `panics` | where a thread was whose panic ended the context |
 //! | `opaque` | streams for opaque work |
 //! | `graphs` | programs |
+//! | `capture` | work of other libraries in programs |
 //! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
 //! | `requirements` | what a GPU has to have |
@@ -34,6 +35,7 @@ use super::{Capabilities, Device, DeviceInner, News, Properties};
 use crate::error::{DeviceError, Error};
 
 mod backend;
+mod capture;
 mod code;
 mod context;
 mod control_blocks;

@@ -28,6 +28,7 @@ pub(super) fn submission(stream: u32, priority: i32, spec: LaunchSpec) -> Submis
         urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
         launch: Some(spec),
         opaque: None,
+        calls: &[],
     }
 }
 
@@ -255,6 +256,7 @@ fn a_lost_device_ends_everything() {
             urgency: Urgency::default(),
             launch: None,
             opaque: None,
+            calls: &[],
         },
         &mut world.actions,
     );

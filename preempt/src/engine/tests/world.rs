@@ -47,6 +47,8 @@ pub struct ModelOp {
     pub handed: Option<u32>,
     pub failed: bool,
     pub finished: Option<Outcome>,
+    /// The program that it is a call of.
+    pub part_of: Option<OpKey>,
 }
 
 /// What is submitted.
@@ -59,6 +61,8 @@ pub struct Asked<'a> {
     pub asks: Asks,
     pub after: Option<OpKey>,
     pub opaque: Option<Opaque>,
+    /// The block-tasks of a program's calls; 0 for a copy.
+    pub calls: &'a [u32],
 }
 
 /// What a submission asks for beside its tasks.
@@ -179,7 +183,7 @@ impl World {
     }
 
     pub fn ask(&mut self, asked: Asked<'_>) -> OpKey {
-        let Asked { stream, tasks, uses, asks, after, opaque } = asked;
+        let Asked { stream, tasks, uses, asks, after, opaque, calls } = asked;
         let Asks { urgency, predicted, yield_overhead, plain, hardware_stop } = asks;
         let spec = LaunchSpec {
             tasks,
@@ -193,9 +197,15 @@ impl World {
         };
         let launch = (tasks > 0).then_some(spec);
         let name = "model";
-        let submission = Submission { stream, name, uses, after, urgency, launch, opaque };
+        let called = |&tasks: &u32| {
+            let launch = (tasks > 0).then_some(LaunchSpec { tasks, ..spec });
+            Called { name: "call", launch }
+        };
+        let called: Vec<Called> = calls.iter().map(called).collect();
+        let submission =
+            Submission { stream, name, uses, after, urgency, launch, opaque, calls: &called };
         let key = self.engine.submit(self.now, submission, &mut self.actions);
-        let op = ModelOp {
+        let op = |tasks, part_of| ModelOp {
             stream,
             uses: uses.to_vec(),
             after,
@@ -208,11 +218,29 @@ impl World {
             handed: None,
             failed: false,
             finished: None,
+            part_of,
         };
+        let mut keys = self.engine.calls(key).to_vec();
+        if keys.is_empty() {
+            // It ended at once.
+            keys.extend(self.actions.iter().filter_map(|action| match action {
+                Action::Finish { op, .. } if *op != key => Some(*op),
+                _ => None,
+            }));
+        }
+        for (call, &tasks) in keys.into_iter().zip(calls) {
+            self.places.insert(call, self.ops.len());
+            self.ops.push((call, op(tasks, Some(key))));
+        }
         self.places.insert(key, self.ops.len());
-        self.ops.push((key, op));
+        self.ops.push((key, op(tasks + calls.iter().sum::<u32>(), None)));
         self.act();
         key
+    }
+
+    /// The program that an operation is a call of, or else the operation itself.
+    pub fn whole(&mut self, key: OpKey) -> OpKey {
+        self.op(key).part_of.unwrap_or(key)
     }
 
     /// Changes the urgency of an operation, or of all of a stream.
@@ -295,6 +323,8 @@ impl World {
                     assert!(self.op(op).finished.is_some(), "finished before retired");
                     assert!(self.cohorts.iter().all(|cohort| cohort.order.op != op));
                     assert!(!self.copies.contains(&op));
+                    let mut calls = self.ops.iter().filter(|(_, call)| call.part_of == Some(op));
+                    assert!(calls.all(|(call, _)| self.retired.contains(call)), "calls first");
                 }
             }
         }
@@ -426,7 +456,12 @@ impl World {
     }
 
     fn finish(&mut self, key: OpKey, outcome: Outcome) {
-        let running = self.cohorts.iter().any(|c| c.order.op == key && !c.resident.is_empty());
+        let running = |world: &mut World| {
+            let resident = world.cohorts.iter().filter(|cohort| !cohort.resident.is_empty());
+            let resident: Vec<OpKey> = resident.map(|cohort| cohort.order.op).collect();
+            resident.into_iter().any(|op| op == key || world.whole(op) == key)
+        };
+        let running = running(self);
         let on_device = self.cohorts.iter().any(|c| c.order.op == key);
         let op = self.op(key);
         assert!(op.finished.replace(outcome).is_none(), "finished once");
@@ -471,6 +506,8 @@ impl World {
                     self.start(order.op);
                 }
                 self.op(order.op).claimed += 1;
+                let whole = self.whole(order.op);
+                self.op(whole).claimed += u32::from(whole != order.op);
                 let ControlUse { control, parity } = order.control;
                 *self.claims.entry((control, parity)).or_default() += u32::from(!order.plain);
                 let cohort = &mut self.cohorts[index];
@@ -490,6 +527,8 @@ impl World {
             let Cohort { order: CohortOrder { op, slot, queue, after, .. }, done, .. } =
                 self.cohorts.remove(index);
             self.op(op).done += done;
+            let whole = self.whole(op);
+            self.op(whole).done += if whole == op { 0 } else { done };
             let ControlUse { control, parity } = order.control;
             if !order.plain {
                 let left = self.left.entry((control, slot)).or_default();

@@ -1,22 +1,26 @@
 //! Programs: launches and copies that are recorded once, and launched as one operation as often as one likes.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use preempt_device::host::{Access, Call, HasGrid};
+use preempt_device::host::{Access, Call, HasGrid, Preemption};
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle};
 use super::slice::{DeviceSlice, DeviceSliceMut};
 use super::stream::{COPY, Checked, CopySide, Stream, check_lengths, side};
-use crate::device::{Copy, CopyKind, OwnedCopy, Owner, ProgramLaunch, Rows, Step};
+use crate::device::{
+    Captured, Copy, CopyKind, OwnedCopy, Owner, ProgramLaunch, RawStream, Rows, Step,
+};
 use crate::engine::{LaunchReport, LaunchSpec, Use, merged};
-use crate::error::{ArgumentError, Error, ProgramError};
+use crate::error::{ArgumentError, Error, ProgramError, caught};
 use crate::scheduler::runtime::core::Work;
 use crate::scheduler::runtime::memory::Memory;
-use crate::scheduler::runtime::program::{ProgramJob, whole};
+use crate::scheduler::runtime::opaque::Opaque;
+use crate::scheduler::runtime::program::{ProgramJob, of_unknown_size, whole};
 use crate::vocabulary::BufferId;
 
 /// Calls, at most, of a program. The driver takes up to a microsecond for each when a program is launched, and other
@@ -77,20 +81,30 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Preemption
 ///
-/// A program runs to its end once it has started, like a [plain](crate::Preemption::Plain) launch: blocks of more urgent
-/// launches go first where both wait for room. So it is for kernels that are short together. What a call says of its own
-/// preemption, and of its amortizing factor, has no effect.
+/// A program is preempted as its [`Preemption`] says, which is the scheduler's unless it has
+/// [its own](ProgramBuilder::preemption). What a call says of its own preemption has no effect.
+///
+/// | | |
+/// | --- | --- |
+/// | [`Preemptible`](Preemption::Preemptible) | Each kernel runs in its preemptible entry. An urgent launch takes the SMs of the program in each of its kernels and between them, and then what is left goes on. It is cancelled as promptly as a launch. |
+/// | [`Plain`](Preemption::Plain) | On a GPU it is one CUDA graph, which runs to its end once it has started. Blocks of more urgent launches go first where both wait for room. It is for kernels that are short together. Amortizing factors have no effect. |
+/// | [`Auto`](Preemption::Auto) | It is plain where each of its kernels would be as a launch of its own, and where the program is known to take no longer than the [limit](crate::SchedulerBuilder::longest_plain). |
+///
+/// A preemptible program that waits is cancelled as a whole; one that runs reports the block-tasks that were done.
 ///
 /// # Failure
 ///
-/// If a call fails, the program fails, with an error that says which call it was. Calls behind it have no effect, and all
-/// that the program was to write is lost. A fault on a GPU ends the device's context, as for any kernel. The driver does
+/// If a call fails, the program fails, with an error that says which call it was, and all that the program was to write is
+/// lost. Calls behind it do not run, or write only what is lost: in a preemptible program the device may have gone on to
+/// them before the failure was known. A fault on a GPU ends the device's context, as for any kernel. The driver does
 /// not say which kernel it was; a panic does.
 pub struct Program {
     stream: Stream,
     name: &'static str,
     id: u64,
     launch: Arc<ProgramLaunch>,
+    preemption: Preemption,
+    alone: Arc<[Option<Arc<ProgramLaunch>>]>,
     calls: Vec<CallUse>,
     resolved: Resolved,
 }
@@ -113,9 +127,12 @@ struct CallUse {
 struct Resolved {
     uses: Vec<Use>,
     spec: LaunchSpec,
+    /// Of each call.
+    specs: Arc<[Option<LaunchSpec>]>,
     /// The memory of its buffers, each once.
     owners: Arc<[Owner]>,
     has_borrowed: bool,
+    is_of_others: bool,
 }
 
 /// Records the calls of a [`Program`], in the order in which they will run; [`Stream::program`] makes one.
@@ -125,6 +142,7 @@ pub struct ProgramBuilder<'a> {
     id: u64,
     steps: Vec<Step>,
     calls: Vec<CallUse>,
+    preemption: Preemption,
 }
 
 impl Stream {
@@ -144,18 +162,33 @@ impl Stream {
     ) -> Result<Program, Error> {
         // Relaxed: only the number counts.
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut builder =
-            ProgramBuilder { stream: self, name, id, steps: Vec::new(), calls: Vec::new() };
+        let (steps, calls, preemption) = (Vec::new(), Vec::new(), self.shared().preemption);
+        let mut builder = ProgramBuilder { stream: self, name, id, steps, calls, preemption };
         record(&mut builder)?;
-        let ProgramBuilder { steps, calls, .. } = builder;
+        let ProgramBuilder { steps, calls, preemption, .. } = builder;
         if steps.is_empty() {
             return Err(Error::Program(ProgramError::Empty { program: name }));
         }
         let resolved = resolve(self, &steps, &calls);
-        // SAFETY: the launches are checked calls; copies come from `ProgramBuilder::copy`.
-        let prepared = unsafe { self.shared().device.inner.backend.prepare(&steps)? };
-        let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared });
-        Ok(Program { stream: self.clone(), name, id, launch, calls, resolved })
+        let prepared = |steps: &[Step]| {
+            // SAFETY: the launches are checked calls; copies come from `ProgramBuilder::copy`, captured work from
+            // `ProgramBuilder::capture`.
+            unsafe { self.shared().device.inner.backend.prepare(steps) }
+        };
+        let alone = |step: &Step| match step {
+            Step::Captured(_) if preemption != Preemption::Plain => {
+                let (steps, prepared) = (vec![step.clone()], Some(prepared(&[step.clone()])?));
+                Ok(Some(Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: true })))
+            }
+            _ => Ok(None),
+        };
+        let alone = steps.iter().map(alone).collect::<Result<_, Error>>()?;
+        let prepared = match preemption {
+            Preemption::Preemptible => None,
+            Preemption::Plain | Preemption::Auto => Some(prepared(&steps)?),
+        };
+        let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: false });
+        Ok(Program { stream: self.clone(), name, id, launch, preemption, alone, calls, resolved })
     }
 
     /// Launches a program of this stream's scheduler, in the order of this stream, with the arguments that it has now.
@@ -169,7 +202,7 @@ impl Stream {
     /// [buffers](crate::Buffer#several-devices) to this device. The handle gives
     /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) with the program's name if a call fails.
     pub fn launch_program(&self, program: &Program) -> Result<Handle<LaunchReport>, Error> {
-        let Program { name, launch, resolved, .. } = program;
+        let &Program { name, ref launch, preemption, ref alone, ref resolved, .. } = program;
         if !Arc::ptr_eq(self.shared(), program.stream.shared()) {
             return Err(Error::Program(ProgramError::OtherScheduler { program: name }));
         }
@@ -181,6 +214,11 @@ impl Stream {
             program: launch.clone(),
             owners: resolved.owners.clone(),
             spec: resolved.spec,
+            specs: resolved.specs.clone(),
+            preemption,
+            is_of_others: resolved.is_of_others,
+            alone: alone.clone(),
+            plain: preemption == Preemption::Plain,
             due: self.due(),
         });
         self.submit(name, resolved.uses.clone(), work, Gives::REPORT)
@@ -238,6 +276,12 @@ impl Program {
 }
 
 impl ProgramBuilder<'_> {
+    /// Sets the [preemption](Program#preemption) of the program, instead of the
+    /// [scheduler's](crate::SchedulerBuilder::preemption).
+    pub fn preemption(&mut self, preemption: Preemption) {
+        self.preemption = preemption;
+    }
+
     /// Records a launch. Its place serves to [change](Program::set) its arguments later.
     ///
     /// # Errors
@@ -287,6 +331,72 @@ impl ProgramBuilder<'_> {
         let element = Arc::new([value]);
         let from = (element.as_ptr() as u64, 1, element as Owner);
         self.copy(CopyKind::ToDevice, uses, from, side(to), rows)
+    }
+
+    /// Records work of another library, such as cuBLAS, or kernels of your own that are not preemptible.
+    ///
+    /// On a GPU, `work` is called once, by this thread, before [`Stream::program`] returns. It is given a CUDA stream that
+    /// is [being captured](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) (`cuStreamBeginCapture`,
+    /// for this thread alone): what it puts there does not run, and becomes a part of the program. So it must neither wait
+    /// for the stream nor allocate memory, and it should call nothing of the scheduler. What the library sets up at a
+    /// first call, such as a workspace, is better set up before. On the CPU device, where no stream is there to be
+    /// captured, `work` is called at each launch of the program.
+    ///
+    /// Pass buffers by their [`address`](crate::Buffer::address), and name them in `opaque`, which keeps them, and their
+    /// order, as for [`Stream::opaque`]. Its [`variant`](Opaque::variant) and [`exclusive`](Opaque::exclusive) have no
+    /// effect, because no kernel is loaded at a launch.
+    ///
+    /// In a [preemptible](Program#preemption) program it is a step that is not interrupted: it runs to its end, like a plain
+    /// launch that fills the device. Between it and the calls beside it the program is preempted as elsewhere.
+    ///
+    /// ```
+    /// # use preempt::Opaque;
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let stream = scheduler.stream(0);
+    /// let mut out = scheduler.zeroed::<u32>(1)?;
+    /// let address = out.address();
+    /// let program = stream.program("answers", |program| {
+    ///     let opaque = Opaque::new("answer").writes(&mut out);
+    ///     program.capture(opaque, move |raw| {
+    ///         match raw.as_raw() {
+    ///             Some(_stream) => { /* cuMemsetD32Async(address, 42, 1, stream) */ }
+    ///             // SAFETY: on the CPU device an address is one of this process, and no other operation has the buffer.
+    ///             None => unsafe { (address as *mut u32).write(42) },
+    ///         }
+    ///         Ok(())
+    ///     })
+    /// })?;
+    /// program.launch()?.wait()?;
+    /// assert_eq!(stream.download(&out)?.wait()?, [42]);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ArgumentError::ForeignBuffer`] or [`ProgramError::TooManyCalls`]. On a GPU, [`Stream::program`] gives
+    /// [`ProgramError::Capture`] if `work` fails or panics, puts nothing into the stream, or leaves a capture that cannot
+    /// be used. On the CPU device the handle of a launch gives
+    /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) if `work` fails or panics.
+    pub fn capture(
+        &mut self,
+        opaque: Opaque,
+        work: impl Fn(RawStream) -> Result<(), Box<dyn StdError + Send + Sync>> + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.room()?;
+        let shared = self.stream.shared();
+        let (name, uses, owners) = opaque.resolved(&shared.device)?;
+        let work = Box::new(move |stream| {
+            // Its result is application code as well.
+            match caught(|| work(stream).map_err(|error| error.to_string())) {
+                Ok(result) => result,
+                Err(panic) => Err(format!("panicked: {panic}")),
+            }
+        });
+        let spec = Some(of_unknown_size(shared.device.properties().sms));
+        let step = Step::Captured(Arc::new(Captured { program: self.name, name, owners, work }));
+        check_owners(self.stream, &step, name)?;
+        self.push(step, CallUse { uses, spec });
+        Ok(())
     }
 
     fn copy(
@@ -357,7 +467,9 @@ fn resolve(stream: &Stream, steps: &[Step], calls: &[CallUse]) -> Resolved {
     let sms = stream.shared().device.properties().sms;
     Resolved {
         spec: whole(calls.iter().filter_map(|call| call.spec), sms),
+        specs: calls.iter().map(|call| call.spec).collect(),
         owners: owners.into(),
+        is_of_others: steps.iter().any(Step::is_of_others),
         has_borrowed: uses.iter().any(|used| matches!(used.buffer, BufferId::Borrowed(_))),
         uses,
     }

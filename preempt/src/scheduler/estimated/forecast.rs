@@ -26,6 +26,8 @@ pub(in crate::scheduler) struct Forecast {
 /// A launch that is done.
 pub(in crate::scheduler) struct Ended {
     pub stream: u32,
+    /// Whether it is a program whose calls are ended launches, too.
+    pub is_program: bool,
     pub launch: Features<'static>,
     /// Its predicted time at submission.
     pub predicted: Option<Duration>,
@@ -79,8 +81,9 @@ impl Forecast {
 
     /// Learns from launches that were seen to end together; empties the list.
     pub fn learn(&mut self, ended: &mut Vec<Ended>) {
-        ended.sort_by_key(|ended| ended.stream);
-        for chain in ended.chunk_by(|a, b| a.stream == b.stream) {
+        let chain_of = |ended: &Ended| (ended.stream, ended.is_program);
+        ended.sort_by_key(chain_of);
+        for chain in ended.chunk_by(|a, b| chain_of(a) == chain_of(b)) {
             self.learn_chain(chain);
         }
         ended.clear();
@@ -246,7 +249,7 @@ mod tests {
         let ended = |&grid: &u32| {
             let (launch, predicted) = (layer(grid), forecast.predict(&layer(grid)));
             let took = took.take().unwrap_or_default();
-            Ended { stream: 7, launch, predicted, took, waited: false }
+            Ended { stream: 7, is_program: false, launch, predicted, took, waited: false }
         };
         let mut ended: Vec<Ended> = grids.iter().map(ended).collect();
         forecast.learn(&mut ended);
@@ -286,6 +289,7 @@ mod tests {
     fn streams_are_told_apart() {
         let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()), Duration::ZERO);
         let ended = |stream, grid, took| Ended {
+            is_program: false,
             stream,
             launch: layer(grid),
             predicted: None,

@@ -35,6 +35,8 @@ pub(in crate::scheduler) struct LaunchEntry {
     /// The SMs that it has, and since when.
     has: Option<(Duration, SmRange)>,
     started: bool,
+    /// Whether a kernel of it is over, and none has SMs: it is a program, and goes on with the next, or is over.
+    is_between: bool,
 }
 
 /// All counts.
@@ -112,8 +114,9 @@ impl Accounts {
         }
         self.launches += 1;
         let launch = self.launches;
+        let (has, started, is_between) = (None, false, false);
         let entry =
-            LaunchEntry { launch, stream, name, priority, predicted, has: None, started: false };
+            LaunchEntry { launch, stream, name, priority, predicted, has, started, is_between };
         self.note(now, &entry, Moment::Queued);
         telemetry::submitted(&entry);
         entry
@@ -153,6 +156,7 @@ impl Accounts {
             entry.has = Some((at, has));
         }
         if is_over {
+            entry.is_between = true;
             return;
         }
         // Whether the first range has an SM outside the second. Mostly one of them is empty.
@@ -167,7 +171,7 @@ impl Accounts {
             self.note(at, entry, Moment::Yields);
             telemetry::yielded(entry);
         }
-        if gains {
+        if gains && !std::mem::take(&mut entry.is_between) {
             let moment = if entry.started { Moment::Resumes } else { Moment::Starts };
             self.note(at, entry, moment);
             if !entry.started {

@@ -17,7 +17,7 @@ use super::priorities::Priorities;
 use super::program::ProgramJob;
 use super::shared::Settings;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
-use crate::engine::{Action, Change, Engine, Event, LaunchSpec, Refusal, Use};
+use crate::engine::{Action, Called, Change, Engine, Event, LaunchSpec, Refusal, Use};
 use crate::policy::{Policy, Priority, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
@@ -86,7 +86,8 @@ impl Work {
     /// Whether dropping it may run application code.
     pub fn is_of_others(&self) -> bool {
         match self {
-            Work::Launch { .. } | Work::Program(_) | Work::Copy(_) | Work::Marker { .. } => false,
+            Work::Launch { .. } | Work::Copy(_) | Work::Marker { .. } => false,
+            Work::Program(program) => program.is_of_others,
             Work::Opaque(job) => job.has_work(),
             Work::ExternalOperation(_) => true,
         }
@@ -160,11 +161,22 @@ struct InWork {
     entry: Option<LaunchEntry>,
 }
 
+/// A call of a preemptible program that the engine has taken in.
+#[derive(Clone, Copy, Debug)]
+struct InCall {
+    program: OpKey,
+    /// Its place in the program.
+    index: usize,
+    /// Whether every block-task is done.
+    is_done: bool,
+}
+
 pub(in crate::scheduler) struct Core {
     engine: Engine,
     device: Device,
     start: Instant,
     jobs: SecondaryMap<OpKey, InWork>,
+    calls: SecondaryMap<OpKey, InCall>,
     session: Session,
     /// What was seen of the forms of kernels.
     estimates: Estimates,
@@ -191,6 +203,8 @@ pub(in crate::scheduler) struct Core {
     priorities: Arc<Priorities>,
     /// Kept for its capacity.
     others: Vec<Priority>,
+    /// Kept for its capacity.
+    called: Vec<Called>,
     closed: bool,
     retired: bool,
 }
@@ -252,6 +266,7 @@ impl Core {
             session: Session::new(&device, &costs),
             start: Instant::now(),
             jobs: SecondaryMap::new(),
+            calls: SecondaryMap::new(),
             estimates: Estimates::default(),
             longest_plain,
             costs,
@@ -268,6 +283,7 @@ impl Core {
             in_flight,
             priorities,
             others: Vec::new(),
+            called: Vec::new(),
             closed: false,
             retired: false,
         }
@@ -339,11 +355,12 @@ impl Core {
                 Report::Lost { message, panicked } => {
                     self.lost.get_or_insert(message);
                     // No `Event::Fault`: what comes behind the launch is lost for the same reason as all else.
-                    if let Some((op, place)) = panicked
-                        && let Some(work) = self.jobs.get_mut(op)
-                    {
-                        work.fault = Some(format!("{place}; {LOST_WITH_IT}").into());
-                        self.panicked = Some(op);
+                    if let Some((op, place)) = panicked {
+                        let (op, message) = self.blamed(op, &format!("{place}; {LOST_WITH_IT}"));
+                        if let Some(work) = self.jobs.get_mut(op) {
+                            work.fault = Some(message);
+                            self.panicked = Some(op);
+                        }
                     }
                     // A lost device needs no news of their ends.
                     self.externals.clear();
@@ -358,22 +375,53 @@ impl Core {
         self.act(now);
     }
 
+    /// The kernel that an operation launches, and the preemption that it asks for, if it is a launch or a call that is one.
+    fn kernel(&self, op: OpKey) -> Option<(&Arc<KernelLaunch>, Preemption)> {
+        match (self.jobs.get(op), self.calls.get(op)) {
+            (Some(InWork { job, .. }), _) => match &job.work {
+                Work::Launch { launch, preemption, .. } => Some((launch, *preemption)),
+                _ => None,
+            },
+            (None, Some(&InCall { program, index, .. })) => {
+                let program = self.program(program)?;
+                Some((program.kernel(index)?, program.preemption))
+            }
+            (None, None) => None,
+        }
+    }
+
+    fn program(&self, op: OpKey) -> Option<&ProgramJob> {
+        match &self.jobs.get(op)?.job.work {
+            Work::Program(program) => Some(program),
+            _ => None,
+        }
+    }
+
+    /// The operation whose handle reports what happened to this one, and the message for it.
+    fn blamed(&self, op: OpKey, message: &str) -> (OpKey, Arc<str>) {
+        match self.calls.get(op) {
+            Some(&InCall { program, index, .. }) => {
+                let of = self.program(program);
+                (program, of.map_or(message.into(), |of| of.message(index, message)))
+            }
+            None => (op, message.into()),
+        }
+    }
+
     fn cohort_out(&mut self, now: Duration, end: CohortEnd) {
         let CohortEnd { order, posted, launched, stopped } = end;
         let CohortOrder { op, slot, plain, after, over, signal, workers, .. } = order;
-        if let Some(InWork {
-            job: Job { work: Work::Launch { launch, spec, preemption, .. }, .. },
-            entry,
-            ..
-        }) = self.jobs.get(op)
-        {
+        if let Some((launch, preemption)) = self.kernel(op) {
+            let (launch, tasks) = (launch.clone(), launch.tasks());
             let took = now.saturating_sub(launched);
-            let is_whole = posted.done == spec.tasks;
-            if *preemption == Preemption::Auto && after.is_none() && over.is_none() && is_whole {
-                self.estimates.record(launch.kernel, spec.tasks, plain, took);
+            let is_whole = posted.done == tasks;
+            if preemption == Preemption::Auto && after.is_none() && over.is_none() && is_whole {
+                self.estimates.record(launch.kernel, tasks, plain, took);
             }
+            // Of a program's calls none is predicted here.
+            let entry = self.jobs.get(op).and_then(|work| work.entry.as_ref());
             if let Some(over) = over.filter(|_| is_whole)
-                && let Some(predicted) = entry.as_ref().and_then(|entry| entry.predicted)
+                && let Some(predicted) = entry.and_then(|entry| entry.predicted)
                 && let Some(Work::Launch { launch, .. }) =
                     self.jobs.get(over).map(|work| &work.job.work)
                 && predicted <= TELLING * self.forecast.stop(launch.kernel)
@@ -381,7 +429,7 @@ impl Core {
                 self.estimates.stopped(launch.kernel, took.saturating_sub(predicted));
             }
             // With more block-tasks than the device holds blocks, surplus blocks may have waited for room.
-            let none_waited = signal.range() == SmRange::ALL || spec.tasks <= workers;
+            let none_waited = signal.range() == SmRange::ALL || tasks <= workers;
             if let Some(stopped) = stopped.filter(|_| none_waited) {
                 self.forecast.yielded(launch.kernel, now.saturating_sub(stopped));
             }

@@ -9,7 +9,7 @@ use preempt_device::host::Access;
 use preempt_device::kernel::KernelArg;
 
 use super::core::Work;
-use crate::device::{Device, OpaqueWork, RawStream};
+use crate::device::{Device, OpaqueWork, Owner, RawStream};
 use crate::engine::{self, Use};
 use crate::error::{ArgumentError, Error, caught};
 use crate::scheduler::api::handle::{Gives, Handle};
@@ -58,6 +58,18 @@ impl Opaque {
     pub fn exclusive(mut self) -> Opaque {
         self.known.exclusive = true;
         self
+    }
+
+    /// Its name, its uses, and what keeps their memory, if all buffers are at home on this device.
+    pub(in crate::scheduler) fn resolved(
+        self,
+        device: &Device,
+    ) -> Result<(&'static str, Vec<Use>, Vec<Owner>), Error> {
+        let Opaque { known: engine::Opaque { name, .. }, uses, owners } = self;
+        if uses.iter().any(|&(owner, _)| owner != device.inner.id) {
+            return Err(Error::Argument(ArgumentError::ForeignBuffer { name }));
+        }
+        Ok((name, uses.into_iter().map(|(_, used)| used).collect(), owners))
     }
 
     fn uses<T>(mut self, range: BufferSlice<'_, T>, access: Access) -> Opaque {
@@ -121,13 +133,8 @@ impl Stream {
         opaque: Opaque,
         work: impl FnOnce(RawStream) -> Result<(), Box<dyn StdError + Send + Sync>> + Send + 'static,
     ) -> Result<Handle<()>, Error> {
-        let Opaque { known, uses, owners } = opaque;
-        let name = known.name;
-        let device = self.shared().device.inner.id;
-        if uses.iter().any(|&(owner, _)| owner != device) {
-            return Err(Error::Argument(ArgumentError::ForeignBuffer { name }));
-        }
-        let uses = uses.into_iter().map(|(_, used)| used).collect();
+        let known = opaque.known;
+        let (name, uses, owners) = opaque.resolved(&self.shared().device)?;
         let work: OpaqueWork = Box::new(move |stream| {
             // Its result, and what the closure holds, are application code as well.
             match caught(|| work(stream).map_err(|error| error.to_string())) {

@@ -1,12 +1,15 @@
-//! Programs on their way: for the engine, a program is one plain launch.
+//! Programs on their way: for the engine, a program is one plain launch, or a chain of calls.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::device::{Owner, ProgramLaunch, Step};
-use crate::engine::{LaunchReport, LaunchSpec, Outcome};
+use preempt_device::host::Preemption;
+
+use crate::device::{KernelLaunch, Owner, ProgramLaunch, Step};
+use crate::engine::{Called, LaunchReport, LaunchSpec, Outcome};
 use crate::predict::Features;
+use crate::scheduler::api::stream::COPY;
 
 /// A launch of a program, in the order of a stream.
 pub(in crate::scheduler) struct ProgramJob {
@@ -16,6 +19,15 @@ pub(in crate::scheduler) struct ProgramJob {
     pub owners: Arc<[Owner]>,
     /// As wide as its widest kernel.
     pub spec: LaunchSpec,
+    /// Of each call; `None` for a copy.
+    pub specs: Arc<[Option<LaunchSpec>]>,
+    pub preemption: Preemption,
+    /// Whether dropping it may run application code.
+    pub is_of_others: bool,
+    /// Each call that is captured work, as a program of its own; for preemptible ones.
+    pub alone: Arc<[Option<Arc<ProgramLaunch>>]>,
+    /// Whether it is one plain launch; set when the core takes it in.
+    pub plain: bool,
     /// Time from submission to deadline.
     pub due: Option<Duration>,
 }
@@ -41,8 +53,34 @@ impl ProgramJob {
         }
     }
 
-    /// The outcome in block-tasks of all its kernels; for the engine, it has those of the widest.
+    /// The kernel that a call launches; `None` for other calls.
+    pub fn kernel(&self, index: usize) -> Option<&Arc<KernelLaunch>> {
+        match &self.program.steps[index] {
+            Step::Launch { launch, .. } => Some(launch),
+            Step::Copy(_) | Step::Captured(_) => None,
+        }
+    }
+
+    /// A call with what is known of its launch.
+    pub fn called(&self, index: usize, launch: Option<LaunchSpec>) -> Called {
+        let name = match &self.program.steps[index] {
+            Step::Launch { launch, .. } => launch.kernel.name,
+            Step::Captured(captured) => captured.name,
+            Step::Copy(_) => COPY,
+        };
+        Called { name, launch }
+    }
+
+    /// A message of a call, with its place in the program.
+    pub fn message(&self, index: usize, message: &str) -> Arc<str> {
+        format!("{}: {message}", self.program.steps[index].describe(index)).into()
+    }
+
+    /// The outcome in block-tasks of all its kernels; for the engine, a plain program has those of the widest.
     pub fn counted(&self, outcome: Outcome) -> Outcome {
+        if !self.plain {
+            return outcome;
+        }
         let tasks = self.program.tasks();
         // All or nothing, as of every plain launch.
         let all = |done: u32| if done > 0 { tasks } else { 0 };
@@ -61,14 +99,10 @@ impl fmt::Debug for ProgramJob {
     }
 }
 
-/// A program of these launches, as the engine sees it on a device with `sms` SMs: the launch that needs most SMs, as a plain
-/// one.
-pub(in crate::scheduler) fn whole(
-    launches: impl Iterator<Item = LaunchSpec>,
-    sms: u32,
-) -> LaunchSpec {
-    let none = LaunchSpec {
-        tasks: 1,
+/// Work that fills a device with `sms` SMs, as far as is known.
+pub(in crate::scheduler) fn of_unknown_size(sms: u32) -> LaunchSpec {
+    LaunchSpec {
+        tasks: sms,
         predicted: None,
         yield_overhead: Duration::ZERO,
         requeued: Duration::ZERO,
@@ -76,7 +110,16 @@ pub(in crate::scheduler) fn whole(
         on_last_sm: 1,
         plain: true,
         hardware_stop: None,
-    };
+    }
+}
+
+/// A program of these launches, as the engine sees it on a device with `sms` SMs: the launch that needs most SMs, as a plain
+/// one.
+pub(in crate::scheduler) fn whole(
+    launches: impl Iterator<Item = LaunchSpec>,
+    sms: u32,
+) -> LaunchSpec {
+    let none = of_unknown_size(1);
     let need = |spec: &LaunchSpec| (spec.tasks.div_ceil(spec.blocks_per_sm).min(sms), spec.tasks);
     let widest = launches.max_by_key(need).unwrap_or(none);
     LaunchSpec { plain: true, ..widest }

@@ -2,10 +2,11 @@
 //!
 //! A graph and an executable graph each have a piece of host memory that counts as allocated until they are destroyed.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys;
 use preempt_ptx_text::PlainPosts;
@@ -22,9 +23,29 @@ struct Node {
 
 #[derive(Clone)]
 enum Work {
-    Kernel { function: usize, parameters: Arc<Vec<Vec<u8>>>, blocks: u32, threads: u32 },
-    Copy { to: usize, from: usize, pitches: [usize; 2], width: usize, height: usize },
-    Fill { to: usize, value: u32, unit: usize, pitch: usize, width: usize, height: usize },
+    Kernel {
+        function: usize,
+        parameters: Arc<Vec<Vec<u8>>>,
+        blocks: u32,
+        threads: u32,
+    },
+    Copy {
+        to: usize,
+        from: usize,
+        pitches: [usize; 2],
+        width: usize,
+        height: usize,
+    },
+    Fill {
+        to: usize,
+        value: u32,
+        unit: usize,
+        pitch: usize,
+        width: usize,
+        height: usize,
+    },
+    /// The nodes of a graph that was captured.
+    Child(Arc<Vec<Work>>),
 }
 
 pub struct FakeGraph {
@@ -87,6 +108,7 @@ impl Work {
         };
         match *self {
             Work::Kernel { .. } => Vec::new(),
+            Work::Child(ref works) => works.iter().flat_map(Work::ranges).collect(),
             Work::Copy { to, from, pitches: [to_pitch, from_pitch], width, height } => {
                 let written = rows(to, to_pitch, width, height).map(|range| (range, true));
                 written
@@ -113,13 +135,16 @@ impl Work {
             let entry = unsafe { Entry::new(function, pointers.as_mut_ptr()) };
             return entry.into_iter().for_each(|entry| entry.run(*blocks, *threads));
         }
+        if let Work::Child(works) = self {
+            return works.iter().for_each(Work::run);
+        }
         for (range, _) in self.ranges() {
             if !state().check(&range, Some(Kind::Device), "a node of a graph") {
                 return;
             }
         }
         match *self {
-            Work::Kernel { .. } => {}
+            Work::Kernel { .. } | Work::Child(_) => {}
             Work::Copy { to, from, pitches: [to_pitch, from_pitch], width, height } => {
                 for row in 0..height {
                     let (from, to) = (from + row * from_pitch, to + row * to_pitch);
@@ -140,7 +165,7 @@ impl Work {
     }
 }
 
-fn lock(nodes: &Mutex<Vec<Node>>) -> std::sync::MutexGuard<'_, Vec<Node>> {
+fn lock(nodes: &Mutex<Vec<Node>>) -> MutexGuard<'_, Vec<Node>> {
     nodes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -235,6 +260,24 @@ impl FakeGraph {
         unsafe { self.add(node, before, Some(work)) }
     }
 
+    /// # Safety
+    ///
+    /// As [`add_kernel`](FakeGraph::add_kernel).
+    pub unsafe fn add_child(
+        &self,
+        node: *mut sys::CUgraphNode,
+        before: (*const sys::CUgraphNode, usize),
+        child: &FakeGraph,
+    ) -> Code {
+        let works = lock(&child.nodes).iter().map(|node| node.work.clone()).collect();
+        // SAFETY: the caller's promise.
+        unsafe { self.add(node, before, Some(Work::Child(Arc::new(works)))) }
+    }
+
+    pub fn len(&self) -> usize {
+        lock(&self.nodes).len()
+    }
+
     pub fn instantiate(&self) -> *mut FakeExecutable {
         let nodes = Mutex::new(lock(&self.nodes).clone());
         let (mark, under_way) = (allocate(1, Kind::Pinned), Arc::default());
@@ -298,3 +341,39 @@ impl FakeExecutable {
         release(self.mark, "cuGraphExecDestroy");
     }
 }
+
+/// What streams have captured, by stream, while they are.
+static CAPTURES: Mutex<BTreeMap<usize, Vec<Work>>> = Mutex::new(BTreeMap::new());
+
+fn captures() -> MutexGuard<'static, BTreeMap<usize, Vec<Work>>> {
+    CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn begin_capture(stream: *const FakeStream) -> Code {
+    match captures().insert(stream.addr(), Vec::new()) {
+        None => 0,
+        Some(_) => ILLEGAL_STATE,
+    }
+}
+
+/// The graph of what a stream has captured.
+pub fn end_capture(stream: *const FakeStream) -> Option<*mut FakeGraph> {
+    let works = captures().remove(&stream.addr())?;
+    let graph = FakeGraph::create();
+    // SAFETY: it was just made.
+    let mut nodes = lock(unsafe { &(*graph).nodes });
+    nodes.extend(works.into_iter().map(|work| Node { id: 0, work }));
+    drop(nodes);
+    Some(graph)
+}
+
+/// Captures a fill, if the stream is being captured.
+pub fn capture_fill(stream: *const FakeStream, to: usize, value: u32, width: usize) -> bool {
+    let mut captures = captures();
+    let Some(works) = captures.get_mut(&stream.addr()) else { return false };
+    works.push(Work::Fill { to, value, unit: 4, pitch: 0, width, height: 1 });
+    true
+}
+
+/// The driver's code for a capture that does not fit its stream.
+pub const ILLEGAL_STATE: Code = 401;

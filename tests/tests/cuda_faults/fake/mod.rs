@@ -412,7 +412,30 @@ driver! {
     ) { (*stream.cast::<FakeStream>()).set("cuMemsetD16Async", address, value, times) }
     fn cuMemsetD32Async(
         address: sys::CUdeviceptr, value: u32, times: usize, stream: sys::CUstream
-    ) { (*stream.cast::<FakeStream>()).set("cuMemsetD32Async", address, value, times) }
+    ) {
+        match graphs::capture_fill(stream.cast(), address as usize, value, times) {
+            true => 0,
+            false => (*stream.cast::<FakeStream>()).set("cuMemsetD32Async", address, value, times),
+        }
+    }
+    fn cuStreamBeginCapture_v2(stream: sys::CUstream, mode: sys::CUstreamCaptureMode) {
+        graphs::begin_capture(stream.cast())
+    }
+    fn cuStreamEndCapture(stream: sys::CUstream, graph: *mut sys::CUgraph) {
+        let Some(captured) = graphs::end_capture(stream.cast()) else {
+            return graphs::ILLEGAL_STATE;
+        };
+        *graph = captured.cast();
+        0
+    }
+    fn cuGraphGetNodes(graph: sys::CUgraph, nodes: *mut sys::CUgraphNode, count: *mut usize) {
+        *count = (*graph.cast::<FakeGraph>()).len();
+        0
+    }
+    fn cuGraphAddChildGraphNode(
+        node: *mut sys::CUgraphNode, graph: sys::CUgraph, before: *const sys::CUgraphNode,
+        count: usize, child: sys::CUgraph
+    ) { (*graph.cast::<FakeGraph>()).add_child(node, (before, count), &*child.cast()) }
     fn cuMemcpyHtoD_v2(to: sys::CUdeviceptr, from: *const c_void, bytes: usize) {
         await_grids();
         let to = to as usize;

@@ -26,6 +26,12 @@ impl World {
         // In reverse order, so that the successors of each are done.
         let mut waiting: Vec<(&ModelOp, Urgency)> = Vec::new();
         for (key, op) in self.ops.iter().rev().filter(|(key, _)| self.engine.is_in_order(*key)) {
+            if let Some(program) = op.part_of {
+                // A call is as urgent as its program.
+                let [call, whole] = [*key, program].map(|key| self.engine.ops[key].effective);
+                assert_eq!(Urgency { weight: call.weight, ..whole }, call, "{key:?}, {op:?}");
+                continue;
+            }
             let mut expected = match op.finished {
                 Some(_) => Urgency { priority: Priority(i32::MIN), ..Urgency::default() },
                 None => op.urgency,

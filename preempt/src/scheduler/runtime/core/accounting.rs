@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use preempt_device::host::Preemption;
 
-use super::{Core, InWork, Job, Work};
+use super::{Core, InCall, InWork, Job, Work};
 use crate::engine::{LaunchReport, Outcome};
 use crate::scheduler::estimated::forecast::Ended;
 use crate::scheduler::observed::accounts::LaunchEntry;
@@ -44,10 +44,40 @@ impl Core {
     /// Records the SMs that launches got and lost, before a launch's end is reported.
     pub(super) fn account(&mut self) {
         for grant in self.engine.grants().drain(..) {
-            if let Some(InWork { entry: Some(entry), .. }) = self.jobs.get_mut(grant.op) {
+            let call = self.calls.get(grant.op);
+            let op = call.map_or(grant.op, |call| call.program);
+            if let Some(InWork { entry: Some(entry), .. }) = self.jobs.get_mut(op) {
                 self.accounts.granted(entry, grant);
             }
         }
+    }
+
+    /// Records that a call of a program has ended: for the predictor and the choice of forms, it is a launch.
+    pub(super) fn finish_call(&mut self, op: OpKey, outcome: Outcome) {
+        let Some(InCall { program, index, is_done }) = self.calls.get_mut(op) else { return };
+        let Outcome::Done(LaunchReport { own_time: took, .. }) = outcome else { return };
+        *is_done = true;
+        let (program, index) = (*program, *index);
+        let Some(InWork { job: Job { stream, work: Work::Program(of), .. }, waited, .. }) =
+            self.jobs.get(program)
+        else {
+            return;
+        };
+        let Some(launch) = of.kernel(index) else { return };
+        if of.preemption == Preemption::Auto {
+            self.estimates.looped(launch.kernel);
+        }
+        let features = launch.features(launch.tasks());
+        let predicted = self.forecast.predict(&features);
+        let (stream, waited) = (*stream, *waited);
+        self.ended.push(Ended {
+            stream,
+            is_program: false,
+            launch: features,
+            predicted,
+            took,
+            waited,
+        });
     }
 
     /// Records the end of a launch and, for the predictor, its time where that is known.
@@ -78,8 +108,10 @@ impl Core {
                 Work::Program(program) => program.features(),
                 _ => return,
             };
-            let predicted = entry.predicted;
-            self.ended.push(Ended { stream: *stream, launch, predicted, took, waited: *waited });
+            let (stream, predicted, waited) = (*stream, entry.predicted, *waited);
+            // Its calls are launches of the stream already.
+            let is_program = matches!(work, Work::Program(program) if !program.plain);
+            self.ended.push(Ended { stream, is_program, launch, predicted, took, waited });
         }
     }
 }

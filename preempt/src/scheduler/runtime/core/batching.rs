@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use preempt_device::host::Preemption;
 
-use super::{Core, InWork, Job, Message, Target, Work};
+use super::{Core, InCall, InWork, Job, Message, Target, Work};
+use crate::device::KernelLaunch;
 use crate::engine::{
-    Change, Circumstances, Did, Event, LaunchSpec, Next, Pace, Submission, ToDo, Whose,
+    Called, Change, Circumstances, Did, Event, LaunchSpec, Next, Pace, Submission, ToDo, Whose,
 };
-use crate::policy::Urgency;
+use crate::policy::{Priority, Urgency};
 use crate::scheduler::runtime::combiner::Mail;
 use crate::scheduler::runtime::program::ProgramJob;
 
@@ -88,7 +89,22 @@ impl Core {
         self.act(now);
     }
 
-    fn submit(&mut self, now: Duration, job: Job) {
+    fn submit(&mut self, now: Duration, mut job: Job) {
+        let own = job.urgency.priority;
+        let mut calls = std::mem::take(&mut self.called);
+        let (launch, predicted) = match &mut job.work {
+            Work::Launch { launch, spec, preemption, .. } => {
+                let spec = self.expected(launch, *spec, *preemption, own);
+                (Some(spec), spec.predicted)
+            }
+            Work::Program(program) => {
+                let predicted = self.forecast.predict(&program.features());
+                program.plain = self.enter_calls(program, predicted, own, &mut calls);
+                let spec = LaunchSpec { predicted, ..program.spec };
+                (program.plain.then_some(spec), predicted)
+            }
+            _ => (None, None),
+        };
         let submission = Submission {
             stream: job.stream,
             name: job.name,
@@ -104,48 +120,15 @@ impl Core {
                 }
                 _ => job.urgency,
             },
-            launch: match &job.work {
-                Work::Launch { launch, spec, preemption, .. } => {
-                    let predicted = self.forecast.predict(&launch.features(spec.tasks));
-                    let requeued =
-                        predicted.filter(|_| launch.kernel.yields).map_or(Duration::ZERO, |took| {
-                            spec.dropped_of(took, self.device.properties().sms)
-                        });
-                    let yield_overhead = self.forecast.stop(launch.kernel) + requeued;
-                    let spec = LaunchSpec { predicted, yield_overhead, requeued, ..*spec };
-                    let (plain, hardware_stop) = match preemption {
-                        Preemption::Preemptible => (false, None),
-                        Preemption::Plain => (true, None),
-                        Preemption::Auto => {
-                            let learned = self.estimates.learned(launch.kernel);
-                            let own = job.urgency.priority;
-                            self.priorities.others(own, &mut self.others);
-                            let mut others = self.others.iter();
-                            let circumstances = Circumstances {
-                                yields: launch.kernel.yields,
-                                may_be_preempted: others
-                                    .any(|&other| self.engine.may_preempt(other, own)),
-                                sms: self.device.properties().sms,
-                                longest: self.longest_plain,
-                            };
-                            let stop = |learned| spec.plain_stop(learned, circumstances);
-                            (false, learned.and_then(stop))
-                        }
-                    };
-                    Some(LaunchSpec { plain, hardware_stop, ..spec })
-                }
-                Work::Program(program) => {
-                    let predicted = self.forecast.predict(&program.features());
-                    Some(LaunchSpec { predicted, ..program.spec })
-                }
-                _ => None,
-            },
+            launch,
             opaque: match &job.work {
                 Work::Opaque(job) => Some(job.known),
                 _ => None,
             },
+            calls: &calls,
         };
-        let entry = submission.launch.map(|LaunchSpec { predicted, .. }| {
+        let is_launch = launch.is_some() || !calls.is_empty();
+        let entry = is_launch.then(|| {
             self.accounts.submitted(
                 now,
                 job.stream,
@@ -158,5 +141,77 @@ impl Core {
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
         self.jobs.insert(op, InWork { job, fault: None, is_done: false, waited: false, entry });
+        for (index, &call) in self.engine.calls(op).iter().enumerate() {
+            self.calls.insert(call, InCall { program: op, index, is_done: false });
+        }
+        calls.clear();
+        self.called = calls;
+    }
+
+    /// A launch with what is expected of it. `own`: the priority of its stream.
+    fn expected(
+        &mut self,
+        launch: &KernelLaunch,
+        spec: LaunchSpec,
+        preemption: Preemption,
+        own: Priority,
+    ) -> LaunchSpec {
+        let predicted = self.forecast.predict(&launch.features(spec.tasks));
+        let requeued = predicted
+            .filter(|_| launch.kernel.yields)
+            .map_or(Duration::ZERO, |took| spec.dropped_of(took, self.device.properties().sms));
+        let yield_overhead = self.forecast.stop(launch.kernel) + requeued;
+        let spec = LaunchSpec { predicted, yield_overhead, requeued, ..spec };
+        let (plain, hardware_stop) = match preemption {
+            Preemption::Preemptible => (false, None),
+            Preemption::Plain => (true, None),
+            Preemption::Auto => {
+                let learned = self.estimates.learned(launch.kernel);
+                self.priorities.others(own, &mut self.others);
+                let mut others = self.others.iter();
+                let circumstances = Circumstances {
+                    yields: launch.kernel.yields,
+                    may_be_preempted: others.any(|&other| self.engine.may_preempt(other, own)),
+                    sms: self.device.properties().sms,
+                    longest: self.longest_plain,
+                };
+                let stop = |learned| spec.plain_stop(learned, circumstances);
+                (false, learned.and_then(stop))
+            }
+        };
+        LaunchSpec { plain, hardware_stop, ..spec }
+    }
+
+    /// Whether a program is one plain launch; its calls otherwise.
+    fn enter_calls(
+        &mut self,
+        program: &ProgramJob,
+        predicted: Option<Duration>,
+        own: Priority,
+        calls: &mut Vec<Called>,
+    ) -> bool {
+        if program.preemption == Preemption::Plain {
+            return true;
+        }
+        // If each kernel may be a plain grid, the program may, unless it takes too long as a whole.
+        let mut may_be_plain = program.preemption == Preemption::Auto
+            && predicted.is_some_and(|predicted| predicted <= self.longest_plain)
+            && self.engine.goes_by_order();
+        for (index, spec) in program.specs.iter().enumerate() {
+            let spec = match (*spec, program.kernel(index)) {
+                (Some(spec), Some(launch)) => {
+                    let spec = self.expected(launch, spec, program.preemption, own);
+                    may_be_plain &= spec.hardware_stop.is_some();
+                    Some(LaunchSpec { hardware_stop: None, ..spec })
+                }
+                // Captured work runs to its end in either form.
+                (spec, _) => spec,
+            };
+            calls.push(program.called(index, spec));
+        }
+        if may_be_plain {
+            calls.clear();
+        }
+        may_be_plain
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use preempt_device::host::Access;
 
-use super::{Core, InWork, Job, Work};
+use super::{Core, InCall, InWork, Job, Work};
+use crate::device::Step;
 use crate::engine::{Action, Event, Outcome};
 use crate::error::{DeviceError, Error, LaunchError};
 use crate::scheduler::runtime::program::ProgramJob;
@@ -13,7 +14,8 @@ use crate::vocabulary::{BufferId, CohortOrder, OpKey};
 
 impl Core {
     pub(super) fn fault(&mut self, now: Duration, op: OpKey, message: Arc<str>) {
-        if let Some(work) = self.jobs.get_mut(op) {
+        let (reported, message) = self.blamed(op, &message);
+        if let Some(work) = self.jobs.get_mut(reported) {
             work.fault.get_or_insert(message);
         }
         self.engine.handle(now, Event::Fault { op }, &mut self.actions);
@@ -42,6 +44,9 @@ impl Core {
                         self.session.signal(now, queue, signal);
                     }
                     Action::Copy { op } => self.start(now, op),
+                    Action::Finish { op, outcome } if !self.jobs.contains_key(op) => {
+                        self.finish_call(op, outcome);
+                    }
                     Action::Finish { op, outcome } => {
                         let outcome = match self.jobs.get(op).map(|work| &work.job.work) {
                             Some(Work::Program(program)) => program.counted(outcome),
@@ -49,6 +54,10 @@ impl Core {
                         };
                         self.learn(now, op, outcome);
                         self.finish(op, outcome);
+                    }
+                    Action::Retire { op } if !self.jobs.contains_key(op) => {
+                        let call = self.calls.remove(op);
+                        self.session.retire(op, call.is_some_and(|call| call.is_done));
                     }
                     Action::Retire { op } => {
                         let Some(work) = self.jobs.remove(op) else { continue };
@@ -67,6 +76,13 @@ impl Core {
 
     /// Starts an operation that is no launch.
     fn start(&mut self, now: Duration, op: OpKey) {
+        if let Some(&InCall { program, index, .. }) = self.calls.get(op) {
+            let program = self.program(program).map(|of| of.program.clone());
+            if let Some(Step::Copy(copy)) = program.as_ref().map(|of| &of.steps[index]) {
+                self.session.copy(op, copy);
+            }
+            return;
+        }
         match self.jobs.get_mut(op).map(|work| &mut work.job.work) {
             Some(Work::Copy(copy)) => self.session.copy(op, copy),
             Some(Work::ExternalOperation(external)) => {
@@ -91,13 +107,24 @@ impl Core {
     }
 
     fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
-        let Some(InWork { job: Job { work, .. }, waited, .. }) = self.jobs.get_mut(order.op) else {
+        let call = self.calls.get(order.op).copied();
+        let op = call.map_or(order.op, |call| call.program);
+        let Some(InWork { job: Job { work, .. }, waited, .. }) = self.jobs.get_mut(op) else {
             return Ok(());
         };
         *waited |= order.queue >= self.device.inner.capabilities.queues.normal;
-        match work {
-            Work::Launch { launch, .. } => self.session.launch(now, order, launch),
-            Work::Program(ProgramJob { program, spec, .. }) => {
+        match (work, call) {
+            (Work::Launch { launch, .. }, _) => self.session.launch(now, order, launch),
+            (Work::Program(program), Some(InCall { index, .. })) => {
+                match (program.kernel(index), &program.alone[index], program.specs[index]) {
+                    (Some(launch), ..) => self.session.launch(now, order, launch),
+                    (None, Some(alone), Some(spec)) => {
+                        self.session.launch_program(now, order, alone, spec.tasks)
+                    }
+                    _ => Ok(()),
+                }
+            }
+            (Work::Program(ProgramJob { program, spec, .. }), None) => {
                 self.session.launch_program(now, order, program, spec.tasks)
             }
             _ => Ok(()),

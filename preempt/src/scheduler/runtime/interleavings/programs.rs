@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use preempt_device::host::Preemption;
+
 use super::testbed::Testbed;
 use super::{explore, faulty, join, short, writes, yielding};
 use crate::engine::LaunchReport;
@@ -14,6 +16,7 @@ const TASKS: u32 = 4;
 
 fn program(stream: &Stream) -> Program {
     let program = stream.program("program", |program| {
+        program.preemption(Preemption::Plain);
         program.launch(short().grid(2))?;
         program.launch(short().grid(1))?;
         program.launch(yielding().grid(1)).map(drop)
@@ -74,28 +77,70 @@ fn a_scheduler_is_dropped_while_programs_are_launched() {
 
 #[test]
 fn a_fault_of_a_call_is_that_of_its_program() {
+    explore(|| a_fault_of_a_call(Preemption::Plain));
+    explore(|| a_fault_of_a_call(Preemption::Preemptible));
+}
+
+fn a_fault_of_a_call(form: Preemption) {
+    let testbed = Testbed::new(2);
+    let scheduler = testbed.scheduler();
+    let (stream, other) = (scheduler.stream(0), scheduler.stream(1));
+    let [mut x, mut y] = [(); 2].map(|()| scheduler.zeroed::<u32>(1).expect("memory"));
+    let program = stream.program("program", |program| {
+        program.preemption(form);
+        program.launch(writes(&mut y).grid(1))?;
+        program.launch(faulty(&mut x).grid(2))?;
+        program.launch(short().grid(1)).map(drop)
+    });
+    let program = program.expect("recorded");
+    let reads = thread::spawn(move || {
+        let handle = program.launch().expect("accepted");
+        let error = handle.wait().expect_err("it is faulty");
+        let place = if form == Preemption::Plain { "" } else { "call 1, kernel `faulty`: " };
+        let message = format!("{place}as intended").into();
+        let failed = LaunchError::KernelFailed { kernel: "program", message };
+        assert_eq!(error.to_string(), Error::Launch(failed).to_string());
+        let lost = other.launch(writes(&mut y).grid(1)).expect("accepted").wait();
+        let expected = LaunchError::InputLost { kernel: "program" };
+        let lost = lost.expect_err("the program wrote it");
+        assert_eq!(lost.to_string(), Error::Launch(expected).to_string());
+    });
+    join([reads]);
+}
+
+#[test]
+fn calls_of_preemptible_programs_run_once() {
     explore(|| {
         let testbed = Testbed::new(2);
         let scheduler = testbed.scheduler();
-        let (stream, other) = (scheduler.stream(0), scheduler.stream(1));
-        let [mut x, mut y] = [(); 2].map(|()| scheduler.zeroed::<u32>(1).expect("memory"));
-        let program = stream.program("program", |program| {
-            program.launch(writes(&mut y).grid(1))?;
-            program.launch(faulty(&mut x).grid(2))?;
-            program.launch(short().grid(1)).map(drop)
+        let mut x = scheduler.zeroed::<u32>(1).expect("memory");
+        let program = scheduler.stream(0).program("program", |program| {
+            program.launch(yielding().grid(2))?;
+            program.launch(writes(&mut x).grid(1))?;
+            program.launch(yielding().grid(1)).map(drop)
         });
-        let program = program.expect("recorded");
-        let reads = thread::spawn(move || {
-            let handle = program.launch().expect("accepted");
-            let error = handle.wait().expect_err("it is faulty");
-            let failed =
-                LaunchError::KernelFailed { kernel: "program", message: "as intended".into() };
-            assert_eq!(error.to_string(), Error::Launch(failed).to_string());
-            let lost = other.launch(writes(&mut y).grid(1)).expect("accepted").wait();
-            let expected = LaunchError::InputLost { kernel: "program" };
-            let lost = lost.expect_err("the program wrote it");
-            assert_eq!(lost.to_string(), Error::Launch(expected).to_string());
+        let program = Arc::new(program.expect("recorded"));
+        let launches = [0, 1].map(|priority| {
+            let program = program.clone();
+            let stream = scheduler.stream(priority);
+            thread::spawn(move || {
+                let handle = stream.launch_program(&program).expect("accepted");
+                let other = stream.launch(yielding().grid(1)).expect("accepted");
+                if priority == 0 {
+                    handle.cancel();
+                }
+                let done = match handle.wait() {
+                    Ok(report) => report.tasks,
+                    Err(Error::Launch(LaunchError::Cancelled { done, tasks: TASKS })) => done,
+                    Err(error) => panic!("{error:?}"),
+                };
+                done + other.wait().expect("done").tasks
+            })
         });
-        join([reads]);
+        let done: u32 = launches.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+        let ran = testbed.model.all_ran();
+        let all = ran.iter().flat_map(|ran| &ran.tasks);
+        assert!(all.clone().all(|&times| times <= 1), "{ran:?}");
+        assert_eq!(all.sum::<u32>(), done, "{ran:?}");
     });
 }
