@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use preempt_device::abi::Signal;
@@ -147,9 +148,32 @@ pub(crate) trait DeviceMemory {
     /// The device's memory. Waits for no kernel that runs.
     fn info(&self) -> Result<MemoryInfo, Error>;
 
+    /// Where its allocations lie.
+    fn place(&self) -> Place;
+
+    /// Whether copies [from a peer](CopyKind::FromPeer) read what another device allocates there, from now on. Waits for
+    /// nothing.
+    fn reads(&self, place: Place) -> bool;
+
     /// Memory that other libraries have allocated, if kernels can use it.
     fn foreign(&self) -> Option<&dyn ForeignMemory> {
         None
+    }
+}
+
+/// Where allocations of a device lie, for devices that may read them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place(u64);
+
+impl Place {
+    /// The host's memory.
+    pub(super) const HOST: Place = Place(0);
+
+    /// A place of its own.
+    pub(super) fn new() -> Place {
+        // Relaxed below: only the number counts.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Place(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -268,7 +292,7 @@ impl RawStream {
 /// text, and does not panic.
 pub(crate) type OpaqueWork = Box<dyn FnOnce(RawStream) -> Result<(), String> + Send>;
 
-/// A copy between the device and the host, or on the device. The addresses are those of the first rows.
+/// A copy between the device and the host, on the device, or from another one. The addresses are those of the first rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub kind: CopyKind,
@@ -278,12 +302,14 @@ pub(crate) struct Copy {
     pub rows: Rows,
 }
 
-/// The sides, host or device, that a copy reads and writes.
+/// The sides that a copy reads and writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopyKind {
     ToDevice,
     ToHost,
     OnDevice,
+    /// From memory of a device that this one [reads](DeviceMemory::reads).
+    FromPeer,
 }
 
 /// A copy and the owners of its memory.

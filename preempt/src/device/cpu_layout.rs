@@ -17,12 +17,13 @@ pub struct CpuLayout {
     pub(super) sms: u32,
     pub(super) blocks_per_sm: u32,
     pub(super) memory: Option<usize>,
+    pub(super) has_peers: bool,
 }
 
 impl CpuLayout {
     /// This number of SMs, from 1 to 1024, with one block each.
     pub const fn sms(sms: u32) -> CpuLayout {
-        CpuLayout { sms, blocks_per_sm: 1, memory: None }
+        CpuLayout { sms, blocks_per_sm: 1, memory: None, has_peers: true }
     }
 
     /// Sets how many blocks an SM holds, from 1 to 32. Each is a host thread; more blocks than processors only share
@@ -35,6 +36,13 @@ impl CpuLayout {
     /// Sets how many bytes the buffers have in all, to try out what an application does when memory runs out.
     pub const fn memory(mut self, bytes: usize) -> CpuLayout {
         self.memory = Some(bytes);
+        self
+    }
+
+    /// Has contents of buffers come from other devices, and go there, through the host's memory, as between GPUs that
+    /// do not read each other's. See [`Device::can_access_peer`](crate::Device::can_access_peer).
+    pub const fn without_peers(mut self) -> CpuLayout {
+        self.has_peers = false;
         self
     }
 }

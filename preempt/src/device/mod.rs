@@ -78,6 +78,9 @@
 //! again, unless the request takes any. Host memory is freed in the same way, and always zeroed. What a copy reads and
 //! writes is kept by [`Session`] until the end of the copy is reported.
 //!
+//! **Peers.** A device may read what another one has allocated ([`reads`](backend::DeviceMemory::reads)). The device that
+//! gets the contents carries out that copy, and reports it like any other.
+//!
 //! **Loss.** When the device is lost, the back end reports that once, and nothing afterwards: no post, no end of a copy.
 //! A panic that ended it is a part of the report, with the launch that it was in as far as the device knows.
 //! Calls fail with [`DeviceError::ContextLost`] and touch no memory of operations from the report on. Nothing is freed that
@@ -111,7 +114,7 @@ pub(crate) use allocation::{Allocations, Patience, Sleep};
 pub(crate) use backend::{
     Backend, Contents, Copy, CopyKind, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
 };
-use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss};
+use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss, Place};
 pub use backend::{RawStream, SignalPath};
 pub(crate) use control::{CohortEnd, Report, Session};
 #[cfg(all(test, not(loom)))]
@@ -119,8 +122,7 @@ pub(crate) use cpu::model;
 pub use cpu_layout::CpuLayout;
 #[cfg(feature = "fault-injection")]
 pub use cuda::faults;
-pub(crate) use news::Mark;
-use news::News;
+pub(crate) use news::{Mark, News};
 pub(crate) use program::{Captured, ProgramLaunch, Step};
 pub(crate) use rows::Rows;
 
@@ -140,7 +142,7 @@ pub(crate) struct DeviceInner {
     pub properties: Properties,
     pub capabilities: Capabilities,
     /// Counts what happened on the device, and around it.
-    news: Arc<News>,
+    pub news: Arc<News>,
     /// The use of its memory, and the requests that wait for some.
     pub allocations: Arc<Allocations>,
     /// Tells buffers of one device from those of another.
@@ -224,7 +226,7 @@ impl Device {
     /// [`DeviceError::BadDevice`] for 0 or too many SMs or blocks; [`Error::Thread`] if the operating system gives no
     /// more threads.
     pub fn cpu_with(layout: CpuLayout) -> Result<Device, Error> {
-        let CpuLayout { sms, blocks_per_sm, memory } = layout;
+        let CpuLayout { sms, blocks_per_sm, memory, has_peers } = layout;
         if !(1..=MAX_SMS).contains(&sms) || !(1..=32).contains(&blocks_per_sm) {
             return Err(Error::Device(DeviceError::BadDevice {
                 sms,
@@ -244,6 +246,7 @@ impl Device {
             driver: None,
         };
         let news = Arc::<News>::default();
+        let memory = (memory, has_peers);
         let backend = Arc::new(cpu::CpuDevice::new(&properties, memory, news.clone())?);
         Ok(Device::new(backend, properties, cpu::CAPABILITIES, news))
     }
@@ -330,6 +333,27 @@ impl Device {
     #[doc(alias = "cudaMemGetInfo")]
     pub fn memory(&self) -> Result<MemoryInfo, Error> {
         self.inner.backend.memory().info()
+    }
+
+    /// Whether contents of buffers come from `peer` directly, not through the host's memory.
+    ///
+    /// GPUs read each other's memory where the driver can, over NVLink or PCIe. The driver lets them when the later
+    /// one is opened, or when a scheduler starts on either, and nothing runs on both: it might wait for kernels. The first
+    /// use is a copy whose result is compared. CPU devices read each other's memory, unless their
+    /// [layout](CpuLayout::without_peers) says otherwise.
+    ///
+    /// ```
+    /// use preempt::{CpuLayout, Device};
+    ///
+    /// let (one, other) = (Device::cpu()?, Device::cpu()?);
+    /// assert!(one.can_access_peer(&other));
+    /// let apart = Device::cpu_with(CpuLayout::sms(1).without_peers())?;
+    /// assert!(!one.can_access_peer(&apart));
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    #[doc(alias = "cudaDeviceCanAccessPeer")]
+    pub fn can_access_peer(&self, peer: &Device) -> bool {
+        self.inner.backend.memory().reads(peer.inner.backend.memory().place())
     }
 
     /// A device whose back end announces to `news`.

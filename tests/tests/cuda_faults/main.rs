@@ -28,6 +28,7 @@ use preempt_test_kit::Random;
 
 mod fake;
 mod panics;
+mod peers;
 mod workloads;
 
 use preempt::error::DeviceError;
@@ -193,6 +194,7 @@ fn run(case: &Case) -> Found {
             "fills" => workloads::fills(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
+            peers if peers.ends_with("peers") => peers::run(peers, &device, &mut found),
             other => assert!(panics::run(other, &device, &mut found), "no workload `{other}`"),
         }
         if faults::failures() > 0 && !found.is_lost {

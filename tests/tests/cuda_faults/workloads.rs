@@ -71,7 +71,7 @@ fn pattern(seed: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|x| (x ^ seed.rotate_left(16)).wrapping_mul(2_654_435_761)).collect()
 }
 
-fn first_difference(found: &[u32], expected: &[u32]) -> Option<String> {
+pub fn first_difference(found: &[u32], expected: &[u32]) -> Option<String> {
     let at = found.iter().zip(expected).position(|(a, b)| a != b);
     let at =
         at.or_else(|| (found.len() != expected.len()).then_some(found.len().min(expected.len())));
@@ -104,7 +104,7 @@ struct Piece {
     buffers: [Buffer<u32>; 4],
 }
 
-const THREADS: u32 = 64;
+pub const THREADS: u32 = 64;
 
 /// A kernel that no module has.
 #[preemptible]
@@ -505,7 +505,7 @@ pub fn fills(device: &Device, found: &mut Found) {
 /// Questions about the fake driver's device, which is 0.
 pub fn queries(device: &Device, found: &mut Found) {
     let count = found.take(Device::count());
-    found.expect(count == Some(1), || format!("{count:?} devices"));
+    found.expect(count == Some(fake::DEVICES as u32), || format!("{count:?} devices"));
     let Properties { name, compute_capability, clock_khz, driver, .. } = device.properties();
     let told = (&**name, *compute_capability, *clock_khz);
     found.expect(told == ("fake", Some((9, 0)), 1_000_000), || format!("{told:?}"));

@@ -64,7 +64,7 @@ fn without_room_on_the_second_device_a_launch_is_refused_and_the_contents_stay()
 
 #[test]
 fn contents_stay_reachable_when_their_scheduler_is_replaced_and_not_without_one() {
-    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+    let device = device();
     let (one, other) = (scheduler_on(&device), scheduler());
     let mut buffer = one.buffer(&[3u32; LEN]).expect("memory");
     drop(one);
@@ -108,7 +108,7 @@ fn a_source_that_is_dropped_before_the_copy_loses_the_input_of_the_target() {
 
 #[test]
 fn a_target_that_is_dropped_before_the_copy_has_no_contents_for_the_next_scheduler() {
-    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+    let device = device();
     let (one, other) = (scheduler(), scheduler_on(&device));
     let (gate, mut log, writes) = write_under_way(&one, LEN);
     let download = other.stream(0).download(&log).expect("accepted");
@@ -181,7 +181,7 @@ fn a_launch_that_is_cancelled_while_its_move_waits_leaves_the_contents() {
 
 #[test]
 fn an_upload_outlives_the_move_that_it_overwrites() {
-    let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+    let device = device();
     let (one, other) = (scheduler(), scheduler_on(&device));
     let (gate, mut log, writes) = write_under_way(&one, LEN);
     let fails = kernels::panics(1, &mut log).grid(2).block(BLOCK);

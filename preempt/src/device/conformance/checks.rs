@@ -285,9 +285,15 @@ fn copies_go_all_ways(rig: &mut Rig<'_>) {
         let [first, second] = [(); 2].map(|()| rig.buffer(data.len()));
         upload(rig, &data, &first);
         let (from, to) = (first.address(), second.address());
-        let across = Copy { kind: CopyKind::OnDevice, from, to, rows: Rows::one(4 * data.len()) };
-        copy(rig, across, [first.memory.clone(), second.memory.clone()]);
-        assert!(download(rig, &second) == *data, "{len} elements");
+        let rows = Rows::one(4 * data.len());
+        // A device reads its own memory like a peer's.
+        for kind in [CopyKind::OnDevice, CopyKind::FromPeer] {
+            let none = Arc::new(vec![0; data.len()]);
+            upload(rig, &none, &second);
+            let across = Copy { kind, from, to, rows };
+            copy(rig, across, [first.memory.clone(), second.memory.clone()]);
+            assert!(download(rig, &second) == *data, "{len} elements, {kind:?}");
+        }
     }
 }
 

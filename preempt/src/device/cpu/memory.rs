@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use crate::device::{Contents, DeviceMemory, MemoryInfo, lock};
+use crate::device::{Contents, DeviceMemory, MemoryInfo, Place, lock};
 use crate::error::{Error, MemoryError};
 use crate::sync::Mutex;
 
@@ -15,11 +15,12 @@ pub(super) struct Memory {
     limit: Option<usize>,
     /// Bytes that buffers have now.
     used: Mutex<usize>,
+    place: Place,
 }
 
 impl Memory {
-    pub fn new(limit: Option<usize>) -> Memory {
-        Memory { limit, used: Mutex::default() }
+    pub fn new(limit: Option<usize>, place: Place) -> Memory {
+        Memory { limit, used: Mutex::default(), place }
     }
 }
 
@@ -78,6 +79,14 @@ impl DeviceMemory for Memory {
 
     fn within_reach(&self, _live: usize) -> Option<usize> {
         self.limit
+    }
+
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn reads(&self, place: Place) -> bool {
+        self.place == place
     }
 
     fn info(&self) -> Result<MemoryInfo, Error> {

@@ -21,7 +21,7 @@ use super::control::{ControlSource, Grid, HostWords, PlainGrid};
 use super::rows::copy_rows;
 use super::{
     Backend, Capabilities, Copy, DeviceMemory, DeviceReport, KernelLaunch, Mark, News, Occupancy,
-    OpaqueWork, Owner, ProgramLaunch, Properties, RawStream, SignalPath, Step, lock,
+    OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream, SignalPath, Step, lock,
 };
 use crate::error::Error;
 use crate::module::DeviceCode;
@@ -71,7 +71,7 @@ struct Shared {
 impl CpuDevice {
     pub fn new(
         properties: &Properties,
-        memory: Option<usize>,
+        (memory, has_peers): (Option<usize>, bool),
         news: Arc<News>,
     ) -> Result<CpuDevice, Error> {
         let mut receivers = Vec::new();
@@ -115,7 +115,7 @@ impl CpuDevice {
         Ok(CpuDevice {
             shared,
             limits: properties.clone(),
-            memory: Memory::new(memory),
+            memory: Memory::new(memory, if has_peers { Place::HOST } else { Place::new() }),
             copies: Mutex::new(copies),
         })
     }
@@ -272,7 +272,7 @@ mod tests {
         fn nothing() {}
         let device = Device::cpu_with(CpuLayout::sms(1).blocks_per_sm(8)).expect("a device");
         let properties = device.properties();
-        let cpu = CpuDevice::new(properties, None, Arc::default()).expect("a device");
+        let cpu = CpuDevice::new(properties, (None, true), Arc::default()).expect("a device");
         let blocks = |shared| {
             let occupancy = cpu.occupancy(nothing().kernel(), Dim3::new(32, 1, 1), shared);
             occupancy.expect("known").blocks_per_sm
@@ -285,7 +285,8 @@ mod tests {
     #[test]
     fn the_next_scheduler_finds_no_signals() {
         let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
-        let device = CpuDevice::new(device.properties(), None, Arc::default()).expect("a device");
+        let device =
+            CpuDevice::new(device.properties(), (None, true), Arc::default()).expect("a device");
         device.signal(3, Signal::new(7, SmRange::EMPTY));
         device.load(&[], SignalPath::default()).expect("loaded");
         let word = device.shared.words.queue(3).signal.load(Ordering::Relaxed);

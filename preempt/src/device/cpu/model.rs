@@ -22,8 +22,8 @@ use crate::device::control::{ControlSource, Grid, HostWords, PlainGrid};
 use crate::device::rows::copy_rows;
 use crate::device::{
     Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Loss, Mark,
-    News, Occupancy, OpaqueWork, Owner, ProgramLaunch, Properties, RawStream, SignalPath, Step,
-    lock,
+    News, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream, SignalPath,
+    Step, lock,
 };
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
@@ -104,7 +104,7 @@ impl Model {
                 is_lost: false,
             }),
             news: Arc::default(),
-            memory: Memory::new(settings.memory),
+            memory: Memory::new(settings.memory, Place::HOST),
             words: HostWords::new(QUEUES),
         });
         let is_polled = settings.is_polled;

@@ -10,11 +10,11 @@ use preempt_device::host::{Dim3, Kernel};
 
 use super::kernels::Launchable;
 use super::memory::{Sizes, Zeroing};
-use super::{CudaDevice, context::Context};
+use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
     Backend, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark,
-    MemoryInfo, Occupancy, OpaqueWork, Owner, ProgramLaunch, SignalPath, Step,
+    MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath, Step,
 };
 use crate::error::{ConfigurationError, Error, MemoryError};
 use crate::module::DeviceCode;
@@ -27,6 +27,7 @@ impl Backend for CudaDevice {
         // The previous scheduler is gone, and the next one counts epochs and tickets from the start. The proxy comes
         // first, because the driver waits for running kernels before it loads a module.
         self.proxy.reset()?;
+        self.meet(&lock(&DEVICES));
         self.kernels.load(code)?;
         self.shared.watch.clear();
         self.owed.take_any();
@@ -229,6 +230,14 @@ impl DeviceMemory for CudaDevice {
         Ok(MemoryInfo { free, total })
     }
 
+    fn place(&self) -> Place {
+        self.peers.place()
+    }
+
+    fn reads(&self, place: Place) -> bool {
+        self.peers.reads(place)
+    }
+
     fn foreign(&self) -> Option<&dyn ForeignMemory> {
         Some(&self.foreign)
     }
@@ -240,7 +249,7 @@ impl CudaDevice {
     }
 
     /// Whether kernels may hold the SMs, so that a kernel of the driver's might wait for them.
-    fn something_runs(&self) -> bool {
+    pub(super) fn something_runs(&self) -> bool {
         self.shared.watch.has_pending() || self.proxy.is_live() || self.opaque.has_under_way()
     }
 

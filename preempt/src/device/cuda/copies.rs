@@ -82,6 +82,7 @@ pub(super) struct CopyStreams {
     pub across: TrackedStream,
     pub large_up: Arc<TrackedStream>,
     pub large_down: Arc<TrackedStream>,
+    pub from_peers: TrackedStream,
 }
 
 #[derive(Debug)]
@@ -90,6 +91,7 @@ pub(super) struct Copies {
     up: Direction,
     down: Direction,
     across: Direction,
+    from_peers: Direction,
     /// Large copies from and to pinned memory of the application, in the streams of the carriers.
     direct_up: Direction,
     direct_down: Direction,
@@ -105,7 +107,7 @@ impl Copies {
         host: &Arc<HostPool>,
         lines: CopyStreams,
     ) -> Result<Copies, Error> {
-        let CopyStreams { small_up, small_down, across, large_up, large_down } = lines;
+        let CopyStreams { small_up, small_down, across, large_up, large_down, from_peers } = lines;
         let context = &shared.context;
         let staging = || Pinned::new(context, STAGING).map(Some);
         Ok(Copies {
@@ -113,6 +115,7 @@ impl Copies {
             up: Direction::new(context, small_up, staging()?),
             down: Direction::new(context, Arc::new(small_down), staging()?),
             across: Direction::new(context, Arc::new(across), None),
+            from_peers: Direction::new(context, Arc::new(from_peers), None),
             direct_up: Direction::new(context, large_up.clone(), None),
             direct_down: Direction::new(context, large_down.clone(), None),
             host: host.clone(),
@@ -152,6 +155,7 @@ impl Copies {
         if self.is_direct(copy) {
             let direction = match (copy.kind, is_small) {
                 (CopyKind::OnDevice, _) => &self.across,
+                (CopyKind::FromPeer, _) => &self.from_peers,
                 (CopyKind::ToDevice, true) => &self.up,
                 (CopyKind::ToDevice, false) => &self.direct_up,
                 (CopyKind::ToHost, true) => &self.down,
@@ -175,7 +179,7 @@ impl Copies {
         }
         let (direction, carrier) = match copy.kind {
             CopyKind::ToHost => (&self.down, &self.large_down),
-            CopyKind::ToDevice | CopyKind::OnDevice => (&self.up, &self.large_up),
+            _ => (&self.up, &self.large_up),
         };
         if !is_small {
             carrier.send(op, copy);
@@ -186,7 +190,13 @@ impl Copies {
     }
 
     fn directions(&self) -> impl Iterator<Item = &Direction> {
-        [&self.up, &self.down, &self.across, &self.direct_up, &self.direct_down].into_iter()
+        let direct = [&self.direct_up, &self.direct_down];
+        [&self.up, &self.down, &self.across, &self.from_peers].into_iter().chain(direct)
+    }
+
+    /// The stream of copies from other GPUs.
+    pub fn peer_line(&self) -> &TrackedStream {
+        &self.from_peers.line
     }
 
     /// Whether the host's side of a copy is pinned memory of the application, so that no other memory is needed.
@@ -196,7 +206,7 @@ impl Copies {
                 !rows.is_repeated() && self.host.contains(from, rows.source_span())
             }
             CopyKind::ToHost => self.host.contains(to, rows.target_span()),
-            CopyKind::OnDevice => true,
+            CopyKind::OnDevice | CopyKind::FromPeer => true,
         }
     }
 
@@ -329,7 +339,7 @@ impl Direction {
                 (staging, to, rows.with_packed_source())
             }
             CopyKind::ToHost => (from, staging, rows.with_packed_target()),
-            CopyKind::OnDevice => (from, to, rows),
+            CopyKind::OnDevice | CopyKind::FromPeer => (from, to, rows),
         };
         // SAFETY: the caller's promise.
         self.line.issue(|stream| unsafe {

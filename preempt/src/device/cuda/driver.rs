@@ -84,6 +84,7 @@ functions! {
     cuDeviceGet(*mut sys::CUdevice, c_int);
     cuDeviceGetName(*mut c_char, c_int, sys::CUdevice);
     cuDeviceGetAttribute(*mut c_int, DeviceAttribute, sys::CUdevice);
+    cuDeviceCanAccessPeer(*mut c_int, sys::CUdevice, sys::CUdevice);
     cuDevicePrimaryCtxRetain(*mut RawContext, sys::CUdevice);
     cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
     cuCtxGetCurrent(*mut RawContext);
@@ -121,6 +122,7 @@ functions! {
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemPoolSetAttribute(RawPool, sys::CUmemPool_attribute, *mut c_void);
     cuMemPoolGetAttribute(RawPool, sys::CUmemPool_attribute, *mut c_void);
+    cuMemPoolSetAccess(RawPool, *const sys::CUmemAccessDesc, usize);
     cuMemPoolTrimTo(RawPool, usize);
     cuMemPoolDestroy(RawPool);
     cuMemAllocFromPoolAsync(*mut Address, usize, RawPool, RawStream);

@@ -1,6 +1,6 @@
 //! Memory: pinned on the host, fixed on the device, and the pool that buffers come from.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex};
 
@@ -254,6 +254,32 @@ impl Pool {
         let _entered = self.context.enter()?;
         // SAFETY: the caller's promise.
         unsafe { self.staged.upload(&self.line, address, data, Rows::one(bytes)) }
+    }
+
+    /// Copies from the device, and waits until `data` is there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`fill`](Pool::fill), the other way round.
+    pub unsafe fn read(&self, data: *mut u8, address: u64, bytes: usize) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.staged.download(&self.line, data, address, Rows::one(bytes)) }
+    }
+
+    /// Lets another GPU use all memory of the pool, what it allocates later as well.
+    pub fn open_to(&self, device: c_int) -> Result<(), Error> {
+        let access = sys::CUmemAccessDesc {
+            location: sys::CUmemLocation {
+                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                id: device,
+            },
+            // Drivers know no read-only access to memory of a GPU.
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        let _entered = self.context.enter()?;
+        // SAFETY: the driver reads the description during the call; the pool is there.
+        unsafe { call!(self.context, cuMemPoolSetAccess(self.raw, &raw const access, 1)) }
     }
 
     /// Frees memory in the line's order.

@@ -15,6 +15,7 @@
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
 //! | `panics` | where a thread was whose panic ended the context |
+//! | `peers` | other GPUs whose memory is read directly |
 //! | `opaque` | streams for opaque work |
 //! | `graphs` | programs |
 //! | `capture` | work of other libraries in programs |
@@ -52,6 +53,7 @@ mod memory;
 mod opaque;
 mod owed;
 mod panics;
+mod peers;
 mod probe;
 mod proxy;
 mod queues;
@@ -75,6 +77,7 @@ use kernels::Kernels;
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
 use owed::Owed;
+use peers::Peers;
 use probe::probe;
 use proxy::Proxy;
 use queues::{DeviceQueues, QUEUES, Streams};
@@ -91,20 +94,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The GPUs in use. There is one device for each, because two schedulers on one GPU would not know of each other.
-static DEVICES: Mutex<Vec<(u32, Weak<DeviceInner>)>> = Mutex::new(Vec::new());
+static DEVICES: Mutex<Vec<InUse>> = Mutex::new(Vec::new());
+
+/// A GPU in use.
+struct InUse {
+    ordinal: u32,
+    device: Weak<DeviceInner>,
+    backend: Weak<CudaDevice>,
+}
 
 /// The device of the `ordinal`th GPU.
 pub(super) fn open(ordinal: u32) -> Result<Device, Error> {
     let mut devices = lock(&DEVICES);
-    devices.retain(|(_, device)| device.strong_count() > 0);
-    let same = devices.iter().find(|(number, _)| *number == ordinal);
-    if let Some(inner) = same.and_then(|(_, device)| device.upgrade()) {
+    devices.retain(|known| known.device.strong_count() > 0);
+    let same = devices.iter().find(|known| known.ordinal == ordinal);
+    if let Some(inner) = same.and_then(|known| known.device.upgrade()) {
         return Ok(Device { inner });
     }
     let news = Arc::<News>::default();
     let (backend, properties, capabilities) = CudaDevice::new(ordinal, news.clone())?;
-    let device = Device::new(Arc::new(backend), properties, capabilities, news);
-    devices.push((ordinal, Arc::downgrade(&device.inner)));
+    let backend = Arc::new(backend);
+    backend.meet(&devices);
+    let weak = Arc::downgrade(&backend);
+    let device = Device::new(backend, properties, capabilities, news);
+    devices.push(InUse { ordinal, device: Arc::downgrade(&device.inner), backend: weak });
     Ok(device)
 }
 
@@ -131,6 +144,7 @@ pub(super) struct CudaDevice {
     pool: Arc<Pool>,
     host: Arc<HostPool>,
     foreign: Foreign,
+    peers: Peers,
     proxy: Proxy,
     /// Uploads the graphs of programs.
     uploads: TrackedStream,
@@ -152,7 +166,7 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let streams = Streams::new(&context)?;
         let words =
-            Arc::new(Pinned::new(&context, (7 + opaque::STREAMS) * TrackedStream::WORD_SPACE)?);
+            Arc::new(Pinned::new(&context, (8 + opaque::STREAMS) * TrackedStream::WORD_SPACE)?);
         let line = |index| TrackedStream::new(&context, &words, index);
         let small_up = Arc::new(line(0)?);
         let lines = CopyStreams {
@@ -161,6 +175,7 @@ impl CudaDevice {
             across: line(2)?,
             large_up: Arc::new(line(3)?),
             large_down: Arc::new(line(4)?),
+            from_peers: line(7 + opaque::STREAMS)?,
         };
         let pool = Arc::new(Pool::new(&context, line(5)?)?);
         // Blocks of opaque work wait with those of normal queues.
@@ -199,6 +214,7 @@ impl CudaDevice {
                 (properties.shared_per_block, properties.shared_per_sm),
             )?,
             foreign: Foreign::new(&context, pool.raw()),
+            peers: Peers::new(),
             uploads,
             unused_graphs: Arc::new(UnusedGraphs::new(&context)),
             graphs,

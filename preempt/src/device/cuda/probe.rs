@@ -67,7 +67,7 @@ const STAY: u64 = 40_000;
 const TRIES: u32 = 10;
 
 /// The longest that a step here may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Refuses a device whose SMs are not numbered without gaps, and warms up everything else. The context
 /// is entered.
@@ -198,10 +198,12 @@ fn use_lines(
     // The driver chooses between several kernels by length and alignment.
     for (offset, bytes) in [(0, BYTES), (0, 64), (1, 2), (1, 4099), (2, 4098), (4, 4100)] {
         let (there, here) = (device + BYTES as u64 + offset, device + offset);
-        // SAFETY: both are within the memory.
-        use_line(&lines.across, &|stream| unsafe {
-            call!(context, cuMemcpyDtoDAsync_v2(there, here, bytes, stream))
-        })?;
+        for line in [&lines.across, &lines.from_peers] {
+            // SAFETY: both are within the memory.
+            use_line(line, &|stream| unsafe {
+                call!(context, cuMemcpyDtoDAsync_v2(there, here, bytes, stream))
+            })?;
+        }
         // SAFETY: within the memory.
         use_line(pool.line(), &|stream| unsafe {
             call!(context, cuMemsetD8Async(here, 0, bytes, stream))

@@ -37,7 +37,10 @@ pub(super) unsafe fn enqueue(
                 CopyKind::ToHost => {
                     call!(context, cuMemcpyDtoHAsync_v2(target, from, bytes, stream))
                 }
-                CopyKind::OnDevice => call!(context, cuMemcpyDtoDAsync_v2(to, from, bytes, stream)),
+                // Addresses are unified, and the peer's memory is mapped here.
+                CopyKind::OnDevice | CopyKind::FromPeer => {
+                    call!(context, cuMemcpyDtoDAsync_v2(to, from, bytes, stream))
+                }
             }
         };
     }

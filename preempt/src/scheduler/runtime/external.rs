@@ -11,6 +11,8 @@ pub(crate) struct ExternalOperation {
     end: OnceLock<Result<(), Arc<str>>>,
     /// The kernel whose failure it passes on, if it does.
     cause: OnceLock<&'static str>,
+    /// Whether a scheduler that is closed waits for its end.
+    uses_memory: bool,
 }
 
 /// Tells the owner to begin. Runs while the combiner is held, so it neither waits nor runs application code.
@@ -20,7 +22,23 @@ impl ExternalOperation {
     pub fn new(
         begin: impl FnOnce(Arc<ExternalOperation>) + Send + 'static,
     ) -> Arc<ExternalOperation> {
+        ExternalOperation::with(false, begin)
+    }
+
+    /// An operation that uses memory of the device from its start until its end, which is sure to come: the device has no
+    /// other scheduler before that.
+    pub fn on_memory(
+        begin: impl FnOnce(Arc<ExternalOperation>) + Send + 'static,
+    ) -> Arc<ExternalOperation> {
+        ExternalOperation::with(true, begin)
+    }
+
+    fn with(
+        uses_memory: bool,
+        begin: impl FnOnce(Arc<ExternalOperation>) + Send + 'static,
+    ) -> Arc<ExternalOperation> {
         Arc::new(ExternalOperation {
+            uses_memory,
             begin: Mutex::new(Some(Box::new(begin))),
             end: OnceLock::new(),
             cause: OnceLock::new(),
@@ -46,6 +64,11 @@ impl ExternalOperation {
         // Before the end, because the cause is read after it.
         let _ = self.cause.set(kernel);
         self.finish(Err("the contents are lost".into()));
+    }
+
+    /// Whether it uses memory of the device, so that a scheduler that is closed waits for its end.
+    pub fn uses_memory(&self) -> bool {
+        self.uses_memory
     }
 
     /// The kernel whose failure it passes on, if it does.

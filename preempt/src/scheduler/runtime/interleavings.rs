@@ -31,6 +31,7 @@ use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 
 mod futures;
+mod moves;
 mod programs;
 mod testbed;
 

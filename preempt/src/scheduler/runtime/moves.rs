@@ -1,12 +1,22 @@
 //! Moves of contents between devices, and the submissions that need them.
 //!
-//! A move is three operations: a copy to the host where the contents are valid, and two on the other device. There, an
-//! external operation ends with that copy, and a copy from the host follows. The engines order all three by their use
-//! of the buffer, like operations of an application. Each waits only for earlier submissions, so moves in both
-//! directions cannot wait for each other.
+//! A move is three operations: the *departure* where the contents are valid, and on the other device the *arrival* and a
+//! copy. The engines order all three by their use of the buffer, like operations of an application.
 //!
-//! The external operation passes failures on: it counts as the writer of the buffer, and fails with the kernel that
-//! lost the contents.
+//! | | departure: reads the buffer | arrival: replaces the contents | copy: writes them |
+//! | --- | --- | --- | --- |
+//! | direct | an external operation, from its turn until the copy is over | ends at the departure's turn | from the other device |
+//! | else | a copy to the host | ends with that copy | from the host |
+//!
+//! A direct departure holds later writers back while the copy reads what they would write. A scheduler that is closed
+//! waits for it, so that no other scheduler of the device has writers meanwhile.
+//!
+//! Moves in all directions cannot wait for each other. A copy waits for submissions before its own. A departure is posted
+//! just before its copy, and waits for that. What waits for the departure was submitted later, with the buffer's
+//! residence locked.
+//!
+//! The arrival passes failures on: it counts as the writer of the buffer, and fails with the kernel that lost the
+//! contents.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,7 +29,7 @@ use super::credits::StreamCredits;
 use super::external::ExternalOperation;
 use super::memory::{Filling, Memory, Residence, ValidCopy, Validity};
 use super::shared::Shared;
-use crate::device::{Copy, CopyKind, OwnedCopy, Rows};
+use crate::device::{Copy, CopyKind, News, OwnedCopy, Rows};
 use crate::engine::Use;
 use crate::error::{ArgumentError, Error, LaunchError};
 use crate::policy::Urgency;
@@ -228,13 +238,12 @@ impl Submission<'_> {
         residence: &mut Residence,
         source: Arc<Shared>,
     ) -> Result<bool, Error> {
-        let (bytes, rows) = (memory.bytes, Rows::one(memory.bytes));
+        let (here, rows) = (&self.shared.device, Rows::one(memory.bytes));
         let from = memory.address_on(residence, &source.device)?;
-        let to = memory.address_on(residence, &self.shared.device)?;
-        let host = Arc::new(HostMemory::<u8>::new(bytes));
+        let to = memory.address_on(residence, here)?;
         let arrival = ExternalOperation::new(|_| ());
-        let (arrives, device) = (arrival.clone(), self.shared.device.clone());
-        let sequel = move |ending: &Ending| {
+        let (arrives, news) = (arrival.clone(), here.inner.news.clone());
+        let passes_on = move |ending: &Ending| {
             match ending {
                 Ok(_) => arrives.finish(Ok(())),
                 Err(
@@ -245,26 +254,43 @@ impl Submission<'_> {
                 }
                 Err(_) => arrives.fail_with(MOVE),
             }
-            device.inner.announce();
+            news.announce();
         };
-        let copy = Copy { kind: CopyKind::ToHost, from, to: host.address(), rows };
-        // SAFETY: both owners keep their places, and the engine orders operations on the buffer by `read`.
-        let copy = unsafe { OwnedCopy::new(copy, [memory.clone(), host.clone()]) };
+        let departed = Completion::with_sequel(StreamCredits::of_one(), passes_on);
+        let (departure, copy, done) = if here.can_access_peer(&source.device) {
+            let (arrives, news) = (arrival.clone(), here.inner.news.clone());
+            let departure = ExternalOperation::on_memory(move |_| {
+                arrives.finish(Ok(()));
+                news.announce();
+            });
+            let departing = Departing(departure.clone(), source.device.inner.news.clone());
+            let copy = Copy { kind: CopyKind::FromPeer, from, to, rows };
+            // SAFETY: the owner keeps both places. The engines order operations on the buffer: there by the departure,
+            // which is over after the copy, and here by `write`.
+            let copy = unsafe { OwnedCopy::new(copy, [memory.clone(), memory.clone()]) };
+            // However the copy ends.
+            let done = Completion::with_sequel(StreamCredits::of_one(), |_| drop(departing));
+            (Work::ExternalOperation(departure), copy, done)
+        } else {
+            let host = Arc::new(HostMemory::<u8>::new(memory.bytes));
+            let copy = Copy { kind: CopyKind::ToHost, from, to: host.address(), rows };
+            // SAFETY: both owners keep their places, and the engine orders operations on the buffer by `read`.
+            let departure = unsafe { OwnedCopy::new(copy, [memory.clone(), host.clone()]) };
+            let copy = Copy { kind: CopyKind::ToDevice, from: host.address(), to, rows };
+            // SAFETY: as above, by `write`; the contents of `host` were written before `arrival` is over.
+            let copy = unsafe { OwnedCopy::new(copy, [host, memory.clone()]) };
+            (Work::Copy(departure), copy, Completion::new(StreamCredits::of_one()))
+        };
         let read = use_of(memory, Access::Read, false);
-        let departure = Completion::with_sequel(StreamCredits::of_one(), sequel);
-        if !source.post(self.job(source.move_stream(), read, Work::Copy(copy), departure)) {
+        if !source.post(self.job(source.move_stream(), read, departure, departed)) {
             return Ok(false);
         }
         self.sources.push(source);
 
         let stream = self.shared.move_stream();
         self.post_writer(stream, memory, arrival)?;
-        let copy = Copy { kind: CopyKind::ToDevice, from: host.address(), to, rows };
-        // SAFETY: as above, by `write`; the contents of `host` were written before `arrival` is over.
-        let copy = unsafe { OwnedCopy::new(copy, [host, memory.clone()]) };
         // Not overwriting: that would hide a failure of the arrival.
         let write = use_of(memory, Access::Write, false);
-        let done = Completion::new(StreamCredits::of_one());
         let job = self.job(stream, write, Work::Copy(copy), done);
         let filling = self.filling(job.completion.clone());
         self.post_to(self.shared, job)?;
@@ -288,6 +314,17 @@ impl Submission<'_> {
     fn job(&self, stream: u32, used: Use, work: Work, completion: Completion) -> Job {
         let (completion, uses) = (Arc::new(completion), vec![used]);
         Job { completion, stream, name: MOVE, uses, urgency: self.urgency, work }
+    }
+}
+
+/// Ends the departure of a direct move when dropped: with the copy, or when there will be none.
+struct Departing(Arc<ExternalOperation>, Arc<News>);
+
+impl Drop for Departing {
+    fn drop(&mut self) {
+        let Departing(departure, news) = self;
+        departure.finish(Ok(()));
+        news.announce();
     }
 }
 

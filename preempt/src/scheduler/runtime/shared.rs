@@ -463,11 +463,14 @@ impl Drop for Closer {
         let mut is_released = false;
         // A waker on the poller, or opaque work, may drop the last scheduler; its thread has not ended by then.
         if !shared.is_poller() && !opaque.is_some_and(OpaqueThread::is_current) {
-            let released = lock(&shared.released);
+            let start = Instant::now();
+            let left = || CLOSE_TIMEOUT.saturating_sub(start.elapsed());
+            // On the poller of another scheduler, which may have to fetch contents from here first.
+            shared.poll_instead(|| !*lock(&shared.released) && !left().is_zero());
             let wait = |released: &mut bool| !*released;
             let (released, _) = shared
                 .release
-                .wait_timeout_while(released, CLOSE_TIMEOUT, wait)
+                .wait_timeout_while(lock(&shared.released), left(), wait)
                 .unwrap_or_else(PoisonError::into_inner);
             is_released = *released;
             drop(released);

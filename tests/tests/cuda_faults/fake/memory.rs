@@ -23,6 +23,8 @@ pub enum Kind {
 pub struct Memory {
     pub bytes: usize,
     kind: Kind,
+    /// The context that was current.
+    context: usize,
     is_live: bool,
 }
 
@@ -104,6 +106,11 @@ impl State {
         (memory.is_live && range.end <= start + memory.bytes).then_some(memory.kind)
     }
 
+    /// The context in which the memory at an address was allocated.
+    pub fn context(&self, address: usize) -> Option<usize> {
+        self.memory.range(..=address).next_back().map(|(_, memory)| memory.context)
+    }
+
     pub fn check(&mut self, range: &Range<usize>, kind: Option<Kind>, what: &str) -> bool {
         let found = self.holds(range);
         let is_right = found.is_some() && (kind.is_none() || found == kind);
@@ -141,7 +148,10 @@ pub fn allocate(bytes: usize, kind: Kind) -> usize {
         // SAFETY: within the allocation.
         unsafe { start.add(end.start).write_bytes(FRESH, end.len()) };
     }
-    state().memory.insert(start as usize, Memory { bytes, kind, is_live: true });
+    state().memory.insert(
+        start as usize,
+        Memory { bytes, kind, context: super::CURRENT.get().addr(), is_live: true },
+    );
     start as usize
 }
 

@@ -20,6 +20,7 @@ mod graphs;
 mod kernels;
 mod memory;
 mod panics;
+mod peers;
 mod transfers;
 
 use entries::{Entry, launch};
@@ -29,6 +30,7 @@ use memory::{Kind, State, allocate, lent, release, state};
 pub use memory::{Lent, live, live_after, violations};
 use panics::{FakeFunction, FakeModule, failed};
 pub use panics::{Trace, held, hold_panics, let_panic};
+pub use peers::{PeerKind, peer_copies, set_peers};
 pub use transfers::host_sides;
 
 type Code = u32;
@@ -38,8 +40,18 @@ const OUT_OF_MEMORY: Code = 2;
 const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
 
-/// The address of the only context.
-const CONTEXT: *mut c_void = ptr::without_provenance_mut(64);
+/// Devices of this driver. All memory that is lent is of the first one.
+pub const DEVICES: c_int = 2;
+
+/// The address of a device's only context.
+fn context(device: c_int) -> *mut c_void {
+    ptr::without_provenance_mut(64 * (1 + device as usize))
+}
+
+/// The handle of a device's pool.
+fn pool(device: c_int) -> *mut c_void {
+    ptr::without_provenance_mut(1024 * (1 + device as usize))
+}
 /// The stream of calls that name none.
 const LEGACY_STREAM: usize = 1;
 
@@ -52,17 +64,25 @@ pub const FREE: usize = MEMORY / 2;
 /// Bytes that the pool has from the system and no buffer has.
 pub const RESERVED: usize = 1 << 20;
 
-/// Grids that are launched and not over.
-static GRIDS: AtomicUsize = AtomicUsize::new(0);
+/// Grids of each device that are launched and not over.
+static GRIDS: [AtomicUsize; DEVICES as usize] = [const { AtomicUsize::new(0) }; DEVICES as usize];
+
+fn grids(context: usize) -> &'static AtomicUsize {
+    &GRIDS[context / 64 - 1]
+}
 
 thread_local! {
     static CURRENT: Cell<sys::CUcontext> = const { Cell::new(ptr::null_mut()) };
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Waits for all running grids, like a driver that pins or frees memory.
+/// Waits for all running grids of the current context's device, like a driver that pins or frees memory.
 fn await_grids() {
-    while GRIDS.load(Ordering::Acquire) > 0 && failed().is_none() {
+    await_grids_of(CURRENT.get().addr());
+}
+
+fn await_grids_of(context: usize) {
+    while grids(context).load(Ordering::Acquire) > 0 && failed().is_none() {
         thread::sleep(Duration::from_micros(50));
     }
 }
@@ -82,6 +102,8 @@ struct FakeStream {
     jobs: Mutex<Option<Sender<Job>>>,
     queued: AtomicU64,
     done: &'static AtomicU64,
+    /// The context that it was created in.
+    context: usize,
 }
 
 impl FakeStream {
@@ -100,7 +122,12 @@ impl FakeStream {
             }
         });
         let jobs = Mutex::new(Some(sender));
-        Box::into_raw(Box::new(FakeStream { jobs, queued: AtomicU64::new(0), done }))
+        Box::into_raw(Box::new(FakeStream {
+            jobs,
+            queued: AtomicU64::new(0),
+            done,
+            context: CURRENT.get().addr(),
+        }))
     }
 
     fn put(&self, job: impl FnOnce() + Send + 'static) -> Code {
@@ -141,10 +168,11 @@ impl FakeStream {
     }
 
     fn launch(&self, grid: impl FnOnce() + Send + 'static) -> Code {
-        GRIDS.fetch_add(1, Ordering::Relaxed);
+        let grids = grids(self.context);
+        grids.fetch_add(1, Ordering::Relaxed);
         self.put(|| {
             grid();
-            GRIDS.fetch_sub(1, Ordering::Release);
+            grids.fetch_sub(1, Ordering::Release);
         })
     }
 }
@@ -176,7 +204,7 @@ macro_rules! driver {
 driver! {
     fn cuInit(flags: c_uint) { 0 }
     fn cuDriverGetVersion(version: *mut c_int) { *version = 12_080; 0 }
-    fn cuDeviceGetCount(count: *mut c_int) { *count = 1; 0 }
+    fn cuDeviceGetCount(count: *mut c_int) { *count = DEVICES; 0 }
     fn cuDeviceGet(device: *mut sys::CUdevice, ordinal: c_int) { *device = ordinal; 0 }
     fn cuDeviceGetName(name: *mut c_char, bytes: c_int, device: sys::CUdevice) {
         ptr::copy_nonoverlapping(c"fake".as_ptr(), name, 5);
@@ -203,7 +231,22 @@ driver! {
         0
     }
     fn cuDevicePrimaryCtxRetain(context: *mut sys::CUcontext, device: sys::CUdevice) {
-        *context = CONTEXT.cast();
+        *context = self::context(device).cast();
+        0
+    }
+    fn cuDeviceCanAccessPeer(
+        can: *mut c_int, device: sys::CUdevice, peer: sys::CUdevice
+    ) {
+        *can = c_int::from(peers::are_there());
+        0
+    }
+    fn cuMemPoolSetAccess(
+        pool: sys::CUmemoryPool, access: *const sys::CUmemAccessDesc, count: usize
+    ) {
+        let owner = context((pool.addr() / 1024 - 1) as c_int).addr();
+        let user = context((*access).location.id).addr();
+        [owner, user].into_iter().for_each(await_grids_of);
+        peers::open(owner, user);
         0
     }
     fn cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice) { 0 }
@@ -355,13 +398,13 @@ driver! {
             _ if lent(address as usize).is_none() => return NOT_FOUND,
             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => *value.cast::<c_int>() = 0,
             CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => *value.cast() = ptr::null_mut::<c_void>(),
-            CU_POINTER_ATTRIBUTE_CONTEXT => *value.cast() = CONTEXT,
+            CU_POINTER_ATTRIBUTE_CONTEXT => *value.cast() = context(0),
             _ => return NOT_FOUND,
         }
         0
     }
     fn cuMemPoolCreate(pool: *mut sys::CUmemoryPool, properties: *const sys::CUmemPoolProps) {
-        *pool = ptr::without_provenance_mut(128);
+        *pool = self::pool((*properties).location.id).cast();
         0
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
@@ -460,7 +503,7 @@ driver! {
         to: sys::CUdeviceptr, from: sys::CUdeviceptr, bytes: usize, stream: sys::CUstream
     ) {
         let (to, from) = ((to as usize, Kind::Device), (from as usize, Kind::Device));
-        (*stream.cast::<FakeStream>()).copy("cuMemcpyDtoDAsync", to, from, bytes)
+        (*stream.cast::<FakeStream>()).copy_between(to, from, bytes)
     }
     fn cuMemcpy2DAsync_v2(copy: *const sys::CUDA_MEMCPY2D, stream: sys::CUstream) {
         use sys::CUmemorytype::CU_MEMORYTYPE_HOST;

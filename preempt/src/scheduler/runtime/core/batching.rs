@@ -79,9 +79,13 @@ impl Core {
             Message::Close => {
                 self.closed = true;
                 self.engine.handle(now, Event::Close, &mut self.actions);
-                // External operations may take for ever. No thread has to wait for them, because they use no memory of
-                // the scheduler.
-                for (op, _) in std::mem::take(&mut self.externals) {
+                // External operations may take for ever, and no thread has to wait for those that use no memory of the
+                // device.
+                let externals = std::mem::take(&mut self.externals);
+                let (kept, given_up): (Vec<_>, Vec<_>) =
+                    externals.into_iter().partition(|(_, external)| external.uses_memory());
+                self.externals = kept;
+                for (op, _) in given_up {
                     self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
                 }
             }

@@ -1,0 +1,148 @@
+//! Other GPUs whose memory the copies of this one read directly, over NVLink or PCIe.
+//!
+//! Access is granted for a whole pool, and mapped by the driver with all that the pool allocates from then on. The copies
+//! are ordinary ones between two addresses. Each direction is tried before it is used: drivers are known that accept
+//! all calls, and then copy nothing.
+
+use std::sync::Mutex;
+
+use super::context::call;
+use super::memory::Zeroing;
+use super::probe::TIMEOUT;
+use super::{CudaDevice, InUse, lock, transfer};
+use crate::device::{CopyKind, Place, Rows};
+use crate::error::Error;
+
+/// Bytes of the copies that try a direction out: one that fits into a packet, and a long one.
+const TRIED: [usize; 2] = [16, 1 << 20];
+
+/// What a GPU knows of others.
+#[derive(Debug)]
+pub(super) struct Peers {
+    /// Where the own pool lies.
+    place: Place,
+    /// The pools that were tried, and whether copies read them.
+    known: Mutex<Vec<(Place, bool)>>,
+}
+
+impl Peers {
+    pub fn new() -> Peers {
+        Peers { place: Place::new(), known: Mutex::default() }
+    }
+
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Whether copies of this GPU read memory at a place.
+    pub fn reads(&self, place: Place) -> bool {
+        place == self.place || self.knows(place) == Some(true)
+    }
+
+    fn knows(&self, place: Place) -> Option<bool> {
+        lock(&self.known).iter().find(|(known, _)| *known == place).map(|(_, reads)| *reads)
+    }
+}
+
+impl CudaDevice {
+    /// Lets this GPU and others read each other's memory, unless something runs: the driver might wait for that. Without
+    /// access, contents move through the host.
+    pub(super) fn meet(&self, others: &[InUse]) {
+        let others = others.iter().filter_map(|known| known.backend.upgrade());
+        for other in others.filter(|other| other.peers.place != self.peers.place) {
+            let ways = [(self, &*other), (&*other, self)];
+            let is_open = |(reader, owner): &(&CudaDevice, &CudaDevice)| {
+                reader.peers.knows(owner.peers.place).is_none()
+            };
+            if !ways.iter().any(is_open) || self.something_runs() || other.something_runs() {
+                continue;
+            }
+            // A launch may begin meanwhile, and its kernels end by themselves. A proxy would never end.
+            let _held = [self.proxy.hold(), other.proxy.hold()];
+            for device in [self, &*other] {
+                if let Ok(_entered) = device.context().enter() {
+                    device.end_proxy();
+                }
+            }
+            for (reader, owner) in ways.into_iter().filter(is_open) {
+                // An error leaves the path through the host.
+                let reads = reader.try_to_read(owner).unwrap_or(false);
+                lock(&reader.peers.known).push((owner.peers.place, reads));
+            }
+        }
+    }
+
+    /// Gets access to another GPU's pool, if the driver can, and copies from there.
+    fn try_to_read(&self, owner: &CudaDevice) -> Result<bool, Error> {
+        let (context, peer) = (self.context(), owner.context());
+        let mut can = 0;
+        // SAFETY: the pointer is valid, and both devices exist.
+        unsafe {
+            call!(context, cuDeviceCanAccessPeer(&raw mut can, context.device(), peer.device()))?
+        };
+        if can == 0 {
+            return Ok(false);
+        }
+        owner.pool.open_to(context.device())?;
+        let bytes = TRIED.into_iter().sum();
+        let from = owner.pool.allocate(bytes, Zeroing::None)?;
+        let to = self.pool.allocate(bytes, Zeroing::None);
+        let is_right = to.as_ref().map_or(Ok(false), |&to| {
+            // SAFETY: just allocated on both, with this size.
+            unsafe { self.copies_well(owner, from, to, bytes) }
+        });
+        let _entered = context.enter()?;
+        if self.copies.peer_line().stream().is_idle()? {
+            // SAFETY: allocated above, and no copy uses it.
+            unsafe {
+                owner.pool.free(from, bytes);
+                to.map(|to| self.pool.free(to, bytes))?;
+            }
+        }
+        is_right
+    }
+
+    /// Whether what copies bring from another GPU is what is there.
+    ///
+    /// # Safety
+    ///
+    /// Both addresses are of memory of `bytes`, `from` of the owner's, and no other thread uses it.
+    unsafe fn copies_well(
+        &self,
+        owner: &CudaDevice,
+        from: u64,
+        to: u64,
+        bytes: usize,
+    ) -> Result<bool, Error> {
+        let sent: Vec<u8> = (0..bytes).map(|at| (at ^ at >> 8) as u8 ^ 0x5A).collect();
+        let mut got: Vec<u8> = sent.iter().map(|byte| !byte).collect();
+        // SAFETY: the caller's promise.
+        unsafe {
+            owner.pool.fill(from, sent.as_ptr(), bytes)?;
+            self.pool.fill(to, got.as_ptr(), bytes)?;
+        }
+        let context = self.context();
+        let entered = context.enter()?;
+        let line = self.copies.peer_line();
+        let (mut start, mut result) = (0, Ok(()));
+        for bytes in TRIED {
+            let (from, to, kind) = (from + start, to + start, CopyKind::FromPeer);
+            // SAFETY: within the memory.
+            let copy = |stream| unsafe {
+                transfer::enqueue(context, stream, kind, from, to, Rows::one(bytes))
+            };
+            result = result.and_then(|()| line.issue(copy).map(drop));
+            start += bytes as u64;
+        }
+        // After an error, too: the memory is freed if the copies are over. Between some GPUs they hang.
+        let is_over = line.stream().settle(TIMEOUT)?;
+        drop(entered);
+        result?;
+        if !is_over {
+            return Ok(false);
+        }
+        // SAFETY: the caller's promise, and the copies are over.
+        unsafe { self.pool.read(got.as_mut_ptr(), to, bytes)? };
+        Ok(got == sent)
+    }
+}
