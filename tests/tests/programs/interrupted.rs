@@ -237,7 +237,8 @@ fn the_device_is_drained_in_each_of_its_kernels() {
 /// A program that is raised goes first, in the midst of a kernel.
 #[test]
 fn the_urgency_of_a_program_that_runs_is_changed() {
-    let of = Held::in_call(1);
+    // No copy is behind it, in which the other launch would have the device.
+    let of = Held::in_call(2);
     let handle = of.launch();
     let held = of.scheduler.buffer(&[0, 0]).expect("memory");
     let mut log = of.scheduler.zeroed::<u32>(200).expect("memory");
@@ -272,6 +273,44 @@ fn auto_programs_are_plain_once_their_kernels_are_known() {
     assert!(forms[19], "it is short, and nothing preempts it: {forms:?}");
     let first = forms.iter().position(|&plain| plain).expect("one is plain");
     assert!(forms[first..].iter().all(|&plain| plain), "{forms:?}");
+}
+
+/// Counts, and waits until the host lets it go on.
+#[preemptible(block = 1)]
+fn waits(held: *const u32) {
+    // SAFETY: as above.
+    let (held, arrived) = unsafe {
+        (AtomicU32::from_ptr(held.cast_mut()), AtomicU32::from_ptr(held.add(1).cast_mut()))
+    };
+    arrived.fetch_add(1, SeqCst);
+    while held.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// A driver runs launches of one graph one after the other, and so does the engine, whatever they use.
+#[test]
+fn launches_of_a_plain_program_are_ordered_although_they_only_read() {
+    for (form, at_once) in [(Preemption::Plain, 1), (Preemption::Preemptible, 2)] {
+        let scheduler = preempt_test_kit::emulated(CpuLayout::sms(2));
+        let streams = [0, 1].map(|priority| scheduler.stream(priority));
+        let held = scheduler.zeroed::<u32>(2).expect("memory");
+        let program = streams[0].program("reads", |program| {
+            program.preemption(form);
+            program.launch(waits(&held).grid(1)).map(drop)
+        });
+        let program = program.expect("recorded");
+        let handles = streams.each_ref().map(|on| on.launch_program(&program).expect("accepted"));
+        // SAFETY: on the CPU device the address is one of this process; access is atomic.
+        let word = |at| unsafe { AtomicU32::from_ptr((held.address() as *mut u32).add(at)) };
+        while word(1).load(SeqCst) < at_once {
+            std::thread::yield_now();
+        }
+        assert!(handles.iter().all(|handle| handle.wait_timeout(WHILE).is_none()));
+        assert_eq!(word(1).load(SeqCst), at_once, "{form:?}");
+        word(0).store(1, SeqCst);
+        handles.iter().for_each(|handle| assert_eq!(in_time(handle).expect("runs").tasks, 1));
+    }
 }
 
 /// What a thread's programs have done.

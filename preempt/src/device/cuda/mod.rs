@@ -18,6 +18,7 @@
 //! | `opaque` | streams for opaque work |
 //! | `graphs` | programs |
 //! | `capture` | work of other libraries in programs |
+//! | `fills` | fills in programs |
 //! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
 //! | `requirements` | what a GPU has to have |
@@ -43,6 +44,7 @@ mod copies;
 mod driver;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
+mod fills;
 mod foreign;
 mod graphs;
 mod host_pool;
@@ -170,7 +172,7 @@ impl CudaDevice {
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
         probe(&context, &properties, &queues, &pool, &lines)?;
-        let graphs = graphs::warm_up(&context, &pool, &uploads);
+        let graphs = graphs::warm_up(&context, &pool, &uploads, queues.streams());
         // Without graphs there are no programs, and all else works, unless the line that tried them is not done.
         if let (Err(error), false) = (&graphs, context.is_freeable()) {
             return Err(error.clone());
