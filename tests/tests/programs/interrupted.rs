@@ -1,6 +1,6 @@
 //! Preemptible programs that are interrupted in each of their kernels.
 //!
-//! The kernels run on the CPU device alone: the host sees how far they are.
+//! Most kernels run on the CPU device alone: the host sees how far they are.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -273,6 +273,72 @@ fn auto_programs_are_plain_once_their_kernels_are_known() {
     assert!(forms[19], "it is short, and nothing preempts it: {forms:?}");
     let first = forms.iter().position(|&plain| plain).expect("one is plain");
     assert!(forms[first..].iter().all(|&plain| plain), "{forms:?}");
+}
+
+/// Interrupted at many times, a program does what it does alone, on a GPU as well.
+#[test]
+fn what_a_program_computes_does_not_depend_on_interruptions() {
+    const ROUNDS: u32 = 60;
+    let scheduler = super::scheduler(Preemption::Preemptible);
+    let sms = scheduler.device().properties().sms;
+    let (stream, urgent) = (scheduler.stream(0), scheduler.stream(9));
+    let tasks = 16 * sms;
+    let block = if preempt_test_kit::on_gpu() { 256 } else { 1 };
+    let len = (tasks * block) as usize;
+    let mut x = scheduler.buffer(&vec![1u32; len]).expect("memory");
+    let mut copied = scheduler.zeroed::<u32>(len).expect("memory");
+    let mut counts: Vec<Buffer<u32>> =
+        (0..6).map(|_| scheduler.zeroed(tasks as usize).expect("memory")).collect();
+    let mut writes = scheduler.zeroed::<u32>(len).expect("memory");
+    let program = stream.program("interrupted", |program| {
+        for (factor, counts) in (2..).zip(&mut counts) {
+            let paced = kernels::paced_1d(15_000, &mut *counts, &mut writes);
+            program.launch(paced.grid(tasks).block(block))?;
+            program.launch(kernels::scale(factor, &mut x).threads(len))?;
+            if factor == 4 {
+                program.copy_buffer(&x, &mut copied)?;
+            }
+        }
+        Ok(())
+    });
+    let program = program.expect("recorded");
+    let launch = || program.launch().expect("accepted");
+    let start = std::time::Instant::now();
+    let alone = in_time(&launch()).expect("runs");
+    let took = start.elapsed();
+    let [mut ticks, mut tick_writes] =
+        [sms, sms * block].map(|len| scheduler.zeroed::<u32>(len as usize).expect("memory"));
+    let (mut yields, mut resumes) = (0, 0);
+    for round in 0..ROUNDS {
+        let handle = launch();
+        let start = std::time::Instant::now();
+        while start.elapsed() < took * round / ROUNDS {
+            std::hint::spin_loop();
+        }
+        let call = kernels::count_1d(&mut ticks, &mut tick_writes).grid(sms).block(block);
+        in_time(&urgent.launch(call).expect("accepted")).expect("runs");
+        let report = in_time(&handle).expect("runs");
+        assert_eq!(report.tasks, alone.tasks);
+        (yields, resumes) = (yields + report.yields, resumes + report.resumes);
+    }
+    println!("{yields} yields, {resumes} resumes");
+    assert!(yields > 0 && resumes > 0);
+    // The same without interruptions.
+    let (mut expected, mut at_copy) = (vec![1; len], Vec::new());
+    for _ in 0..=ROUNDS {
+        for factor in 2..8 {
+            expected = super::scaled(factor, &expected);
+            if factor == 4 {
+                at_copy.clone_from(&expected);
+            }
+        }
+    }
+    assert!(contents(&stream, &x) == expected && contents(&stream, &copied) == at_copy);
+    for counts in &counts {
+        assert_eq!(contents(&stream, counts), vec![ROUNDS + 1; tasks as usize]);
+    }
+    assert_eq!(contents(&stream, &writes), vec![6 * (ROUNDS + 1); len]);
+    assert_eq!(contents(&urgent, &ticks), vec![ROUNDS; sms as usize]);
 }
 
 /// Counts, and waits until the host lets it go on.

@@ -473,13 +473,14 @@ fn use_nodes(
     };
     line.issue(work)?;
     // The driver sets up what a graph needs in a stream at the first launch there.
-    streams.iter().try_fold(line.stream(), |before, stream| {
+    let mut before = line.stream();
+    for stream in streams {
         settle(context, before)?;
         let raw = stream.raw();
         // SAFETY: the graph, and the memory that it writes, stay until all streams are done.
         unsafe { call!(context, cuGraphLaunch(executable, raw))? };
-        Ok(stream)
-    })?;
+        before = stream;
+    }
     Ok(())
 }
 
