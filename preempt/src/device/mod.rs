@@ -41,7 +41,9 @@
 //! **Programs.** A program is a sequence of plain grids and copies on the device. [`prepare`](backend::Backend::prepare)
 //! makes all that launching it takes. Launched, its calls run one after the other in the queue, each behind everything
 //! that the one before it wrote. Behind the last one the back end posts. A call that fails is named in the fault, and the
-//! calls behind it have no effect, or are lost with the device.
+//! calls behind it have no effect, or are lost with the device. Work of other libraries is called by `prepare` where it
+//! can be captured, and otherwise at each launch. Of a preemptible program, the back end sees cohorts and copies alone, and
+//! programs of one call where that is such work.
 //!
 //! **Signals.** A queue has one signal word, which its blocks read before each chunk and at yield points. Words of one queue
 //! arrive in the order in which they were written. A word may arrive late, even after its cohort is out: words have

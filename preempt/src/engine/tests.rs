@@ -52,11 +52,11 @@ enum Step {
         uses: Vec<AskedUse>,
         exclusive: bool,
     },
-    /// Launches, and copies of 0 block-tasks, as one operation.
+    /// Launches, and copies of 0 block-tasks, as one operation. Plain ones have less.
     Program {
         stream: u32,
         priority: i32,
-        calls: Vec<u32>,
+        calls: Vec<i32>,
         uses: Vec<AskedUse>,
     },
     Priority {
@@ -93,7 +93,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0u32..4, 0u64..3, uses(), 0..4).prop_map(|(stream, variant, uses, kind)| {
             Step::Opaque { stream, variant, uses, exclusive: kind == 0 }
         }),
-        1 => (0u32..4, 0i32..3, prop::collection::vec(0u32..20, 1..6), uses()).prop_map(
+        1 => (0u32..4, 0i32..3, prop::collection::vec(-6i32..20, 1..6), uses()).prop_map(
             |(stream, priority, calls, uses)| Step::Program { stream, priority, calls, uses }),
         1 => (prop::option::of(0u32..4), any::<usize>(), -3i32..9)
             .prop_map(|(stream, op, priority)| Step::Priority { stream, op, priority }),

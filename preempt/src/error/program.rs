@@ -23,6 +23,19 @@ pub enum ProgramError {
         /// Calls that a program can have.
         limit: usize,
     },
+    /// A value to fill memory with that is too long.
+    #[error(
+        "program `{program}` fills a buffer with a value of {bytes} bytes, and {limit} is the most; upload it to a buffer \
+         before, and copy that"
+    )]
+    LongValue {
+        /// The program's name.
+        program: &'static str,
+        /// Bytes of the value.
+        bytes: usize,
+        /// Bytes that a value can have.
+        limit: usize,
+    },
     /// A place in another program.
     #[error(
         "program `{program}` is given a place in another program; use what `ProgramBuilder::launch` returned for this one"

@@ -1,6 +1,6 @@
 //! Preemptible programs that are interrupted in each of their kernels.
 //!
-//! The kernels run on the CPU device alone: the host sees how far they are.
+//! Most kernels run on the CPU device alone: the host sees how far they are.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -237,7 +237,8 @@ fn the_device_is_drained_in_each_of_its_kernels() {
 /// A program that is raised goes first, in the midst of a kernel.
 #[test]
 fn the_urgency_of_a_program_that_runs_is_changed() {
-    let of = Held::in_call(1);
+    // No copy is behind it, in which the other launch would have the device.
+    let of = Held::in_call(2);
     let handle = of.launch();
     let held = of.scheduler.buffer(&[0, 0]).expect("memory");
     let mut log = of.scheduler.zeroed::<u32>(200).expect("memory");
@@ -272,6 +273,110 @@ fn auto_programs_are_plain_once_their_kernels_are_known() {
     assert!(forms[19], "it is short, and nothing preempts it: {forms:?}");
     let first = forms.iter().position(|&plain| plain).expect("one is plain");
     assert!(forms[first..].iter().all(|&plain| plain), "{forms:?}");
+}
+
+/// Interrupted at many times, a program does what it does alone, on a GPU as well.
+#[test]
+fn what_a_program_computes_does_not_depend_on_interruptions() {
+    const ROUNDS: u32 = 60;
+    let scheduler = super::scheduler(Preemption::Preemptible);
+    let sms = scheduler.device().properties().sms;
+    let (stream, urgent) = (scheduler.stream(0), scheduler.stream(9));
+    let tasks = 16 * sms;
+    let block = if preempt_test_kit::on_gpu() { 256 } else { 1 };
+    let len = (tasks * block) as usize;
+    let mut x = scheduler.buffer(&vec![1u32; len]).expect("memory");
+    let mut copied = scheduler.zeroed::<u32>(len).expect("memory");
+    let mut counts: Vec<Buffer<u32>> =
+        (0..6).map(|_| scheduler.zeroed(tasks as usize).expect("memory")).collect();
+    let mut writes = scheduler.zeroed::<u32>(len).expect("memory");
+    let program = stream.program("interrupted", |program| {
+        for (factor, counts) in (2..).zip(&mut counts) {
+            let paced = kernels::paced_1d(15_000, &mut *counts, &mut writes);
+            program.launch(paced.grid(tasks).block(block))?;
+            program.launch(kernels::scale(factor, &mut x).threads(len))?;
+            if factor == 4 {
+                program.copy_buffer(&x, &mut copied)?;
+            }
+        }
+        Ok(())
+    });
+    let program = program.expect("recorded");
+    let launch = || program.launch().expect("accepted");
+    let start = std::time::Instant::now();
+    let alone = in_time(&launch()).expect("runs");
+    let took = start.elapsed();
+    let [mut ticks, mut tick_writes] =
+        [sms, sms * block].map(|len| scheduler.zeroed::<u32>(len as usize).expect("memory"));
+    let (mut yields, mut resumes) = (0, 0);
+    for round in 0..ROUNDS {
+        let handle = launch();
+        let start = std::time::Instant::now();
+        while start.elapsed() < took * round / ROUNDS {
+            std::hint::spin_loop();
+        }
+        let call = kernels::count_1d(&mut ticks, &mut tick_writes).grid(sms).block(block);
+        in_time(&urgent.launch(call).expect("accepted")).expect("runs");
+        let report = in_time(&handle).expect("runs");
+        assert_eq!(report.tasks, alone.tasks);
+        (yields, resumes) = (yields + report.yields, resumes + report.resumes);
+    }
+    println!("{yields} yields, {resumes} resumes");
+    assert!(yields > 0 && resumes > 0);
+    // The same without interruptions.
+    let (mut expected, mut at_copy) = (vec![1; len], Vec::new());
+    for _ in 0..=ROUNDS {
+        for factor in 2..8 {
+            expected = super::scaled(factor, &expected);
+            if factor == 4 {
+                at_copy.clone_from(&expected);
+            }
+        }
+    }
+    assert!(contents(&stream, &x) == expected && contents(&stream, &copied) == at_copy);
+    for counts in &counts {
+        assert_eq!(contents(&stream, counts), vec![ROUNDS + 1; tasks as usize]);
+    }
+    assert_eq!(contents(&stream, &writes), vec![6 * (ROUNDS + 1); len]);
+    assert_eq!(contents(&urgent, &ticks), vec![ROUNDS; sms as usize]);
+}
+
+/// Counts, and waits until the host lets it go on.
+#[preemptible(block = 1)]
+fn waits(held: *const u32) {
+    // SAFETY: as above.
+    let (held, arrived) = unsafe {
+        (AtomicU32::from_ptr(held.cast_mut()), AtomicU32::from_ptr(held.add(1).cast_mut()))
+    };
+    arrived.fetch_add(1, SeqCst);
+    while held.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// A driver runs launches of one graph one after the other, and so does the engine, whatever they use.
+#[test]
+fn launches_of_a_plain_program_are_ordered_although_they_only_read() {
+    for (form, at_once) in [(Preemption::Plain, 1), (Preemption::Preemptible, 2)] {
+        let scheduler = preempt_test_kit::emulated(CpuLayout::sms(2));
+        let streams = [0, 1].map(|priority| scheduler.stream(priority));
+        let held = scheduler.zeroed::<u32>(2).expect("memory");
+        let program = streams[0].program("reads", |program| {
+            program.preemption(form);
+            program.launch(waits(&held).grid(1)).map(drop)
+        });
+        let program = program.expect("recorded");
+        let handles = streams.each_ref().map(|on| on.launch_program(&program).expect("accepted"));
+        // SAFETY: on the CPU device the address is one of this process; access is atomic.
+        let word = |at| unsafe { AtomicU32::from_ptr((held.address() as *mut u32).add(at)) };
+        while word(1).load(SeqCst) < at_once {
+            std::thread::yield_now();
+        }
+        assert!(handles.iter().all(|handle| handle.wait_timeout(WHILE).is_none()));
+        assert_eq!(word(1).load(SeqCst), at_once, "{form:?}");
+        word(0).store(1, SeqCst);
+        handles.iter().for_each(|handle| assert_eq!(in_time(handle).expect("runs").tasks, 1));
+    }
 }
 
 /// What a thread's programs have done.

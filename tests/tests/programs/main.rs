@@ -1,6 +1,5 @@
 //! Programs: calls that are recorded once, and launched as one operation.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
 use preempt::error::{ArgumentError, ConfigurationError, LaunchError, ProgramError};
@@ -39,13 +38,12 @@ macro_rules! in_both_forms {
 
 // Behind the macro, which it uses.
 mod captured;
+mod fills;
 
 in_both_forms! {
     calls_run_in_their_order_as_often_as_the_program_is_launched
     a_program_is_one_launch_in_stats_and_timeline
     a_recording_with_programs_is_decided_again_and_simulated
-    values_of_any_size_are_filled_in
-    buffers_without_elements_need_nothing
     arguments_are_those_of_the_submission
     arguments_that_change_leave_launches_that_wait_as_they_are
     operations_on_its_ranges_are_ordered_and_others_are_not
@@ -186,55 +184,6 @@ fn a_recording_with_programs_is_decided_again_and_simulated(form: Preemption) {
     assert_eq!(names, ["scale", name, name, name]);
 }
 
-fn filled<T: KernelArg + PartialEq + Debug>(scheduler: &Scheduler, before: T, value: T) {
-    let stream = scheduler.stream(0);
-    // From different bytes on, and different numbers of elements.
-    for (start, end) in [(0, 0), (0, 1), (3, 4), (1, 78), (0, 1000), (17, 999)] {
-        let mut buffer = scheduler.buffer(&[before; 1000]).expect("memory");
-        let program = stream
-            .program("fill", |program| program.fill(&mut buffer.slice_mut(start..end)?, value));
-        run(&program.expect("recorded")).expect("runs");
-        let mut expected = vec![before; 1000];
-        expected[start..end].fill(value);
-        assert_eq!(contents(&stream, &buffer), expected, "{start}..{end}");
-    }
-}
-
-fn values_of_any_size_are_filled_in(form: Preemption) {
-    let scheduler = scheduler(form);
-    filled(&scheduler, 1u8, 7);
-    filled(&scheduler, 1u16, 0x0102);
-    filled(&scheduler, [9u8; 3], [1, 2, 3]);
-    filled(&scheduler, 1u32, 0x0102_0304);
-    filled(&scheduler, 1.0f32, 0.0);
-    filled(&scheduler, 1u64, u64::MAX - 1);
-    filled(&scheduler, 2.0f64, -1.5);
-    filled(&scheduler, [1u32; 3], [1, 1, 2]);
-    filled(&scheduler, [1u16; 3], [1, 2, 3]);
-    filled(&scheduler, [1u64; 40], [u64::MAX / 3; 40]);
-}
-
-fn buffers_without_elements_need_nothing(form: Preemption) {
-    let scheduler = scheduler(form);
-    let stream = scheduler.stream(0);
-    let [mut none, mut also_none] = [0; 2].map(|_| scheduler.zeroed::<u32>(0).expect("memory"));
-    let mut x = scheduler.buffer(&[5u32; LEN]).expect("memory");
-    let program = stream.program("nothing", |program| {
-        program.fill(&mut none, 7)?;
-        program.copy_buffer(&none, &mut also_none)
-    });
-    assert_eq!(run(&program.expect("recorded")).expect("runs").tasks, 0);
-    let program = stream.program("little", |program| {
-        program.copy_buffer(&none, &mut also_none)?;
-        program.launch(kernels::scale(2, &mut none).threads(LEN))?;
-        program.fill(&mut x.slice_mut(3..3)?, 7)?;
-        program.launch(kernels::scale(2, &mut x).threads(LEN))?;
-        program.fill(&mut none, 7)
-    });
-    assert_eq!(run(&program.expect("recorded")).expect("runs").tasks, 8);
-    assert_eq!(contents(&stream, &x), scaled(2, &[5; LEN]));
-}
-
 /// Launches of the program have the arguments that it had when they were submitted, whether they have started or not.
 fn arguments_are_those_of_the_submission(form: Preemption) {
     let scheduler = scheduler(form);
@@ -337,6 +286,17 @@ fn what_is_wrong_with_a_program_is_said(form: Preemption) {
     let error = error.expect_err("it does not end");
     assert!(
         matches!(error, Error::Program(ProgramError::TooManyCalls { limit, .. }) if limit == calls.get()),
+        "{error}"
+    );
+
+    let mut long = scheduler.zeroed::<[u64; 129]>(3).expect("memory");
+    let error = stream.program("value", |program| program.fill(&mut long, [1; 129]));
+    let error = error.expect_err("it is too long");
+    assert!(
+        matches!(
+            error,
+            Error::Program(ProgramError::LongValue { program: "value", bytes: 1032, limit: 1024 })
+        ),
         "{error}"
     );
 

@@ -17,6 +17,7 @@ use preempt_ptx_text::PlainPosts;
 use super::capture::{CapturedGraph, capture};
 use super::context::{Context, call};
 use super::driver::{RawGraph, RawGraphExec, RawNode};
+use super::fills::{Fill, fills};
 use super::kernels::{Kernels, Launchable};
 use super::launch::with_parameters;
 use super::memory::{Pool, Zeroing};
@@ -328,7 +329,16 @@ impl Nodes<'_> {
         let source = ptr::with_exposed_provenance::<u8>(from as usize);
         // SAFETY: the caller's promise.
         unsafe { source.copy_to_nonoverlapping(element.as_mut_ptr(), element.len()) };
-        fills(to, &element, rows.count).into_iter().try_for_each(|fill| self.fill(fill))
+        let (fills, doubled) = fills(to, &element, rows.count);
+        fills.into_iter().try_for_each(|fill| self.fill(fill))?;
+        // What is there is copied behind itself until all is.
+        let (mut filled, all) = (rows.bytes, rows.total());
+        while doubled && filled < all {
+            let bytes = filled.min(all - filled).min(PIECE);
+            self.transfer(to, to + filled as u64, Rows::one(bytes))?;
+            filled += bytes;
+        }
+        Ok(())
     }
 
     /// Adds a copy of a captured graph.
@@ -401,63 +411,17 @@ impl Nodes<'_> {
     }
 }
 
-/// Memory that a node sets to a value of 1, 2 or 4 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Fill {
-    to: u64,
-    value: u32,
-    /// Bytes of the value.
-    unit: usize,
-    /// Values in a row.
-    width: usize,
-    height: usize,
-    /// Bytes from one row to the next.
-    pitch: usize,
-}
-
-/// The nodes that write `count` elements of these bytes. Values that are alike and lie side by side share a node; the
-/// others are columns, as many as an element has different values in a row.
-fn fills(to: u64, element: &[u8], count: usize) -> Vec<Fill> {
-    let bytes = element.len();
-    if bytes == 0 || count == 0 {
-        return Vec::new();
-    }
-    let divides = |unit: &usize| bytes.is_multiple_of(*unit) && to.is_multiple_of(*unit as u64);
-    let unit = [4, 2].into_iter().find(divides).unwrap_or(1);
-    let values = element
-        .chunks(unit)
-        .map(|value| value.iter().rev().fold(0, |all, &byte| all << 8 | u32::from(byte)));
-    let mut fills: Vec<Fill> = Vec::new();
-    for (at, value) in values.enumerate() {
-        match fills.last_mut() {
-            Some(fill) if fill.value == value => fill.width += 1,
-            _ => {
-                let to = to + (at * unit) as u64;
-                fills.push(Fill { to, value, unit, width: 1, height: count, pitch: bytes });
-            }
-        }
-    }
-    if let [fill] = &mut *fills {
-        // One value: a single row.
-        (fill.width, fill.height) = (fill.width * count, 1);
-        // A single row has none.
-        fill.pitch = 0;
-    }
-    fills
-}
-
 /// Bytes in which nodes that warm up write.
 const WARM_UP: usize = 1 << 20;
 
-/// Uses each kind of node that may be a kernel of the driver's, and the driver's functions for graphs, in each of the
-/// queues' streams, before anything runs. The context is entered.
-///
-/// The driver prepares a stream at the first graph that is launched into it, and waits for kernels that run.
+/// Uses each kind of node that may be a kernel of the driver's, and the driver's functions for graphs in each of `streams`,
+/// where programs will be launched, before anything runs. The driver prepares a stream at its first graph, and may wait for
+/// kernels that run. The context is entered.
 pub(super) fn warm_up(
     context: &Context,
     pool: &Pool,
     line: &TrackedStream,
-    queues: &[Stream],
+    streams: &[Stream],
 ) -> Result<(), Error> {
     let memory = pool.allocate(WARM_UP, Zeroing::ByCopies)?;
     let mut graph = ptr::null_mut();
@@ -466,17 +430,11 @@ pub(super) fn warm_up(
     let is_created = result.is_ok();
     let mut raw = Raw { graph, executable: None };
     if is_created {
-        result = use_nodes(context, line, &mut raw, memory);
-    }
-    if let (Some(executable), Ok(())) = (raw.executable, &result) {
-        // SAFETY: the graph, and the memory that it writes, stay until the streams are done.
-        let launch =
-            |stream: &Stream| unsafe { call!(context, cuGraphLaunch(executable, stream.raw())) };
-        result = queues.iter().try_for_each(launch);
+        result = use_nodes(context, line, streams, &mut raw, memory);
     }
     // After an error, too: a part of the work may be on its way.
-    let mut streams = std::iter::once(line.stream()).chain(queues);
-    let settled = streams.try_for_each(|stream| settle(context, stream));
+    let all = streams.iter().chain([line.stream()]);
+    let settled = all.map(|stream| settle(context, stream)).fold(Ok(()), Result::and);
     if is_created && settled.is_ok() {
         raw.destroy(context);
     }
@@ -491,6 +449,7 @@ pub(super) fn warm_up(
 fn use_nodes(
     context: &Context,
     line: &TrackedStream,
+    streams: &[Stream],
     raw: &mut Raw,
     memory: u64,
 ) -> Result<(), Error> {
@@ -516,7 +475,17 @@ fn use_nodes(
         call!(context, cuGraphUpload(executable, stream))?;
         call!(context, cuGraphLaunch(executable, stream))
     };
-    line.issue(work).map(drop)
+    line.issue(work)?;
+    // The driver sets up what a graph needs in a stream at the first launch there.
+    let mut before = line.stream();
+    for stream in streams {
+        settle(context, before)?;
+        let raw = stream.raw();
+        // SAFETY: the graph, and the memory that it writes, stay until all streams are done.
+        unsafe { call!(context, cuGraphLaunch(executable, raw))? };
+        before = stream;
+    }
+    Ok(())
 }
 
 impl CudaDevice {
@@ -567,59 +536,5 @@ impl CudaDevice {
         // SAFETY: the caller's promise.
         unsafe { self.post_behind(queue, grid) };
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What fills write into 64 bytes.
-    fn written(fills: &[Fill]) -> Vec<u8> {
-        let mut memory = vec![0xEE; 64];
-        for fill in fills {
-            let bytes = fill.value.to_le_bytes();
-            assert!(fill.to.is_multiple_of(fill.unit as u64), "{fill:?}");
-            assert!(fill.pitch.is_multiple_of(fill.unit), "{fill:?}");
-            for row in 0..fill.height {
-                for column in 0..fill.width {
-                    let at = fill.to as usize + row * fill.pitch + column * fill.unit;
-                    memory[at..at + fill.unit].copy_from_slice(&bytes[..fill.unit]);
-                }
-            }
-        }
-        memory
-    }
-
-    #[test]
-    fn fills_write_each_element() {
-        for element in [
-            &[7][..],
-            &[1, 2],
-            &[1, 2, 3],
-            &[1, 2, 3, 4],
-            &[0, 0, 0, 0, 0, 0, 0xF0, 0x3F],
-            &[5; 8],
-            &[1, 2, 3, 4, 1, 2, 3, 4, 9, 9, 9, 9],
-            &[1, 2, 3, 4, 5, 6],
-        ] {
-            for (to, count) in [(0, 0), (0, 1), (0, 4), (12, 2), (6, 3), (5, 2)] {
-                let mut expected = vec![0xEE; 64];
-                let end = to + element.len() * count;
-                expected[to..end].copy_from_slice(&element.repeat(count));
-                let fills = fills(to as u64, element, count);
-                assert_eq!(written(&fills), expected, "{fills:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn an_element_of_one_value_is_one_row() {
-        let fills = fills(8, &1f64.to_ne_bytes(), 10);
-        assert_eq!(fills.len(), 2, "{fills:?}");
-        let one = super::fills(8, &0u64.to_ne_bytes(), 10);
-        let row = Fill { to: 8, value: 0, unit: 4, width: 20, height: 1, pitch: 0 };
-        assert_eq!(one, [row]);
-        assert!(super::fills(8, &[], 3).is_empty());
     }
 }

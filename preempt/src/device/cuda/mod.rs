@@ -19,6 +19,7 @@
 //! | `opaque` | streams for opaque work |
 //! | `graphs` | programs |
 //! | `capture` | work of other libraries in programs |
+//! | `fills` | fills in programs |
 //! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
 //! | `requirements` | what a GPU has to have |
@@ -44,6 +45,7 @@ mod copies;
 mod driver;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
+mod fills;
 mod foreign;
 mod graphs;
 mod host_pool;

@@ -9,7 +9,7 @@ fn writes() -> Use {
     Use { buffer, bytes: WHOLE, access, overwrites: false }
 }
 
-fn program(world: &mut World, stream: u32, calls: &[u32], uses: &[Use]) -> OpKey {
+fn program(world: &mut World, stream: u32, calls: &[i32], uses: &[Use]) -> OpKey {
     world.ask(Asked { stream, calls, uses, ..Asked::default() })
 }
 
@@ -233,6 +233,20 @@ fn a_lost_device_ends_programs_in_every_state() {
         assert!(!world.engine.is_busy(), "{at}: {:?}", world.engine);
         assert!(world.ops.iter().all(|(key, _)| world.retired.contains(key)));
     }
+}
+
+#[test]
+fn plain_calls_run_to_their_end_and_do_not_count() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let op = program(&mut world, 0, &[6, -4, -4, 6], &[]);
+    let [_, plain, ..] = world.engine.calls(op)[..] else { panic!("four calls") };
+    while !world.op(plain).started {
+        world.step_cohort(0);
+    }
+    world.submit(1, 5, 2, &[]);
+    world.run_out();
+    assert_eq!(world.op(plain).claimed, 4);
+    assert_eq!(report(&mut world, op).tasks, 12);
 }
 
 /// Admits nothing.

@@ -61,8 +61,8 @@ pub struct Asked<'a> {
     pub asks: Asks,
     pub after: Option<OpKey>,
     pub opaque: Option<Opaque>,
-    /// The block-tasks of a program's calls; 0 for a copy.
-    pub calls: &'a [u32],
+    /// The block-tasks of a program's calls: 0 for a copy, less for a plain launch.
+    pub calls: &'a [i32],
 }
 
 /// What a submission asks for beside its tasks.
@@ -197,8 +197,9 @@ impl World {
         };
         let launch = (tasks > 0).then_some(spec);
         let name = "model";
-        let called = |&tasks: &u32| {
-            let launch = (tasks > 0).then_some(LaunchSpec { tasks, ..spec });
+        let called = |&tasks: &i32| {
+            let (plain, tasks) = (tasks < 0, tasks.unsigned_abs());
+            let launch = (tasks > 0).then_some(LaunchSpec { tasks, plain, ..spec });
             Called { name: "call", launch }
         };
         let called: Vec<Called> = calls.iter().map(called).collect();
@@ -230,10 +231,12 @@ impl World {
         }
         for (call, &tasks) in keys.into_iter().zip(calls) {
             self.places.insert(call, self.ops.len());
-            self.ops.push((call, op(tasks, Some(key))));
+            self.ops.push((call, op(tasks.unsigned_abs(), Some(key))));
         }
         self.places.insert(key, self.ops.len());
-        self.ops.push((key, op(tasks + calls.iter().sum::<u32>(), None)));
+        // Those of plain calls do not count.
+        let counted: i32 = calls.iter().map(|&tasks| tasks.max(0)).sum();
+        self.ops.push((key, op(tasks + counted.unsigned_abs(), None)));
         self.act();
         key
     }
@@ -507,7 +510,7 @@ impl World {
                 }
                 self.op(order.op).claimed += 1;
                 let whole = self.whole(order.op);
-                self.op(whole).claimed += u32::from(whole != order.op);
+                self.op(whole).claimed += u32::from(whole != order.op && !order.plain);
                 let ControlUse { control, parity } = order.control;
                 *self.claims.entry((control, parity)).or_default() += u32::from(!order.plain);
                 let cohort = &mut self.cohorts[index];
@@ -528,7 +531,7 @@ impl World {
                 self.cohorts.remove(index);
             self.op(op).done += done;
             let whole = self.whole(op);
-            self.op(whole).done += if whole == op { 0 } else { done };
+            self.op(whole).done += if whole == op || order.plain { 0 } else { done };
             let ControlUse { control, parity } = order.control;
             if !order.plain {
                 let left = self.left.entry((control, slot)).or_default();

@@ -21,11 +21,16 @@ use crate::scheduler::runtime::core::Work;
 use crate::scheduler::runtime::memory::Memory;
 use crate::scheduler::runtime::opaque::Opaque;
 use crate::scheduler::runtime::program::{ProgramJob, of_unknown_size, whole};
-use crate::vocabulary::BufferId;
+use crate::sync::Mutex;
+use crate::vocabulary::{BufferId, OpKey};
 
 /// Calls, at most, of a program. The driver takes up to a microsecond for each when a program is launched, and other
 /// launches wait for that.
 const MAX_CALLS: usize = 4096;
+
+/// Bytes, at most, of a value that memory is filled with. A graph writes each word of the first element by itself, which
+/// takes as long as a call.
+const MAX_VALUE: usize = 1024;
 
 /// Numbers for programs, which no other program of the process has.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -105,6 +110,7 @@ pub struct Program {
     launch: Arc<ProgramLaunch>,
     preemption: Preemption,
     alone: Arc<[Option<Arc<ProgramLaunch>>]>,
+    last: Arc<Mutex<Option<OpKey>>>,
     calls: Vec<CallUse>,
     resolved: Resolved,
 }
@@ -188,7 +194,8 @@ impl Stream {
             Preemption::Plain | Preemption::Auto => Some(prepared(&steps)?),
         };
         let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: false });
-        Ok(Program { stream: self.clone(), name, id, launch, preemption, alone, calls, resolved })
+        let (stream, last) = (self.clone(), Arc::default());
+        Ok(Program { stream, name, id, launch, preemption, alone, last, calls, resolved })
     }
 
     /// Launches a program of this stream's scheduler, in the order of this stream, with the arguments that it has now.
@@ -217,6 +224,7 @@ impl Stream {
             specs: resolved.specs.clone(),
             preemption,
             is_of_others: resolved.is_of_others,
+            last: program.last.clone(),
             alone: alone.clone(),
             plain: preemption == Preemption::Plain,
             due: self.due(),
@@ -315,16 +323,20 @@ impl ProgramBuilder<'_> {
     /// Records that every element of a buffer, or a range of one, is set to `value`.
     ///
     /// On a GPU, a value that consists of 1, 2 or 4 bytes, or of these repeated, is written at the speed of the device's
-    /// memory.
+    /// memory. Other values take longer, and a value may have 1 KiB: copy a longer one from a buffer.
     ///
     /// # Errors
     ///
-    /// [`ArgumentError::ForeignBuffer`] or [`ProgramError::TooManyCalls`].
+    /// [`ProgramError::LongValue`], [`ArgumentError::ForeignBuffer`] or [`ProgramError::TooManyCalls`].
     pub fn fill<T: KernelArg>(
         &mut self,
         to: &mut impl DeviceSliceMut<T>,
         value: T,
     ) -> Result<(), Error> {
+        let (program, bytes, limit) = (self.name, size_of::<T>(), MAX_VALUE);
+        if bytes > limit {
+            return Err(Error::Program(ProgramError::LongValue { program, bytes, limit }));
+        }
         let to = to.as_slice_mut().target();
         let uses = vec![to.used(Access::Write, true)];
         let rows = Rows::repeated(size_of::<T>(), to.len());

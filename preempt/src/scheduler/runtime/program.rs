@@ -10,6 +10,8 @@ use crate::device::{KernelLaunch, Owner, ProgramLaunch, Step};
 use crate::engine::{Called, LaunchReport, LaunchSpec, Outcome};
 use crate::predict::Features;
 use crate::scheduler::api::stream::COPY;
+use crate::sync::{Mutex, lock};
+use crate::vocabulary::OpKey;
 
 /// A launch of a program, in the order of a stream.
 pub(in crate::scheduler) struct ProgramJob {
@@ -24,6 +26,8 @@ pub(in crate::scheduler) struct ProgramJob {
     pub preemption: Preemption,
     /// Whether dropping it may run application code.
     pub is_of_others: bool,
+    /// The last launch of the program that was taken in.
+    pub last: Arc<Mutex<Option<OpKey>>>,
     /// Each call that is captured work, as a program of its own; for preemptible ones.
     pub alone: Arc<[Option<Arc<ProgramLaunch>>]>,
     /// Whether it is one plain launch; set when the core takes it in.
@@ -51,6 +55,18 @@ impl ProgramJob {
             input_bytes,
             shared_bytes: 0,
         }
+    }
+
+    /// Notes this launch of the program.
+    pub fn enter(&self, op: OpKey) {
+        *lock(&self.last) = Some(op);
+    }
+
+    /// The launch of the program that this one has to wait for, whatever the two use: the driver runs launches of an
+    /// executable graph one after the other, so the second would be in the way of what is behind it in its queue.
+    pub fn before(&self) -> Option<OpKey> {
+        let has_graph = self.plain || self.alone.iter().any(Option::is_some);
+        has_graph.then(|| *lock(&self.last)).flatten()
     }
 
     /// The kernel that a call launches; `None` for other calls.

@@ -116,6 +116,7 @@ impl Core {
             after: match &job.work {
                 // An event exists only once it was submitted.
                 Work::Marker { after: Some(after) } => after.op.get().copied(),
+                Work::Program(program) => program.before(),
                 _ => None,
             },
             urgency: match &job.work {
@@ -142,6 +143,9 @@ impl Core {
             )
         });
         let op = self.engine.submit(now, submission, &mut self.actions);
+        if let Work::Program(program) = &job.work {
+            program.enter(op);
+        }
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
         self.jobs.insert(op, InWork { job, fault: None, is_done: false, waited: false, entry });
