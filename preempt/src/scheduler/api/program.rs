@@ -38,9 +38,9 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Launches, copies and fills that were recorded once, and are launched as one operation: one handle, one report, one
 /// entry in the timeline. [`Stream::program`] records them.
 ///
-/// Grids, arguments and kernels are checked when they are recorded. On a GPU a program is a CUDA graph, so that many
-/// short kernels cost one call of the driver, and follow each other without the host. On the CPU device they run one
-/// after the other.
+/// Grids, arguments and kernels are checked when they are recorded. On a GPU a [plain](Program#preemption) program is a CUDA
+/// graph, so that many short kernels cost one call of the driver, and follow each other without the host. A preemptible
+/// one gives the driver a launch for each kernel, while those before it run.
 ///
 /// ```
 /// # use preempt_device::prelude::*;
