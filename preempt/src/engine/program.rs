@@ -32,6 +32,8 @@ pub(super) struct Program {
     /// Whether the policy was asked to admit it, by its first launch.
     is_admitted: bool,
     is_refused: bool,
+    /// Whether a launch of it is over.
+    has_run: bool,
     /// The sum of the calls' reports.
     report: LaunchReport,
 }
@@ -47,6 +49,7 @@ impl Program {
             is_over: false,
             is_admitted: false,
             is_refused: false,
+            has_run: false,
             report: LaunchReport { queued, ..LaunchReport::default() },
         }
     }
@@ -255,7 +258,7 @@ impl Engine {
         program.done += usize::from(matches!(end, End::Succeeded));
         let Some(call) = call else { return };
         let report = &mut program.report;
-        if report.sm_time.is_zero() {
+        if !std::mem::replace(&mut program.has_run, true) {
             report.started = call.started.max(report.started);
         }
         // A plain call is work that has no block-tasks, and as many here as it needs SMs.

@@ -361,8 +361,8 @@ impl SchedulerBuilder {
         self
     }
 
-    /// The preemption of launches that do not [choose it](Call::preemption) themselves; by default,
-    /// [`Preemption::Auto`].
+    /// The preemption of launches that do not [choose it](Call::preemption) themselves, and of
+    /// [programs](crate::Program#preemption); by default, [`Preemption::Auto`].
     pub fn preemption(mut self, preemption: Preemption) -> SchedulerBuilder {
         self.settings.preemption = preemption;
         self

@@ -49,10 +49,10 @@ fn captured_work_has_its_turn_in_each_launch(form: Preemption) {
     let program = stream.program("step", |program| {
         program.launch(kernels::scale(2, &mut x).threads(LEN))?;
         fills(program, &mut y, 7)?;
-        place =
-            Some(program.launch(
-                kernels::sum(&x, &y.slice(..)?, &mut scheduler.zeroed(LEN)?).threads(LEN),
-            )?);
+        place = Some(
+            program
+                .launch(kernels::sum(&x, y.slice(..)?, &mut scheduler.zeroed(LEN)?).threads(LEN))?,
+        );
         program.launch(kernels::scale(3, &mut y).threads(LEN)).map(drop)
     });
     let program = program.expect("recorded");

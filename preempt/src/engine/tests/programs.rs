@@ -186,6 +186,23 @@ fn a_program_whose_input_is_lost_does_not_run() {
 }
 
 #[test]
+fn a_program_whose_input_is_known_to_be_lost_is_not_queued_ahead() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let fails = world.submit(1, 0, 1, &[writes()]);
+    world.op(fails).failed = true;
+    world.handle(Event::Fault { op: fails });
+    world.run_out();
+    let before = world.submit(0, 0, 10, &[]);
+    let op = program(&mut world, 0, &[10, 5], &[writes()]);
+    for _ in 0..5 {
+        world.act();
+    }
+    assert_eq!(on_device(&world), [before]);
+    world.run_out();
+    assert_eq!(world.op(op).finished, Some(Outcome::InputLost { kernel: "model" }));
+}
+
+#[test]
 fn calls_inherit_the_urgency_of_what_waits_for_the_program() {
     let mut world = World::new(2, 1, StaticPriority::new());
     let op = program(&mut world, 0, &[10, 5, 20], &[writes()]);

@@ -462,7 +462,11 @@ impl World {
         let running = |world: &mut World| {
             let resident = world.cohorts.iter().filter(|cohort| !cohort.resident.is_empty());
             let resident: Vec<OpKey> = resident.map(|cohort| cohort.order.op).collect();
-            resident.into_iter().any(|op| op == key || world.whole(op) == key)
+            resident.into_iter().any(|op| {
+                // A late cohort of a call that is done does nothing.
+                let is_done = matches!(world.op(op).finished, Some(Outcome::Done(_)));
+                op == key || world.whole(op) == key && !is_done
+            })
         };
         let running = running(self);
         let on_device = self.cohorts.iter().any(|c| c.order.op == key);

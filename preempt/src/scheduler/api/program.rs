@@ -38,9 +38,9 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Launches, copies and fills that were recorded once, and are launched as one operation: one handle, one report, one
 /// entry in the timeline. [`Stream::program`] records them.
 ///
-/// Grids, arguments and kernels are checked when they are recorded. On a GPU a program is a CUDA graph, so that many
-/// short kernels cost one call of the driver, and follow each other without the host. On the CPU device they run one
-/// after the other.
+/// Grids, arguments and kernels are checked when they are recorded. On a GPU a [plain](Program#preemption) program is a CUDA
+/// graph, so that many short kernels cost one call of the driver, and follow each other without the host. A preemptible
+/// one gives the driver a launch for each kernel, while those before it run.
 ///
 /// ```
 /// # use preempt_device::prelude::*;
@@ -183,7 +183,8 @@ impl Stream {
         };
         let alone = |step: &Step| match step {
             Step::Captured(_) if preemption != Preemption::Plain => {
-                let (steps, prepared) = (vec![step.clone()], Some(prepared(&[step.clone()])?));
+                let steps = vec![step.clone()];
+                let prepared = Some(prepared(&steps)?);
                 Ok(Some(Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: true })))
             }
             _ => Ok(None),
@@ -216,7 +217,7 @@ impl Stream {
         if resolved.has_borrowed {
             self.shared().device.inner.await_unseen()?;
         }
-        let work = Work::Program(ProgramJob {
+        let work = Work::Program(Box::new(ProgramJob {
             name,
             program: launch.clone(),
             owners: resolved.owners.clone(),
@@ -228,7 +229,7 @@ impl Stream {
             alone: alone.clone(),
             plain: preemption == Preemption::Plain,
             due: self.due(),
-        });
+        }));
         self.submit(name, resolved.uses.clone(), work, Gives::REPORT)
     }
 }

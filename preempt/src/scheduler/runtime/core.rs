@@ -72,7 +72,7 @@ pub(in crate::scheduler) enum Work {
         /// Time from submission to deadline.
         due: Option<Duration>,
     },
-    Program(ProgramJob),
+    Program(Box<ProgramJob>),
     Copy(OwnedCopy),
     /// No work. It ends once the operations before it in its stream, and `after`, have ended.
     Marker {

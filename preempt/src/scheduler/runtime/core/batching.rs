@@ -96,19 +96,20 @@ impl Core {
     fn submit(&mut self, now: Duration, mut job: Job) {
         let own = job.urgency.priority;
         let mut calls = std::mem::take(&mut self.called);
-        let (launch, predicted) = match &mut job.work {
-            Work::Launch { launch, spec, preemption, .. } => {
+        let (launch, predicted, due) = match &mut job.work {
+            Work::Launch { launch, spec, preemption, due } => {
                 let spec = self.expected(launch, *spec, *preemption, own);
-                (Some(spec), spec.predicted)
+                (Some(spec), spec.predicted, *due)
             }
             Work::Program(program) => {
                 let predicted = self.forecast.predict(&program.features());
                 program.plain = self.enter_calls(program, predicted, own, &mut calls);
                 let spec = LaunchSpec { predicted, ..program.spec };
-                (program.plain.then_some(spec), predicted)
+                (program.plain.then_some(spec), predicted, program.due)
             }
-            _ => (None, None),
+            _ => (None, None, None),
         };
+        let deadline = due.map(|due| now.saturating_add(due));
         let submission = Submission {
             stream: job.stream,
             name: job.name,
@@ -119,12 +120,7 @@ impl Core {
                 Work::Program(program) => program.before(),
                 _ => None,
             },
-            urgency: match &job.work {
-                Work::Launch { due, .. } | Work::Program(ProgramJob { due, .. }) => {
-                    Urgency { deadline: due.map(|due| now.saturating_add(due)), ..job.urgency }
-                }
-                _ => job.urgency,
-            },
+            urgency: Urgency { deadline, ..job.urgency },
             launch,
             opaque: match &job.work {
                 Work::Opaque(job) => Some(job.known),

@@ -9,7 +9,6 @@ use super::{Core, InCall, InWork, Job, Work};
 use crate::device::Step;
 use crate::engine::{Action, Event, Outcome};
 use crate::error::{DeviceError, Error, LaunchError};
-use crate::scheduler::runtime::program::ProgramJob;
 use crate::vocabulary::{BufferId, CohortOrder, OpKey};
 
 impl Core {
@@ -124,8 +123,8 @@ impl Core {
                     _ => Ok(()),
                 }
             }
-            (Work::Program(ProgramJob { program, spec, .. }), None) => {
-                self.session.launch_program(now, order, program, spec.tasks)
+            (Work::Program(whole), None) => {
+                self.session.launch_program(now, order, &whole.program, whole.spec.tasks)
             }
             _ => Ok(()),
         }
@@ -146,7 +145,7 @@ impl Core {
         let kernel = job.name;
         let tasks = match &job.work {
             Work::Launch { spec, .. } => spec.tasks,
-            Work::Program(ProgramJob { program, .. }) => program.tasks(),
+            Work::Program(whole) => whole.program.tasks(),
             _ => 0,
         };
         let is_over = match &job.work {
