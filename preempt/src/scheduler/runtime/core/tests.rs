@@ -119,7 +119,7 @@ impl Predictor for Watches {
                 while COUNTED.load(SeqCst) < 1 + 2 && start.elapsed() < Duration::from_secs(10) {
                     std::thread::yield_now();
                 }
-                let _ = self.1.set(COUNTED.load(SeqCst) >= 1 + 2);
+                let _ = self.1.set(COUNTED.load(SeqCst) >= 3);
             }
             _ => {}
         }
