@@ -4,9 +4,13 @@
 //! other down. A word that grants only the launch's SMs excludes the others but does not place blocks. So such a grid
 //! has spare blocks, which leave at once: as many as find room beside the blocks of the other launches.
 
+use std::time::Duration;
+
+use crate::vocabulary::Costs;
+
 /// What a grid is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Work {
+pub(super) struct Work<'a> {
     /// Block-tasks that no cohort has reported.
     pub tasks: u32,
     /// Those of them that have no block on the device yet.
@@ -15,8 +19,9 @@ pub(super) struct Work {
     /// Blocks that the whole device holds.
     pub most: u32,
     pub is_plain: bool,
-    /// Whether it loses more among blocks of other launches than by waiting for its turn.
-    pub is_long: bool,
+    /// Its duration, if it is known, and the costs that say whether it is long.
+    pub predicted: Option<Duration>,
+    pub costs: &'a Costs,
 }
 
 /// Where a grid goes.
@@ -56,7 +61,7 @@ pub(super) struct Shape {
     pub hands: u32,
 }
 
-impl Work {
+impl Work<'_> {
     /// Whether there are more block-tasks than the device holds blocks. So spare blocks find one that is left.
     fn crowds(&self) -> bool {
         !self.is_plain && self.tasks > self.most
@@ -64,7 +69,8 @@ impl Work {
 
     /// Whether it is long, and has a block for each task in this room.
     fn has_long_few(&self, room: u32) -> bool {
-        !self.is_plain && self.is_long && self.tasks <= room
+        let is_long = |took| self.costs.is_long(took);
+        !self.is_plain && self.tasks <= room && self.predicted.is_some_and(is_long)
     }
 
     /// The shape of a grid for this work. `outside` counts the SMs outside of those that it keeps to which are free.
@@ -109,12 +115,13 @@ mod tests {
     use super::*;
 
     /// Work on a device of 4 SMs with 4 blocks each.
-    fn work(tasks: u32) -> Work {
-        Work { tasks, bare: tasks, blocks_per_sm: 4, most: 16, is_plain: false, is_long: false }
+    fn work(tasks: u32) -> Work<'static> {
+        let (predicted, costs) = (Some(Duration::ZERO), const { &Costs::h200() });
+        Work { tasks, bare: tasks, blocks_per_sm: 4, most: 16, is_plain: false, predicted, costs }
     }
 
-    fn long(tasks: u32) -> Work {
-        Work { is_long: true, ..work(tasks) }
+    fn long(tasks: u32) -> Work<'static> {
+        Work { predicted: Some(10 * Costs::h200().gap()), ..work(tasks) }
     }
 
     /// Two SMs beside another launch.
@@ -141,7 +148,7 @@ mod tests {
     }
 
     /// Its name, the work, its place, the free SMs outside, and the shape.
-    type Case = (&'static str, Work, Place, f64, Option<Shape>);
+    type Case = (&'static str, Work<'static>, Place, f64, Option<Shape>);
 
     fn cases() -> Vec<Case> {
         let Place::Free { sms, room, .. } = TWO else { unreachable!() };
