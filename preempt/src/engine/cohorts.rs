@@ -74,12 +74,13 @@ impl Engine {
             sms: uncovered,
             room: launch.room(uncovered, self.ledger.is_last_uncovered(range)),
             has_blocks,
-            has_others: self.ledger.has_others(range),
             // After a spill, blocks of other launches occupy these SMs.
             is_taken: has_taken || launch.spilled,
         };
         let work = launch.work(there, sms, &self.costs);
-        let Some(shape) = work.shape(place, || self.sms_outside(range, None)) else { return };
+        let (others, outside) =
+            (|| self.ledger.has_others(range), || self.sms_outside(range, None));
+        let Some(shape) = work.shape(place, others, outside) else { return };
         self.ledger.cover(range);
         let keeps_to = if shape.keeps_to_own { range } else { SmRange::ALL };
         self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
@@ -255,11 +256,11 @@ impl Engine {
             own: launch.room(ledger::count(range, sms), false),
             room: launch.room(wanted, range.contains(sms - 1)),
             is_part: keeps_to != SmRange::ALL,
-            has_others: self.ledger.has_others(range),
         };
         let work = launch.work(0, sms, &self.costs);
+        let others = || self.ledger.has_others(range);
         let outside = || self.sms_outside(keeps_to, Some(queue));
-        let Some(shape) = work.shape(place, outside) else { return false };
+        let Some(shape) = work.shape(place, others, outside) else { return false };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next) else { return false };
         if has_either {
             launch.set_plain(plain);
