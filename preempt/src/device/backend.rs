@@ -19,7 +19,7 @@ use super::program::{ProgramLaunch, Step};
 use super::rows::Rows;
 use crate::error::Error;
 use crate::module::DeviceCode;
-use crate::vocabulary::{OpKey, QueueCount};
+use crate::vocabulary::{Costs, OpKey, QueueCount};
 
 /// A kind of device. Any thread may call any method; calls for one operation come in the engine's order.
 pub(crate) trait Backend: Send + Sync {
@@ -211,6 +211,8 @@ pub(crate) struct Capabilities {
     pub clock: u32,
     /// Whether the host must poll to see what happens on the device.
     pub is_polled: bool,
+    /// What the device and its host take, as far as it was measured.
+    pub costs: Costs,
 }
 
 impl Capabilities {

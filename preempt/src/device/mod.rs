@@ -99,6 +99,7 @@ use preempt_device::abi::MAX_SMS;
 use crate::error::{DeviceError, Error};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use crate::vocabulary::Costs;
 
 mod allocation;
 mod backend;
@@ -389,6 +390,25 @@ impl Device {
     #[doc(alias = "cudaGetDeviceProperties")]
     pub fn properties(&self) -> &Properties {
         &self.inner.properties
+    }
+
+    /// What the device and its host take beside the kernels' work. On a GPU, launch calls were measured when it was opened;
+    /// the rest, and everything of the CPU device, is [as on an H200](Costs::h200).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use preempt::{Costs, Device, Scheduler};
+    ///
+    /// let device = Device::cpu()?;
+    /// // The host is often busy elsewhere: more work is queued ahead.
+    /// let costs = Costs { absence: Duration::from_micros(200), ..device.costs() };
+    /// let scheduler = Scheduler::builder().device(device).costs(costs).build()?;
+    /// # let _ = scheduler;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn costs(&self) -> Costs {
+        self.inner.capabilities.costs
     }
 
     /// Takes the device for one scheduler.

@@ -52,12 +52,17 @@ impl Engine {
             return;
         }
         let has_either = launch.has_either_form();
-        let is_plain = has_either && self.goes_by_order() && self.queues.can_hold();
         let (level, over) = self.level(key);
+        let has_taken = self.ledger.has_taken(range);
+        let level = level.max(u32::from(has_taken));
+        let highest = self.queues.count().plain_level();
+        let is_plain =
+            has_either && self.goes_by_order() && self.queues.can_hold() && level <= highest;
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         if has_either {
             launch.set_plain(is_plain);
         }
+        let level = if launch.spec.plain { level.min(highest) } else { level };
         let (there, has_blocks) = (launch.blocks_that_stay(&self.queues), !launch.is_out());
         if launch.spec.plain && has_blocks || there >= launch.remaining() {
             // All its blocks are on the device, and the hardware finds room for them.
@@ -66,8 +71,7 @@ impl Engine {
         }
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else { return };
-        let has_taken = self.ledger.has_taken(range);
-        let Some(queue) = self.queues.free(level.max(u32::from(has_taken))) else {
+        let Some(queue) = self.queues.free(level) else {
             self.agenda.short_of_queues = true;
             return;
         };
@@ -75,12 +79,13 @@ impl Engine {
             sms: uncovered,
             room: launch.room(uncovered, self.ledger.is_last_uncovered(range)),
             has_blocks,
-            has_others: self.ledger.has_others(range),
             // After a spill, blocks of other launches occupy these SMs.
             is_taken: has_taken || launch.spilled,
         };
         let work = launch.work(there, sms, &self.costs);
-        let Some(shape) = work.shape(place, || self.sms_outside(range, None)) else { return };
+        let (others, outside) =
+            (|| self.ledger.has_others(range), || self.sms_outside(range, None));
+        let Some(shape) = work.shape(place, others, outside) else { return };
         self.ledger.cover(range);
         let keeps_to = if shape.keeps_to_own { range } else { SmRange::ALL };
         self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
@@ -257,11 +262,11 @@ impl Engine {
             own: launch.room(ledger::count(range, sms), false),
             room: launch.room(wanted, range.contains(sms - 1)),
             is_part: keeps_to != SmRange::ALL,
-            has_others: self.ledger.has_others(range),
         };
         let work = launch.work(0, sms, &self.costs);
+        let others = || self.ledger.has_others(range);
         let outside = || self.sms_outside(keeps_to, Some(queue));
-        let Some(shape) = work.shape(place, outside) else { return false };
+        let Some(shape) = work.shape(place, others, outside) else { return false };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next) else { return false };
         if has_either {
             launch.set_plain(plain);

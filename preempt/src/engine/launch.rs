@@ -252,14 +252,15 @@ impl Launch {
     }
 
     /// What a grid of it is for, beside `there` blocks that are on the device and stay.
-    pub fn work(&self, there: u32, sms: u32, costs: &Costs) -> Work {
+    pub fn work<'a>(&self, there: u32, sms: u32, costs: &'a Costs) -> Work<'a> {
         Work {
             tasks: self.remaining(),
             bare: self.remaining() - there,
             blocks_per_sm: self.spec.blocks_per_sm,
             most: self.room(sms, true),
             is_plain: self.spec.plain,
-            is_long: self.spec.predicted.is_some_and(|took| costs.is_long(took)),
+            predicted: self.spec.predicted,
+            costs,
         }
     }
 

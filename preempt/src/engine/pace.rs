@@ -2,7 +2,8 @@
 //!
 //! A decision is better the more it knows, so messages are taken in first. They are not for longer than a call that
 //! launches blocks takes, because then the first of them would have been launched sooner one by one. Launches are queued
-//! ahead one at a time while the inbox is empty, so that a message waits for one such call at most.
+//! ahead one at a time while the inbox is empty, so that a message waits for one such call at most. If it is never empty,
+//! that is put off for as long as what the device has may last.
 //!
 //! The scheduler plays this on a clock, the simulator in virtual time.
 
@@ -61,6 +62,8 @@ pub(crate) struct Pace {
     /// twice as long as its calls at most.
     put_off: Duration,
     begin: Duration,
+    /// Time: how long messages can put off to queue a launch ahead.
+    lasts: Duration,
     /// When the turn looks for nothing new any more. What the device had at its beginning may be over by then, since no
     /// more work than that is queued there.
     end: Duration,
@@ -80,6 +83,7 @@ impl Pace {
     pub fn begin(now: Duration, more: bool, costs: &Costs) -> Pace {
         Pace {
             put_off: costs.call,
+            lasts: costs.absence,
             begin: now,
             end: now.saturating_add(costs.absence),
             last: now,
@@ -131,7 +135,10 @@ impl Pace {
     fn step(&mut self, now: Duration, ToDo { decide, go_ahead }: ToDo) -> Next {
         self.last = now;
         let is_late = match decide || go_ahead {
-            true => now.saturating_sub(*self.since.get_or_insert(now)) > self.put_off,
+            true => {
+                let most = if decide { self.put_off } else { self.lasts };
+                now.saturating_sub(*self.since.get_or_insert(now)) > most
+            }
             false => {
                 self.since = None;
                 false
@@ -233,13 +240,14 @@ mod tests {
                 (ONE, 3, DECIDE, Next::TakeIn),
                 (ONE, 5, BOTH, Next::TakeIn),
                 (ONE, 6, BOTH, Next::Decide),
-                // The rest of it does as much for each launch that is queued ahead.
+                // No launch is queued ahead of the rest of it while the device has work.
                 (Did::Decided, 11, AHEAD, Next::TakeIn),
-                (ONE, 16, AHEAD, Next::TakeIn),
-                (ONE, 17, AHEAD, Next::GoAhead),
-                (Did::WentAhead, 22, AHEAD, Next::TakeIn),
+                (ONE, 17, AHEAD, Next::TakeIn),
+                (ONE, 71, AHEAD, Next::TakeIn),
+                (ONE, 72, AHEAD, Next::GoAhead),
+                (Did::WentAhead, 77, AHEAD, Next::TakeIn),
                 // Something to decide precedes a launch to queue ahead.
-                (ONE, 28, BOTH, Next::Decide),
+                (ONE, 83, BOTH, Next::Decide),
             ],
         },
         Case {

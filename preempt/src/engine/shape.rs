@@ -4,9 +4,13 @@
 //! other down. A word that grants only the launch's SMs excludes the others but does not place blocks. So such a grid
 //! has spare blocks, which leave at once: as many as find room beside the blocks of the other launches.
 
+use std::time::Duration;
+
+use crate::vocabulary::Costs;
+
 /// What a grid is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Work {
+pub(super) struct Work<'a> {
     /// Block-tasks that no cohort has reported.
     pub tasks: u32,
     /// Those of them that have no block on the device yet.
@@ -15,8 +19,9 @@ pub(super) struct Work {
     /// Blocks that the whole device holds.
     pub most: u32,
     pub is_plain: bool,
-    /// Whether it loses more among blocks of other launches than by waiting for its turn.
-    pub is_long: bool,
+    /// Its duration, if it is known, and the costs that say whether it is long.
+    pub predicted: Option<Duration>,
+    pub costs: &'a Costs,
 }
 
 /// Where a grid goes.
@@ -29,8 +34,6 @@ pub(super) enum Place {
         room: u32,
         /// Whether the launch has other blocks on the device.
         has_blocks: bool,
-        /// Whether other launches have SMs.
-        has_others: bool,
         /// Whether blocks of other launches have yet to leave these SMs, or have filled them before: spare blocks would be
         /// gone before there is room.
         is_taken: bool,
@@ -42,7 +45,6 @@ pub(super) enum Place {
         room: u32,
         /// Whether the queue grants a part of the device alone.
         is_part: bool,
-        has_others: bool,
     },
 }
 
@@ -56,7 +58,7 @@ pub(super) struct Shape {
     pub hands: u32,
 }
 
-impl Work {
+impl Work<'_> {
     /// Whether there are more block-tasks than the device holds blocks. So spare blocks find one that is left.
     fn crowds(&self) -> bool {
         !self.is_plain && self.tasks > self.most
@@ -64,17 +66,24 @@ impl Work {
 
     /// Whether it is long, and has a block for each task in this room.
     fn has_long_few(&self, room: u32) -> bool {
-        !self.is_plain && self.is_long && self.tasks <= room
+        let is_long = |took| self.costs.is_long(took);
+        !self.is_plain && self.tasks <= room && self.predicted.is_some_and(is_long)
     }
 
-    /// The shape of a grid for this work. `outside` counts the SMs outside of those that it keeps to which are free.
-    /// `None` if it should wait for its turn: it loses more in this place.
-    pub fn shape(&self, place: Place, outside: impl FnOnce() -> f64) -> Option<Shape> {
+    /// The shape of a grid for this work. `has_others` says whether other launches have SMs, and `outside` counts the SMs
+    /// outside of those that it keeps to which are free; both take a look at all SMs. `None` if it should wait for its
+    /// turn: it loses more in this place.
+    pub fn shape(
+        &self,
+        place: Place,
+        has_others: impl FnOnce() -> bool,
+        outside: impl FnOnce() -> f64,
+    ) -> Option<Shape> {
         match place {
-            Place::Free { sms, room, has_blocks, has_others, is_taken } => {
+            Place::Free { sms, room, has_blocks, is_taken } => {
                 let blocks = room.min(self.bare);
                 let gains = self.crowds() || self.has_long_few(room);
-                if gains && has_others && !has_blocks && !is_taken {
+                if !has_blocks && !is_taken && gains && has_others() {
                     // As many on each SM as on its own.
                     let each =
                         if self.crowds() { self.blocks_per_sm } else { blocks.div_ceil(sms) };
@@ -86,10 +95,10 @@ impl Work {
                 }
                 Some(Shape { blocks, keeps_to_own: false, hands: blocks })
             }
-            Place::Behind { own, room, is_part, has_others } => {
+            Place::Behind { own, room, is_part } => {
                 // The hardware places some of its blocks outside of a part.
                 let is_lost =
-                    if is_part { !self.crowds() } else { has_others && self.has_long_few(own) };
+                    if is_part { !self.crowds() } else { self.has_long_few(own) && has_others() };
                 if is_lost {
                     return None;
                 }
@@ -109,23 +118,26 @@ mod tests {
     use super::*;
 
     /// Work on a device of 4 SMs with 4 blocks each.
-    fn work(tasks: u32) -> Work {
-        Work { tasks, bare: tasks, blocks_per_sm: 4, most: 16, is_plain: false, is_long: false }
+    fn work(tasks: u32) -> Work<'static> {
+        let (predicted, costs) = (Some(Duration::ZERO), const { &Costs::h200() });
+        Work { tasks, bare: tasks, blocks_per_sm: 4, most: 16, is_plain: false, predicted, costs }
     }
 
-    fn long(tasks: u32) -> Work {
-        Work { is_long: true, ..work(tasks) }
+    fn long(tasks: u32) -> Work<'static> {
+        Work { predicted: Some(10 * Costs::h200().gap()), ..work(tasks) }
     }
+
+    /// A place, and whether other launches have SMs.
+    type Where = (Place, bool);
 
     /// Two SMs beside another launch.
-    const TWO: Place =
-        Place::Free { sms: 2, room: 8, has_blocks: false, has_others: true, is_taken: false };
+    const TWO: Where = (Place::Free { sms: 2, room: 8, has_blocks: false, is_taken: false }, true);
 
-    const ALONE: Place =
-        Place::Free { sms: 4, room: 16, has_blocks: false, has_others: false, is_taken: false };
+    const ALONE: Where =
+        (Place::Free { sms: 4, room: 16, has_blocks: false, is_taken: false }, false);
 
-    fn behind(is_part: bool, has_others: bool) -> Place {
-        Place::Behind { own: 8, room: 8, is_part, has_others }
+    fn behind(is_part: bool, has_others: bool) -> Where {
+        (Place::Behind { own: 8, room: 8, is_part }, has_others)
     }
 
     fn anywhere(blocks: u32) -> Option<Shape> {
@@ -141,16 +153,11 @@ mod tests {
     }
 
     /// Its name, the work, its place, the free SMs outside, and the shape.
-    type Case = (&'static str, Work, Place, f64, Option<Shape>);
+    type Case = (&'static str, Work<'static>, Where, f64, Option<Shape>);
 
     fn cases() -> Vec<Case> {
-        let Place::Free { sms, room, .. } = TWO else { unreachable!() };
-        let free = |has_blocks, has_others, is_taken| Place::Free {
-            sms,
-            room,
-            has_blocks,
-            has_others,
-            is_taken,
+        let free = |has_blocks, has_others, is_taken| {
+            (Place::Free { sms: 2, room: 8, has_blocks, is_taken }, has_others)
         };
         let plain = |tasks| Work { is_plain: true, ..long(tasks) };
         vec![
@@ -201,8 +208,8 @@ mod tests {
 
     #[test]
     fn each_grid_has_the_shape_of_the_table() {
-        for (name, work, place, outside, shape) in cases() {
-            assert_eq!(work.shape(place, || outside), shape, "{name}");
+        for (name, work, (place, has_others), outside, shape) in cases() {
+            assert_eq!(work.shape(place, || has_others, || outside), shape, "{name}");
         }
     }
 }

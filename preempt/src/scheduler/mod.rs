@@ -120,7 +120,7 @@ impl Scheduler {
                 poller_spin: false,
                 preemption: Preemption::default(),
                 longest_plain: LONGEST_PLAIN,
-                costs: Costs::default(),
+                costs: None,
                 signal_path: SignalPath::default(),
                 recording: false,
                 patience: Patience { timeout: Duration::ZERO, most: MAX_WAITING },
@@ -377,7 +377,8 @@ impl SchedulerBuilder {
         self
     }
 
-    /// What the device and its host take beside the kernels' work; by default, [as on an H200](Costs::h200).
+    /// What the device and its host take beside the kernels' work; by default, [what was measured](Device::costs) when the
+    /// device was opened.
     ///
     /// Every rule of the scheduler that decides by time takes its times from here.
     ///
@@ -393,7 +394,7 @@ impl SchedulerBuilder {
     /// # Ok::<(), preempt::Error>(())
     /// ```
     pub fn costs(mut self, costs: Costs) -> SchedulerBuilder {
-        self.settings.costs = costs;
+        self.settings.costs = Some(costs);
         self
     }
 

@@ -27,6 +27,12 @@ impl QueueCount {
         self.normal + self.urgent * self.levels
     }
 
+    /// The highest level for plain grids. Above the blocks of the most urgent of them there is one for launches that are yet
+    /// to come, unless the device has too few.
+    pub const fn plain_level(self) -> u32 {
+        if self.levels < 2 { self.levels } else { self.levels - 1 }
+    }
+
     /// The level of a queue.
     pub const fn level(self, queue: QueueIndex) -> u32 {
         if queue < self.normal { 0 } else { 1 + (queue - self.normal) / self.urgent }

@@ -10,7 +10,7 @@
 //!
 //! `model` is the same with block-tasks that only count, for the scheduler's tests on shuttle.
 
-use crate::vocabulary::{OpKey, QueueCount};
+use crate::vocabulary::{Costs, OpKey, QueueCount};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,11 +40,13 @@ use block::Resident;
 use dispatch::{Demand, Dispatch, PendingGrid, Waiting};
 use memory::Memory;
 
-/// A normal queue costs as little as an urgent one; blocks read a clock of nanoseconds.
+/// A normal queue costs as little as an urgent one; blocks read a clock of nanoseconds. Rules decide as on
+/// an H200, which it stands for.
 pub(super) const CAPABILITIES: Capabilities = Capabilities {
     queues: QueueCount { normal: 16, urgent: 3, levels: 5, chains: 4, held: 6 },
     clock: 1_000_000,
     is_polled: false,
+    costs: Costs::h200(),
 };
 
 pub(super) struct CpuDevice {

@@ -28,7 +28,7 @@ use crate::device::{
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
 use crate::sync::{Mutex, thread};
-use crate::vocabulary::{OpKey, QueueCount};
+use crate::vocabulary::{Costs, OpKey, QueueCount};
 
 /// The name of a kernel that goes wrong.
 const FAULTY: &str = "faulty";
@@ -108,7 +108,8 @@ impl Model {
             words: HostWords::new(QUEUES),
         });
         let is_polled = settings.is_polled;
-        let capabilities = Capabilities { queues: QUEUES, clock: 1_000_000, is_polled };
+        let costs = Costs::h200();
+        let capabilities = Capabilities { queues: QUEUES, clock: 1_000_000, is_polled, costs };
         let backend = Arc::new(model.clone());
         (Device::new(backend, properties, capabilities, model.news.clone()), model)
     }

@@ -23,7 +23,7 @@
 //! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
 //! | `requirements` | what a GPU has to have |
-//! | `probe` | checks and first uses before anything runs |
+//! | `probe` | checks, first uses and the costs of launches before anything runs |
 //! | `faults` | driver calls that fail on purpose, for tests |
 //!
 //! `README.md` beside this file says which stream carries what, the order of locks, and what may never be called while
@@ -162,9 +162,6 @@ impl CudaDevice {
     fn new(ordinal: u32, news: Arc<News>) -> Result<(CudaDevice, Properties, Capabilities), Error> {
         let context = Arc::new(Context::new(ordinal)?);
         let properties = requirements::check(&context)?;
-        let capabilities =
-            Capabilities { queues: QUEUES, clock: properties.clock_khz, is_polled: true };
-
         let _entered = context.enter()?;
         let streams = Streams::new(&context)?;
         let words =
@@ -189,7 +186,9 @@ impl CudaDevice {
         let queues = DeviceQueues::new(&context, streams, pool.line().stream().raw())?;
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
-        probe(&context, &properties, &queues, &pool, &lines)?;
+        let costs = probe(&context, &properties, &queues, &pool, &lines)?;
+        let clock = properties.clock_khz;
+        let capabilities = Capabilities { queues: QUEUES, clock, is_polled: true, costs };
         let graphs = graphs::warm_up(&context, &pool, &uploads, queues.streams());
         // Without graphs there are no programs, and all else works, unless the line that tried them is not done.
         if let (Err(error), false) = (&graphs, context.is_freeable()) {

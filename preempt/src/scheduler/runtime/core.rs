@@ -256,6 +256,7 @@ impl Core {
         priorities: Arc<Priorities>,
         Settings { trace, longest_plain, costs, recording, .. }: Settings,
     ) -> Core {
+        let costs = costs.unwrap_or(device.costs());
         let mut engine =
             Engine::new(device.properties().sms, device.inner.capabilities.queues, costs, policy);
         if recording {

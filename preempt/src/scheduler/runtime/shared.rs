@@ -100,8 +100,8 @@ pub(in crate::scheduler) struct Settings {
     pub preemption: Preemption,
     /// The longest launch that may be a plain grid without being told to.
     pub longest_plain: Duration,
-    /// What the device and its host take.
-    pub costs: Costs,
+    /// What the device and its host take, if it is not what was measured.
+    pub costs: Option<Costs>,
     /// How signals reach the device.
     pub signal_path: SignalPath,
     /// Whether everything is recorded.
