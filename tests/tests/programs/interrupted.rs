@@ -67,7 +67,7 @@ impl Held {
     fn in_call(call: u32) -> Held {
         let builder = Scheduler::builder();
         let builder = builder.device(Device::cpu_with(CpuLayout::sms(1)).expect("a device"));
-        let scheduler = builder.build().expect("a scheduler");
+        let scheduler = builder.preemption(Preemption::Preemptible).build().expect("a scheduler");
         let stream = scheduler.stream(0);
         let held = scheduler.buffer(&[name(call, 0), 0]).expect("memory");
         let mut log = scheduler.zeroed(100).expect("memory");

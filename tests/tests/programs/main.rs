@@ -499,13 +499,20 @@ fn buffers_stay_with_the_program(form: Preemption) {
 
 /// A kernel that holds the device until it is cancelled, and yields in between.
 fn long(scheduler: &Scheduler) -> Handle<LaunchReport> {
-    let block = if preempt_test_kit::on_gpu() { 1024 } else { 1 };
+    let zeroed = |len: u32| scheduler.zeroed::<u32>(len as usize).expect("memory");
+    let stream = scheduler.stream(0);
+    if preempt_test_kit::on_gpu() {
+        // No yield points: a block-task that was dropped twice would keep its SM for ever. This takes seconds, and each
+        // block-task some 10 ms.
+        let tasks = 80_000;
+        let (mut counts, mut writes) = (zeroed(tasks), zeroed(tasks * 1024));
+        let call = kernels::paced_1d(20_000_000, &mut counts, &mut writes).grid(tasks).block(1024);
+        return stream.launch(call.preemption(Preemption::Preemptible)).expect("accepted");
+    }
     let tasks = 4 * scheduler.device().properties().sms;
-    let mut starts = scheduler.zeroed(tasks as usize).expect("memory");
-    let mut out = scheduler.zeroed((tasks * block) as usize).expect("memory");
-    let call = kernels::spin_yielding(&mut starts, u32::MAX, &mut out).grid(tasks).block(block);
-    let call = call.preemption(Preemption::Preemptible);
-    scheduler.stream(0).launch(call).expect("accepted")
+    let (mut starts, mut out) = (zeroed(tasks), zeroed(tasks));
+    let call = kernels::spin_yielding(&mut starts, u32::MAX, &mut out).grid(tasks).block(1);
+    stream.launch(call.preemption(Preemption::Preemptible)).expect("accepted")
 }
 
 /// Recording, launching, changing and dropping programs: nothing of it waits for a kernel that runs.
@@ -521,7 +528,7 @@ fn programs_wait_for_no_kernel_that_runs(form: Preemption) {
     run(&first).expect("runs");
     expected = scaled(1, &expected);
     let long = long(&scheduler);
-    let turns = if preempt_test_kit::on_gpu() { 50 } else { 2 };
+    let turns = if preempt_test_kit::on_gpu() { 20 } else { 2 };
     for turn in 0..turns {
         let mut place = None;
         let program = urgent.program("urgent", |program| {
