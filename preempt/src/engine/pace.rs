@@ -1,7 +1,7 @@
 //! When to decide: the steps of a turn, in which the host takes in messages, asks the policy and queues launches ahead.
 //!
-//! A decision is better the more it knows, so messages are taken in first. They are not for longer than a call that
-//! launches blocks takes, because then the first of them would have been launched sooner one by one. Launches are queued
+//! A decision is better the more it knows, so messages are taken in first while they come. They are not for longer than it
+//! takes to overturn a decision: to wait longer than that costs more than to decide too early. Launches are queued
 //! ahead one at a time while the inbox is empty, so that a message waits for one such call at most. If it is never empty,
 //! that is put off for as long as what the device has may last.
 //!
@@ -58,8 +58,7 @@ enum Inbox {
 /// One turn.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Time: how long messages can put off a call that launches blocks. As long as that call takes, so that a burst takes
-    /// twice as long as its calls at most.
+    /// Time: how long messages can put off a decision.
     put_off: Duration,
     begin: Duration,
     /// Time: how long messages can put off to queue a launch ahead.
@@ -82,7 +81,7 @@ impl Pace {
     /// A turn that begins with the device's reports taken in. `more` says whether there is a message.
     pub fn begin(now: Duration, more: bool, costs: &Costs) -> Pace {
         Pace {
-            put_off: costs.call,
+            put_off: costs.overturn(),
             lasts: costs.absence,
             begin: now,
             end: now.saturating_add(costs.absence),
@@ -171,9 +170,9 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// A call takes 5 µs, and a turn goes ahead for 60 µs.
+    /// A decision is overturned in 5 µs, and a turn goes ahead for 60 µs.
     fn costs() -> Costs {
-        Costs { call: us(5), absence: us(60), ..Costs::free() }
+        Costs { stop: us(3), launch: us(2), absence: us(60), ..Costs::free() }
     }
 
     const IDLE: ToDo = ToDo { decide: false, go_ahead: false };

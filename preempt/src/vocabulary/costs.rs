@@ -85,6 +85,11 @@ impl Costs {
         self.stop + self.chunk() * 3 / 2
     }
 
+    /// What it costs to overturn a decision: the launch that was started stops, and another one is launched in its place.
+    pub(crate) fn overturn(&self) -> Duration {
+        self.stop + self.launch
+    }
+
     /// From the end of a launch to the start of another one by the host, which only then launches it.
     pub(crate) fn gap(&self) -> Duration {
         self.report + self.decision + self.launch

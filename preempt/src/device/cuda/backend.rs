@@ -30,7 +30,7 @@ impl Backend for CudaDevice {
         self.meet(&lock(&DEVICES));
         self.kernels.load(code)?;
         self.shared.watch.clear();
-        self.owed.take_any();
+        self.owed.clear();
         self.queues.reset(self.pool.line().stream().raw())?;
         self.control_blocks.reset()?;
         self.proxy.set_wanted(path == SignalPath::Proxy);
@@ -83,12 +83,7 @@ impl Backend for CudaDevice {
         // SAFETY: the caller's promise.
         unsafe {
             match grid {
-                Grid::Cohort(cohort) => {
-                    self.launch_cohort(queue, launch, cohort)?;
-                    // A post of another queue could wait for this launch.
-                    self.flush();
-                    Ok(())
-                }
+                Grid::Cohort(cohort) => self.launch_cohort(queue, launch, cohort),
                 Grid::Plain(plain) => self.launch_plain(queue, launch, plain),
             }
         }
@@ -107,16 +102,16 @@ impl Backend for CudaDevice {
         grid: PlainGrid,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch_graph(queue, program, grid)? };
-        self.flush();
-        Ok(())
+        unsafe { self.launch_graph(queue, program, grid) }
     }
 
     fn flush(&self) {
-        if self.owed.is_any()
-            && let Ok(_entered) = self.context().enter()
-        {
-            self.write_owed(None);
+        // Behind another grid it can wait for the end of that one.
+        let is_first = |queue| self.shared.watch.has_at_most_one(queue);
+        while let Some(owed) = self.owed.take_where(is_first) {
+            // If it fails, so does the write.
+            let _entered = self.context().enter();
+            self.write_post(owed);
         }
     }
 

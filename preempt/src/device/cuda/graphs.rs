@@ -525,7 +525,7 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let mut state = lock(&graph.state);
         state.update(context, &self.kernels, program)?;
-        self.write_owed(Some(queue));
+        self.write_owed(queue);
         let stream = self.queues.stream(queue);
         if let Some(executable) = state.raw.executable {
             let raw = stream.raw();

@@ -70,7 +70,7 @@ impl CudaDevice {
         let Launchable { function, cooperates, waits, .. } =
             self.kernels.get(launch.kernel, launch.block, launch.shared_bytes())?;
         self.proxy.await_place()?;
-        self.write_owed(Some(queue));
+        self.write_owed(queue);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
         let config = CUlaunchConfig {
@@ -116,9 +116,9 @@ impl CudaDevice {
         let Launchable { plain: entry, posts: has_posts, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
         if !has_posts {
-            self.write_owed(Some(queue));
+            self.write_owed(queue);
         }
-        let before = if has_posts { self.owed.take(queue) } else { None };
+        let before = self.owed.take(queue);
         let own = OwedPost::of(queue, plain);
         let mut posts = PlainPosts::default();
         if let Some(before) = before {
@@ -150,11 +150,9 @@ impl CudaDevice {
             before.into_iter().for_each(|before| self.write_post(before));
             return launched;
         }
-        // Of another queue: it could wait for this launch.
-        self.write_owed(None);
         match (posts_itself, has_posts) {
             (true, _) => {}
-            (false, true) => self.owed.set(own),
+            (false, true) => self.owed.add(own),
             (false, false) => self.write_post(own),
         }
         // SAFETY: the control blocks keep their posts as long as the device lives.
@@ -173,16 +171,13 @@ impl CudaDevice {
         unsafe { self.shared.watch.add(queue, plain.post, plain.ticket) };
     }
 
-    /// Writes the post that is owed, if there is one: that of this queue, or of any. The context is entered.
-    pub(super) fn write_owed(&self, queue: Option<u32>) {
-        let owed = match queue {
-            Some(queue) => self.owed.take(queue),
-            None => self.owed.take_any(),
-        };
-        owed.into_iter().for_each(|owed| self.write_post(owed));
+    /// Writes the post that is owed in a queue, ahead of what comes next there. The context is entered.
+    pub(super) fn write_owed(&self, queue: u32) {
+        self.owed.take(queue).into_iter().for_each(|owed| self.write_post(owed));
     }
 
-    fn write_post(&self, OwedPost { queue, address, word }: OwedPost) {
+    /// Writes a post behind what is in its queue. The context is entered.
+    pub(super) fn write_post(&self, OwedPost { queue, address, word }: OwedPost) {
         let (context, stream) = (self.context(), self.queues.stream(queue));
         // Without the word nothing would show that the grid is over. The loss of the context is reported for all
         // operations together.

@@ -54,8 +54,8 @@ impl Predictor for Submits {
 
 /// Launch calls that take no time, so that messages put off a decision for none; and calls that take longer than the
 /// test.
-const NONE: Costs = Costs { call: Duration::ZERO, ..Costs::h200() };
-const LONG: Costs = Costs { call: Duration::from_secs(1000), ..Costs::h200() };
+const NONE: Costs = Costs { stop: Duration::ZERO, launch: Duration::ZERO, ..Costs::h200() };
+const LONG: Costs = Costs { launch: Duration::from_secs(1000), ..Costs::h200() };
 
 /// The log when launches arrive during the turn of another launch: on these streams, with 2, 3, ... block-tasks.
 fn asked(streams: &[usize], costs: Costs) -> Vec<String> {
