@@ -151,7 +151,8 @@ impl Experiment for Latency {
 
 /// Measures all cases.
 fn run(bench: &Bench) -> Result<Outcome> {
-    let scheduler = bench.scheduler(StaticPriority::new())?;
+    let scheduler =
+        bench.builder(StaticPriority::new())?.kernels(preempt_test_kit::KERNELS).build()?;
     let mut random = Random(bench.seed);
     let mut tally = Tally::default();
     let mut cases = Vec::new();

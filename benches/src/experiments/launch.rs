@@ -87,7 +87,8 @@ struct Times {
 /// Measures launches.
 fn run(bench: &Bench) -> Result<Outcome> {
     let (launches, streams, programs) = bench.amount(QUICK, FULL);
-    let scheduler = bench.scheduler(StaticPriority::new())?;
+    let scheduler =
+        bench.builder(StaticPriority::new())?.kernels(preempt_test_kit::KERNELS).build()?;
     let stream = scheduler.stream(0);
     let (mut times, mut tally) = (Times::default(), Tally::default());
     measure_single(&scheduler, &stream, launches, &mut times, &mut tally)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use preempt::policy::Policy;
-use preempt::{Device, Scheduler, SchedulerBuilder, SignalPath};
+use preempt::{Device, Preemption, Scheduler, SchedulerBuilder, SignalPath};
 use preempt_driver::Gpu;
 use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
@@ -183,9 +183,10 @@ impl Bench {
         }
     }
 
-    /// A scheduler that has the device until it is dropped.
+    /// A scheduler that has the device until it is dropped. Its launches are preemptible unless they say something else.
     fn scheduler(&self, policy: impl Policy + 'static) -> Result<Scheduler> {
-        Ok(self.builder(policy)?.kernels(preempt_test_kit::KERNELS).build()?)
+        let builder = self.builder(policy)?.kernels(preempt_test_kit::KERNELS);
+        Ok(builder.preemption(Preemption::Preemptible).build()?)
     }
 
     /// A scheduler like [`Bench::scheduler`]'s, whose `wait` spins for this time before it sleeps.
@@ -204,7 +205,8 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
-        Ok(self.spinning_builder(policy, spin)?.signal_path(path).build()?)
+        let builder = self.spinning_builder(policy, spin)?.signal_path(path);
+        Ok(builder.preemption(Preemption::Preemptible).build()?)
     }
 
     /// A scheduler like [`Bench::spinning_scheduler`]'s, which records its decisions.
@@ -213,9 +215,11 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
-        Ok(self.spinning_builder(policy, spin)?.recording(true).build()?)
+        let builder = self.spinning_builder(policy, spin)?.recording(true);
+        Ok(builder.preemption(Preemption::Preemptible).build()?)
     }
 
+    /// A builder of a scheduler whose launches have the form that those of an application have by default.
     fn spinning_builder(
         &self,
         policy: impl Policy + 'static,
@@ -224,6 +228,7 @@ impl Bench {
         Ok(self.builder(policy)?.wait_spin(spin).poller_spin(true))
     }
 
+    /// As [`Bench::spinning_builder`], with a `wait` that sleeps.
     fn builder(&self, policy: impl Policy + 'static) -> Result<SchedulerBuilder> {
         let device = self.device.clone().context("this suite is not simulated")?;
         let builder = Scheduler::builder().device(device).policy(policy);

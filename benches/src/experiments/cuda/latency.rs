@@ -72,7 +72,10 @@ struct Case {
 
 /// Measures all cases.
 pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
-    let build = |path| bench.spinning_scheduler_by(path, StaticPriority::new(), SPIN);
+    let build = |path| -> Result<Scheduler> {
+        let builder = bench.spinning_builder(StaticPriority::new(), SPIN)?;
+        Ok(builder.signal_path(path).build()?)
+    };
     let scheduler = build(SignalPath::StreamWrite)?;
     let mut random = Random(bench.seed);
     let mut tally = Tally::default();

@@ -46,7 +46,7 @@ struct Row {
 /// Measures launches.
 pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let (launches, streams, programs) = bench.amount(QUICK, FULL);
-    let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
+    let scheduler = bench.spinning_builder(StaticPriority::new(), SPIN)?.build()?;
     let mut tally = Tally::default();
 
     let [submit, done] = idle(&scheduler, launches, &mut tally)?;
