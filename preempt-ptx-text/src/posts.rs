@@ -10,11 +10,7 @@
 use std::mem::offset_of;
 use std::ops::Range;
 
-use super::text::{Edit, Function, blanked, edited, functions, is_of_name, kernels, word_after};
-
-/// Scopes of operations on memory are of this version and architecture.
-const VERSION: (u32, u32) = (6, 0);
-const TARGET: u32 = 70;
+use super::text::{Edit, Function, blanked, edited, functions, has_scopes, is_of_name, kernels};
 
 /// The first parameter of a plain entry [with posts](with_posts). What has the address 0 is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,15 +35,7 @@ pub struct PlainPosts {
 /// for GPUs before `sm_70`.
 pub fn with_posts(ptx: &str) -> Option<String> {
     let text = blanked(ptx);
-    let (_, version) = word_after(&text, ".version")?;
-    let (major, minor) = version.split_once('.')?;
-    let (_, target) = word_after(&text, ".target")?;
-    let digits = target.strip_prefix("sm_")?.trim_end_matches(|c: char| c.is_ascii_lowercase());
-    let is_known = (major.parse().ok()?, minor.parse().ok()?) >= VERSION
-        && digits.parse::<u32>().ok()? >= TARGET
-        && !text.contains("preempt_post");
-    let (_, bits) = word_after(&text, ".address_size")?;
-    if !is_known || bits != "64" {
+    if !has_scopes(&text) || text.contains("preempt_post") {
         return None;
     }
     let functions = functions(&text);
