@@ -8,7 +8,7 @@ use preempt::{
     Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Preemption, Scheduler, Stream,
 };
 use preempt_test_kernels as kernels;
-use preempt_test_kit::{Gate, KERNELS, Random, gated};
+use preempt_test_kit::{Gate, KERNELS, Random, carried_out, gated};
 
 /// Time: longer than any launch may be that is to be plain here.
 const ENDLESS: Duration = Duration::from_secs(3600);
@@ -28,18 +28,6 @@ fn log_of(stream: &Stream, log: &Buffer<u32>) -> Vec<u32> {
 fn plain(stream: &Stream, gate: &Gate, log: &mut Buffer<u32>, tasks: u32) -> Handle<LaunchReport> {
     let call = gated(&gate.0, log, 1).grid(tasks).preemption(Preemption::Plain);
     stream.launch(call).expect("accepted")
-}
-
-/// Launches, and returns once the device has the blocks: the statistics are told between two turns of the scheduler, and
-/// nothing else is decided meanwhile.
-fn carried_out<T>(scheduler: &Scheduler, launch: impl FnOnce() -> T) -> T {
-    let decisions = || scheduler.stats().decisions.count;
-    let before = decisions();
-    let launched = launch();
-    while decisions() == before {
-        std::thread::yield_now();
-    }
-    launched
 }
 
 #[test]

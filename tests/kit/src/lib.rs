@@ -44,6 +44,22 @@ pub fn emulated(layout: CpuLayout) -> Scheduler {
     builder.build().expect("a scheduler")
 }
 
+/// Submits something that the scheduler decides about, and returns once the device has what was decided, if it is an emulated
+/// one: the statistics are told between two turns of the scheduler.
+pub fn carried_out<T>(scheduler: &Scheduler, submit: impl FnOnce() -> T) -> T {
+    let decisions = || scheduler.stats().decisions.count;
+    let before = decisions();
+    let submitted = submit();
+    while decisions() == before {
+        std::thread::yield_now();
+    }
+    // That may have been another decision. The thread that has the core takes in what is submitted before it gives it up.
+    for _ in 0..2 {
+        decisions();
+    }
+    submitted
+}
+
 /// SplitMix64 (Steele, Lea and Flood 2014): numbers from a seed, the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(

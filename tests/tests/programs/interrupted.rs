@@ -13,7 +13,7 @@ use preempt::{
 };
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
-use preempt_test_kit::Random;
+use preempt_test_kit::{Random, carried_out};
 
 use super::{WHILE, contents, in_time};
 
@@ -123,7 +123,7 @@ fn an_urgent_launch_overtakes_and_only_what_is_left_runs() {
         let mut seen = of.scheduler.zeroed::<u32>(100).expect("memory");
         let urgent = of.scheduler.stream(9);
         let other = step(OTHER, &of.held, &mut seen).grid(2);
-        let urgent = urgent.launch(other).expect("accepted");
+        let urgent = carried_out(&of.scheduler, || urgent.launch(other).expect("accepted"));
         // The program's `log` stands still meanwhile.
         let log = of.log.address() as *mut u32;
         of.go_on();
@@ -147,7 +147,8 @@ fn the_program_stands_still_while_the_urgent_launch_runs() {
         let held = of.scheduler.buffer(&[OTHER, 0]).expect("memory");
         let mut seen = of.scheduler.zeroed::<u32>(100).expect("memory");
         let other = step(OTHER, &held, &mut seen).grid(1);
-        let urgent = of.scheduler.stream(9).launch(other).expect("accepted");
+        let urgent = of.scheduler.stream(9);
+        let urgent = carried_out(&of.scheduler, || urgent.launch(other).expect("accepted"));
         of.go_on();
         let [held, log] = [held.address(), of.log.address()].map(|at| at as *mut u32);
         // SAFETY: on the CPU device an address is one of this process; access is atomic.
@@ -243,8 +244,9 @@ fn the_urgency_of_a_program_that_runs_is_changed() {
     let held = of.scheduler.buffer(&[0, 0]).expect("memory");
     let mut log = of.scheduler.zeroed::<u32>(200).expect("memory");
     let other = step(OTHER, &held, &mut log).grid(100).amortize(1);
-    let other = of.scheduler.stream(5).launch(other).expect("accepted");
-    handle.set_priority(9);
+    let stream = of.scheduler.stream(5);
+    let other = carried_out(&of.scheduler, || stream.launch(other).expect("accepted"));
+    carried_out(&of.scheduler, || handle.set_priority(9));
     of.go_on();
     let [program, other] = [&handle, &other].map(|handle| in_time(handle).expect("runs"));
     assert!(program.done < other.done, "{program:?} {other:?}");
