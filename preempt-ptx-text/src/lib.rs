@@ -5,7 +5,6 @@
 
 mod check;
 mod panics;
-mod posts;
 mod text;
 
 #[doc(hidden)]
@@ -16,8 +15,6 @@ pub use panics::{
     CohortLayout, PANIC_VARIABLE, PANIC_WORDS, Panic, PanicSource, panic_sources,
     with_panic_records,
 };
-#[doc(hidden)]
-pub use posts::{PlainPosts, has_posts, with_posts};
 #[doc(hidden)]
 pub use text::{
     EARLY_CAPABILITY, Function, Functions, Kernel, blanked, block_threads, bound_registers,

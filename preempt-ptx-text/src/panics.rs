@@ -11,8 +11,7 @@ use std::ops::Range;
 
 use super::check::readable;
 use super::text::{
-    Edit, Function, Functions, Reach, blanked, edited, functions, has_scopes, is_of_name, kernels,
-    word_after,
+    Edit, Function, Functions, Reach, blanked, edited, functions, is_of_name, kernels, word_after,
 };
 
 /// The variable of a module with records: the address of its record, or 0, and the word by which threads claim it. The
@@ -24,6 +23,10 @@ pub const PANIC_WORDS: usize = 12;
 
 /// Stands in a preemptible entry where a block-task starts, before the register with its index (`preempt-device`).
 const TASK_MARK: &str = "// preempt.task ";
+
+/// Scopes of operations on memory are of this version and architecture.
+const VERSION: (u32, u32) = (6, 0);
+const TARGET: u32 = 70;
 
 // The words of a record.
 const WRITTEN: usize = 0;
@@ -125,8 +128,15 @@ pub fn panic_sources(functions: &Functions<'_>) -> Vec<PanicSource> {
 /// their names and their order.
 pub fn with_panic_records(ptx: &str, cohort: CohortLayout) -> Option<String> {
     let text = blanked(ptx);
-    let (address_size, _) = word_after(&text, ".address_size")?;
-    if !has_scopes(&text) || text.contains("preempt_panic") {
+    let (_, version) = word_after(&text, ".version")?;
+    let (major, minor) = version.split_once('.')?;
+    let (_, target) = word_after(&text, ".target")?;
+    let digits = target.strip_prefix("sm_")?.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    let is_known = (major.parse().ok()?, minor.parse().ok()?) >= VERSION
+        && digits.parse::<u32>().ok()? >= TARGET
+        && !text.contains("preempt_panic");
+    let (address_size, bits) = word_after(&text, ".address_size")?;
+    if !is_known || bits != "64" {
         return None;
     }
     let functions = functions(&text);

@@ -343,26 +343,6 @@ pub(crate) fn word_after<'a>(text: &'a str, directive: &str) -> Option<(Range<us
     Some((start..start + word.len(), word))
 }
 
-/// Operations on memory have scopes from this version and architecture on.
-const SCOPES_VERSION: (u32, u32) = (6, 0);
-const SCOPES_TARGET: u32 = 70;
-
-/// Whether code can be added to a file that uses addresses of 64 bits, and operations on memory with scopes. `text` is
-/// [`blanked`].
-pub(crate) fn has_scopes(text: &str) -> bool {
-    let has = || {
-        let (_, version) = word_after(text, ".version")?;
-        let (major, minor) = version.split_once('.')?;
-        let (_, target) = word_after(text, ".target")?;
-        let digits = target.strip_prefix("sm_")?.trim_end_matches(|c: char| c.is_ascii_lowercase());
-        let (_, bits) = word_after(text, ".address_size")?;
-        let is_new = (major.parse().ok()?, minor.parse().ok()?) >= SCOPES_VERSION
-            && digits.parse::<u32>().ok()? >= SCOPES_TARGET;
-        Some(is_new && bits == "64")
-    };
-    has().unwrap_or_default()
-}
-
 /// What to write over a part of a file.
 pub(crate) struct Edit {
     pub place: Range<usize>,

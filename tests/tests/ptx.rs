@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use preempt_build::{Kernels, check};
 use preempt_device::abi::Cohort;
-use preempt_ptx_text::{CohortLayout, with_panic_records, with_posts};
+use preempt_ptx_text::{CohortLayout, with_panic_records};
 
 const COMMITTED: &str = include_str!("../kernels/kernels.ptx");
 
@@ -515,16 +515,14 @@ const FREE_REGISTERS: u32 = 32;
 /// Registers by which the assembler's choices differ when anything in an entry does.
 const NOISE: u32 = 4;
 
-/// What the host library writes into PTX before it loads it.
 #[test]
-fn records_of_panics_and_posts_take_nothing_from_kernels() {
+fn records_of_panics_take_nothing_from_kernels() {
     let layout = CohortLayout {
         grid: offset_of!(Cohort, grid),
         post: offset_of!(Cohort, post),
         ticket: offset_of!(Cohort, ticket),
     };
     let recording = with_panic_records(&PTX, layout).expect("kernels panic");
-    let recording = with_posts(&recording).expect("kernels have plain entries");
     let (Some(before), Some(after)) = (resources(&PTX), resources(&recording)) else { return };
     assert!(before.len() == 2 * NAMES.len() && before.keys().eq(after.keys()), "{after:?}");
     for (name, [registers, frame, spills]) in before {

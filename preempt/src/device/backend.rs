@@ -82,10 +82,6 @@ pub(crate) trait Backend: Send + Sync {
         grid: PlainGrid,
     ) -> Result<(), Error>;
 
-    /// Says that the scheduler launches nothing more for now. The posts of all plain grids so far come without another
-    /// call.
-    fn flush(&self);
-
     /// Writes a queue's signal word, without waiting for the device. Words of one queue arrive in the order of the
     /// calls.
     fn signal(&self, queue: u32, signal: Signal);

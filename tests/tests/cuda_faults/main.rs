@@ -192,7 +192,6 @@ fn run(case: &Case) -> Found {
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
-            "posts" => workloads::posts(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
             peers if peers.ends_with("peers") => peers::run(peers, &device, &mut found),
@@ -542,13 +541,6 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
 #[test]
 fn fills_wait_for_no_kernel() {
     let outcomes = start(FAKE, &[Case::clean("fills")]);
-    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
-}
-
-/// Most posts of plain grids take no call of the driver.
-#[test]
-fn plain_grids_post_by_themselves_and_for_those_before_them() {
-    let outcomes = start(FAKE, &[Case::clean("posts")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 

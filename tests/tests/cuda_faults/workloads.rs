@@ -428,54 +428,6 @@ pub fn controls(device: &Device, found: &mut Found) {
     }
 }
 
-/// Chains of plain grids in several streams: of more blocks than fit, whose posts the next ones write, and of few, which post
-/// by themselves.
-pub fn posts(device: &Device, found: &mut Found) {
-    const LAUNCHES: u32 = 30;
-    let Some(run) = start(device, SignalPath::StreamWrite, found) else { return };
-    let writes_before = writes();
-    for round in 0..3 {
-        let mut under_way = Vec::new();
-        for (number, tasks) in [40, 3, 64].into_iter().enumerate() {
-            let stream = run.scheduler.stream(number as i32);
-            let zeroed = |len: u32| run.scheduler.zeroed::<u32>(len as usize);
-            let (mut counts, mut writes) =
-                (zeroed(tasks).expect("memory"), zeroed(tasks * THREADS).expect("memory"));
-            let handles: Vec<_> = (0..LAUNCHES)
-                .map(|_| {
-                    let call =
-                        kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(THREADS);
-                    stream.launch(call.preemption(Preemption::Plain)).expect("accepted")
-                })
-                .collect();
-            under_way.push((stream, handles, counts));
-        }
-        for (stream, handles, counts) in under_way {
-            for handle in handles {
-                let tasks = handle.wait().map(|report| report.tasks as usize);
-                run.found.expect(tasks.as_ref().is_ok_and(|&tasks| tasks == counts.len()), || {
-                    format!("round {round}: {tasks:?} block-tasks")
-                });
-            }
-            let copy = stream.download(&counts).and_then(|copy| copy.wait());
-            let values = run.found.take(copy).unwrap_or_default();
-            let difference = first_difference(&values, &vec![LAUNCHES; counts.len()]);
-            run.found.expect(difference.is_none(), || format!("round {round}: {difference:?}"));
-        }
-    }
-    // Copies have words, too.
-    let (written, launched) = (writes() - writes_before, u64::from(3 * 3 * LAUNCHES));
-    run.found.expect(written < launched, || format!("{written} words for {launched} launches"));
-}
-
-/// Words that streams were to write.
-fn writes() -> u64 {
-    faults::calls()
-        .into_iter()
-        .find_map(|(name, calls)| (name == "cuStreamWriteValue64_v2").then_some(calls))
-        .unwrap_or(0)
-}
-
 /// Copies from and to pinned memory, on the fake driver.
 pub fn pinned(device: &Device, found: &mut Found) {
     let Some(run) = start(device, SignalPath::StreamWrite, found) else { return };

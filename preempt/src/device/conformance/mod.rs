@@ -216,7 +216,6 @@ impl<'a> Rig<'a> {
     /// Waits for the next reports.
     fn next_reports(&mut self) -> Vec<Report> {
         let start = Instant::now();
-        self.session.flush();
         loop {
             let mark = self.device.inner.mark();
             self.session.poll(&mut self.reports);

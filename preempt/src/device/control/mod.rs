@@ -79,8 +79,6 @@ pub(crate) struct PlainGrid {
     pub tasks: u32,
     pub post: *const Post,
     pub ticket: u32,
-    /// Whether it is alone in its queue, with all of its blocks on the device at a time.
-    pub is_small: bool,
 }
 
 // SAFETY: the post is an atomic that all threads share.
@@ -227,8 +225,7 @@ impl Session {
         let grid = match order.plain {
             true => {
                 let (extents, tasks, ticket) = (launch.grid, launch.tasks(), order.ticket);
-                let is_small = order.after.is_none() && tasks <= order.workers;
-                Grid::Plain(PlainGrid { extents, tasks, post, ticket, is_small })
+                Grid::Plain(PlainGrid { extents, tasks, post, ticket })
             }
             false => Grid::Cohort(self.cohort(order, launch, control, post)?),
         };
@@ -251,8 +248,7 @@ impl Session {
         let ControlMemory { posts, .. } = self.control(order.control.control)?;
         // SAFETY: the device keeps posts until its next scheduler.
         let post = unsafe { &raw const (*posts)[usize::from(order.slot)] };
-        let (extents, ticket) = ([tasks, 1, 1], order.ticket);
-        let grid = PlainGrid { extents, tasks, post, ticket, is_small: false };
+        let grid = PlainGrid { extents: [tasks, 1, 1], tasks, post, ticket: order.ticket };
         // SAFETY: as for a launch; the caller's program has checked calls, and owns their memory until it has retired.
         unsafe { self.device.backend.launch_program(order.op, order.queue, program, grid) }?;
         let runs = Runs::Program(program.clone());
@@ -352,11 +348,6 @@ impl Session {
             // No chunk is left on the list of a launch that is done.
             self.device.backend.control().give_back_requeue_list(list, is_done);
         }
-    }
-
-    /// Says that there is nothing more to launch for now. Until then, the end of a launch may stay unknown.
-    pub fn flush(&self) {
-        self.device.backend.flush();
     }
 
     /// Says that nothing is in flight.

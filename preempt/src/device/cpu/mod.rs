@@ -189,8 +189,6 @@ impl Backend for CpuDevice {
 
     fn rest(&self) {}
 
-    fn flush(&self) {}
-
     fn control(&self) -> &dyn ControlSource {
         &self.shared.words
     }

@@ -272,8 +272,6 @@ impl Backend for Arc<Model> {
 
     fn rest(&self) {}
 
-    fn flush(&self) {}
-
     fn control(&self) -> &dyn ControlSource {
         &self.words
     }

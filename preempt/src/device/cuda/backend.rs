@@ -30,7 +30,6 @@ impl Backend for CudaDevice {
         self.meet(&lock(&DEVICES));
         self.kernels.load(code)?;
         self.shared.watch.clear();
-        self.owed.clear();
         self.queues.reset(self.pool.line().stream().raw())?;
         self.control_blocks.reset()?;
         self.proxy.set_wanted(path == SignalPath::Proxy);
@@ -103,16 +102,6 @@ impl Backend for CudaDevice {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.launch_graph(queue, program, grid) }
-    }
-
-    fn flush(&self) {
-        // Behind another grid it can wait for the end of that one.
-        let is_first = |queue| self.shared.watch.has_at_most_one(queue);
-        while let Some(owed) = self.owed.take_where(is_first) {
-            // If it fails, so does the write.
-            let _entered = self.context().enter();
-            self.write_post(owed);
-        }
     }
 
     fn signal(&self, queue: u32, signal: Signal) {

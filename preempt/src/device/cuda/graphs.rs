@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
-use preempt_ptx_text::PlainPosts;
 
 use super::capture::{CapturedGraph, capture};
 use super::context::{Context, call};
 use super::driver::{RawGraph, RawGraphExec, RawNode};
 use super::fills::{Fill, fills};
-use super::kernels::{Kernels, Launchable};
+use super::kernels::Kernels;
 use super::launch::with_parameters;
 use super::memory::{Pool, Zeroing};
 use super::probe::settle;
@@ -251,11 +250,9 @@ fn with_kernel<R>(
     work: impl FnOnce(*const sys::CUDA_KERNEL_NODE_PARAMS) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let (block, shared) = (launch.block, launch.shared_bytes());
-    let Launchable { plain: entry, posts, .. } = kernels.get(launch.kernel, block, shared)?;
+    let entry = kernels.get(launch.kernel, block, shared)?.plain;
     let [x, y, z] = launch.grid;
-    // The program has a post of its own.
-    let none = PlainPosts::default();
-    with_parameters(posts.then_some(&none), &launch.args, |parameters| {
+    with_parameters(None, &launch.args, |parameters| {
         let node = sys::CUDA_KERNEL_NODE_PARAMS {
             func: entry.0,
             gridDimX: x,
@@ -525,7 +522,6 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let mut state = lock(&graph.state);
         state.update(context, &self.kernels, program)?;
-        self.write_owed(queue);
         let stream = self.queues.stream(queue);
         if let Some(executable) = state.raw.executable {
             let raw = stream.raw();

@@ -19,8 +19,8 @@ use crate::error::{CodeError, ConfigurationError, DeviceError, Error};
 use crate::module::{DeviceCode, LoadedModule, Module};
 use preempt_ptx_text::{
     self as ptx, EARLY_CAPABILITY, Functions, blanked, block_threads, bound_registers,
-    check_functions, cooperates, first_parameter_bytes, functions, has_posts, shared_variables,
-    waits, with_posts, with_waits,
+    check_functions, cooperates, first_parameter_bytes, functions, shared_variables, waits,
+    with_waits,
 };
 
 /// Bytes of shared memory that a block gets by default; a kernel opts into more.
@@ -80,8 +80,6 @@ pub(super) struct Launchable {
     pub function: Function,
     /// The plain entry.
     pub plain: Function,
-    /// Whether the plain entry has [posts](preempt_ptx_text::PlainPosts).
-    pub posts: bool,
     /// Whether no thread may start the next block-task before all threads have ended the present one.
     pub cooperates: bool,
     /// Whether the entry can start early, because it waits by itself.
@@ -136,7 +134,6 @@ impl Drop for OthersModule {
 struct LoadedEntry {
     function: Function,
     plain: Function,
-    posts: bool,
     cooperates: bool,
     waits: bool,
     registers: u32,
@@ -213,13 +210,13 @@ impl Kernels {
         let with_waits = self.starts_early.then(|| with_waits(ptx)).flatten();
         let ptx = with_waits.as_deref().unwrap_or(ptx);
         let load = |ptx, panics| Loaded::new(&self.context, module.name(), ptx, self.sm, panics);
-        let recording = panics::recording(ptx);
-        let panics = recording.as_ref().map(|_| &*self.panics);
-        let recording = recording.as_deref().unwrap_or(ptx);
-        let code = match load(with_posts(recording).as_deref().unwrap_or(recording), panics) {
-            // Its kernels run without records and posts as well, and what is wrong is said of the text as it was given.
-            Err(Error::Code(CodeError::NotLoaded { .. })) => load(ptx, None)?,
-            loaded => loaded?,
+        let code = match panics::recording(ptx) {
+            None => load(ptx, None)?,
+            Some(recording) => match load(&recording, Some(&*self.panics)) {
+                // Its kernels run without records as well, and what is wrong is said of the text as it was given.
+                Err(Error::Code(CodeError::NotLoaded { .. })) => load(ptx, None)?,
+                loaded => loaded?,
+            },
         };
         Ok(loaded.entry(key).or_insert(Arc::new(code)).clone())
     }
@@ -253,10 +250,10 @@ impl Kernels {
         let _preparing = lock(&self.preparing);
         let entry = self.find(kernel)?;
         let blocks_per_sm = self.occupancy(kernel, entry, block, key.1)?;
-        let LoadedEntry { function, plain, posts, cooperates, waits, .. } = entry;
+        let LoadedEntry { function, plain, cooperates, waits, .. } = entry;
         let beside_proxy = self.beside_proxy(entry, key.1, blocks_per_sm);
         let launchable =
-            Launchable { function, plain, posts, cooperates, waits, blocks_per_sm, beside_proxy };
+            Launchable { function, plain, cooperates, waits, blocks_per_sm, beside_proxy };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
         Ok(launchable)
     }
@@ -439,7 +436,6 @@ fn entries(
     let mut entries = HashMap::new();
     let mut stack = 0;
     for &ptx::Kernel { preemptible: name, plain, .. } in kernels {
-        let posts = functions.get(plain).is_some_and(has_posts);
         let (Some(&function), Some(&plain)) = (touched.get(name), touched.get(plain)) else {
             continue;
         };
@@ -448,7 +444,6 @@ fn entries(
         let entry = LoadedEntry {
             function,
             plain,
-            posts,
             cooperates: cooperates(name, &shared, functions),
             waits: functions.get(name).is_some_and(waits),
             registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,

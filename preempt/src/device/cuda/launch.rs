@@ -8,12 +8,10 @@ use cudarc::driver::sys::{
 };
 use preempt_device::abi::Cohort;
 use preempt_device::host::Args;
-use preempt_ptx_text::PlainPosts;
 
 use super::CudaDevice;
 use super::context::call;
 use super::kernels::Launchable;
-use super::owed::OwedPost;
 use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
 use crate::error::Error;
@@ -31,16 +29,16 @@ fn early_start() -> CUlaunchAttribute {
     }
 }
 
-/// Calls `launch` with pointers to the parameters: the entry's first one, if it has one beside the arguments, and then
-/// these. A preemptible entry has a [`Cohort`], a plain one may have [`PlainPosts`].
+/// Calls `launch` with pointers to the parameters: the cohort, if the entry is a preemptible one, and then the
+/// arguments.
 #[inline]
-pub(super) fn with_parameters<T, R>(
-    first: Option<&T>,
+pub(super) fn with_parameters<R>(
+    cohort: Option<&Cohort>,
     args: &Args,
     launch: impl FnOnce(*mut *mut c_void) -> R,
 ) -> R {
-    let first = first.map(|first| ptr::from_ref(first).cast());
-    let pointers = first.into_iter().chain(args.pointers());
+    let cohort = cohort.map(|cohort| ptr::from_ref(cohort).cast());
+    let pointers = cohort.into_iter().chain(args.pointers());
     let mut pointers = pointers.map(|pointer| pointer.cast_mut().cast::<c_void>());
     let mut few = [ptr::null_mut(); FEW_PARAMETERS];
     for place in &mut few {
@@ -70,7 +68,6 @@ impl CudaDevice {
         let Launchable { function, cooperates, waits, .. } =
             self.kernels.get(launch.kernel, launch.block, launch.shared_bytes())?;
         self.proxy.await_place()?;
-        self.write_owed(queue);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
         let config = CUlaunchConfig {
@@ -99,7 +96,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Puts a plain grid into a queue. It posts by itself, the next grid of the queue does it, or a write behind it.
+    /// Puts a plain grid into a queue, and the write of its post behind it.
     ///
     /// # Safety
     ///
@@ -113,30 +110,14 @@ impl CudaDevice {
         let context = self.context();
         let _entered = context.enter()?;
         let shared = launch.shared_bytes();
-        let Launchable { plain: entry, posts: has_posts, .. } =
+        let Launchable { plain: entry, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
-        if !has_posts {
-            self.write_owed(queue);
-        }
-        let before = self.owed.take(queue);
-        let own = OwedPost::of(queue, plain);
-        let mut posts = PlainPosts::default();
-        if let Some(before) = before {
-            (posts.before, posts.before_word) = (before.address, before.word);
-        }
-        let posts_itself = has_posts && plain.is_small;
-        if posts_itself {
-            (posts.own, posts.own_word) = (own.address, own.word);
-            (posts.counter, posts.others) =
-                (self.queues.counter(queue), u64::from(plain.tasks.saturating_sub(1)));
-        }
         let (PlainGrid { extents: [x, y, z], .. }, block) = (plain, launch.block);
         let raw = self.queues.stream(queue).raw();
-        let launched = with_parameters(has_posts.then_some(&posts), &launch.args, |parameters| {
+        with_parameters(None, &launch.args, |parameters| {
             let function = entry.0;
             let none = ptr::null_mut();
-            // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them. The control
-            // blocks keep their posts as long as the device lives, and the queue its counter.
+            // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
             unsafe {
                 call!(
                     context,
@@ -145,44 +126,26 @@ impl CudaDevice {
                     )
                 )
             }
-        });
-        if launched.is_err() {
-            before.into_iter().for_each(|before| self.write_post(before));
-            return launched;
-        }
-        match (posts_itself, has_posts) {
-            (true, _) => {}
-            (false, true) => self.owed.add(own),
-            (false, false) => self.write_post(own),
-        }
-        // SAFETY: the control blocks keep their posts as long as the device lives.
-        unsafe { self.shared.watch.add(queue, plain.post, plain.ticket) };
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { self.post_behind(queue, plain) };
         Ok(())
     }
 
-    /// Writes the post of what is in a queue behind it. The context is entered.
+    /// Writes the post of a plain grid behind what is in a queue. The context is entered.
     ///
     /// # Safety
     ///
     /// The control blocks have the grid's post.
     pub(super) unsafe fn post_behind(&self, queue: u32, plain: PlainGrid) {
-        self.write_post(OwedPost::of(queue, plain));
-        // SAFETY: the control blocks keep their posts as long as the device lives.
-        unsafe { self.shared.watch.add(queue, plain.post, plain.ticket) };
-    }
-
-    /// Writes the post that is owed in a queue, ahead of what comes next there. The context is entered.
-    pub(super) fn write_owed(&self, queue: u32) {
-        self.owed.take(queue).into_iter().for_each(|owed| self.write_post(owed));
-    }
-
-    /// Writes a post behind what is in its queue. The context is entered.
-    pub(super) fn write_post(&self, OwedPost { queue, address, word }: OwedPost) {
         let (context, stream) = (self.context(), self.queues.stream(queue));
+        let PlainGrid { post, ticket, .. } = plain;
         // Without the word nothing would show that the grid is over. The loss of the context is reported for all
         // operations together.
         // SAFETY: the control blocks keep their posts as long as the device lives, at the same address for it.
-        let _ = context.must(|| unsafe { stream.write(address, word) });
+        let _ = context.must(|| unsafe { stream.write(post as u64, plain.last_word()) });
+        // SAFETY: as above.
+        unsafe { self.shared.watch.add(queue, post, ticket) };
     }
 }
 

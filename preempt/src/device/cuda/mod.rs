@@ -53,7 +53,6 @@ mod kernels;
 mod launch;
 mod memory;
 mod opaque;
-mod owed;
 mod panics;
 mod peers;
 mod probe;
@@ -78,7 +77,6 @@ use host_pool::HostPool;
 use kernels::Kernels;
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
-use owed::Owed;
 use peers::Peers;
 use probe::probe;
 use proxy::Proxy;
@@ -137,7 +135,6 @@ pub(super) fn count() -> Result<u32, Error> {
 
 pub(super) struct CudaDevice {
     queues: DeviceQueues,
-    owed: Owed,
     control_blocks: ControlBlocks,
     requeue_lists: RequeueLists,
     copies: Copies,
@@ -204,7 +201,6 @@ impl CudaDevice {
         let host = Arc::new(HostPool::new(&context));
         let device = CudaDevice {
             queues,
-            owed: Owed::default(),
             proxy,
             control_blocks: ControlBlocks::new(&context, &pool)?,
             requeue_lists: RequeueLists::new(&context, &pool, &small_up)?,

@@ -46,12 +46,8 @@ impl Streams {
 #[derive(Debug)]
 pub(super) struct DeviceQueues {
     streams: Streams,
-    /// A word for each queue, and behind them a counter for each.
     words: Fixed,
 }
-
-/// Bytes of a queue's counter, by which the blocks of a small plain grid find the last of them.
-const COUNTER: usize = size_of::<u32>();
 
 impl DeviceQueues {
     /// The context is entered. The words are ready when `zeroing` has done its work so far.
@@ -60,7 +56,7 @@ impl DeviceQueues {
         streams: Streams,
         zeroing: RawStream,
     ) -> Result<DeviceQueues, Error> {
-        let words = Fixed::new(context, COUNT * (size_of::<DeviceQueue>() + COUNTER), zeroing)?;
+        let words = Fixed::new(context, COUNT * size_of::<DeviceQueue>(), zeroing)?;
         Ok(DeviceQueues { streams, words })
     }
 
@@ -80,14 +76,6 @@ impl DeviceQueues {
         debug_assert!((queue as usize) < COUNT);
         let address = self.words.address() as usize + queue as usize * size_of::<DeviceQueue>();
         ptr::with_exposed_provenance(address)
-    }
-
-    /// The address of a queue's counter on the device, which is 0 between grids.
-    #[inline]
-    pub fn counter(&self, queue: u32) -> u64 {
-        debug_assert!((queue as usize) < COUNT);
-        let words = COUNT * size_of::<DeviceQueue>();
-        self.words.address() + (words + queue as usize * COUNTER) as u64
     }
 
     #[inline]

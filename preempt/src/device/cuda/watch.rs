@@ -122,13 +122,6 @@ impl Watch {
         queues.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Whether no more than one grid of a queue has yet to post.
-    pub fn has_at_most_one(&self, queue: u32) -> bool {
-        let mut queues = lock(&self.queues);
-        self.look(&mut queues);
-        queues[queue as usize].len() <= 1
-    }
-
     /// The queues with cohorts on the device.
     pub fn busy_queues(&self) -> Vec<u32> {
         let mut queues = lock(&self.queues);
@@ -217,15 +210,6 @@ mod tests {
         assert_eq!(watch.busy_queues(), [0]);
         post(&posts[0], 1);
         assert!(!watch.has_pending() && mark() != first);
-    }
-
-    #[test]
-    fn what_has_yet_to_post_is_counted_for_each_queue() {
-        let posts = [Post::default(), Post::default(), Post::default()];
-        let watch = watch(&posts, &[(0, 0, 1), (0, 1, 1), (1, 2, 1)]);
-        assert_eq!([0, 1].map(|queue| watch.has_at_most_one(queue)), [false, true]);
-        post(&posts[0], 1);
-        assert!(watch.has_at_most_one(0));
     }
 
     #[test]

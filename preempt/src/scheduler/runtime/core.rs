@@ -229,7 +229,6 @@ impl Turn for Core {
             // The turn has lasted for long, and the device's reports come first: the poller comes back for the rest.
             self.device.inner.announce();
         }
-        self.session.flush();
         self.news.wake_changed = self.engine.wake() != wake;
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use cudarc::driver::sys;
 use preempt_device::abi::{Cohort, DeviceQueue};
-use preempt_ptx_text::PlainPosts;
 
 use super::kernels::FakeKernel;
 use super::memory::{Kind, state};
-use super::panics::{FakeFunction, failed};
+use super::panics::FakeFunction;
 use super::{Code, FakeStream, NOT_FOUND};
 
 /// The carrier of signals, as in the PTX in `proxy.rs`.
@@ -55,44 +54,12 @@ fn probe(words: usize, sms: u32) {
     }
 }
 
-/// Runs a plain grid with its posts, as in the PTX in `preempt-ptx-text`.
-fn posting(posts: PlainPosts, blocks: u32, run: impl FnOnce()) {
-    let PlainPosts { before, before_word, counter, others, own, own_word } = posts;
-    let post = |address: u64, word: u64| {
-        let at = address as usize;
-        if state().check(&(at..at + 8), Some(Kind::Pinned), "a post") {
-            // SAFETY: it is there, and used as an atomic.
-            unsafe { &*(at as *const AtomicU64) }.store(word, Ordering::Release);
-        }
-    };
-    if before != 0 {
-        post(before, before_word);
-    }
-    run();
-    // Blocks of a context that has failed never post.
-    if counter != 0 && failed().is_none() {
-        let at = counter as usize;
-        if !state().check(&(at..at + 4), Some(Kind::Device), "a counter of blocks") {
-            return;
-        }
-        // SAFETY: it is there, and used as an atomic.
-        let counted = unsafe { &*(at as *const AtomicU32) }.load(Ordering::Relaxed);
-        if counted != 0 || others + 1 != u64::from(blocks) {
-            state().violation(format!(
-                "{counted} blocks are counted already, {others} of {blocks} others"
-            ));
-        }
-        post(own, own_word);
-    }
-}
-
 /// A kernel of this driver with its arguments.
 pub enum Entry {
     Probe { words: usize, sms: u32 },
     Proxy { mailbox: usize, queues: usize, number: u32 },
     Cohort(FakeKernel, Together),
     Plain(FakeKernel),
-    Posting(PlainPosts, Box<Entry>),
     Panics(Box<dyn FnOnce() + Send>),
 }
 
@@ -103,21 +70,6 @@ impl Entry {
     pub unsafe fn new(function: sys::CUfunction, parameters: *mut *mut c_void) -> Option<Entry> {
         // SAFETY: the caller's promise.
         let function = unsafe { &*function.cast::<FakeFunction>() };
-        if !function.has_posts() {
-            // SAFETY: as above.
-            return unsafe { Entry::of(function, parameters) };
-        }
-        // SAFETY: the first parameter of an entry with posts, and those behind it.
-        let (posts, entry) = unsafe {
-            (*(*parameters).cast::<PlainPosts>(), Entry::of(function, parameters.add(1))?)
-        };
-        Some(Entry::Posting(posts, Box::new(entry)))
-    }
-
-    /// # Safety
-    ///
-    /// The pointers are those of a launch of this function, without posts.
-    unsafe fn of(function: &FakeFunction, parameters: *mut *mut c_void) -> Option<Entry> {
         let name = function.name.as_str();
         // SAFETY: the entry has a parameter of this type there.
         let word = |at: usize| unsafe { *(*parameters.add(at)).cast::<usize>() };
@@ -155,9 +107,6 @@ impl Entry {
     pub fn run(self, blocks: u32, threads: u32) {
         let (Entry::Cohort(kernel, _) | Entry::Plain(kernel)) = &self else {
             return match self {
-                Entry::Posting(posts, entry) => {
-                    posting(posts, blocks, || entry.run(blocks, threads))
-                }
                 Entry::Probe { words, sms } => probe(words, sms),
                 Entry::Proxy { mailbox, queues, number } => proxy(mailbox, queues, number),
                 Entry::Panics(panic) => panic(),

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys;
-use preempt_ptx_text::PlainPosts;
 
 use super::memory::{Kind, allocate, release, state};
 use super::panics::FakeFunction;
@@ -72,10 +71,7 @@ impl Work {
         unsafe { Entry::new(kernel.func, kernel.kernelParams)? };
         // Kernels of this driver have at most five, and their values lie in memory of whole `u128`s.
         // SAFETY: as above.
-        let function = unsafe { &*kernel.func.cast::<FakeFunction>() };
-        let name = function.name.as_str();
-        // Nodes have no posts: all zeros.
-        let first = usize::from(function.has_posts());
+        let name = unsafe { (*kernel.func.cast::<FakeFunction>()).name.as_str() };
         let count = match name {
             "panics__plain" => 3,
             "count_1d__plain" => 4,
@@ -86,7 +82,7 @@ impl Work {
             // SAFETY: as above.
             unsafe {
                 ptr::copy_nonoverlapping(
-                    (*kernel.kernelParams.add(first + at)).cast(),
+                    (*kernel.kernelParams.add(at)).cast(),
                     bytes.as_mut_ptr(),
                     PARAMETER,
                 );
@@ -124,15 +120,12 @@ impl Work {
 
     fn run(&self) {
         if let Work::Kernel { function, parameters, blocks, threads } = self {
-            let function: sys::CUfunction = ptr::with_exposed_provenance_mut(*function);
-            let none = PlainPosts::default();
-            // SAFETY: the function is never freed.
-            let has_posts = unsafe { (*function.cast::<FakeFunction>()).has_posts() };
-            let first = has_posts.then_some(ptr::from_ref(&none).cast_mut().cast());
-            let others = parameters.iter().map(|bytes| bytes.as_ptr().cast_mut().cast());
-            let mut pointers: Vec<_> = first.into_iter().chain(others).collect();
-            // SAFETY: these are its parameters.
-            let entry = unsafe { Entry::new(function, pointers.as_mut_ptr()) };
+            let mut pointers: Vec<_> =
+                parameters.iter().map(|bytes| bytes.as_ptr().cast_mut().cast()).collect();
+            // SAFETY: the function is never freed, and these are its parameters.
+            let entry = unsafe {
+                Entry::new(ptr::with_exposed_provenance_mut(*function), pointers.as_mut_ptr())
+            };
             return entry.into_iter().for_each(|entry| entry.run(*blocks, *threads));
         }
         if let Work::Child(works) = self {

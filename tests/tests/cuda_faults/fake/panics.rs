@@ -104,16 +104,6 @@ impl FakeFunction {
         FakeFunction { name, module }
     }
 
-    /// Whether its first parameter has posts.
-    pub fn has_posts(&self) -> bool {
-        // SAFETY: modules are never freed here.
-        let text = unsafe { &(*self.module).text };
-        let entry = text.split_once(&format!(".entry {}(", self.name));
-        entry.is_some_and(|(_, rest)| {
-            rest.trim_start().starts_with(".param .align 8 .b8 preempt_posts[")
-        })
-    }
-
     /// What thread (3, 0, 0) of the block-task `task` does as it panics.
     pub fn panic(&self, task: u32, cohort: Option<&Cohort>) -> impl FnOnce() + Send + use<> {
         // SAFETY: modules are never freed here.
