@@ -62,7 +62,7 @@ impl Engine {
         if has_either {
             launch.set_plain(is_plain);
         }
-        let level = if launch.spec.plain { level.min(highest) } else { level };
+        let highest = if launch.spec.plain { highest } else { self.queues.count().levels };
         let (there, has_blocks) = (launch.blocks_that_stay(&self.queues), !launch.is_out());
         if launch.spec.plain && has_blocks || there >= launch.remaining() {
             // All its blocks are on the device, and the hardware finds room for them.
@@ -71,10 +71,12 @@ impl Engine {
         }
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else { return };
-        let Some(queue) = self.queues.free(level) else {
+        let Some(queue) = self.queues.free(level.min(highest), highest) else {
             self.agenda.short_of_queues = true;
             return;
         };
+        // Below that, the hardware makes no room for it.
+        let over = over.filter(|_| self.queues.level(queue) >= level);
         let place = Place::Free {
             sms: uncovered,
             room: launch.room(uncovered, self.ledger.is_last_uncovered(range)),

@@ -44,15 +44,16 @@ impl DeviceQueues {
         self.count
     }
 
-    /// An empty queue of this level, or of the next one above that has any. If there is none, one of the level below
-    /// that is nearest. Queues above level 0 are left to cohorts that need them.
-    pub fn free(&self, level: u32) -> Option<QueueIndex> {
+    /// An empty queue of this level, or of the next one above that has any, up to the `highest`. If there is none, one of
+    /// the level below that is nearest. Queues above level 0 are left to cohorts that need them.
+    pub fn free(&self, level: u32, highest: u32) -> Option<QueueIndex> {
         let is_free = |&queue: &QueueIndex| self.is_free(queue);
         let QueueCount { normal, urgent, levels, .. } = self.count;
         let at_zero = || (0..normal).find(is_free);
         let Some(above) = level.checked_sub(1) else { return at_zero() };
         let start = normal + urgent * above.min(levels);
-        let from_here_up = (start..self.count.total()).find(is_free);
+        let end = normal + urgent * highest.min(levels);
+        let from_here_up = (start..end).find(is_free);
         let below = || (normal..start).rev().find(is_free);
         from_here_up.or_else(below).or_else(at_zero)
     }

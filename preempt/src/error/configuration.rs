@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use preempt_device::abi::MAX_TASKS;
 use preempt_device::host::{Dim3, Extents};
 
@@ -26,6 +28,14 @@ pub enum ConfigurationError {
         kernel: &'static str,
         /// The grid that was asked for.
         grid: Extents,
+    },
+    /// A [cost](crate::Costs) that nothing takes.
+    #[error(
+        "a cost of {cost:?} is longer than a day; costs are times of a driver and a device, microseconds mostly"
+    )]
+    Cost {
+        /// The longest.
+        cost: Duration,
     },
     /// Neither the kernel nor the launch says how many threads a block has.
     #[error(

@@ -48,7 +48,7 @@ use preempt_device::host::Preemption;
 use preempt_device::kernel::KernelArg;
 
 use crate::device::{Contents, Device, Patience, SignalPath, Sleep};
-use crate::error::{Error, SchedulerError};
+use crate::error::{ConfigurationError, Error, SchedulerError};
 use crate::module::{DeviceCode, Module, Source};
 use crate::policy::{Policy, Priority, StaticPriority};
 use crate::predict::{Online, Predictor};
@@ -106,6 +106,9 @@ pub struct Scheduler {
     /// Sources of the builder's kernels, to tell one build of them from another.
     sources: Arc<[Source]>,
 }
+
+/// Time: what follows from costs up to this can be computed.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl Scheduler {
     /// A builder, for a scheduler with settings of your choice.
@@ -387,8 +390,8 @@ impl SchedulerBuilder {
     ///
     /// use preempt::{Costs, Scheduler};
     ///
-    /// // A driver whose launch calls are slow: a decision waits for more messages.
-    /// let costs = Costs { call: Duration::from_micros(12), ..Costs::h200() };
+    /// // A driver that launches blocks late: a decision waits for more messages.
+    /// let costs = Costs { launch: Duration::from_micros(12), ..Costs::h200() };
     /// let scheduler = Scheduler::builder().costs(costs).build()?;
     /// # let _ = scheduler;
     /// # Ok::<(), preempt::Error>(())
@@ -455,9 +458,14 @@ impl SchedulerBuilder {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Taken`](crate::error::DeviceError::Taken) if the device has a scheduler; [`Error::Thread`] if
-    /// the operating system gives no thread.
+    /// [`DeviceError::Taken`](crate::error::DeviceError::Taken) if the device has a scheduler;
+    /// [`ConfigurationError::Cost`]; [`Error::Thread`] if the operating system gives no thread.
     pub fn build(self) -> Result<Scheduler, Error> {
+        if let Some(cost) =
+            self.settings.costs.map(|costs| costs.longest()).filter(|&cost| cost > DAY)
+        {
+            return Err(Error::Configuration(ConfigurationError::Cost { cost }));
+        }
         let device = match self.device {
             Some(device) => device,
             None => Device::cpu()?,

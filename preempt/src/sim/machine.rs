@@ -73,6 +73,10 @@ impl Machine {
         if self.queues.urgent == 0 && self.queues.levels > 0 {
             return Err(refused("a level has at least one queue"));
         }
+        let longest = self.costs.longest();
+        if longest > LONGEST {
+            return Err(refused(format!("a cost of {longest:?} is longer than a day")));
+        }
         Ok(())
     }
 }

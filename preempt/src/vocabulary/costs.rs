@@ -14,13 +14,13 @@ const H200: &str = include_str!("../sim/h200.txt");
 ///
 /// use preempt::Costs;
 ///
-/// // As on an H200, with a driver whose calls are slower.
-/// let costs = Costs { call: Duration::from_micros(12), ..Costs::h200() };
-/// assert!(costs.call > costs.follow);
+/// // As on an H200, with a driver that launches blocks later.
+/// let costs = Costs { launch: Duration::from_micros(12), ..Costs::h200() };
+/// assert!(costs.launch > costs.follow);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Costs {
-    /// The call that launches blocks, for the thread that makes it.
+    /// The call that launches blocks, for the thread that makes it. The simulator alone uses this.
     pub call: Duration,
     /// From the beginning of that call until the blocks run, if there is room.
     pub launch: Duration,
@@ -85,6 +85,15 @@ impl Costs {
         self.stop + self.chunk() * 3 / 2
     }
 
+    /// Its longest time. What follows from times of up to a day can be computed.
+    pub(crate) fn longest(&self) -> Duration {
+        let Costs { call, launch, follow, stop, report, decision, claim, absence } = *self;
+        [call, launch, follow, stop, report, decision, claim, absence]
+            .into_iter()
+            .max()
+            .unwrap_or_default()
+    }
+
     /// What it costs to overturn a decision: the launch that was started stops, and another one is launched in its place.
     pub(crate) fn overturn(&self) -> Duration {
         self.stop + self.launch
@@ -122,7 +131,8 @@ impl Costs {
     /// Time until a policy is asked again at the earliest. A policy that always wants to be asked takes a tenth of the
     /// host's time.
     pub(crate) fn shortest_wait(&self) -> Duration {
-        10 * self.decision
+        // Time has to pass.
+        (10 * self.decision).max(Duration::from_nanos(1))
     }
 }
 

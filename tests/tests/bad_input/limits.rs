@@ -1,9 +1,12 @@
 //! Grids, blocks, shared memory and arguments that exceed what a launch or the device can have.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use preempt::error::{ConfigurationError, LaunchError};
-use preempt::{Call, Error, NoGrid};
+use preempt::policy::Fifo;
+use preempt::sim::{Machine, Simulation, Workload};
+use preempt::{Call, Costs, Device, Error, NoGrid, Scheduler};
 use preempt_device::host::{Args, Dim3};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -296,4 +299,20 @@ fn an_amortizing_factor_is_at_least_one() {
         "at least 1"
     );
     setup.check_unharmed();
+}
+
+#[test]
+fn costs_are_less_than_a_day() {
+    for cost in [Duration::MAX, Duration::from_secs(24 * 3600 + 1)] {
+        let costs = Costs { absence: cost, ..Costs::h200() };
+        let builder = Scheduler::builder().device(Device::cpu().expect("a device"));
+        assert_error!(
+            builder.costs(costs).build().expect_err("refused"),
+            Error::Configuration(ConfigurationError::Cost { .. }),
+            "longer than a day"
+        );
+        let simulation = Simulation::new(Machine::new(4, costs), Fifo::new());
+        let error = simulation.run(&Workload::new(0)).expect_err("refused");
+        assert!(error.to_string().contains("longer than a day"), "{error}");
+    }
 }

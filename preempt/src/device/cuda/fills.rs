@@ -28,6 +28,22 @@ pub(super) fn fills(to: u64, element: &[u8], count: usize) -> (Vec<Fill>, bool) 
     }
 }
 
+/// The copies that write the rest of `all` bytes, if the first element, of this length, is there: bytes from the start to
+/// where each goes, and how many it takes from the start. None is longer than `most`, which is more than an element.
+pub(super) fn doublings(
+    element: usize,
+    all: usize,
+    most: usize,
+) -> impl Iterator<Item = (usize, usize)> {
+    // Each copy begins where an element does.
+    let most = most / element.max(1) * element;
+    let next = move |(filled, last): (usize, usize)| {
+        let filled = filled + last;
+        (filled < all).then(|| (filled, filled.min(all - filled).min(most)))
+    };
+    std::iter::successors(next((element, 0)), move |&copy| next(copy))
+}
+
 fn columns(to: u64, element: &[u8], count: usize) -> Vec<Fill> {
     let bytes = element.len();
     if bytes == 0 || count == 0 {
@@ -98,6 +114,23 @@ mod tests {
                 assert_eq!(written(&fills), expected, "{fills:?}");
             }
         }
+    }
+
+    #[test]
+    fn copies_double_whole_elements() {
+        for (element, count, most) in
+            [(24, 1, 64), (24, 2, 64), (24, 37, 64), (5, 100, 7), (8, 16, 64)]
+        {
+            let value: Vec<u8> = (1..=element as u8).collect();
+            let mut memory = vec![0; element * count];
+            memory[..element].copy_from_slice(&value);
+            for (to, bytes) in doublings(element, memory.len(), most) {
+                assert!(bytes <= most);
+                memory.copy_within(..bytes, to);
+            }
+            assert_eq!(memory, value.repeat(count), "{element} {count} {most}");
+        }
+        assert_eq!(doublings(0, 0, 64).count(), 0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use cudarc::driver::sys;
 use super::capture::{CapturedGraph, capture};
 use super::context::{Context, call};
 use super::driver::{RawGraph, RawGraphExec, RawNode};
-use super::fills::{Fill, fills};
+use super::fills::{Fill, doublings, fills};
 use super::kernels::Kernels;
 use super::launch::with_parameters;
 use super::memory::{Pool, Zeroing};
@@ -329,13 +329,9 @@ impl Nodes<'_> {
         let (fills, doubled) = fills(to, &element, rows.count);
         fills.into_iter().try_for_each(|fill| self.fill(fill))?;
         // What is there is copied behind itself until all is.
-        let (mut filled, all) = (rows.bytes, rows.total());
-        while doubled && filled < all {
-            let bytes = filled.min(all - filled).min(PIECE);
-            self.transfer(to, to + filled as u64, Rows::one(bytes))?;
-            filled += bytes;
-        }
-        Ok(())
+        let all = if doubled { rows.total() } else { 0 };
+        doublings(rows.bytes, all, PIECE)
+            .try_for_each(|(at, bytes)| self.transfer(to, to + at as u64, Rows::one(bytes)))
     }
 
     /// Adds a copy of a captured graph.

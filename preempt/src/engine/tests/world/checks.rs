@@ -75,10 +75,12 @@ impl World {
         };
         let below = self.cohorts.iter().filter(is_deprived);
         let below = below.map(|cohort| QUEUES.level(cohort.order.queue)).max();
-        let wanted = below.map_or(0, |level| (level + 1).min(QUEUES.levels));
+        let highest = if order.plain { QUEUES.plain_level() } else { QUEUES.levels };
+        let wanted = below.map_or(0, |level| (level + 1).min(highest));
         let in_use = |queue| self.cohorts.iter().any(|cohort| cohort.order.queue == queue);
-        let above = (0..QUEUES.total()).filter(|&queue| QUEUES.level(queue) >= wanted);
-        let has_level = QUEUES.level(order.queue) >= wanted;
+        let is_above = |&queue: &QueueIndex| (wanted..=highest).contains(&QUEUES.level(queue));
+        let above = (0..QUEUES.total()).filter(is_above);
+        let has_level = is_above(&order.queue);
         assert!(
             has_level || above.into_iter().all(in_use),
             "{order:?} is not above level {below:?}"
