@@ -13,6 +13,7 @@ pub fn run(workload: &str, device: &Device, found: &mut Found) {
     fake::set_peers(match workload {
         "no-peers" => PeerKind::None,
         "silent-peers" => PeerKind::Silent,
+        "hanging-peers" => PeerKind::Hanging,
         _ => PeerKind::Right,
     });
     let first = found.take(scheduler(device));
@@ -20,17 +21,27 @@ pub fn run(workload: &str, device: &Device, found: &mut Found) {
     let busy = (workload == "late-peers").then(|| start_busy(&first)).flatten();
     let Some(other) = found.take(Device::cuda(1)) else { return };
     let Some(second) = found.take(scheduler(&other)) else { return };
+    let third = (workload == "hanging-peers").then(|| found.take(Device::cuda(2))).flatten();
+    if let Some(third) = &third {
+        for near in [device, &other] {
+            let is_direct = near.can_access_peer(third);
+            found.expect(!is_direct, || "copies that hang are direct".into());
+        }
+    }
     let direct = || {
         let ways = [device.can_access_peer(&other), other.can_access_peer(device)];
         ways.into_iter().filter(|is_direct| *is_direct).count()
     };
     let expected = match workload {
-        "peers" => 2..=2,
+        "peers" | "hanging-peers" => 2..=2,
         "half-peers" => 1..=1,
         "any-peers" => 0..=2,
         _ => 0..=0,
     };
     let tried = fake::peer_copies();
+    let hung = third.is_some();
+    // Two each way between the first devices, two to the third, and the one that hangs.
+    found.expect(!hung || tried == 7, || format!("{tried} copies tried"));
     let is_busy = busy.as_ref().is_none_or(|handle| !handle.is_done());
     found.expect(is_busy, || "the kernel is over too early".into());
     found.expect(expected.contains(&direct()), || format!("{} ways are direct", direct()));
@@ -102,6 +113,12 @@ fn take_turns(schedulers: &[Scheduler; 2], found: &mut Found) {
 
 fn case(workload: &str, function: &str, nth: u64, code: u32) -> Case {
     Case { workload: workload.into(), function: function.into(), nth, code }
+}
+
+#[test]
+fn a_copy_that_hangs_between_two_peers_leaves_the_others_theirs() {
+    let outcomes = start(FAKE, &[Case::clean("hanging-peers")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 
 #[test]

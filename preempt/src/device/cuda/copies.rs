@@ -194,11 +194,6 @@ impl Copies {
         [&self.up, &self.down, &self.across, &self.from_peers].into_iter().chain(direct)
     }
 
-    /// The stream of copies from other GPUs.
-    pub fn peer_line(&self) -> &TrackedStream {
-        &self.from_peers.line
-    }
-
     /// Whether the host's side of a copy is pinned memory of the application, so that no other memory is needed.
     fn is_direct(&self, Copy { kind, from, to, rows }: Copy) -> bool {
         match kind {

@@ -211,7 +211,7 @@ impl CudaDevice {
                 (properties.shared_per_block, properties.shared_per_sm),
             )?,
             foreign: Foreign::new(&context, pool.raw()),
-            peers: Peers::new(),
+            peers: Peers::new(&context)?,
             uploads,
             unused_graphs: Arc::new(UnusedGraphs::new(&context)),
             graphs,
@@ -241,7 +241,7 @@ impl Drop for CudaDevice {
                 Ok::<_, Error>(all & stream.settle(left)?)
             })
         });
-        if !matches!(is_idle, Ok(true)) {
+        if !matches!(is_idle, Ok(true)) || self.peers.has_hung() {
             context.abandon();
         }
     }

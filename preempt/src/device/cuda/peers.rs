@@ -4,14 +4,16 @@
 //! are ordinary ones between two addresses. Each direction is tried before it is used: drivers are known that accept
 //! all calls, and then copy nothing.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-use super::context::call;
+use super::context::{Context, call};
 use super::memory::Zeroing;
 use super::probe::TIMEOUT;
+use super::streams::{BlockPriority, Stream};
 use super::{CudaDevice, InUse, lock, transfer};
 use crate::device::{CopyKind, Place, Rows};
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 
 /// Bytes of the copies that try a direction out: one that fits into a packet, and a long one.
 const TRIED: [usize; 2] = [16, 1 << 20];
@@ -23,11 +25,24 @@ pub(super) struct Peers {
     place: Place,
     /// The pools that were tried, and whether copies read them.
     known: Mutex<Vec<(Place, bool)>>,
+    /// Trials have a stream of their own: the copies of one may never end, and nothing else may wait behind them.
+    trials: Stream,
+    /// Whether a trial did not end that reads this GPU's memory or writes there.
+    has_hung: AtomicBool,
 }
 
 impl Peers {
-    pub fn new() -> Peers {
-        Peers { place: Place::new(), known: Mutex::default() }
+    /// The context is entered.
+    pub fn new(context: &Arc<Context>) -> Result<Peers, Error> {
+        let trials = Stream::new(context, BlockPriority::Greatest)?;
+        let (place, known, has_hung) = (Place::new(), Mutex::default(), AtomicBool::new(false));
+        Ok(Peers { place, known, trials, has_hung })
+    }
+
+    /// Whether copies may still use this GPU's memory whose end nothing waits for.
+    pub fn has_hung(&self) -> bool {
+        // Relaxed: set with `DEVICES` locked, or by a thread that the device's last owner has synchronized with.
+        self.has_hung.load(Ordering::Relaxed)
     }
 
     pub fn place(&self) -> Place {
@@ -74,6 +89,10 @@ impl CudaDevice {
 
     /// Gets access to another GPU's pool, if the driver can, and copies from there.
     fn try_to_read(&self, owner: &CudaDevice) -> Result<bool, Error> {
+        // One trial that hangs is waited for, with `DEVICES` locked; not one for each of the others.
+        if self.peers.has_hung() || owner.peers.has_hung() {
+            return Ok(false);
+        }
         let (context, peer) = (self.context(), owner.context());
         let mut can = 0;
         // SAFETY: the pointer is valid, and both devices exist.
@@ -92,7 +111,7 @@ impl CudaDevice {
             unsafe { self.copies_well(owner, from, to, bytes) }
         });
         let _entered = context.enter()?;
-        if self.copies.peer_line().stream().is_idle()? {
+        if self.peers.trials.is_idle()? {
             // SAFETY: allocated above, and no copy uses it.
             unsafe {
                 owner.pool.free(from, bytes);
@@ -123,24 +142,32 @@ impl CudaDevice {
         }
         let context = self.context();
         let entered = context.enter()?;
-        let line = self.copies.peer_line();
-        let (mut start, mut result) = (0, Ok(()));
+        let trials = &self.peers.trials;
+        let mut start = 0;
         for bytes in TRIED {
             let (from, to, kind) = (from + start, to + start, CopyKind::FromPeer);
             // SAFETY: within the memory.
-            let copy = |stream| unsafe {
-                transfer::enqueue(context, stream, kind, from, to, Rows::one(bytes))
+            let copy = unsafe {
+                transfer::enqueue(context, trials.raw(), kind, from, to, Rows::one(bytes))
             };
-            result = result.and_then(|()| line.issue(copy).map(drop));
+            // After an error, too: the memory is freed if the copy is over. Between some GPUs copies hang. Nothing is
+            // put behind one, so that it takes no hardware queue.
+            let is_over = trials.settle(TIMEOUT);
+            match is_over {
+                Ok(true) => {}
+                // What the context ran is over.
+                Err(Error::Device(DeviceError::ContextLost { .. })) => return is_over,
+                _ => {
+                    for device in [self, owner] {
+                        device.peers.has_hung.store(true, Ordering::Relaxed);
+                    }
+                    return is_over;
+                }
+            }
+            copy?;
             start += bytes as u64;
         }
-        // After an error, too: the memory is freed if the copies are over. Between some GPUs they hang.
-        let is_over = line.stream().settle(TIMEOUT)?;
         drop(entered);
-        result?;
-        if !is_over {
-            return Ok(false);
-        }
         // SAFETY: the caller's promise, and the copies are over.
         unsafe { self.pool.read(got.as_mut_ptr(), to, bytes)? };
         Ok(got == sent)

@@ -41,7 +41,7 @@ const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
 
 /// Devices of this driver. All memory that is lent is of the first one.
-pub const DEVICES: c_int = 2;
+pub const DEVICES: c_int = 3;
 
 /// The address of a device's only context.
 fn context(device: c_int) -> *mut c_void {

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use super::memory::{Kind, state};
-use super::{Code, FakeStream};
+use super::{Code, FakeStream, context};
 
 /// How the devices reach each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +15,8 @@ pub enum PeerKind {
     None,
     /// Copies are accepted, and nothing is copied.
     Silent,
+    /// Copies from the third device to another one are accepted, and never end.
+    Hanging,
 }
 
 static KIND: Mutex<PeerKind> = Mutex::new(PeerKind::Right);
@@ -69,8 +72,17 @@ impl FakeStream {
         }
         if is_far {
             COPIES.fetch_add(1, Ordering::Relaxed);
-            if kind() == PeerKind::Silent {
-                return self.put(|| ());
+            let owner = state().context(from.0);
+            match kind() {
+                PeerKind::Silent => return self.put(|| ()),
+                PeerKind::Hanging if owner == Some(context(2).addr()) => {
+                    return self.put(|| {
+                        loop {
+                            thread::park();
+                        }
+                    });
+                }
+                _ => {}
             }
         }
         self.copy("cuMemcpyDtoDAsync", to, from, bytes)
