@@ -226,7 +226,7 @@ impl State {
                 continue;
             };
             if known != version {
-                with_kernel(kernels, launch, |parameters| {
+                with_kernel(context, kernels, launch, |parameters| {
                     // SAFETY: the node is of the graph; these are the entry's parameters, which the driver copies.
                     unsafe {
                         call!(
@@ -245,6 +245,7 @@ impl State {
 
 /// Calls `work` with the description of a kernel node.
 fn with_kernel<R>(
+    context: &Context,
     kernels: &Kernels,
     launch: &KernelLaunch,
     work: impl FnOnce(*const sys::CUDA_KERNEL_NODE_PARAMS) -> Result<R, Error>,
@@ -265,7 +266,7 @@ fn with_kernel<R>(
             kernelParams: parameters,
             extra: ptr::null_mut(),
             kern: ptr::null_mut(),
-            ctx: ptr::null_mut(),
+            ctx: context.raw(),
         };
         work(&raw const node)
     })
@@ -302,7 +303,7 @@ impl Nodes<'_> {
         launch: &KernelLaunch,
     ) -> Result<RawNode, Error> {
         let (context, graph) = (self.context, self.graph);
-        with_kernel(kernels, launch, |parameters| {
+        with_kernel(context, kernels, launch, |parameters| {
             self.add(|node, before, count| {
                 // SAFETY: the pointers are valid; these are the entry's parameters, which the driver copies.
                 unsafe {
