@@ -59,13 +59,14 @@ pub(crate) trait Backend: Send + Sync {
         grid: Grid,
     ) -> Result<(), Error>;
 
-    /// Makes what launches of a program need, whatever the arguments of its kernels. May wait for kernels that run, and is
-    /// called by threads of the application alone. It launches nothing.
+    /// Makes what launches of programs need, whatever the arguments of their kernels: an owner for each. What is captured is
+    /// so once, also if several of the programs have it. May wait for kernels that run, and is called by threads of the
+    /// application alone. It launches nothing.
     ///
     /// # Safety
     ///
     /// The arguments of each launch are its kernel's. Both places of each copy are valid as long as its owners live.
-    unsafe fn prepare(&self, steps: &[Step]) -> Result<Owner, Error>;
+    unsafe fn prepare(&self, programs: &[&[Step]]) -> Result<Vec<Owner>, Error>;
 
     /// Puts the calls of a program into a queue, and behind them the post of all of them, without waiting for the device.
     /// A refused launch leaves nothing behind. The grid's extents have no meaning.

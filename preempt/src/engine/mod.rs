@@ -288,6 +288,7 @@ impl Engine {
                 continue;
             }
             let Some(launch) = &mut op.launch else {
+                self.copy_starts(now, key);
                 actions.push(Action::Copy { op: key });
                 continue;
             };
@@ -399,6 +400,7 @@ impl Engine {
             Some(Verdict::Failed) => Outcome::Failed,
             _ => Outcome::Done(LaunchReport::default()),
         };
+        self.copy_ends(now, key);
         self.finish(now, key, outcome, actions);
     }
 }

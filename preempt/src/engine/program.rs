@@ -34,7 +34,9 @@ pub(super) struct Program {
     is_refused: bool,
     /// Whether a launch of it is over.
     has_run: bool,
-    /// The sum of the calls' reports.
+    /// When the copy started that runs.
+    copies_since: Duration,
+    /// The sum of the calls' reports, and the time of its copies.
     report: LaunchReport,
 }
 
@@ -50,6 +52,7 @@ impl Program {
             is_admitted: false,
             is_refused: false,
             has_run: false,
+            copies_since: now,
             report: LaunchReport { queued, ..LaunchReport::default() },
         }
     }
@@ -269,6 +272,25 @@ impl Engine {
         report.amortize = report.amortize.max(call.amortize);
         report.sm_time += call.sm_time;
         report.own_time += call.own_time;
+    }
+
+    /// A copy starts, which may be a call of a program.
+    pub(super) fn copy_starts(&mut self, now: Duration, key: OpKey) {
+        if let Some(program) = self.program_of(key) {
+            program.copies_since = now;
+        }
+    }
+
+    /// Counts the time of a copy as the program's own: one plain launch of the program would take it, too.
+    pub(super) fn copy_ends(&mut self, now: Duration, key: OpKey) {
+        if let Some(program) = self.program_of(key) {
+            program.report.own_time += now.saturating_sub(program.copies_since);
+        }
+    }
+
+    fn program_of(&mut self, call: OpKey) -> Option<&mut Program> {
+        let program = self.ops.get(call)?.part_of?;
+        self.ops.get_mut(program)?.program.as_deref_mut()
     }
 
     /// A call of a program is retired. The program is retired with the last of them.

@@ -260,3 +260,28 @@ fn captured_work_of_a_preemptible_program_takes_the_device() {
     assert_eq!(contents(&stream, &x), scaled(2, &[1; LEN]));
     assert_eq!(run(&program).expect("runs").tasks, 8);
 }
+
+/// Also where the program may run in both forms.
+#[test]
+fn a_gpu_captures_work_once() {
+    for form in [Preemption::Auto, Preemption::Plain, Preemption::Preemptible] {
+        let scheduler = scheduler(form);
+        let stream = scheduler.stream(0);
+        let mut x = scheduler.zeroed::<u32>(LEN).expect("memory");
+        let called = Arc::new(AtomicU32::new(0));
+        let (calls, address) = (called.clone(), x.address());
+        let program = stream.program("step", |program| {
+            program.capture(Opaque::new("fill").writes(&mut x), move |raw| {
+                calls.fetch_add(1, SeqCst);
+                fill(raw, address, 7, LEN);
+                Ok(())
+            })
+        });
+        let program = program.expect("recorded");
+        for _ in 0..3 {
+            run(&program).expect("runs");
+        }
+        assert_eq!(contents(&stream, &x), [7; LEN]);
+        assert_eq!(called.load(SeqCst), if on_gpu() { 1 } else { 3 }, "{form:?}");
+    }
+}

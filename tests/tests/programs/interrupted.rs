@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
 
 use preempt::error::LaunchError;
+use preempt::predict::{Features, Predictor};
 use preempt::{
     Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Opaque, Preemption, Program, Scheduler,
     Stream,
@@ -378,6 +380,59 @@ fn launches_of_a_plain_program_are_ordered_although_they_only_read() {
         assert_eq!(word(1).load(SeqCst), at_once, "{form:?}");
         word(0).store(1, SeqCst);
         handles.iter().for_each(|handle| assert_eq!(in_time(handle).expect("runs").tasks, 1));
+    }
+}
+
+/// Predicts a short or a long time for all launches.
+struct Says(Arc<AtomicBool>);
+
+impl Predictor for Says {
+    fn predict(&self, _: &Features<'_>) -> Option<Duration> {
+        Some(if self.0.load(SeqCst) { Duration::from_nanos(1) } else { 2 * super::LONG })
+    }
+
+    fn finished(&mut self, _: &Features<'_>, _: Duration) {}
+}
+
+/// Also with a chain between them, which uses no graph.
+#[test]
+fn launches_of_a_plain_program_are_ordered_behind_a_chain_of_it() {
+    let is_short = Arc::new(AtomicBool::new(false));
+    let device = Device::cpu_with(CpuLayout::sms(4)).expect("a device");
+    let builder = Scheduler::builder().device(device).predictor(Says(is_short.clone()));
+    let scheduler = builder.longest_plain(super::LONG).build().expect("a scheduler");
+    let streams = [0; 3].map(|priority| scheduler.stream(priority));
+    let [held, open] = [0, 1].map(|is_open| scheduler.buffer(&[is_open, 0]).expect("memory"));
+    let mut place = None;
+    let program = streams[0].program("reads", |program| {
+        program.preemption(Preemption::Auto);
+        place = Some(program.launch(waits(&open).grid(1))?);
+        Ok(())
+    });
+    let (mut program, place) = (program.expect("recorded"), place.expect("recorded"));
+    // SAFETY: on the CPU device the address is one of this process; access is atomic.
+    let word = |at| unsafe { AtomicU32::from_ptr((held.address() as *mut u32).add(at)) };
+    for _ in 0..20 {
+        assert!(!in_time(&program.launch().expect("accepted")).expect("runs").plain);
+    }
+    is_short.store(true, SeqCst);
+    program.set(place, waits(&held).grid(1)).expect("the kernel");
+    let first = streams[0].launch_program(&program).expect("accepted");
+    while word(1).load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    is_short.store(false, SeqCst);
+    program.set(place, waits(&open).grid(1)).expect("the kernel");
+    let chain = streams[1].launch_program(&program).expect("accepted");
+    assert!(!in_time(&chain).expect("it waits for no graph").plain);
+    is_short.store(true, SeqCst);
+    program.set(place, waits(&held).grid(1)).expect("the kernel");
+    let last = streams[2].launch_program(&program).expect("accepted");
+    assert!(last.wait_timeout(WHILE).is_none());
+    assert_eq!(word(1).load(SeqCst), 1, "it waits for the first one");
+    word(0).store(1, SeqCst);
+    for handle in [&first, &last] {
+        assert!(in_time(handle).expect("runs").plain);
     }
 }
 

@@ -212,8 +212,8 @@ impl Backend for CpuDevice {
         Ok(())
     }
 
-    unsafe fn prepare(&self, _steps: &[Step]) -> Result<Owner, Error> {
-        Ok(Arc::new(()))
+    unsafe fn prepare(&self, programs: &[&[Step]]) -> Result<Vec<Owner>, Error> {
+        Ok(programs.iter().map(|_| Arc::new(()) as Owner).collect())
     }
 
     unsafe fn launch_program(

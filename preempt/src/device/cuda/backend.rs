@@ -88,9 +88,10 @@ impl Backend for CudaDevice {
         }
     }
 
-    unsafe fn prepare(&self, steps: &[Step]) -> Result<Owner, Error> {
+    unsafe fn prepare(&self, programs: &[&[Step]]) -> Result<Vec<Owner>, Error> {
         // SAFETY: the caller's promise.
-        Ok(Arc::new(unsafe { self.prepare_graph(steps)? }))
+        let graphs = unsafe { self.prepare_graphs(programs)? };
+        Ok(graphs.into_iter().map(|graph| Arc::new(graph) as Owner).collect())
     }
 
     unsafe fn launch_program(

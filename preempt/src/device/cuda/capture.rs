@@ -3,6 +3,7 @@
 //! The work is called with a stream that is being captured, so that nothing of it runs. What it has put there is a graph,
 //! which becomes a node of the program's.
 
+use std::mem;
 use std::ptr;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl Drop for CapturedGraph {
 }
 
 /// Calls the work of a program with a stream of its own, and gives what it has put there. The driver may wait for kernels
-/// that run. The context is entered.
+/// that run. The context is entered, before and after.
 pub(super) fn capture(context: &Arc<Context>, work: &Captured) -> Result<CapturedGraph, Error> {
     let refused = |message: &str| {
         let Captured { program, name, .. } = *work;
@@ -67,13 +68,14 @@ pub(super) fn capture(context: &Arc<Context>, work: &Captured) -> Result<Capture
     // SAFETY: the stream is new.
     unsafe { call!(context, cuStreamBeginCapture_v2(raw, mode))? };
     let result = (work.work)(RawStream::new(raw.cast()));
-    // The work may have made another context current.
-    let _entered = context.enter()?;
+    // The work may have made another context current. The caller's entry brings back what was current before it.
+    let entered = context.enter().map(mem::forget);
     let mut graph = ptr::null_mut();
-    // After an error of the work, too, because the stream cannot be destroyed before.
+    // After an error, too, because the stream cannot be destroyed before.
     // SAFETY: the pointer is valid.
     let ended = unsafe { call!(context, cuStreamEndCapture(raw, &raw mut graph)) };
     let graph = (!graph.is_null()).then(|| CapturedGraph { raw: graph, context: context.clone() });
+    entered?;
     match (result, ended, graph) {
         (_, Err(lost @ Error::Device(DeviceError::ContextLost { .. })), _) => Err(lost),
         (Err(message), ..) => Err(refused(&message)),

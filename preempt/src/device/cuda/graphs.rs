@@ -7,6 +7,8 @@
 //! Destroying an executable graph frees memory of the device, for which the driver may wait. So graphs that no program
 //! has any more are kept until nothing runs.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +26,7 @@ use super::probe::settle;
 use super::streams::{Stream, TrackedStream};
 use super::{CudaDevice, lock};
 use crate::device::control::PlainGrid;
-use crate::device::{Copy, CopyKind, KernelLaunch, ProgramLaunch, Rows, Step};
+use crate::device::{Captured, Copy, CopyKind, KernelLaunch, ProgramLaunch, Rows, Step};
 use crate::error::{DeviceError, Error};
 
 /// Graphs, at most, that wait for a device that is never idle. Beyond that a thread that makes a program destroys them,
@@ -45,6 +47,9 @@ struct Raw {
 
 // SAFETY: threads use it one at a time: the driver's functions for graphs are not to be called for one graph at once.
 unsafe impl Send for Raw {}
+
+/// What each piece of captured work has put into its stream.
+type Captures = HashMap<*const Captured, CapturedGraph>;
 
 /// The graph of a program.
 #[derive(Debug)]
@@ -153,14 +158,9 @@ impl ProgramGraph {
         context: &Arc<Context>,
         kernels: &Kernels,
         (line, unused): (&TrackedStream, &Arc<UnusedGraphs>),
+        captures: &Captures,
         steps: &[Step],
     ) -> Result<ProgramGraph, Error> {
-        // First, because this calls application code.
-        let captured = |step: &Step| match step {
-            Step::Captured(captured) => capture(context, captured).map(Some),
-            Step::Launch { .. } | Step::Copy(_) => Ok(None),
-        };
-        let captures = steps.iter().map(captured).collect::<Result<Vec<_>, _>>()?;
         let mut graph = ptr::null_mut();
         // SAFETY: the pointer is valid.
         unsafe { call!(context, cuGraphCreate(&raw mut graph, 0))? };
@@ -173,7 +173,7 @@ impl ProgramGraph {
         };
         let mut state = lock(&program.state);
         let mut nodes = Nodes { context, graph, last: None };
-        for (step, capture) in steps.iter().zip(&captures) {
+        for step in steps {
             let kernel = match step {
                 Step::Launch { launch, version } => {
                     // SAFETY: the caller's promise.
@@ -184,8 +184,8 @@ impl ProgramGraph {
                     unsafe { nodes.copy(copy.copy)? };
                     None
                 }
-                Step::Captured(_) => {
-                    capture.iter().try_for_each(|captured| nodes.child(captured))?;
+                Step::Captured(work) => {
+                    nodes.child(&captures[&Arc::as_ptr(work)])?;
                     None
                 }
             };
@@ -226,7 +226,7 @@ impl State {
                 continue;
             };
             if known != version {
-                with_kernel(kernels, launch, |parameters| {
+                with_kernel(context, kernels, launch, |parameters| {
                     // SAFETY: the node is of the graph; these are the entry's parameters, which the driver copies.
                     unsafe {
                         call!(
@@ -245,6 +245,7 @@ impl State {
 
 /// Calls `work` with the description of a kernel node.
 fn with_kernel<R>(
+    context: &Context,
     kernels: &Kernels,
     launch: &KernelLaunch,
     work: impl FnOnce(*const sys::CUDA_KERNEL_NODE_PARAMS) -> Result<R, Error>,
@@ -265,7 +266,7 @@ fn with_kernel<R>(
             kernelParams: parameters,
             extra: ptr::null_mut(),
             kern: ptr::null_mut(),
-            ctx: ptr::null_mut(),
+            ctx: context.raw(),
         };
         work(&raw const node)
     })
@@ -302,7 +303,7 @@ impl Nodes<'_> {
         launch: &KernelLaunch,
     ) -> Result<RawNode, Error> {
         let (context, graph) = (self.context, self.graph);
-        with_kernel(kernels, launch, |parameters| {
+        with_kernel(context, kernels, launch, |parameters| {
             self.add(|node, before, count| {
                 // SAFETY: the pointers are valid; these are the entry's parameters, which the driver copies.
                 unsafe {
@@ -485,7 +486,10 @@ impl CudaDevice {
     /// # Safety
     ///
     /// As [`Backend::prepare`](crate::device::Backend::prepare).
-    pub(super) unsafe fn prepare_graph(&self, steps: &[Step]) -> Result<ProgramGraph, Error> {
+    pub(super) unsafe fn prepare_graphs(
+        &self,
+        programs: &[&[Step]],
+    ) -> Result<Vec<ProgramGraph>, Error> {
         self.graphs.clone()?;
         let context = &self.shared.context;
         let _entered = context.enter()?;
@@ -495,9 +499,21 @@ impl CudaDevice {
         if self.unused_graphs.are_many() {
             self.unused_graphs.destroy();
         }
+        // First, because this calls application code.
+        let mut captures = Captures::new();
+        for step in programs.iter().copied().flatten() {
+            if let Step::Captured(work) = step
+                && let Entry::Vacant(place) = captures.entry(Arc::as_ptr(work))
+            {
+                place.insert(capture(context, work)?);
+            }
+        }
         let place = (&self.uploads, &self.unused_graphs);
-        // SAFETY: the caller's promise.
-        unsafe { ProgramGraph::new(context, &self.kernels, place, steps) }
+        let graph = |steps: &&[Step]| {
+            // SAFETY: the caller's promise.
+            unsafe { ProgramGraph::new(context, &self.kernels, place, &captures, steps) }
+        };
+        programs.iter().map(graph).collect()
     }
 
     /// # Safety

@@ -316,3 +316,22 @@ fn its_report_is_the_sum_of_its_calls() {
     assert_eq!(report.turnaround(), 2 * second);
     assert_eq!(report.running(), 2 * second);
 }
+
+#[test]
+fn its_own_time_has_that_of_its_copies() {
+    let second = Duration::from_secs(1);
+    let own_time = |calls: &[i32]| {
+        let mut world = World::new(2, 1, StaticPriority::new());
+        let op = program(&mut world, 0, calls, &[]);
+        while world.op(op).finished.is_none() {
+            world.pass(second);
+            match world.copies.is_empty() {
+                true => world.run_out(),
+                false => world.step_copy(0),
+            }
+        }
+        report(&mut world, op).own_time
+    };
+    assert_eq!(own_time(&[0, 0]), 2 * second, "copies alone");
+    assert!(own_time(&[0, 2]) > own_time(&[2]));
+}

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::ptr;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -176,24 +177,29 @@ impl Stream {
             return Err(Error::Program(ProgramError::Empty { program: name }));
         }
         let resolved = resolve(self, &steps, &calls);
-        let prepared = |steps: &[Step]| {
+        let is_alone =
+            |step: &Step| matches!(step, Step::Captured(_)) && preemption != Preemption::Plain;
+        let apart = steps.iter().filter(|step| is_alone(step)).map(slice::from_ref);
+        let whole = (preemption != Preemption::Preemptible).then_some(&*steps);
+        // All at once, so that work is captured once for both.
+        let programs: Vec<&[Step]> = apart.chain(whole).collect();
+        let backend = &self.shared().device.inner.backend;
+        let prepared = if programs.is_empty() {
+            Vec::new()
+        } else {
             // SAFETY: the launches are checked calls; copies come from `ProgramBuilder::copy`, captured work from
             // `ProgramBuilder::capture`.
-            unsafe { self.shared().device.inner.backend.prepare(steps) }
+            unsafe { backend.prepare(&programs)? }
         };
-        let alone = |step: &Step| match step {
-            Step::Captured(_) if preemption != Preemption::Plain => {
-                let steps = vec![step.clone()];
-                let prepared = Some(prepared(&steps)?);
-                Ok(Some(Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: true })))
-            }
-            _ => Ok(None),
+        let mut prepared = prepared.into_iter();
+        let alone = |step: &Step| {
+            is_alone(step).then(|| {
+                let (steps, prepared) = (vec![step.clone()], prepared.next());
+                Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: true })
+            })
         };
-        let alone = steps.iter().map(alone).collect::<Result<_, Error>>()?;
-        let prepared = match preemption {
-            Preemption::Preemptible => None,
-            Preemption::Plain | Preemption::Auto => Some(prepared(&steps)?),
-        };
+        let alone = steps.iter().map(alone).collect();
+        let prepared = prepared.next();
         let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: false });
         let (stream, last) = (self.clone(), Arc::default());
         Ok(Program { stream, name, id, launch, preemption, alone, last, calls, resolved })

@@ -26,7 +26,7 @@ pub(in crate::scheduler) struct ProgramJob {
     pub preemption: Preemption,
     /// Whether dropping it may run application code.
     pub is_of_others: bool,
-    /// The last launch of the program that was taken in.
+    /// The last launch of the program that was taken in and uses a graph.
     pub last: Arc<Mutex<Option<OpKey>>>,
     /// Each call that is captured work, as a program of its own; for preemptible ones.
     pub alone: Arc<[Option<Arc<ProgramLaunch>>]>,
@@ -57,16 +57,22 @@ impl ProgramJob {
         }
     }
 
-    /// Notes this launch of the program.
+    /// Notes this launch of the program, if a later one has to wait for it.
     pub fn enter(&self, op: OpKey) {
-        *lock(&self.last) = Some(op);
+        if self.has_graph() {
+            *lock(&self.last) = Some(op);
+        }
     }
 
     /// The launch of the program that this one has to wait for, whatever the two use: the driver runs launches of an
     /// executable graph one after the other, so the second would be in the way of what is behind it in its queue.
     pub fn before(&self) -> Option<OpKey> {
-        let has_graph = self.plain || self.alone.iter().any(Option::is_some);
-        has_graph.then(|| *lock(&self.last)).flatten()
+        self.has_graph().then(|| *lock(&self.last)).flatten()
+    }
+
+    /// Whether this launch uses an executable graph. A chain without captured work does not.
+    fn has_graph(&self) -> bool {
+        self.plain || self.alone.iter().any(Option::is_some)
     }
 
     /// The kernel that a call launches; `None` for other calls.
