@@ -146,7 +146,7 @@ impl Core {
         let _ = job.completion.op.set(op);
         self.jobs.insert(op, InWork { job, fault: None, is_done: false, waited: false, entry });
         for (index, &call) in self.engine.calls(op).iter().enumerate() {
-            self.calls.insert(call, InCall { program: op, index, is_done: false });
+            self.calls.insert(call, InCall { program: op, index, is_done: false, waited: false });
         }
         calls.clear();
         self.called = calls;
