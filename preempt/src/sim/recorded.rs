@@ -170,6 +170,8 @@ struct Reader {
     job_of: FxHashMap<u64, usize>,
     /// By the number of a preemptible program: those of its calls.
     programs: FxHashMap<u64, Vec<u64>>,
+    /// By the number of a call: that of its program.
+    program_of: FxHashMap<u64, u64>,
     /// By the number of the operation.
     work: FxHashMap<u64, Work>,
 }
@@ -207,6 +209,7 @@ impl Reader {
                 // Each has the uses of the program, so what waits for it waits for them.
                 calls.iter().for_each(|call| enter(call.op, &call.name, &call.launch));
                 self.job_of.insert(*op, self.job_of[&last.op]);
+                self.program_of.extend(calls.iter().map(|call| (call.op, *op)));
                 self.programs.insert(*op, calls.iter().map(|call| call.op).collect());
             }
             Input::CohortOut { op, done, .. } => {
@@ -217,8 +220,18 @@ impl Reader {
                     }
                 }
             }
-            Input::Cancel { op } | Input::Fault { op } => {
+            Input::Cancel { op } => {
                 for op in Self::meant(&self.programs, op) {
+                    if let Some(work) = self.work.get_mut(op) {
+                        work.ended = true;
+                    }
+                }
+            }
+            Input::Fault { op } => {
+                let program = self.program_of.get(op).and_then(|of| self.programs.get(of));
+                let calls = program.map_or(slice::from_ref(op), Vec::as_slice);
+                // Calls behind one that fails have no effect.
+                for op in calls.iter().skip_while(|call| *call != op) {
                     if let Some(work) = self.work.get_mut(op) {
                         work.ended = true;
                     }

@@ -68,7 +68,8 @@ impl Stream {
     ///
     /// On a GPU where no kernel of the scheduler runs, the driver does it at the speed of the device's memory, if the value
     /// consists of 1, 2 or 4 bytes, or of these repeated. Otherwise the elements come from the host, at the speed of an
-    /// [upload](Stream::upload). The driver's way is a kernel, which would wait for an SM as long as others run.
+    /// [upload](Stream::upload). The driver's way is a kernel, which would wait for an SM as long as others run. Fills of a
+    /// [plain](crate::Program#preemption) program are always done by the driver; those of a preemptible one are as here.
     ///
     /// ```
     /// let scheduler = preempt::Scheduler::builder().build()?;

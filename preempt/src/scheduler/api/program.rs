@@ -329,8 +329,10 @@ impl ProgramBuilder<'_> {
 
     /// Records that every element of a buffer, or a range of one, is set to `value`.
     ///
-    /// On a GPU, a value that consists of 1, 2 or 4 bytes, or of these repeated, is written at the speed of the device's
-    /// memory. Other values take longer, and a value may have 1 KiB: copy a longer one from a buffer.
+    /// In a [plain](Program#preemption) program on a GPU, a value that consists of 1, 2 or 4 bytes, or of these repeated, is
+    /// written at the speed of the device's memory. Other values take longer, and a value may have 1 KiB: copy a longer one
+    /// from a buffer. In a preemptible program a fill is one as by [`Stream::fill`]: while kernels of the scheduler run, the
+    /// elements come from the host, at the speed of an [upload](Stream::upload).
     ///
     /// # Errors
     ///
@@ -354,9 +356,10 @@ impl ProgramBuilder<'_> {
 
     /// Records work of another library, such as cuBLAS, or kernels of your own that are not preemptible.
     ///
-    /// On a GPU, `work` is called once, by this thread, before [`Stream::program`] returns. It is given a CUDA stream that
-    /// is [being captured](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) (`cuStreamBeginCapture`,
-    /// for this thread alone): what it puts there does not run, and becomes a part of the program. So it must neither wait
+    /// On a GPU, `work` is called once, whatever the program's preemption, by this thread, before [`Stream::program`]
+    /// returns. It is given a CUDA stream that is [being
+    /// captured](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) (`cuStreamBeginCapture`, for
+    /// this thread alone): what it puts there does not run, and becomes a part of the program. So it must neither wait
     /// for the stream nor allocate memory, and it should call nothing of the scheduler. What the library sets up at a
     /// first call, such as a workspace, is better set up before. On the CPU device, where no stream is there to be
     /// captured, `work` is called at each launch of the program.

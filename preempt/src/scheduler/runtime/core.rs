@@ -169,6 +169,8 @@ struct InCall {
     index: usize,
     /// Whether every block-task is done.
     is_done: bool,
+    /// Whether its blocks had to wait for others to leave.
+    waited: bool,
 }
 
 pub(in crate::scheduler) struct Core {

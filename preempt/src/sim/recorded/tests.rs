@@ -7,8 +7,9 @@ use preempt_device::prelude::*;
 
 use super::*;
 use crate::policy::{Fifo, ShortestRemaining, StaticPriority};
+use crate::predict::{Features, Predictor};
 use crate::sim::{End, Results, Simulation};
-use crate::{CpuLayout, Device, Scheduler};
+use crate::{CpuLayout, Device, Preemption, Scheduler};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -161,6 +162,48 @@ fn buffers_events_and_priorities_of_a_real_run_count() -> Result<(), Error> {
     assert!(results.launches.iter().all(|launch| launch.end == Some(End::Done)), "{results:?}");
     assert_eq!((first.tasks, second.tasks, third.tasks), (1, 1, 1));
     assert_eq!((first.priority, second.priority), (Priority(0), Priority(5)));
+    Ok(())
+}
+
+#[preemptible(block = 1)]
+fn fails() {
+    panic!("as intended");
+}
+
+/// Predicts a millisecond.
+struct Says;
+
+impl Predictor for Says {
+    fn predict(&self, _: &Features<'_>) -> Option<Duration> {
+        Some(MS)
+    }
+    fn finished(&mut self, _: &Features<'_>, _: Duration) {}
+}
+
+/// What is predicted is for launches that the policy did not admit.
+#[test]
+fn calls_behind_one_that_fails_never_ran() -> Result<(), Error> {
+    let builder = Scheduler::builder().device(Device::cpu_with(CpuLayout::sms(1))?);
+    let scheduler = builder.predictor(Says).recording(true).build()?;
+    let stream = scheduler.stream(0);
+    let mut x = scheduler.zeroed::<u32>(1)?;
+    let program = stream.program("program", |program| {
+        program.preemption(Preemption::Preemptible);
+        program.launch(unrelated().grid(1))?;
+        // Nothing is queued ahead of a copy.
+        program.fill(&mut x, 1)?;
+        program.launch(fails().grid(1))?;
+        program.fill(&mut x, 2)?;
+        program.launch(unrelated().grid(1)).map(drop)
+    })?;
+    assert!(program.launch()?.wait().is_err());
+    scheduler.synchronize()?;
+    let recording = scheduler.recording().expect("asked for");
+    let workload = Workload::from_recording(&recording)?;
+    let results = Simulation::new(Machine::new(1, Costs::free()), StaticPriority::new());
+    let kernels: Vec<_> =
+        results.run(&workload)?.launches.into_iter().map(|launch| launch.kernel).collect();
+    assert_eq!(kernels, ["unrelated", "fails"]);
     Ok(())
 }
 

@@ -54,11 +54,13 @@ impl Core {
 
     /// Records that a call of a program has ended: for the predictor and the choice of forms, it is a launch.
     pub(super) fn finish_call(&mut self, op: OpKey, outcome: Outcome) {
-        let Some(InCall { program, index, is_done }) = self.calls.get_mut(op) else { return };
+        let Some(InCall { program, index, is_done, waited }) = self.calls.get_mut(op) else {
+            return;
+        };
         let Outcome::Done(LaunchReport { own_time: took, .. }) = outcome else { return };
         *is_done = true;
-        let (program, index) = (*program, *index);
-        let Some(InWork { job: Job { stream, work: Work::Program(of), .. }, waited, .. }) =
+        let (program, index, waited) = (*program, *index, *waited);
+        let Some(InWork { job: Job { stream, work: Work::Program(of), .. }, .. }) =
             self.jobs.get(program)
         else {
             return;
@@ -69,7 +71,7 @@ impl Core {
         }
         let features = launch.features(launch.tasks());
         let predicted = self.forecast.predict(&features);
-        let (stream, waited) = (*stream, *waited);
+        let stream = *stream;
         self.ended.push(Ended {
             stream,
             is_program: false,

@@ -98,7 +98,8 @@ impl Core {
         let mut calls = std::mem::take(&mut self.called);
         let (launch, predicted, due) = match &mut job.work {
             Work::Launch { launch, spec, preemption, due } => {
-                let spec = self.expected(launch, *spec, *preemption, own);
+                let may_be_preempted = self.may_be_preempted(*preemption, own);
+                let spec = self.expected(launch, *spec, *preemption, may_be_preempted);
                 (Some(spec), spec.predicted, *due)
             }
             Work::Program(program) => {
@@ -146,19 +147,28 @@ impl Core {
         let _ = job.completion.op.set(op);
         self.jobs.insert(op, InWork { job, fault: None, is_done: false, waited: false, entry });
         for (index, &call) in self.engine.calls(op).iter().enumerate() {
-            self.calls.insert(call, InCall { program: op, index, is_done: false });
+            self.calls.insert(call, InCall { program: op, index, is_done: false, waited: false });
         }
         calls.clear();
         self.called = calls;
     }
 
-    /// A launch with what is expected of it. `own`: the priority of its stream.
+    /// Whether a stream may take SMs from one of priority `own`, where the choice of forms asks for it.
+    fn may_be_preempted(&mut self, preemption: Preemption, own: Priority) -> bool {
+        if preemption != Preemption::Auto {
+            return false;
+        }
+        self.priorities.others(own, &mut self.others);
+        self.others.iter().any(|&other| self.engine.may_preempt(other, own))
+    }
+
+    /// A launch with what is expected of it.
     fn expected(
         &mut self,
         launch: &KernelLaunch,
         spec: LaunchSpec,
         preemption: Preemption,
-        own: Priority,
+        may_be_preempted: bool,
     ) -> LaunchSpec {
         let predicted = self.forecast.predict(&launch.features(spec.tasks));
         let requeued = predicted
@@ -171,11 +181,9 @@ impl Core {
             Preemption::Plain => (true, None),
             Preemption::Auto => {
                 let learned = self.estimates.learned(launch.kernel);
-                self.priorities.others(own, &mut self.others);
-                let mut others = self.others.iter();
                 let circumstances = Circumstances {
                     yields: launch.kernel.yields,
-                    may_be_preempted: others.any(|&other| self.engine.may_preempt(other, own)),
+                    may_be_preempted,
                     sms: self.device.properties().sms,
                     longest: self.longest_plain,
                 };
@@ -201,10 +209,12 @@ impl Core {
         let mut may_be_plain = program.preemption == Preemption::Auto
             && predicted.is_some_and(|predicted| predicted <= self.longest_plain)
             && self.engine.goes_by_order();
+        // Once for all calls, of which there may be thousands.
+        let may_be_preempted = self.may_be_preempted(program.preemption, own);
         for (index, spec) in program.specs.iter().enumerate() {
             let spec = match (*spec, program.kernel(index)) {
                 (Some(spec), Some(launch)) => {
-                    let spec = self.expected(launch, spec, program.preemption, own);
+                    let spec = self.expected(launch, spec, program.preemption, may_be_preempted);
                     may_be_plain &= spec.hardware_stop.is_some();
                     Some(LaunchSpec { hardware_stop: None, ..spec })
                 }

@@ -106,12 +106,17 @@ impl Core {
     }
 
     fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
+        let waits = order.queue >= self.device.inner.capabilities.queues.normal;
+        if let Some(InCall { waited, .. }) = self.calls.get_mut(order.op) {
+            *waited |= waits;
+        }
         let call = self.calls.get(order.op).copied();
         let op = call.map_or(order.op, |call| call.program);
         let Some(InWork { job: Job { work, .. }, waited, .. }) = self.jobs.get_mut(op) else {
             return Ok(());
         };
-        *waited |= order.queue >= self.device.inner.capabilities.queues.normal;
+        // A program has waited if a call of it has.
+        *waited |= waits;
         match (work, call) {
             (Work::Launch { launch, .. }, _) => self.session.launch(now, order, launch),
             (Work::Program(program), Some(InCall { index, .. })) => {
