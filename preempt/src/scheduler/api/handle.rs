@@ -180,7 +180,8 @@ impl<T> Handle<T> {
 
     /// Cancels the operation, because its result is not wanted any more.
     ///
-    /// An operation that waits is dropped; a running kernel stops at its next yield. The handle then gives
+    /// An operation that waits is dropped; a running kernel stops at its next yield. A plain grid has none, and runs to its
+    /// end: known to be near, unless the launch asked for the form ([`Preemption`](crate::Preemption)). The handle then gives
     /// [`LaunchError::Cancelled`] with the number of finished block-tasks, unless the operation was complete before.
     /// What it wrote until then stays in its buffers, and later operations go on with that. An operation that was to
     /// replace the contents of a buffer on another device loses them instead
