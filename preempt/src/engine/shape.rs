@@ -59,7 +59,7 @@ pub(super) struct Shape {
 }
 
 impl Work<'_> {
-    /// Whether there are more block-tasks than the device holds blocks. So spare blocks find one that is left.
+    /// Whether there are more block-tasks than the device holds blocks. So spare blocks find a block-task that is left.
     fn crowds(&self) -> bool {
         !self.is_plain && self.tasks > self.most
     }

@@ -230,7 +230,7 @@ impl Reader {
             Input::Fault { op } => {
                 let program = self.program_of.get(op).and_then(|of| self.programs.get(of));
                 let calls = program.map_or(slice::from_ref(op), Vec::as_slice);
-                // Calls behind one that fails have no effect.
+                // Calls behind a failed call have no effect.
                 for op in calls.iter().skip_while(|call| *call != op) {
                     if let Some(work) = self.work.get_mut(op) {
                         work.ended = true;

@@ -24,7 +24,7 @@ pub struct Costs {
     pub call: Duration,
     /// From the beginning of that call until the blocks run, if there is room.
     pub launch: Duration,
-    /// From the end of a launch to the start of one that was queued behind it in its stream.
+    /// From the end of a launch to the start of the launch that was queued behind it in its stream.
     pub follow: Duration,
     /// From the signal until the last block has left, for kernels of which nothing else is known.
     pub stop: Duration,

@@ -470,7 +470,6 @@ fn use_nodes(
         call!(context, cuGraphLaunch(executable, stream))
     };
     line.issue(work)?;
-    // The driver sets up what a graph needs in a stream at the first launch there.
     let mut before = line.stream();
     for stream in streams {
         settle(context, before)?;

@@ -15,7 +15,7 @@ use super::{CudaDevice, InUse, lock, transfer};
 use crate::device::{CopyKind, Place, Rows};
 use crate::error::{DeviceError, Error};
 
-/// Bytes of the copies that try a direction out: one that fits into a packet, and a long one.
+/// Bytes of the copies that try a direction out: a short copy fits into a packet, a long one does not.
 const TRIED: [usize; 2] = [16, 1 << 20];
 
 /// What a GPU knows of others.

@@ -96,7 +96,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// | [`Plain`](Preemption::Plain) | On a GPU it is one CUDA graph, which runs to its end once it has started. Blocks of more urgent launches go first where both wait for room. It is for kernels that are short together. Amortizing factors have no effect. |
 /// | [`Auto`](Preemption::Auto) | It is plain where each of its kernels would be as a launch of its own, and where the program is known to take no longer than the [limit](crate::SchedulerBuilder::longest_plain). |
 ///
-/// A preemptible program that waits is cancelled as a whole; one that runs reports the block-tasks that were done.
+/// A preemptible program that waits is cancelled as a whole. If it runs, its handle reports the block-tasks that were done.
 ///
 /// # Failure
 ///

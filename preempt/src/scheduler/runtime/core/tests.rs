@@ -52,8 +52,7 @@ impl Predictor for Submits {
     fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
 }
 
-/// Launch calls that take no time, so that messages put off a decision for none; and calls that take longer than the
-/// test.
+/// Decisions that are overturned in no time, so that messages put none off; and in longer than the test takes.
 const NONE: Costs = Costs { stop: Duration::ZERO, launch: Duration::ZERO, ..Costs::h200() };
 const LONG: Costs = Costs { launch: Duration::from_secs(1000), ..Costs::h200() };
 
