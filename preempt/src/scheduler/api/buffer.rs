@@ -68,10 +68,10 @@ use crate::scheduler::runtime::memory::Memory;
 /// contents move as a whole: an operation on a range waits for all earlier writes on the other device. It fails if any
 /// range is lost there, and then all contents are lost if it was to write.
 ///
-/// Contents go from device to device where [`Device::can_access_peer`](crate::Device::can_access_peer) says so, and through the host's memory elsewhere. A
-/// direct copy waits until the memory that it fills is not used any more, and then reads the other device's. Until it is
-/// over, later writers there wait, and so does a thread that drops their scheduler (for at most ten seconds). Through the
-/// host they do not wait for the device that gets the contents.
+/// Contents go from device to device where [`Device::can_access_peer`](crate::Device::can_access_peer) says so, and through
+/// the host's memory elsewhere. A direct copy waits until the memory that it fills is not used any more, and then reads the
+/// other device's. Until it is over, later writers there wait, and so does a thread that drops their scheduler (for at most
+/// ten seconds). Through the host they do not wait for the device that gets the contents.
 ///
 /// Memory on a device is allocated at the first use there and kept until the buffer is dropped. If there is no room for
 /// it, the submission fails with [`MemoryError::OutOfMemory`], and the contents stay valid where they were.
