@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::vocabulary::{Costs, QueueCount};
 
 /// The version of the file.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// Everything that a scheduler's engine was told, when, and what it decided.
 ///
@@ -56,7 +56,7 @@ pub(crate) struct Contents {
     policy: String,
     sms: u32,
     /// The fields of `QueueCount`, in their order.
-    queues: [u32; 5],
+    queues: [u32; 4],
     costs: Costs,
     steps: Vec<Step>,
 }
@@ -114,7 +114,7 @@ impl Recording {
             version: VERSION,
             policy: policy.to_owned(),
             sms,
-            queues: [queues.normal, queues.urgent, queues.levels, queues.chains, queues.held],
+            queues: [queues.normal, queues.urgent, queues.levels, queues.chains],
             costs,
             steps: steps.to_vec(),
         }))
@@ -162,12 +162,12 @@ impl Recording {
         if !(1..=MAX_SMS).contains(&self.0.sms) {
             return Err(bad(format!("a device of {} SMs", self.0.sms)));
         }
-        let [normal, urgent, levels, chains, held] = self.0.queues;
+        let [normal, urgent, levels, chains] = self.0.queues;
         if !(1..=MAX_QUEUES).contains(&normal) || urgent.saturating_mul(levels) > MAX_QUEUES {
             let all = format!("{normal} queues and {urgent} on each of {levels} levels");
             return Err(bad(format!("a device of {all}")));
         }
-        let queues = QueueCount { normal, urgent, levels, chains, held };
+        let queues = QueueCount { normal, urgent, levels, chains };
         let mut engine = Engine::new(self.0.sms, queues, self.0.costs, Box::new(policy));
         engine.record();
         let mut replay = Replay {

@@ -56,8 +56,7 @@ impl Engine {
         let has_taken = self.ledger.has_taken(range);
         let level = level.max(u32::from(has_taken));
         let highest = self.queues.count().plain_level();
-        let is_plain =
-            has_either && self.goes_by_order() && self.queues.can_hold() && level <= highest;
+        let is_plain = has_either && self.goes_by_order() && level <= highest;
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         if has_either {
             launch.set_plain(is_plain);
@@ -152,7 +151,7 @@ impl Engine {
             slot: slot as u8,
             ticket: self.controls.ticket(control.control, slot),
             left: self.controls.left(control.control, slot),
-            signal: self.queues.enter(queue, (key, slot), launch.spec.plain, keeps_to),
+            signal: self.queues.enter(queue, (key, slot), keeps_to),
             plain: launch.spec.plain,
             blocks,
             workers: sms.saturating_mul(launch.spec.blocks_per_sm),

@@ -17,8 +17,6 @@ pub(super) struct DeviceQueues {
     count: QueueCount,
     /// Queues with more than one cohort.
     chains: u32,
-    /// Queues with one cohort, of a plain grid.
-    plain: u32,
 }
 
 #[derive(Debug, Default)]
@@ -29,14 +27,12 @@ struct DeviceQueue {
     range: SmRange,
     /// The cohorts on the device, first to run first.
     cohorts: VecDeque<(OpKey, usize)>,
-    /// Whether they are plain grids.
-    is_plain: bool,
 }
 
 impl DeviceQueues {
     pub fn new(count: QueueCount) -> DeviceQueues {
         let queue = |_| DeviceQueue::default();
-        DeviceQueues { all: (0..count.total()).map(queue).collect(), count, chains: 0, plain: 0 }
+        DeviceQueues { all: (0..count.total()).map(queue).collect(), count, chains: 0 }
     }
 
     /// How many there are.
@@ -63,23 +59,16 @@ impl DeviceQueues {
         self.count.level(queue)
     }
 
-    /// Whether a plain grid can go into an empty queue, and leaves the device a hardware queue for other work.
-    pub fn can_hold(&self) -> bool {
-        self.chains + self.plain < self.count.held
-    }
-
     /// Puts a cohort at the end of a queue. Returns the word for its parameter, which grants `range` if the queue was
     /// empty.
     pub fn enter(
         &mut self,
         queue: QueueIndex,
         (op, slot): (OpKey, usize),
-        is_plain: bool,
         range: SmRange,
     ) -> Signal {
         if self.is_free(queue) {
             self.signal(queue, range);
-            self.all[queue as usize].is_plain = is_plain;
         }
         self.change(queue, |cohorts| cohorts.push_back((op, slot)));
         let queue = &mut self.all[queue as usize];
@@ -91,24 +80,19 @@ impl DeviceQueues {
         self.change(queue, |cohorts| cohorts.retain(|&cohort| cohort != (op, slot)));
     }
 
-    /// Changes the cohorts of a queue, and counts what it is then.
+    /// Changes the cohorts of a queue, and counts the chains.
     fn change(&mut self, queue: QueueIndex, change: impl FnOnce(&mut VecDeque<(OpKey, usize)>)) {
         let queue = &mut self.all[queue as usize];
-        let kind = |queue: &DeviceQueue| {
-            let length = queue.cohorts.len();
-            (u32::from(length > 1), u32::from(length == 1 && queue.is_plain))
-        };
-        let before = kind(queue);
+        let is_chain = |queue: &DeviceQueue| u32::from(queue.cohorts.len() > 1);
+        let before = is_chain(queue);
         change(&mut queue.cohorts);
-        let after = kind(queue);
-        self.chains = self.chains + after.0 - before.0;
-        self.plain = self.plain + after.1 - before.1;
+        self.chains = self.chains + is_chain(queue) - before;
     }
 
     /// Takes everything out.
     pub fn clear(&mut self) {
         self.all.iter_mut().for_each(|queue| queue.cohorts.clear());
-        (self.chains, self.plain) = (0, 0);
+        self.chains = 0;
     }
 
     /// Makes a word that is newer than all before it.
@@ -152,10 +136,9 @@ impl DeviceQueues {
 
     /// The last cohort, if there is room behind it.
     pub fn tail(&self, queue: QueueIndex) -> Option<(OpKey, usize)> {
-        let DeviceQueue { cohorts, is_plain, .. } = &self.all[queue as usize];
+        let DeviceQueue { cohorts, .. } = &self.all[queue as usize];
         let has_room = match cohorts.len() {
-            // Behind a plain grid something waits already.
-            1 => self.chains < self.count.chains && (*is_plain || self.can_hold()),
+            1 => self.chains < self.count.chains,
             length => length < CAPACITY,
         };
         cohorts.back().filter(|_| has_room).copied()

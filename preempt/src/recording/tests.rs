@@ -153,7 +153,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         version: VERSION,
         policy: "p".into(),
         sms: 4,
-        queues: [1, 1, 1, 1, 1],
+        queues: [1, 1, 1, 1],
         costs: Costs::h200(),
         steps,
     });
@@ -164,7 +164,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         nowhere.replay(Fifo::new()),
         Err(Error::Recording(RecordingError::Invalid { .. }))
     ));
-    let narrow = Recording(Contents { queues: [0, 1, 1, 1, 1], ..recording.0 });
+    let narrow = Recording(Contents { queues: [0, 1, 1, 1], ..recording.0 });
     assert!(matches!(
         narrow.replay(Fifo::new()),
         Err(Error::Recording(RecordingError::Invalid { .. }))

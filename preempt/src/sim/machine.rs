@@ -38,8 +38,6 @@ pub struct DeviceQueues {
     pub levels: u32,
     /// How many queues can hold more than one cohort at the same time.
     pub chains: u32,
-    /// How many queues can hold a plain grid, or more than one cohort, at the same time.
-    pub held: u32,
 }
 
 impl Machine {
@@ -47,7 +45,7 @@ impl Machine {
     pub fn new(sms: u32, costs: Costs) -> Machine {
         Machine {
             sms,
-            queues: DeviceQueues { normal: 16, urgent: 3, levels: 5, chains: 4, held: 6 },
+            queues: DeviceQueues { normal: 16, urgent: 3, levels: 5, chains: 4 },
             costs,
             free_stops: costs == Costs::free(),
         }
@@ -59,8 +57,8 @@ impl Machine {
     }
 
     pub(super) fn queue_count(&self) -> QueueCount {
-        let DeviceQueues { normal, urgent, levels, chains, held } = self.queues;
-        QueueCount { normal, urgent, levels, chains, held }
+        let DeviceQueues { normal, urgent, levels, chains } = self.queues;
+        QueueCount { normal, urgent, levels, chains }
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {

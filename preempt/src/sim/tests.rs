@@ -206,7 +206,7 @@ fn a_plain_grid_runs_where_there_is_room_whatever_the_policy_planned() {
     workload.launch(batch, &KernelModel::new("batch", MS, 1), Duration::ZERO);
     workload.launch(urgent, &KernelModel::new("urgent", MS, 1), 6 * US);
     // The urgent one comes while the batch is being launched, in the only queue.
-    let queues = DeviceQueues { normal: 1, urgent: 0, levels: 0, chains: 1, held: 1 };
+    let queues = DeviceQueues { normal: 1, urgent: 0, levels: 0, chains: 1 };
     let costs = Costs { launch: 10 * US, ..Costs::free() };
     let machine = Machine { queues, ..Machine::new(1, costs) };
     let simulation = Simulation::new(machine, StaticPriority::new()).plain(true);
@@ -363,7 +363,7 @@ fn impossible_machines_and_kernels_are_refused() {
 fn machines() -> impl Strategy<Value = Machine> {
     (1u32..9, any::<bool>(), 1u32..4, 0u32..3).prop_map(|(sms, is_free, normal, urgent)| {
         let costs = if is_free { Costs::free() } else { Costs::h200() };
-        let queues = DeviceQueues { normal, urgent: 1, levels: urgent, chains: 2, held: 3 };
+        let queues = DeviceQueues { normal, urgent: 1, levels: urgent, chains: 2 };
         Machine { queues, ..Machine::new(sms, costs) }
     })
 }

@@ -16,9 +16,6 @@ pub(crate) struct QueueCount {
     /// How many queues can hold more than one cohort at the same time. A GPU has few hardware queues, and a queue in
     /// which something waits behind a grid takes one. Without one, nothing else gets through.
     pub chains: u32,
-    /// How many queues can hold a plain grid, or more than one cohort, at the same time. The word that tells of a plain
-    /// grid's end waits behind it.
-    pub held: u32,
 }
 
 impl QueueCount {

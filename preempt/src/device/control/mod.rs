@@ -358,6 +358,7 @@ impl Session {
     /// Appends what has happened. Faults come before the ends of cohorts, and of a chain of cohorts the last one comes
     /// first.
     pub fn poll(&mut self, reports: &mut Vec<Report>) {
+        self.device.backend.find_ends();
         // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
         let ends = &mut self.ends;
         self.out.retain(|&OutCohort { order, post, launched, stopped, .. }| {

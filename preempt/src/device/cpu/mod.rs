@@ -43,7 +43,7 @@ use memory::Memory;
 /// A normal queue costs as little as an urgent one; blocks read a clock of nanoseconds. Rules decide as on
 /// an H200, which it stands for.
 pub(super) const CAPABILITIES: Capabilities = Capabilities {
-    queues: QueueCount { normal: 16, urgent: 3, levels: 5, chains: 4, held: 6 },
+    queues: QueueCount { normal: 16, urgent: 3, levels: 5, chains: 4 },
     clock: 1_000_000,
     is_polled: false,
     costs: Costs::h200(),

@@ -37,7 +37,7 @@ const FAULTY: &str = "faulty";
 const PATIENT: &str = "patient";
 
 /// Few queues, so that launches have to wait for them.
-const QUEUES: QueueCount = QueueCount { normal: 2, urgent: 1, levels: 1, chains: 1, held: 2 };
+const QUEUES: QueueCount = QueueCount { normal: 2, urgent: 1, levels: 1, chains: 1 };
 
 /// The properties of a model.
 #[derive(Clone, Copy, Debug)]

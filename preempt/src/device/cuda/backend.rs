@@ -125,6 +125,10 @@ impl Backend for CudaDevice {
         self.opaque.run(op, work);
     }
 
+    fn find_ends(&self) {
+        self.shared.watch.find_ends();
+    }
+
     fn poll(&self, reports: &mut Vec<DeviceReport>) {
         let Some(loss) = self.context().lost() else {
             self.opaque.take_reports(reports);

@@ -16,9 +16,9 @@ use crate::error::{DeviceError, Error};
 
 pub(super) use sys::{
     CUcontext as RawContext, CUdevice_attribute as DeviceAttribute, CUdeviceptr as Address,
-    CUfunction as RawFunction, CUfunction_attribute as FunctionAttribute, CUgraph as RawGraph,
-    CUgraphExec as RawGraphExec, CUgraphNode as RawNode, CUmemoryPool as RawPool,
-    CUmodule as RawModule, CUstream as RawStream,
+    CUevent as RawEvent, CUfunction as RawFunction, CUfunction_attribute as FunctionAttribute,
+    CUgraph as RawGraph, CUgraphExec as RawGraphExec, CUgraphNode as RawNode,
+    CUmemoryPool as RawPool, CUmodule as RawModule, CUstream as RawStream,
 };
 
 /// What a driver function returns.
@@ -96,6 +96,10 @@ functions! {
     cuStreamDestroy_v2(RawStream);
     cuStreamQuery(RawStream);
     cuStreamWriteValue64_v2(RawStream, Address, u64, c_uint);
+    cuEventCreate(*mut RawEvent, c_uint);
+    cuEventRecord(RawEvent, RawStream);
+    cuEventQuery(RawEvent);
+    cuEventDestroy_v2(RawEvent);
     cuModuleLoadDataEx(
         *mut RawModule, *const c_void, c_uint, *mut sys::CUjit_option, *mut *mut c_void
     );

@@ -18,6 +18,7 @@ use cudarc::driver::sys;
 use super::capture::{CapturedGraph, capture};
 use super::context::{Context, call};
 use super::driver::{RawGraph, RawGraphExec, RawNode};
+use super::events::Ends;
 use super::fills::{Fill, doublings, fills};
 use super::kernels::Kernels;
 use super::launch::with_parameters;
@@ -481,6 +482,28 @@ fn use_nodes(
     Ok(())
 }
 
+impl ProgramGraph {
+    /// Puts the graph into a stream, with the arguments that the program has now. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::launch_program`](crate::device::Backend::launch_program).
+    unsafe fn launch(
+        &self,
+        kernels: &Kernels,
+        program: &ProgramLaunch,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let context = &self.context;
+        let mut state = lock(&self.state);
+        state.update(context, kernels, program)?;
+        let Some(executable) = state.raw.executable else { return Ok(()) };
+        let raw = stream.raw();
+        // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.
+        unsafe { call!(context, cuGraphLaunch(executable, raw)) }
+    }
+}
+
 impl CudaDevice {
     /// # Safety
     ///
@@ -529,19 +552,16 @@ impl CudaDevice {
             let reason = "it did not prepare the program that it is to launch".into();
             return Err(Error::Device(DeviceError::Unsupported { reason }));
         };
-        let context = self.context();
-        let _entered = context.enter()?;
-        let mut state = lock(&graph.state);
-        state.update(context, &self.kernels, program)?;
-        let stream = self.queues.stream(queue);
-        if let Some(executable) = state.raw.executable {
-            let raw = stream.raw();
-            // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.
-            unsafe { call!(context, cuGraphLaunch(executable, raw))? };
-        }
-        drop(state);
+        let _entered = self.context().enter()?;
+        let event = self.events.take()?;
         // SAFETY: the caller's promise.
-        unsafe { self.post_behind(queue, grid) };
+        let launched = unsafe { graph.launch(&self.kernels, program, self.queues.stream(queue)) };
+        if let Err(error) = launched {
+            self.events.give_back(event);
+            return Err(error);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.post_after(queue, grid, event) };
         Ok(())
     }
 }

@@ -11,7 +11,9 @@ use preempt_device::host::Args;
 
 use super::CudaDevice;
 use super::context::call;
+use super::events::{Ends, Event};
 use super::kernels::Launchable;
+use super::watch::End;
 use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
 use crate::error::Error;
@@ -96,7 +98,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Puts a plain grid into a queue, and the write of its post behind it.
+    /// Puts a plain grid into a queue, and an event behind it.
     ///
     /// # Safety
     ///
@@ -114,7 +116,8 @@ impl CudaDevice {
             self.kernels.get(launch.kernel, launch.block, shared)?;
         let (PlainGrid { extents: [x, y, z], .. }, block) = (plain, launch.block);
         let raw = self.queues.stream(queue).raw();
-        with_parameters(None, &launch.args, |parameters| {
+        let event = self.events.take()?;
+        let launched = with_parameters(None, &launch.args, |parameters| {
             let function = entry.0;
             let none = ptr::null_mut();
             // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
@@ -126,26 +129,31 @@ impl CudaDevice {
                     )
                 )
             }
-        })?;
+        });
+        if let Err(error) = launched {
+            self.events.give_back(event);
+            return Err(error);
+        }
         // SAFETY: the caller's promise.
-        unsafe { self.post_behind(queue, plain) };
+        unsafe { self.post_after(queue, plain, event) };
         Ok(())
     }
 
-    /// Writes the post of a plain grid behind what is in a queue. The context is entered.
+    /// Records the event behind what is in a queue, and has the post of a plain grid written once it has completed. The
+    /// context is entered.
     ///
     /// # Safety
     ///
     /// The control blocks have the grid's post.
-    pub(super) unsafe fn post_behind(&self, queue: u32, plain: PlainGrid) {
+    pub(super) unsafe fn post_after(&self, queue: u32, plain: PlainGrid, event: Event) {
         let (context, stream) = (self.context(), self.queues.stream(queue));
-        let PlainGrid { post, ticket, .. } = plain;
-        // Without the word nothing would show that the grid is over. The loss of the context is reported for all
+        // Without the event nothing would show that the grid is over. The loss of the context is reported for all
         // operations together.
-        // SAFETY: the control blocks keep their posts as long as the device lives, at the same address for it.
-        let _ = context.must(|| unsafe { stream.write(post as u64, plain.last_word()) });
-        // SAFETY: as above.
-        unsafe { self.shared.watch.add(queue, post, ticket) };
+        let _ = context.must(|| self.events.record(&event, stream));
+        let PlainGrid { post, ticket, .. } = plain;
+        let end = End { event, word: plain.last_word() };
+        // SAFETY: the control blocks keep their posts as long as the device lives.
+        unsafe { self.shared.watch.add_plain(queue, post, ticket, end) };
     }
 }
 

@@ -43,6 +43,7 @@ mod context;
 mod control_blocks;
 mod copies;
 mod driver;
+mod events;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
 mod fills;
@@ -71,6 +72,7 @@ use context::Context;
 use control_blocks::ControlBlocks;
 use copies::{Copies, CopyStreams, Shared};
 use driver::{Driver, NO_DEVICE};
+use events::Events;
 use foreign::Foreign;
 use graphs::UnusedGraphs;
 use host_pool::HostPool;
@@ -150,6 +152,7 @@ pub(super) struct CudaDevice {
     unused_graphs: Arc<UnusedGraphs>,
     /// Why the driver cannot run graphs, if it cannot.
     graphs: Result<(), Error>,
+    events: Arc<Events>,
     shared: Arc<Shared>,
     /// Whether the loss of the context was reported.
     lost_reported: AtomicBool,
@@ -196,7 +199,8 @@ impl CudaDevice {
         let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;
         // An error below frees what is being zeroed.
         probe::settle(&context, pool.line().stream())?;
-        let watch = Watch::new(queues.streams().len(), news);
+        let events = Arc::new(Events::new(&context));
+        let watch = Watch::new(queues.streams().len(), news, events.clone());
         let shared = Arc::new(Shared::new(&context, watch));
         let host = Arc::new(HostPool::new(&context));
         let device = CudaDevice {
@@ -217,6 +221,7 @@ impl CudaDevice {
             graphs,
             pool,
             host,
+            events,
             shared,
             lost_reported: AtomicBool::new(false),
         };

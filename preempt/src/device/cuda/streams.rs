@@ -25,7 +25,7 @@ const FAULT_CHECK: Duration = Duration::from_millis(10);
 
 /// Time for which each look at a stream may fail until the context counts as lost. An application that resets the
 /// device waits that long for its error; shorter trouble of the driver costs nothing.
-const GIVE_UP: Duration = Duration::from_secs(10);
+pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// The longest that dropping waits for streams to be done. If they are not, nothing is freed.
 pub(super) const LAST_WAIT: Duration = Duration::from_secs(1);

@@ -2,16 +2,18 @@
 //! looked at.
 //!
 //! The scheduler's own list of cohorts is behind its lock, which a waiting thread does not have. A turn that reads
-//! posts does not wait for waiting threads either. So the pending posts are kept here a second time.
+//! posts does not wait for waiting threads either. So the pending posts are kept here a second time. Those of plain
+//! grids are written here, by the thread that finds that the grid's event has completed.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use preempt_device::abi::Post;
 
+use super::events::{Ends, Event};
 use super::lock;
 use crate::device::{Mark, News};
 
@@ -34,37 +36,62 @@ pub(super) struct Watch {
     arrivals: Mutex<Vec<(u32, PendingPost)>>,
     /// Set when there are arrivals.
     has_arrivals: AtomicBool,
+    /// How many posts of plain grids are yet to be written.
+    plain: AtomicUsize,
+    ends: Arc<dyn Ends>,
     /// Posts of each queue in the order of launch, in which they end too: looking at the first is enough.
     queues: Mutex<Vec<VecDeque<PendingPost>>>,
 }
 
 /// The post of a grid that is on the device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct PendingPost {
     post: *const Post,
     ticket: u32,
+    /// What shows the end of a plain grid.
+    end: Option<End>,
+}
+
+/// The event behind a plain grid, and the word of its post.
+#[derive(Debug)]
+pub(super) struct End {
+    pub event: Event,
+    pub word: u64,
 }
 
 // SAFETY: posts are shared between threads through atomics only.
 unsafe impl Send for PendingPost {}
 
 impl PendingPost {
-    /// Whether the grid, or a later grid with the same post, has posted.
-    fn is_back(self) -> bool {
+    /// Whether the grid, or a later grid with the same post, has posted. Writes the post of a plain grid that is over.
+    fn is_back(&self, ends: &dyn Ends) -> bool {
         // SAFETY: the device keeps posts as long as it lives.
-        unsafe { &*self.post }.has_passed(self.ticket)
+        let post = unsafe { &*self.post };
+        match &self.end {
+            None => post.has_passed(self.ticket),
+            Some(End { event, word }) => {
+                let is_over = ends.is_over(event);
+                if is_over {
+                    // Release: a thread that reads the post sees what the grid wrote, which this one sees.
+                    post.0.store(*word, Ordering::Release);
+                }
+                is_over
+            }
+        }
     }
 }
 
 impl Watch {
-    pub fn new(queues: usize, news: Arc<News>) -> Watch {
+    pub fn new(queues: usize, news: Arc<News>, ends: Arc<dyn Ends>) -> Watch {
         Watch {
             news,
             start: Instant::now(),
             active: AtomicU64::new(0),
             arrivals: Mutex::default(),
             has_arrivals: AtomicBool::new(false),
-            queues: Mutex::new(vec![VecDeque::new(); queues]),
+            plain: AtomicUsize::new(0),
+            ends,
+            queues: Mutex::new((0..queues).map(|_| VecDeque::new()).collect()),
         }
     }
 
@@ -74,12 +101,39 @@ impl Watch {
     ///
     /// The post lives as long as the watch.
     pub unsafe fn add(&self, queue: u32, post: *const Post, ticket: u32) {
+        self.arrive(queue, PendingPost { post, ticket, end: None });
+    }
+
+    /// Adds a plain grid that was just launched, with the event behind it.
+    ///
+    /// # Safety
+    ///
+    /// As [`add`](Watch::add).
+    pub unsafe fn add_plain(&self, queue: u32, post: *const Post, ticket: u32, end: End) {
+        // Relaxed: a thread that misses it looks again, because of the activity below.
+        self.plain.fetch_add(1, Ordering::Relaxed);
+        self.arrive(queue, PendingPost { post, ticket, end: Some(end) });
+    }
+
+    fn arrive(&self, queue: u32, pending: PendingPost) {
         let mut arrivals = lock(&self.arrivals);
-        arrivals.push((queue, PendingPost { post, ticket }));
+        arrivals.push((queue, pending));
         // Relaxed: a thread that sees the flag takes the lock.
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
         self.stir();
+    }
+
+    /// Writes the posts of plain grids that are over. If another thread looks just now, that one does, and announces it.
+    pub fn find_ends(&self) {
+        if self.plain.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        match self.queues.try_lock() {
+            Ok(mut queues) => self.look(&mut queues),
+            Err(TryLockError::Poisoned(poisoned)) => self.look(&mut poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
     }
 
     /// Notes activity, so that waiting threads look often.
@@ -105,8 +159,8 @@ impl Watch {
         }
         let mut is_news = false;
         for queue in queues {
-            while queue.front().is_some_and(|out| out.is_back()) {
-                queue.pop_front();
+            while queue.front().is_some_and(|out| out.is_back(&*self.ends)) {
+                queue.pop_front().into_iter().for_each(|out| self.done_with(out));
                 is_news = true;
             }
         }
@@ -134,7 +188,14 @@ impl Watch {
     pub fn clear(&self) {
         let mut queues = lock(&self.queues);
         self.look(&mut queues);
-        queues.iter_mut().for_each(VecDeque::clear);
+        queues.iter_mut().flat_map(|queue| queue.drain(..)).for_each(|out| self.done_with(out));
+    }
+
+    fn done_with(&self, out: PendingPost) {
+        if let Some(End { event, .. }) = out.end {
+            self.plain.fetch_sub(1, Ordering::Relaxed);
+            self.ends.give_back(event);
+        }
     }
 
     /// Waits until something was announced since the mark, a grid has posted, or `has_news`; or for `timeout`. `check`
@@ -182,12 +243,63 @@ mod tests {
 
     use super::*;
 
+    /// The grids of these events are over.
+    #[derive(Debug, Default)]
+    struct Over(Mutex<Vec<Event>>, AtomicUsize);
+
+    impl Ends for Over {
+        fn is_over(&self, event: &Event) -> bool {
+            event.number() < self.1.load(Ordering::Relaxed)
+        }
+
+        fn give_back(&self, event: Event) {
+            lock(&self.0).push(event);
+        }
+    }
+
+    #[test]
+    fn the_post_of_a_plain_grid_is_written_once_its_event_has_completed() {
+        let (posts, ends) = ([Post::default(), Post::default()], Arc::new(Over::default()));
+        let watch = Watch::new(1, Arc::default(), ends.clone());
+        for (number, out) in posts.iter().enumerate() {
+            let word = Post::word(7, Posted { done: 5 + number as u32, amortize: 0 });
+            // SAFETY: the posts are kept.
+            unsafe { watch.add_plain(0, out, 7, End { event: Event::numbered(number), word }) };
+        }
+        watch.find_ends();
+        assert!(posts.iter().all(|post| post.read(7).is_none()));
+        let start = watch.news.mark();
+        ends.1.store(1, Ordering::Relaxed);
+        watch.find_ends();
+        assert_eq!(posts[0].read(7).map(|posted| posted.done), Some(5));
+        assert!(posts[1].read(7).is_none() && watch.news.mark() != start);
+        assert_eq!(lock(&ends.0).len(), 1, "it is free for another grid");
+        ends.1.store(2, Ordering::Relaxed);
+        assert!(!watch.has_pending());
+        assert_eq!(posts[1].read(7).map(|posted| posted.done), Some(6));
+        assert_eq!(lock(&ends.0).len(), 2);
+    }
+
+    #[test]
+    fn events_of_forgotten_grids_are_free_again() {
+        let (out, ends) = (Post::default(), Arc::new(Over::default()));
+        let watch = Watch::new(1, Arc::default(), ends.clone());
+        // SAFETY: the post is kept.
+        unsafe {
+            watch.add_plain(0, &raw const out, 1, End { event: Event::numbered(0), word: 1 })
+        };
+        watch.clear();
+        assert_eq!(lock(&ends.0).len(), 1);
+        watch.find_ends();
+        assert!(out.read(1).is_none() && !watch.has_pending());
+    }
+
     fn post(post: &Post, ticket: u32) {
         post.0.store(Post::word(ticket, Posted { done: 5, amortize: 1 }), Release);
     }
 
     fn watch(posts: &[Post], cohorts: &[(u32, usize, u32)]) -> Watch {
-        let watch = Watch::new(2, Arc::default());
+        let watch = Watch::new(2, Arc::default(), Arc::<Over>::default());
         for &(queue, index, ticket) in cohorts {
             // SAFETY: the tests keep the posts.
             unsafe { watch.add(queue, &raw const posts[index], ticket) };

@@ -14,7 +14,7 @@ use crate::vocabulary::{After, CohortOrder, ControlIndex, ControlUse};
 use checks::{Heard, Listening};
 
 /// Queues; few, so that launches have to wait for them.
-pub const QUEUES: QueueCount = QueueCount { normal: 3, urgent: 1, levels: 2, chains: 2, held: 3 };
+pub const QUEUES: QueueCount = QueueCount { normal: 3, urgent: 1, levels: 2, chains: 2 };
 
 /// A cohort on the model device.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -177,6 +177,36 @@ impl FakeStream {
     }
 }
 
+/// The place in a stream where it was recorded last.
+#[derive(Default)]
+struct FakeEvent(Mutex<Option<(&'static AtomicU64, u64)>>, AtomicBool);
+
+impl FakeEvent {
+    fn record(&self, stream: &FakeStream) {
+        self.look();
+        let place = (stream.done, stream.queued.load(Ordering::Relaxed));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+    }
+
+    fn has_completed(&self) -> bool {
+        self.look();
+        let place = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        place.is_none_or(|(done, queued)| done.load(Ordering::Acquire) >= queued)
+    }
+
+    /// It stays where it is, so that a later use is found.
+    fn destroy(&self) {
+        self.look();
+        self.1.store(true, Ordering::Relaxed);
+    }
+
+    fn look(&self) {
+        if self.1.load(Ordering::Relaxed) {
+            state().violation("an event that was destroyed is used".into());
+        }
+    }
+}
+
 macro_rules! driver {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(const _: unsafe fn($($type),*) -> sys::CUresult = sys::$name;)*
@@ -291,6 +321,21 @@ driver! {
                 unsafe { &*(word as *const AtomicU64) }.store(value, Ordering::Release);
             },
         )
+    }
+    fn cuEventCreate(event: *mut sys::CUevent, flags: c_uint) {
+        *event = Box::into_raw(Box::new(FakeEvent::default())).cast();
+        0
+    }
+    fn cuEventRecord(event: sys::CUevent, stream: sys::CUstream) {
+        (*event.cast::<FakeEvent>()).record(&*stream.cast::<FakeStream>());
+        0
+    }
+    fn cuEventQuery(event: sys::CUevent) {
+        if (*event.cast::<FakeEvent>()).has_completed() { 0 } else { NOT_READY }
+    }
+    fn cuEventDestroy_v2(event: sys::CUevent) {
+        (*event.cast::<FakeEvent>()).destroy();
+        0
     }
     fn cuModuleLoadDataEx(
         module: *mut sys::CUmodule, image: *const c_void, options: c_uint,

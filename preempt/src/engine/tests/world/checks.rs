@@ -85,15 +85,6 @@ impl World {
             has_level || above.into_iter().all(in_use),
             "{order:?} is not above level {below:?}"
         );
-        if order.plain && launch(order.op).is_some_and(|of| of.spec.hardware_stop.is_some()) {
-            let holds = |queue| {
-                let mut cohorts = self.cohorts.iter().filter(|cohort| cohort.order.queue == queue);
-                let is_plain = cohorts.clone().next().is_some_and(|cohort| cohort.order.plain);
-                is_plain || cohorts.nth(1).is_some()
-            };
-            let held = (0..QUEUES.total()).filter(|&queue| holds(queue)).count() as u32;
-            assert!(held < QUEUES.held, "{held} queues are held");
-        }
     }
 
     /// The order keeps no more than the uses of operations that are in it.
