@@ -1,5 +1,6 @@
 //! Counts what happened, for threads that wait for more.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::lock;
@@ -14,7 +15,8 @@ use crate::sync::{Condvar, Mutex};
 pub(crate) struct News {
     /// Written under the lock; release and acquire, so that a thread that sees the count sees what happened.
     count: AtomicU64,
-    sleepers: Mutex<()>,
+    /// How many threads sleep. To wake none is a call of the system, too.
+    sleepers: Mutex<u32>,
     changed: Condvar,
 }
 
@@ -28,8 +30,11 @@ impl News {
         // A thread that is about to sleep holds the lock from its look at the count until it sleeps.
         let sleepers = lock(&self.sleepers);
         self.count.fetch_add(1, Ordering::Release);
+        let some_sleep = *sleepers > 0;
         drop(sleepers);
-        self.changed.notify_all();
+        if some_sleep {
+            self.changed.notify_all();
+        }
     }
 
     /// The count of what was announced so far.
@@ -40,8 +45,11 @@ impl News {
     /// Sleeps until more was announced than at the mark, or for `timeout`. Other threads go first even if that is zero,
     /// because a policy that wants to be asked at once would keep them from going on.
     pub fn wait(&self, since: Mark, timeout: Duration) {
-        let is_old = |_: &mut ()| self.mark() == since;
+        let is_old = |_: &mut u32| self.mark() == since;
+        let mut sleepers = lock(&self.sleepers);
+        *sleepers += 1;
         // Why the wait ended does not matter: the caller looks for itself.
-        drop(self.changed.wait_timeout_while(lock(&self.sleepers), timeout, is_old));
+        let woken = self.changed.wait_timeout_while(sleepers, timeout, is_old);
+        *woken.unwrap_or_else(PoisonError::into_inner).0 -= 1;
     }
 }

@@ -36,6 +36,8 @@ struct State {
     /// Numbers for futures.
     next: u64,
     sequel: Option<Sequel>,
+    /// How many threads sleep until the end. To wake none is a call of the system, too.
+    sleepers: u32,
 }
 
 /// The scheduler's own work at the end of an operation. It runs while the combiner is held, so it neither waits nor
@@ -77,11 +79,14 @@ impl Completion {
         let sequel = state.sequel.take().map(|sequel| (sequel, result.clone()));
         state.result = Some(result);
         let wakers = std::mem::take(&mut state.wakers);
+        let some_sleep = state.sleepers > 0;
         // Under the lock, so that a thread with the result finds `done` set. Release: pairs with the acquire in
         // `is_done`.
         self.done.store(true, Ordering::Release);
         drop(state);
-        self.changed.notify_all();
+        if some_sleep {
+            self.changed.notify_all();
+        }
         let for_room = self.credits.leave();
         if let Some((Sequel(run), result)) = sequel {
             run(&result);
@@ -141,16 +146,19 @@ impl Completion {
             if let Some(result) = &state.result {
                 return Some(result.clone());
             }
-            state = match deadline {
+            let left = match deadline {
+                None => None,
+                Some(deadline) => Some(deadline.checked_duration_since(Instant::now())?),
+            };
+            state.sleepers += 1;
+            state = match left {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.checked_duration_since(Instant::now())?;
-                    match self.changed.wait_timeout(state, left) {
-                        Ok((state, _)) => state,
-                        Err(poisoned) => poisoned.into_inner().0,
-                    }
-                }
-            }
+                Some(left) => match self.changed.wait_timeout(state, left) {
+                    Ok((state, _)) => state,
+                    Err(poisoned) => poisoned.into_inner().0,
+                },
+            };
+            state.sleepers -= 1;
         }
     }
 }

@@ -51,8 +51,9 @@ impl Core {
                             Some(Work::Program(program)) => program.counted(outcome),
                             _ => outcome,
                         };
-                        self.learn(now, op, outcome);
+                        // First, because threads wait for it.
                         self.finish(op, outcome);
+                        self.learn(now, op, outcome);
                     }
                     Action::Retire { op } if !self.jobs.contains_key(op) => {
                         let call = self.calls.remove(op);
