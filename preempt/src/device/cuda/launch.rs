@@ -115,6 +115,8 @@ impl CudaDevice {
         let Launchable { plain: entry, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
         let (PlainGrid { extents: [x, y, z], .. }, block) = (plain, launch.block);
+        // Here, too: it finds no place once a grid fills the device.
+        self.proxy.await_place()?;
         let raw = self.queues.stream(queue).raw();
         let event = self.events.take()?;
         let launched = with_parameters(None, &launch.args, |parameters| {

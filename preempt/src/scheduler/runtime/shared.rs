@@ -18,6 +18,7 @@ use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::moves;
 use super::opaque::{OpaqueThread, Task};
 use super::priorities::Priorities;
+use super::rehearsal::Rehearsal;
 use crate::device::{Device, DeviceInner, Mark, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::{Error, LaunchError, SchedulerError};
@@ -401,6 +402,11 @@ impl Shared {
         (mark, looked)
     }
 
+    fn rehearsal(&self) -> Rehearsal {
+        let Device { inner } = &self.device;
+        Rehearsal::new(self.device.properties().sms, inner.capabilities.queues, self.device.costs())
+    }
+
     /// The poller thread.
     fn poll(self: &Arc<Self>) {
         POLLED.with(|polled| polled.replace(Arc::downgrade(self)));
@@ -410,6 +416,7 @@ impl Shared {
     fn poll_until_retired(&self) {
         let device = &self.device.inner;
         let (mut active, mut checked) = (Instant::now(), Instant::now());
+        let mut rehearsal = device.capabilities.is_polled.then(|| self.rehearsal());
         loop {
             let (mark, looked) = self.look();
             let now = Instant::now();
@@ -436,7 +443,13 @@ impl Shared {
                 None => {}
                 Some(Rest::Busy(time)) => device.wait(mark, time.min(POLL_TIMEOUT)),
                 // The thread that makes the core busy, or closes the scheduler, unparks this one.
-                Some(Rest::Idle) => thread::park(),
+                Some(Rest::Idle) => {
+                    thread::park();
+                    if let Some(rehearsal) = &mut rehearsal {
+                        rehearsal.run();
+                        device.backend.rehearse();
+                    }
+                }
                 Some(Rest::Retired) => break,
             }
         }
