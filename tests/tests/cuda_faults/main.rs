@@ -198,7 +198,7 @@ fn run(case: &Case) -> Found {
             other => assert!(panics::run(other, &device, &mut found), "no workload `{other}`"),
         }
         if faults::failures() > 0 && !found.is_lost {
-            recover(&device, "the device", &mut found);
+            recover(&device, "the device", case.code, &mut found);
         }
     }
     println!("FAILED {}", faults::failures());
@@ -218,7 +218,7 @@ fn run(case: &Case) -> Found {
     }
     if !found.is_lost && !ONCE.contains(&&*case.function) {
         match Device::cuda(0) {
-            Ok(device) => recover(&device, "another device", &mut found),
+            Ok(device) => recover(&device, "another device", case.code, &mut found),
             Err(error) => found.wrong.push(format!("no device any more: {error}")),
         }
     }
@@ -232,10 +232,15 @@ fn tell_calls(word: &str) {
     faults::calls().into_iter().for_each(|(name, calls)| println!("{word} {name} {calls}"));
 }
 
-/// Checks that everything works as before after an error that passes.
-fn recover(device: &Device, what: &str, found: &mut Found) {
+/// Checks that everything works as before after an error that passes, or one that came with the last call.
+fn recover(device: &Device, what: &str, code: u32, found: &mut Found) {
     let mut after = Found::default();
     workloads::storm(device, 3, &mut after);
+    if code == LAUNCH_FAILED && after.is_lost {
+        // No operation was left to tell of it.
+        found.is_lost = true;
+        return;
+    }
     found.wrong.extend(after.messages.iter().map(|error| format!("{what} afterwards: {error}")));
     found.wrong.append(&mut after.wrong);
 }
