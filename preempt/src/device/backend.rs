@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use preempt_device::abi::Signal;
+use preempt_device::abi::{Cohort, Signal};
 use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
 use super::MemoryInfo;
 use super::control::{ControlSource, Grid, PlainGrid};
 use super::news::Mark;
-use super::program::{ProgramLaunch, Step};
+use super::program::{Chains, ProgramLaunch, Step};
 use super::rows::Rows;
-use crate::error::Error;
+use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
 use crate::vocabulary::{Costs, OpKey, QueueCount};
 
@@ -82,6 +82,33 @@ pub(crate) trait Backend: Send + Sync {
         program: &ProgramLaunch,
         grid: PlainGrid,
     ) -> Result<(), Error>;
+
+    /// Makes what it needs to take launches of a preemptible program together. May wait for kernels that run, and is called
+    /// by threads of the application alone.
+    ///
+    /// # Safety
+    ///
+    /// The arguments of each launch are its kernel's.
+    unsafe fn prepare_chains(&self, _steps: &[Step]) -> Result<Option<Chains>, Error> {
+        Ok(None)
+    }
+
+    /// Puts cohorts into a queue, one behind the other: those of the program's calls from `first` on, which are one of its
+    /// [chains](ProgramLaunch::chains). Does not wait for the device. A refused launch leaves nothing behind.
+    ///
+    /// # Safety
+    ///
+    /// As for [`launch`](Backend::launch), for each call.
+    unsafe fn launch_chain(
+        &self,
+        _queue: u32,
+        _program: &ProgramLaunch,
+        _first: usize,
+        _cohorts: &[Cohort],
+    ) -> Result<(), Error> {
+        let reason = "it has prepared no chain".into();
+        Err(Error::Device(DeviceError::Unsupported { reason }))
+    }
 
     /// Writes a queue's signal word, without waiting for the device. Words of one queue arrive in the order of the
     /// calls.

@@ -126,7 +126,7 @@ pub use cpu_layout::CpuLayout;
 #[cfg(feature = "fault-injection")]
 pub use cuda::faults;
 pub(crate) use news::{Mark, News};
-pub(crate) use program::{Captured, ProgramLaunch, Step};
+pub(crate) use program::{Captured, Chains, ProgramLaunch, Step};
 pub(crate) use rows::Rows;
 
 /// Data that a panic leaves locked is consistent, because no code of others runs under a lock.

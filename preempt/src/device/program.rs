@@ -1,6 +1,7 @@
 //! Programs: calls that are recorded once, and run in their order as one launch.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::backend::{KernelLaunch, OwnedCopy, Owner, RawStream};
@@ -77,6 +78,23 @@ impl Step {
     }
 }
 
+/// Launches of a preemptible program that a back end takes at once where they are queued behind another launch.
+#[derive(Clone)]
+pub(crate) struct Chains {
+    /// The calls of each chain.
+    pub calls: Vec<Range<usize>>,
+    /// What the back end has prepared for them.
+    pub prepared: Owner,
+}
+
+impl Chains {
+    /// The chain that starts with a call.
+    pub fn from(&self, call: usize) -> Option<&Range<usize>> {
+        let at = self.calls.binary_search_by_key(&call, |chain| chain.start).ok()?;
+        Some(&self.calls[at])
+    }
+}
+
 /// The calls of a program as they are when it is launched.
 #[derive(Clone)]
 pub(crate) struct ProgramLaunch {
@@ -86,6 +104,8 @@ pub(crate) struct ProgramLaunch {
     /// What the back end has prepared for the program as one plain launch, whatever the versions of its launches. `None`
     /// if it is never launched so.
     pub prepared: Option<Owner>,
+    /// What the back end takes at once of it as a preemptible program; `None` if it takes each launch by itself.
+    pub chains: Option<Chains>,
     /// Whether it is a single call of a preemptible program, which says where it is in faults.
     pub is_call: bool,
 }

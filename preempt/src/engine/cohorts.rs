@@ -174,15 +174,19 @@ impl Engine {
         !self.agenda.behind.is_empty()
     }
 
-    /// Queues one launch behind another one, if there is one to queue. The caller first does what else there is to
-    /// do, because each call takes the driver microseconds in which no urgent launch gets through.
+    /// Queues one launch behind another one, if there is one to queue, and those that the device takes together with it. The
+    /// caller first does what else there is to do, because each call takes the driver microseconds in which no urgent
+    /// launch gets through.
     pub fn go_ahead(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if !self.may_go_ahead() {
             return;
         }
         let told = actions.len();
         while let Some(queue) = self.agenda.behind.pop_front() {
-            if self.queue_ahead(queue, actions) {
+            let together = self.may_queue_ahead(queue);
+            if together > 0 && self.queue_behind(queue, actions) {
+                // If one of them cannot be queued now, the device takes those before it one by one.
+                let _ = (1..together).all(|_| self.queue_behind(queue, actions));
                 self.agenda.behind.push_back(queue);
                 break;
             }
@@ -192,14 +196,21 @@ impl Engine {
         }
     }
 
+    /// How many launches to queue behind the last one in a queue; 0 if the device has enough there.
+    fn may_queue_ahead(&self, queue: QueueIndex) -> u32 {
+        if self.is_draining() || self.is_enough_ahead(queue) {
+            return 0;
+        }
+        let next = self.queues.tail(queue).and_then(|(tail, _)| following(&self.ops, tail));
+        let next = next.and_then(|next| self.ops.get(next)?.launch.as_ref());
+        next.map_or(0, |next| next.together)
+    }
+
     /// Queues a launch behind the last one in a queue, if it waits only for launches that are ahead of it there. The
     /// device starts it when its predecessor is done, and lets it leave if that has left without being done.
-    fn queue_ahead(&mut self, queue: QueueIndex, actions: &mut Vec<Action>) -> bool {
+    fn queue_behind(&mut self, queue: QueueIndex, actions: &mut Vec<Action>) -> bool {
         let sms = self.ledger.sms();
         let Some((tail, slot)) = self.queues.tail(queue) else { return false };
-        if self.is_draining() || self.is_enough_ahead(queue) {
-            return false;
-        }
         let Some(Op { launch: Some(last), phase, verdict: None, .. }) = self.ops.get(tail) else {
             return false;
         };

@@ -35,6 +35,8 @@ pub(crate) struct Called {
     pub name: &'static str,
     /// `None` for a copy.
     pub launch: Option<LaunchSpec>,
+    /// How many calls, from this one on, the device takes at once where they are queued behind another launch. At least 1.
+    pub together: u32,
 }
 
 /// What happened.

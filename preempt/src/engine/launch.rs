@@ -138,6 +138,8 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Launch {
     pub spec: LaunchSpec,
+    /// How many launches, from this one on, are queued at once behind another one.
+    pub together: u32,
     /// The SMs that the launch has.
     pub range: SmRange,
     /// The control block, from the first cohort on.
@@ -181,9 +183,15 @@ pub(super) struct OnDevice {
 }
 
 impl Launch {
+    /// A launch that is queued at once with those behind it: `together` in all.
+    pub fn with_others(now: Duration, spec: LaunchSpec, together: u32) -> Launch {
+        Launch { together, ..Launch::new(now, spec) }
+    }
+
     pub fn new(now: Duration, spec: LaunchSpec) -> Launch {
         Launch {
             spec,
+            together: 1,
             range: SmRange::EMPTY,
             control: None,
             handed: None,

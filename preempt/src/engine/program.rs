@@ -118,7 +118,7 @@ impl Engine {
                 urgency,
                 effective: urgency,
                 next: None,
-                launch: call.launch.map(|spec| Launch::new(now, spec)),
+                launch: call.launch.map(|spec| Launch::with_others(now, spec, call.together)),
                 opaque: None,
                 program: None,
                 part_of: None,

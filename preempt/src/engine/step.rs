@@ -97,6 +97,7 @@ pub(crate) struct CallRecord {
     pub op: u64,
     pub name: String,
     pub launch: Option<LaunchRecord>,
+    pub together: u32,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -315,14 +316,15 @@ impl ChangeRecord {
 }
 
 impl CallRecord {
-    fn of((Called { name, launch }, op): (&Called, &OpKey)) -> CallRecord {
-        let (op, name) = (op.data().as_ffi(), (*name).to_owned());
-        CallRecord { op, name, launch: launch.as_ref().map(LaunchRecord::of) }
+    fn of((called, op): (&Called, &OpKey)) -> CallRecord {
+        let Called { name, launch, together } = *called;
+        let (op, name) = (op.data().as_ffi(), name.to_owned());
+        CallRecord { op, name, launch: launch.as_ref().map(LaunchRecord::of), together }
     }
 
     fn to_call(&self) -> Called {
         let launch = self.launch.as_ref().map(LaunchRecord::to_spec);
-        Called { name: interned(&self.name), launch }
+        Called { name: interned(&self.name), launch, together: self.together }
     }
 }
 

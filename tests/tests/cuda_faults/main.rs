@@ -189,6 +189,7 @@ fn run(case: &Case) -> Found {
             "schedulers" => workloads::schedulers(&device, &mut found),
             "controls" => workloads::controls(&device, &mut found),
             "programs" => workloads::programs(&device, &mut found),
+            "chains" => workloads::chains(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
@@ -547,6 +548,13 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
 #[test]
 fn fills_wait_for_no_kernel() {
     let outcomes = start(FAKE, &[Case::clean("fills")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// Kernels of a preemptible program that are queued behind others cost one call of the driver together.
+#[test]
+fn kernels_in_a_row_are_few_calls_of_the_driver() {
+    let outcomes = start(FAKE, &[Case::clean("chains")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 

@@ -106,6 +106,9 @@ struct Piece {
 
 pub const THREADS: u32 = 64;
 
+/// Kernels in a row in a program.
+const ROW: u32 = 5;
+
 /// A kernel that no module has.
 #[preemptible]
 fn without_code(_counts: SliceMut<u32>, _writes: SliceMut<u32>) {}
@@ -265,8 +268,12 @@ impl Run<'_> {
             program.capture(Opaque::new("a fill").writes(&mut filled), move |raw| {
                 fill_in(raw, address, 7 + seed, len)
             })?;
-            let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(THREADS);
-            program.launch(call).map(drop)
+            // A row of kernels, which a GPU takes together.
+            for _ in 0..ROW {
+                let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(THREADS);
+                program.launch(call)?;
+            }
+            Ok(())
         });
         let mut program = self.found.take(program)?;
         let first = program.launch();
@@ -277,11 +284,16 @@ impl Run<'_> {
         drop(program);
         for handle in handles {
             if let Some(report) = self.found.take(handle.and_then(|handle| handle.wait())) {
-                self.found.expect(report.tasks == 2 * tasks, || format!("{report:?}"));
+                self.found.expect(report.tasks == (1 + ROW) * tasks, || format!("{report:?}"));
             }
         }
-        let expected =
-            [(&counts, 4), (&writes, 5 << 16 | 4), (&others, 2), (&copied, 3), (&filled, 7 + seed)];
+        let expected = [
+            (&counts, 1 + 3 * ROW),
+            (&writes, 5 << 16 | 3 + ROW),
+            (&others, 2),
+            (&copied, 1 + 2 * ROW),
+            (&filled, 7 + seed),
+        ];
         for (buffer, count) in expected {
             let found = stream.download(buffer).and_then(|copy| copy.wait());
             let found = self.found.take(found).filter(|_| self.found.errors == before);
@@ -415,6 +427,47 @@ pub fn programs(device: &Device, found: &mut Found) {
         }
         run.check_victim(victim, &streams[0]);
         run.check_canaries();
+    }
+}
+
+/// A preemptible program of many kernels in a row, on the fake driver: few calls of the driver.
+pub fn chains(device: &Device, found: &mut Found) {
+    let Some(run) = start(device, SignalPath::StreamWrite, found) else { return };
+    let Run { scheduler, found, .. } = run;
+    let stream = scheduler.stream(0);
+    let calls = |names: &[&str]| {
+        let all = faults::calls().into_iter().filter(|(name, _)| names.contains(name));
+        all.map(|(_, calls)| calls).sum::<u64>()
+    };
+    let lens = [4, 4 * THREADS as usize];
+    let [Some(mut counts), Some(mut writes)] =
+        lens.map(|len| found.take(scheduler.zeroed::<u32>(len)))
+    else {
+        return;
+    };
+    let program = stream.program("a row", |program| {
+        program.preemption(Preemption::Preemptible);
+        for _ in 0..60 {
+            let call = kernels::count_1d(&mut counts, &mut writes).grid(4).block(THREADS);
+            program.launch(call)?;
+        }
+        Ok(())
+    });
+    let Some(program) = found.take(program) else { return };
+    let before = [calls(&["cuGraphLaunch"]), calls(&["cuLaunchKernel", "cuLaunchKernelEx"])];
+    for _ in 0..20 {
+        if let Some(report) = found.take(program.launch().and_then(|handle| handle.wait())) {
+            found.expect(report.tasks == 240, || format!("{report:?}"));
+        }
+    }
+    let graphs = calls(&["cuGraphLaunch"]) - before[0];
+    let launches = calls(&["cuLaunchKernel", "cuLaunchKernelEx"]) - before[1];
+    // Two chains, of 32 and 27. What ends before the next is queued behind it is launched by itself.
+    found.expect(graphs >= 20, || format!("{graphs} graphs were launched"));
+    found.expect(launches + 27 * graphs <= 20 * 60, || format!("{launches} launches, {graphs}"));
+    let counted = stream.download(&counts).and_then(|copy| copy.wait());
+    if let Some(counted) = found.take(counted) {
+        found.expect(counted == [20 * 60; 4], || format!("a row: {counted:?}"));
     }
 }
 

@@ -83,7 +83,7 @@ fn programs_run_in_order(rig: &mut Rig<'_>) {
     // SAFETY: these are calls of the kernels, and a copy between buffers.
     let prepared = unsafe { rig.device.inner.backend.prepare(&[&steps]) }.expect("prepared");
     let prepared = prepared.into_iter().next();
-    let mut program = ProgramLaunch { version: 0, steps, prepared, is_call: false };
+    let mut program = ProgramLaunch { version: 0, steps, prepared, chains: None, is_call: false };
     for turn in 0..3 {
         if turn == 2 {
             // The last call counts somewhere else.

@@ -18,7 +18,7 @@ use preempt_device::host::{Amortize, Kernel};
 use slotmap::SecondaryMap;
 
 use super::backend::{DeviceReport, KernelLaunch, KernelPanic, Loss, OwnedCopy, Owner};
-use super::program::ProgramLaunch;
+use super::program::{ProgramLaunch, Step};
 use super::{Device, DeviceInner};
 use crate::error::Error;
 use crate::vocabulary::{After, CohortOrder, ControlIndex, Costs, OpKey, QueueIndex};
@@ -253,6 +253,34 @@ impl Session {
         unsafe { self.device.backend.launch_program(order.op, order.queue, program, grid) }?;
         let runs = Runs::Program(program.clone());
         self.out.push(OutCohort { order: *order, runs, post, launched: now, stopped: None });
+        Ok(())
+    }
+
+    /// Queues launches of a program together, one behind the other in the queue of the first order: those of the calls
+    /// from `first` on, which are one of its [chains](ProgramLaunch::chains). Does not wait for the device.
+    pub fn launch_chain(
+        &mut self,
+        now: Duration,
+        orders: &[CohortOrder],
+        program: &ProgramLaunch,
+        first: usize,
+    ) -> Result<(), Error> {
+        let Some(queue) = orders.first().map(|order| order.queue) else { return Ok(()) };
+        let mut cohorts = Vec::with_capacity(orders.len());
+        let mut out = Vec::with_capacity(orders.len());
+        for (order, step) in orders.iter().zip(program.steps.iter().skip(first)) {
+            let Step::Launch { launch, .. } = step else { break };
+            let ControlMemory { control, posts } = self.control(order.control.control)?;
+            // SAFETY: the device keeps posts until its next scheduler.
+            let post = unsafe { &raw const (*posts)[usize::from(order.slot)] };
+            cohorts.push(self.cohort(order, launch, control, post)?);
+            let runs = Runs::Kernel(launch.kernel);
+            out.push(OutCohort { order: *order, runs, post, launched: now, stopped: None });
+        }
+        // SAFETY: as for a launch, each; the caller's program has checked calls, and owns their memory until it has
+        // retired.
+        unsafe { self.device.backend.launch_chain(queue, program, first, &cohorts) }?;
+        self.out.append(&mut out);
         Ok(())
     }
 

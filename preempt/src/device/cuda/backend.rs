@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use preempt_device::abi::Signal;
+use preempt_device::abi::{Cohort, Signal};
 use preempt_device::host::{Dim3, Kernel};
 
 use super::kernels::Launchable;
@@ -13,7 +13,7 @@ use super::memory::{Sizes, Zeroing};
 use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
-    Backend, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark,
+    Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark,
     MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath, Step,
 };
 use crate::error::{ConfigurationError, Error, MemoryError};
@@ -103,6 +103,22 @@ impl Backend for CudaDevice {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.launch_graph(queue, program, grid) }
+    }
+
+    unsafe fn prepare_chains(&self, steps: &[Step]) -> Result<Option<Chains>, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.chains_of(steps) }
+    }
+
+    unsafe fn launch_chain(
+        &self,
+        queue: u32,
+        program: &ProgramLaunch,
+        first: usize,
+        cohorts: &[Cohort],
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_cohorts(queue, program, first, cohorts) }
     }
 
     fn signal(&self, queue: u32, signal: Signal) {

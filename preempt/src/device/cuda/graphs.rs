@@ -14,8 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
+use preempt_device::abi::Cohort;
+use preempt_device::host::Args;
 
 use super::capture::{CapturedGraph, capture};
+use super::code::Function;
 use super::context::{Context, call};
 use super::driver::{RawGraph, RawGraphExec, RawNode};
 use super::events::Ends;
@@ -40,10 +43,10 @@ const PIECE: usize = 1 << 30;
 
 /// An executable graph, and the graph that names its nodes.
 #[derive(Debug)]
-struct Raw {
-    graph: RawGraph,
+pub(super) struct Raw {
+    pub graph: RawGraph,
     /// `None` if there is nothing to do.
-    executable: Option<RawGraphExec>,
+    pub executable: Option<RawGraphExec>,
 }
 
 // SAFETY: threads use it one at a time: the driver's functions for graphs are not to be called for one graph at once.
@@ -71,7 +74,7 @@ struct State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node(RawNode);
+pub(super) struct Node(RawNode);
 
 // SAFETY: a node lives as long as its graph, and is used under the same lock.
 unsafe impl Send for Node {}
@@ -91,15 +94,18 @@ impl UnusedGraphs {
         UnusedGraphs { graphs, any, context: context.clone() }
     }
 
-    fn add(&self, raw: Raw) {
+    pub fn add(&self, raw: Raw) {
         let mut graphs = lock(&self.graphs);
         graphs.push(raw);
         // Relaxed: a thread that sees the flag takes the lock.
         self.any.store(true, Ordering::Relaxed);
     }
 
-    fn are_many(&self) -> bool {
-        lock(&self.graphs).len() >= MOST_UNUSED
+    /// Destroys them all if they are many.
+    pub fn destroy_if_many(&self) {
+        if lock(&self.graphs).len() >= MOST_UNUSED {
+            self.destroy();
+        }
     }
 
     /// Destroys them all. Nothing runs, or the thread may wait.
@@ -126,6 +132,35 @@ impl Drop for UnusedGraphs {
 }
 
 impl Raw {
+    /// A graph without nodes. The context is entered.
+    pub fn new(context: &Context) -> Result<Raw, Error> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: the pointer is valid.
+        unsafe { call!(context, cuGraphCreate(&raw mut graph, 0))? };
+        Ok(Raw { graph, executable: None })
+    }
+
+    /// Makes the graph executable, on the device. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// It stays until the line is done, or the context is lost, also after an error.
+    pub unsafe fn instantiate(
+        &mut self,
+        context: &Context,
+        line: &TrackedStream,
+    ) -> Result<(), Error> {
+        let mut executable = ptr::null_mut();
+        let graph = self.graph;
+        // SAFETY: the pointer is valid.
+        unsafe { call!(context, cuGraphInstantiateWithFlags(&raw mut executable, graph, 0))? };
+        self.executable = Some(executable);
+        // SAFETY: the caller's promise.
+        let upload = |stream| unsafe { call!(context, cuGraphUpload(executable, stream)) };
+        let number = line.issue(upload)?;
+        line.wait(number)
+    }
+
     /// The context is entered, and no launch of it is under way.
     fn destroy(self, context: &Context) {
         let functions = context.functions();
@@ -162,10 +197,9 @@ impl ProgramGraph {
         captures: &Captures,
         steps: &[Step],
     ) -> Result<ProgramGraph, Error> {
-        let mut graph = ptr::null_mut();
-        // SAFETY: the pointer is valid.
-        unsafe { call!(context, cuGraphCreate(&raw mut graph, 0))? };
-        let state = State { raw: Raw { graph, executable: None }, version: 0, kernels: Vec::new() };
+        let raw = Raw::new(context)?;
+        let graph = raw.graph;
+        let state = State { raw, version: 0, kernels: Vec::new() };
         // From here on, an error gives the graph up.
         let program = ProgramGraph {
             state: Mutex::new(state),
@@ -173,12 +207,13 @@ impl ProgramGraph {
             unused: unused.clone(),
         };
         let mut state = lock(&program.state);
-        let mut nodes = Nodes { context, graph, last: None };
+        let mut nodes = Nodes::of(context, graph);
         for step in steps {
             let kernel = match step {
                 Step::Launch { launch, version } => {
+                    let node = entry_node(context, &kernels.of(launch)?.plain, launch.grid, launch);
                     // SAFETY: the caller's promise.
-                    Some((Node(unsafe { nodes.kernel(kernels, launch)? }), *version))
+                    Some((unsafe { nodes.kernel(node, None, &launch.args)? }, *version))
                 }
                 Step::Copy(copy) => {
                     // SAFETY: the caller's promise.
@@ -194,14 +229,8 @@ impl ProgramGraph {
             state.kernels.push(kernel);
         }
         if nodes.last.is_some() {
-            let mut executable = ptr::null_mut();
-            // SAFETY: the pointer is valid.
-            unsafe { call!(context, cuGraphInstantiateWithFlags(&raw mut executable, graph, 0))? };
-            state.raw.executable = Some(executable);
-            // SAFETY: the graph stays until the line is done, or the context is lost.
-            let upload = |stream| unsafe { call!(context, cuGraphUpload(executable, stream)) };
-            let number = line.issue(upload)?;
-            line.wait(number)?;
+            // SAFETY: an error gives the graph up, which is not destroyed before the line is done.
+            unsafe { state.raw.instantiate(context, line)? };
         }
         drop(state);
         Ok(program)
@@ -227,15 +256,9 @@ impl State {
                 continue;
             };
             if known != version {
-                with_kernel(context, kernels, launch, |parameters| {
-                    // SAFETY: the node is of the graph; these are the entry's parameters, which the driver copies.
-                    unsafe {
-                        call!(
-                            context,
-                            cuGraphExecKernelNodeSetParams_v2(executable, node.0, parameters)
-                        )
-                    }
-                })?;
+                let shape = entry_node(context, &kernels.of(launch)?.plain, launch.grid, launch);
+                // SAFETY: the node is of the graph; these are the entry's parameters.
+                unsafe { node.set(context, executable, shape, None, &launch.args)? };
                 *known = *version;
             }
         }
@@ -244,43 +267,65 @@ impl State {
     }
 }
 
-/// Calls `work` with the description of a kernel node.
-fn with_kernel<R>(
+/// A kernel node without its parameters.
+pub(super) fn entry_node(
     context: &Context,
-    kernels: &Kernels,
+    entry: &Function,
+    [x, y, z]: [u32; 3],
     launch: &KernelLaunch,
-    work: impl FnOnce(*const sys::CUDA_KERNEL_NODE_PARAMS) -> Result<R, Error>,
-) -> Result<R, Error> {
-    let (block, shared) = (launch.block, launch.shared_bytes());
-    let entry = kernels.get(launch.kernel, block, shared)?.plain;
-    let [x, y, z] = launch.grid;
-    with_parameters(None, &launch.args, |parameters| {
-        let node = sys::CUDA_KERNEL_NODE_PARAMS {
-            func: entry.0,
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: block.x,
-            blockDimY: block.y,
-            blockDimZ: block.z,
-            sharedMemBytes: shared,
-            kernelParams: parameters,
-            extra: ptr::null_mut(),
-            kern: ptr::null_mut(),
-            ctx: context.raw(),
-        };
-        work(&raw const node)
-    })
+) -> sys::CUDA_KERNEL_NODE_PARAMS {
+    sys::CUDA_KERNEL_NODE_PARAMS {
+        func: entry.0,
+        gridDimX: x,
+        gridDimY: y,
+        gridDimZ: z,
+        blockDimX: launch.block.x,
+        blockDimY: launch.block.y,
+        blockDimZ: launch.block.z,
+        sharedMemBytes: launch.shared_bytes(),
+        kernelParams: ptr::null_mut(),
+        extra: ptr::null_mut(),
+        kern: ptr::null_mut(),
+        ctx: context.raw(),
+    }
+}
+
+impl Node {
+    /// Gives the node of an executable graph another shape and other parameters. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// The node is of the graph. These are the parameters of the entry, which is the node's.
+    pub unsafe fn set(
+        self,
+        context: &Context,
+        executable: RawGraphExec,
+        node: sys::CUDA_KERNEL_NODE_PARAMS,
+        cohort: Option<&Cohort>,
+        args: &Args,
+    ) -> Result<(), Error> {
+        with_parameters(cohort, args, |parameters| {
+            let node = sys::CUDA_KERNEL_NODE_PARAMS { kernelParams: parameters, ..node };
+            let shape = &raw const node;
+            // SAFETY: the caller's promise; the driver copies the parameters.
+            unsafe { call!(context, cuGraphExecKernelNodeSetParams_v2(executable, self.0, shape)) }
+        })
+    }
 }
 
 /// A graph whose nodes follow each other.
-struct Nodes<'a> {
+pub(super) struct Nodes<'a> {
     context: &'a Context,
     graph: RawGraph,
     last: Option<RawNode>,
 }
 
-impl Nodes<'_> {
+impl<'a> Nodes<'a> {
+    /// A graph that has no nodes.
+    pub fn of(context: &'a Context, graph: RawGraph) -> Nodes<'a> {
+        Nodes { context, graph, last: None }
+    }
+
     /// Adds a node behind the last one. `add` takes where the node is written, and the nodes before it.
     fn add(
         &mut self,
@@ -297,21 +342,25 @@ impl Nodes<'_> {
 
     /// # Safety
     ///
-    /// The arguments are the kernel's.
-    unsafe fn kernel(
+    /// These are the parameters of the entry.
+    pub unsafe fn kernel(
         &mut self,
-        kernels: &Kernels,
-        launch: &KernelLaunch,
-    ) -> Result<RawNode, Error> {
+        node: sys::CUDA_KERNEL_NODE_PARAMS,
+        cohort: Option<&Cohort>,
+        args: &Args,
+    ) -> Result<Node, Error> {
         let (context, graph) = (self.context, self.graph);
-        with_kernel(context, kernels, launch, |parameters| {
+        with_parameters(cohort, args, |parameters| {
+            let shape = sys::CUDA_KERNEL_NODE_PARAMS { kernelParams: parameters, ..node };
+            let shape = &raw const shape;
             self.add(|node, before, count| {
                 // SAFETY: the pointers are valid; these are the entry's parameters, which the driver copies.
                 unsafe {
-                    call!(context, cuGraphAddKernelNode_v2(node, graph, before, count, parameters))
+                    call!(context, cuGraphAddKernelNode_v2(node, graph, before, count, shape))
                 }
             })
         })
+        .map(Node)
     }
 
     /// # Safety
@@ -518,9 +567,7 @@ impl CudaDevice {
         // The driver may wait for kernels that run, and the proxy would never end.
         let _held = self.proxy.hold();
         self.end_proxy();
-        if self.unused_graphs.are_many() {
-            self.unused_graphs.destroy();
-        }
+        self.unused_graphs.destroy_if_many();
         // First, because this calls application code.
         let mut captures = Captures::new();
         for step in programs.iter().copied().flatten() {

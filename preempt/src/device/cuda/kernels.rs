@@ -15,6 +15,7 @@ use super::driver::{DeviceAttribute, FunctionAttribute};
 use super::lock;
 use super::panics::{self, PanicRecords};
 use super::registers::Sm;
+use crate::device::KernelLaunch;
 use crate::error::{CodeError, ConfigurationError, DeviceError, Error};
 use crate::module::{DeviceCode, LoadedModule, Module};
 use preempt_ptx_text::{
@@ -237,6 +238,11 @@ impl Kernels {
             Some(launchable) => Ok(launchable),
             None => self.prepare(kernel, block, key),
         }
+    }
+
+    /// What this launch needs.
+    pub fn of(&self, launch: &KernelLaunch) -> Result<Launchable, Error> {
+        self.get(launch.kernel, launch.block, launch.shared_bytes())
     }
 
     #[cold]

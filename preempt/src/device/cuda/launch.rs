@@ -6,7 +6,7 @@ use std::ptr;
 use cudarc::driver::sys::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
 };
-use preempt_device::abi::Cohort;
+use preempt_device::abi::{Cohort, Divisor, Signal};
 use preempt_device::host::Args;
 
 use super::CudaDevice;
@@ -20,6 +20,33 @@ use crate::error::Error;
 
 /// Parameters: a launch with at most this number needs no allocation.
 const FEW_PARAMETERS: usize = 64;
+
+/// The cohort of a node that was never launched.
+pub(super) const NO_COHORT: Cohort = Cohort {
+    control: ptr::null(),
+    claims: ptr::null(),
+    queue: ptr::null(),
+    post: ptr::null(),
+    requeue_list: ptr::null(),
+    signal: Signal::from_bits(0),
+    after: ptr::null(),
+    after_word: 0,
+    left: 0,
+    tasks: 0,
+    grid: [0; 3],
+    row: Divisor::new(1),
+    layer: Divisor::new(1),
+    ticket: 1,
+    blocks: 0,
+    amortize: 0,
+    pace: 0,
+    share_bits: 0,
+    crowd: 0,
+    handed: 0,
+    is_first: false,
+    slot: 0,
+    barrier: true,
+};
 
 /// Lets a grid start while the last blocks of the grid before it in its stream end, and wait there. That hides most of
 /// the time between two grids.
@@ -161,14 +188,12 @@ impl CudaDevice {
 
 #[cfg(test)]
 mod tests {
-    use preempt_device::abi::{Divisor, Signal};
-
     use super::*;
 
     fn parameters(values: u32) -> Vec<usize> {
         let mut args = Args::default();
         (0..values).for_each(|value| args.push_value(value));
-        let cohort = COHORT;
+        let cohort = NO_COHORT;
         let expected = args.pointers().map(|pointer| pointer.addr());
         let expected: Vec<_> =
             [ptr::from_ref(&cohort).addr()].into_iter().chain(expected).collect();
@@ -180,32 +205,6 @@ mod tests {
         assert_eq!(given, expected);
         given
     }
-
-    const COHORT: Cohort = Cohort {
-        control: ptr::null(),
-        claims: ptr::null(),
-        queue: ptr::null(),
-        post: ptr::null(),
-        requeue_list: ptr::null(),
-        signal: Signal::from_bits(0),
-        after: ptr::null(),
-        after_word: 0,
-        left: 0,
-        tasks: 0,
-        grid: [0; 3],
-        row: Divisor::new(1),
-        layer: Divisor::new(1),
-        ticket: 1,
-        blocks: 0,
-        amortize: 0,
-        pace: 0,
-        share_bits: 0,
-        crowd: 0,
-        handed: 0,
-        is_first: false,
-        slot: 0,
-        barrier: true,
-    };
 
     #[test]
     fn parameters_come_after_the_cohort_however_many_there_are() {

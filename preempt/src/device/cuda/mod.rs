@@ -38,6 +38,7 @@ use crate::error::{DeviceError, Error};
 
 mod backend;
 mod capture;
+mod chains;
 mod code;
 mod context;
 mod control_blocks;

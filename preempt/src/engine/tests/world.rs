@@ -114,6 +114,13 @@ pub struct World {
     pub work_conserving: bool,
 }
 
+/// Calls that are queued at once from this one on: three launches, where they are not the first of a row.
+fn together(calls: &[i32], index: usize) -> u32 {
+    let before = calls[..index].iter().rev().take_while(|tasks| **tasks > 0).count();
+    let from_here = calls[index..].iter().take_while(|tasks| **tasks > 0).take(3).count();
+    if before % 3 == 1 { from_here.max(1) as u32 } else { 1 }
+}
+
 impl World {
     pub fn new(sms: u32, blocks_per_sm: u32, policy: impl Policy + 'static) -> World {
         World::with(sms, blocks_per_sm, Box::new(policy))
@@ -197,12 +204,12 @@ impl World {
         };
         let launch = (tasks > 0).then_some(spec);
         let name = "model";
-        let called = |&tasks: &i32| {
+        let called = |(index, &tasks): (usize, &i32)| {
             let (plain, tasks) = (tasks < 0, tasks.unsigned_abs());
             let launch = (tasks > 0).then_some(LaunchSpec { tasks, plain, ..spec });
-            Called { name: "call", launch }
+            Called { name: "call", launch, together: together(calls, index) }
         };
-        let called: Vec<Called> = calls.iter().map(called).collect();
+        let called: Vec<Called> = calls.iter().enumerate().map(called).collect();
         let submission =
             Submission { stream, name, uses, after, urgency, launch, opaque, calls: &called };
         let key = self.engine.submit(self.now, submission, &mut self.actions);

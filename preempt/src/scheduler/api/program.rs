@@ -191,16 +191,24 @@ impl Stream {
             // `ProgramBuilder::capture`.
             unsafe { backend.prepare(&programs)? }
         };
+        let chains = match preemption {
+            Preemption::Plain => None,
+            // SAFETY: as above.
+            Preemption::Preemptible | Preemption::Auto => unsafe {
+                backend.prepare_chains(&steps)?
+            },
+        };
         let mut prepared = prepared.into_iter();
         let alone = |step: &Step| {
             is_alone(step).then(|| {
                 let (steps, prepared) = (vec![step.clone()], prepared.next());
-                Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: true })
+                Arc::new(ProgramLaunch { version: 0, steps, prepared, chains: None, is_call: true })
             })
         };
         let alone = steps.iter().map(alone).collect();
         let prepared = prepared.next();
-        let launch = Arc::new(ProgramLaunch { version: 0, steps, prepared, is_call: false });
+        let launch =
+            Arc::new(ProgramLaunch { version: 0, steps, prepared, chains, is_call: false });
         let (stream, last) = (self.clone(), Arc::default());
         Ok(Program { stream, name, id, launch, preemption, alone, last, calls, resolved })
     }

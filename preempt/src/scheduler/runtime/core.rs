@@ -197,6 +197,8 @@ pub(in crate::scheduler) struct Core {
     /// The launch whose kernel panicked when the device was lost.
     panicked: Option<OpKey>,
     actions: Vec<Action>,
+    /// Kept for its capacity.
+    orders: Vec<CohortOrder>,
     /// Kept for their capacity.
     reports: Vec<Report>,
     news: News,
@@ -280,6 +282,7 @@ impl Core {
             lost: None,
             panicked: None,
             actions: Vec::new(),
+            orders: Vec::new(),
             reports: Vec::new(),
             news: News::default(),
             in_flight,

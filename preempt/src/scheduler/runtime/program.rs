@@ -1,6 +1,7 @@
 //! Programs on their way: for the engine, a program is one plain launch, or a chain of calls.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,9 +71,14 @@ impl ProgramJob {
         self.has_graph().then(|| *lock(&self.last)).flatten()
     }
 
-    /// Whether this launch uses an executable graph. A chain without captured work does not.
+    /// Whether this launch uses an executable graph.
     fn has_graph(&self) -> bool {
-        self.plain || self.alone.iter().any(Option::is_some)
+        self.plain || self.program.chains.is_some() || self.alone.iter().any(Option::is_some)
+    }
+
+    /// The chain that starts with a call, where the device takes its launches together.
+    pub fn chain(&self, index: usize) -> Option<&Range<usize>> {
+        self.program.chains.as_ref()?.from(index)
     }
 
     /// The kernel that a call launches; `None` for other calls.
@@ -90,7 +96,8 @@ impl ProgramJob {
             Step::Captured(captured) => captured.name,
             Step::Copy(_) => COPY,
         };
-        Called { name, launch }
+        let together = self.chain(index).map_or(1, |chain| chain.len() as u32);
+        Called { name, launch, together }
     }
 
     /// A message of a call, with its place in the program.

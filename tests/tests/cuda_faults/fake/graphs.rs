@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys;
+use preempt_device::abi::Cohort;
 
 use super::memory::{Kind, allocate, release, state};
 use super::panics::FakeFunction;
@@ -72,26 +73,29 @@ impl Work {
         // Kernels of this driver have at most five, and their values lie in memory of whole `u128`s.
         // SAFETY: as above.
         let name = unsafe { (*kernel.func.cast::<FakeFunction>()).name.as_str() };
-        let count = match name {
-            "panics__plain" => 3,
-            "count_1d__plain" => 4,
+        let plain = name.strip_suffix("__plain");
+        let count = match plain.unwrap_or(name) {
+            "panics" => 3,
+            "count_1d" => 4,
             _ => 5,
         };
+        // The first one of a preemptible entry.
+        let cohort = usize::from(plain.is_none());
         let parameter = |at: usize| {
-            let mut bytes = vec![0; PARAMETER];
+            let mut bytes = vec![0; if at < cohort { size_of::<Cohort>() } else { PARAMETER }];
             // SAFETY: as above.
             unsafe {
                 ptr::copy_nonoverlapping(
                     (*kernel.kernelParams.add(at)).cast(),
                     bytes.as_mut_ptr(),
-                    PARAMETER,
+                    bytes.len(),
                 );
             }
             bytes
         };
         Some(Work::Kernel {
             function: kernel.func as usize,
-            parameters: Arc::new((0..count).map(parameter).collect()),
+            parameters: Arc::new((0..cohort + count).map(parameter).collect()),
             blocks: kernel.gridDimX * kernel.gridDimY * kernel.gridDimZ,
             threads: kernel.blockDimX,
         })

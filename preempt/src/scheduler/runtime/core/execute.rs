@@ -1,5 +1,6 @@
 //! Carries out the engine's actions on the device, and reports to waiting threads.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,19 +26,26 @@ impl Core {
         self.account();
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
-            for action in actions.drain(..) {
+            let mut rest = actions.drain(..).peekable();
+            while let Some(action) = rest.next() {
                 match action {
                     Action::Launch(order) => {
-                        match self.launch(now, &order) {
-                            // The device will report the loss, which ends this launch with all others.
-                            Ok(()) | Err(Error::Device(DeviceError::ContextLost { .. })) => {}
-                            Err(error) => {
-                                let CohortOrder { op, slot, .. } = order;
-                                self.fault(now, op, error.to_string().into());
-                                let out = Event::Refused { op, slot };
-                                self.engine.handle(now, out, &mut self.actions);
-                            }
+                        let mut orders = std::mem::take(&mut self.orders);
+                        orders.push(order);
+                        let chain = self.chain(&order);
+                        let goes_on = |action: &Action| match action {
+                            Action::Launch(next) => next.queue == order.queue,
+                            _ => false,
+                        };
+                        // The engine orders a chain as a whole, or only the beginning of it.
+                        while orders.len() < chain.len()
+                            && let Some(Action::Launch(next)) = rest.next_if(goes_on)
+                        {
+                            orders.push(next);
                         }
+                        self.launch_all(now, &orders, chain);
+                        orders.clear();
+                        self.orders = orders;
                     }
                     Action::Signal { queue, signal } => {
                         self.session.signal(now, queue, signal);
@@ -66,6 +74,7 @@ impl Core {
                     }
                 }
             }
+            drop(rest);
             self.account();
             if self.actions.is_empty() {
                 self.actions = actions;
@@ -106,18 +115,69 @@ impl Core {
         }
     }
 
-    fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
+    /// The calls that the device takes together if they are all ordered, this one first; none if it takes it by itself.
+    fn chain(&self, order: &CohortOrder) -> Range<usize> {
+        let Some(&InCall { program, index, .. }) = self.calls.get(order.op) else { return 0..0 };
+        let chain = self.program(program).and_then(|of| of.chain(index));
+        // The first call of a part of the program may be in a queue of its own, in another cohort.
+        chain.filter(|_| order.after.is_some()).cloned().unwrap_or(0..0)
+    }
+
+    /// Launches what was ordered, together if it is the whole chain.
+    fn launch_all(&mut self, now: Duration, orders: &[CohortOrder], chain: Range<usize>) {
+        if orders.len() == chain.len() && self.launch_chain(now, orders, chain.start).is_ok() {
+            return;
+        }
+        // The device may have refused the chain for want of memory, and take each by itself. If it does not, it says of
+        // which call that is.
+        for order in orders {
+            match self.launch(now, order) {
+                // The device will report the loss, which ends this launch with all others.
+                Ok(()) | Err(Error::Device(DeviceError::ContextLost { .. })) => {}
+                Err(error) => {
+                    let &CohortOrder { op, slot, .. } = order;
+                    self.fault(now, op, error.to_string().into());
+                    let out = Event::Refused { op, slot };
+                    self.engine.handle(now, out, &mut self.actions);
+                }
+            }
+        }
+    }
+
+    fn launch_chain(
+        &mut self,
+        now: Duration,
+        orders: &[CohortOrder],
+        first: usize,
+    ) -> Result<(), Error> {
+        let call = orders.first().and_then(|order| self.calls.get(order.op));
+        let Some(of) = call.and_then(|call| self.program(call.program)) else { return Ok(()) };
+        let program = of.program.clone();
+        self.session.launch_chain(now, orders, &program, first)?;
+        orders.iter().for_each(|order| self.note_wait(order));
+        Ok(())
+    }
+
+    /// Notes whether a launch has to wait for blocks of others to leave.
+    fn note_wait(&mut self, order: &CohortOrder) {
         let waits = order.queue >= self.device.inner.capabilities.queues.normal;
         if let Some(InCall { waited, .. }) = self.calls.get_mut(order.op) {
             *waited |= waits;
         }
+        let op = self.calls.get(order.op).map_or(order.op, |call| call.program);
+        if let Some(InWork { waited, .. }) = self.jobs.get_mut(op) {
+            // A program has waited if a call of it has.
+            *waited |= waits;
+        }
+    }
+
+    fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
+        self.note_wait(order);
         let call = self.calls.get(order.op).copied();
         let op = call.map_or(order.op, |call| call.program);
-        let Some(InWork { job: Job { work, .. }, waited, .. }) = self.jobs.get_mut(op) else {
+        let Some(InWork { job: Job { work, .. }, .. }) = self.jobs.get(op) else {
             return Ok(());
         };
-        // A program has waited if a call of it has.
-        *waited |= waits;
         match (work, call) {
             (Work::Launch { launch, .. }, _) => self.session.launch(now, order, launch),
             (Work::Program(program), Some(InCall { index, .. })) => {

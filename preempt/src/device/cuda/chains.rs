@@ -1,0 +1,196 @@
+//! Chains: consecutive launches of a preemptible program as one CUDA graph, whose nodes are cohorts.
+//!
+//! A call of the driver for each kernel takes longer than many kernels do (3 to 6 µs). To set the parameters of a node takes
+//! 0.15 µs, and the graph is one call (H200, driver 580). The graph has all kernels of its calls, so it serves where all of
+//! them are queued behind another launch. What is left of a chain after a stop is launched kernel by kernel.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use preempt_device::abi::Cohort;
+
+use super::context::{Context, call};
+use super::graphs::{Node, Nodes, Raw, UnusedGraphs, entry_node};
+use super::kernels::{Kernels, Launchable};
+use super::launch::NO_COHORT;
+use super::streams::TrackedStream;
+use super::{CudaDevice, lock};
+use crate::device::{Chains, ProgramLaunch, Step};
+use crate::error::{DeviceError, Error};
+
+/// Calls, at most, of a chain: half of what a queue of the engine holds, so that the next chain is queued while one runs.
+const MOST: usize = 32;
+
+/// The chains of a program.
+#[derive(Debug)]
+struct ChainGraphs {
+    /// In the order of their calls.
+    all: Vec<Mutex<ChainGraph>>,
+    context: Arc<Context>,
+    unused: Arc<UnusedGraphs>,
+}
+
+#[derive(Debug)]
+struct ChainGraph {
+    raw: Raw,
+    nodes: Vec<Node>,
+}
+
+/// The chains among these calls. Behind what is no kernel the host launches the next one, so a chain starts with the second
+/// of a row of kernels.
+fn chains(is_kernel: &[bool]) -> Vec<Range<usize>> {
+    let mut chains: Vec<Range<usize>> = Vec::new();
+    for index in 1..is_kernel.len() {
+        if !is_kernel[index] || !is_kernel[index - 1] {
+            continue;
+        }
+        match chains.last_mut() {
+            Some(last) if last.end == index && last.len() < MOST => last.end = index + 1,
+            _ => chains.push(index..index + 1),
+        }
+    }
+    chains.retain(|chain| chain.len() > 1);
+    chains
+}
+
+impl ChainGraph {
+    /// The graph of these calls, on the device. Its cohorts are of no launch yet. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// The arguments of each launch are its kernel's.
+    unsafe fn new(
+        context: &Context,
+        kernels: &Kernels,
+        line: &TrackedStream,
+        steps: &[Step],
+        chain: &mut ChainGraph,
+    ) -> Result<(), Error> {
+        let mut nodes = Nodes::of(context, chain.raw.graph);
+        for step in steps {
+            let Step::Launch { launch, .. } = step else { continue };
+            let Launchable { function, .. } = kernels.of(launch)?;
+            let node = entry_node(context, &function, [1, 1, 1], launch);
+            // SAFETY: the caller's promise; a cohort is what the entry takes first.
+            chain.nodes.push(unsafe { nodes.kernel(node, Some(&NO_COHORT), &launch.args)? });
+        }
+        // SAFETY: an error gives the graph up; it stays until the line is done, or the context is lost.
+        unsafe { chain.raw.instantiate(context, line) }
+    }
+}
+
+impl Drop for ChainGraphs {
+    fn drop(&mut self) {
+        // After an error that lost the context nothing is freed.
+        if self.context.is_freeable() {
+            let graphs = self.all.drain(..).map(|graph| {
+                graph.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).raw
+            });
+            graphs.for_each(|raw| self.unused.add(raw));
+        }
+    }
+}
+
+impl CudaDevice {
+    /// # Safety
+    ///
+    /// As [`Backend::prepare_chains`](crate::device::Backend::prepare_chains).
+    pub(super) unsafe fn chains_of(&self, steps: &[Step]) -> Result<Option<Chains>, Error> {
+        let is_kernel = |step: &Step| matches!(step, Step::Launch { .. });
+        let calls = chains(&steps.iter().map(is_kernel).collect::<Vec<_>>());
+        if calls.is_empty() {
+            return Ok(None);
+        }
+        let context = &self.shared.context;
+        self.graphs.clone()?;
+        let _entered = context.enter()?;
+        // The driver may wait for kernels that run, and the proxy would never end.
+        let _held = self.proxy.hold();
+        self.end_proxy();
+        self.unused_graphs.destroy_if_many();
+        let (context, unused) = (context.clone(), self.unused_graphs.clone());
+        let mut graphs = ChainGraphs { all: Vec::with_capacity(calls.len()), context, unused };
+        for chain in &calls {
+            let context = &graphs.context;
+            let graph =
+                ChainGraph { raw: Raw::new(context)?, nodes: Vec::with_capacity(chain.len()) };
+            graphs.all.push(Mutex::new(graph));
+            let Some(last) = graphs.all.last() else { continue };
+            // SAFETY: the caller's promise.
+            unsafe {
+                let steps = &steps[chain.clone()];
+                ChainGraph::new(context, &self.kernels, &self.uploads, steps, &mut lock(last))?;
+            }
+        }
+        Ok(Some(Chains { calls, prepared: Arc::new(graphs) }))
+    }
+
+    /// # Safety
+    ///
+    /// As [`Backend::launch_chain`](crate::device::Backend::launch_chain).
+    pub(super) unsafe fn launch_cohorts(
+        &self,
+        queue: u32,
+        program: &ProgramLaunch,
+        first: usize,
+        cohorts: &[Cohort],
+    ) -> Result<(), Error> {
+        let chains = program.chains.as_ref();
+        let at = chains.and_then(|of| of.calls.iter().position(|chain| chain.start == first));
+        let graphs = chains.and_then(|of| of.prepared.downcast_ref::<ChainGraphs>());
+        let Some(graph) = graphs.zip(at).and_then(|(graphs, at)| graphs.all.get(at)) else {
+            let reason = "it did not prepare the chain that it is to launch".into();
+            return Err(Error::Device(DeviceError::Unsupported { reason }));
+        };
+        let context = self.context();
+        let _entered = context.enter()?;
+        self.proxy.await_place()?;
+        let graph = lock(graph);
+        let Some(executable) = graph.raw.executable else { return Ok(()) };
+        let launches = program.steps.iter().skip(first).filter_map(|step| match step {
+            Step::Launch { launch, .. } => Some(launch),
+            Step::Copy(_) | Step::Captured(_) => None,
+        });
+        for ((node, launch), cohort) in graph.nodes.iter().zip(launches).zip(cohorts) {
+            let Launchable { function, cooperates, .. } = self.kernels.of(launch)?;
+            let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..*cohort };
+            let shape = entry_node(context, &function, [cohort.blocks, 1, 1], launch);
+            // SAFETY: the node is of the graph. These are the parameters of the entry, which the driver copies; launches
+            // that it has taken keep theirs.
+            unsafe { node.set(context, executable, shape, Some(&cohort), &launch.args)? };
+        }
+        let raw = self.queues.stream(queue).raw();
+        // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.
+        unsafe { call!(context, cuGraphLaunch(executable, raw))? };
+        drop(graph);
+        for cohort in cohorts {
+            // SAFETY: the control blocks keep their posts as long as the device lives.
+            unsafe { self.shared.watch.add(queue, cohort.post, cohort.ticket) };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_are_kernels_behind_a_kernel() {
+        let many = "k".repeat(70);
+        let cases: [(&str, &[Range<usize>]); 8] = [
+            ("", &[]),
+            ("k", &[]),
+            ("kk", &[]),
+            ("kkk", &[1..3]),
+            ("ckkk", &[2..4]),
+            ("kkckkkk", &[4..7]),
+            ("kkkckkk", &[1..3, 5..7]),
+            (&many, &[1..33, 33..65, 65..70]),
+        ];
+        for (kinds, expected) in cases {
+            let is_kernel: Vec<bool> = kinds.chars().map(|kind| kind == 'k').collect();
+            assert_eq!(chains(&is_kernel), expected, "{kinds}");
+        }
+    }
+}
