@@ -40,8 +40,8 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// entry in the timeline. [`Stream::program`] records them.
 ///
 /// Grids, arguments and kernels are checked when they are recorded. On a GPU a [plain](Program#preemption) program is a CUDA
-/// graph, so that many short kernels cost one call of the driver, and follow each other without the host. A preemptible
-/// one gives the driver a launch for each kernel, while those before it run.
+/// graph, so that many short kernels cost one call of the driver, and follow each other without the host. In a preemptible
+/// one, up to 32 kernels in a row are such a call, which the driver is given while those before them run.
 ///
 /// ```
 /// # use preempt_device::prelude::*;
