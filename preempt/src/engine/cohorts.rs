@@ -51,6 +51,14 @@ impl Engine {
         if uncovered == 0 {
             return;
         }
+        let (there, has_blocks) = (launch.blocks_that_stay(&self.queues), !launch.is_out());
+        if launch.spec.plain && has_blocks || there >= launch.remaining() {
+            // All its blocks are on the device, and the hardware finds room for them.
+            self.ledger.cover(range);
+            return;
+        }
+        // Without a free slot or queue the SMs stay uncovered until a cohort is out.
+        let Some(slot) = launch.free_slot() else { return };
         let has_either = launch.has_either_form();
         let (level, over) = self.level(key);
         let has_taken = self.ledger.has_taken(range);
@@ -62,14 +70,6 @@ impl Engine {
             launch.set_plain(is_plain);
         }
         let highest = if launch.spec.plain { highest } else { self.queues.count().levels };
-        let (there, has_blocks) = (launch.blocks_that_stay(&self.queues), !launch.is_out());
-        if launch.spec.plain && has_blocks || there >= launch.remaining() {
-            // All its blocks are on the device, and the hardware finds room for them.
-            self.ledger.cover(range);
-            return;
-        }
-        // Without a free slot or queue the SMs stay uncovered until a cohort is out.
-        let Some(slot) = launch.free_slot() else { return };
         let Some(queue) = self.queues.free(level.min(highest), highest) else {
             self.agenda.short_of_queues = true;
             return;
