@@ -6,7 +6,7 @@ use preempt_device::abi::{SmRange, departures};
 
 use super::ledger::{self, intersection};
 use super::program::following;
-use super::shape::{Place, Shape};
+use super::shape::{Place, Shape, Takeover};
 use super::{Action, Engine, Launch, Op, Phase};
 use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 
@@ -318,21 +318,13 @@ impl Engine {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         launch.start(now);
-        let blocks_per_sm = launch.spec.blocks_per_sm;
         let Some(queue) = launch.queue.filter(|_| !launch.is_out()) else { return };
-        let wanted = launch.blocks().div_ceil(blocks_per_sm).min(launch.need(sms));
         let keeps_to = self.queues.range(queue);
-        let range = if self.ledger.is_free() && !handover.is_empty() && keeps_to == SmRange::ALL {
-            let lo = handover.lo().min(sms - wanted);
-            SmRange::new(lo, lo + wanted)
-        } else {
-            // Its blocks are on no other SMs.
-            ledger::first(intersection(handover, keeps_to, sms), wanted, sms)
-        };
+        let Takeover { range, fits } =
+            launch.takeover(handover, keeps_to, self.ledger.is_free(), sms);
         self.ledger.hand_over(LaunchId(key), range);
         launch.set_range(now, range, sms);
-        let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
-        if launch.blocks() > room {
+        if !fits {
             self.shrink(key, actions);
         }
         self.note(key, now, range, false);
