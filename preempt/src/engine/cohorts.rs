@@ -6,7 +6,7 @@ use preempt_device::abi::{SmRange, departures};
 
 use super::ledger::{self, intersection};
 use super::program::following;
-use super::shape::{Place, Shape};
+use super::shape::{Place, Shape, Takeover};
 use super::{Action, Engine, Launch, Op, Phase};
 use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 
@@ -51,6 +51,14 @@ impl Engine {
         if uncovered == 0 {
             return;
         }
+        let (there, has_blocks) = (launch.blocks_that_stay(&self.queues), !launch.is_out());
+        if launch.spec.plain && has_blocks || there >= launch.remaining() {
+            // All its blocks are on the device, and the hardware finds room for them.
+            self.ledger.cover(range);
+            return;
+        }
+        // Without a free slot or queue the SMs stay uncovered until a cohort is out.
+        let Some(slot) = launch.free_slot() else { return };
         let has_either = launch.has_either_form();
         let (level, over) = self.level(key);
         let has_taken = self.ledger.has_taken(range);
@@ -62,14 +70,6 @@ impl Engine {
             launch.set_plain(is_plain);
         }
         let highest = if launch.spec.plain { highest } else { self.queues.count().levels };
-        let (there, has_blocks) = (launch.blocks_that_stay(&self.queues), !launch.is_out());
-        if launch.spec.plain && has_blocks || there >= launch.remaining() {
-            // All its blocks are on the device, and the hardware finds room for them.
-            self.ledger.cover(range);
-            return;
-        }
-        // Without a free slot or queue the SMs stay uncovered until a cohort is out.
-        let Some(slot) = launch.free_slot() else { return };
         let Some(queue) = self.queues.free(level.min(highest), highest) else {
             self.agenda.short_of_queues = true;
             return;
@@ -329,21 +329,13 @@ impl Engine {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         launch.start(now);
-        let blocks_per_sm = launch.spec.blocks_per_sm;
         let Some(queue) = launch.queue.filter(|_| !launch.is_out()) else { return };
-        let wanted = launch.blocks().div_ceil(blocks_per_sm).min(launch.need(sms));
         let keeps_to = self.queues.range(queue);
-        let range = if self.ledger.is_free() && !handover.is_empty() && keeps_to == SmRange::ALL {
-            let lo = handover.lo().min(sms - wanted);
-            SmRange::new(lo, lo + wanted)
-        } else {
-            // Its blocks are on no other SMs.
-            ledger::first(intersection(handover, keeps_to, sms), wanted, sms)
-        };
+        let Takeover { range, fits } =
+            launch.takeover(handover, keeps_to, self.ledger.is_free(), sms);
         self.ledger.hand_over(LaunchId(key), range);
         launch.set_range(now, range, sms);
-        let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
-        if launch.blocks() > room {
+        if !fits {
             self.shrink(key, actions);
         }
         self.note(key, now, range, false);

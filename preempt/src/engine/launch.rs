@@ -6,7 +6,7 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::ledger;
 use super::queues::DeviceQueues;
-use super::shape::Work;
+use super::shape::{Work, has_spilled};
 use crate::vocabulary::{ControlUse, Costs, QueueIndex, Timestamp};
 
 /// What the engine has to know of a launch.
@@ -361,8 +361,7 @@ impl Launch {
         self.report.tasks += done;
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
-        let is_apart = cohort.keeps_to != SmRange::ALL;
-        self.spilled |= is_apart && cohort.keeps_to == self.range && self.remaining() > 0;
+        self.spilled |= has_spilled(cohort.keeps_to, self.range, self.remaining());
         Some(cohort.queue)
     }
 

@@ -1,4 +1,5 @@
-//! The shape of a grid: how many blocks, on which SMs they may stay, and how many begin with a task.
+//! The shape of a grid: how many blocks, on which SMs they may stay, and how many begin with a task. Also, which SMs it
+//! takes over from the grid before it, and what it leaves behind.
 //!
 //! The hardware spreads blocks over all SMs, also over those of other launches, and blocks that share an SM slow each
 //! other down. A word that grants only the launch's SMs excludes the others but does not place blocks. So such a grid
@@ -6,6 +7,10 @@
 
 use std::time::Duration;
 
+use preempt_device::abi::SmRange;
+
+use super::Launch;
+use super::ledger::{self, intersection};
 use crate::vocabulary::Costs;
 
 /// What a grid is for.
@@ -113,8 +118,47 @@ impl Work<'_> {
     }
 }
 
+/// Whether blocks of other launches occupy the SMs of a launch: a grid that kept to these has left with tasks
+/// remaining, and without a signal, after which it would have kept to fewer.
+pub(super) fn has_spilled(kept_to: SmRange, range: SmRange, remaining: u32) -> bool {
+    kept_to != SmRange::ALL && kept_to == range && remaining > 0
+}
+
+/// What a launch has of the SMs of the one before it, behind which its blocks were queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Takeover {
+    pub range: SmRange,
+    /// Whether its blocks fit there. Otherwise those elsewhere have to leave.
+    pub fits: bool,
+}
+
+impl Launch {
+    /// What it takes over of the SMs that are handed over, with blocks in a queue that grants those of `keeps_to`.
+    /// `is_free` says whether no launch has SMs: then it has as many as its blocks fill.
+    pub fn takeover(
+        &self,
+        handover: SmRange,
+        keeps_to: SmRange,
+        is_free: bool,
+        sms: u32,
+    ) -> Takeover {
+        let wanted = self.blocks().div_ceil(self.spec.blocks_per_sm);
+        let range = if is_free && !handover.is_empty() && keeps_to == SmRange::ALL {
+            // Such a queue has no spare blocks, so it wants no more SMs than there are.
+            let lo = handover.lo().min(sms - wanted);
+            SmRange::new(lo, lo + wanted)
+        } else {
+            // Its blocks are on no other SMs.
+            ledger::first(intersection(handover, keeps_to, sms), wanted, sms)
+        };
+        let room = self.room(ledger::count(range, sms), range.contains(sms - 1));
+        Takeover { range, fits: self.blocks() <= room }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::LaunchSpec;
     use super::*;
 
     /// Work on a device of 4 SMs with 4 blocks each.
@@ -210,6 +254,77 @@ mod tests {
     fn each_grid_has_the_shape_of_the_table() {
         for (name, work, (place, has_others), outside, shape) in cases() {
             assert_eq!(work.shape(place, || has_others, || outside), shape, "{name}");
+        }
+    }
+
+    fn sms(lo: u32, hi: u32) -> SmRange {
+        SmRange::new(lo, hi)
+    }
+
+    /// A launch with blocks on a device of 4 SMs with 4 blocks each, of which the last holds 3.
+    fn queued(blocks: u32) -> Launch {
+        let spec = LaunchSpec {
+            tasks: 100,
+            predicted: None,
+            yield_overhead: Duration::ZERO,
+            requeued: Duration::ZERO,
+            blocks_per_sm: 4,
+            on_last_sm: 3,
+            plain: false,
+            hardware_stop: None,
+        };
+        let mut launch = Launch::new(Duration::ZERO, spec);
+        launch.cohort_in(0, 0, blocks, SmRange::ALL);
+        launch
+    }
+
+    #[test]
+    fn each_grid_takes_over_the_sms_of_the_table() {
+        const FREE: bool = true;
+        const OTHERS: bool = false;
+        let all = SmRange::ALL;
+        let none = SmRange::EMPTY;
+        // Its blocks, the SMs that are handed over, those that its queue grants, and whether the device is free; the
+        // SMs that it takes over, and whether its blocks fit there.
+        let cases = [
+            ("all of them", 8, sms(0, 2), all, OTHERS, sms(0, 2), true),
+            ("as many as its blocks fill", 5, sms(0, 3), all, OTHERS, sms(0, 2), true),
+            ("more blocks than fit", 9, sms(0, 2), all, OTHERS, sms(0, 2), false),
+            ("fewer fit on the last SM", 8, sms(2, 4), all, OTHERS, sms(2, 4), false),
+            ("as many as fit there", 7, sms(2, 4), all, OTHERS, sms(2, 4), true),
+            ("around the end", 7, sms(3, 1), all, OTHERS, sms(3, 1), true),
+            ("a part of these", 3, sms(3, 1), all, OTHERS, sms(3, 4), true),
+            ("nothing", 4, none, all, OTHERS, none, false),
+            ("a free device: more than that", 15, sms(2, 3), all, FREE, sms(0, 4), true),
+            ("from the same SM on", 8, sms(1, 2), all, FREE, sms(1, 3), true),
+            ("as far as the last SM", 5, sms(3, 4), all, FREE, sms(2, 4), true),
+            ("the last SM alone", 4, sms(3, 4), all, FREE, sms(3, 4), false),
+            ("nothing of a free device", 4, none, all, FREE, none, false),
+            ("no more than the queue grants", 8, sms(0, 4), sms(1, 2), OTHERS, sms(1, 2), false),
+            ("nor of a free device", 8, sms(0, 4), sms(1, 2), FREE, sms(1, 2), false),
+            ("a queue that grants other SMs", 4, sms(0, 2), sms(2, 4), OTHERS, none, false),
+            ("a queue that has to leave", 4, sms(0, 2), none, FREE, none, false),
+            ("spare blocks elsewhere", 20, sms(0, 2), sms(0, 2), FREE, sms(0, 2), false),
+        ];
+        for (name, blocks, handover, keeps_to, is_free, range, fits) in cases {
+            let takeover = queued(blocks).takeover(handover, keeps_to, is_free, 4);
+            assert_eq!(takeover, Takeover { range, fits }, "{name}");
+        }
+    }
+
+    #[test]
+    fn each_grid_leaves_what_the_table_says() {
+        // The SMs that it kept to, those of the launch, and the block-tasks that remain; whether it has spilled.
+        let cases = [
+            ("its own SMs are occupied", sms(0, 2), sms(0, 2), 1, true),
+            ("it is done", sms(0, 2), sms(0, 2), 0, false),
+            ("it was told to leave some", sms(0, 2), sms(0, 1), 1, false),
+            ("it was told to leave all", sms(0, 2), SmRange::EMPTY, 1, false),
+            ("it lay anywhere", SmRange::ALL, sms(0, 2), 1, false),
+            ("on the largest device there can be", SmRange::ALL, SmRange::ALL, 1, false),
+        ];
+        for (name, kept_to, range, remaining, spilled) in cases {
+            assert_eq!(has_spilled(kept_to, range, remaining), spilled, "{name}");
         }
     }
 }

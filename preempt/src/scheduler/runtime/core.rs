@@ -167,6 +167,8 @@ struct InCall {
     program: OpKey,
     /// Its place in the program.
     index: usize,
+    /// Its predicted time, if it is a launch.
+    predicted: Option<Duration>,
     /// Whether every block-task is done.
     is_done: bool,
     /// Whether its blocks had to wait for others to leave.
@@ -423,7 +425,7 @@ impl Core {
             if preemption == Preemption::Auto && after.is_none() && over.is_none() && is_whole {
                 self.estimates.record(launch.kernel, tasks, plain, took);
             }
-            // Of a program's calls none is predicted here.
+            // A program's calls have no entry.
             let entry = self.jobs.get(op).and_then(|work| work.entry.as_ref());
             if let Some(over) = over.filter(|_| is_whole)
                 && let Some(predicted) = entry.and_then(|entry| entry.predicted)

@@ -54,12 +54,10 @@ impl Core {
 
     /// Records that a call of a program has ended: for the predictor and the choice of forms, it is a launch.
     pub(super) fn finish_call(&mut self, op: OpKey, outcome: Outcome) {
-        let Some(InCall { program, index, is_done, waited }) = self.calls.get_mut(op) else {
-            return;
-        };
+        let Some(call) = self.calls.get_mut(op) else { return };
         let Outcome::Done(LaunchReport { own_time: took, .. }) = outcome else { return };
-        *is_done = true;
-        let (program, index, waited) = (*program, *index, *waited);
+        call.is_done = true;
+        let InCall { program, index, predicted, waited, .. } = *call;
         let Some(InWork { job: Job { stream, work: Work::Program(of), .. }, .. }) =
             self.jobs.get(program)
         else {
@@ -69,17 +67,8 @@ impl Core {
         if of.preemption == Preemption::Auto {
             self.estimates.looped(launch.kernel);
         }
-        let features = launch.features(launch.tasks());
-        let predicted = self.forecast.predict(&features);
-        let stream = *stream;
-        self.ended.push(Ended {
-            stream,
-            is_program: false,
-            launch: features,
-            predicted,
-            took,
-            waited,
-        });
+        let (stream, launch) = (*stream, launch.features(launch.tasks()));
+        self.ended.push(Ended { stream, is_program: false, launch, predicted, took, waited });
     }
 
     /// Records the end of a launch and, for the predictor, its time where that is known.

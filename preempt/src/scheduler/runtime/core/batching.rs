@@ -146,8 +146,10 @@ impl Core {
         // The handle was made for this job, and no other job sets it.
         let _ = job.completion.op.set(op);
         self.jobs.insert(op, InWork { job, fault: None, is_done: false, waited: false, entry });
-        for (index, &call) in self.engine.calls(op).iter().enumerate() {
-            self.calls.insert(call, InCall { program: op, index, is_done: false, waited: false });
+        for (index, (&key, call)) in self.engine.calls(op).iter().zip(&calls).enumerate() {
+            let predicted = call.launch.and_then(|launch| launch.predicted);
+            let call = InCall { program: op, index, predicted, is_done: false, waited: false };
+            self.calls.insert(key, call);
         }
         calls.clear();
         self.called = calls;

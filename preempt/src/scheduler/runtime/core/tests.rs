@@ -1,9 +1,10 @@
-//! When a turn asks the policy, and about which launches.
+//! When a turn asks the policy, and about which launches. When it asks the predictor.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use preempt_device::host::Preemption;
 use preempt_device::prelude::*;
 
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
@@ -91,6 +92,35 @@ fn no_launch_waits_until_all_others_are_taken_in() {
     for streams in [&[0][..], &[0, 0], &[0, 1, 0, 1]] {
         assert_eq!(asked(streams, NONE)[..2], ["1 tasks", "plan for 1"], "{streams:?}");
     }
+}
+
+/// Counts how often it is asked.
+struct Counts(Arc<AtomicU32>);
+
+impl Predictor for Counts {
+    fn predict(&self, _launch: &Features<'_>) -> Option<Duration> {
+        self.0.fetch_add(1, SeqCst);
+        None
+    }
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+#[test]
+fn the_predictor_is_asked_once_about_a_program_and_about_each_of_its_calls() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(1)).expect("a device"))
+        .predictor(Counts(asked.clone()))
+        .build()
+        .expect("a scheduler");
+    let x = scheduler.zeroed::<u32>(1).expect("memory");
+    let program = scheduler.stream(0).program("program", |program| {
+        program.preemption(Preemption::Preemptible);
+        program.launch(nothing(&x).grid(1))?;
+        program.launch(nothing(&x).grid(2)).map(drop)
+    });
+    program.expect("recorded").launch().expect("accepted").wait().expect("done");
+    assert_eq!(asked.load(SeqCst), 1 + 2);
 }
 
 /// How many launches of [`counted`] have begun.
