@@ -128,8 +128,8 @@ pub(crate) trait Backend: Send + Sync {
     /// One thread at a time calls this, for operations of the scheduler that has the device.
     fn opaque(&self, op: OpKey, work: OpaqueWork);
 
-    /// Writes the posts of grids that are over, where the device does not do so itself. Waits for no other thread that
-    /// does.
+    /// Writes the posts of grids that are over, where the device does not do so itself. If another thread is doing that,
+    /// returns at once.
     fn find_ends(&self) {}
 
     /// Appends what has not been reported yet, without waiting. A fault is reported no later than the post of its

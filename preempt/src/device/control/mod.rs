@@ -71,7 +71,7 @@ pub(crate) enum Grid {
     Plain(PlainGrid),
 }
 
-/// A whole launch as a plain grid. When its last block has left, the device posts that all block-tasks are done.
+/// A whole launch as a plain grid. When its last block has left, the back end posts that all block-tasks are done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainGrid {
     /// Block-tasks in x, y and z, and in all.
@@ -170,18 +170,17 @@ pub(crate) struct Session {
 // SAFETY: posts are atomics that the device keeps until it is loaded for its next scheduler.
 unsafe impl Send for Session {}
 
-/// The launch that a panic was in, among those that are `out`, and its place there. Two plain grids of one kernel that run at
-/// the same time cannot be told apart.
+/// The launch that a panic was in, among those that are `out`, and its place there. Two plain grids of one kernel cannot be
+/// told apart.
 fn panicked(out: &[OutCohort], panic: &KernelPanic) -> Option<(OpKey, Arc<str>)> {
     if let Some((post, ticket)) = panic.cohort {
         let is_it = |out: &&OutCohort| out.post.addr() as u64 == post && out.order.ticket == ticket;
         return out.iter().find(is_it).map(|out| (out.order.op, panic.place.clone()));
     }
     let entry = panic.entry.as_deref()?;
-    let mut runs = out.iter().enumerate().filter_map(|(at, OutCohort { order, runs, .. })| {
-        // Grids of one queue run one after the other.
-        let is_first = out[..at].iter().all(|before| before.order.queue != order.queue);
-        let place = runs.place_of(entry).filter(|_| is_first && order.plain)?;
+    // Also those behind others in their queues: that a grid is over may not have been seen before the context was lost.
+    let mut runs = out.iter().filter_map(|OutCohort { order, runs, .. }| {
+        let place = runs.place_of(entry).filter(|_| order.plain)?;
         Some((order.op, (place + &panic.place).into()))
     });
     match (runs.next(), runs.next()) {

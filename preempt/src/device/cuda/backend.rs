@@ -133,6 +133,10 @@ impl Backend for CudaDevice {
     }
 
     fn rehearse(&self) {
+        if self.proxy.is_wanted() {
+            // A signal is a store to the host's own memory.
+            return;
+        }
         // After an error that passes, or the loss of the context, there is nothing to prepare for.
         let _ = self.context().enter().and_then(|_entered| self.queues.rehearse());
     }

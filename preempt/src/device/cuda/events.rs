@@ -7,14 +7,12 @@
 
 use std::fmt;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use super::context::{Context, call};
 use super::driver::{NOT_READY, RawEvent};
 use super::lock;
-use super::streams::{GIVE_UP, Stream};
+use super::streams::Stream;
 use crate::error::Error;
 
 /// Events take no time (`CU_EVENT_DISABLE_TIMING`).
@@ -23,8 +21,12 @@ const NO_TIME: u32 = 2;
 /// Says whether grids are over.
 pub(super) trait Ends: fmt::Debug + Send + Sync {
     /// Whether everything is over that was in the stream when the event was recorded. What it wrote is visible to the
-    /// caller then.
-    fn is_over(&self, event: &Event) -> bool;
+    /// caller then. An error says nothing about that.
+    fn is_over(&self, event: &Event) -> Result<bool, Error>;
+
+    /// Says that no question about a grid was answered for [`GIVE_UP`](super::streams::GIVE_UP): the context counts as
+    /// lost.
+    fn give_up(&self, error: Error);
 
     /// Takes an event back, for another grid.
     fn give_back(&self, event: Event);
@@ -54,16 +56,11 @@ impl Event {
 pub(super) struct Events {
     context: Arc<Context>,
     free: Mutex<Vec<Event>>,
-    /// Whether `failing` is set.
-    has_failed: AtomicBool,
-    /// Since when each question to the driver has failed.
-    failing: Mutex<Option<Instant>>,
 }
 
 impl Events {
     pub fn new(context: &Arc<Context>) -> Events {
-        let (context, free) = (context.clone(), Mutex::default());
-        Events { context, free, has_failed: AtomicBool::new(false), failing: Mutex::default() }
+        Events { context: context.clone(), free: Mutex::default() }
     }
 
     /// An event for the next grid. The driver creates one beside running kernels in 0.2 µs (H200). The context is
@@ -83,36 +80,20 @@ impl Events {
         // SAFETY: the event lives as long as its owner, and so does the stream.
         unsafe { call!(self.context, cuEventRecord(event.0, stream.raw())) }
     }
-
-    /// An answer of the driver says nothing about the work if it is an error. After [`GIVE_UP`] without another answer
-    /// the context counts as lost.
-    #[cold]
-    fn failed(&self, error: &Error) {
-        let since = *lock(&self.failing).get_or_insert_with(Instant::now);
-        // Relaxed: only the time under the lock counts.
-        self.has_failed.store(true, Ordering::Relaxed);
-        if since.elapsed() > GIVE_UP {
-            self.context.lose(error.to_string());
-        }
-    }
 }
 
 impl Ends for Events {
-    fn is_over(&self, event: &Event) -> bool {
-        let Ok(_entered) = self.context.enter() else { return false };
+    fn is_over(&self, event: &Event) -> Result<bool, Error> {
+        let _entered = self.context.enter()?;
         // SAFETY: the event lives as long as its owner.
-        let code = unsafe { (self.context.functions().cuEventQuery)(event.0) };
-        if code != NOT_READY
-            && let Err(error) = self.context.check("cuEventQuery", code)
-        {
-            self.failed(&error);
-            return false;
+        match unsafe { (self.context.functions().cuEventQuery)(event.0) } {
+            NOT_READY => Ok(false),
+            code => self.context.check("cuEventQuery", code).map(|()| true),
         }
-        if self.has_failed.load(Ordering::Relaxed) {
-            self.has_failed.store(false, Ordering::Relaxed);
-            *lock(&self.failing) = None;
-        }
-        code != NOT_READY
+    }
+
+    fn give_up(&self, error: Error) {
+        self.context.lose(error.to_string());
     }
 
     fn give_back(&self, event: Event) {

@@ -600,7 +600,6 @@ impl CudaDevice {
             return Err(Error::Device(DeviceError::Unsupported { reason }));
         };
         let _entered = self.context().enter()?;
-        self.proxy.await_place()?;
         let event = self.events.take()?;
         // SAFETY: the caller's promise.
         let launched = unsafe { graph.launch(&self.kernels, program, self.queues.stream(queue)) };

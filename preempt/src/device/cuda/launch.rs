@@ -81,6 +81,15 @@ pub(super) fn with_parameters<R>(
 }
 
 impl CudaDevice {
+    /// Waits until a wanted proxy has its place, before a cohort is launched, whose blocks leave it that. Plain grids do not:
+    /// beside them signals are stream writes, until nothing is out. The context is entered.
+    pub(super) fn await_proxy(&self) -> Result<(), Error> {
+        if self.shared.watch.has_plain() {
+            return Ok(());
+        }
+        self.proxy.await_place()
+    }
+
     /// Puts a cohort into a queue.
     ///
     /// # Safety
@@ -96,7 +105,7 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let Launchable { function, cooperates, waits, .. } =
             self.kernels.get(launch.kernel, launch.block, launch.shared_bytes())?;
-        self.proxy.await_place()?;
+        self.await_proxy()?;
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
         let config = CUlaunchConfig {
@@ -142,8 +151,6 @@ impl CudaDevice {
         let Launchable { plain: entry, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
         let (PlainGrid { extents: [x, y, z], .. }, block) = (plain, launch.block);
-        // Here, too: it finds no place once a grid fills the device.
-        self.proxy.await_place()?;
         let raw = self.queues.stream(queue).raw();
         let event = self.events.take()?;
         let launched = with_parameters(None, &launch.args, |parameters| {
@@ -180,7 +187,7 @@ impl CudaDevice {
         // operations together.
         let _ = context.must(|| self.events.record(&event, stream));
         let PlainGrid { post, ticket, .. } = plain;
-        let end = End { event, word: plain.last_word() };
+        let end = End::new(event, plain.last_word());
         // SAFETY: the control blocks keep their posts as long as the device lives.
         unsafe { self.shared.watch.add_plain(queue, post, ticket, end) };
     }

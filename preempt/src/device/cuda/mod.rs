@@ -22,6 +22,8 @@
 //! | `fills` | fills in programs |
 //! | `proxy` | signals by the proxy |
 //! | `watch` | waiting for cohorts |
+//! | `events` | events behind plain grids, which show that they are over |
+//! | `chains` | launches of a preemptible program that the driver takes as one graph |
 //! | `requirements` | what a GPU has to have |
 //! | `probe` | checks, first uses and the costs of launches before anything runs |
 //! | `faults` | driver calls that fail on purpose, for tests |

@@ -14,7 +14,8 @@ use crate::error::{DeviceError, Error};
 use crate::vocabulary::QueueCount;
 
 /// Hardware queues are few, and a stream takes one while something waits in it behind a grid. The driver uses 8 unless
-/// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Four are left to signals, copies and programs. There are six priorities of streams, and as many streams as the proxy carries words for.
+/// `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise. Four are left to signals, copies and programs. There are six priorities
+/// of streams, and as many streams as the proxy carries words for.
 pub(super) const QUEUES: QueueCount = QueueCount { normal: 16, urgent: 3, levels: 5, chains: 4 };
 
 /// The longest that a starting scheduler waits for the signals of the previous one, which take microseconds.

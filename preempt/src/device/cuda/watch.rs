@@ -15,6 +15,7 @@ use preempt_device::abi::Post;
 
 use super::events::{Ends, Event};
 use super::lock;
+use super::streams::GIVE_UP;
 use crate::device::{Mark, News};
 
 /// Time that a waiting thread spins after something happened: events microseconds apart are seen within microseconds.
@@ -55,8 +56,33 @@ struct PendingPost {
 /// The event behind a plain grid, and the word of its post.
 #[derive(Debug)]
 pub(super) struct End {
-    pub event: Event,
-    pub word: u64,
+    event: Event,
+    word: u64,
+    /// Since when each question about the event has failed.
+    failing: Option<Instant>,
+}
+
+impl End {
+    pub fn new(event: Event, word: u64) -> End {
+        End { event, word, failing: None }
+    }
+
+    /// Whether the event has completed.
+    fn is_over(&mut self, ends: &dyn Ends) -> bool {
+        match ends.is_over(&self.event) {
+            Ok(is_over) => {
+                self.failing = None;
+                is_over
+            }
+            Err(error) => {
+                let since = *self.failing.get_or_insert_with(Instant::now);
+                if since.elapsed() > GIVE_UP {
+                    ends.give_up(error);
+                }
+                false
+            }
+        }
+    }
 }
 
 // SAFETY: posts are shared between threads through atomics only.
@@ -64,20 +90,16 @@ unsafe impl Send for PendingPost {}
 
 impl PendingPost {
     /// Whether the grid, or a later grid with the same post, has posted. Writes the post of a plain grid that is over.
-    fn is_back(&self, ends: &dyn Ends) -> bool {
+    fn is_back(&mut self, ends: &dyn Ends) -> bool {
         // SAFETY: the device keeps posts as long as it lives.
         let post = unsafe { &*self.post };
-        match &self.end {
-            None => post.has_passed(self.ticket),
-            Some(End { event, word }) => {
-                let is_over = ends.is_over(event);
-                if is_over {
-                    // Release: a thread that reads the post sees what the grid wrote, which this one sees.
-                    post.0.store(*word, Ordering::Release);
-                }
-                is_over
-            }
+        let Some(end) = &mut self.end else { return post.has_passed(self.ticket) };
+        let is_over = end.is_over(ends);
+        if is_over {
+            // Release: a thread that reads the post sees what the grid wrote, which this one sees.
+            post.0.store(end.word, Ordering::Release);
         }
+        is_over
     }
 }
 
@@ -124,9 +146,14 @@ impl Watch {
         self.stir();
     }
 
+    /// Whether plain grids are on the device, or have just been over.
+    pub fn has_plain(&self) -> bool {
+        self.plain.load(Ordering::Relaxed) > 0
+    }
+
     /// Writes the posts of plain grids that are over. If another thread looks just now, that one does, and announces it.
     pub fn find_ends(&self) {
-        if self.plain.load(Ordering::Relaxed) == 0 {
+        if !self.has_plain() {
             return;
         }
         match self.queues.try_lock() {
@@ -159,7 +186,7 @@ impl Watch {
         }
         let mut is_news = false;
         for queue in queues {
-            while queue.front().is_some_and(|out| out.is_back(&*self.ends)) {
+            while queue.front_mut().is_some_and(|out| out.is_back(&*self.ends)) {
                 queue.pop_front().into_iter().for_each(|out| self.done_with(out));
                 is_news = true;
             }
@@ -241,6 +268,8 @@ mod tests {
 
     use preempt_device::abi::{MAX_TICKET, Posted};
 
+    use crate::error::Error;
+
     use super::*;
 
     /// The grids of these events are over.
@@ -248,9 +277,11 @@ mod tests {
     struct Over(Mutex<Vec<Event>>, AtomicUsize);
 
     impl Ends for Over {
-        fn is_over(&self, event: &Event) -> bool {
-            event.number() < self.1.load(Ordering::Relaxed)
+        fn is_over(&self, event: &Event) -> Result<bool, Error> {
+            Ok(event.number() < self.1.load(Ordering::Relaxed))
         }
+
+        fn give_up(&self, _: Error) {}
 
         fn give_back(&self, event: Event) {
             lock(&self.0).push(event);
@@ -264,7 +295,7 @@ mod tests {
         for (number, out) in posts.iter().enumerate() {
             let word = Post::word(7, Posted { done: 5 + number as u32, amortize: 0 });
             // SAFETY: the posts are kept.
-            unsafe { watch.add_plain(0, out, 7, End { event: Event::numbered(number), word }) };
+            unsafe { watch.add_plain(0, out, 7, End::new(Event::numbered(number), word)) };
         }
         watch.find_ends();
         assert!(posts.iter().all(|post| post.read(7).is_none()));
@@ -281,13 +312,31 @@ mod tests {
     }
 
     #[test]
+    fn a_cohort_behind_a_plain_grid_is_looked_at_once_that_is_over() {
+        let (posts, ends) = ([Post::default(), Post::default()], Arc::new(Over::default()));
+        let watch = Watch::new(1, Arc::default(), ends.clone());
+        // SAFETY: the posts are kept.
+        unsafe {
+            watch.add_plain(
+                0,
+                &raw const posts[0],
+                1,
+                End::new(Event::numbered(0), Post::word(1, Posted::default())),
+            );
+            watch.add(0, &raw const posts[1], 1);
+        }
+        post(&posts[1], 1);
+        assert!(watch.has_pending() && posts[0].read(1).is_none());
+        ends.1.store(1, Ordering::Relaxed);
+        assert!(!watch.has_pending() && posts[0].read(1).is_some());
+    }
+
+    #[test]
     fn events_of_forgotten_grids_are_free_again() {
         let (out, ends) = (Post::default(), Arc::new(Over::default()));
         let watch = Watch::new(1, Arc::default(), ends.clone());
         // SAFETY: the post is kept.
-        unsafe {
-            watch.add_plain(0, &raw const out, 1, End { event: Event::numbered(0), word: 1 })
-        };
+        unsafe { watch.add_plain(0, &raw const out, 1, End::new(Event::numbered(0), 1)) };
         watch.clear();
         assert_eq!(lock(&ends.0).len(), 1);
         watch.find_ends();

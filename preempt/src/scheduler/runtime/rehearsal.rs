@@ -1,9 +1,10 @@
-//! Decisions about nothing, by an engine of the poller's own.
+//! A decision that has no effect, by an engine of the poller's own, before other threads leave the core to the poller.
 //!
-//! A thread that has slept finds the code of a decision in no cache and in no page table entry that the processor has
-//! at hand. Its first urgent launch then takes three times as long as the next ones (H200 with a Xeon: 65 µs, and 21).
-//! So the poller, to which other threads leave the core from now on, first plays an urgent launch that preempts another
-//! one. It holds no lock meanwhile: a launch that comes is decided by the thread that submits it.
+//! A thread that has slept finds neither the code of a decision in its caches nor the addresses of its pages. The first
+//! urgent launch that it decides then takes three times as long as the next ones (H200 with a Xeon: 65 µs, and 21). A
+//! poller that [spins](crate::SchedulerBuilder::poller_spin) while anything is in flight decides all launches meanwhile. So
+//! it first simulates an urgent launch that preempts another one. It holds no lock, and other threads run the core until
+//! it is done.
 
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ pub(super) struct Rehearsal {
     /// Kept for their capacity.
     actions: Vec<Action>,
     cohorts: Vec<CohortOrder>,
+    /// Signals until now.
+    signals: u32,
 }
 
 /// Block-tasks of the urgent launch. The other one has as many for each SM.
@@ -28,10 +31,10 @@ const TASKS: u32 = 8;
 impl Rehearsal {
     pub fn new(sms: u32, queues: QueueCount, costs: Costs) -> Rehearsal {
         let engine = Engine::new(sms, queues, costs, Box::new(StaticPriority::new()));
-        Rehearsal { engine, sms, actions: Vec::new(), cohorts: Vec::new() }
+        Rehearsal { engine, sms, actions: Vec::new(), cohorts: Vec::new(), signals: 0 }
     }
 
-    /// Plays it once.
+    /// Simulates it once.
     pub fn run(&mut self) {
         let tasks = TASKS * self.sms;
         let batch = self.launch(0, tasks);
@@ -82,10 +85,13 @@ impl Rehearsal {
 
     fn decide(&mut self) {
         self.engine.settle(Duration::ZERO, &mut self.actions);
-        self.cohorts.extend(self.actions.drain(..).filter_map(|action| match action {
-            Action::Launch(order) => Some(order),
-            _ => None,
-        }));
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Launch(order) => self.cohorts.push(order),
+                Action::Signal { .. } => self.signals += 1,
+                _ => {}
+            }
+        }
     }
 }
 
@@ -96,10 +102,11 @@ mod tests {
     #[test]
     fn it_ends_each_time_and_keeps_nothing() {
         let queues = QueueCount { normal: 2, urgent: 1, levels: 2, chains: 1 };
-        let mut rehearsal = Rehearsal::new(4, queues, Costs::free());
+        let mut rehearsal = Rehearsal::new(132, queues, Costs::default());
         for _ in 0..10 {
             rehearsal.run();
             assert!(!rehearsal.engine.is_busy() && rehearsal.cohorts.is_empty());
+            assert_eq!(std::mem::take(&mut rehearsal.signals), 1, "it preempts");
         }
     }
 }

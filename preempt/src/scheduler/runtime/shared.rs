@@ -416,7 +416,9 @@ impl Shared {
     fn poll_until_retired(&self) {
         let device = &self.device.inner;
         let (mut active, mut checked) = (Instant::now(), Instant::now());
-        let mut rehearsal = device.capabilities.is_polled.then(|| self.rehearsal());
+        let mut rehearsal =
+            (device.capabilities.is_polled && self.poller_spin).then(|| self.rehearsal());
+        let mut has_rehearsed = false;
         loop {
             let (mark, looked) = self.look();
             let now = Instant::now();
@@ -426,6 +428,14 @@ impl Shared {
             let spins = device.capabilities.is_polled
                 && (now - active < ATTEND || self.poller_spin && looked.is_busy);
             if spins {
+                if let Some(rehearsal) =
+                    rehearsal.as_mut().filter(|_| looked.is_busy && !has_rehearsed)
+                {
+                    has_rehearsed = true;
+                    rehearsal.run();
+                    device.backend.rehearse();
+                    continue;
+                }
                 if now - checked > FAULT_CHECK {
                     checked = now;
                     // A wait checks for faults, and this one ends at once.
@@ -444,11 +454,8 @@ impl Shared {
                 Some(Rest::Busy(time)) => device.wait(mark, time.min(POLL_TIMEOUT)),
                 // The thread that makes the core busy, or closes the scheduler, unparks this one.
                 Some(Rest::Idle) => {
+                    has_rehearsed = false;
                     thread::park();
-                    if let Some(rehearsal) = &mut rehearsal {
-                        rehearsal.run();
-                        device.backend.rehearse();
-                    }
                 }
                 Some(Rest::Retired) => break,
             }

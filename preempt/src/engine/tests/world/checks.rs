@@ -62,8 +62,7 @@ impl World {
         }
     }
 
-    /// A cohort is above the plain grids that others have taken SMs from, if there are levels and queues. A launch that
-    /// need not be plain leaves the device a hardware queue.
+    /// A cohort is above the plain grids that others have taken SMs from, if there are levels and queues.
     pub(super) fn check_level(&self, order: &CohortOrder) {
         if order.after.is_some() {
             return;

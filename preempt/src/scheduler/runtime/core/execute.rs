@@ -59,9 +59,8 @@ impl Core {
                             Some(Work::Program(program)) => program.counted(outcome),
                             _ => outcome,
                         };
-                        // First, because threads wait for it.
-                        self.finish(op, outcome);
                         self.learn(now, op, outcome);
+                        self.finish(op, outcome);
                     }
                     Action::Retire { op } if !self.jobs.contains_key(op) => {
                         let call = self.calls.remove(op);
