@@ -11,11 +11,12 @@ use crate::workloads::Found;
 use crate::{Case, FAKE, LAUNCH_FAILED, start};
 
 /// The workloads: what the panic leaves, and whether its launch is a plain one, or one of two.
-const WORKLOADS: [(&str, Trace, Panics); 7] = [
+const WORKLOADS: [(&str, Trace, Panics); 8] = [
     ("panic-preemptible", Trace::Record, Panics::Preemptible),
     ("panic-plain", Trace::Record, Panics::Plain),
     ("panic-program", Trace::Record, Panics::Program),
     ("panic-twins", Trace::Record, Panics::Twins),
+    ("panic-behind", Trace::Record, Panics::Behind),
     ("panic-silent", Trace::Nothing, Panics::Preemptible),
     ("panic-unknown", Trace::Unknown, Panics::Preemptible),
     ("panic-unknown-plain", Trace::Unknown, Panics::Plain),
@@ -29,6 +30,8 @@ enum Panics {
     Program,
     /// Two plain ones of the same kernel run at the same time.
     Twins,
+    /// Another plain one of the same kernel is behind it. The host cannot know whether the first one was over.
+    Behind,
 }
 
 const PLACE: &str = "block-task (1, 0, 0): thread (3, 0, 0) panicked";
@@ -51,8 +54,10 @@ pub fn run(name: &str, device: &Device, found: &mut Found) -> bool {
     let preemption =
         if panics == Panics::Preemptible { Preemption::Preemptible } else { Preemption::Plain };
     let mut other = scheduler.zeroed::<u32>(1).expect("memory");
+    let zeroed = |len: usize| scheduler.zeroed::<u32>(len).expect("memory");
+    let (mut counted, mut writes) = (zeroed(1), zeroed(32));
     // Before anything runs, because the driver may wait for that.
-    let programs: Vec<_> = (0..if panics == Panics::Program { 2 } else { 0 })
+    let programs: Vec<_> = (0..if panics == Panics::Program { 1 } else { 0 })
         .map(|_| {
             let program = urgent.program("program", |program| {
                 program.preemption(Preemption::Plain);
@@ -74,7 +79,13 @@ pub fn run(name: &str, device: &Device, found: &mut Found) -> bool {
     let spins = kernels::spin_yielding(&mut starts, u32::MAX, &mut out).grid(tasks).block(64);
     let victim = batch.launch(spins).expect("accepted");
     let panicked = launch(&urgent);
-    let behind = launch(&urgent);
+    let behind = match panics {
+        Panics::Plain | Panics::Program => {
+            let call = kernels::count_1d(&mut counted, &mut writes).grid(1).block(32);
+            urgent.launch(call.preemption(Preemption::Plain)).expect("accepted")
+        }
+        Panics::Preemptible | Panics::Twins | Panics::Behind => launch(&urgent),
+    };
     let twin = (panics == Panics::Twins).then(|| launch(&scheduler.stream(9)));
     // Both of them on the device.
     while twin.is_some() && fake::held() < 2 {
@@ -103,7 +114,7 @@ pub fn run(name: &str, device: &Device, found: &mut Found) -> bool {
     };
     // A launch of a preemptible entry is known by its post, and a plain one by its kernel.
     let is_known = match trace {
-        Trace::Record => panics != Panics::Twins,
+        Trace::Record => !matches!(panics, Panics::Twins | Panics::Behind),
         Trace::Unknown => panics == Panics::Preemptible,
         Trace::Nothing => false,
     };
