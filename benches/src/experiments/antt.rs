@@ -145,10 +145,13 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
     let arms = ARMS.into_iter().filter(|arm| testbed.has(*arm));
     let mut arms: Vec<_> = arms.map(|arm| (arm, Turnarounds::default())).collect();
     for round in 0..samples + corun::LEARNING {
+        // Rounds before have the order of stream priorities, too.
+        if round == corun::LEARNING {
+            alone.fill_with(Samples::default);
+        }
         for (samples, &job) in alone.iter_mut().zip(&jobs) {
             let completed = testbed.run_jobs(Arm::PlainStreams, &[job])?;
-            samples
-                .extend(completed.turnaround.first().copied().filter(|_| round >= corun::LEARNING));
+            samples.extend(completed.turnaround.first().copied());
         }
         let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
         for (arm, times) in &mut arms {

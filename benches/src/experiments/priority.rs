@@ -152,10 +152,13 @@ fn pair(
         .map(|arm| (arm, Turnarounds::default(), 0))
         .collect();
     for round in 0..samples + corun::LEARNING {
+        // Rounds before have the delay, too, so that the scheduler learns from launches that are preempted as later.
+        if round == corun::LEARNING {
+            alone = Default::default();
+        }
         for (samples, program) in alone.iter_mut().zip([low, high]) {
             let completed = testbed.run_jobs(Arm::PlainStreams, &[Job::now(program)])?;
-            let counts = round >= corun::LEARNING;
-            samples.extend(completed.turnaround.first().copied().filter(|_| counts));
+            samples.extend(completed.turnaround.first().copied());
         }
         let at = alone[0].p50().mul_f64(delay);
         let jobs = [Job::now(low), Job { program: high, at, priority: 1 }];
