@@ -114,9 +114,6 @@ pub(crate) trait Backend: Send + Sync {
     /// calls.
     fn signal(&self, queue: u32, signal: Signal);
 
-    /// Does what a signal does, to no effect, so that this thread finds the code of the next one in its caches.
-    fn rehearse(&self) {}
-
     /// Starts a copy, without waiting for it.
     ///
     /// # Safety

@@ -502,9 +502,9 @@ fn long(scheduler: &Scheduler) -> Handle<LaunchReport> {
     let zeroed = |len: u32| scheduler.zeroed::<u32>(len as usize).expect("memory");
     let stream = scheduler.stream(0);
     if preempt_test_kit::on_gpu() {
-        // No yield points: a block-task that was dropped twice would keep its SM for ever. This takes seconds, and each
-        // block-task some 10 ms.
-        let tasks = 80_000;
+        // No yield points: a block-task that was dropped twice would keep its SM for ever. This takes longer than the rest of
+        // a test under a sanitizer, and each block-task some 10 ms.
+        let tasks = 400_000;
         let (mut counts, mut writes) = (zeroed(tasks), zeroed(tasks * 1024));
         let call = kernels::paced_1d(20_000_000, &mut counts, &mut writes).grid(tasks).block(1024);
         return stream.launch(call.preemption(Preemption::Preemptible)).expect("accepted");

@@ -132,15 +132,6 @@ impl Backend for CudaDevice {
         self.shared.watch.stir();
     }
 
-    fn rehearse(&self) {
-        if self.proxy.is_wanted() {
-            // A signal is a store to the host's own memory.
-            return;
-        }
-        // After an error that passes, or the loss of the context, there is nothing to prepare for.
-        let _ = self.context().enter().and_then(|_entered| self.queues.rehearse());
-    }
-
     unsafe fn copy(&self, op: OpKey, copy: Copy) {
         // SAFETY: the caller's promise.
         unsafe { self.copies.start(op, copy, || self.something_runs()) }

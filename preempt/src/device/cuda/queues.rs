@@ -45,7 +45,6 @@ impl Streams {
 #[derive(Debug)]
 pub(super) struct DeviceQueues {
     streams: Streams,
-    /// One for each queue, and one that nothing reads.
     words: Fixed,
 }
 
@@ -56,7 +55,7 @@ impl DeviceQueues {
         streams: Streams,
         zeroing: RawStream,
     ) -> Result<DeviceQueues, Error> {
-        let words = Fixed::new(context, (COUNT + 1) * size_of::<DeviceQueue>(), zeroing)?;
+        let words = Fixed::new(context, COUNT * size_of::<DeviceQueue>(), zeroing)?;
         Ok(DeviceQueues { streams, words })
     }
 
@@ -74,11 +73,7 @@ impl DeviceQueues {
     #[inline]
     pub fn word(&self, queue: u32) -> *const DeviceQueue {
         debug_assert!((queue as usize) < COUNT);
-        self.at(queue as usize)
-    }
-
-    fn at(&self, index: usize) -> *const DeviceQueue {
-        let address = self.words.address() as usize + index * size_of::<DeviceQueue>();
+        let address = self.words.address() as usize + queue as usize * size_of::<DeviceQueue>();
         ptr::with_exposed_provenance(address)
     }
 
@@ -98,16 +93,7 @@ impl DeviceQueues {
     /// Writes a queue's word. The context is entered.
     #[inline]
     pub fn signal(&self, queue: u32, signal: Signal) -> Result<(), Error> {
-        self.write(self.word(queue), signal)
-    }
-
-    /// Writes a word that nothing reads. The context is entered.
-    pub fn rehearse(&self) -> Result<(), Error> {
-        self.write(self.at(COUNT), Signal::default())
-    }
-
-    fn write(&self, word: *const DeviceQueue, signal: Signal) -> Result<(), Error> {
-        let address = word.addr() + std::mem::offset_of!(DeviceQueue, signal);
+        let address = self.word(queue).addr() + std::mem::offset_of!(DeviceQueue, signal);
         // SAFETY: the words live as long as the streams, and blocks read them as atomics.
         unsafe { self.streams.control.write(address as u64, signal.to_bits()) }
     }

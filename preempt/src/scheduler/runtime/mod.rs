@@ -13,5 +13,4 @@ pub(in crate::scheduler) mod moves;
 pub(in crate::scheduler) mod opaque;
 pub(in crate::scheduler) mod priorities;
 pub(in crate::scheduler) mod program;
-mod rehearsal;
 pub(in crate::scheduler) mod shared;

@@ -18,7 +18,6 @@ use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::moves;
 use super::opaque::{OpaqueThread, Task};
 use super::priorities::Priorities;
-use super::rehearsal::Rehearsal;
 use crate::device::{Device, DeviceInner, Mark, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::{Error, LaunchError, SchedulerError};
@@ -402,11 +401,6 @@ impl Shared {
         (mark, looked)
     }
 
-    fn rehearsal(&self) -> Rehearsal {
-        let Device { inner } = &self.device;
-        Rehearsal::new(self.device.properties().sms, inner.capabilities.queues, self.device.costs())
-    }
-
     /// The poller thread.
     fn poll(self: &Arc<Self>) {
         POLLED.with(|polled| polled.replace(Arc::downgrade(self)));
@@ -416,9 +410,6 @@ impl Shared {
     fn poll_until_retired(&self) {
         let device = &self.device.inner;
         let (mut active, mut checked) = (Instant::now(), Instant::now());
-        let mut rehearsal =
-            (device.capabilities.is_polled && self.poller_spin).then(|| self.rehearsal());
-        let mut has_rehearsed = false;
         loop {
             let (mark, looked) = self.look();
             let now = Instant::now();
@@ -428,14 +419,6 @@ impl Shared {
             let spins = device.capabilities.is_polled
                 && (now - active < ATTEND || self.poller_spin && looked.is_busy);
             if spins {
-                if let Some(rehearsal) =
-                    rehearsal.as_mut().filter(|_| looked.is_busy && !has_rehearsed)
-                {
-                    has_rehearsed = true;
-                    rehearsal.run();
-                    device.backend.rehearse();
-                    continue;
-                }
                 if now - checked > FAULT_CHECK {
                     checked = now;
                     // A wait checks for faults, and this one ends at once.
@@ -453,10 +436,7 @@ impl Shared {
                 None => {}
                 Some(Rest::Busy(time)) => device.wait(mark, time.min(POLL_TIMEOUT)),
                 // The thread that makes the core busy, or closes the scheduler, unparks this one.
-                Some(Rest::Idle) => {
-                    has_rehearsed = false;
-                    thread::park();
-                }
+                Some(Rest::Idle) => thread::park(),
                 Some(Rest::Retired) => break,
             }
         }
