@@ -15,6 +15,7 @@ use super::kernels::{Kernels, Launchable};
 use super::launch::NO_COHORT;
 use super::streams::TrackedStream;
 use super::{CudaDevice, lock};
+use crate::device::control::shown_by;
 use crate::device::{Chains, ProgramLaunch, Step};
 use crate::error::{DeviceError, Error};
 
@@ -160,9 +161,11 @@ impl CudaDevice {
         // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.
         unsafe { call!(context, cuGraphLaunch(executable, raw))? };
         drop(graph);
-        for cohort in cohorts {
-            // SAFETY: the control blocks keep their posts as long as the device lives.
-            unsafe { self.shared.watch.add(queue, cohort.post, cohort.ticket) };
+        for (index, cohort) in cohorts.iter().enumerate() {
+            if shown_by(index, cohorts.len()) == index {
+                // SAFETY: the control blocks keep their posts as long as the device lives.
+                unsafe { self.shared.watch.add(queue, cohort.post, cohort.ticket) };
+            }
         }
         Ok(())
     }
