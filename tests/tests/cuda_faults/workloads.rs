@@ -289,7 +289,7 @@ impl Run<'_> {
         }
         let expected = [
             (&counts, 1 + 3 * ROW),
-            (&writes, 5 << 16 | 3 + ROW),
+            (&writes, (5 << 16) | (3 + ROW)),
             (&others, 2),
             (&copied, 1 + 2 * ROW),
             (&filled, 7 + seed),
