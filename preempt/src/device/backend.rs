@@ -93,8 +93,9 @@ pub(crate) trait Backend: Send + Sync {
         Ok(None)
     }
 
-    /// Puts cohorts into a queue, one behind the other: those of the program's calls from `first` on, which are one of its
-    /// [chains](ProgramLaunch::chains). Does not wait for the device. A refused launch leaves nothing behind.
+    /// Puts cohorts into a queue, one behind the other: those of the program's calls from the first of `calls` on, which are
+    /// one of its [chains](ProgramLaunch::chains). With it, by whose post the end of each is
+    /// [found](super::control::shown_by). Does not wait for the device. A refused launch leaves nothing behind.
     ///
     /// # Safety
     ///
@@ -103,7 +104,7 @@ pub(crate) trait Backend: Send + Sync {
         &self,
         _queue: u32,
         _program: &ProgramLaunch,
-        _first: usize,
+        _calls: (usize, &[usize]),
         _cohorts: &[Cohort],
     ) -> Result<(), Error> {
         let reason = "it has prepared no chain".into();

@@ -119,7 +119,7 @@ pub(crate) use backend::{
 };
 use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss, Place};
 pub use backend::{RawStream, SignalPath};
-pub(crate) use control::{CohortEnd, Report, Session};
+pub(crate) use control::{CohortEnd, Report, Session, shown_by};
 #[cfg(all(test, not(loom)))]
 pub(crate) use cpu::model;
 pub use cpu_layout::CpuLayout;

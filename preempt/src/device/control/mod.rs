@@ -121,15 +121,34 @@ pub(crate) struct CohortEnd {
     pub stopped: Option<Duration>,
 }
 
-/// Cohorts of a chain whose ends are looked for together, by the post of the last one. A host that looks at a word all the
-/// time slows the device's write of it, and the grid that waits for the write: with each post looked for by itself, a chain
-/// of kernels of 2 µs takes a third longer (H200). In return the host knows of an end this many short kernels later. The SMs
-/// of a chain that is preempted pass at the signal, so nothing waits for that.
+/// Cohorts of a chain, at most, whose ends are looked for together.
 const TOGETHER: usize = 8;
 
-/// The place of the cohort in a chain of `len` by whose post the end of the cohort at `index` is found.
-pub(crate) fn shown_by(index: usize, len: usize) -> usize {
-    (index / TOGETHER * TOGETHER + TOGETHER).min(len) - 1
+/// For each cohort of a chain, the one by whose post its end is found: itself, or a later one.
+///
+/// A host that looks at a word all the time slows the device's write of it, and the grid that waits for the write: with each
+/// post looked for by itself, a chain of kernels of 2 µs takes a third longer (H200). But the SMs of a launch are another's
+/// only when its end is known. So ends are found together where the host may be elsewhere for as long, `absence`, anyway;
+/// of unknown duration, each is found by itself. `predicted` are the durations of the cohorts' launches.
+pub(crate) fn shown_by(
+    predicted: impl IntoIterator<Item = Option<Duration>>,
+    absence: Duration,
+) -> Vec<usize> {
+    let mut shown: Vec<usize> = Vec::new();
+    let (mut first, mut since) = (0, Duration::ZERO);
+    for (index, predicted) in predicted.into_iter().enumerate() {
+        let took = predicted.unwrap_or(Duration::MAX);
+        // From the end of the first one of a group on.
+        let waits = since.saturating_add(took);
+        if index == first || waits > absence || index - first >= TOGETHER {
+            (first, since) = (index, Duration::ZERO);
+        } else {
+            since = waits;
+        }
+        shown.push(index);
+        shown[first..].fill(index);
+    }
+    shown
 }
 
 /// A cohort on the device.
@@ -290,13 +309,14 @@ impl Session {
     }
 
     /// Queues launches of a program together, one behind the other in the queue of the first order: those of the calls
-    /// from `first` on, which are one of its [chains](ProgramLaunch::chains). Does not wait for the device.
+    /// from `first` on, which are one of its [chains](ProgramLaunch::chains). The end of each is found by the post of the
+    /// one that `shown_by` has in its place. Does not wait for the device.
     pub fn launch_chain(
         &mut self,
         now: Duration,
         orders: &[CohortOrder],
         program: &ProgramLaunch,
-        first: usize,
+        (first, shown_by): (usize, &[usize]),
     ) -> Result<(), Error> {
         let Some(queue) = orders.first().map(|order| order.queue) else { return Ok(()) };
         let mut cohorts = Vec::with_capacity(orders.len());
@@ -309,12 +329,12 @@ impl Session {
             cohorts.push(self.cohort(order, launch, control, post)?);
             out.push(OutCohort::new(order, Runs::Kernel(launch.kernel), post, now));
         }
-        for index in 0..out.len() {
-            out[index].shown_by = out[shown_by(index, out.len())].shown_by;
+        for (index, &shown_by) in shown_by.iter().enumerate() {
+            out[index].shown_by = out[shown_by].shown_by;
         }
         // SAFETY: as for a launch, each; the caller's program has checked calls, and owns their memory until it has
         // retired.
-        unsafe { self.device.backend.launch_chain(queue, program, first, &cohorts) }?;
+        unsafe { self.device.backend.launch_chain(queue, program, (first, shown_by), &cohorts) }?;
         self.out.append(&mut out);
         Ok(())
     }
@@ -464,12 +484,23 @@ mod tests {
     fn nothing() {}
 
     #[test]
-    fn the_ends_of_a_chain_are_found_eight_at_a_time() {
-        let shown = |len: usize| (0..len).map(|index| shown_by(index, len)).collect::<Vec<_>>();
-        assert_eq!(shown(1), [0]);
-        assert_eq!(shown(3), [2; 3]);
-        assert_eq!(shown(8), [7; 8]);
-        assert_eq!(shown(10), [7, 7, 7, 7, 7, 7, 7, 7, 9, 9]);
+    fn the_ends_of_short_launches_are_found_together() {
+        let us = Duration::from_micros;
+        let cases: [(&[u64], &[usize]); 7] = [
+            (&[], &[]),
+            (&[5], &[0]),
+            (&[2; 10], &[7, 7, 7, 7, 7, 7, 7, 7, 9, 9]),
+            // The first one is over before the others begin.
+            (&[500, 20, 20, 20], &[2, 2, 2, 3]),
+            (&[20, 50, 20], &[0, 2, 2]),
+            // Unknown.
+            (&[2, 0, 2, 2], &[0, 3, 3, 3]),
+            (&[0; 3], &[0, 1, 2]),
+        ];
+        for (took, expected) in cases {
+            let known = took.iter().map(|&took| (took > 0).then(|| us(took)));
+            assert_eq!(shown_by(known, us(40)), expected, "{took:?}");
+        }
     }
 
     #[test]

@@ -114,11 +114,11 @@ impl Backend for CudaDevice {
         &self,
         queue: u32,
         program: &ProgramLaunch,
-        first: usize,
+        calls: (usize, &[usize]),
         cohorts: &[Cohort],
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch_cohorts(queue, program, first, cohorts) }
+        unsafe { self.launch_cohorts(queue, program, calls, cohorts) }
     }
 
     fn signal(&self, queue: u32, signal: Signal) {

@@ -15,7 +15,6 @@ use super::kernels::{Kernels, Launchable};
 use super::launch::NO_COHORT;
 use super::streams::TrackedStream;
 use super::{CudaDevice, lock};
-use crate::device::control::shown_by;
 use crate::device::{Chains, ProgramLaunch, Step};
 use crate::error::{DeviceError, Error};
 
@@ -130,7 +129,7 @@ impl CudaDevice {
         &self,
         queue: u32,
         program: &ProgramLaunch,
-        first: usize,
+        (first, shown_by): (usize, &[usize]),
         cohorts: &[Cohort],
     ) -> Result<(), Error> {
         let chains = program.chains.as_ref();
@@ -161,8 +160,8 @@ impl CudaDevice {
         // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.
         unsafe { call!(context, cuGraphLaunch(executable, raw))? };
         drop(graph);
-        for (index, cohort) in cohorts.iter().enumerate() {
-            if shown_by(index, cohorts.len()) == index {
+        for (index, (cohort, &shown_by)) in cohorts.iter().zip(shown_by).enumerate() {
+            if shown_by == index {
                 // SAFETY: the control blocks keep their posts as long as the device lives.
                 unsafe { self.shared.watch.add(queue, cohort.post, cohort.ticket) };
             }

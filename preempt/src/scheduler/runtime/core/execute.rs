@@ -7,7 +7,7 @@ use std::time::Duration;
 use preempt_device::host::Access;
 
 use super::{Core, InCall, InWork, Job, Work};
-use crate::device::Step;
+use crate::device::{Step, shown_by};
 use crate::engine::{Action, Event, Outcome};
 use crate::error::{DeviceError, Error, LaunchError};
 use crate::vocabulary::{BufferId, CohortOrder, OpKey};
@@ -152,7 +152,9 @@ impl Core {
         let call = orders.first().and_then(|order| self.calls.get(order.op));
         let Some(of) = call.and_then(|call| self.program(call.program)) else { return Ok(()) };
         let program = of.program.clone();
-        self.session.launch_chain(now, orders, &program, first)?;
+        let predicted = orders.iter().map(|order| self.calls.get(order.op)?.predicted);
+        let shown_by = shown_by(predicted, self.costs.absence);
+        self.session.launch_chain(now, orders, &program, (first, &shown_by))?;
         orders.iter().for_each(|order| self.note_wait(order));
         Ok(())
     }
