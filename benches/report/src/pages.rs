@@ -110,9 +110,7 @@ fn tables(folder: &Folder) -> Result<String> {
         "# Results\n\n\
          `preempt-plot --pages` writes this page from the JSON files in [results](results), and the gate fails if it \
          is not what they say. The arms of each table took turns in one run, so compare inside a table: absolute times \
-         move from machine to machine. While some suites ran on a GPU of the machine, others ran on another one. In \
-         results of commit af3742b, launches of `preempt` are preemptible unless the arm says something else; their form \
-         is chosen by default since then. Each \
+         move from machine to machine. While some suites ran on a GPU of the machine, others ran on another one. Each \
          suite says what its rows mean: `cargo run --release -p preempt-bench -- SUITE --explain`. Words are those of \
          the [glossary](../ARCHITECTURE.md#glossary).\n",
     );

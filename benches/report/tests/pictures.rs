@@ -46,8 +46,8 @@ fn priority_has_a_bar_for_each_pair_and_arm_and_lines_over_the_delay() {
     let arms = [
         ("plain streams", 1.0),
         ("stream priorities", 3.0),
-        ("preempt", 9.0),
-        ("preempt, urgent ones native", 10.0),
+        ("preempt", 10.0),
+        ("preempt, all preemptible", 9.0),
         ("ceiling", 12.0),
     ];
     let mut rows = Vec::new();
@@ -83,6 +83,7 @@ fn antt_has_pairs_and_triples() {
         ("plain streams", 6.0),
         ("reordered", 5.8),
         ("preempt", 1.3),
+        ("preempt, all preemptible", 1.4),
     ];
     let groups = [vec!["CFD", "MM"], vec!["NN", "VA"], vec!["PF", "MM", "VA"]];
     let rows = groups.iter().flat_map(|programs| {
@@ -90,13 +91,13 @@ fn antt_has_pairs_and_triples() {
     });
     let rows: Vec<Value> = rows.collect();
     let (bars, texts) = svg_of(&results("antt", rows.clone(), json!({})));
-    assert_eq!(bars, [3, 3, 3]);
+    assert_eq!(bars, [3, 3, 3, 3]);
     has(
         &texts,
         &["Pairs", "Triples", "PF MM VA", "FLEP, K40, mean: 8.0x", "FLEP, K40, mean: 6.6x"],
     );
-    let (bars, texts) = svg_of(&results("antt", rows[..5].to_vec(), json!({})));
-    assert_eq!(bars, [1, 1, 1]);
+    let (bars, texts) = svg_of(&results("antt", rows[..6].to_vec(), json!({})));
+    assert_eq!(bars, [1, 1, 1, 1]);
     assert!(!texts.iter().any(|text| text == "Triples"));
 }
 

@@ -29,8 +29,12 @@ const QUICK_TRIPLES: usize = 2;
 /// The number of `Hpf` among the testbed's policies.
 const HPF: usize = 1;
 
-const ARMS: [Arm; 4] =
-    [Arm::PlainStreams, Arm::StreamPriorities, Arm::Reordered(HPF), Arm::Ours(HPF)];
+/// The arm of the summary.
+const OURS: Arm = Arm::Ours(HPF);
+const ALL_PREEMPTIBLE: Arm = Arm::AllPreemptible(HPF);
+
+const ARMS: [Arm; 5] =
+    [Arm::PlainStreams, Arm::StreamPriorities, Arm::Reordered(HPF), OURS, ALL_PREEMPTIBLE];
 
 /// Programs that are submitted one right after the other.
 struct Group {
@@ -57,11 +61,12 @@ are submitted one right after the other, with equal priorities. The policy is `H
 alone, the higher is its hardware priority there, which a user without a scheduler can do.
 
 - The `gain` of an arm is ANTT on plain streams by its ANTT. `pairs_gain` and `triples_gain` are
-  means over the groups of that of `preempt`, `.._ceiling` of `ceiling`, `.._gain_reordered` of
-  `reordered`, `.._gain_stream_priorities` of `stream priorities` (null on the CPU device);
-  `.._over_ceiling` is the first by the second.
+  means over the groups of that of `preempt`, `.._ceiling` of `ceiling`, `.._gain_all_preemptible`
+  of `preempt, all preemptible`, `.._gain_reordered` of `reordered`, `.._gain_stream_priorities` of
+  `stream priorities` (null on the CPU device); `.._over_ceiling` is the first by the second.
 - `stp_over_plain`: STP with `preempt` by that on plain streams, the mean over all groups.
-  `makespan_lost`: the median makespan with `preempt` by that on plain streams, less 1, the same.
+  `makespan_lost`: the median makespan with `preempt` by that on plain streams, less 1, the same;
+  `makespan_lost_all_preemptible`: that of `preempt, all preemptible`.
 ";
 
 impl Experiment for Antt {
@@ -140,10 +145,13 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
     let arms = ARMS.into_iter().filter(|arm| testbed.has(*arm));
     let mut arms: Vec<_> = arms.map(|arm| (arm, Turnarounds::default())).collect();
     for round in 0..samples + corun::LEARNING {
+        // Rounds before have the order of stream priorities, too.
+        if round == corun::LEARNING {
+            alone.fill_with(Samples::default);
+        }
         for (samples, &job) in alone.iter_mut().zip(&jobs) {
             let completed = testbed.run_jobs(Arm::PlainStreams, &[job])?;
-            samples
-                .extend(completed.turnaround.first().copied().filter(|_| round >= corun::LEARNING));
+            samples.extend(completed.turnaround.first().copied());
         }
         let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
         for (arm, times) in &mut arms {
@@ -151,7 +159,6 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
                 Arm::StreamPriorities => testbed.run_jobs(*arm, &shortest_first(&jobs, &alone))?,
                 _ => testbed.run_jobs(*arm, &jobs)?,
             };
-            // The first round warms up, and teaches the scheduler how long the launches take.
             if round >= corun::LEARNING {
                 times.push(&completed.turnaround, completed.makespan);
             }
@@ -203,22 +210,23 @@ fn gain(groups: &[Group], size: usize, antt: impl Fn(&Group) -> Option<f64>) -> 
 
 /// The summary, by its keys.
 fn summary(groups: &[Group]) -> Value {
-    let ours = |group: &Group| group.antt(Arm::Ours(HPF));
+    let ours = |group: &Group| group.antt(OURS);
+    let preemptible = |group: &Group| group.antt(ALL_PREEMPTIBLE);
     let reordered = |group: &Group| group.antt(Arm::Reordered(HPF));
     let by_priority = |group: &Group| group.antt(Arm::StreamPriorities);
     let over = |size| Some(gain(groups, size, ours)? / gain(groups, size, Group::ceiling)?);
-    let lost: Vec<f64> = groups
-        .iter()
-        .filter_map(|group| {
+    let lost = |arm| {
+        let lost = groups.iter().filter_map(|group| {
             let makespan = |arm| Some(group.times(arm)?.makespan.p50());
-            Some(ratio(makespan(Arm::Ours(HPF))?, makespan(Arm::PlainStreams)?)? - 1.0)
-        })
-        .collect();
+            Some(ratio(makespan(arm)?, makespan(Arm::PlainStreams)?)? - 1.0)
+        });
+        mean(&lost.collect::<Vec<_>>())
+    };
     let throughput: Vec<f64> = groups
         .iter()
         .filter_map(|group| {
             let stp = |arm| stp(&group.times(arm)?.p50(), &group.alone());
-            Some(stp(Arm::Ours(HPF))? / stp(Arm::PlainStreams)?)
+            Some(stp(OURS)? / stp(Arm::PlainStreams)?)
         })
         .collect();
     json!({
@@ -227,15 +235,18 @@ fn summary(groups: &[Group]) -> Value {
         "pairs_gain": gain(groups, 2, ours),
         "pairs_ceiling": gain(groups, 2, Group::ceiling),
         "pairs_over_ceiling": over(2),
+        "pairs_gain_all_preemptible": gain(groups, 2, preemptible),
         "pairs_gain_reordered": gain(groups, 2, reordered),
         "pairs_gain_stream_priorities": gain(groups, 2, by_priority),
         "triples_gain": gain(groups, 3, ours),
         "triples_ceiling": gain(groups, 3, Group::ceiling),
         "triples_over_ceiling": over(3),
+        "triples_gain_all_preemptible": gain(groups, 3, preemptible),
         "triples_gain_reordered": gain(groups, 3, reordered),
         "triples_gain_stream_priorities": gain(groups, 3, by_priority),
         "stp_over_plain": mean(&throughput),
-        "makespan_lost": mean(&lost),
+        "makespan_lost": lost(OURS),
+        "makespan_lost_all_preemptible": lost(ALL_PREEMPTIBLE),
     })
 }
 

@@ -54,7 +54,8 @@ CFD, NN, PF and PL are the long programs, with weight 1; each of the other seven
 short one, with weight 2. Both are run again and again for a `window` of 600 ms, by `Ffs` without
 spatial sharing, as in the paper; the weights are their priorities, too, for the arm with stream
 priorities. `preempt` is `Ffs`, which makes turns long enough that yields cost at most `max.
-overhead`: 10 %, and 2, 5 and 20 %.
+overhead`: 10 %, and 2, 5 and 20 %. Its launches are all preemptible, because `Ffs` takes SMs away
+at certain times.
 
 - work: how often a program was run within the window, by how often it was run alone in a window of
   its own, by the same scheduler. A part of a run counts by its block-tasks; on raw streams, where

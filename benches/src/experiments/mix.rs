@@ -105,7 +105,8 @@ the paper's 7.42 ms. `sjf`, `random` and `group` are the paper's settings of pri
   settings.
 - yields (figure 9): each program runs again and again, with a random priority from 1 to 9 for each
   run, and the same wait after each; under `StaticPriority`, 1,000 runs in all for each wait from 1
-  to 64 ms. How often SMs were taken from the launches of each priority.
+  to 64 ms, with all launches preemptible. How often SMs were taken from the launches of each
+  priority.
 ";
 
 impl Experiment for Mix {
@@ -168,7 +169,6 @@ fn run(bench: &Bench) -> Result<Outcome> {
                 .collect();
             for (_, arm, times) in &mut setting.arms {
                 let completed = testbed.run_jobs(*arm, &jobs)?;
-                // The first round warms up.
                 if round >= corun::LEARNING {
                     times.push(&completed.turnaround, completed.makespan);
                 }

@@ -25,7 +25,7 @@ struct Row {
     program: &'static str,
     tasks: u32,
     plain: Samples,
-    ours: Samples,
+    preemptible: Samples,
     amortize: u32,
 }
 
@@ -39,14 +39,15 @@ The cost of being preemptible for the dominating launch of each program when it 
 (FLEP, figure 17; EffiSha, figures 13 and 14). On a GPU with FLEP's loop and kernel slicing beside
 it.
 
-- time: the launch alone, between events; `done`: until the host knows, ours through the scheduler,
-  the others by raw launches. All to the plain entry's. On the CPU device there is the latter only.
-- preempt, form chosen: with `Preemption::Auto`, `done` to that of plain grids through the scheduler.
-  `is_plain` says which form it chose at last; the first seven rounds teach it what each costs.
-  `geomean_ratio_default` is the mean of this, `max_ratio_plain_chosen` and
-  `max_ratio_preemptible_chosen` the greatest of each form.
-- preempt, by the proxy: with `SignalPath::Proxy`, measured after the others beside plain launches
-  of its own, because a scheduler has one path.
+- time: the launch alone, between events; `done`: until the host knows, through the scheduler for
+  the arms of preempt, by raw launches for the others. All to the plain entry's. On the CPU device
+  there is only `done` of `preempt, all preemptible`.
+- preempt: in the form that costs least, as by default (`Preemption::Auto`): `done` to that of plain
+  grids through the scheduler. `is_plain` says which form was chosen at last; the first seven rounds
+  teach the scheduler what each costs.
+- preempt, all preemptible: with `Preemption::Preemptible`. Below, this one is meant by *ours*.
+- preempt, by the proxy: preemptible, with `SignalPath::Proxy`, measured after the others beside
+  plain launches of its own, because a scheduler has one path.
 - FLEP's loop: FLEP's figure 4 as it stands, with a flag in the host's memory that every block
   reads, one atomic for each block-task, and the paper's factor (`workloads/flep/`).
 - slices: the plain kernel in parts, two in flight (PKM), of the largest size that stops no later
@@ -57,9 +58,10 @@ it.
   in the line above the table, is that of a kernel that looks at the signal every microsecond.
 - registers, blocks/SM: as loaded, with the register bound that preempt sets where the preemptible
   entry would lose blocks.
-- `geomean_ratio` and `max_ratio` are of `time`; `pkm_minus_ours_points` compares `done` of slices
-  and ours, in percent of plain; `stop_over_bound_max` is the worst median stop over floor + 10 µs +
-  longest task.
+- `geomean_ratio` and `max_ratio` are of `time` of ours. `geomean_ratio_default` is the mean of
+  `preempt`, `max_ratio_plain_chosen` and `max_ratio_preemptible_chosen` the greatest of each form
+  there. `pkm_minus_ours_points` compares `done` of slices and ours, in percent of plain;
+  `stop_over_bound_max` is the worst median stop over floor + 10 µs + longest task.
 - All arms' outputs are compared to the bit.
 ";
 
@@ -97,12 +99,12 @@ fn run(bench: &Bench) -> Result<Outcome> {
             stream.launch(call.clone())?.wait()?;
         }
         let tasks = program.steps[program.dominant].grid_dim().count() as u32;
-        let (plain, ours) = Default::default();
-        let mut row = Row { program: definition.name, tasks, plain, ours, amortize: 0 };
+        let (plain, preemptible) = Default::default();
+        let mut row = Row { program: definition.name, tasks, plain, preemptible, amortize: 0 };
         for _ in 0..samples {
             row.plain.push(time(&program, &stream, Preemption::Plain)?.0);
             let (time, amortize) = time(&program, &stream, Preemption::Preemptible)?;
-            row.ours.push(time);
+            row.preemptible.push(time);
             row.amortize = amortize;
         }
         for call in &program.steps[program.dominant + 1..] {
@@ -122,7 +124,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
         "max_ratio": ratios().flatten().reduce(f64::max),
     });
     let mut table =
-        vec![line(["program", "block-tasks", "plain p50", "preempt p50", "ratio", "L"])];
+        vec![line(["program", "block-tasks", "plain p50", "preemptible p50", "ratio", "L"])];
     table.extend(rows.iter().map(Row::line));
     Ok(Outcome {
         about: "The dominating launch of each program, reduced, from the launch to the return of `wait`."
@@ -148,7 +150,7 @@ fn time(program: &Program, stream: &Stream, preemption: Preemption) -> Result<(D
 
 impl Row {
     fn ratio(&self) -> Option<f64> {
-        ratio(self.ours.p50(), self.plain.p50())
+        ratio(self.preemptible.p50(), self.plain.p50())
     }
 
     fn line(&self) -> Vec<String> {
@@ -156,7 +158,7 @@ impl Row {
             self.program,
             &self.tasks.to_string(),
             &show(self.plain.p50()),
-            &show(self.ours.p50()),
+            &show(self.preemptible.p50()),
             &self.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
             &self.amortize.to_string(),
         ])
@@ -166,9 +168,9 @@ impl Row {
         json!({
             "program": self.program,
             "block_tasks": self.tasks,
-            "samples": self.ours.len(),
+            "samples": self.preemptible.len(),
             "plain_p50_us": microseconds(self.plain.p50()),
-            "p50_us": microseconds(self.ours.p50()),
+            "p50_us": microseconds(self.preemptible.p50()),
             "p50_to_plain": self.ratio(),
             "amortize": self.amortize,
         })

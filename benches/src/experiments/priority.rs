@@ -29,11 +29,11 @@ const DELAYS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.1];
 /// The number of `Hpf` among the testbed's policies.
 const HPF: usize = 1;
 
-/// The arm of the summary: no launch preempts the most urgent one, so that launch need not be preemptible.
-const BEST: Arm = Arm::UrgentPlain(HPF);
-const CHOSEN: Arm = Arm::Chosen(HPF);
+/// The arm of the summary.
+const OURS: Arm = Arm::Ours(HPF);
+const ALL_PREEMPTIBLE: Arm = Arm::AllPreemptible(HPF);
 
-const ARMS: [Arm; 5] = [Arm::PlainStreams, Arm::StreamPriorities, Arm::Ours(HPF), BEST, CHOSEN];
+const ARMS: [Arm; 4] = [Arm::PlainStreams, Arm::StreamPriorities, OURS, ALL_PREEMPTIBLE];
 
 /// A victim and an urgent program, with one delay between them.
 struct Pair {
@@ -62,21 +62,21 @@ when the long one has run for the `delay`, as a part of that one's time alone: 0
 
 - speedup (`faster than plain streams`): the short program's median turnaround on plain streams by
   that of the row.
-- The keys of the summary are of the 28 pairs without a delay, but for the last two. `mean_speedup`
-  and `best_speedup` are of `preempt, urgent ones native` (`native` is the key's word for plain), in
-  which the short program's launches are plain grids, because no launch preempts the most urgent
-  one; `mean_speedup_all_preemptible` is of `preempt`, in which all launches are preemptible;
-  `mean_speedup_form_chosen` of `preempt, form chosen`; `mean_ceiling` and `best_ceiling` of
-  `ceiling`, and `mean_over_ceiling` is the first by the third.
+- The keys of the summary are of `preempt`, and of the 28 pairs without a delay, unless they say
+  something else. `mean_speedup` and `best_speedup` are of its speedups,
+  `mean_speedup_all_preemptible` is of those of `preempt, all preemptible`; `mean_ceiling` and
+  `best_ceiling` are of those of `ceiling`, and `mean_over_ceiling` is `mean_speedup` by
+  `mean_ceiling`.
 - `worst_vs_stream_priority` and `mean_vs_stream_priority` (geometric) are of how many times as long
-  as with `preempt, urgent ones native` the short program took with stream priorities; null on the
-  CPU device.
+  as with `preempt` the short program took with stream priorities; null on the CPU device.
 - `rows_behind_stream_priority` are rows, those with a delay among them, in which the median of
-  `preempt, form chosen` is greater than that of stream priorities by more than 3 % and by more than
-  4 µs; null on the CPU device.
-- Without a delay the scheduler may see the short program before it has launched the long one, and
-  then nothing has to yield (`yields`). `mid_run_over_ceiling` and `mid_run_vs_stream_priority` are
-  of the rows with a delay of 0.25, 0.5 and 0.75, where the long one runs.
+  `preempt` is greater than that of stream priorities by more than 3 % and by more than 4 µs; null
+  on the CPU device.
+- `yields` are of preemptible launches: a plain grid makes room without one. Without a delay the
+  scheduler may see the short program before it has launched the long one, and then nothing has to
+  yield.
+- `mid_run_over_ceiling` and `mid_run_vs_stream_priority` are of the rows with a delay of 0.25, 0.5
+  and 0.75, where the long one runs.
 ";
 
 impl Experiment for Priority {
@@ -152,10 +152,13 @@ fn pair(
         .map(|arm| (arm, Turnarounds::default(), 0))
         .collect();
     for round in 0..samples + corun::LEARNING {
+        // Rounds before have the delay, too, so that the scheduler learns from launches that are preempted as later.
+        if round == corun::LEARNING {
+            alone = Default::default();
+        }
         for (samples, program) in alone.iter_mut().zip([low, high]) {
             let completed = testbed.run_jobs(Arm::PlainStreams, &[Job::now(program)])?;
-            let counts = round >= corun::LEARNING;
-            samples.extend(completed.turnaround.first().copied().filter(|_| counts));
+            samples.extend(completed.turnaround.first().copied());
         }
         let at = alone[0].p50().mul_f64(delay);
         let jobs = [Job::now(low), Job { program: high, at, priority: 1 }];
@@ -202,11 +205,9 @@ impl Pair {
 fn summary(pairs: &[Pair]) -> Value {
     let figure_8 = || pairs.iter().filter(|pair| pair.delay == 0.0);
     let mid_run = || pairs.iter().filter(|pair| pair.delay > 0.0 && pair.delay < 1.0);
-    let ours = |pair: &Pair| pair.urgent(BEST);
+    let ours = |pair: &Pair| pair.urgent(OURS);
     let preemptible: Vec<f64> =
-        figure_8().filter_map(|pair| pair.speedup(pair.urgent(Arm::Ours(HPF)))).collect();
-    let chosen: Vec<f64> =
-        figure_8().filter_map(|pair| pair.speedup(pair.urgent(CHOSEN))).collect();
+        figure_8().filter_map(|pair| pair.speedup(pair.urgent(ALL_PREEMPTIBLE))).collect();
     let speedup = |pair: &Pair| pair.speedup(ours(pair));
     let ceiling = |pair: &Pair| pair.speedup(Some(pair.ceiling));
     let speedups: Vec<f64> = figure_8().filter_map(speedup).collect();
@@ -217,7 +218,7 @@ fn summary(pairs: &[Pair]) -> Value {
     ];
     let by_priority = |pair: &Pair| ratio(pair.urgent(Arm::StreamPriorities)?, ours(pair)?);
     let is_behind = |pair: &&Pair| {
-        let both = pair.urgent(Arm::StreamPriorities).zip(pair.urgent(CHOSEN));
+        let both = pair.urgent(Arm::StreamPriorities).zip(ours(pair));
         both.is_some_and(|(theirs, ours)| ours > theirs + (theirs * 3 / 100).max(BEHIND))
     };
     let has_priorities = pairs.iter().any(|pair| pair.urgent(Arm::StreamPriorities).is_some());
@@ -228,7 +229,6 @@ fn summary(pairs: &[Pair]) -> Value {
         "mean_speedup": mean_speedup,
         "best_speedup": speedups.iter().copied().reduce(f64::max),
         "mean_speedup_all_preemptible": mean(&preemptible),
-        "mean_speedup_form_chosen": mean(&chosen),
         "mean_ceiling": mean(&ceilings),
         "best_ceiling": ceilings.iter().copied().reduce(f64::max),
         "mean_over_ceiling": mean_speedup.zip(mean(&ceilings)).map(|(ours, best)| ours / best),

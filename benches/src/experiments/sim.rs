@@ -24,8 +24,8 @@ mod watch;
 const SAMPLES: u32 = 7;
 const QUICK_SAMPLES: u32 = 2;
 
-/// The testbed's only policy.
-const OURS: Arm = Arm::Ours(0);
+/// The testbed's only policy. Launches are preemptible, so that their times are those of one form.
+const OURS: Arm = Arm::AllPreemptible(0);
 
 /// Two programs that run at the same time.
 #[derive(Clone, Copy)]
@@ -60,9 +60,9 @@ const MEANING: &str = "\
 The pairs of `priority`, and those of `antt`: the decisions are replayed from their recording, and
 the simulator says how long the programs should have taken.
 
-One scheduler with `Hpf::by_stream` and `recording(true)` runs everything. `first` is the long program,
-`second` the short one: pairs with `low, high` priorities are those of `priority`, pairs of `equal`
-ones those of `antt`.
+One scheduler with `Hpf::by_stream` and `recording(true)` runs everything, with all launches
+preemptible. `first` is the long program, `second` the short one: pairs with `low, high` priorities
+are those of `priority`, pairs of `equal` ones those of `antt`.
 
 - Replay: at the end, the recording of the whole run is replayed to an engine with a new
   `Hpf::by_stream`. `replays_identical` is whether it decided the same from the first to the last of

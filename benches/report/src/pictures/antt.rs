@@ -15,7 +15,8 @@ struct Row {
     antt: Option<f64>,
 }
 
-const ARMS: [&str; 4] = ["preempt", "reordered", "stream priorities", "ceiling"];
+const ARMS: [&str; 5] =
+    ["preempt", "preempt, all preemptible", "reordered", "stream priorities", "ceiling"];
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
     let rows: Vec<Row> = parse(rows)?;

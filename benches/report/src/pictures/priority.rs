@@ -18,8 +18,8 @@ struct Row {
 }
 
 /// The arm of the summary.
-const OURS: &str = "preempt, urgent ones native";
-const ARMS: [&str; 4] = [OURS, "preempt", "stream priorities", "ceiling"];
+const OURS: &str = "preempt";
+const ARMS: [&str; 4] = [OURS, "preempt, all preemptible", "stream priorities", "ceiling"];
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
     let rows: Vec<Row> = parse(rows)?;

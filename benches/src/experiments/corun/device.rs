@@ -53,7 +53,7 @@ impl DeviceTestbed {
         Ok(DeviceTestbed::of(bench, bench.spinning_scheduler(switch, SPIN)?, selector))
     }
 
-    /// Takes the device, and records the decisions of this policy, which decides in every `Arm::Ours`.
+    /// Takes the device, and records the decisions of this policy, which decides in every arm but those of raw streams.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl DeviceTestbed {
         self.selector.select(arm.policy());
         let submission = |job: &Job| {
             let stream = self.scheduler.stream(Priority(job.priority));
-            Submission::new(stream, &self.programs[job.program], *job, arm.preemption(job, jobs))
+            Submission::new(stream, &self.programs[job.program], *job, arm.preemption())
         };
         let mut submissions: Vec<Submission> = jobs.iter().map(submission).collect();
         let start = Instant::now();

@@ -64,7 +64,7 @@ impl DeviceTestbed {
         let start = Instant::now();
         while start.elapsed() < window {
             for (running_loop, job) in running_loops.iter_mut().zip(jobs) {
-                running_loop.go_on(&self.programs[job.program], arm.preemption(job, jobs))?;
+                running_loop.go_on(&self.programs[job.program], arm.preemption())?;
             }
             std::hint::spin_loop();
         }

@@ -59,14 +59,17 @@ The arms:
   where these keep the order of ours; on a GPU only.
 - reordered: plain grids by our scheduler: the policy says which launch starts next, and no launch
   yields.
-- preempt: the policy, with preemptible launches.
-- preempt, form chosen: the policy, with launches in the form that costs least (`Preemption::Auto`).
+- preempt: the policy, with launches in the form that costs least, as they are by default
+  (`Preemption::Auto`).
+- preempt, all preemptible: the policy, with preemptible launches.
 - ceiling: the policy in virtual time, with each program as one launch that fills the device and
   takes as long as the program alone. Launching and preempting cost nothing (`Costs::free`). Only
   the time alone is measured.
 
 - The arms take turns. The first seven rounds of each arm do not count: they warm up, and teach the
   scheduler how long the launches take, and what each form costs. (Times alone in `mix` count them.)
+  What a form costs is learned from launches of `preempt` alone; how long launches run and take to
+  stop, from all that the scheduler launches.
 - The ceiling shares SMs by whole launches. Programs that leave SMs free for others can do better
   than it.
 - Before each run the outputs are overwritten, and after it compared by a digest of all bits with

@@ -26,6 +26,8 @@ GPU. The same command gives the same results.
   those of `results/sim-h200.json`, where the suite `sim` wrote them on a GPU. Each stops as the
   dominating one of its program does at full size (`KernelModel::h200`), and the policy is told its
   true duration.
+- Both forms of a launch take as long. `preempt` chooses between them by the times of blocks and of
+  stops, and learns nothing.
 - `preempt` and `reordered` have the costs of `Costs::h200`, and programs are submitted one after the
   other, as by one thread. In `plain streams` a launch follows the one before it in its stream in
   the driver's time, behind launches of other streams that are ready already, and SMs that it cannot
@@ -34,11 +36,10 @@ GPU. The same command gives the same results.
 - There is one sample of each arm, since all would be the same, and `--quick` makes windows shorter
   and triples fewer, not programs smaller. The seed draws the triples of `antt`. `mix` has no yields
   by priority.
-- The model leaves out memory bandwidth that programs share, programs side by side on one SM, waves
-  of blocks, and blocks of plain grids that make room for those of a more urgent stream, so that
-  `reordered` is too slow here. Blocks that have to leave work until they are out, so a stop costs
-  the launch that waits, and nearly no throughput. `benches/RESULTS.md` has what it makes of them,
-  beside what was measured.
+- The model leaves out memory bandwidth that programs share, programs side by side on one SM, and
+  waves of blocks. Blocks that have to leave work until they are out, so a stop costs the launch that
+  waits, and nearly no throughput. `benches/RESULTS.md` has what it makes of them, beside what was
+  measured.
 ";
 
 /// The path of launches to an H200. One thread submits all programs, one after the other.
@@ -117,8 +118,8 @@ impl SimulatedTestbed {
     }
 
     /// The launches of a job in an arm.
-    fn launches(&self, arm: Arm, job: &Job, jobs: &[Job]) -> Vec<KernelModel> {
-        let (plain, auto) = match arm.preemption(job, jobs) {
+    fn launches(&self, arm: Arm, job: &Job) -> Vec<KernelModel> {
+        let (plain, auto) = match arm.preemption() {
             Preemption::Plain => (true, false),
             Preemption::Preemptible => (false, false),
             Preemption::Auto => (false, true),
@@ -153,7 +154,7 @@ impl Testbed for SimulatedTestbed {
         let mut free = Duration::ZERO;
         let mut programs = Vec::new();
         for job in jobs {
-            let launches = self.launches(arm, job, jobs);
+            let launches = self.launches(arm, job);
             let at = job.at.max(free);
             free = at + submit * launches.len() as u32;
             programs.push((launches, at, arm.priority(job)));
@@ -172,7 +173,7 @@ impl Testbed for SimulatedTestbed {
         let mut streams = Vec::new();
         for (job, one) in jobs.iter().zip(loops) {
             let stream = workload.stream(StreamModel::new(arm.priority(job)).weight(one.weight));
-            let launches = self.launches(arm, job, &jobs);
+            let launches = self.launches(arm, job);
             // Two runs ahead, so that there is always a next launch in the stream.
             for launch in launches.iter().chain(&launches) {
                 workload.repeat(stream, launch, Duration::ZERO, Duration::ZERO, window);

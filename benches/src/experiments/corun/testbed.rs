@@ -32,12 +32,10 @@ pub enum Arm {
     StreamPriorities,
     /// Plain grids: the policy of this number orders those that have not started.
     Reordered(usize),
-    /// The policy of this number, which preempts.
+    /// The policy of this number, which preempts launches of the form that costs least.
     Ours(usize),
-    /// The policy of this number, with plain grids for the jobs of the highest priority, which no job preempts.
-    UrgentPlain(usize),
-    /// The policy of this number, with launches of the form that costs least.
-    Chosen(usize),
+    /// The policy of this number, with all launches preemptible.
+    AllPreemptible(usize),
 }
 
 /// Times and reports of jobs that have run.
@@ -112,13 +110,13 @@ pub trait Testbed {
     /// Errors of the scheduler, the driver and the simulation.
     fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped>;
 
-    /// Runs a program once, alone, and checks its results.
+    /// Runs a program once, alone and preemptible, and checks its results.
     ///
     /// # Errors
     ///
     /// Errors of the scheduler and the simulation. Wrong results go to the tally.
     fn verify(&mut self, program: usize) -> Result<()> {
-        self.run_jobs(Arm::Ours(FIFO), &[Job::now(program)]).map(drop)
+        self.run_jobs(Arm::AllPreemptible(FIFO), &[Job::now(program)]).map(drop)
     }
 
     /// The testbed, if it is a device.
@@ -146,10 +144,7 @@ impl Arm {
     pub(super) fn policy(self) -> usize {
         match self {
             Arm::PlainStreams | Arm::StreamPriorities => FIFO,
-            Arm::Reordered(policy)
-            | Arm::Ours(policy)
-            | Arm::UrgentPlain(policy)
-            | Arm::Chosen(policy) => policy,
+            Arm::Reordered(policy) | Arm::Ours(policy) | Arm::AllPreemptible(policy) => policy,
         }
     }
 
@@ -158,15 +153,12 @@ impl Arm {
         if self == Arm::PlainStreams { 0 } else { job.priority }
     }
 
-    /// The form of a job's launches.
-    pub(super) fn preemption(self, job: &Job, jobs: &[Job]) -> Preemption {
+    /// The form of launches.
+    pub(super) fn preemption(self) -> Preemption {
         match self {
             Arm::PlainStreams | Arm::StreamPriorities | Arm::Reordered(_) => Preemption::Plain,
-            Arm::UrgentPlain(_) if jobs.iter().all(|other| other.priority <= job.priority) => {
-                Preemption::Plain
-            }
-            Arm::Ours(_) | Arm::UrgentPlain(_) => Preemption::Preemptible,
-            Arm::Chosen(_) => Preemption::Auto,
+            Arm::Ours(_) => Preemption::Auto,
+            Arm::AllPreemptible(_) => Preemption::Preemptible,
         }
     }
 
@@ -177,8 +169,7 @@ impl Arm {
             Arm::StreamPriorities => "stream priorities",
             Arm::Reordered(_) => "reordered",
             Arm::Ours(_) => "preempt",
-            Arm::UrgentPlain(_) => "preempt, urgent ones native",
-            Arm::Chosen(_) => "preempt, form chosen",
+            Arm::AllPreemptible(_) => "preempt, all preemptible",
         }
     }
 }

@@ -64,10 +64,10 @@ struct Row {
     tasks: u32,
     longest: Duration,
     plain: Arm,
-    ours: Arm,
     /// Times through the scheduler, in the form that it chose at last, to those of the plain form.
     chosen: Arm,
     is_plain: bool,
+    preemptible: Arm,
     /// Times with signals by the proxy.
     proxy: Arm,
     flep: Arm,
@@ -156,9 +156,9 @@ impl Arms<'_> {
             tasks: subject.tasks(),
             longest: Duration::ZERO,
             plain: Arm::new("plain", subject.plain_demand),
-            ours: Arm::new("preempt", subject.demand),
-            chosen: Arm::new("preempt, form chosen", subject.demand),
+            chosen: Arm::new("preempt", subject.demand),
             is_plain: false,
+            preemptible: Arm::new("preempt, all preemptible", subject.demand),
             proxy: Arm::new("preempt, by the proxy", subject.demand),
             flep: Arm::new("FLEP's loop", subject.flep_demand),
             slices: Arm::new("slices", subject.plain_demand),
@@ -197,15 +197,15 @@ impl Arms<'_> {
                 plain_done.push(plain_scheduled.0);
                 row.is_plain = chosen.1;
                 row.plain.time.push(plain);
-                row.ours.time.push(mine);
+                row.preemptible.time.push(mine);
                 row.plain.done.push(done[0]);
-                row.ours.done.push(done[1]);
+                row.preemptible.done.push(done[1]);
                 amortize.push(factor);
             }
         }
         row.chosen.plain_done = Some(plain_done);
         amortize.sort_unstable();
-        row.ours.amortize = amortize.get(amortize.len() / 2).copied();
+        row.preemptible.amortize = amortize.get(amortize.len() / 2).copied();
         for _ in 0..3 {
             row.longest = row.longest.max(subject.longest()?);
         }
@@ -228,8 +228,8 @@ impl Arms<'_> {
 
     fn stops(&mut self, row: &mut Row, stops: u32) -> Result<()> {
         for _ in 0..stops {
-            let after = self.moment(row.ours.time.p50());
-            row.ours.stop.extend(self.subject.stop(after)?);
+            let after = self.moment(row.preemptible.time.p50());
+            row.preemptible.stop.extend(self.subject.stop(after)?);
         }
         for _ in 0..stops.div_ceil(5) {
             let after = self.moment(row.flep.time.p50());
@@ -242,7 +242,7 @@ impl Arms<'_> {
     /// device. If none do, because a block-task alone takes longer, smaller slices as long as each halving makes the
     /// stop a tenth shorter.
     fn slices(&mut self, row: &mut Row, others: u32, stops: u32) -> Result<()> {
-        let limit = row.ours.stop.p50();
+        let limit = row.preemptible.stop.p50();
         let mut blocks = self.subject.wave();
         let (mut times, mut stop) = self.sliced(blocks, others, stops)?;
         // No stop was seen if a single slice is the whole grid.
@@ -316,7 +316,7 @@ impl Arms<'_> {
         };
         subject.poison(&self.stream)?;
         subject.preemptible()?;
-        compare("preempt", subject)?;
+        compare("preempt, all preemptible", subject)?;
         subject.poison(&self.stream)?;
         subject.flep()?;
         compare("FLEP's loop", subject)?;
@@ -330,7 +330,7 @@ impl Arms<'_> {
 
 impl Row {
     fn arms(&self) -> [&Arm; 6] {
-        [&self.plain, &self.ours, &self.chosen, &self.proxy, &self.flep, &self.slices]
+        [&self.plain, &self.chosen, &self.preemptible, &self.proxy, &self.flep, &self.slices]
     }
 
     /// The ratio of an arm's time to the plain one's, of the launch alone where it can be measured.
@@ -349,8 +349,8 @@ impl Row {
 
     /// The ratio of our stop to its bound.
     fn stop_over_bound(&self, floor: Duration) -> Option<f64> {
-        (self.ours.stop.len() > 0)
-            .then(|| ratio(self.ours.stop.p50(), floor + CHUNK + self.longest))
+        (self.preemptible.stop.len() > 0)
+            .then(|| ratio(self.preemptible.stop.p50(), floor + CHUNK + self.longest))
             .flatten()
     }
 
@@ -411,10 +411,10 @@ impl Row {
 }
 
 fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
-    let ours = || rows.iter().map(|row| row.over(&row.ours));
+    let ours = || rows.iter().map(|row| row.over(&row.preemptible));
     let slices = geometric_mean(rows.iter().map(|row| row.over(&row.slices)));
-    let done = |row: &Row| row.done_over(&row.ours);
-    let loses = |row: &&Row| row.ours.demand.blocks_per_sm < row.plain.demand.blocks_per_sm;
+    let done = |row: &Row| row.done_over(&row.preemptible);
+    let loses = |row: &&Row| row.preemptible.demand.blocks_per_sm < row.plain.demand.blocks_per_sm;
     let bounds = rows.iter().filter_map(|row| row.stop_over_bound(floor.p50()));
     let geomean = geometric_mean(ours());
     let most = |is_plain| {
@@ -457,10 +457,11 @@ fn outcome(rows: &[Row], floor: &Samples, tally: Tally) -> Outcome {
     table.extend(rows.iter().flat_map(Row::lines));
     Outcome {
         about: format!(
-            "The dominating launch of each program, between events; done: until the host knows, ours \
-             through the scheduler. Stop: from the signal to the host's knowledge that all blocks are \
-             out; {} at least. Slices: the largest that stop no later than ours (p50), or else halved as long as \
-             that makes the stop a tenth shorter. In the mean, ours takes {} of the plain time.",
+            "The dominating launch of each program, between events; done: until the host knows, those of \
+             preempt through the scheduler. Stop: from the signal to the host's knowledge that all blocks are \
+             out; {} at least. Slices: the largest that stop no later than preemptible launches (p50), or else \
+             halved as long as that makes the stop a tenth shorter. In the mean, preemptible launches take {} of \
+             the plain time.",
             show(floor.p50()),
             geomean.map_or_else(|| "-".to_owned(), digits),
         ),
