@@ -178,7 +178,7 @@ fn opaque_work_runs_in_the_order_of_a_stream() {
 #[test]
 fn the_first_run_of_opaque_work_has_the_gpu_alone() {
     let Some(gpu) = Gpu::new() else { return };
-    for path in [SignalPath::StreamWrite, SignalPath::Proxy] {
+    for path in [SignalPath::StreamWrite, SignalPath::Proxy, SignalPath::Auto] {
         let builder = Scheduler::builder().device(gpu.device.clone()).signal_path(path);
         let scheduler = builder.kernels(preempt_test_kit::KERNELS).build().expect("a scheduler");
         let (batch, stream) = (scheduler.stream(0), scheduler.stream(1));
@@ -241,7 +241,7 @@ fn storms_lose_and_repeat_nothing() {
 #[test]
 fn signals_arrive_by_the_proxy_and_after_it_by_stream_writes() {
     let Some(gpu) = Gpu::new() else { return };
-    for path in [SignalPath::Proxy, SignalPath::StreamWrite, SignalPath::Proxy] {
+    for path in [SignalPath::Proxy, SignalPath::StreamWrite, SignalPath::Auto, SignalPath::Proxy] {
         let builder = Scheduler::builder().device(gpu.device.clone()).signal_path(path);
         let scheduler = builder.kernels(preempt_test_kit::KERNELS).build().expect("a scheduler");
         let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));

@@ -195,7 +195,7 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<Scheduler> {
-        self.spinning_scheduler_by(SignalPath::StreamWrite, policy, spin)
+        self.spinning_scheduler_by(SignalPath::default(), policy, spin)
     }
 
     /// A scheduler like [`Bench::spinning_scheduler`]'s, whose signals take this path.

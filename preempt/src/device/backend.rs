@@ -27,14 +27,22 @@ pub(crate) trait Backend: Send + Sync {
     /// queues hold no word of the previous scheduler. Nothing is in flight. May block.
     fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error>;
 
-    /// Blocks of a kernel that one SM holds, if each takes `shared` bytes of shared memory. 0 if a block cannot have so
-    /// much.
+    /// Blocks of a kernel that one SM holds in a launch of `tasks` block-tasks, if each takes `shared` bytes of shared
+    /// memory. 0 if a block cannot have so much.
     fn occupancy(
         &self,
         kernel: &'static Kernel,
         block: Dim3,
         shared: u32,
+        tasks: u32,
     ) -> Result<Occupancy, Error>;
+
+    /// Says that cohorts of a launch are put into a queue next, and may be signalled. If it is `long`, a faster path of
+    /// signals is worth its start.
+    fn expect_signals(&self, launch: &KernelLaunch, is_long: bool) -> Result<(), Error> {
+        let _ = (launch, is_long);
+        Ok(())
+    }
 
     /// Says that nothing is in flight, so the device may put down what it keeps resident.
     fn rest(&self);
@@ -261,6 +269,8 @@ pub(crate) struct KernelLaunch {
     /// Block-tasks in x, y and z.
     pub grid: [u32; 3],
     pub amortize: Amortize,
+    /// Whether its cohorts leave the device's own block a place on the last SM.
+    pub leaves_place: bool,
 }
 
 impl KernelLaunch {
@@ -284,14 +294,34 @@ pub(crate) struct Occupancy {
     pub blocks_per_sm: u32,
     /// Blocks on the last SM of the device, which may also hold a block of the device's own.
     pub on_last_sm: u32,
+    /// Whether the device's own block has room there beside them.
+    pub leaves_place: bool,
+}
+
+impl Occupancy {
+    /// Of a device without blocks of its own.
+    pub fn even(blocks_per_sm: u32) -> Occupancy {
+        Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm, leaves_place: false }
+    }
+}
+
+/// Whether a launch of `tasks` block-tasks can do with a block less than `places`: without it, at most a fiftieth more
+/// block-tasks follow each other on each place. That is what a launch loses at most for signals that arrive sooner.
+pub(super) fn spares_a_place(tasks: u32, places: u32) -> bool {
+    let rounds = |places| u64::from(tasks.div_ceil(places));
+    places > 1 && 50 * (rounds(places - 1) - rounds(places)) <= rounds(places)
 }
 
 /// How a running kernel is told that SMs were taken from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum SignalPath {
-    /// A write by a stream of the GPU: about 5 µs, and nothing is resident.
+    /// The proxy beside launches that last long enough, stream writes beside all others. On an idle device, a launch
+    /// waits 10 µs for the proxy if its duration is unknown or a hundred times as long, and if it lasts at most a
+    /// fiftieth longer with a block less. No kernel is refused.
     #[default]
+    Auto,
+    /// A write by a stream of the GPU: about 5 µs, and nothing is resident.
     StreamWrite,
     /// A resident warp, the proxy, reads the host's memory and carries each word over (EffiSha section 4.1): about 2
     /// µs. It takes the place of a block on one SM while anything is in flight, and reads over the bus all the time.
@@ -413,4 +443,21 @@ pub(crate) struct KernelPanic {
     pub cohort: Option<(u64, u32)>,
     /// The block-task and the thread, as a fault names them.
     pub place: Arc<str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_spares_a_place_if_it_lasts_a_fiftieth_longer_at_most() {
+        let spares = |tasks, places| spares_a_place(tasks, places);
+        assert!(spares(0, 264) && spares(1, 264) && spares(263, 264), "a place is left over");
+        assert!(!spares(264, 264), "twice as long");
+        assert!(!spares(49 * 264, 264) && spares(50 * 264, 264), "49 rounds, or 50");
+        assert!(spares(49 * 264 - 49, 264) && !spares(49 * 264 - 48, 264), "the last one has room");
+        assert!(!spares(1, 1) && !spares(1_000, 1) && !spares(1_000, 0), "there is no other");
+        assert!(!spares(u32::MAX, 2), "half as fast");
+        assert!(spares(u32::MAX, 1 << 20));
+    }
 }

@@ -117,7 +117,10 @@ pub(crate) use allocation::{Allocations, Patience, Sleep};
 pub(crate) use backend::{
     Backend, Contents, Copy, CopyKind, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
 };
-use backend::{Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss, Place};
+use backend::{
+    Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss, Place,
+    spares_a_place,
+};
 pub use backend::{RawStream, SignalPath};
 pub(crate) use control::{CohortEnd, Report, Session, shown_by};
 #[cfg(all(test, not(loom)))]

@@ -97,7 +97,7 @@ pub enum ConfigurationError {
     /// A block of the kernel fills an SM, and the proxy that carries signals needs room beside it.
     #[error(
         "kernel `{kernel}` leaves no room on an SM for the proxy that carries signals; use \
-         `SignalPath::StreamWrite`, or smaller blocks or fewer registers"
+         `SignalPath::Auto`, or smaller blocks or fewer registers"
     )]
     NoRoomForProxy {
         /// The kernel.

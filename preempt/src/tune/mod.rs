@@ -186,7 +186,8 @@ impl<'a> Tuner<'a> {
         for form in FORMS {
             time(first.clone().amortize(1).preemption(form))?;
         }
-        let places = self.scheduler.device().properties().sms.saturating_mul(shape.blocks_per_sm);
+        let places =
+            self.scheduler.device().properties().sms.saturating_mul(shape.occupancy.blocks_per_sm);
         let steps = decision::factors(shape.tasks.div_ceil(places.max(1)))
             .map(|factor| self.measure(factor, || call().amortize(factor), &mut time));
         // There always is a first factor.

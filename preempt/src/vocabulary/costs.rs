@@ -122,8 +122,8 @@ impl Costs {
         launches > 0 && work + launches * self.follow >= self.absence
     }
 
-    /// Whether a plain launch waits rather for the host than behind another one, from where nothing takes it back: the gap
-    /// before it is less than a hundredth of its time.
+    /// Whether the gap before a launch is less than a hundredth of its time. A plain launch then waits rather for the host
+    /// than behind another one, from where nothing takes it back. A preemptible one waits for the path of its signals.
     pub(crate) fn can_wait(&self, took: Duration) -> bool {
         took > 100 * self.gap()
     }

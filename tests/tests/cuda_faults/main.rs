@@ -190,6 +190,7 @@ fn run(case: &Case) -> Found {
             "controls" => workloads::controls(&device, &mut found),
             "programs" => workloads::programs(&device, &mut found),
             "chains" => workloads::chains(&device, &mut found),
+            "signal-paths" => workloads::signal_paths(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
@@ -555,6 +556,13 @@ fn fills_wait_for_no_kernel() {
 #[test]
 fn kernels_in_a_row_are_few_calls_of_the_driver() {
     let outcomes = start(FAKE, &[Case::clean("chains")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// The proxy is started for launches that may be long and leave it a place.
+#[test]
+fn the_proxy_comes_where_it_is_worth_its_start() {
+    let outcomes = start(FAKE, &[Case::clean("signal-paths")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
+use std::time::Duration;
 
 use cudarc::driver::sys;
 use preempt::conformance::Kernels;
 use preempt::error::{ArgumentError, DeviceError, LaunchError};
 use preempt::{
-    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Loan, Opaque, Preemption, Properties,
-    RawStream, Scheduler, SignalPath, Stream, faults,
+    Buffer, Copy2d, Costs, Device, Error, Handle, LaunchReport, Loan, Opaque, Preemption,
+    Properties, RawStream, Scheduler, SignalPath, Stream, faults,
 };
 use preempt_device::host::{BufferArg, WriteArg};
 use preempt_device::prelude::*;
@@ -394,7 +395,8 @@ pub fn large(device: &Device, found: &mut Found) {
 /// One scheduler after another, each dropped while it has just signalled.
 pub fn schedulers(device: &Device, found: &mut Found) {
     for round in 0..6 {
-        let path = [SignalPath::StreamWrite, SignalPath::Proxy][round as usize % 2];
+        let path =
+            [SignalPath::StreamWrite, SignalPath::Proxy, SignalPath::Auto][round as usize % 3];
         let Some(mut run) = start(device, path, found) else { continue };
         let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
         // If a word of the previous scheduler arrived here, blocks would leave although no SM is taken from them.
@@ -418,7 +420,7 @@ pub fn schedulers(device: &Device, found: &mut Found) {
 
 /// Programs that are launched, changed and dropped beside a kernel that runs.
 pub fn programs(device: &Device, found: &mut Found) {
-    for path in [SignalPath::StreamWrite, SignalPath::Proxy] {
+    for path in [SignalPath::StreamWrite, SignalPath::Proxy, SignalPath::Auto] {
         let Some(mut run) = start(device, path, found) else { continue };
         let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
         let victim = run.victim(&streams[0], 200_000);
@@ -468,6 +470,56 @@ pub fn chains(device: &Device, found: &mut Found) {
     let counted = stream.download(&counts).and_then(|copy| copy.wait());
     if let Some(counted) = found.take(counted) {
         found.expect(counted == [20 * 60; 4], || format!("a row: {counted:?}"));
+    }
+}
+
+/// Which launches the proxy is started for, on the fake driver.
+pub fn signal_paths(device: &Device, found: &mut Found) {
+    let long = Costs::free();
+    // Nothing lasts a hundred times as long as this.
+    let short = Costs { decision: Duration::from_secs(3600), ..Costs::free() };
+    let full = 2 * device.properties().sms;
+    let ends = |path| (path, short, 4, THREADS);
+    // By the path, the costs, block-tasks and threads: proxies for the first launch, whose duration is unknown, and for
+    // three more.
+    for ((path, costs, tasks, threads), proxies) in [
+        (ends(SignalPath::StreamWrite), [0, 0]),
+        (ends(SignalPath::Proxy), [1, 3]),
+        (ends(SignalPath::Auto), [1, 0]),
+        ((SignalPath::Auto, long, 4, THREADS), [1, 3]),
+        // Two such blocks have an SM to themselves.
+        ((SignalPath::Auto, long, full, 1024), [0, 0]),
+        ((SignalPath::Auto, long, full - 1, 1024), [1, 3]),
+    ] {
+        let builder = Scheduler::builder().device(device.clone()).signal_path(path).costs(costs);
+        let builder = builder.preemption(Preemption::Preemptible);
+        let built = builder.kernels(preempt_test_kit::KERNELS).build();
+        let Some(scheduler) = found.take(built) else { return };
+        let stream = scheduler.stream(0);
+        let lens = [tasks as usize, (tasks * threads) as usize];
+        let [Some(mut counts), Some(mut writes)] =
+            lens.map(|len| found.take(scheduler.zeroed::<u32>(len)))
+        else {
+            return;
+        };
+        for (launches, expected) in [1, 3].into_iter().zip(proxies) {
+            let proxies = || {
+                let mut calls = faults::calls().into_iter();
+                calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
+            };
+            let before = proxies();
+            for _ in 0..launches {
+                let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
+                let report = found.take(stream.launch(call).and_then(|handle| handle.wait()));
+                found.expect(report.is_some_and(|report| report.tasks == tasks), || "lost".into());
+                // The device is idle, and the proxy ends.
+                let _ = found.take(scheduler.synchronize());
+            }
+            let seen = proxies() - before;
+            found.expect(seen == expected, || {
+                format!("{path:?}, {tasks} of {threads}, {launches}: {seen} proxies")
+            });
+        }
     }
 }
 

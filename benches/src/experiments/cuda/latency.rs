@@ -76,7 +76,7 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         let builder = bench.spinning_builder(StaticPriority::new(), SPIN)?;
         Ok(builder.signal_path(path).build()?)
     };
-    let scheduler = build(SignalPath::StreamWrite)?;
+    let scheduler = build(SignalPath::default())?;
     let mut random = Random(bench.seed);
     let mut tally = Tally::default();
     let mut cases = Vec::new();

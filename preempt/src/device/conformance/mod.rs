@@ -160,6 +160,7 @@ impl<'a> Rig<'a> {
             block: Dim3::new(THREADS, 1, 1),
             grid: [tasks, 1, 1],
             amortize: Amortize::Auto,
+            leaves_place: false,
         });
         if self.controls.is_empty() {
             self.controls.push(Control::default());

@@ -175,6 +175,7 @@ impl Backend for CpuDevice {
         _kernel: &'static Kernel,
         block: Dim3,
         shared: u32,
+        _tasks: u32,
     ) -> Result<Occupancy, Error> {
         let demand = Demand::new(block, shared);
         let by_threads = self.limits.threads_per_sm / demand.threads.max(1);
@@ -184,7 +185,7 @@ impl Backend for CpuDevice {
             bytes => self.limits.shared_per_sm / bytes,
         };
         let blocks_per_sm = self.limits.blocks_per_sm.min(by_threads).min(by_shared);
-        Ok(Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm })
+        Ok(Occupancy::even(blocks_per_sm))
     }
 
     fn rest(&self) {}
@@ -274,7 +275,7 @@ mod tests {
         let properties = device.properties();
         let cpu = CpuDevice::new(properties, (None, true), Arc::default()).expect("a device");
         let blocks = |shared| {
-            let occupancy = cpu.occupancy(nothing().kernel(), Dim3::new(32, 1, 1), shared);
+            let occupancy = cpu.occupancy(nothing().kernel(), Dim3::new(32, 1, 1), shared, 1);
             occupancy.expect("known").blocks_per_sm
         };
         let (per_sm, per_block) = (properties.shared_per_sm, properties.shared_per_block);

@@ -266,8 +266,9 @@ impl Backend for Arc<Model> {
         _kernel: &'static Kernel,
         _block: Dim3,
         _shared: u32,
+        _tasks: u32,
     ) -> Result<Occupancy, Error> {
-        Ok(Occupancy { blocks_per_sm: 1, on_last_sm: 1 })
+        Ok(Occupancy::even(1))
     }
 
     fn rest(&self) {}

@@ -59,6 +59,7 @@ static COPY: LazyLock<Arc<KernelLaunch>> = LazyLock::new(|| {
         block: Dim3::new(1, 1, 1),
         grid: [0; 3],
         amortize: Amortize::Auto,
+        leaves_place: false,
     })
 });
 

@@ -10,11 +10,13 @@ use preempt_device::host::{Dim3, Kernel};
 
 use super::kernels::Launchable;
 use super::memory::{Sizes, Zeroing};
+use super::proxy::{PATIENCE, START};
 use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
     Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark,
     MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath, Step,
+    spares_a_place,
 };
 use crate::error::{ConfigurationError, Error, MemoryError};
 use crate::module::DeviceCode;
@@ -32,7 +34,7 @@ impl Backend for CudaDevice {
         self.shared.watch.clear();
         self.queues.reset(self.pool.line().stream().raw())?;
         self.control_blocks.reset()?;
-        self.proxy.set_wanted(path == SignalPath::Proxy);
+        self.proxy.set_path(path);
         Ok(())
     }
 
@@ -41,18 +43,44 @@ impl Backend for CudaDevice {
         kernel: &'static Kernel,
         block: Dim3,
         shared: u32,
+        tasks: u32,
     ) -> Result<Occupancy, Error> {
         self.context().alive()?;
         let Launchable { blocks_per_sm, beside_proxy, .. } =
             self.kernels.get(kernel, block, shared)?;
-        if !self.proxy.is_wanted() {
-            return Ok(Occupancy { blocks_per_sm, on_last_sm: blocks_per_sm });
-        }
-        match (blocks_per_sm, beside_proxy) {
-            (1.., 0) => Err(Error::Configuration(ConfigurationError::NoRoomForProxy {
-                kernel: kernel.name,
-            })),
-            _ => Ok(Occupancy { blocks_per_sm, on_last_sm: beside_proxy }),
+        let leaves_place = match self.proxy.path() {
+            SignalPath::StreamWrite => false,
+            SignalPath::Auto => {
+                let is_free = beside_proxy == blocks_per_sm;
+                let places = self.proxy.sms().saturating_mul(blocks_per_sm);
+                beside_proxy > 0 && (is_free || spares_a_place(tasks, places))
+            }
+            SignalPath::Proxy if blocks_per_sm > 0 && beside_proxy == 0 => {
+                let kernel = kernel.name;
+                return Err(Error::Configuration(ConfigurationError::NoRoomForProxy { kernel }));
+            }
+            SignalPath::Proxy => true,
+        };
+        let on_last_sm = if leaves_place { beside_proxy } else { blocks_per_sm };
+        Ok(Occupancy { blocks_per_sm, on_last_sm, leaves_place })
+    }
+
+    fn expect_signals(&self, launch: &KernelLaunch, is_long: bool) -> Result<(), Error> {
+        match self.proxy.path() {
+            SignalPath::StreamWrite => Ok(()),
+            // Blocks of plain grids may have its place.
+            SignalPath::Proxy if self.shared.watch.has_plain() => Ok(()),
+            SignalPath::Proxy => self.proxy.await_place(PATIENCE),
+            SignalPath::Auto if !launch.leaves_place => {
+                if self.proxy.is_live() {
+                    let _entered = self.context().enter()?;
+                    self.end_proxy();
+                }
+                Ok(())
+            }
+            // Blocks of anything that runs may have its place.
+            SignalPath::Auto if is_long && !self.something_runs() => self.proxy.await_place(START),
+            SignalPath::Auto => Ok(()),
         }
     }
 

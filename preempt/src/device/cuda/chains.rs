@@ -141,7 +141,6 @@ impl CudaDevice {
         };
         let context = self.context();
         let _entered = context.enter()?;
-        self.await_proxy()?;
         let graph = lock(graph);
         let Some(executable) = graph.raw.executable else { return Ok(()) };
         let launches = program.steps.iter().skip(first).filter_map(|step| match step {

@@ -81,15 +81,6 @@ pub(super) fn with_parameters<R>(
 }
 
 impl CudaDevice {
-    /// Waits until a wanted proxy has its place, before a cohort is launched, whose blocks leave it that. Plain grids do not:
-    /// beside them signals are stream writes, until nothing is out. The context is entered.
-    pub(super) fn await_proxy(&self) -> Result<(), Error> {
-        if self.shared.watch.has_plain() {
-            return Ok(());
-        }
-        self.proxy.await_place()
-    }
-
     /// Puts a cohort into a queue.
     ///
     /// # Safety
@@ -105,7 +96,6 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let Launchable { function, cooperates, waits, .. } =
             self.kernels.get(launch.kernel, launch.block, launch.shared_bytes())?;
-        self.await_proxy()?;
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
         let config = CUlaunchConfig {

@@ -20,6 +20,7 @@ use super::lock;
 use super::memory::{Fixed, Pinned};
 use super::queues::{DeviceQueues, QUEUES};
 use super::streams::{BlockPriority, Stream};
+use crate::device::SignalPath;
 use crate::error::Error;
 
 /// One warp, in which each thread carries the word of one queue. The last thread reads which proxy has to end, and
@@ -91,9 +92,12 @@ const _: () = assert!(QUEUE_COUNT <= END);
 pub(super) const THREADS: u32 = 32;
 pub(super) const REGISTERS: u32 = 32;
 
-/// The longest that the first kernel waits for the proxy. Other blocks may have its place; signals then take the other
-/// path.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The longest that the first kernel waits for the proxy where signals are to go by it, and that the proxy is waited for
+/// when it ends. Other blocks may have its place; signals then take the other path.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The longest where they may go by it: ten times what the start takes on an idle GPU (H200).
+pub(super) const START: Duration = Duration::from_micros(100);
 
 /// The proxy of a device.
 #[derive(Debug)]
@@ -114,8 +118,8 @@ pub(super) struct Proxy {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Set if the scheduler asked for the proxy.
-    wanted: bool,
+    /// What the scheduler asked for.
+    path: SignalPath,
     /// The number of the proxy launched last.
     number: u32,
     /// Set while that proxy has not been told to end.
@@ -165,9 +169,9 @@ impl Proxy {
         })
     }
 
-    /// Whether signals go by the proxy from now on. Nothing of ours runs.
-    pub fn set_wanted(&self, wanted: bool) {
-        lock(&self.state).wanted = wanted;
+    /// How signals go from now on. Nothing of ours runs.
+    pub fn set_path(&self, path: SignalPath) {
+        lock(&self.state).path = path;
     }
 
     /// Keeps every proxy from carrying a word of the previous scheduler, because the next one counts epochs from the
@@ -180,8 +184,13 @@ impl Proxy {
         self.stream.settle(PATIENCE).map(drop)
     }
 
-    pub fn is_wanted(&self) -> bool {
-        lock(&self.state).wanted
+    /// SMs of the device; the proxy is on the last.
+    pub fn sms(&self) -> u32 {
+        self.sms
+    }
+
+    pub fn path(&self) -> SignalPath {
+        lock(&self.state).path
     }
 
     /// Whether the proxy is on the GPU, or on its way.
@@ -206,13 +215,14 @@ impl Proxy {
         Held(self)
     }
 
-    /// Waits until a wanted proxy has its place, before a kernel is launched. The context is entered.
-    pub fn await_place(&self) -> Result<(), Error> {
+    /// Waits until the proxy has its place, before a kernel is launched whose blocks leave it that.
+    pub fn await_place(&self, patience: Duration) -> Result<(), Error> {
         let mut state = lock(&self.state);
         // Without a proxy, signals are stream writes.
-        if !state.wanted || state.live || state.holds > 0 {
+        if state.live || state.holds > 0 {
             return Ok(());
         }
+        let _entered = self.context.enter()?;
         state.number += 1;
         let addresses = [self.mailbox.at(0) as u64, self.queues, self.place.address()];
         let numbers = [self.sms - 1, state.number];
@@ -245,7 +255,7 @@ impl Proxy {
         (state.live, state.there) = (true, true);
         let start = Instant::now();
         while self.there() != state.number {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > patience {
                 // The proxy may come later; until then signals are stream writes.
                 state.there = false;
                 break;
@@ -258,7 +268,7 @@ impl Proxy {
     /// Carries a word to a queue, if the proxy is there.
     pub fn signal(&self, queue: u32, signal: Signal) -> bool {
         let state = lock(&self.state);
-        if !state.wanted {
+        if state.path == SignalPath::StreamWrite {
             return false;
         }
         // Always written, so that the proxy never finds a word older than the blocks' own.

@@ -207,7 +207,8 @@ impl Stream {
     pub(super) fn checked(&self, call: Call<'_>) -> Result<Checked, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
-        let Shape { grid, tasks, block, blocks_per_sm, on_last_sm } = self.shape(&call)?;
+        let Shape { grid, tasks, block, occupancy } = self.shape(&call)?;
+        let Occupancy { blocks_per_sm, on_last_sm, leaves_place } = occupancy;
         let bytes = call.args().size();
         if bytes > MAX_ARGUMENT_BYTES {
             return Err(Error::Configuration(ConfigurationError::ArgumentSize {
@@ -234,7 +235,8 @@ impl Stream {
             plain: false,
             hardware_stop: None,
         };
-        Ok(Checked { launch: KernelLaunch { kernel, args, block, grid, amortize }, uses, spec })
+        let launch = KernelLaunch { kernel, args, block, grid, amortize, leaves_place };
+        Ok(Checked { launch, uses, spec })
     }
 
     /// The shape of a call on this device.
@@ -255,9 +257,8 @@ impl Stream {
         }
         // More than 32 bits are more than any device has.
         let shared = bytes.try_into().unwrap_or(u32::MAX);
-        let Occupancy { blocks_per_sm, on_last_sm } =
-            self.shared.device.inner.backend.occupancy(kernel, block, shared)?;
-        if blocks_per_sm == 0 {
+        let occupancy = self.shared.device.inner.backend.occupancy(kernel, block, shared, tasks)?;
+        if occupancy.blocks_per_sm == 0 {
             let limit = self.shared.device.properties().shared_per_block;
             let kernel = kernel.name;
             return Err(Error::Configuration(ConfigurationError::SharedMemory {
@@ -266,7 +267,7 @@ impl Stream {
                 limit,
             }));
         }
-        Ok(Shape { grid, tasks, block, blocks_per_sm, on_last_sm })
+        Ok(Shape { grid, tasks, block, occupancy })
     }
 
     /// Copies `data`, a slice, an array by reference or a `Vec`, to a buffer, or a range of one, of
@@ -510,10 +511,8 @@ pub(crate) struct Shape {
     pub tasks: u32,
     /// Threads in a block.
     pub block: Dim3,
-    /// Blocks that an SM holds; at least 1.
-    pub blocks_per_sm: u32,
-    /// Blocks that the last SM holds, where the proxy may have a place.
-    pub on_last_sm: u32,
+    /// An SM holds at least one block.
+    pub occupancy: Occupancy,
 }
 
 /// The name of copies in errors.
