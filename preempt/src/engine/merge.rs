@@ -1,12 +1,18 @@
-//! The uses of several calls that run one after the other, as those of one operation.
+//! The uses of several calls that run one after the other, and their launches, as those of one operation.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use preempt_device::host::Access;
 use rustc_hash::FxHashMap;
 
+use super::launch::LaunchSpec;
 use super::order::Use;
 use crate::vocabulary::{BufferId, ByteRange};
+
+/// Calls, at most, of a program. The driver takes up to a microsecond for each when a program is launched, and other
+/// launches wait for that.
+pub(crate) const MAX_CALLS: usize = 4096;
 
 /// Bytes of a buffer up to `end`, which all calls use in the same way.
 #[derive(Clone, Copy)]
@@ -89,6 +95,29 @@ pub(crate) fn merged<'a>(uses: impl Iterator<Item = &'a Use>) -> Vec<Use> {
         }
     }
     merged
+}
+
+/// Work that fills a device with `sms` SMs, as far as is known.
+pub(crate) fn of_unknown_size(sms: u32) -> LaunchSpec {
+    LaunchSpec {
+        tasks: sms,
+        predicted: None,
+        yield_overhead: Duration::ZERO,
+        requeued: Duration::ZERO,
+        blocks_per_sm: 1,
+        on_last_sm: 1,
+        plain: true,
+        hardware_stop: None,
+    }
+}
+
+/// A program of these launches, as the engine sees it on a device with `sms` SMs: the launch that needs most SMs, as a plain
+/// one.
+pub(crate) fn whole(launches: impl Iterator<Item = LaunchSpec>, sms: u32) -> LaunchSpec {
+    let none = of_unknown_size(1);
+    let need = |spec: &LaunchSpec| (spec.tasks.div_ceil(spec.blocks_per_sm).min(sms), spec.tasks);
+    let widest = launches.max_by_key(need).unwrap_or(none);
+    LaunchSpec { plain: true, ..widest }
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub use launch::LaunchReport;
 pub(crate) use launch::{LaunchSpec, fills};
 use ledger::Ledger;
 pub(crate) use ledger::count;
-pub(crate) use merge::merged;
+pub(crate) use merge::{MAX_CALLS, merged, of_unknown_size, whole};
 pub(crate) use opaque::Opaque;
 use opaque::Pieces;
 use operation::{Op, Phase, Verdict};

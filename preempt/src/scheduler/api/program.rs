@@ -16,18 +16,14 @@ use super::stream::{COPY, Checked, CopySide, Stream, check_lengths, side};
 use crate::device::{
     Captured, Copy, CopyKind, OwnedCopy, Owner, ProgramLaunch, RawStream, Rows, Step,
 };
-use crate::engine::{LaunchReport, LaunchSpec, Use, merged};
+use crate::engine::{LaunchReport, LaunchSpec, MAX_CALLS, Use, merged, of_unknown_size, whole};
 use crate::error::{ArgumentError, Error, ProgramError, caught};
 use crate::scheduler::runtime::core::Work;
 use crate::scheduler::runtime::memory::Memory;
 use crate::scheduler::runtime::opaque::Opaque;
-use crate::scheduler::runtime::program::{ProgramJob, of_unknown_size, whole};
+use crate::scheduler::runtime::program::ProgramJob;
 use crate::sync::Mutex;
 use crate::vocabulary::{BufferId, OpKey};
-
-/// Calls, at most, of a program. The driver takes up to a microsecond for each when a program is launched, and other
-/// launches wait for that.
-const MAX_CALLS: usize = 4096;
 
 /// Bytes, at most, of a value that memory is filled with. A graph writes each word of the first element by itself, which
 /// takes as long as a call.

@@ -127,29 +127,3 @@ impl fmt::Debug for ProgramJob {
         f.debug_tuple("Program").field(&self.name).finish()
     }
 }
-
-/// Work that fills a device with `sms` SMs, as far as is known.
-pub(in crate::scheduler) fn of_unknown_size(sms: u32) -> LaunchSpec {
-    LaunchSpec {
-        tasks: sms,
-        predicted: None,
-        yield_overhead: Duration::ZERO,
-        requeued: Duration::ZERO,
-        blocks_per_sm: 1,
-        on_last_sm: 1,
-        plain: true,
-        hardware_stop: None,
-    }
-}
-
-/// A program of these launches, as the engine sees it on a device with `sms` SMs: the launch that needs most SMs, as a plain
-/// one.
-pub(in crate::scheduler) fn whole(
-    launches: impl Iterator<Item = LaunchSpec>,
-    sms: u32,
-) -> LaunchSpec {
-    let none = of_unknown_size(1);
-    let need = |spec: &LaunchSpec| (spec.tasks.div_ceil(spec.blocks_per_sm).min(sms), spec.tasks);
-    let widest = launches.max_by_key(need).unwrap_or(none);
-    LaunchSpec { plain: true, ..widest }
-}
