@@ -26,6 +26,8 @@ pub struct Costs {
     pub launch: Duration,
     /// From the end of a launch to the start of the launch that was queued behind it in its stream.
     pub follow: Duration,
+    /// From the end of a kernel of a plain program to the start of the next one. The simulator alone uses this.
+    pub graph: Duration,
     /// From the signal until the last block has left, for kernels of which nothing else is known.
     pub stop: Duration,
     /// From the end of a launch on the device until the host knows.
@@ -45,6 +47,7 @@ impl Costs {
             call: Duration::ZERO,
             launch: Duration::ZERO,
             follow: Duration::ZERO,
+            graph: Duration::ZERO,
             stop: Duration::ZERO,
             report: Duration::ZERO,
             decision: Duration::ZERO,
@@ -60,6 +63,7 @@ impl Costs {
             call: figure("call"),
             launch: figure("launch"),
             follow: figure("follow"),
+            graph: figure("graph"),
             stop: figure("stop"),
             report: figure("report"),
             decision: figure("decision"),
@@ -87,8 +91,8 @@ impl Costs {
 
     /// Its longest time. What follows from times of up to a day can be computed.
     pub(crate) fn longest(&self) -> Duration {
-        let Costs { call, launch, follow, stop, report, decision, claim, absence } = *self;
-        [call, launch, follow, stop, report, decision, claim, absence]
+        let Costs { call, launch, follow, graph, stop, report, decision, claim, absence } = *self;
+        [call, launch, follow, graph, stop, report, decision, claim, absence]
             .into_iter()
             .max()
             .unwrap_or_default()
@@ -247,8 +251,9 @@ mod tests {
 
     #[test]
     fn the_figures_of_the_file_are_those_of_the_costs() {
-        let Costs { call, launch, stop, decision, absence, .. } = Costs::h200();
+        let Costs { call, launch, graph, stop, decision, absence, .. } = Costs::h200();
         assert_eq!((call, launch), (Duration::from_nanos(4_600), Duration::from_nanos(7_720)));
+        assert_eq!(graph, Duration::from_micros(2));
         assert_eq!((stop, decision), (Duration::from_nanos(9_890), Duration::from_micros(1)));
         assert_eq!(absence, Duration::from_micros(75));
     }
