@@ -111,8 +111,8 @@ pub(crate) fn of_unknown_size(sms: u32) -> LaunchSpec {
     }
 }
 
-/// A program of these launches, as the engine sees it on a device with `sms` SMs: the launch that needs most SMs, as a plain
-/// one.
+/// A program of these launches, as the engine sees it on a device with `sms` SMs: the launch that needs most SMs, as a
+/// plain one.
 pub(crate) fn whole(launches: impl Iterator<Item = LaunchSpec>, sms: u32) -> LaunchSpec {
     let none = of_unknown_size(1);
     let need = |spec: &LaunchSpec| (spec.tasks.div_ceil(spec.blocks_per_sm).min(sms), spec.tasks);
