@@ -1,11 +1,12 @@
 //! A device whose kernels are fluids: the work done is the time on SMs.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
-use preempt_device::abi::{COHORT_SLOTS, Posted, Signal, SmRange, departures};
+use preempt_device::abi::{COHORT_SLOTS, Signal, SmRange, departures};
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 
+use super::agenda::{Agenda, Happening, nanos};
 use super::machine::Machine;
 use crate::vocabulary::{CohortOrder, Costs, LaunchId, OpKey, QueueCount, QueueIndex};
 
@@ -14,73 +15,59 @@ new_key_type! {
     pub(super) struct CohortKey;
 }
 
-/// What happens at a virtual time.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Happening {
-    /// A launch of the list is submitted.
-    Arrival(usize),
-    /// A cohort's blocks run, if there is room.
-    Ready(CohortKey),
-    /// A launch has done its work, unless its SMs have changed since.
-    Complete(OpKey, u32),
-    /// A cohort's blocks have left the SMs outside this range.
-    Leave(CohortKey, u32, u32),
-    /// Blocks of a plain cohort have ended on the SMs that another launch has for the policy.
-    MakeRoom(CohortKey, OpKey),
-    /// The host sees that a cohort is out.
-    Report { op: OpKey, slot: u8, done: u32, plain: bool },
-    /// A change of the list is made.
-    Change(usize),
-    /// The policy is to be asked again.
-    Wake,
-    /// The host goes on with its turn.
-    Turn,
-}
-
-/// Events in virtual time, in nanoseconds.
-#[derive(Debug, Default)]
-pub(super) struct Agenda {
-    heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    /// Events of the same time happen in the order in which they were entered.
-    entered: u64,
-}
-
-impl Agenda {
-    pub fn enter(&mut self, at: u64, happening: Happening) {
-        self.entered += 1;
-        self.heap.push(Reverse((at, self.entered, happening)));
-    }
-
-    /// The time of the next event.
-    pub fn next(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse((at, ..))| *at)
-    }
-
-    /// The next event, if it is at this time.
-    pub fn pop(&mut self, at: u64) -> Option<Happening> {
-        self.heap.peek().filter(|Reverse((next, ..))| *next == at)?;
-        self.heap.pop().map(|Reverse((.., happening))| happening)
-    }
-}
-
-/// A launch on the device; times are in nanoseconds of one SM.
-#[derive(Debug)]
-pub(super) struct Running {
+/// A kernel of a launch; times are in nanoseconds of one SM.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernel {
     pub tasks: u32,
     pub blocks_per_sm: u32,
     /// The SMs that it can fill with blocks; on more of them, where each has fewer, it is no faster.
     pub fills: u32,
     /// All its work.
     pub work: u64,
-    /// The work that is left.
-    pub left: u64,
-    /// Block-tasks that no cohort has reported.
-    pub tasks_left: u32,
-    /// The time from a signal until the last block has left, and the work that each SM has to do again.
-    pub stop: u64,
-    pub redo: u64,
     /// The time of a block of its plain grid.
     pub block: u64,
+}
+
+impl Kernel {
+    /// One that takes `alone` on all SMs that it can fill.
+    pub fn new(tasks: u32, blocks_per_sm: u32, alone: u64, machine: &Machine) -> Kernel {
+        let fills = tasks.div_ceil(blocks_per_sm).clamp(1, machine.sms);
+        Kernel {
+            tasks,
+            blocks_per_sm,
+            fills,
+            work: alone.max(1) * u64::from(fills),
+            block: alone * u64::from(blocks_per_sm.saturating_mul(machine.sms).min(tasks))
+                / u64::from(tasks.max(1)),
+        }
+    }
+
+    /// The blocks of a plain grid that wait for room in the hardware's queue, as far as they fill the device at a time.
+    fn blocks(&self) -> u32 {
+        self.fills.saturating_mul(self.blocks_per_sm)
+    }
+
+    /// The block-tasks in a part of the work.
+    fn tasks_of(&self, work: u64) -> u32 {
+        (u128::from(work) * u128::from(self.tasks) / u128::from(self.work)) as u32
+    }
+}
+
+/// A launch on the device; times are in nanoseconds of one SM.
+#[derive(Debug)]
+pub(super) struct Running {
+    /// The kernel that runs, and those behind it, if it is a plain program.
+    kernel: Kernel,
+    behind: VecDeque<Kernel>,
+    /// Block-tasks of the kernels before it.
+    before: u32,
+    /// The work that is left of the kernel.
+    left: u64,
+    /// Block-tasks that no cohort has reported. The engine counts those of the widest kernel of a plain program.
+    tasks_left: u32,
+    /// The time from a signal until the last block has left, and the work that each SM has to do again.
+    stop: u64,
+    redo: u64,
     /// When its first block ran.
     pub started: Option<u64>,
     /// Its cohorts on the device, in the order in which they were launched.
@@ -92,20 +79,16 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub fn new(tasks: u32, blocks_per_sm: u32, alone: u64, machine: &Machine) -> Running {
-        let fills = tasks.div_ceil(blocks_per_sm).clamp(1, machine.sms);
-        let work = alone.max(1) * u64::from(fills);
+    /// A launch of a kernel, whose blocks leave in the time `stop`, and have `redo` of their work to do again.
+    pub fn launch(kernel: Kernel, stop: u64, redo: u64) -> Running {
         Running {
-            tasks,
-            blocks_per_sm,
-            fills,
-            work,
-            left: work,
-            tasks_left: tasks,
-            stop: 0,
-            redo: 0,
-            block: alone * u64::from(blocks_per_sm.saturating_mul(machine.sms).min(tasks))
-                / u64::from(tasks.max(1)),
+            kernel,
+            behind: VecDeque::new(),
+            before: 0,
+            left: kernel.work,
+            tasks_left: kernel.tasks,
+            stop,
+            redo,
             started: None,
             cohorts: Vec::new(),
             counted: 0,
@@ -113,9 +96,10 @@ impl Running {
         }
     }
 
-    /// The block-tasks in a part of the work.
-    fn tasks_of(&self, work: u64) -> u32 {
-        (u128::from(work) * u128::from(self.tasks) / u128::from(self.work)) as u32
+    /// A plain program, which reports `tasks` block-tasks to the engine. `None` without kernels.
+    pub fn graph(mut kernels: VecDeque<Kernel>, tasks: u32) -> Option<Running> {
+        let first = kernels.pop_front()?;
+        Some(Running { behind: kernels, tasks_left: tasks, ..Running::launch(first, 0, 0) })
     }
 }
 
@@ -133,8 +117,8 @@ struct Cohort {
     launched: u64,
     /// What it has done.
     work: u64,
-    /// The launch that waits for ends of its blocks, if it is a plain grid.
-    makes_room: Option<OpKey>,
+    /// The launch that waits for ends of its blocks, and when they come, if it is a plain grid.
+    makes_room: Option<(OpKey, u64)>,
 }
 
 #[derive(Debug)]
@@ -184,12 +168,9 @@ impl Device {
         if self.left.len() <= control {
             self.left.resize(control + 1, [0; COHORT_SLOTS]);
         }
-        let blocks_per_sm = launch.blocks_per_sm;
-        let waiting = match order.plain {
-            // All its blocks wait in the hardware's queue, whatever number the engine counts.
-            true => launch.fills.saturating_mul(blocks_per_sm),
-            false => order.blocks,
-        };
+        let blocks_per_sm = launch.kernel.blocks_per_sm;
+        // Of a plain grid all wait in the hardware's queue, whatever number the engine counts.
+        let waiting = if order.plain { launch.kernel.blocks() } else { order.blocks };
         let launched = at + nanos(self.costs.launch);
         let sms = self.spare.pop().unwrap_or_default();
         let (is_ready, work, makes_room) = (false, 0, None);
@@ -287,7 +268,7 @@ impl Device {
             stays
         });
         // Where it has more SMs than it can fill, each has a part of the work of a full one.
-        let gone = (before - cohort.sms.len()).min(launch.fills as usize) as u64;
+        let gone = (before - cohort.sms.len()).min(launch.kernel.fills as usize) as u64;
         let again = (launch.redo * gone).min(cohort.work);
         cohort.work -= again;
         launch.left += again;
@@ -388,9 +369,10 @@ impl Device {
             let Some(plain) = self.cohorts.get_mut(occupant) else { continue };
             let gives_way = plain.order.plain && self.count.level(plain.order.queue) < level;
             if gives_way && plain.makes_room.is_none() {
-                plain.makes_room = Some(op);
-                let block = self.launches.get(plain.order.op).map_or(0, |launch| launch.block);
-                agenda.enter(now + block, Happening::MakeRoom(occupant, op));
+                let kernel = self.launches.get(plain.order.op).map(|launch| launch.kernel);
+                let ends = now + kernel.map_or(0, |kernel| kernel.block);
+                plain.makes_room = Some((op, ends));
+                agenda.enter(ends, Happening::MakeRoom(occupant, op));
             }
         }
     }
@@ -406,6 +388,10 @@ impl Device {
     ) {
         self.advance(now, key);
         let Some(cohort) = self.cohorts.get_mut(key) else { return };
+        if cohort.makes_room != Some((to, now)) {
+            // The blocks were those of an earlier kernel of a plain program.
+            return;
+        }
         cohort.makes_room = None;
         let before = cohort.sms.len();
         let occupants = &mut self.occupants;
@@ -439,7 +425,7 @@ impl Device {
     pub fn tasks_done(&mut self, now: u64, op: OpKey) -> u32 {
         self.advance_launch(now, op);
         let Some(launch) = self.launches.get(op) else { return 0 };
-        launch.tasks_of(launch.work - launch.left)
+        launch.before.saturating_add(launch.kernel.tasks_of(launch.kernel.work - launch.left))
     }
 
     fn advance(&mut self, now: u64, key: CohortKey) {
@@ -452,7 +438,7 @@ impl Device {
     fn advance_launch(&mut self, now: u64, op: OpKey) {
         let Some(launch) = self.launches.get_mut(op) else { return };
         let time = now - std::mem::replace(&mut launch.counted, now);
-        let mut counts = u64::from(launch.fills);
+        let mut counts = u64::from(launch.kernel.fills);
         for &key in &launch.cohorts {
             let cohort = &mut self.cohorts[key];
             if cohort.is_ready {
@@ -471,15 +457,35 @@ impl Device {
         launch.version = launch.version.wrapping_add(1);
         let at_work = |key: &&CohortKey| self.cohorts[**key].is_ready;
         let sms = launch.cohorts.iter().filter(at_work).map(|&key| self.cohorts[key].sms.len());
-        let sms = sms.sum::<usize>().min(launch.fills as usize) as u64;
+        let sms = sms.sum::<usize>().min(launch.kernel.fills as usize) as u64;
         if sms > 0 {
             let over = now + launch.left.div_ceil(sms);
             agenda.enter(over, Happening::Complete(op, launch.version));
         }
     }
 
-    /// All work of a launch is done: its blocks leave, and say what they have done.
+    /// Goes on with the next kernel of a plain program, if there is one. Meanwhile, the SMs are free for others.
+    fn go_on(&mut self, now: u64, op: OpKey, agenda: &mut Agenda) -> bool {
+        let Some(launch) = self.launches.get_mut(op) else { return false };
+        let Some(next) = launch.behind.pop_front() else { return false };
+        launch.before = launch.before.saturating_add(launch.kernel.tasks);
+        (launch.kernel, launch.left) = (next, next.work);
+        for &key in &launch.cohorts {
+            let cohort = &mut self.cohorts[key];
+            cohort.sms.drain(..).for_each(|sm| self.occupants[sm as usize] = None);
+            (cohort.waiting, cohort.blocks_per_sm) = (next.blocks(), next.blocks_per_sm);
+            (cohort.is_ready, cohort.makes_room) = (false, None);
+            self.waiting.retain(|&waiting| waiting != key);
+            agenda.enter(now + nanos(self.costs.graph), Happening::Ready(key));
+        }
+        true
+    }
+
+    /// All work of a kernel is done: if it is the launch's last, the blocks leave, and say what they have done.
     fn end(&mut self, now: u64, op: OpKey, agenda: &mut Agenda) {
+        if self.go_on(now, op, agenda) {
+            return;
+        }
         let Some(launch) = self.launches.get(op) else { return };
         let ready: Vec<CohortKey> =
             launch.cohorts.iter().copied().filter(|&key| self.cohorts[key].is_ready).collect();
@@ -555,17 +561,6 @@ impl Cohort {
 
     /// Block-tasks that it has done.
     fn tasks(&self, launch: &Running) -> u32 {
-        launch.tasks_of(self.work).min(launch.tasks_left)
+        launch.kernel.tasks_of(self.work).min(launch.tasks_left)
     }
-}
-
-impl Happening {
-    /// What the engine is told of a cohort that is out.
-    pub fn posted(done: u32, plain: bool) -> Posted {
-        Posted { done, amortize: u32::from(done > 0 && !plain) }
-    }
-}
-
-pub(super) fn nanos(time: std::time::Duration) -> u64 {
-    time.as_nanos().min(u128::from(u64::MAX / 4)) as u64
 }

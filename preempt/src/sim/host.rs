@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::device::{Happening, nanos};
+use super::agenda::{Happening, nanos};
 use super::run::Run;
 use crate::engine::{Action, Did, Event, Next, Pace, ToDo};
+use crate::vocabulary::CohortOrder;
 
 /// What the host is told, and what it is doing.
 #[derive(Debug, Default)]
@@ -123,10 +124,18 @@ impl Run<'_> {
     fn act(&mut self, now: u64, mut at: u64) -> u64 {
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
-            for action in actions.drain(..) {
-                match action {
+            let mut rest = &actions[..];
+            while let [action, behind @ ..] = rest {
+                rest = behind;
+                match *action {
                     Action::Launch(order) => {
                         self.device.launch(at, order, &mut self.agenda);
+                        // The launches of a chain are one call.
+                        for _ in 1..self.together(&order, behind) {
+                            let [Action::Launch(next), behind @ ..] = rest else { break };
+                            self.device.launch(at, *next, &mut self.agenda);
+                            rest = behind;
+                        }
                         at += nanos(self.machine.costs.call);
                     }
                     Action::Signal { queue, signal } => {
@@ -136,6 +145,7 @@ impl Run<'_> {
                     Action::Retire { op } => {
                         self.device.launches.remove(op);
                         self.ops.remove(op);
+                        self.calls.remove(op);
                     }
                     // It takes no time.
                     Action::Copy { op } => {
@@ -144,10 +154,24 @@ impl Run<'_> {
                     }
                 }
             }
+            actions.clear();
             if self.actions.is_empty() {
                 self.actions = actions;
             }
         }
         at
+    }
+
+    /// How many launches the device takes together from this one on: all those of its chain, if they are ordered, and
+    /// queued behind another one.
+    fn together(&self, order: &CohortOrder, behind: &[Action]) -> usize {
+        let call = self.calls.get(order.op).filter(|_| order.after.is_some());
+        let together = call.map_or(1, |call| call.together as usize);
+        let goes_on = |action: &&Action| match action {
+            Action::Launch(next) => next.queue == order.queue,
+            _ => false,
+        };
+        let ordered = 1 + behind.iter().take(together - 1).take_while(goes_on).count();
+        if ordered == together { together } else { 1 }
     }
 }

@@ -34,6 +34,9 @@
 //!   first. Those of a plain grid fill one SM after the other, and leave the rest to others, which stands for the room
 //!   that a GPU has beside them. SMs of a plain grid that the policy gives to a more urgent launch are that one's after
 //!   the time of a block, and the plain grid's other blocks wait for room. A launch with more SMs than it can fill is no faster for it.
+//! - A [program](Workload::program) is one launch for streams and results. A plain one takes the host one
+//!   [`Costs::call`], whatever number of kernels it has. On the device, it has what the kernel that runs can fill, and
+//!   nothing between two kernels, for [`Costs::graph`].
 //! - The host decides when the scheduler would. Submissions and reports of one time are handled together, then the policy
 //!   is asked once. While the host decides or launches, for [`Costs::decision`] and [`Costs::call`], others wait.
 //!
@@ -45,10 +48,12 @@
 //! a thread is about to submit something is known only after it did. So the simulation has to know the workload,
 //! which is part of it.
 
+mod agenda;
 mod device;
 mod host;
 mod load;
 mod machine;
+mod program;
 mod random;
 mod recorded;
 mod reference;
@@ -65,6 +70,7 @@ use std::time::Duration;
 pub use load::EngineLoad;
 use machine::refused;
 pub use machine::{DeviceQueues, KernelModel, Machine, Prediction};
+pub use program::JobModel;
 pub use results::{End, LaunchResult, Results};
 pub use workload::{Arrivals, Sizes, StreamModel, StreamNumber, Workload};
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::machine::{KernelModel, Machine, Prediction};
+use super::program::JobModel;
 use super::workload::{Job, StreamModel, StreamNumber, Workload};
 use super::{Costs, refused};
 use crate::engine::{ChangeRecord, Input, LaunchRecord, UrgencyRecord, UseRecord, WhoseRecord};
@@ -16,15 +17,15 @@ use crate::recording::Recording;
 #[cfg(test)]
 mod tests;
 
-/// What a recording knows of an operation beside its kernel.
+/// What a recording knows of an operation beside its kernels.
 #[derive(Clone, Debug)]
 pub(super) struct RecordedJob {
     pub urgency: Urgency,
     pub uses: Vec<UseRecord>,
     /// The job that it waits for, whatever its stream.
     pub after: Option<usize>,
-    /// Whether it only keeps an order: a copy, opaque work, or a launch that never ran.
-    pub takes_no_time: bool,
+    /// Of each kernel: whether it is one. Copies, opaque work and launches that never ran only keep an order.
+    pub takes_time: Vec<bool>,
 }
 
 /// A launch or a stream becomes more or less urgent.
@@ -47,7 +48,9 @@ pub(super) enum Changed {
 /// The work of a launch, as far as the recording tells it.
 #[derive(Clone, Debug)]
 struct Work {
+    /// The job, and the place in it if that is a program.
     job: usize,
+    call: usize,
     launch: LaunchRecord,
     /// The SMs that it can fill with blocks.
     fills: u32,
@@ -63,9 +66,9 @@ struct Work {
 }
 
 impl Work {
-    fn new(job: usize, launch: LaunchRecord, sms: u32) -> Work {
+    fn new((job, call): (usize, usize), launch: LaunchRecord, sms: u32) -> Work {
         let fills = launch.tasks.div_ceil(launch.blocks_per_sm.max(1)).clamp(1, sms);
-        Work { job, launch, fills, used: 0, since: 0, done: 0, tasks: 0, ended: false }
+        Work { job, call, launch, fills, used: 0, since: 0, done: 0, tasks: 0, ended: false }
     }
 
     /// Counts what was done until `now`, after which the launch has this number of SMs.
@@ -113,7 +116,8 @@ impl Workload {
     /// - That time contains what launching and stopping cost, so [`Costs::free`] suits the machine, which should have
     ///   [`Recording::sms`] SMs.
     /// - Copies and work of other libraries keep the order, and take no time.
-    /// - A preemptible program is its calls, one after the other.
+    /// - A preemptible program is a program of its kernels that ran. A plain one is a launch of a single kernel, which
+    ///   takes as long: the recording has the block-tasks of its widest kernel alone.
     /// - A launch that was cancelled, or had not ended, has the block-tasks that ran. A launch that the policy did not
     ///   admit takes its predicted duration.
     /// - A launch that a host submitted after it had waited for another comes when it came, whatever the policy does.
@@ -182,35 +186,33 @@ impl Reader {
             Input::Submit { op, stream, name, uses, after, urgency, launch, calls, .. } => {
                 let after = after.and_then(|after| self.job_of.get(&after).copied());
                 let stream = self.stream(*stream, urgency);
-                let mut enter = |op: u64, name: &str, launch: &Option<LaunchRecord>| {
-                    let job = self.jobs.len();
-                    self.job_of.insert(op, job);
-                    if let Some(launch) = launch {
-                        self.work.insert(op, Work::new(job, launch.clone(), self.sms));
-                    }
-                    let recorded = RecordedJob {
-                        urgency: urgency.to_urgency(),
-                        uses: uses.clone(),
-                        after,
-                        takes_no_time: launch.is_none(),
+                let job = self.jobs.len();
+                self.job_of.insert(*op, job);
+                let mut enter =
+                    |call: usize, op: u64, name: &str, launch: &Option<LaunchRecord>| {
+                        if let Some(launch) = launch {
+                            self.work.insert(op, Work::new((job, call), launch.clone(), self.sms));
+                        }
+                        KernelModel::new(name, Duration::ZERO, 1)
                     };
-                    self.jobs.push(Job {
-                        stream,
-                        kernel: KernelModel::new(name, Duration::ZERO, 1),
-                        at: Duration::from_nanos(now),
-                        again: None,
-                        recorded: Some(recorded),
-                    });
+                let model = if calls.is_empty() {
+                    JobModel::Kernel(enter(0, *op, name, launch))
+                } else {
+                    self.program_of.extend(calls.iter().map(|call| (call.op, *op)));
+                    self.programs.insert(*op, calls.iter().map(|call| call.op).collect());
+                    let kernels = calls.iter().enumerate();
+                    let kernels = kernels
+                        .map(|(index, call)| enter(index, call.op, &call.name, &call.launch));
+                    JobModel::Program { name: name.clone(), kernels: kernels.collect() }
                 };
-                let Some(last) = calls.last() else {
-                    enter(*op, name, launch);
-                    return;
+                let recorded = RecordedJob {
+                    urgency: urgency.to_urgency(),
+                    uses: uses.clone(),
+                    after,
+                    takes_time: vec![false; model.kernels().len()],
                 };
-                // Each has the uses of the program, so what waits for it waits for them.
-                calls.iter().for_each(|call| enter(call.op, &call.name, &call.launch));
-                self.job_of.insert(*op, self.job_of[&last.op]);
-                self.program_of.extend(calls.iter().map(|call| (call.op, *op)));
-                self.programs.insert(*op, calls.iter().map(|call| call.op).collect());
+                let (at, recorded) = (Duration::from_nanos(now), Some(recorded));
+                self.jobs.push(Job { stream, model, at, again: None, recorded });
             }
             Input::CohortOut { op, done, .. } => {
                 if let Some(work) = self.work.get_mut(op) {
@@ -249,25 +251,16 @@ impl Reader {
                 }
             }
             Input::Change { of, change } => {
-                let of: Vec<Changed> = match of {
-                    WhoseRecord::Launch(op) => {
-                        let meant = Self::meant(&self.programs, op).iter();
-                        let jobs = meant.filter_map(|op| self.job_of.get(op).copied());
-                        jobs.map(Changed::Job).collect()
-                    }
+                let of = match of {
+                    WhoseRecord::Launch(op) => self.job_of.get(op).copied().map(Changed::Job),
                     WhoseRecord::Stream(stream) => {
-                        let stream = self.stream_of.get(stream).copied();
-                        stream.map(Changed::Stream).into_iter().collect()
+                        self.stream_of.get(stream).copied().map(Changed::Stream)
                     }
                 };
-                for of in of {
-                    let (at, jobs_before) = (Duration::from_nanos(now), self.jobs.len());
-                    self.changes.push(RecordedChange {
-                        at,
-                        jobs_before,
-                        of,
-                        change: change.clone(),
-                    });
+                let (at, jobs_before) = (Duration::from_nanos(now), self.jobs.len());
+                if let Some(of) = of {
+                    let change = change.clone();
+                    self.changes.push(RecordedChange { at, jobs_before, of, change });
                 }
             }
             Input::Refused { .. } | Input::CopyDone { .. } | Input::GoAhead => {}
@@ -307,13 +300,12 @@ impl Reader {
     fn workload(self) -> Result<Workload, Error> {
         let Reader { mut jobs, streams, changes, work, .. } = self;
         for work in work.into_values() {
-            let job = &mut jobs[work.job];
-            let (kernel, takes_time) = work.kernel(&job.kernel.name);
+            let Job { model, recorded: Some(recorded), .. } = &mut jobs[work.job] else { continue };
+            let place = &mut model.kernels_mut()[work.call];
+            let (kernel, takes_time) = work.kernel(&place.name);
             kernel.check()?;
-            job.kernel = kernel;
-            if let Some(recorded) = &mut job.recorded {
-                recorded.takes_no_time = !takes_time;
-            }
+            *place = kernel;
+            recorded.takes_time[work.call] = takes_time;
         }
         let workload = Workload { seed: 0, streams, jobs, changes };
         workload.check()?;

@@ -25,7 +25,7 @@ pub struct Results {
     pub launches: Vec<LaunchResult>,
 }
 
-/// How a launch ran. Times are since the start of the simulation.
+/// How a launch of a kernel or of a program ran. Times are since the start of the simulation.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct LaunchResult {
@@ -35,11 +35,12 @@ pub struct LaunchResult {
     pub job: usize,
     /// Which launch of that loop it is, counted from 0.
     pub turn: u32,
-    /// Its kernel's name.
+    /// The name of its kernel, or of its program.
     pub kernel: String,
     /// Its priority.
     pub priority: Priority,
-    /// How long it takes alone, with as many SMs as it can fill and without what launching costs.
+    /// How long it takes alone, with as many SMs as it can fill and without what launching costs. For a program, the sum
+    /// of its kernels.
     pub alone: Duration,
     /// When it was submitted.
     pub queued: Duration,
@@ -47,7 +48,7 @@ pub struct LaunchResult {
     pub started: Option<Duration>,
     /// When the host knew that it was over, or the simulation stopped.
     pub done: Duration,
-    /// Block-tasks that ran.
+    /// Block-tasks that ran, of all kernels; at most `u32::MAX`.
     pub tasks: u32,
     /// How often SMs were taken from it while its blocks were on the device.
     pub yields: u32,

@@ -6,23 +6,25 @@ use preempt_device::abi::SmRange;
 use slotmap::SecondaryMap;
 
 use super::Simulation;
-use super::device::{Agenda, Device, Happening, Running, nanos};
+use super::agenda::{Agenda, Happening, nanos};
+use super::device::{Device, Kernel, Running};
 use super::host::Host;
 use super::machine::{KernelModel, LONGEST, Machine, Prediction, refused};
+use super::program::{self, Form, JobModel};
 use super::random::Random;
 use super::recorded::{Changed, RecordedChange};
 use super::results::{End, LaunchResult, Results};
-use super::workload::{Again, StreamNumber, Workload};
+use super::workload::{Again, Job, StreamNumber, Workload};
 use crate::engine::{
-    Action, Circumstances, Engine, Event, LONGEST_PLAIN, LaunchSpec, Learned, Outcome, Submission,
-    Use, UseRecord, Whose, interned,
+    Action, Called, Circumstances, Engine, Event, LONGEST_PLAIN, LaunchReport, LaunchSpec, Learned,
+    Outcome, Submission, Use, UseRecord, Whose, interned,
 };
 use crate::error::{Error, SchedulerError};
 use crate::recording::Recording;
 use crate::vocabulary::OpKey;
 
-/// Events for each launch at most. A policy needs about ten; one that needs this many moves launches to and fro, and
-/// lets none run.
+/// Events for each launch of a kernel at most. A policy needs about ten; one that needs this many moves launches to and
+/// fro, and lets none run.
 const EVENTS_PER_LAUNCH: u64 = 100_000;
 
 /// The name of every kernel for an engine that does not record it.
@@ -36,6 +38,26 @@ struct Submitted {
     at: u64,
 }
 
+/// A kernel of a job that is submitted.
+struct Submitting<'a> {
+    model: &'a KernelModel,
+    /// What it takes this time.
+    alone: Duration,
+    /// Times until it has left, and to do again.
+    stop: Duration,
+    requeued: Duration,
+    /// `None` if it takes no time.
+    spec: Option<LaunchSpec>,
+}
+
+/// A call of a preemptible program that is not finished.
+pub(super) struct InCall {
+    /// The place of the program's result.
+    result: usize,
+    /// How many calls, from this one on, the device takes at once where they are queued behind another launch.
+    pub together: u32,
+}
+
 pub(super) struct Run<'a> {
     workload: &'a Workload,
     pub machine: Machine,
@@ -47,10 +69,14 @@ pub(super) struct Run<'a> {
     pub agenda: Agenda,
     pub actions: Vec<Action>,
     submitted: Vec<Submitted>,
+    /// Launches and programs: the place of the result of each.
     pub ops: SecondaryMap<OpKey, usize>,
+    pub calls: SecondaryMap<OpKey, InCall>,
     /// The last operation of each job.
     keys: Vec<Option<OpKey>>,
     launches: Vec<LaunchResult>,
+    /// Kernels of all that was or will be submitted.
+    kernels: u64,
     events: u64,
 }
 
@@ -74,6 +100,8 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
         actions: Vec::new(),
         submitted: Vec::new(),
         ops: SecondaryMap::new(),
+        calls: SecondaryMap::new(),
+        kernels: 0,
         keys: vec![None; workload.jobs.len()],
         launches: Vec::new(),
         events: 0,
@@ -110,6 +138,7 @@ impl Run<'_> {
     fn plan(&mut self, job: usize, turn: u32, at: u64) {
         self.agenda.enter(at, Happening::Arrival(self.submitted.len()));
         self.submitted.push(Submitted { job, turn, at });
+        self.kernels += self.workload.jobs[job].model.kernels().len() as u64;
     }
 
     fn go(&mut self, until: Option<Duration>) -> Result<(), Error> {
@@ -134,7 +163,7 @@ impl Run<'_> {
                     self.agenda.enter(nanos(wake).max(now + 1), Happening::Wake);
                 }
             }
-            if self.events > EVENTS_PER_LAUNCH * (self.submitted.len() as u64 + 1) {
+            if self.events > EVENTS_PER_LAUNCH * (self.kernels + 1) {
                 let over = self.launches.iter().filter(|launch| launch.end.is_some()).count();
                 return Err(refused(format!(
                     "after {time:?} of virtual time and {} events only {over} of {} launches are over; the \
@@ -159,8 +188,12 @@ impl Run<'_> {
             let launch = &mut self.launches[index];
             if launch.end.is_none() {
                 launch.done = Duration::from_nanos(now);
-                launch.tasks = self.device.tasks_done(now, op);
+                launch.tasks = launch.tasks.saturating_add(self.device.tasks_done(now, op));
             }
+        }
+        for (op, call) in &self.calls {
+            let launch = &mut self.launches[call.result];
+            launch.tasks = launch.tasks.saturating_add(self.device.tasks_done(now, op));
         }
     }
 
@@ -198,57 +231,29 @@ impl Run<'_> {
         let Submitted { job, turn, at } = self.submitted[index];
         let planned = &self.workload.jobs[job];
         let stream = &self.workload.streams[planned.stream.0 as usize];
-        let kernel = &planned.kernel;
         // A launch draws the same numbers whatever the policy does.
-        let alone = self.duration(kernel, (job as u64) << 32 | u64::from(turn));
-        let free = self.machine.free_stops;
-        let stop = kernel.stop.unwrap_or(self.machine.costs.stop);
-        let (stop, requeued) =
-            if free { (Duration::ZERO, Duration::ZERO) } else { (stop, kernel.redo) };
+        let number = (job as u64) << 32 | u64::from(turn);
+        let mut random = Random::of(self.workload.seed, !number);
+        let calls = planned.calls();
+        let calls: Vec<Submitting<'_>> =
+            calls.map(|call| self.submitting(planned, call, &mut random)).collect();
         let recorded = planned.recorded.as_ref();
         let urgency = recorded
             .map_or_else(|| stream.urgency(Duration::from_nanos(now)), |recorded| recorded.urgency);
         let uses = recorded.map_or(&[][..], |recorded| &recorded.uses);
         let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
         let after = recorded.and_then(|recorded| self.keys[recorded.after?]);
-        let mut spec = LaunchSpec {
-            tasks: kernel.tasks,
-            predicted: match kernel.prediction {
-                Prediction::Unknown => None,
-                Prediction::Exact => Some(alone),
-                Prediction::Typical => Some(kernel.duration),
-                Prediction::Is(time) => Some(time),
-            },
-            yield_overhead: stop + requeued,
-            requeued,
-            blocks_per_sm: kernel.blocks_per_sm,
-            on_last_sm: kernel.blocks_per_sm,
-            plain: self.plain || kernel.plain,
-            hardware_stop: None,
-        };
-        if kernel.auto && !spec.plain {
-            let StreamNumber(own) = planned.stream;
-            let others = self.workload.streams.iter().enumerate();
-            let mut others = others.filter(|&(number, _)| number as u32 != own);
-            let circumstances = Circumstances {
-                yields: !kernel.redo.is_zero(),
-                may_be_preempted: others
-                    .any(|(_, other)| self.engine.may_preempt(other.priority, stream.priority)),
-                sms: self.machine.sms,
-                longest: LONGEST_PLAIN,
-            };
-            spec.hardware_stop = spec.plain_stop(Learned::default(), circumstances);
-        }
+        let (launch, called) = self.form(planned, &calls);
         let StreamNumber(number) = planned.stream;
         let submission = Submission {
             stream: number,
-            name: if self.records { interned(&kernel.name) } else { NAME },
+            name: self.name(planned.model.name()),
             uses: &uses,
             after,
             urgency,
-            launch: planned.takes_time().then_some(spec),
+            launch,
             opaque: None,
-            calls: &[],
+            calls: &called,
         };
         let time = Duration::from_nanos(now);
         let op = self.engine.submit(time, submission, &mut self.actions);
@@ -256,19 +261,39 @@ impl Run<'_> {
         if !planned.takes_time() {
             return;
         }
-        let mut running =
-            Running::new(kernel.tasks, kernel.blocks_per_sm, nanos(alone), &self.machine);
-        running.stop = nanos(stop);
-        running.redo = if free { 0 } else { nanos(kernel.redo) };
-        self.device.launches.insert(op, running);
-        self.ops.insert(op, self.launches.len());
+        let result = self.launches.len();
+        let kernel = |call: &Submitting<'_>| {
+            let KernelModel { tasks, blocks_per_sm, .. } = *call.model;
+            Kernel::new(tasks, blocks_per_sm, nanos(call.alone), &self.machine)
+        };
+        let running = |call| Running::launch(kernel(call), nanos(call.stop), nanos(call.requeued));
+        match (&planned.model, launch) {
+            (JobModel::Kernel(_), _) => {
+                self.device.launches.insert(op, running(&calls[0]));
+            }
+            (JobModel::Program { .. }, Some(whole)) => {
+                let kernels = calls.iter().filter(|call| call.spec.is_some()).map(kernel);
+                if let Some(graph) = Running::graph(kernels.collect(), whole.tasks) {
+                    self.device.launches.insert(op, graph);
+                }
+            }
+            (JobModel::Program { .. }, None) => {
+                for ((&key, call), told) in self.engine.calls(op).iter().zip(&calls).zip(&called) {
+                    if call.spec.is_some() {
+                        self.device.launches.insert(key, running(call));
+                        self.calls.insert(key, InCall { result, together: told.together });
+                    }
+                }
+            }
+        }
+        self.ops.insert(op, result);
         self.launches.push(LaunchResult {
             stream: planned.stream,
             job,
             turn,
-            kernel: kernel.name.clone(),
+            kernel: planned.model.name().to_owned(),
             priority: urgency.priority,
-            alone,
+            alone: calls.iter().filter(|call| call.spec.is_some()).map(|call| call.alone).sum(),
             queued: Duration::from_nanos(at),
             started: None,
             done: Duration::ZERO,
@@ -281,29 +306,105 @@ impl Run<'_> {
         });
     }
 
-    /// The duration of a launch alone.
-    fn duration(&self, kernel: &KernelModel, number: u64) -> Duration {
-        let drawn = Random::of(self.workload.seed, !number).part();
-        let factor = 1.0 + kernel.variation * (2.0 * drawn - 1.0);
-        let drawn =
-            if kernel.variation == 0.0 { kernel.duration } else { kernel.duration.mul_f64(factor) };
-        drawn.clamp(Duration::from_nanos(1), 2 * LONGEST)
+    /// The name of an operation, for the engine.
+    fn name(&self, name: &str) -> &'static str {
+        if self.records { interned(name) } else { NAME }
+    }
+
+    /// A kernel of a job, with what it takes this time.
+    fn submitting<'k>(
+        &self,
+        planned: &Job,
+        (model, takes_time): (&'k KernelModel, bool),
+        random: &mut Random,
+    ) -> Submitting<'k> {
+        let alone = duration(model, random);
+        let stop = model.stop.unwrap_or(self.machine.costs.stop);
+        let (stop, requeued) = match self.machine.free_stops {
+            true => (Duration::ZERO, Duration::ZERO),
+            false => (stop, model.redo),
+        };
+        let mut spec = LaunchSpec {
+            tasks: model.tasks,
+            predicted: match model.prediction {
+                Prediction::Unknown => None,
+                Prediction::Exact => Some(alone),
+                Prediction::Typical => Some(model.duration),
+                Prediction::Is(time) => Some(time),
+            },
+            yield_overhead: stop + requeued,
+            requeued,
+            blocks_per_sm: model.blocks_per_sm,
+            on_last_sm: model.blocks_per_sm,
+            plain: self.plain || model.plain,
+            hardware_stop: None,
+        };
+        if model.auto && !spec.plain {
+            let StreamNumber(own) = planned.stream;
+            let priority = self.workload.streams[own as usize].priority;
+            let others = self.workload.streams.iter().enumerate();
+            let mut others = others.filter(|&(number, _)| number as u32 != own);
+            let circumstances = Circumstances {
+                yields: !model.redo.is_zero(),
+                may_be_preempted: others
+                    .any(|(_, other)| self.engine.may_preempt(other.priority, priority)),
+                sms: self.machine.sms,
+                longest: LONGEST_PLAIN,
+            };
+            spec.hardware_stop = spec.plain_stop(Learned::default(), circumstances);
+        }
+        Submitting { model, alone, stop, requeued, spec: takes_time.then_some(spec) }
+    }
+
+    /// What the engine is told of a job: the launch, or else the calls. Neither, if it takes no time.
+    fn form(&self, planned: &Job, calls: &[Submitting<'_>]) -> (Option<LaunchSpec>, Vec<Called>) {
+        match planned.model {
+            JobModel::Program { .. } if planned.takes_time() => {
+                let circumstances = program::Circumstances {
+                    sms: self.machine.sms,
+                    gap: self.machine.costs.graph,
+                    goes_by_order: self.engine.goes_by_order(),
+                };
+                let named: Vec<_> =
+                    calls.iter().map(|call| (self.name(&call.model.name), call.spec)).collect();
+                let may_be_plain = calls.iter().all(|call| match call.spec {
+                    Some(spec) => spec.plain || call.model.auto,
+                    None => true,
+                });
+                match program::form(&named, may_be_plain, circumstances) {
+                    Form::Plain(whole) => (Some(whole), Vec::new()),
+                    Form::Preemptible(called) => (None, called),
+                }
+            }
+            _ => (calls.first().and_then(|call| call.spec), Vec::new()),
+        }
     }
 
     pub(super) fn finish(&mut self, now: u64, op: OpKey, outcome: Outcome) {
+        let started = self.device.launches.get(op).and_then(|launch| launch.started);
+        let started = started.map(Duration::from_nanos);
+        if let Some(InCall { result, .. }) = self.calls.remove(op) {
+            let launch = &mut self.launches[result];
+            launch.started = launch.started.or(started);
+            if let Outcome::Done(LaunchReport { tasks, .. }) = outcome {
+                launch.tasks = launch.tasks.saturating_add(tasks);
+            }
+            return;
+        }
         let Some(&index) = self.ops.get(op) else { return };
+        // As the engine counts them, a plain program has the block-tasks of its widest kernel.
+        let on_device = self.device.tasks_done(now, op);
         let launch = &mut self.launches[index];
         launch.done = Duration::from_nanos(now);
-        launch.started = self
-            .device
-            .launches
-            .get(op)
-            .and_then(|launch| launch.started)
-            .map(Duration::from_nanos);
+        launch.started = launch.started.or(started);
         launch.end = Some(match outcome {
             Outcome::Done(report) => {
                 (launch.yields, launch.resumes) = (report.yields, report.resumes);
-                launch.tasks = report.tasks;
+                launch.tasks = match self.workload.jobs[launch.job].model {
+                    JobModel::Kernel(_) => report.tasks,
+                    // Those of calls were counted at their ends.
+                    JobModel::Program { .. } => launch.tasks.saturating_add(on_device),
+                };
                 launch.sm_time = report.sm_time;
                 End::Done
             }
@@ -317,4 +418,13 @@ impl Run<'_> {
             }
         }
     }
+}
+
+/// The duration of a launch alone.
+fn duration(kernel: &KernelModel, random: &mut Random) -> Duration {
+    let drawn = random.part();
+    let factor = 1.0 + kernel.variation * (2.0 * drawn - 1.0);
+    let drawn =
+        if kernel.variation == 0.0 { kernel.duration } else { kernel.duration.mul_f64(factor) };
+    drawn.clamp(Duration::from_nanos(1), 2 * LONGEST)
 }

@@ -9,6 +9,8 @@ use super::*;
 use crate::policy::{Arrival, DeviceView, Plan, SmRange, StaticPriority};
 use crate::vocabulary::LaunchId;
 
+mod programs;
+
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 
@@ -409,7 +411,7 @@ proptest! {
             prop_assert!(before <= launch.done, "a stream runs in order");
         }
         let work = |launch: &LaunchResult| {
-            let kernel = &workload.jobs[launch.job].kernel;
+            let kernel = &workload.jobs[launch.job].model.kernels()[0];
             launch.alone * kernel.tasks.div_ceil(kernel.blocks_per_sm).min(machine.sms)
         };
         let least: Duration = results.launches.iter().map(work).sum();
@@ -423,7 +425,9 @@ proptest! {
         let mut workload = workload;
         for job in &mut workload.jobs {
             // Each fills the device, and all are there at once.
-            (job.kernel.tasks, job.kernel.blocks_per_sm, job.at) = (60, 1, Duration::ZERO);
+            job.at = Duration::ZERO;
+            let kernel = &mut job.model.kernels_mut()[0];
+            (kernel.tasks, kernel.blocks_per_sm) = (60, 1);
         }
         let results = Simulation::new(free(sms), Shortest::default()).run(&workload).unwrap();
         let work: Duration = results.launches.iter().map(|launch| launch.alone).sum();

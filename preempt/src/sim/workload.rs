@@ -7,6 +7,7 @@ use preempt_device::abi::MAX_TASKS;
 use rustc_hash::FxHashMap;
 
 use super::machine::{KernelModel, LONGEST, number, refused};
+use super::program::JobModel;
 use super::random::Random;
 use super::recorded::{RecordedChange, RecordedJob};
 use crate::error::{Error, SimulationError};
@@ -109,7 +110,7 @@ pub enum Sizes {
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub stream: StreamNumber,
-    pub kernel: KernelModel,
+    pub model: JobModel,
     pub at: Duration,
     pub again: Option<Again>,
     /// If it is of a recording: what that says of it.
@@ -137,10 +138,57 @@ impl Workload {
 
     /// A launch that is submitted at a time.
     pub fn launch(&mut self, stream: StreamNumber, kernel: &KernelModel, at: Duration) {
-        self.jobs.push(Job { stream, kernel: kernel.clone(), at, again: None, recorded: None });
+        self.once(stream, kernel.into(), at);
     }
 
-    /// Launches that are submitted at these arrivals before `until`, independent of earlier ones.
+    /// A launch of a program that is submitted at a time: kernels that run one after the other, as one operation with
+    /// one result. It is what [`Stream::program`](crate::Stream::program) records.
+    ///
+    /// - It is plain, like a CUDA graph, if all its kernels are [plain](KernelModel::plain). For the policy it is one
+    ///   launch, as wide as the widest kernel. From kernel to kernel it takes [`Costs::graph`](super::Costs::graph), and
+    ///   SMs are taken from it at the ends of blocks alone.
+    /// - Otherwise it is preemptible. SMs are taken from it in each kernel and between them, and then what is left goes
+    ///   on. A kernel follows after [`Costs::follow`](super::Costs::follow). Up to 32 that are queued in a row take the
+    ///   host one [`Costs::call`](super::Costs::call). A plain kernel among others runs to its end.
+    /// - If all kernels that are not plain are [auto](KernelModel::auto), the form is chosen. The program is plain if
+    ///   each of them would be, if it is predicted to take at most 10 ms, and if the policy goes by order.
+    ///
+    /// [`Simulation::run`](super::Simulation::run) refuses a program without kernels, or with more than 4096.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use preempt::policy::StaticPriority;
+    /// use preempt::sim::{KernelModel, Machine, Simulation, Workload};
+    ///
+    /// let ms = Duration::from_millis(1);
+    /// let mut workload = Workload::new(1);
+    /// let (batch, urgent) = (workload.stream(0), workload.stream(10));
+    /// let step = [KernelModel::new("forward", 5 * ms, 10_000), KernelModel::new("backward", 9 * ms, 10_000)];
+    /// workload.program(batch, "step", &step, Duration::ZERO);
+    /// workload.launch(urgent, &KernelModel::new("short", ms, 132), 7 * ms);
+    ///
+    /// let results = Simulation::new(Machine::h200(), StaticPriority::new()).run(&workload)?;
+    /// let [step, short] = &results.launches[..] else { panic!("two launches") };
+    /// assert_eq!((&*step.kernel, step.tasks, step.yields), ("step", 20_000, 1));
+    /// assert!(short.done < step.done);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn program(
+        &mut self,
+        stream: StreamNumber,
+        name: impl Into<String>,
+        kernels: &[KernelModel],
+        at: Duration,
+    ) {
+        self.once(stream, JobModel::program(name, kernels), at);
+    }
+
+    fn once(&mut self, stream: StreamNumber, model: JobModel, at: Duration) {
+        self.jobs.push(Job { stream, model, at, again: None, recorded: None });
+    }
+
+    /// Launches of a kernel or of a program that are submitted at these arrivals before `until`, independent of earlier
+    /// ones. All kernels of a program have the same size.
     ///
     /// # Errors
     ///
@@ -148,11 +196,12 @@ impl Workload {
     pub fn arrive(
         &mut self,
         stream: StreamNumber,
-        kernel: &KernelModel,
+        model: impl Into<JobModel>,
         arrivals: &Arrivals,
         sizes: Sizes,
         until: Duration,
     ) -> Result<(), Error> {
+        let model = model.into();
         if let Sizes::Pareto { shape, most } = sizes
             && !(shape > 0.0 && most >= 1.0 && shape.is_finite() && most.is_finite())
         {
@@ -163,23 +212,23 @@ impl Workload {
         }
         let mut random = Random::of(self.seed, self.jobs.len() as u64);
         for at in arrivals.times(&mut random, until)? {
-            let kernel = sized(kernel, sizes, &mut random);
-            self.launch(stream, &kernel, at);
+            self.once(stream, sized(&model, sizes, &mut random), at);
         }
         Ok(())
     }
 
-    /// A closed loop until a time: a launch at `first`, and the same again `wait` after the previous one was done.
+    /// A closed loop until a time: a launch of a kernel or of a program at `first`, and the same again `wait` after the
+    /// previous one was done.
     pub fn repeat(
         &mut self,
         stream: StreamNumber,
-        kernel: &KernelModel,
+        model: impl Into<JobModel>,
         first: Duration,
         wait: Duration,
         until: Duration,
     ) {
         let again = Some(Again { wait, until });
-        self.jobs.push(Job { stream, kernel: kernel.clone(), at: first, again, recorded: None });
+        self.jobs.push(Job { stream, model: model.into(), at: first, again, recorded: None });
     }
 
     /// The workload of a trace: a line for each launch, with fields between spaces; `#` starts a comment.
@@ -194,6 +243,8 @@ impl Workload {
     /// | block-tasks | |
     /// | blocks per SM | |
     ///
+    /// The line of a program has its name behind the priority, and then the last four fields of each of its kernels.
+    ///
     /// ```
     /// use preempt::sim::Workload;
     ///
@@ -201,9 +252,10 @@ impl Workload {
     /// ## arrival stream priority kernel  duration tasks per_sm
     ///    0       0      0        batch   1000.0   10000 8
     ///    50.5    1      5        urgent  20.0     132   1
+    ///    75.0    1      5        program first 20.0 132 1  second 10.0 264 2
     /// ";
     /// let workload = Workload::from_trace(trace)?;
-    /// assert_eq!(Workload::from_trace(&workload.trace())?.len(), 2);
+    /// assert_eq!(Workload::from_trace(&workload.trace())?.len(), 3);
     /// # Ok::<(), preempt::Error>(())
     /// ```
     ///
@@ -233,45 +285,50 @@ impl Workload {
         streams: &mut FxHashMap<u32, StreamNumber>,
     ) -> Result<(), Error> {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [at, stream, priority, name, duration, tasks, blocks_per_sm] = fields[..] else {
-            return Err(refused(format!("it has {} fields, not 7", fields.len())));
+        let fields_are = || {
+            let allowed = "a launch has 7, and a program 4 and then 4 for each of its kernels";
+            refused(format!("it has {} fields; {allowed}", fields.len()))
         };
+        let [at, stream, priority, of @ ..] = &fields[..] else { return Err(fields_are()) };
+        let model = match of.as_rchunks() {
+            ([], [kernel]) => JobModel::Kernel(traced(kernel)?),
+            ([name], kernels) => JobModel::Program {
+                name: (*name).to_owned(),
+                kernels: kernels.iter().map(traced).collect::<Result<_, Error>>()?,
+            },
+            _ => return Err(fields_are()),
+        };
+        model.check()?;
         let priority = Priority(number(priority, "the priority")?);
         let stream = number(stream, "the stream")?;
         let stream = *streams.entry(stream).or_insert_with(|| self.stream(priority));
-        let kernel = KernelModel {
-            blocks_per_sm: number(blocks_per_sm, "the number of blocks per SM")?,
-            ..KernelModel::new(
-                name,
-                microseconds(duration, "the duration")?,
-                number(tasks, "the number of block-tasks")?,
-            )
-        };
-        kernel.check()?;
-        self.launch(stream, &kernel, microseconds(at, "the arrival")?);
+        self.once(stream, model, microseconds(at, "the arrival")?);
         Ok(())
     }
 
     /// The trace of the workload. Closed loops are reduced to their first launch, and kernels to what a trace has.
     pub fn trace(&self) -> String {
         let mut text = String::from("# arrival stream priority kernel duration tasks per_sm\n");
-        for Job { stream, kernel, at, .. } in self.launches() {
-            let KernelModel { name, duration, tasks, blocks_per_sm, .. } = kernel;
-            let (at, duration) = (at.as_nanos() as f64 / 1e3, duration.as_nanos() as f64 / 1e3);
-            let priority = self.streams[stream.0 as usize].priority.0;
-            let name: String =
-                name.chars().map(|c| if c.is_whitespace() || c == '#' { '_' } else { c }).collect();
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "{at} {} {priority} {name} {duration} {tasks} {blocks_per_sm}",
-                stream.0
-            );
+        // Writing to a string cannot fail.
+        for job in self.launches() {
+            let at = job.at.as_nanos() as f64 / 1e3;
+            let StreamNumber(stream) = job.stream;
+            let priority = self.streams[stream as usize].priority.0;
+            let _ = write!(text, "{at} {stream} {priority}");
+            if let JobModel::Program { name, .. } = &job.model {
+                let _ = write!(text, " {}", word(name));
+            }
+            for (kernel, _) in job.calls().filter(|(_, takes_time)| *takes_time) {
+                let KernelModel { name, duration, tasks, blocks_per_sm, .. } = kernel;
+                let (name, duration) = (word(name), duration.as_nanos() as f64 / 1e3);
+                let _ = write!(text, " {name} {duration} {tasks} {blocks_per_sm}");
+            }
+            text.push('\n');
         }
         text
     }
 
-    /// How many launches and closed loops there are.
+    /// How many launches, of kernels and of programs, and closed loops there are.
     pub fn len(&self) -> usize {
         self.launches().count()
     }
@@ -286,8 +343,8 @@ impl Workload {
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        for Job { stream, kernel, at, again, .. } in &self.jobs {
-            kernel.check()?;
+        for Job { stream, model, at, again, .. } in &self.jobs {
+            model.check()?;
             if self.streams.get(stream.0 as usize).is_none() {
                 return Err(refused(format!("{stream:?} is of another workload")));
             }
@@ -301,9 +358,17 @@ impl Workload {
 }
 
 impl Job {
-    /// Whether it is a launch; a recording has other operations, too.
+    /// Its kernels, and whether each takes time; a recording has copies, too.
+    pub fn calls(&self) -> impl Iterator<Item = (&KernelModel, bool)> {
+        let takes_time =
+            |index: usize| self.recorded.as_ref().is_none_or(|recorded| recorded.takes_time[index]);
+        let kernels = self.model.kernels().iter().enumerate();
+        kernels.map(move |(index, kernel)| (kernel, takes_time(index)))
+    }
+
+    /// Whether it launches anything; a recording has other operations, too.
     pub fn takes_time(&self) -> bool {
-        self.recorded.as_ref().is_none_or(|recorded| !recorded.takes_no_time)
+        self.recorded.is_none() || self.calls().any(|(_, takes_time)| takes_time)
     }
 }
 
@@ -340,14 +405,32 @@ impl Arrivals {
     }
 }
 
-/// A launch of another size.
-fn sized(kernel: &KernelModel, sizes: Sizes, random: &mut Random) -> KernelModel {
-    let Sizes::Pareto { shape, most } = sizes else { return kernel.clone() };
-    let size = random.pareto(shape, most);
-    KernelModel {
-        duration: kernel.duration.mul_f64(size).min(LONGEST),
-        tasks: ((f64::from(kernel.tasks) * size) as u32).clamp(1, MAX_TASKS),
-        ..kernel.clone()
+/// The same in another size.
+fn sized(model: &JobModel, sizes: Sizes, random: &mut Random) -> JobModel {
+    let mut model = model.clone();
+    if let Sizes::Pareto { shape, most } = sizes {
+        let size = random.pareto(shape, most);
+        for kernel in model.kernels_mut() {
+            kernel.duration = kernel.duration.mul_f64(size).min(LONGEST);
+            kernel.tasks = ((f64::from(kernel.tasks) * size) as u32).clamp(1, MAX_TASKS);
+        }
+    }
+    model
+}
+
+/// A kernel of a trace.
+fn traced(&[name, duration, tasks, blocks_per_sm]: &[&str; 4]) -> Result<KernelModel, Error> {
+    let duration = microseconds(duration, "the duration")?;
+    let kernel = KernelModel::new(name, duration, number(tasks, "the number of block-tasks")?);
+    Ok(kernel.blocks_per_sm(number(blocks_per_sm, "the number of blocks per SM")?))
+}
+
+/// A name as a field of a trace.
+fn word(name: &str) -> String {
+    let is_apart = |c: char| c.is_whitespace() || c == '#';
+    match name {
+        "" => "_".to_owned(),
+        name => name.chars().map(|c| if is_apart(c) { '_' } else { c }).collect(),
     }
 }
 
@@ -392,7 +475,8 @@ mod tests {
         let kernel = KernelModel::new("k", MS, 100);
         let sizes = Sizes::Pareto { shape: 1.1, most: 1000.0 };
         workload.arrive(stream, &kernel, &Arrivals::Periodic(MS), sizes, 1000 * MS).unwrap();
-        let durations: Vec<_> = workload.jobs.iter().map(|job| job.kernel.duration).collect();
+        let durations: Vec<_> =
+            workload.jobs.iter().map(|job| job.model.kernels()[0].duration).collect();
         assert!(durations.iter().all(|time| (MS..=1000 * MS).contains(time)));
         let small = durations.iter().filter(|time| **time < 2 * MS).count();
         assert!((400..700).contains(&small), "1 - 2^-1.1 of them: {small}");
@@ -425,7 +509,30 @@ mod tests {
         let trace = workload.trace();
         let again = Workload::from_trace(&trace).unwrap();
         assert_eq!(again.trace(), trace);
-        assert_eq!((again.jobs[0].at, again.jobs[0].kernel.duration), (MS / 3, MS / 7));
+        assert_eq!((again.jobs[0].at, again.jobs[0].model.kernels()[0].duration), (MS / 3, MS / 7));
         assert_eq!(again.streams[1].priority, Priority(-1));
+    }
+
+    #[test]
+    fn programs_of_a_trace_come_back_as_they_were() {
+        let mut workload = Workload::new(0);
+        let stream = workload.stream(3);
+        let kernel = |name: &str, tasks| KernelModel::new(name, MS / 3, tasks).blocks_per_sm(2);
+        for count in 1..4 {
+            workload.program(stream, "a program", &vec![kernel("", 5); count], MS);
+            workload.launch(stream, &kernel("#", 7), MS);
+        }
+        let trace = workload.trace();
+        let again = Workload::from_trace(&trace).unwrap();
+        assert_eq!((again.trace(), again.len()), (trace, 6));
+        assert_eq!(again.jobs[4].model, JobModel::program("a_program", &vec![kernel("_", 5); 3]));
+        assert_eq!(again.jobs[5].model, (&kernel("_", 7)).into());
+        let error = |text| Workload::from_trace(text).unwrap_err().to_string();
+        let none = error("1 0 0 p");
+        assert!(none.contains("line 1 of the trace: program `p` has no kernel"), "{none}");
+        let half = error("1 0 0 p k 1 1");
+        assert!(half.contains("the duration is `k`"), "{half}");
+        let half = error("1 0 0 p k 1 1 1 k 1");
+        assert!(half.contains("it has 10 fields; a launch has 7, and a program 4"), "{half}");
     }
 }

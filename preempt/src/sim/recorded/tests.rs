@@ -144,17 +144,23 @@ fn buffers_events_and_priorities_of_a_real_run_count() -> Result<(), Error> {
     let copied = urgent.download(&y)?;
     let cancelled = batch.launch(unrelated().grid(1))?;
     cancelled.cancel();
+    let program = batch.program("cancelled", |program| {
+        program.preemption(Preemption::Preemptible);
+        program.launch(unrelated().grid(1)).map(drop)
+    })?;
+    let cancelled_program = program.launch()?;
+    cancelled_program.cancel();
     GO.store(true, Ordering::Relaxed);
     first.wait()?;
     second.wait()?;
     third.wait()?;
     assert_eq!(copied.wait()?, [1]);
-    assert!(cancelled.wait().is_err());
+    assert!(cancelled.wait().is_err() && cancelled_program.wait().is_err());
     scheduler.synchronize()?;
     let recording = scheduler.recording().expect("asked for");
     let workload = Workload::from_recording(&recording)?;
-    // The cancelled one never ran, and the download is no launch.
-    assert_eq!((recording.launches(), workload.len()), (4, 3));
+    // The cancelled ones never ran, and the download is no launch.
+    assert_eq!((recording.launches(), workload.len()), (5, 3));
     let results = Simulation::new(Machine::new(1, Costs::free()), StaticPriority::new());
     let results = results.run(&workload)?;
     let [first, second, third] = &results.launches[..] else { panic!("{results:?}") };
@@ -200,11 +206,52 @@ fn calls_behind_one_that_fails_never_ran() -> Result<(), Error> {
     scheduler.synchronize()?;
     let recording = scheduler.recording().expect("asked for");
     let workload = Workload::from_recording(&recording)?;
+    let kernels = workload.jobs[0].calls().map(|(kernel, takes_time)| (&*kernel.name, takes_time));
+    let (copy, last) = (("a copy", false), ("unrelated", false));
+    let expected = [("unrelated", true), copy, ("fails", true), copy, last];
+    assert_eq!(kernels.collect::<Vec<_>>(), expected);
     let results = Simulation::new(Machine::new(1, Costs::free()), StaticPriority::new());
-    let kernels: Vec<_> =
-        results.run(&workload)?.launches.into_iter().map(|launch| launch.kernel).collect();
-    assert_eq!(kernels, ["unrelated", "fails"]);
+    let results = results.run(&workload)?.launches;
+    let [program] = &results[..] else { panic!("{results:?}") };
+    let found = (&*program.kernel, program.tasks, program.alone, program.end);
+    let ran = workload.jobs[0].calls().filter(|(_, takes_time)| *takes_time);
+    let alone = ran.map(|(kernel, _)| kernel.duration).sum();
+    assert_eq!(found, ("program", 2, alone, Some(End::Done)));
+    // What takes no time is in no trace.
+    let again = Workload::from_trace(&workload.trace())?;
+    let names = again.jobs[0].model.kernels().iter().map(|kernel| &*kernel.name);
+    assert_eq!(names.collect::<Vec<_>>(), ["unrelated", "fails"]);
     Ok(())
+}
+
+/// A preemptible program, which is interrupted, and a plain one, which is not: how long that works for others while it
+/// has no SM is not known.
+#[test]
+fn programs_are_programs_again() {
+    let machine = Machine::new(4, Costs::free());
+    let kernel = |name, ms, tasks| KernelModel::new(name, ms * MS, tasks);
+    let kernels = [kernel("a", 3, 1_000_000), kernel("b", 5, 700_000), kernel("c", 2, 4)];
+    let mut workload = Workload::new(7);
+    let [batch, plain, urgent] = [0, 2, 1].map(|priority| workload.stream(priority));
+    workload.program(batch, "preemptible", &kernels, Duration::ZERO);
+    workload.launch(batch, &kernel("behind", 1, 1000), Duration::ZERO);
+    workload.program(plain, "plain", &kernels.map(|kernel| kernel.plain(true)), 6 * MS);
+    workload.repeat(urgent, &kernel("urgent", 1, 1000), 2 * MS, 4 * MS, 20 * MS);
+    let original = recorded(&workload, machine);
+    let recording = original.recording.as_ref().expect("asked for");
+    let workload = Workload::from_recording(recording).expect("a workload");
+    assert_eq!(workload.len(), original.launches.len());
+    let again = recorded(&workload, machine);
+    assert_eq!(order(&again), order(&original));
+    for (launch, original) in again.launches.iter().zip(&original.launches) {
+        let off = launch.done.abs_diff(original.done);
+        assert!(off < Duration::from_micros(1), "{launch:?} {original:?}");
+        assert_eq!((launch.end, launch.yields), (original.end, original.yields));
+        // Of a plain program, the widest kernel is known.
+        let tasks = if launch.kernel == "plain" { 1_000_000 } else { original.tasks };
+        assert_eq!((&launch.kernel, launch.tasks), (&original.kernel, tasks));
+    }
+    assert_eq!(again.launches[0].yields, 2);
 }
 
 #[test]
