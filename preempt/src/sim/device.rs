@@ -68,6 +68,8 @@ pub(super) struct Running {
     /// The time from a signal until the last block has left, and the work that each SM has to do again.
     stop: u64,
     redo: u64,
+    /// What it is instead, if it is launched as a plain grid.
+    plain: Option<Kernel>,
     /// When its first block ran.
     pub started: Option<u64>,
     /// Its cohorts on the device, in the order in which they were launched.
@@ -89,11 +91,17 @@ impl Running {
             tasks_left: kernel.tasks,
             stop,
             redo,
+            plain: None,
             started: None,
             cohorts: Vec::new(),
             counted: 0,
             version: 0,
         }
+    }
+
+    /// With another kernel for a plain grid, of as many block-tasks.
+    pub fn or_plain(self, kernel: Kernel) -> Running {
+        Running { plain: Some(kernel), ..self }
     }
 
     /// A plain program, which reports `tasks` block-tasks to the engine. `None` without kernels.
@@ -115,8 +123,9 @@ struct Cohort {
     is_ready: bool,
     /// When the host's part of the launch is over.
     launched: u64,
-    /// What it has done.
+    /// What it has done, and when its blocks began.
     work: u64,
+    begun: u64,
     /// The launch that waits for ends of its blocks, and when they come, if it is a plain grid.
     makes_room: Option<(OpKey, u64)>,
 }
@@ -168,14 +177,25 @@ impl Device {
         if self.left.len() <= control {
             self.left.resize(control + 1, [0; COHORT_SLOTS]);
         }
+        if let Some(plain) = launch.plain.take().filter(|_| order.plain) {
+            (launch.kernel, launch.left) = (plain, plain.work);
+        }
         let blocks_per_sm = launch.kernel.blocks_per_sm;
         // Of a plain grid all wait in the hardware's queue, whatever number the engine counts.
         let waiting = if order.plain { launch.kernel.blocks() } else { order.blocks };
         let launched = at + nanos(self.costs.launch);
         let sms = self.spare.pop().unwrap_or_default();
-        let (is_ready, work, makes_room) = (false, 0, None);
-        let cohort =
-            Cohort { order, sms, waiting, blocks_per_sm, is_ready, launched, work, makes_room };
+        let cohort = Cohort {
+            order,
+            sms,
+            waiting,
+            blocks_per_sm,
+            is_ready: false,
+            launched,
+            work: 0,
+            begun: launched,
+            makes_room: None,
+        };
         let cohort = self.cohorts.insert(cohort);
         launch.cohorts.push(cohort);
         let queue = &mut self.queues[order.queue as usize];
@@ -215,7 +235,7 @@ impl Device {
         if !may_work || launch.left == 0 {
             return self.leave_all(now, key, 0, agenda);
         }
-        cohort.is_ready = true;
+        (cohort.is_ready, cohort.begun) = (true, now);
         let word = self.queues[queue as usize].word;
         if !plain {
             // Tasks that were handed to it, and taken away again.
@@ -269,7 +289,10 @@ impl Device {
         });
         // Where it has more SMs than it can fill, each has a part of the work of a full one.
         let gone = (before - cohort.sms.len()).min(launch.kernel.fills as usize) as u64;
-        let again = (launch.redo * gone).min(cohort.work);
+        // Less than a block-task, of which nothing is done; later, blocks are anywhere in theirs.
+        let ran = now - cohort.begun;
+        let dropped = if ran < 2 * launch.redo { ran } else { launch.redo };
+        let again = (dropped * gone).min(cohort.work);
         cohort.work -= again;
         launch.left += again;
         if cohort.sms.is_empty() && cohort.waiting == 0 {

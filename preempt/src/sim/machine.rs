@@ -89,6 +89,8 @@ pub struct KernelModel {
     /// How long a launch takes alone on as many SMs as it can fill, without launch costs. On half as many SMs it
     /// takes twice as long.
     pub duration: Duration,
+    /// The same of a launch that is a plain grid, if it takes longer or shorter. Neither is 0 then.
+    pub plain_duration: Option<Duration>,
     /// Block-tasks of a launch; with `blocks_per_sm` they say how many SMs it can fill.
     pub tasks: u32,
     /// Blocks that an SM holds.
@@ -98,7 +100,8 @@ pub struct KernelModel {
     /// The time from the signal until the last block has left; the machine's [`Costs::stop`] if `None`. Blocks work
     /// until then.
     pub stop: Option<Duration>,
-    /// The work that each SM has to do again after a stop, dropped at a yield point. 0 without yield points.
+    /// The work that each SM has to do again after a stop, dropped at a yield point: half of a block-task on average. 0
+    /// without yield points. Blocks that have run for less than a block-task drop all that they did.
     pub redo: Duration,
     /// What the policy is told of a launch's duration.
     pub prediction: Prediction,
@@ -129,6 +132,7 @@ impl KernelModel {
         KernelModel {
             name: name.into(),
             duration,
+            plain_duration: None,
             tasks,
             blocks_per_sm: 1,
             variation: 0.0,
@@ -144,15 +148,37 @@ impl KernelModel {
     /// H200; `None` if there is none of that name.
     pub fn h200(program: &str) -> Option<KernelModel> {
         let mut lines = H200.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let line = lines.find(|line| line.len() == 6 && line[0] == program)?;
+        let line = lines.find(|line| line.len() == 7 && line[0] == program)?;
         let time =
             |text: &str| Some(Duration::from_nanos((text.parse::<f64>().ok()? * 1e3) as u64));
-        Some(KernelModel {
+        let model = KernelModel {
             blocks_per_sm: line[2].parse().ok()?,
-            stop: Some(time(line[4])?),
-            redo: time(line[5])?,
+            plain_duration: Some(time(line[4])?),
+            stop: Some(time(line[5])?),
             ..KernelModel::new(program, time(line[3])?, line[1].parse().ok()?)
-        })
+        };
+        let redo =
+            if line[6] == "yes" { model.dropped(Machine::h200().sms) } else { Duration::ZERO };
+        Some(model.redo(redo))
+    }
+
+    /// The work that each SM of a device with `sms` SMs drops on average where blocks leave at a yield point: half of a
+    /// block-task, if all take as long.
+    pub fn dropped(&self, sms: u32) -> Duration {
+        let places = self.blocks_per_sm.saturating_mul(sms).min(self.tasks);
+        self.duration.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)) / 2.0)
+    }
+
+    /// The duration, to that of a plain grid; `None` if they are not known to differ.
+    pub(super) fn loop_to_plain(&self) -> Option<f64> {
+        let plain = self.plain_duration.filter(|time| !time.is_zero())?;
+        (!self.duration.is_zero()).then(|| self.duration.div_duration_f64(plain))
+    }
+
+    /// With launches that take this long where they are plain grids.
+    pub fn plain_duration(mut self, time: Duration) -> KernelModel {
+        self.plain_duration = Some(time);
+        self
     }
 
     /// With this many blocks on an SM.
@@ -211,7 +237,8 @@ impl KernelModel {
             let limit = format!("a variation lies from 0 to below 1; {} does not", self.variation);
             return Err(refused(format!("kernel `{name}`: {limit}")));
         }
-        let longest = self.duration.max(self.stop.unwrap_or_default()).max(self.redo);
+        let plain = self.plain_duration.unwrap_or_default();
+        let longest = self.duration.max(plain).max(self.stop.unwrap_or_default()).max(self.redo);
         if longest > LONGEST {
             return Err(refused(format!("kernel `{name}`: {longest:?} is longer than a day")));
         }
@@ -246,7 +273,13 @@ mod tests {
             kernel.check().unwrap();
             assert!(kernel.duration > Duration::from_micros(100), "{kernel:?}");
         }
-        assert_eq!(KernelModel::h200("MM").unwrap().duration, Duration::from_nanos(689_344));
+        let (mm, va) = (KernelModel::h200("MM").unwrap(), KernelModel::h200("VA").unwrap());
+        assert!(
+            mm.plain_duration.unwrap() < mm.duration && va.plain_duration.unwrap() > va.duration
+        );
+        // 2025 block-tasks, of which 264 run at a time; and none is dropped without yield points.
+        let of_mm = mm.duration.as_secs_f64() * 264.0 / 2025.0 / 2.0;
+        assert!((mm.redo.as_secs_f64() - of_mm).abs() < 1e-8 && va.redo.is_zero());
         assert_eq!(KernelModel::h200("launch"), None);
         assert_eq!(KernelModel::h200("#"), None);
     }

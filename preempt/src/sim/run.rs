@@ -41,8 +41,10 @@ struct Submitted {
 /// A kernel of a job that is submitted.
 struct Submitting<'a> {
     model: &'a KernelModel,
-    /// What it takes this time.
+    /// What it takes this time: in the form that it is expected to have, and in each.
     alone: Duration,
+    looped: Duration,
+    plain: Duration,
     /// Times until it has left, and to do again.
     stop: Duration,
     requeued: Duration,
@@ -262,17 +264,21 @@ impl Run<'_> {
             return;
         }
         let result = self.launches.len();
-        let kernel = |call: &Submitting<'_>| {
+        let kernel = |call: &Submitting<'_>, alone| {
             let KernelModel { tasks, blocks_per_sm, .. } = *call.model;
-            Kernel::new(tasks, blocks_per_sm, nanos(call.alone), &self.machine)
+            Kernel::new(tasks, blocks_per_sm, nanos(alone), &self.machine)
         };
-        let running = |call| Running::launch(kernel(call), nanos(call.stop), nanos(call.requeued));
+        let plain = |call: &Submitting<'_>| kernel(call, call.plain);
+        let running = |call: &Submitting<'_>| {
+            let (stop, redo) = (nanos(call.stop), nanos(call.requeued));
+            Running::launch(kernel(call, call.looped), stop, redo).or_plain(plain(call))
+        };
         match (&planned.model, launch) {
             (JobModel::Kernel(_), _) => {
                 self.device.launches.insert(op, running(&calls[0]));
             }
             (JobModel::Program { .. }, Some(whole)) => {
-                let kernels = calls.iter().filter(|call| call.spec.is_some()).map(kernel);
+                let kernels = calls.iter().filter(|call| call.spec.is_some()).map(plain);
                 if let Some(graph) = Running::graph(kernels.collect(), whole.tasks) {
                     self.device.launches.insert(op, graph);
                 }
@@ -318,20 +324,23 @@ impl Run<'_> {
         (model, takes_time): (&'k KernelModel, bool),
         random: &mut Random,
     ) -> Submitting<'k> {
-        let alone = duration(model, random);
+        let looped = duration(model, random);
+        let loop_to_plain = model.loop_to_plain();
+        let plain = loop_to_plain.map_or(looped, |ratio| looped.mul_f64(ratio.recip()));
         let stop = model.stop.unwrap_or(self.machine.costs.stop);
         let (stop, requeued) = match self.machine.free_stops {
             true => (Duration::ZERO, Duration::ZERO),
             false => (stop, model.redo),
         };
+        let predicted = |exact, typical| match model.prediction {
+            Prediction::Unknown => None,
+            Prediction::Exact => Some(exact),
+            Prediction::Typical => Some(typical),
+            Prediction::Is(time) => Some(time),
+        };
         let mut spec = LaunchSpec {
             tasks: model.tasks,
-            predicted: match model.prediction {
-                Prediction::Unknown => None,
-                Prediction::Exact => Some(alone),
-                Prediction::Typical => Some(model.duration),
-                Prediction::Is(time) => Some(time),
-            },
+            predicted: predicted(looped, model.duration),
             yield_overhead: stop + requeued,
             requeued,
             blocks_per_sm: model.blocks_per_sm,
@@ -351,9 +360,16 @@ impl Run<'_> {
                 sms: self.machine.sms,
                 longest: LONGEST_PLAIN,
             };
-            spec.hardware_stop = spec.plain_stop(Learned::default(), circumstances);
+            let learned = Learned { loop_to_plain, ..Learned::default() };
+            spec.hardware_stop = spec.plain_stop(learned, circumstances);
         }
-        Submitting { model, alone, stop, requeued, spec: takes_time.then_some(spec) }
+        let is_plain = spec.plain || spec.hardware_stop.is_some();
+        if is_plain {
+            spec.predicted = predicted(plain, model.plain_duration.unwrap_or(model.duration));
+        }
+        let alone = if is_plain { plain } else { looped };
+        let spec = takes_time.then_some(spec);
+        Submitting { model, alone, looped, plain, stop, requeued, spec }
     }
 
     /// What the engine is told of a job: the launch, or else the calls. Neither, if it takes no time.

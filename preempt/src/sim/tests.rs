@@ -137,6 +137,40 @@ fn a_stop_costs_what_the_machine_and_the_kernel_say() {
 }
 
 #[test]
+fn blocks_that_ran_for_less_than_a_block_task_drop_what_they_did() {
+    let end = |at: Duration| {
+        let mut workload = Workload::new(0);
+        let (batch, urgent) = (workload.stream(0), workload.stream(1));
+        // One block-task on each SM, 10 ms long.
+        let kernel = KernelModel::new("batch", 10 * MS, 4).stop(Duration::ZERO).redo(5 * MS);
+        workload.launch(batch, &kernel, Duration::ZERO);
+        workload.launch(urgent, &KernelModel::new("urgent", MS, 4), at);
+        let machine = Machine { free_stops: false, ..free(4) };
+        let results = Simulation::new(machine, StaticPriority::new()).run(&workload).unwrap();
+        turnarounds(&results)[0]
+    };
+    assert_eq!([2, 9].map(|at| end(at * MS)), [13 * MS, 20 * MS]);
+}
+
+#[test]
+fn a_plain_grid_takes_its_own_time() {
+    let took = |plain, form: fn(KernelModel) -> KernelModel| {
+        let mut workload = Workload::new(0);
+        let kernel = KernelModel::new("k", 10 * MS, 1000).plain_duration(plain * MS);
+        let stream = workload.stream(0);
+        workload.launch(stream, &form(kernel), Duration::ZERO);
+        let results = Simulation::new(free(4), StaticPriority::new()).run(&workload).unwrap();
+        assert_eq!(results.launches[0].alone, turnarounds(&results)[0]);
+        turnarounds(&results)[0]
+    };
+    assert_eq!(took(8, |kernel| kernel), 10 * MS);
+    assert_eq!(took(8, |kernel| kernel.plain(true)), 8 * MS);
+    // The form that is faster.
+    assert_eq!(took(8, |kernel| kernel.auto(true)), 8 * MS);
+    assert_eq!(took(12, |kernel| kernel.auto(true)), 10 * MS);
+}
+
+#[test]
 fn launches_of_a_stream_follow_one_another_on_the_device() {
     let costs = Costs { launch: 50 * US, follow: 3 * US, report: 2 * US, ..Costs::free() };
     // As long as the host may be elsewhere, work is queued.

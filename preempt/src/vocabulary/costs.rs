@@ -253,7 +253,7 @@ mod tests {
     fn the_figures_of_the_file_are_those_of_the_costs() {
         let Costs { call, launch, graph, stop, decision, absence, .. } = Costs::h200();
         assert_eq!((call, launch), (Duration::from_nanos(4_600), Duration::from_nanos(7_720)));
-        assert_eq!(graph, Duration::from_micros(2));
+        assert_eq!(graph, Duration::from_nanos(1_080));
         assert_eq!((stop, decision), (Duration::from_nanos(9_890), Duration::from_micros(1)));
         assert_eq!(absence, Duration::from_micros(75));
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use preempt::sim::KernelModel;
+use preempt::sim::{Costs, KernelModel, Machine};
 use preempt_report::microseconds;
 use preempt_workloads::Size;
 use serde_json::{Value, json};
@@ -30,7 +30,23 @@ impl Launches {
         told.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// The launches of a program, in order. Each stops as the dominating one of the program does at full size.
+    /// The costs in the run of the measurements; what it did not measure is as usual.
+    ///
+    /// # Errors
+    ///
+    /// If they are not there.
+    pub fn costs(&self) -> Result<Costs> {
+        let summary = &self.0["summary"];
+        let cost = |key: &str| {
+            let time = summary[key].as_f64().map(|time| Duration::try_from_secs_f64(time / 1e6));
+            time.and_then(Result::ok).with_context(|| format!("`{key}` in sim-h200.json"))
+        };
+        let (launch, follow) = (cost("launch_us")?, cost("follow_us")?);
+        Ok(Costs { launch, follow, decision: cost("decision_us")?, ..Costs::h200() })
+    }
+
+    /// The launches of a program, in order. Each stops as the dominating one of the program does at full size, and takes
+    /// as much less or more as a plain grid.
     ///
     /// # Errors
     ///
@@ -54,7 +70,11 @@ fn model(program: &str, line: &str) -> Option<KernelModel> {
     let model = KernelModel::new(kernel, duration, tasks.parse().ok()?);
     let model = model.blocks_per_sm(blocks_per_sm.parse().ok()?);
     Some(match KernelModel::h200(program) {
-        Some(KernelModel { stop: Some(stop), redo, .. }) => model.stop(stop).redo(redo),
+        Some(known @ KernelModel { stop: Some(stop), plain_duration: Some(plain), redo, .. }) => {
+            let redo = if redo.is_zero() { redo } else { model.dropped(Machine::h200().sms) };
+            let plain = duration.mul_f64(plain.div_duration_f64(known.duration));
+            model.stop(stop).redo(redo).plain_duration(plain)
+        }
         _ => model,
     })
 }
@@ -110,6 +130,17 @@ mod tests {
     }
 
     #[test]
+    fn costs_are_those_of_the_run() {
+        let summary = |launch: &str| json!({ launch: 8.5, "follow_us": 3, "decision_us": 1.5 });
+        let costs = Launches(json!({ "summary": summary("launch_us") })).costs().unwrap();
+        let nanos = [costs.launch, costs.follow, costs.decision].map(|cost| cost.as_nanos());
+        assert_eq!((nanos, costs.stop), ([8_500, 3_000, 1_500], Costs::h200().stop));
+        let error = Launches(json!({ "summary": summary("launch") })).costs().unwrap_err();
+        assert!(error.to_string().contains("launch_us"), "{error}");
+        assert!(Launches::h200().unwrap().costs().unwrap().decision > Duration::ZERO);
+    }
+
+    #[test]
     fn a_launch_is_read_as_it_was_written() {
         let launch = KernelModel::new("k", Duration::from_nanos(12_345), 77).blocks_per_sm(8);
         let row = row("MM", Size::Small, Duration::ZERO, std::slice::from_ref(&launch));
@@ -118,6 +149,8 @@ mod tests {
         let [again] = &launches[..] else { panic!("{launches:?}") };
         assert_eq!((again.duration, again.tasks, again.blocks_per_sm), (launch.duration, 77, 8));
         assert_eq!(again.stop, KernelModel::h200("MM").unwrap().stop);
+        assert!(again.plain_duration.unwrap() < again.duration, "the loop of MM is slower");
+        assert_eq!(again.redo, again.duration / 2, "all block-tasks run at a time");
         assert!(model("MM", "k 12.345 77").is_none() && model("MM", "k -1 77 8").is_none());
     }
 }

@@ -26,10 +26,12 @@ GPU. The same command gives the same results.
   those of `results/sim-h200.json`, where the suite `sim` wrote them on a GPU. Each stops as the
   dominating one of its program does at full size (`KernelModel::h200`), and the policy is told its
   true duration.
-- Both forms of a launch take as long. `preempt` chooses between them by the times of blocks and of
-  stops, and learns nothing.
-- `preempt` and `reordered` have the costs of `Costs::h200`, and programs are submitted one after the
-  other, as by one thread. In `plain streams` a launch follows the one before it in its stream in
+- Plain grids take as much longer or shorter than preemptible ones as those of the program's
+  dominating kernel. `preempt` chooses between them by the times of blocks, of stops and of both
+  forms.
+- `preempt` and `reordered` have the costs that the suite `sim` measured in the same run as the
+  launches, else those of `Costs::h200`, and programs are submitted one after the other, as by one
+  thread. In `plain streams` a launch follows the one before it in its stream in
   the driver's time, behind launches of other streams that are ready already, and SMs that it cannot
   fill are left to them. There are no `stream priorities`. `ceiling` is as on a device, from the
   times alone.
@@ -52,14 +54,16 @@ struct Path {
 }
 
 impl Path {
-    fn of(arm: Arm) -> Path {
-        if arm == Arm::PlainStreams { Path::raw() } else { Path::scheduler() }
+    /// The path of an arm, where the scheduler has these costs.
+    fn of(arm: Arm, costs: Costs) -> Path {
+        if arm == Arm::PlainStreams { Path::raw() } else { Path::scheduler(costs) }
     }
 
     /// The path through the scheduler (`submit` of `preempt` in `results/launch-h200.json`).
-    fn scheduler() -> Path {
+    fn scheduler(costs: Costs) -> Path {
         let submit = Duration::from_nanos(783);
-        Path { machine: Machine::h200(), submit, latency: Duration::ZERO }
+        let machine = Machine::new(Machine::h200().sms, costs);
+        Path { machine, submit, latency: Duration::ZERO }
     }
 
     /// The path over streams of the driver, where no policy decides. A launch enters the hardware's line when its
@@ -80,6 +84,7 @@ impl Path {
 /// A model of an H200, with measured costs and programs.
 pub struct SimulatedTestbed {
     known: Launches,
+    costs: Costs,
     policies: Vec<NewPolicy>,
     models: Vec<ProgramModel>,
     tally: Tally,
@@ -98,7 +103,8 @@ impl SimulatedTestbed {
     /// If no launches of the programs can be read.
     pub fn new(policies: Vec<NewPolicy>) -> Result<SimulatedTestbed> {
         let (known, tally) = (Launches::h200()?, Tally::default());
-        Ok(SimulatedTestbed { known, policies, models: Vec::new(), tally })
+        let costs = known.costs()?;
+        Ok(SimulatedTestbed { known, costs, policies, models: Vec::new(), tally })
     }
 
     /// A new policy each time, which knows nothing of earlier runs.
@@ -150,7 +156,7 @@ impl Testbed for SimulatedTestbed {
 
     fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
         ensure!(self.has(arm), "the simulated device has no streams with priorities");
-        let Path { machine, submit, latency } = Path::of(arm);
+        let Path { machine, submit, latency } = Path::of(arm, self.costs);
         let mut free = Duration::ZERO;
         let mut programs = Vec::new();
         for job in jobs {
@@ -183,7 +189,7 @@ impl Testbed for SimulatedTestbed {
         }
         let (policy, selector) = SelectedPolicy::new(vec![self.policy(arm)]);
         selector.start_counting();
-        let simulation = Simulation::new(Path::of(arm).machine, policy).until(window);
+        let simulation = Simulation::new(Path::of(arm, self.costs).machine, policy).until(window);
         let results = run(simulation, &workload)?;
         self.count(&results);
         let runs = streams.iter().map(|&(stream, tasks)| {
