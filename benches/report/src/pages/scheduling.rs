@@ -271,6 +271,34 @@ const BESIDE: [Beside; 7] = [
     },
 ];
 
+/// How far simulated turnarounds of an arm are from those that were measured, by the latter; ascending.
+fn errors(folder: &Folder, suite: &str, arm: &str) -> Result<Vec<f64>> {
+    const KEYS: [&str; 5] = ["arm", "low", "high", "delay_over_low_alone", "programs"];
+    const TIMES: [&str; 3] = ["low_p50_us", "high_p50_us", "turnaround_p50_us"];
+    let get = |name: &str| folder.get(&format!("{suite}-{name}"));
+    let (measured, simulated) = (get("h200")?, get("sim")?);
+    let rows = |results: &Results| results.value()["rows"].as_array().cloned().unwrap_or_default();
+    let simulated = rows(&simulated);
+    let mut errors = Vec::new();
+    for row in rows(&measured).iter().filter(|row| row["arm"] == arm) {
+        let is_it = |other: &&Value| KEYS.iter().all(|&key| other[key] == row[key]);
+        let other = simulated.iter().find(is_it);
+        let other = other.with_context(|| format!("`{suite}`: {row} was not simulated"))?;
+        for key in TIMES {
+            let all = |of: &Value| match &of[key] {
+                Value::Array(times) => times.iter().filter_map(Value::as_f64).collect::<Vec<_>>(),
+                time => time.as_f64().into_iter().collect(),
+            };
+            errors.extend(
+                all(row).iter().zip(all(other)).map(|(took, told)| (told / took - 1.0).abs()),
+            );
+        }
+    }
+    ensure!(!errors.is_empty(), "`{suite}`: no row is of `{arm}`");
+    errors.sort_by(f64::total_cmp);
+    Ok(errors)
+}
+
 pub fn simulated(folder: &Folder) -> Result<String> {
     let mut table = Table::new(["", "measured", "its ceiling", "`--device sim`", "its ceiling"]);
     for Beside { suite, what, measured, ceiling, told } in &BESIDE {
@@ -287,15 +315,29 @@ pub fn simulated(folder: &Folder) -> Result<String> {
         let ([gpu, its_ceiling], [sim, sims_ceiling]) = (cells("h200")?, cells("sim")?);
         table.row([format!("`{suite}`: {what}"), gpu, its_ceiling, sim, sims_ceiling]);
     }
+    let mut off = Table::new(["turnarounds", "off by, median", "mean", "at most"]);
+    for suite in ["priority", "antt"] {
+        for arm in ["preempt", "preempt, all preemptible"] {
+            let errors = errors(folder, suite, arm)?;
+            let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+            let (median, most) = (errors[errors.len() / 2], errors[errors.len() - 1]);
+            let told = [median, mean, most].map(percent);
+            let [median, mean, most] = told;
+            off.row([format!("`{suite}`, {arm}"), median, mean, most]);
+        }
+    }
     let mut sources = String::new();
     for suite in ["priority", "antt", "mix", "fairness"] {
         sources += &format!("{}\n", folder.get(&format!("{suite}-sim"))?.source());
     }
     Ok(format!(
-        "The same suites in virtual time, on a model of an H200, with the launches that the suite `sim` measured. Stops \
-         cost the launch that waits, and nearly no throughput. With priorities in groups and at random, much hangs on one \
-         short program, Scan: a few microseconds decide whether it waits for the other queue.\n\n{}\n{sources}",
+        "The same suites in virtual time, on a model of an H200, with the launches and costs that the suite `sim` \
+         measured. With priorities in groups and at random, much hangs on one short program, Scan: a few microseconds \
+         decide whether it waits for the other queue.\n\n{}\n{}\nThe model has no programs side by side on an SM, and a \
+         host that is as fast after a pause as before. Urgent programs of many short kernels suffer most from both \
+         (CFD, PL).\n\n{sources}",
         table.text(),
+        off.text(),
     ))
 }
 
