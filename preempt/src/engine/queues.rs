@@ -4,11 +4,7 @@ use std::collections::VecDeque;
 
 use preempt_device::abi::{Signal, SmRange};
 
-use crate::vocabulary::{OpKey, QueueCount, QueueIndex};
-
-/// Cohorts that a queue of the device holds. A driver takes a thousand launches in all; one more would make the call wait,
-/// and the host with it.
-const CAPACITY: usize = 64;
+use crate::vocabulary::{OpKey, QUEUE_CAPACITY, QueueCount, QueueIndex};
 
 #[derive(Debug)]
 pub(super) struct DeviceQueues {
@@ -139,7 +135,7 @@ impl DeviceQueues {
         let DeviceQueue { cohorts, .. } = &self.all[queue as usize];
         let has_room = match cohorts.len() {
             1 => self.chains < self.count.chains,
-            length => length < CAPACITY,
+            length => length < QUEUE_CAPACITY,
         };
         cohorts.back().filter(|_| has_room).copied()
     }

@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::machine::{KernelModel, refused};
 use crate::engine::{Called, LONGEST_PLAIN, LaunchSpec, MAX_CALLS, whole};
 use crate::error::Error;
-
-/// Calls, at most, that the device takes together.
-const MOST_TOGETHER: usize = 32;
+use crate::vocabulary::MOST_TOGETHER;
 
 /// What is launched as one operation: a kernel, or a program of several.
 ///
@@ -165,7 +163,7 @@ mod tests {
         assert_eq!(together(&calls("kkkk")), [1, 3, 1, 1]);
         assert_eq!(together(&calls("kkk-kpkkk")), [1, 2, 1, 1, 1, 1, 1, 2, 1]);
         let many = together(&calls(&"k".repeat(40)));
-        assert_eq!((many[1], many[33], many.iter().sum::<u32>()), (32, 7, 40 + 31 + 6));
+        assert_eq!((many[1], many[32], many.iter().sum::<u32>()), (31, 8, 40 + 30 + 7));
     }
 
     #[test]

@@ -3,6 +3,14 @@
 /// A queue of the device, by number.
 pub(crate) type QueueIndex = u32;
 
+/// Cohorts that a queue of the device holds. A driver takes a thousand launches in all; one more would make the call wait,
+/// and the host with it.
+pub(crate) const QUEUE_CAPACITY: usize = 64;
+
+/// Calls of a program, at most, that the device takes together: two such rows have room in a queue behind a launch, so
+/// that the second is queued while the first runs.
+pub(crate) const MOST_TOGETHER: usize = (QUEUE_CAPACITY - 1) / 2;
+
 /// How many queues a device has, and at which levels: where blocks of several queues wait for room, those of the
 /// highest level go first. The first queues are those of level 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -464,7 +464,7 @@ pub fn chains(device: &Device, found: &mut Found) {
     }
     let graphs = calls(&["cuGraphLaunch"]) - before[0];
     let launches = calls(&["cuLaunchKernel", "cuLaunchKernelEx"]) - before[1];
-    // Two chains, of 32 and 27. What ends before the next is queued behind it is launched by itself.
+    // Two chains, of 31 and 28. What ends before the next is queued behind it is launched by itself.
     found.expect(graphs >= 20, || format!("{graphs} graphs were launched"));
     found.expect(launches + 27 * graphs <= 20 * 60, || format!("{launches} launches, {graphs}"));
     let counted = stream.download(&counts).and_then(|copy| copy.wait());

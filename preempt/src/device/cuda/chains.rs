@@ -17,9 +17,7 @@ use super::streams::TrackedStream;
 use super::{CudaDevice, lock};
 use crate::device::{Chains, ProgramLaunch, Step};
 use crate::error::{DeviceError, Error};
-
-/// Calls, at most, of a chain: half of what a queue of the engine holds, so that the next chain is queued while one runs.
-const MOST: usize = 32;
+use crate::vocabulary::MOST_TOGETHER;
 
 /// The chains of a program.
 #[derive(Debug)]
@@ -45,7 +43,7 @@ fn chains(is_kernel: &[bool]) -> Vec<Range<usize>> {
             continue;
         }
         match chains.last_mut() {
-            Some(last) if last.end == index && last.len() < MOST => last.end = index + 1,
+            Some(last) if last.end == index && last.len() < MOST_TOGETHER => last.end = index + 1,
             _ => chains.push(index..index + 1),
         }
     }
@@ -184,7 +182,7 @@ mod tests {
             ("ckkk", &[(2, 4)]),
             ("kkckkkk", &[(4, 7)]),
             ("kkkckkk", &[(1, 3), (5, 7)]),
-            (&many, &[(1, 33), (33, 65), (65, 70)]),
+            (&many, &[(1, 32), (32, 63), (63, 70)]),
         ];
         for (kinds, expected) in cases {
             let is_kernel: Vec<bool> = kinds.chars().map(|kind| kind == 'k').collect();

@@ -37,7 +37,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 ///
 /// Grids, arguments and kernels are checked when they are recorded. On a GPU a [plain](Program#preemption) program is a CUDA
 /// graph, so that many short kernels cost one call of the driver, and follow each other without the host. In a preemptible
-/// one, up to 32 kernels in a row are such a call, which the driver is given while those before them run.
+/// one, up to 31 kernels in a row are such a call, which the driver is given while those before them run.
 ///
 /// ```
 /// # use preempt_device::prelude::*;
