@@ -1,4 +1,4 @@
-//! What was seen of the two forms of each kernel, for launches whose preemption is `Auto`.
+//! What was seen of each kernel: how long its launches take to stop, and in which form they are faster.
 
 use std::time::Duration;
 
@@ -18,9 +18,11 @@ const ENOUGH: u32 = 3;
 /// Hardware stops that are seen before they count more than what blocks are expected to take.
 const STOPS: f64 = 3.0;
 
-/// Times of whole launches, and of stops by the hardware.
-#[derive(Debug, Default)]
+/// Times of stops, and of whole launches whose preemption is `Auto`.
+#[derive(Debug)]
 pub(in crate::scheduler) struct Estimates {
+    /// Time that a launch takes to stop, assumed until a launch of the same kernel was seen to stop.
+    first_stop: Duration,
     /// By kernel and number of block-tasks: the two forms, preemptible first.
     sizes: FxHashMap<(usize, u32), [Seen; 2]>,
     /// By kernel.
@@ -40,6 +42,9 @@ struct OfKernel {
     /// Preemptible launches.
     loops: u32,
     loop_to_plain: Option<f64>,
+    /// Times from the signal until a launch's last block is out.
+    stop: Mean,
+    /// Times until the hardware has given the SMs of a plain grid to another launch.
     hardware_stop: Mean,
 }
 
@@ -48,6 +53,11 @@ fn key(kernel: &'static Kernel) -> usize {
 }
 
 impl Estimates {
+    pub fn new(first_stop: Duration) -> Estimates {
+        let (sizes, kernels) = (FxHashMap::default(), FxHashMap::default());
+        Estimates { first_stop, sizes, kernels }
+    }
+
     /// Records the time of a launch of one cohort that had not to wait for the one before it: from the call to the
     /// host's knowledge of its end.
     pub fn record(&mut self, kernel: &'static Kernel, tasks: u32, plain: bool, took: Duration) {
@@ -71,8 +81,19 @@ impl Estimates {
         *loops = loops.saturating_add(1);
     }
 
-    /// Records the time for which a launch waited until the hardware had given it the SMs of a plain grid.
+    /// Time from the signal until a launch's last block is out: the mean of those seen.
+    pub fn stop(&self, kernel: &'static Kernel) -> Duration {
+        let mean = self.kernels.get(&key(kernel)).and_then(|of| of.stop.of_at_least(1.0));
+        mean.unwrap_or(self.first_stop)
+    }
+
+    /// Records the time from the signal until a launch's blocks have left.
     pub fn stopped(&mut self, kernel: &'static Kernel, took: Duration) {
+        self.kernels.entry(key(kernel)).or_default().stop.add(took);
+    }
+
+    /// Records the time for which a launch waited until the hardware had given it the SMs of a plain grid.
+    pub fn made_room(&mut self, kernel: &'static Kernel, took: Duration) {
         self.kernels.entry(key(kernel)).or_default().hardware_stop.add(took);
     }
 
@@ -104,7 +125,7 @@ mod tests {
     #[test]
     fn a_kernel_is_known_by_its_preemptible_launches() {
         let (kernel, other) = (nothing().kernel(), nothing_else().kernel());
-        let mut estimates = Estimates::default();
+        let mut estimates = Estimates::new(us(20));
         for tasks in [1, 2, 3] {
             assert!(estimates.learned(kernel).is_none(), "{tasks}");
             estimates.record(kernel, 8, true, us(5));
@@ -117,7 +138,7 @@ mod tests {
     #[test]
     fn forms_are_compared_by_their_shortest_launches_of_one_size() {
         let kernel = nothing().kernel();
-        let mut estimates = Estimates::default();
+        let mut estimates = Estimates::new(us(20));
         let ratio = |estimates: &Estimates| estimates.learned(kernel)?.loop_to_plain;
         for took in [500, 90, 95] {
             estimates.looped(kernel);
@@ -133,21 +154,33 @@ mod tests {
     }
 
     #[test]
-    fn stops_count_once_there_are_enough() {
+    fn the_first_stop_is_assumed_and_the_others_are_means() {
+        let (kernel, other) = (nothing().kernel(), nothing_else().kernel());
+        let mut estimates = Estimates::new(us(20));
+        assert_eq!(estimates.stop(kernel), us(20));
+        [100, 300].into_iter().for_each(|took| estimates.stopped(kernel, us(took)));
+        assert_eq!((estimates.stop(kernel).as_micros(), estimates.stop(other)), (200, us(20)));
+        assert!(estimates.learned(kernel).is_none(), "no launch of it is done");
+        (0..1000).for_each(|_| estimates.stopped(kernel, us(8)));
+        assert_eq!(estimates.stop(kernel).as_micros(), 8, "it is faster now");
+    }
+
+    #[test]
+    fn stops_by_the_hardware_count_once_there_are_enough() {
         let kernel = nothing().kernel();
-        let mut estimates = Estimates::default();
+        let mut estimates = Estimates::new(us(20));
         (0..3).for_each(|_| estimates.looped(kernel));
         let stop = |estimates: &Estimates| estimates.learned(kernel)?.hardware_stop;
         for took in [10, 20, 60] {
             assert_eq!(stop(&estimates), None);
-            estimates.stopped(kernel, us(took));
+            estimates.made_room(kernel, us(took));
         }
         assert_eq!(stop(&estimates).map(|time| time.as_micros()), Some(30));
     }
 
     #[test]
     fn the_number_of_remembered_launches_is_bounded() {
-        let mut estimates = Estimates::default();
+        let mut estimates = Estimates::new(us(20));
         for tasks in 0..3 * MOST as u32 {
             estimates.record(nothing().kernel(), tasks, false, Duration::ZERO);
         }

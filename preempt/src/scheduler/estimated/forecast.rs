@@ -1,26 +1,20 @@
-//! Expected times of launches: how long they run, and how long they take to yield.
+//! Expected durations of launches.
 
 use std::time::Duration;
 
-use preempt_device::host::{Args, Dim3, Kernel};
-use rustc_hash::FxHashMap;
-
-use super::mean::Mean;
 use crate::device::KernelLaunch;
 use crate::error::caught;
 use crate::predict::{Features, Predictor};
+use preempt_device::host::{Args, Dim3, Kernel};
 
 /// Time that is as good as for ever: predictions are cut to it, so that sums cannot overflow.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// The predictor, and how long launches of each kernel take to yield.
+/// The predictor, and what it is told.
 pub(in crate::scheduler) struct Forecast {
     predictor: Option<Box<dyn Predictor>>,
     /// The message of the predictor's panic, if it panicked.
     panic: Option<String>,
-    /// Time that a launch takes to stop, assumed until a launch of the same kernel was seen to stop.
-    first_stop: Duration,
-    yields: FxHashMap<usize, Mean>,
 }
 
 /// A launch that is done.
@@ -63,9 +57,8 @@ pub(in crate::scheduler) fn features(
 }
 
 impl Forecast {
-    pub fn new(predictor: Box<dyn Predictor>, first_stop: Duration) -> Forecast {
-        let (predictor, yields) = (Some(predictor), FxHashMap::default());
-        Forecast { predictor, panic: None, first_stop, yields }
+    pub fn new(predictor: Box<dyn Predictor>) -> Forecast {
+        Forecast { predictor: Some(predictor), panic: None }
     }
 
     /// The message of the predictor's panic, if it panicked.
@@ -123,21 +116,6 @@ impl Forecast {
             }
         }
     }
-
-    /// Time from the signal until a launch's last block is out: the mean of those seen.
-    pub fn stop(&self, kernel: &'static Kernel) -> Duration {
-        let mean = self.yields.get(&key(kernel));
-        mean.and_then(|mean| mean.of_at_least(1.0)).unwrap_or(self.first_stop)
-    }
-
-    /// Records the time from the signal until a launch's blocks have left.
-    pub fn yielded(&mut self, kernel: &'static Kernel, took: Duration) {
-        self.yields.entry(key(kernel)).or_default().add(took);
-    }
-}
-
-fn key(kernel: &'static Kernel) -> usize {
-    std::ptr::from_ref(kernel).addr()
 }
 
 #[cfg(test)]
@@ -262,7 +240,7 @@ mod tests {
 
     #[test]
     fn launches_that_were_seen_to_end_together_share_the_time() {
-        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()), Duration::ZERO);
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
         learn(&mut forecast, &[1, 2], 40);
         assert_eq!([1, 2].map(|grid| known(&mut forecast, grid)), [20, 20], "equal shares");
         // Seen to end one by one, they say more.
@@ -278,7 +256,7 @@ mod tests {
 
     #[test]
     fn long_chains_of_one_kernel_are_predicted_as_well_as_short_ones() {
-        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()), Duration::ZERO);
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
         for took in [10, 15, 8, 13, 8, 15, 12, 9, 14, 8] {
             learn(&mut forecast, &[1; 16], 16 * took);
             assert!((8..=15).contains(&known(&mut forecast, 1)), "{}", known(&mut forecast, 1));
@@ -287,7 +265,7 @@ mod tests {
 
     #[test]
     fn streams_are_told_apart() {
-        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()), Duration::ZERO);
+        let mut forecast = Forecast::new(Box::new(crate::predict::Online::new()));
         let ended = |stream, grid, took| Ended {
             is_program: false,
             stream,
@@ -386,28 +364,5 @@ mod tests {
         assert_eq!(seen, [Some(LONGEST); 3]);
         scheduler.synchronize().expect("nothing went wrong");
         assert_eq!(scheduler.stats().total.done, 3);
-    }
-
-    #[test]
-    fn the_time_to_yield_is_the_mean_of_those_seen() {
-        let kernel = squares_kernel();
-        let mut forecast =
-            Forecast::new(Box::new(KeepingPredictor::default()), Duration::from_micros(30));
-        assert_eq!(forecast.stop(kernel), Duration::from_micros(30));
-        forecast.yielded(kernel, Duration::from_micros(100));
-        forecast.yielded(kernel, Duration::from_micros(300));
-        assert_eq!(forecast.stop(kernel), Duration::from_micros(200));
-        for _ in 0..1000 {
-            forecast.yielded(kernel, Duration::from_micros(8));
-        }
-        assert_eq!(forecast.stop(kernel).as_micros(), 8, "it is faster now");
-    }
-
-    fn squares_kernel() -> &'static Kernel {
-        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
-        let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
-        let x = scheduler.zeroed::<u32>(1).expect("memory");
-        let mut out = scheduler.zeroed::<u32>(1).expect("memory");
-        squares(&x, &mut out).kernel()
     }
 }

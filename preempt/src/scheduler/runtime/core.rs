@@ -182,12 +182,12 @@ pub(in crate::scheduler) struct Core {
     jobs: SecondaryMap<OpKey, InWork>,
     calls: SecondaryMap<OpKey, InCall>,
     session: Session,
-    /// What was seen of the forms of kernels.
+    /// What was seen of kernels' stops and forms.
     estimates: Estimates,
     /// The longest launch that may be a plain grid without being told to.
     longest_plain: Duration,
     costs: Costs,
-    /// Expected times of launches.
+    /// Expected durations of launches.
     forecast: Forecast,
     /// Ended launches that the forecast has not learned from.
     ended: Vec<Ended>,
@@ -273,10 +273,10 @@ impl Core {
             start: Instant::now(),
             jobs: SecondaryMap::new(),
             calls: SecondaryMap::new(),
-            estimates: Estimates::default(),
+            estimates: Estimates::new(costs.whole_stop()),
             longest_plain,
             costs,
-            forecast: Forecast::new(predictor, costs.whole_stop()),
+            forecast: Forecast::new(predictor),
             ended: Vec::new(),
             accounts: Accounts::new(device.properties().sms, trace),
             device,
@@ -431,14 +431,14 @@ impl Core {
                 && let Some(predicted) = entry.and_then(|entry| entry.predicted)
                 && let Some(Work::Launch { launch, .. }) =
                     self.jobs.get(over).map(|work| &work.job.work)
-                && predicted <= TELLING * self.forecast.stop(launch.kernel)
+                && predicted <= TELLING * self.estimates.stop(launch.kernel)
             {
-                self.estimates.stopped(launch.kernel, took.saturating_sub(predicted));
+                self.estimates.made_room(launch.kernel, took.saturating_sub(predicted));
             }
             // With more block-tasks than the device holds blocks, surplus blocks may have waited for room.
             let none_waited = signal.range() == SmRange::ALL || tasks <= workers;
             if let Some(stopped) = stopped.filter(|_| none_waited) {
-                self.forecast.yielded(launch.kernel, now.saturating_sub(stopped));
+                self.estimates.stopped(launch.kernel, now.saturating_sub(stopped));
             }
         }
         self.engine.handle(now, Event::CohortOut { op, slot, posted }, &mut self.actions);

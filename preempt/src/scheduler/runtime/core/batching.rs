@@ -176,7 +176,7 @@ impl Core {
         let requeued = predicted
             .filter(|_| launch.kernel.yields)
             .map_or(Duration::ZERO, |took| spec.dropped_of(took, self.device.properties().sms));
-        let yield_overhead = self.forecast.stop(launch.kernel) + requeued;
+        let yield_overhead = self.estimates.stop(launch.kernel) + requeued;
         let spec = LaunchSpec { predicted, yield_overhead, requeued, ..spec };
         let (plain, hardware_stop) = match preemption {
             Preemption::Preemptible => (false, None),
