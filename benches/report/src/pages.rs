@@ -110,7 +110,8 @@ fn tables(folder: &Folder) -> Result<String> {
         "# Results\n\n\
          `preempt-plot --pages` writes this page from the JSON files in [results](results), and the gate fails if it \
          is not what they say. The arms of each table took turns in one run, so compare inside a table: absolute times \
-         move from machine to machine. While some suites ran on a GPU of the machine, others ran on another one. Each \
+         move from machine to machine. While some suites ran on a GPU of the machine, others ran on another one. In \
+         results of commit b963d75 signals go by `SignalPath::Auto`; the default is stream writes since then. Each \
          suite says what its rows mean: `cargo run --release -p preempt-bench -- SUITE --explain`. Words are those of \
          the [glossary](../ARCHITECTURE.md#glossary).\n",
     );

@@ -108,7 +108,7 @@ blocks, which find no room beside it. All arms of a case take turns.
 The arms:
 
 - preempt: an urgent launch through the scheduler, from the call of `launch` to the return of
-  `wait`, which spins. Signals go by the path that is the default, `SignalPath::Auto`.
+  `wait`, which spins. Signals go by the path that is the default.
 - preempt, by the proxy: with `SignalPath::Proxy`, measured after the others.
 - floor: the victim's preemptible entry by a raw launch with a control block made by hand; one
   stream write takes from it the SMs that the urgent kernel needs, which is launched right after in

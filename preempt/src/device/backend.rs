@@ -37,10 +37,10 @@ pub(crate) trait Backend: Send + Sync {
         tasks: u32,
     ) -> Result<Occupancy, Error>;
 
-    /// Says that cohorts of a launch are put into a queue next, and may be signalled. If it is `long`, a faster path of
-    /// signals is worth its start.
-    fn expect_signals(&self, launch: &KernelLaunch, is_long: bool) -> Result<(), Error> {
-        let _ = (launch, is_long);
+    /// Says that cohorts are put into a queue next, and may be signalled: whether they leave the device's own block [a
+    /// place](KernelLaunch::leaves_place), and whether they run so long that a faster path of signals is worth its start.
+    fn expect_signals(&self, leaves_place: bool, is_long: bool) -> Result<(), Error> {
+        let _ = (leaves_place, is_long);
         Ok(())
     }
 
@@ -316,17 +316,24 @@ pub(super) fn spares_a_place(tasks: u32, places: u32) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum SignalPath {
-    /// The proxy beside launches that last long enough, stream writes beside all others. On an idle device, a launch
-    /// waits 10 µs for the proxy if its duration is unknown or a hundred times as long, and if it lasts at most a
-    /// fiftieth longer with a block less. No kernel is refused.
-    #[default]
-    Auto,
     /// A write by a stream of the GPU: about 5 µs, and nothing is resident.
+    #[default]
     StreamWrite,
+    /// The proxy where it is worth its start, and stream writes elsewhere. No kernel is refused.
+    ///
+    /// The proxy is started on an idle device, before a launch whose duration is unknown, or a hundred times as long as
+    /// the start. The launch waits for that: 10 µs, and 100 µs if other code's blocks fill the GPU. It ends before a launch
+    /// that would last more than a fiftieth longer with a block less on the GPU, and when nothing is in flight. Until then
+    /// it is as with [`Proxy`](SignalPath::Proxy).
+    Auto,
     /// A resident warp, the proxy, reads the host's memory and carries each word over (EffiSha section 4.1): about 2
     /// µs. It takes the place of a block on one SM while anything is in flight, and reads over the bus all the time.
     /// The first launch after a pause waits 10 µs for it. Kernels of which an SM holds a single block are refused. The
     /// CPU device needs neither path.
+    ///
+    /// While something is in flight, driver calls of the application that wait for all kernels wait for the proxy, too
+    /// (`cuMemFree`, `cuCtxSynchronize`, lazy loading). If such a call also holds up the scheduler's own calls, as
+    /// `cuMemFree` does, neither ends. Use it where no such calls are made beside the scheduler's kernels.
     Proxy,
 }
 

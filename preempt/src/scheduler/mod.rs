@@ -401,7 +401,7 @@ impl SchedulerBuilder {
         self
     }
 
-    /// The path of signals that take SMs from running kernels; [`SignalPath::Auto`] by default.
+    /// The path of signals that take SMs from running kernels; by default, stream writes.
     pub fn signal_path(mut self, path: SignalPath) -> SchedulerBuilder {
         self.settings.signal_path = path;
         self

@@ -123,9 +123,9 @@ struct Cohort {
     is_ready: bool,
     /// When the host's part of the launch is over.
     launched: u64,
-    /// What it has done, and when its blocks began.
+    /// What it has done, and when its first block began.
     work: u64,
-    begun: u64,
+    begun: Option<u64>,
     /// The launch that waits for ends of its blocks, and when they come, if it is a plain grid.
     makes_room: Option<(OpKey, u64)>,
 }
@@ -193,7 +193,7 @@ impl Device {
             is_ready: false,
             launched,
             work: 0,
-            begun: launched,
+            begun: None,
             makes_room: None,
         };
         let cohort = self.cohorts.insert(cohort);
@@ -235,7 +235,7 @@ impl Device {
         if !may_work || launch.left == 0 {
             return self.leave_all(now, key, 0, agenda);
         }
-        (cohort.is_ready, cohort.begun) = (true, now);
+        cohort.is_ready = true;
         let word = self.queues[queue as usize].word;
         if !plain {
             // Tasks that were handed to it, and taken away again.
@@ -253,6 +253,7 @@ impl Device {
             }
         }
         if !cohort.sms.is_empty() {
+            cohort.begun.get_or_insert(now);
             launch.started.get_or_insert(now);
         }
         if cohort.waiting > 0 {
@@ -290,7 +291,7 @@ impl Device {
         // Where it has more SMs than it can fill, each has a part of the work of a full one.
         let gone = (before - cohort.sms.len()).min(launch.kernel.fills as usize) as u64;
         // Less than a block-task, of which nothing is done; later, blocks are anywhere in theirs.
-        let ran = now - cohort.begun;
+        let ran = now - cohort.begun.unwrap_or(now);
         let dropped = if ran < 2 * launch.redo { ran } else { launch.redo };
         let again = (dropped * gone).min(cohort.work);
         cohort.work -= again;
@@ -358,6 +359,9 @@ impl Device {
         if !found.is_empty() {
             self.advance(now, key);
             self.occupy(key, &found);
+            if let Some(cohort) = self.cohorts.get_mut(key).filter(|cohort| cohort.is_ready) {
+                cohort.begun.get_or_insert(now);
+            }
             if let Some(launch) = self.launches.get_mut(op) {
                 launch.started.get_or_insert(now);
             }

@@ -363,7 +363,9 @@ impl Run<'_> {
             let learned = Learned { loop_to_plain, ..Learned::default() };
             spec.hardware_stop = spec.plain_stop(learned, circumstances);
         }
-        let is_plain = spec.plain || spec.hardware_stop.is_some();
+        // Elsewhere the engine takes the worker loop.
+        let may_be_plain = spec.hardware_stop.is_some() && self.engine.goes_by_order();
+        let is_plain = spec.plain || may_be_plain;
         if is_plain {
             spec.predicted = predicted(plain, model.plain_duration.unwrap_or(model.duration));
         }

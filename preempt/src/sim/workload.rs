@@ -148,7 +148,7 @@ impl Workload {
     ///   launch, as wide as the widest kernel. From kernel to kernel it takes [`Costs::graph`](super::Costs::graph), and
     ///   SMs are taken from it at the ends of blocks alone.
     /// - Otherwise it is preemptible. SMs are taken from it in each kernel and between them, and then what is left goes
-    ///   on. A kernel follows after [`Costs::follow`](super::Costs::follow). Up to 32 that are queued in a row take the
+    ///   on. A kernel follows after [`Costs::follow`](super::Costs::follow). Up to 31 that are queued in a row take the
     ///   host one [`Costs::call`](super::Costs::call). A plain kernel among others runs to its end.
     /// - If all kernels that are not plain are [auto](KernelModel::auto), the form is chosen. The program is plain if
     ///   each of them would be, if it is predicted to take at most 10 ms, and if the policy goes by order.
@@ -411,7 +411,8 @@ fn sized(model: &JobModel, sizes: Sizes, random: &mut Random) -> JobModel {
     if let Sizes::Pareto { shape, most } = sizes {
         let size = random.pareto(shape, most);
         for kernel in model.kernels_mut() {
-            kernel.duration = kernel.duration.mul_f64(size).min(LONGEST);
+            let times = kernel.plain_duration.iter_mut().chain([&mut kernel.duration]);
+            times.for_each(|time| *time = time.mul_f64(size).min(LONGEST));
             kernel.tasks = ((f64::from(kernel.tasks) * size) as u32).clamp(1, MAX_TASKS);
         }
     }

@@ -191,6 +191,7 @@ fn run(case: &Case) -> Found {
             "programs" => workloads::programs(&device, &mut found),
             "chains" => workloads::chains(&device, &mut found),
             "signal-paths" => workloads::signal_paths(&device, &mut found),
+            "signal-path-changes" => workloads::signal_path_changes(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
@@ -562,8 +563,8 @@ fn kernels_in_a_row_are_few_calls_of_the_driver() {
 /// The proxy is started for launches that may be long and leave it a place.
 #[test]
 fn the_proxy_comes_where_it_is_worth_its_start() {
-    let outcomes = start(FAKE, &[Case::clean("signal-paths")]);
-    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+    let outcomes = start(FAKE, &["signal-paths", "signal-path-changes"].map(Case::clean));
+    assert!(outcomes.len() == 2 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 
 /// The driver copies from and to pinned memory of the application itself.

@@ -523,6 +523,41 @@ pub fn signal_paths(device: &Device, found: &mut Found) {
     }
 }
 
+/// No proxy comes beside a launch that leaves it no place, whatever follows; on the fake driver.
+pub fn signal_path_changes(device: &Device, found: &mut Found) {
+    let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Auto);
+    let builder = builder.preemption(Preemption::Preemptible).costs(Costs::free());
+    let Some(scheduler) = found.take(builder.kernels(preempt_test_kit::KERNELS).build()) else {
+        return;
+    };
+    let mut run = Run { scheduler, found, canaries: Vec::new() };
+    let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+    let full = 2 * device.properties().sms;
+    let shapes = [(4, THREADS), (full, 1024), (4, THREADS)];
+    let proxies = || {
+        let mut calls = faults::calls().into_iter();
+        calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
+    };
+    let before = proxies();
+    // It fills the device.
+    let Some(victim) = run.victim(&streams[0], 400_000) else { return };
+    for (tasks, threads) in shapes {
+        let lens = [tasks as usize, (tasks * threads) as usize];
+        let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
+        let [Some(mut counts), Some(mut writes)] = buffers else { return };
+        let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
+        run.found.take(streams[1].launch(call).and_then(|handle| handle.wait()));
+        let counted = streams[1].download(&counts).and_then(|copy| copy.wait());
+        if let Some(counted) = run.found.take(counted) {
+            run.found.expect(counted.iter().all(|&count| count == 1), || format!("{counted:?}"));
+        }
+    }
+    let (seen, is_over) = (proxies() - before, victim.handle.is_done());
+    run.found.expect(!is_over && seen == 0, || format!("{seen} proxies, over: {is_over}"));
+    run.check_victim(Some(victim), &streams[0]);
+    run.check_canaries();
+}
+
 /// More launches begun at the same time than there are control blocks, beside the resident proxy.
 pub fn controls(device: &Device, found: &mut Found) {
     let Some(mut run) = start(device, SignalPath::Proxy, found) else { return };

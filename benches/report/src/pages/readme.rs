@@ -37,7 +37,7 @@ fn promise(folder: &Folder) -> Result<String> {
     let (least, most) = range(ours().map(|row| row.p50_us)).context("no row has yield points")?;
     Ok(format!(
         "On an H200 an urgent kernel is done {least:.0} to {most:.0} µs after its launch (median), beside a kernel that fills the GPU and has \
-         places\nto be interrupted. Beside one without such places, it waits for blocks to end.\n",
+         places\nto be interrupted, with signals by `SignalPath::Auto`. Beside one without such places, it waits for blocks to end.\n",
     ))
 }
 

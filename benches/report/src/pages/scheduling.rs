@@ -285,13 +285,13 @@ fn errors(folder: &Folder, suite: &str, arm: &str) -> Result<Vec<f64>> {
         let other = simulated.iter().find(is_it);
         let other = other.with_context(|| format!("`{suite}`: {row} was not simulated"))?;
         for key in TIMES {
-            let all = |of: &Value| match &of[key] {
+            let times = |of: &Value| match &of[key] {
                 Value::Array(times) => times.iter().filter_map(Value::as_f64).collect::<Vec<_>>(),
                 time => time.as_f64().into_iter().collect(),
             };
-            errors.extend(
-                all(row).iter().zip(all(other)).map(|(took, told)| (told / took - 1.0).abs()),
-            );
+            let (took, told) = (times(row), times(other));
+            ensure!(took.len() == told.len(), "`{suite}`: {row} and {other} differ in `{key}`");
+            errors.extend(took.iter().zip(told).map(|(took, told)| (told / took - 1.0).abs()));
         }
     }
     ensure!(!errors.is_empty(), "`{suite}`: no row is of `{arm}`");

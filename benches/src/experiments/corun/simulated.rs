@@ -59,9 +59,9 @@ impl Path {
         if arm == Arm::PlainStreams { Path::raw() } else { Path::scheduler(costs) }
     }
 
-    /// The path through the scheduler (`submit` of `preempt` in `results/launch-h200.json`).
+    /// The path through the scheduler (`submit` of `preempt` in `results/launch-h200.json`, b963d75).
     fn scheduler(costs: Costs) -> Path {
-        let submit = Duration::from_nanos(783);
+        let submit = Duration::from_nanos(798);
         let machine = Machine::new(Machine::h200().sms, costs);
         Path { machine, submit, latency: Duration::ZERO }
     }
@@ -71,13 +71,13 @@ impl Path {
     /// file. A launch follows after the time that each kernel of 10 µs in a stream takes longer than its length. A
     /// program's first launch takes as long as an empty kernel from launch to done.
     fn raw() -> Path {
-        let (follow, empty) = (Duration::from_nanos(1_870), Duration::from_nanos(8_974));
+        let (follow, empty) = (Duration::from_nanos(2_075), Duration::from_nanos(8_588));
         let mut machine =
             Machine::new(Machine::h200().sms, Costs { launch: follow, ..Costs::free() });
         machine.free_stops = true;
         // Nothing is queued behind what runs.
         machine.queues.chains = 0;
-        Path { machine, submit: Duration::from_nanos(3_429), latency: empty - follow }
+        Path { machine, submit: Duration::from_nanos(3_084), latency: empty - follow }
     }
 }
 

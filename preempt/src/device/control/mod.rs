@@ -266,10 +266,9 @@ impl Session {
         self.out.is_empty()
     }
 
-    /// Says that cohorts of a launch are queued next. The device may make ready for signals to them, which takes it
-    /// microseconds, and longer if the launch is long.
-    pub fn expect_signals(&self, launch: &KernelLaunch, is_long: bool) -> Result<(), Error> {
-        self.device.backend.expect_signals(launch, is_long)
+    /// Says that cohorts are queued next. The device may make ready for signals to them, which takes it microseconds.
+    pub fn expect_signals(&self, leaves_place: bool, is_long: bool) -> Result<(), Error> {
+        self.device.backend.expect_signals(leaves_place, is_long)
     }
 
     /// Queues a cohort, or a launch as a plain grid, in the order's queue. Does not wait for the device.

@@ -18,7 +18,7 @@ use crate::device::{
     MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath, Step,
     spares_a_place,
 };
-use crate::error::{ConfigurationError, Error, MemoryError};
+use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
 use crate::module::DeviceCode;
 use crate::vocabulary::OpKey;
 
@@ -65,13 +65,13 @@ impl Backend for CudaDevice {
         Ok(Occupancy { blocks_per_sm, on_last_sm, leaves_place })
     }
 
-    fn expect_signals(&self, launch: &KernelLaunch, is_long: bool) -> Result<(), Error> {
+    fn expect_signals(&self, leaves_place: bool, is_long: bool) -> Result<(), Error> {
         match self.proxy.path() {
             SignalPath::StreamWrite => Ok(()),
             // Blocks of plain grids may have its place.
             SignalPath::Proxy if self.shared.watch.has_plain() => Ok(()),
-            SignalPath::Proxy => self.proxy.await_place(PATIENCE),
-            SignalPath::Auto if !launch.leaves_place => {
+            SignalPath::Proxy => self.start_proxy(PATIENCE),
+            SignalPath::Auto if !leaves_place => {
                 if self.proxy.is_live() {
                     let _entered = self.context().enter()?;
                     self.end_proxy();
@@ -79,7 +79,13 @@ impl Backend for CudaDevice {
                 Ok(())
             }
             // Blocks of anything that runs may have its place.
-            SignalPath::Auto if is_long && !self.something_runs() => self.proxy.await_place(START),
+            SignalPath::Auto if is_long && !self.proxy.is_live() && !self.something_runs() => {
+                match self.start_proxy(START) {
+                    Err(error @ Error::Device(DeviceError::ContextLost { .. })) => Err(error),
+                    // Signals can do without.
+                    _ => Ok(()),
+                }
+            }
             SignalPath::Auto => Ok(()),
         }
     }
@@ -154,8 +160,11 @@ impl Backend for CudaDevice {
         if !self.proxy.signal(queue, signal) {
             // Without the word, the launch that the SMs are for would wait for ever. The loss of the context is
             // reported for all operations together.
-            let _ = context
-                .must(|| context.enter().and_then(|_entered| self.queues.signal(queue, signal)));
+            let _ = context.must(|| {
+                let _entered = context.enter()?;
+                self.proxy.await_end();
+                self.queues.signal(queue, signal)
+            });
         }
         self.shared.watch.stir();
     }
@@ -166,6 +175,11 @@ impl Backend for CudaDevice {
     }
 
     fn opaque(&self, op: OpKey, work: OpaqueWork) {
+        // The work may call what waits for all that runs, and the proxy would never end.
+        let _held = self.proxy.hold();
+        if let Ok(_entered) = self.context().enter() {
+            self.end_proxy();
+        }
         self.opaque.run(op, work);
     }
 
@@ -221,7 +235,9 @@ impl DeviceMemory for CudaDevice {
             Contents::Zeros => Zeroing::ByKernel,
         };
         let address = match self.pool.allocate(bytes, zeroing) {
-            Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !something_runs => {
+            Err(Error::Memory(MemoryError::OutOfMemory { .. }))
+                if !something_runs && !self.proxy.is_live() =>
+            {
                 // Freed memory may be in pieces that are too small.
                 self.pool.trim()?;
                 self.pool.allocate(bytes, zeroing)?
@@ -243,7 +259,8 @@ impl DeviceMemory for CudaDevice {
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
-        // The proxy would never end.
+        // The driver may wait for kernels that run, and the proxy would never end.
+        let _held = self.proxy.hold();
         self.host.take(bytes, || self.end_proxy())
     }
 
@@ -283,7 +300,7 @@ impl CudaDevice {
 
     /// Whether kernels may hold the SMs, so that a kernel of the driver's might wait for them.
     pub(super) fn something_runs(&self) -> bool {
-        self.shared.watch.has_pending() || self.proxy.is_live() || self.opaque.has_under_way()
+        self.shared.watch.has_pending() || self.opaque.has_under_way()
     }
 
     /// Asks the driver about everything that is in flight. The driver reports a fault when it is asked, and the context
@@ -302,9 +319,22 @@ impl CudaDevice {
     /// Ends the proxy while something is in flight, so that signals go by stream writes until it is launched again. The
     /// context is entered.
     pub(super) fn end_proxy(&self) {
-        for (queue, word) in self.proxy.leave() {
+        self.proxy.leave(|queue, word| {
             // The same word twice is one signal. As for any signal, no operation could be told of an error.
             let _ = self.context().must(|| self.queues.signal(queue, word));
+        });
+    }
+
+    /// Starts the proxy, unless words are on their way to the queues, which would arrive behind its own: signals are stream
+    /// writes then.
+    fn start_proxy(&self, patience: Duration) -> Result<(), Error> {
+        if self.proxy.is_live() {
+            return Ok(());
+        }
+        let _entered = self.context().enter()?;
+        match self.queues.control().settle(START)? {
+            true => self.proxy.await_place(patience),
+            false => Ok(()),
         }
     }
 }

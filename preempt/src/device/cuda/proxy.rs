@@ -2,8 +2,8 @@
 //! proxy, carries each word to the memory that blocks read.
 //!
 //! It takes the place of a block on the last SM, which the engine knows of ([`Occupancy`](crate::device::Occupancy)).
-//! It is resident only while the scheduler has something in flight: it is launched before the first kernel, which waits
-//! until the proxy has its place, and ends when the scheduler is idle.
+//! It is resident only while the scheduler has something in flight. It is launched before a kernel, which waits until the
+//! proxy has its place, and ends when the scheduler is idle.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -92,8 +92,8 @@ const _: () = assert!(QUEUE_COUNT <= END);
 pub(super) const THREADS: u32 = 32;
 pub(super) const REGISTERS: u32 = 32;
 
-/// The longest that the first kernel waits for the proxy where signals are to go by it, and that the proxy is waited for
-/// when it ends. Other blocks may have its place; signals then take the other path.
+/// The longest that a kernel waits for the proxy where signals have to go by it, and that its end is waited for. Other
+/// blocks may have its place; signals then take the other path.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The longest where they may go by it: ten times what the start takes on an idle GPU (H200).
@@ -112,20 +112,22 @@ pub(super) struct Proxy {
     function: Function,
     stream: Stream,
     context: Arc<Context>,
+    /// How the scheduler wants signals to go. Apart from the state, whose lock is held while a proxy starts and ends.
+    path: Mutex<SignalPath>,
     state: Mutex<State>,
     _code: Code,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the scheduler asked for.
-    path: SignalPath,
     /// The number of the proxy launched last.
     number: u32,
     /// Set while that proxy has not been told to end.
     live: bool,
     /// Set while that proxy has its place.
     there: bool,
+    /// Set while a proxy that was told to end may still carry a word.
+    ending: bool,
     /// Threads in calls of the driver that may wait for kernels that run: no proxy is launched meanwhile.
     holds: u32,
 }
@@ -164,6 +166,7 @@ impl Proxy {
             function,
             stream,
             context: context.clone(),
+            path: Mutex::default(),
             state: Mutex::default(),
             _code: code,
         })
@@ -171,7 +174,7 @@ impl Proxy {
 
     /// How signals go from now on. Nothing of ours runs.
     pub fn set_path(&self, path: SignalPath) {
-        lock(&self.state).path = path;
+        *lock(&self.path) = path;
     }
 
     /// Keeps every proxy from carrying a word of the previous scheduler, because the next one counts epochs from the
@@ -190,7 +193,7 @@ impl Proxy {
     }
 
     pub fn path(&self) -> SignalPath {
-        lock(&self.state).path
+        *lock(&self.path)
     }
 
     /// Whether the proxy is on the GPU, or on its way.
@@ -267,10 +270,10 @@ impl Proxy {
 
     /// Carries a word to a queue, if the proxy is there.
     pub fn signal(&self, queue: u32, signal: Signal) -> bool {
-        let state = lock(&self.state);
-        if state.path == SignalPath::StreamWrite {
+        if self.path() == SignalPath::StreamWrite {
             return false;
         }
+        let state = lock(&self.state);
         // Always written, so that the proxy never finds a word older than the blocks' own.
         self.word(queue as usize).store(signal.to_bits(), Ordering::Relaxed);
         state.live && state.there
@@ -281,22 +284,39 @@ impl Proxy {
         self.end(&mut lock(&self.state));
     }
 
-    /// Ends the proxy while something is in flight, and waits for its end. Returns the last words that it was given,
-    /// because it reads them together with the word that ends it and may not have carried each. The context is entered.
-    pub fn leave(&self) -> Vec<(u32, Signal)> {
+    /// Ends the proxy while something is in flight, and waits for its end. Writes the last words that it was given, because
+    /// it reads them together with the word that ends it and may not have carried each. The context is entered.
+    pub fn leave(&self, mut write: impl FnMut(u32, Signal)) {
         let mut state = lock(&self.state);
         if !state.live {
-            return Vec::new();
+            return;
         }
         self.end(&mut state);
-        // Signals go by stream writes from now on, and a late store of the proxy would put an older word in their
-        // place. A proxy without its place carries nothing yet.
-        let _ = self.stream.settle(PATIENCE);
-        let words = (0..QUEUE_COUNT).map(|queue| (queue as u32, self.word(queue)));
-        // Relaxed: the words are written by the thread that signals, under the lock.
-        let words = words.map(|(queue, word)| (queue, word.load(Ordering::Relaxed)));
-        let given = words.filter(|(_, word)| *word != 0);
-        given.map(|(queue, word)| (queue, Signal::from_bits(word))).collect()
+        // A proxy without its place carries nothing yet.
+        let patience = if state.there { PATIENCE } else { START };
+        self.settle(&mut state, patience);
+        for queue in 0..QUEUE_COUNT {
+            // Relaxed: the words are written by the thread that signals, under the lock. It is kept until they are on their
+            // way, because a newer word goes by a stream write behind them.
+            match self.word(queue).load(Ordering::Relaxed) {
+                0 => {}
+                word => write(queue as u32, Signal::from_bits(word)),
+            }
+        }
+    }
+
+    /// Waits until a proxy that was told to end carries nothing any more: its late store would put an older word in the
+    /// place of one by a stream write. The context is entered.
+    pub fn await_end(&self) {
+        let mut state = lock(&self.state);
+        if state.ending {
+            self.settle(&mut state, START);
+        }
+    }
+
+    fn settle(&self, state: &mut State, patience: Duration) {
+        let _ = self.stream.settle(patience);
+        state.ending = false;
     }
 
     pub fn stream(&self) -> &Stream {
@@ -305,6 +325,7 @@ impl Proxy {
 
     fn end(&self, state: &mut State) {
         if std::mem::take(&mut state.live) {
+            state.ending = true;
             self.word(END).store(state.number.into(), Ordering::Relaxed);
         }
     }

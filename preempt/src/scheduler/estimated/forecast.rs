@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use preempt_device::host::{Args, Dim3, Kernel};
+
 use crate::device::KernelLaunch;
 use crate::error::caught;
 use crate::predict::{Features, Predictor};
-use preempt_device::host::{Args, Dim3, Kernel};
 
 /// Time that is as good as for ever: predictions are cut to it, so that sums cannot overflow.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);

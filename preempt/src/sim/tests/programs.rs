@@ -200,7 +200,7 @@ fn kernels_that_are_queued_in_a_row_cost_the_host_one_call() {
     workload.program(stream, "many", &vec![kernel.clone(); 97], Duration::ZERO);
     let together = Simulation::new(Machine::new(4, costs), StaticPriority::new());
     let together = together.run(&workload).unwrap().makespan;
-    // The first, and three times 32.
+    // The first, three times 31, and three.
     assert!(together < 97 * 2 * US + 4 * 20 * US + 50 * US, "{together:?}");
     let mut workload = Workload::new(0);
     let stream = workload.stream(0);

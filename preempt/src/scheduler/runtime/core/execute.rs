@@ -7,7 +7,7 @@ use std::time::Duration;
 use preempt_device::host::Access;
 
 use super::{Core, InCall, InWork, Job, Work};
-use crate::device::{KernelLaunch, Step, shown_by};
+use crate::device::{Step, shown_by};
 use crate::engine::{Action, Event, Outcome};
 use crate::error::{DeviceError, Error, LaunchError};
 use crate::vocabulary::{BufferId, CohortOrder, OpKey};
@@ -153,11 +153,13 @@ impl Core {
         let Some(of) = call.and_then(|call| self.program(call.program)) else { return Ok(()) };
         let program = of.program.clone();
         let predicted = orders.iter().map(|order| self.calls.get(order.op)?.predicted);
-        for (predicted, step) in predicted.clone().zip(program.steps.iter().skip(first)) {
-            if let Step::Launch { launch, .. } = step {
-                self.expect_signals(launch, predicted)?;
-            }
-        }
+        let calls = program.steps.iter().skip(first).take(orders.len());
+        let leave_place = calls.clone().all(|step| match step {
+            Step::Launch { launch, .. } => launch.leaves_place,
+            Step::Copy(_) | Step::Captured(_) => true,
+        });
+        let are_long = predicted.clone().any(|predicted| self.is_long(predicted));
+        self.session.expect_signals(leave_place, are_long)?;
         let shown_by = shown_by(predicted, self.costs.absence);
         self.session.launch_chain(now, orders, &program, (first, &shown_by))?;
         orders.iter().for_each(|order| self.note_wait(order));
@@ -177,15 +179,9 @@ impl Core {
         }
     }
 
-    /// Has the device make ready for signals to a launch, before its cohorts.
-    fn expect_signals(
-        &self,
-        launch: &KernelLaunch,
-        predicted: Option<Duration>,
-    ) -> Result<(), Error> {
-        // What is not known to be short may be long.
-        let is_long = predicted.is_none_or(|predicted| self.costs.can_wait(predicted));
-        self.session.expect_signals(launch, is_long)
+    /// Whether a launch waits for the path of its signals. What is not known to be short may be long.
+    fn is_long(&self, predicted: Option<Duration>) -> bool {
+        predicted.is_none_or(|predicted| self.costs.can_wait(predicted))
     }
 
     fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
@@ -195,7 +191,8 @@ impl Core {
         if let Some((launch, _)) = self.kernel(order.op).filter(|_| !order.plain) {
             let entry = self.jobs.get(op).and_then(|work| work.entry.as_ref());
             let whole = entry.and_then(|entry| entry.predicted);
-            self.expect_signals(launch, call.map_or(whole, |call| call.predicted))?;
+            let is_long = self.is_long(call.map_or(whole, |call| call.predicted));
+            self.session.expect_signals(launch.leaves_place, is_long)?;
         }
         let Some(InWork { job: Job { work, .. }, .. }) = self.jobs.get(op) else {
             return Ok(());
