@@ -171,6 +171,21 @@ fn a_plain_grid_takes_its_own_time() {
 }
 
 #[test]
+fn a_larger_launch_takes_longer_in_either_form() {
+    let mut workload = Workload::new(1);
+    let stream = workload.stream(0);
+    let kernel = KernelModel::new("k", 10 * MS, 1000).plain_duration(8 * MS).plain(true);
+    let (arrivals, sizes) = (Arrivals::Periodic(100 * MS), Sizes::Pareto { shape: 1.1, most: 9.0 });
+    workload.arrive(stream, &kernel, &arrivals, sizes, 1000 * MS).unwrap();
+    let results = Simulation::new(free(4), StaticPriority::new()).run(&workload).unwrap();
+    assert!(results.launches.iter().any(|launch| launch.tasks > 1000));
+    for launch in &results.launches {
+        let expected = 8e-6 * f64::from(launch.tasks);
+        assert!((launch.alone.as_secs_f64() / expected - 1.0).abs() < 1e-3, "{launch:?}");
+    }
+}
+
+#[test]
 fn launches_of_a_stream_follow_one_another_on_the_device() {
     let costs = Costs { launch: 50 * US, follow: 3 * US, report: 2 * US, ..Costs::free() };
     // As long as the host may be elsewhere, work is queued.
