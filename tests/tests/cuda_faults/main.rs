@@ -29,6 +29,7 @@ use preempt_test_kit::Random;
 mod fake;
 mod panics;
 mod peers;
+mod signal_paths;
 mod workloads;
 
 use preempt::error::DeviceError;
@@ -190,8 +191,8 @@ fn run(case: &Case) -> Found {
             "controls" => workloads::controls(&device, &mut found),
             "programs" => workloads::programs(&device, &mut found),
             "chains" => workloads::chains(&device, &mut found),
-            "signal-paths" => workloads::signal_paths(&device, &mut found),
-            "signal-path-changes" => workloads::signal_path_changes(&device, &mut found),
+            "signal-paths" => signal_paths::starts(&device, &mut found),
+            "full-device" => signal_paths::beside_a_full_device(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
@@ -563,7 +564,7 @@ fn kernels_in_a_row_are_few_calls_of_the_driver() {
 /// The proxy is started for launches that may be long and leave it a place.
 #[test]
 fn the_proxy_comes_where_it_is_worth_its_start() {
-    let outcomes = start(FAKE, &["signal-paths", "signal-path-changes"].map(Case::clean));
+    let outcomes = start(FAKE, &["signal-paths", "full-device"].map(Case::clean));
     assert!(outcomes.len() == 2 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::time::Duration;
 
 use cudarc::driver::sys;
 use preempt::conformance::Kernels;
 use preempt::error::{ArgumentError, DeviceError, LaunchError};
 use preempt::{
-    Buffer, Copy2d, Costs, Device, Error, Handle, LaunchReport, Loan, Opaque, Preemption,
-    Properties, RawStream, Scheduler, SignalPath, Stream, faults,
+    Buffer, Copy2d, Device, Error, Handle, LaunchReport, Loan, Opaque, Preemption, Properties,
+    RawStream, Scheduler, SignalPath, Stream, faults,
 };
 use preempt_device::host::{BufferArg, WriteArg};
 use preempt_device::prelude::*;
@@ -80,15 +79,21 @@ pub fn first_difference(found: &[u32], expected: &[u32]) -> Option<String> {
 }
 
 /// A scheduler at work, and memory that nothing may write any more.
-struct Run<'a> {
-    scheduler: Scheduler,
-    found: &'a mut Found,
+pub struct Run<'a> {
+    pub scheduler: Scheduler,
+    pub found: &'a mut Found,
     canaries: Vec<(Buffer<u32>, Vec<u32>)>,
 }
 
+impl<'a> Run<'a> {
+    pub fn new(scheduler: Scheduler, found: &'a mut Found) -> Run<'a> {
+        Run { scheduler, found, canaries: Vec::new() }
+    }
+}
+
 /// A kernel with yield points that fills the device.
-struct Victim {
-    handle: Handle<LaunchReport>,
+pub struct Victim {
+    pub handle: Handle<LaunchReport>,
     starts: Buffer<u32>,
     out: Buffer<u32>,
     rounds: u32,
@@ -125,7 +130,7 @@ pub const CONTRACT: Kernels = Kernels {
 };
 
 impl Run<'_> {
-    fn victim(&mut self, stream: &Stream, rounds: u32) -> Option<Victim> {
+    pub fn victim(&mut self, stream: &Stream, rounds: u32) -> Option<Victim> {
         let tasks = 2 * self.scheduler.device().properties().sms;
         let threads = tasks * THREADS;
         let mut starts = self.found.take(self.scheduler.zeroed(tasks as usize))?;
@@ -135,7 +140,7 @@ impl Run<'_> {
         Some(Victim { handle, starts, out, rounds })
     }
 
-    fn check_victim(&mut self, victim: Option<Victim>, stream: &Stream) {
+    pub fn check_victim(&mut self, victim: Option<Victim>, stream: &Stream) {
         let Some(Victim { handle, starts, out, rounds }) = victim else { return };
         if self.found.take(handle.wait()).is_some() {
             let copy = stream.download(&out).and_then(|copy| copy.wait());
@@ -351,7 +356,7 @@ fn start<'a>(device: &Device, path: SignalPath, found: &'a mut Found) -> Option<
     let builder = Scheduler::builder().device(device.clone()).signal_path(path);
     let builder = builder.preemption(Preemption::Preemptible);
     let scheduler = found.take(builder.kernels(preempt_test_kit::KERNELS).build())?;
-    Some(Run { scheduler, found, canaries: Vec::new() })
+    Some(Run::new(scheduler, found))
 }
 
 /// Launches with small copies, urgent ones among them.
@@ -471,91 +476,6 @@ pub fn chains(device: &Device, found: &mut Found) {
     if let Some(counted) = found.take(counted) {
         found.expect(counted == [20 * 60; 4], || format!("a row: {counted:?}"));
     }
-}
-
-/// Which launches the proxy is started for, on the fake driver.
-pub fn signal_paths(device: &Device, found: &mut Found) {
-    let long = Costs::free();
-    // Nothing lasts a hundred times as long as this.
-    let short = Costs { decision: Duration::from_secs(3600), ..Costs::free() };
-    let full = 2 * device.properties().sms;
-    let ends = |path| (path, short, 4, THREADS);
-    // By the path, the costs, block-tasks and threads: proxies for the first launch, whose duration is unknown, and for
-    // three more.
-    for ((path, costs, tasks, threads), proxies) in [
-        (ends(SignalPath::StreamWrite), [0, 0]),
-        (ends(SignalPath::Proxy), [1, 3]),
-        (ends(SignalPath::Auto), [1, 0]),
-        ((SignalPath::Auto, long, 4, THREADS), [1, 3]),
-        // Two such blocks have an SM to themselves.
-        ((SignalPath::Auto, long, full, 1024), [0, 0]),
-        ((SignalPath::Auto, long, full - 1, 1024), [1, 3]),
-    ] {
-        let builder = Scheduler::builder().device(device.clone()).signal_path(path).costs(costs);
-        let builder = builder.preemption(Preemption::Preemptible);
-        let built = builder.kernels(preempt_test_kit::KERNELS).build();
-        let Some(scheduler) = found.take(built) else { return };
-        let stream = scheduler.stream(0);
-        let lens = [tasks as usize, (tasks * threads) as usize];
-        let [Some(mut counts), Some(mut writes)] =
-            lens.map(|len| found.take(scheduler.zeroed::<u32>(len)))
-        else {
-            return;
-        };
-        for (launches, expected) in [1, 3].into_iter().zip(proxies) {
-            let proxies = || {
-                let mut calls = faults::calls().into_iter();
-                calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
-            };
-            let before = proxies();
-            for _ in 0..launches {
-                let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
-                let report = found.take(stream.launch(call).and_then(|handle| handle.wait()));
-                found.expect(report.is_some_and(|report| report.tasks == tasks), || "lost".into());
-                // The device is idle, and the proxy ends.
-                let _ = found.take(scheduler.synchronize());
-            }
-            let seen = proxies() - before;
-            found.expect(seen == expected, || {
-                format!("{path:?}, {tasks} of {threads}, {launches}: {seen} proxies")
-            });
-        }
-    }
-}
-
-/// No proxy comes beside a launch that leaves it no place, whatever follows; on the fake driver.
-pub fn signal_path_changes(device: &Device, found: &mut Found) {
-    let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Auto);
-    let builder = builder.preemption(Preemption::Preemptible).costs(Costs::free());
-    let Some(scheduler) = found.take(builder.kernels(preempt_test_kit::KERNELS).build()) else {
-        return;
-    };
-    let mut run = Run { scheduler, found, canaries: Vec::new() };
-    let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
-    let full = 2 * device.properties().sms;
-    let shapes = [(4, THREADS), (full, 1024), (4, THREADS)];
-    let proxies = || {
-        let mut calls = faults::calls().into_iter();
-        calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
-    };
-    let before = proxies();
-    // It fills the device.
-    let Some(victim) = run.victim(&streams[0], 400_000) else { return };
-    for (tasks, threads) in shapes {
-        let lens = [tasks as usize, (tasks * threads) as usize];
-        let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
-        let [Some(mut counts), Some(mut writes)] = buffers else { return };
-        let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
-        run.found.take(streams[1].launch(call).and_then(|handle| handle.wait()));
-        let counted = streams[1].download(&counts).and_then(|copy| copy.wait());
-        if let Some(counted) = run.found.take(counted) {
-            run.found.expect(counted.iter().all(|&count| count == 1), || format!("{counted:?}"));
-        }
-    }
-    let (seen, is_over) = (proxies() - before, victim.handle.is_done());
-    run.found.expect(!is_over && seen == 0, || format!("{seen} proxies, over: {is_over}"));
-    run.check_victim(Some(victim), &streams[0]);
-    run.check_canaries();
 }
 
 /// More launches begun at the same time than there are control blocks, beside the resident proxy.

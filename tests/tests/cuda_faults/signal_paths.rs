@@ -1,0 +1,92 @@
+//! When the proxy is started, and when it is not: the path of signals, on the fake driver.
+
+use std::time::Duration;
+
+use preempt::{Costs, Device, Preemption, Scheduler, SignalPath, faults};
+use preempt_test_kernels as kernels;
+
+use crate::workloads::{Found, Run, THREADS};
+
+/// Which launches the proxy is started for, on the fake driver.
+pub fn starts(device: &Device, found: &mut Found) {
+    let long = Costs::free();
+    // Nothing lasts a hundred times as long as this.
+    let short = Costs { decision: Duration::from_secs(3600), ..Costs::free() };
+    let full = 2 * device.properties().sms;
+    let ends = |path| (path, short, 4, THREADS);
+    // By the path, the costs, block-tasks and threads: proxies for the first launch, whose duration is unknown, and for
+    // three more.
+    for ((path, costs, tasks, threads), proxies) in [
+        (ends(SignalPath::StreamWrite), [0, 0]),
+        (ends(SignalPath::Proxy), [1, 3]),
+        (ends(SignalPath::Auto), [1, 0]),
+        ((SignalPath::Auto, long, 4, THREADS), [1, 3]),
+        // Two such blocks have an SM to themselves.
+        ((SignalPath::Auto, long, full, 1024), [0, 0]),
+        ((SignalPath::Auto, long, full - 1, 1024), [1, 3]),
+    ] {
+        let builder = Scheduler::builder().device(device.clone()).signal_path(path).costs(costs);
+        let builder = builder.preemption(Preemption::Preemptible);
+        let built = builder.kernels(preempt_test_kit::KERNELS).build();
+        let Some(scheduler) = found.take(built) else { return };
+        let stream = scheduler.stream(0);
+        let lens = [tasks as usize, (tasks * threads) as usize];
+        let [Some(mut counts), Some(mut writes)] =
+            lens.map(|len| found.take(scheduler.zeroed::<u32>(len)))
+        else {
+            return;
+        };
+        for (launches, expected) in [1, 3].into_iter().zip(proxies) {
+            let proxies = || {
+                let mut calls = faults::calls().into_iter();
+                calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
+            };
+            let before = proxies();
+            for _ in 0..launches {
+                let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
+                let report = found.take(stream.launch(call).and_then(|handle| handle.wait()));
+                found.expect(report.is_some_and(|report| report.tasks == tasks), || "lost".into());
+                // The device is idle, and the proxy ends.
+                let _ = found.take(scheduler.synchronize());
+            }
+            let seen = proxies() - before;
+            found.expect(seen == expected, || {
+                format!("{path:?}, {tasks} of {threads}, {launches}: {seen} proxies")
+            });
+        }
+    }
+}
+
+/// No proxy comes beside a launch that leaves it no place, whatever follows; on the fake driver.
+pub fn beside_a_full_device(device: &Device, found: &mut Found) {
+    let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Auto);
+    let builder = builder.preemption(Preemption::Preemptible).costs(Costs::free());
+    let Some(scheduler) = found.take(builder.kernels(preempt_test_kit::KERNELS).build()) else {
+        return;
+    };
+    let mut run = Run::new(scheduler, found);
+    let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+    let full = 2 * device.properties().sms;
+    let shapes = [(4, THREADS), (full, 1024), (4, THREADS)];
+    let proxies = || {
+        let mut calls = faults::calls().into_iter();
+        calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
+    };
+    let before = proxies();
+    // It fills the device.
+    let Some(victim) = run.victim(&streams[0], 400_000) else { return };
+    for (tasks, threads) in shapes {
+        let lens = [tasks as usize, (tasks * threads) as usize];
+        let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
+        let [Some(mut counts), Some(mut writes)] = buffers else { return };
+        let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
+        run.found.take(streams[1].launch(call).and_then(|handle| handle.wait()));
+        let counted = streams[1].download(&counts).and_then(|copy| copy.wait());
+        if let Some(counted) = run.found.take(counted) {
+            run.found.expect(counted.iter().all(|&count| count == 1), || format!("{counted:?}"));
+        }
+    }
+    let (seen, is_over) = (proxies() - before, victim.handle.is_done());
+    run.found.expect(!is_over && seen == 0, || format!("{seen} proxies, over: {is_over}"));
+    run.check_victim(Some(victim), &streams[0]);
+}
