@@ -52,6 +52,7 @@
 //! | [`recording`] | what was submitted to a scheduler and decided, to decide again |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`predict`] | how long launches take, for policies that look ahead |
+//! | [`coschedule`] | which kernels to run two at a time, and when: the shortest schedule with few preemptions |
 //! | [`stats`], [`Scheduler::write_trace`], [`LaunchReport`] | how launches ran, as numbers and as a timeline |
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`], [`mod@error`] | what went wrong and what to do; one enum for each area |
@@ -89,6 +90,7 @@
 //! an address out of bounds; code that a `cust` application has loaded itself.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod coschedule;
 #[cfg(feature = "cust")]
 pub mod cust;
 mod device;

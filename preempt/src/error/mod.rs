@@ -24,6 +24,7 @@ use std::sync::Arc;
 mod argument;
 mod code;
 mod configuration;
+mod coschedule;
 mod device;
 mod launch;
 mod memory;
@@ -37,6 +38,7 @@ mod tuning;
 pub use argument::ArgumentError;
 pub use code::CodeError;
 pub use configuration::ConfigurationError;
+pub use coschedule::CoscheduleError;
 pub use device::DeviceError;
 pub use launch::LaunchError;
 pub use memory::MemoryError;
@@ -87,6 +89,9 @@ pub enum Error {
     /// A file of trained durations that cannot be read or written.
     #[error(transparent)]
     Prediction(#[from] PredictionError),
+    /// Jobs or speeds that cannot be co-scheduled as they were given.
+    #[error(transparent)]
+    Coschedule(#[from] CoscheduleError),
     /// The operating system gave no thread.
     #[error("a thread for {what} could not be started: {source}")]
     Thread {
@@ -109,8 +114,8 @@ macro_rules! debug_is_the_message {
 }
 
 debug_is_the_message! {
-    Error ArgumentError CodeError ConfigurationError DeviceError LaunchError MemoryError PredictionError ProgramError
-    RecordingError SchedulerError SimulationError TuningError
+    Error ArgumentError CodeError ConfigurationError CoscheduleError DeviceError LaunchError MemoryError PredictionError
+    ProgramError RecordingError SchedulerError SimulationError TuningError
 }
 
 /// Writes the message of an error, and those of its sources that are no part of it.

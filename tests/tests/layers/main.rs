@@ -58,7 +58,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         &["text", "vocabulary"],
         &["error"],
         &["sync", "module"],
-        &["policy", "predict"],
+        &["coschedule", "policy", "predict"],
         &["engine"],
         &["device", "recording", "sim"],
         &["scheduler"],

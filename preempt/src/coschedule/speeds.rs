@@ -1,0 +1,271 @@
+//! Speeds of tasks beside one another, and their file.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::{fs, io};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{CoscheduleError, Error};
+use crate::text::replace;
+
+/// The speed matrix S: how fast each task makes progress beside each other task (section III of the paper).
+///
+/// Row i, column j is the speed of task i while it shares the GPU with task j, as part of its speed alone: 0 to 1.
+/// The diagonal is 1. A GPU can be shared in several ways, such as by ranges of SMs or by all SMs; each way has a
+/// matrix of its own.
+///
+/// ```
+/// use preempt::coschedule::Speeds;
+///
+/// let speeds = Speeds::new("all SMs", vec![vec![1.0, 0.8], vec![0.7, 1.0]])?;
+/// let speeds = speeds.with("halves", vec![vec![1.0, 0.5], vec![0.9, 1.0]])?;
+/// assert_eq!(speeds.tasks(), 2);
+/// assert_eq!(speeds.ways().collect::<Vec<_>>(), ["all SMs", "halves"]);
+/// assert_eq!(speeds.speed(1, 0, 1), 0.5);
+/// # Ok::<(), preempt::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct Speeds {
+    tasks: usize,
+    ways: Vec<Way>,
+}
+
+/// A way of sharing, and its matrix row by row.
+#[derive(Clone, PartialEq, Debug)]
+struct Way {
+    name: String,
+    speeds: Vec<f64>,
+}
+
+/// The file, as JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    version: u32,
+    ways: Vec<Table>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    name: String,
+    speeds: Vec<Vec<f64>>,
+}
+
+/// Of the file.
+const VERSION: u32 = 1;
+
+impl Speeds {
+    /// Speeds in one way of sharing, row by row; shape n × n. No rows are the speeds of no tasks.
+    ///
+    /// # Errors
+    ///
+    /// [`CoscheduleError::NotSquare`], [`NotASpeed`](CoscheduleError::NotASpeed),
+    /// [`NotAloneAtFullSpeed`](CoscheduleError::NotAloneAtFullSpeed).
+    pub fn new(way: impl Into<String>, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
+        Speeds { tasks: rows.len(), ways: Vec::new() }.with(way, rows)
+    }
+
+    /// Speeds in one way of sharing, from the speed of task i beside task j for each `(i, j)` with i ≠ j.
+    ///
+    /// ```
+    /// use preempt::coschedule::Speeds;
+    ///
+    /// // The tasks run these kernels; two tasks can run the same kernel.
+    /// let kernels = [0, 1, 1];
+    /// let measured = [[0.6, 0.9], [0.8, 0.4]];
+    /// let speeds = Speeds::from_fn("all SMs", 3, |i, j| measured[kernels[i]][kernels[j]])?;
+    /// assert_eq!(speeds.speed(0, 1, 2), 0.4);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CoscheduleError::NotASpeed`].
+    pub fn from_fn(
+        way: impl Into<String>,
+        tasks: usize,
+        mut speed: impl FnMut(usize, usize) -> f64,
+    ) -> Result<Speeds, Error> {
+        let mut entry = |i, j| if i == j { 1.0 } else { speed(i, j) };
+        let rows = (0..tasks).map(|i| (0..tasks).map(|j| entry(i, j)).collect()).collect();
+        Speeds::new(way, rows)
+    }
+
+    /// The same tasks with one more way of sharing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Speeds::new), and [`CoscheduleError::WaysDiffer`].
+    pub fn with(mut self, way: impl Into<String>, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
+        let (way, tasks) = (way.into(), rows.len());
+        if tasks != self.tasks {
+            let expected = self.tasks;
+            return Err(CoscheduleError::WaysDiffer { way, rows: tasks, expected }.into());
+        }
+        if let Some(row) = rows.iter().position(|row| row.len() != tasks) {
+            let length = rows[row].len();
+            return Err(CoscheduleError::NotSquare { way, rows: tasks, row, length }.into());
+        }
+        for (task, row) in rows.iter().enumerate() {
+            for (beside, &speed) in row.iter().enumerate() {
+                if !(0.0..=1.0).contains(&speed) {
+                    return Err(CoscheduleError::NotASpeed { way, task, beside, speed }.into());
+                }
+            }
+            if row[task] != 1.0 {
+                let speed = row[task];
+                return Err(CoscheduleError::NotAloneAtFullSpeed { way, task, speed }.into());
+            }
+        }
+        self.ways.push(Way { name: way, speeds: rows.concat() });
+        Ok(self)
+    }
+
+    /// Tasks, which are rows of each matrix.
+    pub fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    /// Names of the ways of sharing, in the order of their numbers.
+    pub fn ways(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.ways.iter().map(|way| &*way.name)
+    }
+
+    /// The speed of a task beside another in the way with this number.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such way or task.
+    pub fn speed(&self, way: usize, task: usize, beside: usize) -> f64 {
+        assert!(task < self.tasks && beside < self.tasks, "{} tasks", self.tasks);
+        self.ways[way].speeds[task * self.tasks + beside]
+    }
+
+    /// What both tasks of a pair do in a second together beyond what they do in a second alone:
+    /// `S[i][j] + S[j][i] - 1`. A pair that does not gain is never worth running together (section III).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such way or task.
+    pub fn gain(&self, way: usize, task: usize, beside: usize) -> f64 {
+        self.speed(way, task, beside) + self.speed(way, beside, task) - 1.0
+    }
+
+    /// Writes the speeds to a file, as JSON. An existing file is replaced as a whole, so a concurrent reader sees the
+    /// old one or the new one.
+    ///
+    /// # Errors
+    ///
+    /// [`CoscheduleError::NotKept`]; the file is as it was then.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let rows = |way: &Way| (0..self.tasks).map(|i| way.row(i, self.tasks).to_vec()).collect();
+        let table = |way: &Way| Table { name: way.name.clone(), speeds: rows(way) };
+        let contents = Contents { version: VERSION, ways: self.ways.iter().map(table).collect() };
+        let text = serde_json::to_string(&contents).map_err(io::Error::from);
+        let path = path.as_ref();
+        text.and_then(|text| replace(path, &text)).map_err(|source| {
+            let (path, source) = (path.to_owned(), Arc::new(source));
+            CoscheduleError::NotKept { path, source }.into()
+        })
+    }
+
+    /// Reads what [`save`](Speeds::save) wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`CoscheduleError::NotRead`]; also if anything in the file is no speed matrix.
+    pub fn load(path: impl AsRef<Path>) -> Result<Speeds, Error> {
+        let path = path.as_ref();
+        fs::read_to_string(path).and_then(|text| parse(&text)).map_err(|source| {
+            let (path, source) = (path.to_owned(), Arc::new(source));
+            CoscheduleError::NotRead { path, source }.into()
+        })
+    }
+}
+
+impl Way {
+    fn row(&self, task: usize, tasks: usize) -> &[f64] {
+        &self.speeds[task * tasks..][..tasks]
+    }
+}
+
+fn parse(text: &str) -> io::Result<Speeds> {
+    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let contents: Contents = serde_json::from_str(text)?;
+    if contents.version != VERSION {
+        let version = contents.version;
+        return Err(invalid(format!("it is of version {version}, and this reads {VERSION}")));
+    }
+    let tasks = contents.ways.first().map(|way| way.speeds.len());
+    let none = || invalid(CoscheduleError::NoWay.to_string());
+    let mut speeds = Speeds { tasks: tasks.ok_or_else(none)?, ways: Vec::new() };
+    for Table { name, speeds: rows } in contents.ways {
+        speeds = speeds.with(name, rows).map_err(|error| invalid(error.to_string()))?;
+    }
+    Ok(speeds)
+}
+
+/// One measurement of a kernel beside another (section V-A). Times in seconds.
+///
+/// ```
+/// use preempt::coschedule::CoRun;
+///
+/// // Alone 10 ms; beside the other 12 ms, of which both ran for 8 ms.
+/// let run = CoRun { alone: 0.010, together: 0.012, overlap: 0.008 };
+/// // Another run of the same pair, which the clock of the GPU slowed down.
+/// let slow = CoRun { together: 0.014, ..run };
+/// assert!((CoRun::speed(&[run, slow], 0.001)? - 0.75).abs() < 1e-12);
+/// // Too short an overlap says nothing, and counts as speed 0.
+/// assert_eq!(CoRun::speed(&[run], 0.009)?, 0.0);
+/// # Ok::<(), preempt::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CoRun {
+    /// Seconds that the kernel takes alone.
+    pub alone: f64,
+    /// Seconds that it took in this run, from its start to its end.
+    pub together: f64,
+    /// Seconds in which both kernels ran.
+    pub overlap: f64,
+}
+
+impl CoRun {
+    /// The kernel's speed beside the other: the maximum over the runs of `1 - (together - alone) / overlap`, between
+    /// 0 and 1. The paper runs each pair five times. A run whose overlap is shorter than `least_overlap` seconds counts
+    /// as speed 0, and so does no run.
+    ///
+    /// Outside the overlap the kernel runs as if alone, so all of its slowdown is due to the overlap.
+    ///
+    /// # Errors
+    ///
+    /// [`CoscheduleError::NotACoRun`]; [`CoscheduleError::NotATime`] for the least overlap.
+    pub fn speed(runs: &[CoRun], least_overlap: f64) -> Result<f64, Error> {
+        if !is_time(least_overlap) {
+            let (what, seconds) = ("the least overlap".into(), least_overlap);
+            return Err(CoscheduleError::NotATime { what, seconds }.into());
+        }
+        runs.iter()
+            .try_fold(0.0, |fastest: f64, run| Ok(fastest.max(run.own_speed(least_overlap)?)))
+    }
+
+    fn own_speed(&self, least_overlap: f64) -> Result<f64, Error> {
+        let CoRun { alone, together, overlap } = *self;
+        if ![alone, together, overlap].into_iter().all(is_time)
+            || alone == 0.0
+            || overlap > together
+        {
+            return Err(CoscheduleError::NotACoRun { alone, together, overlap }.into());
+        }
+        if overlap == 0.0 || overlap < least_overlap {
+            return Ok(0.0);
+        }
+        Ok((1.0 - (together - alone) / overlap).clamp(0.0, 1.0))
+    }
+}
+
+/// Whether it is a finite number of seconds, 0 or more.
+pub(super) fn is_time(seconds: f64) -> bool {
+    seconds.is_finite() && seconds >= 0.0
+}
