@@ -269,3 +269,103 @@ impl CoRun {
 pub(super) fn is_time(seconds: f64) -> bool {
     seconds.is_finite() && seconds >= 0.0
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A file for one test, which is removed afterwards.
+    struct File(PathBuf);
+
+    impl File {
+        fn new(test: &str) -> File {
+            File(
+                std::env::temp_dir()
+                    .join(format!("preempt-speeds-{test}-{}.json", std::process::id())),
+            )
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let file = File::new("saved");
+        let speeds = super::super::kit::Random(51).speeds(7, 3, 0.3);
+        speeds.save(&file.0).expect("saved");
+        assert_eq!(Speeds::load(&file.0).expect("loaded"), speeds);
+        let none = Speeds::new("all", Vec::new()).expect("speeds");
+        none.save(&file.0).expect("saved");
+        assert_eq!(Speeds::load(&file.0).expect("loaded"), none);
+    }
+
+    #[test]
+    fn files_that_are_no_speeds_are_refused() {
+        let file = File::new("bad");
+        for (text, says) in [
+            ("", "EOF"),
+            ("{}", "version"),
+            (r#"{"version":1,"ways":[]}"#, "no way of sharing"),
+            (
+                r#"{"version":2,"ways":[{"name":"a","speeds":[[1.0]]}]}"#,
+                "of version 2, and this reads 1",
+            ),
+            (r#"{"version":1,"ways":[{"name":"a","speeds":[[0.5]]}]}"#, "alone is 0.5"),
+            (r#"{"version":1,"ways":[{"name":"a","speeds":[[1.0,0.5]]}]}"#, "entries"),
+            (
+                r#"{"version":1,"ways":[{"name":"a","speeds":[[1.0]]},{"name":"b","speeds":[]}]}"#,
+                "`b` has 0 rows",
+            ),
+            (r#"{"version":1,"ways":[{"name":"a","speeds":[[1.0]]}],"more":1}"#, "more"),
+        ] {
+            fs::write(&file.0, text).expect("written");
+            let error = Speeds::load(&file.0).expect_err(text).to_string();
+            assert!(error.contains(says) && error.contains("Speeds::save"), "{error}");
+        }
+        let error = Speeds::load(file.0.with_extension("none")).expect_err("no file").to_string();
+        assert!(error.contains("cannot be read"), "{error}");
+        let speeds = Speeds::new("all", Vec::new()).expect("speeds");
+        let error = speeds.save(file.0.join("below")).expect_err("no folder").to_string();
+        assert!(error.contains("cannot be kept"), "{error}");
+    }
+
+    /// Section V-A.
+    #[test]
+    fn speeds_follow_from_co_runs() {
+        let speed =
+            |alone, together, overlap| CoRun::speed(&[CoRun { alone, together, overlap }], 0.5);
+        let near = |result: Result<f64, Error>, expected: f64| {
+            let speed = result.expect("a speed");
+            assert!((speed - expected).abs() < 1e-12, "{speed}, {expected}");
+        };
+        // The overlap is the whole run: the part of the time alone in the time together.
+        near(speed(3.0, 4.0, 4.0), 0.75);
+        near(speed(3.0, 4.0, 2.0), 0.5);
+        // A clock that varies gives speeds beyond the range.
+        near(speed(3.0, 2.9, 2.0), 1.0);
+        near(speed(3.0, 6.0, 2.0), 0.0);
+        near(speed(3.0, 3.0, 0.4), 0.0);
+        near(speed(3.0, 3.0, 0.0), 0.0);
+        near(CoRun::speed(&[], 0.0), 0.0);
+        let run = CoRun { alone: 3.0, together: 4.0, overlap: 4.0 };
+        let runs =
+            [4.5, 4.0, 5.0, 4.2, 4.1].map(|together| CoRun { together, overlap: together, ..run });
+        near(CoRun::speed(&runs, 0.5), 0.75);
+        for run in [
+            CoRun { alone: 0.0, ..run },
+            CoRun { alone: f64::NAN, ..run },
+            CoRun { together: -1.0, ..run },
+            CoRun { overlap: 5.0, ..run },
+            CoRun { overlap: f64::INFINITY, ..run },
+        ] {
+            assert!(CoRun::speed(&[run], 0.5).is_err(), "{run:?}");
+        }
+        assert!(CoRun::speed(&[run], f64::NAN).is_err());
+    }
+}

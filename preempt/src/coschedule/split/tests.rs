@@ -2,27 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use super::super::kit::Random;
 use super::*;
 
 type Edges = Vec<(usize, usize)>;
-
-/// A pinned generator (xorshift64*), so that a failure is found again.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % end
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for at in (1..items.len()).rev() {
-            items.swap(at, self.below(at + 1));
-        }
-    }
-}
 
 /// The same graph with other numbers, and its edges in another order.
 fn relabelled(vertices: usize, edges: &Edges, random: &mut Random) -> Edges {
@@ -495,6 +478,33 @@ fn a_root_with_two_legs_leaves_nothing() {
     let path = vec![(0, 1), (1, 2), (2, 3), (3, 4)];
     assert_eq!(caterpillars(5, &path).expect("a path").len(), 1);
     assert_eq!(checked(5, &path), 0);
+}
+
+/// Lemma 5 where the two vertices with one leg each are neighbours on the other side: as written, both take that edge.
+#[test]
+fn an_edge_that_is_next_to_both_legs_is_taken_once() {
+    // Cycle 0, 1, 2 with legs at 0 and 2, and a leaf at 1.
+    let graph = vec![(0, 1), (1, 2), (2, 0), (0, 3), (3, 4), (2, 5), (5, 6), (1, 7)];
+    assert_eq!(caterpillars(8, &graph).expect("a pseudo-tree").len(), 1);
+    assert_eq!(checked(8, &graph), 1);
+}
+
+/// Lemma 7 on a cycle whose vertices all have legs: as many caterpillars as half of the legs, rounded up.
+#[test]
+fn legs_all_around_a_cycle_are_paired() {
+    for (length, legs) in [(3, 1), (3, 2), (4, 1), (5, 2), (7, 1)] {
+        let mut graph: Edges = (0..length).map(|v| (v, (v + 1) % length)).collect();
+        let mut vertices = length;
+        for v in 0..length {
+            for _ in 0..legs {
+                graph.extend([(v, vertices), (vertices, vertices + 1)]);
+                vertices += 2;
+            }
+        }
+        let expected = (length * legs).div_ceil(2);
+        assert_eq!(fewest_splits_of_cycle(vertices, &graph), expected);
+        assert_eq!(checked(vertices, &graph), expected);
+    }
 }
 
 #[test]

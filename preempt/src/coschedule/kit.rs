@@ -1,0 +1,77 @@
+//! What the tests of this module share.
+
+use super::speeds::Speeds;
+
+/// A pinned generator (xorshift64*), so that a failure is found again.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() >> 33) as usize % end
+    }
+
+    /// From 0 to 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for at in (1..items.len()).rev() {
+            items.swap(at, self.below(at + 1));
+        }
+    }
+
+    /// Speeds of which this part is 0, and the others are uniform.
+    pub fn speeds(&mut self, tasks: usize, ways: usize, zeros: f64) -> Speeds {
+        let mut way = || -> Vec<Vec<f64>> {
+            let mut speed = || if self.unit() < zeros { 0.0 } else { self.unit() };
+            let entry = |i, j, speed: f64| if i == j { 1.0 } else { speed };
+            (0..tasks).map(|i| (0..tasks).map(|j| entry(i, j, speed())).collect()).collect()
+        };
+        let speeds = Speeds::new("way 0", way()).expect("speeds");
+        (1..ways).fold(speeds, |speeds, n| speeds.with(format!("way {n}"), way()).expect("speeds"))
+    }
+
+    /// Small instances of many kinds: with few and many compatible pairs, several ways, equal tasks, full speeds, and
+    /// durations that are equal, whole, uniform, or 0.
+    pub fn instance(&mut self, round: usize) -> (Vec<f64>, Speeds) {
+        let tasks = 1 + self.below(12);
+        let speeds = match round % 5 {
+            0 => self.speeds(tasks, 1, 0.5),
+            1 => {
+                let ways = 1 + self.below(3);
+                self.speeds(tasks, ways, 0.0)
+            }
+            2 => {
+                // Tasks of four kernels.
+                let kernels = self.speeds(4, 1, 0.3);
+                let of: Vec<usize> = (0..tasks).map(|_| self.below(4)).collect();
+                let beside = |a, b| if a == b { 0.7 } else { kernels.speed(0, a, b) };
+                Speeds::from_fn("all", tasks, |i, j| beside(of[i], of[j])).expect("speeds")
+            }
+            3 => {
+                let values = [0.0, 0.5, 0.75, 1.0];
+                Speeds::from_fn("all", tasks, |_, _| values[self.below(4)]).expect("speeds")
+            }
+            _ => {
+                let values = [0.0, 1.0];
+                Speeds::from_fn("all", tasks, |_, _| values[self.below(2)]).expect("speeds")
+            }
+        };
+        let kind = self.below(4);
+        let durations = (0..tasks).map(|_| match kind {
+            0 => 2.0,
+            1 => (1 + self.below(4)) as f64,
+            2 => 10.0 * self.unit(),
+            _ => self.below(3) as f64,
+        });
+        (durations.collect(), speeds)
+    }
+}
