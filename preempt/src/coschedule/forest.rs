@@ -366,11 +366,10 @@ mod tests {
                 (rank..rows.len()).max_by(|&a, &b| rows[a][at].abs().total_cmp(&rows[b][at].abs()));
             let Some(best) = best.filter(|&best| rows[best][at].abs() > 1e-9) else { continue };
             rows.swap(rank, best);
-            for other in rank + 1..rows.len() {
-                let factor = rows[other][at] / rows[rank][at];
-                for column in 0..tasks {
-                    rows[other][column] -= factor * rows[rank][column];
-                }
+            let pivot = rows[rank].clone();
+            for row in &mut rows[rank + 1..] {
+                let factor = row[at] / pivot[at];
+                row.iter_mut().zip(&pivot).for_each(|(entry, of)| *entry -= factor * of);
             }
             rank += 1;
         }

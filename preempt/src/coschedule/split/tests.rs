@@ -224,8 +224,8 @@ fn fewest_splits_of_tree(vertices: usize, edges: &Edges) -> usize {
             if let Some(copies) = copies(heavy, light) {
                 root = root.min(splits(copies));
                 // The edge above is alone at its copy.
-                for upper in 0..2 {
-                    own[0][upper] = own[0][upper].min(splits(copies + 1));
+                for cost in &mut own[0] {
+                    *cost = (*cost).min(splits(copies + 1));
                 }
             }
             // The edge above is in a copy with others: a light one if the upper end has no other edge.
