@@ -52,12 +52,12 @@ const MOST_PIVOTS: usize = 20;
 /// Durations are finite, and 0 or more; there is one for each task of the speeds.
 pub(super) fn solve(durations: &[f64], speeds: &Speeds) -> Result<Optimum, Error> {
     let longest = durations.iter().copied().fold(0.0, f64::max);
-    let tasks: Vec<usize> = (0..durations.len()).filter(|&task| durations[task] > 0.0).collect();
-    if tasks.is_empty() {
+    if longest == 0.0 {
         return Ok(Optimum::default());
     }
     // Parts of the longest task.
     let scaled: Vec<f64> = durations.iter().map(|seconds| seconds / longest).collect();
+    let tasks: Vec<usize> = (0..scaled.len()).filter(|&task| scaled[task] > 0.0).collect();
     let mut columns = Columns::new(&tasks, speeds);
     columns.add(Column::gain);
     // Without prices, the columns that are known are a start.
@@ -69,11 +69,7 @@ pub(super) fn solve(durations: &[f64], speeds: &Speeds) -> Result<Optimum, Error
     // Without a solution, each task alone is a start.
     let used = primal(&tasks, &scaled, &columns.found).unwrap_or_default();
     let mut basis = Basis::new(&scaled, &forest::to_vertex(durations.len(), &used));
-    for _ in 0..MOST_PIVOTS * tasks.len() {
-        if !columns.best(&basis).is_some_and(|column| basis.enter(column)) {
-            break;
-        }
-    }
+    columns.pivot(&mut basis);
 
     // Prices at which no column is worth more than it costs prove the bound.
     let mut prices: Vec<f64> = basis.prices.iter().map(|price| price.clamp(0.0, 1.0)).collect();
@@ -241,6 +237,15 @@ impl<'a> Columns<'a> {
         let better = self.pairs().chain(alone).filter_map(worth);
         let better = better.filter(|(_, column)| !basis.columns.contains(column));
         better.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, column)| column)
+    }
+
+    /// Steps of the simplex method, to an optimum.
+    fn pivot(&self, basis: &mut Basis<'_>) {
+        for _ in 0..MOST_PIVOTS * self.tasks.len() {
+            if !self.best(basis).is_some_and(|column| basis.enter(column)) {
+                break;
+            }
+        }
     }
 
     /// By how much the best column is worth more than a second, at prices from 0 to 1.

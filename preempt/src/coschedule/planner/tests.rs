@@ -96,7 +96,6 @@ fn a_release_does_not_preempt_what_can_go_on() {
     let mut random = Random(64);
     let mut interrupted = 0;
     for _ in 0..200 {
-        // Two jobs that run one after the other, and then a third one.
         let durations = [1.0 + random.unit(), 1.0 + random.unit(), 1.0];
         let speeds =
             Speeds::from_fn("all", 3, |i, j| if i + j == 1 { 0.0 } else { 0.9 }).expect("speeds");
@@ -104,6 +103,20 @@ fn a_release_does_not_preempt_what_can_go_on() {
         interrupted += plan.expect("a plan").preemptions();
     }
     assert_eq!(interrupted, 0);
+}
+
+#[test]
+fn the_caterpillar_with_the_running_job_comes_first_and_from_that_end() {
+    let pair = |i: usize, j: usize| (Column { tasks: [i, j], way: 0, speeds: [0.9, 0.9] }, 1.0);
+    let parts =
+        || vec![vec![pair(5, 6)], vec![pair(0, 1), pair(1, 2), pair(2, 3)], vec![pair(7, 8)]];
+    let begin = |running: &[usize]| -> Vec<[usize; 2]> {
+        beginning_with(running, parts()).iter().map(|(column, _)| column.tasks).collect()
+    };
+    assert_eq!(begin(&[]), [[5, 6], [0, 1], [1, 2], [2, 3], [7, 8]]);
+    assert_eq!(begin(&[0]), [[0, 1], [1, 2], [2, 3], [5, 6], [7, 8]]);
+    assert_eq!(begin(&[3]), [[2, 3], [1, 2], [0, 1], [5, 6], [7, 8]]);
+    assert_eq!(begin(&[5, 7, 8]), [[7, 8], [5, 6], [0, 1], [1, 2], [2, 3]]);
 }
 
 #[test]

@@ -115,6 +115,26 @@ fn tasks_that_are_all_alike_are_solved() {
     }
 }
 
+/// The steps over the graph find the optimum also without the solver's solution, from each task alone.
+#[test]
+fn the_simplex_method_needs_no_start() {
+    let mut random = Random(13);
+    for round in 0..400 {
+        let (durations, speeds) = random.instance(round);
+        let tasks: Vec<usize> =
+            (0..durations.len()).filter(|&task| durations[task] > 0.0).collect();
+        let mut basis = Basis::new(&durations, &[]);
+        Columns::new(&tasks, &speeds).pivot(&mut basis);
+        let used = basis.used().into_iter().filter(|(column, _)| !column.is_surplus());
+        let makespan: f64 = used.map(|(_, seconds)| seconds).sum();
+        let expected = with_all_columns(&durations, &speeds);
+        assert!(
+            (makespan - expected).abs() <= 1e-6 * expected,
+            "{makespan}, {expected}, {durations:?}"
+        );
+    }
+}
+
 /// Which columns are generated: by gain, and then by price; and the bound of the ones that are not.
 #[test]
 fn the_best_partners_are_kept() {
