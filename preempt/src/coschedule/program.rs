@@ -227,8 +227,8 @@ impl<'a> Columns<'a> {
 
     /// The column that shortens the schedule most if its pair runs for as long as it can; `None` at an optimum.
     fn best(&self, basis: &Basis<'_>) -> Option<Column> {
-        let alone =
-            self.tasks.iter().flat_map(|&task| [Column::alone(task), Column::surplus(task)]);
+        // Surplus never is: a price below 0 has one above 1 on the other side of a pair.
+        let alone = self.tasks.iter().map(|&task| Column::alone(task));
         let worth = |column: Column| {
             let excess = column.value(&basis.prices) - column.cost();
             (excess > LEAST_REDUCED_COST).then(|| (excess * unit(&column, basis.durations), column))
