@@ -141,7 +141,7 @@ pub(super) fn is_pseudo_forest<'a>(
         let cycles = [top, other].map(|at| components.has_cycle[at]);
         components.parent[other] = top;
         components.has_cycle[top] = cycles[0] || cycles[1] || top == other;
-        // Two components with a cycle each, or another cycle in one that has a cycle.
+        // Two components with a cycle each, or a second cycle in a component.
         !(cycles[0] && cycles[1])
     })
 }

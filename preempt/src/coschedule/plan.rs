@@ -180,7 +180,7 @@ impl CoSchedule {
         self.intervals.last().map_or(0.0, |last| last.start + last.duration)
     }
 
-    /// Seconds from the start of the plan to its end if the GPU is idle for so many seconds at each preemption.
+    /// Seconds from the start of the plan to its end if the GPU is idle for `preemption_seconds` at each preemption.
     pub fn makespan_with(&self, preemption_seconds: f64) -> f64 {
         self.makespan() + preemption_seconds * self.preemptions() as f64
     }

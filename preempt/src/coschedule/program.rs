@@ -155,7 +155,7 @@ impl<'a> Basis<'a> {
         self.columns.iter().copied().zip(self.values.iter().copied()).collect()
     }
 
-    /// Uses a column in the place of the one that is used up first; returns whether there is one.
+    /// Replaces the basis column that is used up first by `column`; returns whether a column is used up.
     fn enter(&mut self, column: Column) -> bool {
         let mut right = vec![0.0; self.durations.len()];
         column.entries().for_each(|(task, speed)| right[task] = speed);

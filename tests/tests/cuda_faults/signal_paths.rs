@@ -7,6 +7,12 @@ use preempt_test_kernels as kernels;
 
 use crate::workloads::{Found, Run, THREADS};
 
+/// Proxies that were ever started: cohorts take another call of the driver.
+fn started() -> u64 {
+    let mut calls = faults::calls().into_iter();
+    calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
+}
+
 /// Which launches the proxy is started for, on the fake driver.
 pub fn starts(device: &Device, found: &mut Found) {
     let long = Costs::free();
@@ -37,11 +43,7 @@ pub fn starts(device: &Device, found: &mut Found) {
             return;
         };
         for (launches, expected) in [1, 3].into_iter().zip(proxies) {
-            let proxies = || {
-                let mut calls = faults::calls().into_iter();
-                calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
-            };
-            let before = proxies();
+            let before = started();
             for _ in 0..launches {
                 let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
                 let report = found.take(stream.launch(call).and_then(|handle| handle.wait()));
@@ -49,7 +51,7 @@ pub fn starts(device: &Device, found: &mut Found) {
                 // The device is idle, and the proxy ends.
                 let _ = found.take(scheduler.synchronize());
             }
-            let seen = proxies() - before;
+            let seen = started() - before;
             found.expect(seen == expected, || {
                 format!("{path:?}, {tasks} of {threads}, {launches}: {seen} proxies")
             });
@@ -68,11 +70,7 @@ pub fn beside_a_full_device(device: &Device, found: &mut Found) {
     let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
     let full = 2 * device.properties().sms;
     let shapes = [(4, THREADS), (full, 1024), (4, THREADS)];
-    let proxies = || {
-        let mut calls = faults::calls().into_iter();
-        calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
-    };
-    let before = proxies();
+    let before = started();
     // It fills the device.
     let Some(victim) = run.victim(&streams[0], 400_000) else { return };
     for (tasks, threads) in shapes {
@@ -86,7 +84,7 @@ pub fn beside_a_full_device(device: &Device, found: &mut Found) {
             run.found.expect(counted.iter().all(|&count| count == 1), || format!("{counted:?}"));
         }
     }
-    let (seen, is_over) = (proxies() - before, victim.handle.is_done());
+    let (seen, is_over) = (started() - before, victim.handle.is_done());
     run.found.expect(!is_over && seen == 0, || format!("{seen} proxies, over: {is_over}"));
     run.check_victim(Some(victim), &streams[0]);
 }

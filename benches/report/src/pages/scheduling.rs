@@ -321,8 +321,7 @@ pub fn simulated(folder: &Folder) -> Result<String> {
             let errors = errors(folder, suite, arm)?;
             let mean = errors.iter().sum::<f64>() / errors.len() as f64;
             let (median, most) = (errors[errors.len() / 2], errors[errors.len() - 1]);
-            let told = [median, mean, most].map(percent);
-            let [median, mean, most] = told;
+            let [median, mean, most] = [median, mean, most].map(percent);
             off.row([format!("`{suite}`, {arm}"), median, mean, most]);
         }
     }

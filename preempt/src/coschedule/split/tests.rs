@@ -208,7 +208,7 @@ fn fewest_splits_of_tree(vertices: usize, edges: &Edges) -> usize {
             }
             best = next;
         }
-        // Copies for so many heavy and light edges, each with two edges at least and two heavy ones at most.
+        // A copy has two edges at least, and two heavy ones at most.
         let copies = |heavy: usize, light: usize| match (heavy, light) {
             (0, 0) => Some(0),
             (0, 1) => None,
@@ -309,7 +309,7 @@ fn shape(vertices: usize, tree: &Edges) -> String {
     (0..vertices).map(|root| below(root, usize::MAX, &near)).min().expect("a vertex")
 }
 
-/// The tree with one more edge, in all ways: a loop, an edge beside another, or one that closes a cycle.
+/// The tree with one more edge, in all ways: a loop, a parallel edge, or an edge that closes a cycle.
 fn with_one_more(vertices: usize, tree: &Edges) -> Vec<Edges> {
     let pairs = (0..vertices).flat_map(|i| (i..vertices).map(move |j| (i, j)));
     pairs.map(|pair| tree.iter().copied().chain([pair]).collect()).collect()
@@ -457,7 +457,7 @@ fn random_pseudo_trees_have_the_fewest_preemptions() {
 fn large_trees_are_split_into_caterpillars() {
     let mut random = Random(4);
     const N: usize = 100_000;
-    // A path, and one that would overflow the stack of a recursion; bushes; a star.
+    // A short path; a path that would overflow the stack of a recursion; bushes; a star.
     for reach in [1, 2, 3, 10, N] {
         let tree = random_tree(N, reach, &mut random);
         let tree = relabelled(N, &tree, &mut random);

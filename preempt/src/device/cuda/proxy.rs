@@ -218,14 +218,13 @@ impl Proxy {
         Held(self)
     }
 
-    /// Waits until the proxy has its place, before a kernel is launched whose blocks leave it that.
+    /// Waits until the proxy has its place, before a kernel is launched whose blocks leave it that. The context is entered.
     pub fn await_place(&self, patience: Duration) -> Result<(), Error> {
         let mut state = lock(&self.state);
         // Without a proxy, signals are stream writes.
         if state.live || state.holds > 0 {
             return Ok(());
         }
-        let _entered = self.context.enter()?;
         state.number += 1;
         let addresses = [self.mailbox.at(0) as u64, self.queues, self.place.address()];
         let numbers = [self.sms - 1, state.number];
