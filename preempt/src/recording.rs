@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::vocabulary::{Costs, QueueCount};
 
 /// The version of the file.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// Everything that a scheduler's engine was told, when, and what it decided.
 ///

@@ -19,7 +19,7 @@ use super::program::{Chains, ProgramLaunch, Step};
 use super::rows::Rows;
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
-use crate::vocabulary::{Costs, OpKey, QueueCount};
+use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueCount};
 
 /// A kind of device. Any thread may call any method; calls for one operation come in the engine's order.
 pub(crate) trait Backend: Send + Sync {
@@ -119,6 +119,25 @@ pub(crate) trait Backend: Send + Sync {
         Err(Error::Device(DeviceError::Unsupported { reason }))
     }
 
+    /// Says that gates are used from now on: kernels may leave room for them.
+    fn expect_gates(&self) {}
+
+    /// Puts a gate into an empty queue, without waiting for the device: what is put there next waits until the gate is
+    /// opened or closed, or has been there for `limit`. The word that has the gate's ticket once it was opened. The device
+    /// keeps the limit by itself, however long the host takes, and whatever its threads wait for.
+    fn gate(&self, gate: Gate, limit: Duration) -> Result<*const AtomicU64, Error>;
+
+    /// Opens a gate, which tells the cohorts of other queues what it was to [tell](Backend::hint) them. A gate that is
+    /// closed, or gone, stays so. Calls nothing that may wait.
+    fn open_gate(&self, gate: Gate);
+
+    /// Closes a gate that was not opened. Calls nothing that may wait.
+    fn close_gate(&self, gate: Gate);
+
+    /// Sets what the gate of a queue tells others when it is opened: a signal for each of these queues, in the place of an
+    /// older one.
+    fn hint(&self, gate: u32, words: &[(u32, Signal)]);
+
     /// Writes a queue's signal word, without waiting for the device. Words of one queue arrive in the order of the
     /// calls.
     fn signal(&self, queue: u32, signal: Signal);
@@ -145,6 +164,22 @@ pub(crate) trait Backend: Send + Sync {
     /// Waits until something may have happened since the mark, or for `timeout`. Even a timeout of zero includes one
     /// look for faults that the device does not announce.
     fn wait(&self, since: Mark, timeout: Duration);
+}
+
+/// A gate in a queue, told from those before it there by its ticket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gate {
+    pub queue: u32,
+    /// Not 0, and below 2⁶³.
+    pub ticket: u64,
+}
+
+impl Gate {
+    /// The gate before a cohort.
+    pub fn of(order: &CohortOrder) -> Gate {
+        // Each cohort that is put into an empty queue gets a new epoch, which has 36 bits.
+        Gate { queue: order.queue, ticket: 1 << 40 | order.signal.epoch() }
+    }
 }
 
 /// The memory of a device, which buffers are in.

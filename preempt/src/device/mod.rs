@@ -115,7 +115,7 @@ mod rows;
 
 pub(crate) use allocation::{Allocations, Patience, Sleep};
 pub(crate) use backend::{
-    Backend, Contents, Copy, CopyKind, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
+    Backend, Contents, Copy, CopyKind, Gate, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
 };
 use backend::{
     Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss, Place,

@@ -37,6 +37,15 @@ pub(super) struct Agenda {
     pub released: VecDeque<OpKey>,
     /// Queues in which more launches could be queued. Only `cohorts.rs` writes it.
     pub behind: VecDeque<QueueIndex>,
+    /// Armed operations that wait for their release alone. Only `armed.rs` writes it.
+    pub armed: Vec<OpKey>,
+    /// Whether an armed operation could get a gate now. `armed.rs` and `planning.rs` set it.
+    pub may_arm: bool,
+    /// Whether what gates are to tell may have changed. `armed.rs` and `planning.rs` set it.
+    pub foresees: bool,
+    /// Released operations whose blocks ran before the policy knew of them. `mod.rs` adds them; `planning.rs` takes them out
+    /// once the policy has decided.
+    pub released_early: Vec<OpKey>,
     /// Whether a launch waits for a queue. `cohorts.rs` sets it; `mod.rs` clears it when a queue is free.
     pub short_of_queues: bool,
     /// Something changed that the policy should look at. All files set it; `planning.rs` clears it.

@@ -11,11 +11,13 @@ use super::{Action, Engine, Launch, Op, Phase};
 use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
 
 /// Where a cohort goes.
-enum CohortPlace {
+pub(super) enum CohortPlace {
     /// Into a free queue, with the SMs that its blocks may use, and the plain launch that leaves these to it.
     Free { keeps_to: SmRange, over: Option<OpKey> },
     /// Behind another launch, with what the queue may use.
     Behind(After),
+    /// Into a free queue, behind a gate, with the plain launch that leaves SMs to it.
+    Gated { over: Option<OpKey> },
 }
 
 impl Engine {
@@ -55,6 +57,15 @@ impl Engine {
         if launch.spec.plain && has_blocks || there >= launch.remaining() {
             // All its blocks are on the device, and the hardware finds room for them.
             self.ledger.cover(range);
+            return;
+        }
+        if launch.early && has_blocks {
+            // They were to fill what it was expected to get.
+            self.ledger.cover(range);
+            let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
+            if launch.blocks() > room {
+                self.shrink(key, actions);
+            }
             return;
         }
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
@@ -98,7 +109,7 @@ impl Engine {
 
     /// The level of the device's queues that the blocks of a launch need: above the plain grids that have lost SMs, since
     /// only the hardware takes these from them. With it, the last of these.
-    fn level(&self, key: OpKey) -> (u32, Option<OpKey>) {
+    pub(super) fn level(&self, key: OpKey) -> (u32, Option<OpKey>) {
         let sms = self.ledger.sms();
         let above = |(queue, op, _): (QueueIndex, OpKey, usize)| {
             let other = self.ops.get(op).filter(|_| op != key)?.launch.as_ref()?;
@@ -126,7 +137,7 @@ impl Engine {
     }
 
     /// Puts a cohort into a queue.
-    fn put(
+    pub(super) fn put(
         &mut self,
         key: OpKey,
         (slot, queue): (usize, QueueIndex),
@@ -140,10 +151,16 @@ impl Engine {
         let (after, over, keeps_to) = match place {
             CohortPlace::Free { keeps_to, over } => (None, over, keeps_to),
             CohortPlace::Behind(after) => (Some(after), None, self.queues.range(queue)),
+            CohortPlace::Gated { over } => (None, over, SmRange::ALL),
         };
+        let gated = matches!(place, CohortPlace::Gated { .. });
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
         launch.cohort_in(slot, queue, blocks, keeps_to);
+        if gated {
+            launch.put_gate(slot);
+            self.queues.gate(queue);
+        }
         actions.push(Action::Launch(CohortOrder {
             op: key,
             queue,
@@ -158,6 +175,7 @@ impl Engine {
             handed,
             is_first,
             after,
+            gated,
             over,
         }));
     }
@@ -171,7 +189,7 @@ impl Engine {
 
     /// Whether there may be a launch to queue behind another one.
     pub fn may_go_ahead(&self) -> bool {
-        !self.agenda.behind.is_empty()
+        !self.agenda.behind.is_empty() || self.agenda.may_arm
     }
 
     /// Queues one launch behind another one, if there is one to queue, and those that the device takes together with it. The
@@ -182,7 +200,8 @@ impl Engine {
             return;
         }
         let told = actions.len();
-        while let Some(queue) = self.agenda.behind.pop_front() {
+        let has_armed = self.agenda.may_arm && self.arm_one(now, actions);
+        while !has_armed && let Some(queue) = self.agenda.behind.pop_front() {
             let together = self.may_queue_ahead(queue);
             if together > 0 && self.queue_behind(queue, actions) {
                 // If one of them cannot be queued now, the device takes those before it one by one.

@@ -59,6 +59,8 @@ impl Engine {
             return;
         }
         op.verdict = Some(verdict);
+        self.disarm(key);
+        let Some(op) = self.ops.get_mut(key) else { return };
         if op.program.is_some() {
             self.stop_calls(now, key, verdict, actions);
             return;
@@ -156,8 +158,10 @@ impl Engine {
             let successor_op = &mut self.ops[successor];
             successor_op.blockers -= 1;
             successor_op.foreign_blockers -= u32::from(successor_op.stream != stream);
-            if successor_op.blockers == 0 {
-                self.agenda.released.push_back(successor);
+            match successor_op.blockers {
+                0 => self.agenda.released.push_back(successor),
+                1 if successor_op.armed => self.waits_for_release(successor),
+                _ => {}
             }
         }
         self.intake.spare_keys.push(successors);

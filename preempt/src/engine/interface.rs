@@ -26,6 +26,8 @@ pub(crate) struct Submission<'a> {
     pub opaque: Option<Opaque>,
     /// The calls of a preemptible program, which is neither launch nor opaque work. Empty for everything else.
     pub calls: &'a [Called],
+    /// Whether it is armed: it does not start before it is [released](Event::Release).
+    pub armed: bool,
 }
 
 /// A call of a preemptible program.
@@ -52,6 +54,10 @@ pub(crate) enum Event {
     Fault { op: OpKey },
     /// The result of an operation is not wanted any more.
     Cancel { op: OpKey },
+    /// An armed operation is to run.
+    Release { op: OpKey },
+    /// An armed operation will not be released, and its gate was not opened.
+    Disarmed { op: OpKey },
     /// The priority, weight or deadline of a launch, or of all unfinished ones of a stream, has changed.
     Change { of: Whose, change: Change },
     /// No result is wanted any more.
@@ -84,6 +90,8 @@ pub(crate) enum Action {
     Signal { queue: QueueIndex, signal: Signal },
     /// Start a copy, or opaque work.
     Copy { op: OpKey },
+    /// An armed operation cannot have a gate, or another one waits for it: disarm it, unless it is about to be released.
+    Disarm { op: OpKey },
     /// Complete the handle. Once for each operation, and each call of a preemptible program.
     Finish { op: OpKey, outcome: Outcome },
     /// The device does not need the operation's arguments any more. Once, and last.

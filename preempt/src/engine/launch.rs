@@ -83,6 +83,8 @@ pub struct LaunchReport {
     pub amortize: u32,
     /// Whether it ran as a plain grid, without preemption.
     pub plain: bool,
+    /// Whether it began as an [armed](crate::Program::arm) program, without a call of the driver.
+    pub armed: bool,
     /// How long it had SMs, summed over SMs. Launches that follow each other in a stream within microseconds may
     /// be counted with the first of them.
     pub sm_time: Duration,
@@ -158,6 +160,8 @@ pub(super) struct Launch {
     pub planned: u64,
     /// Whether a cohort came out of the device.
     pub ran: bool,
+    /// Set from its release on until the policy has decided, if blocks of it may run behind a gate that was opened.
+    pub early: bool,
     /// Set when a confined cohort left its SMs without a signal and with tasks remaining: blocks of other launches
     /// occupy them, so the next cohort is not confined.
     pub spilled: bool,
@@ -180,6 +184,8 @@ pub(super) struct OnDevice {
     pub keeps_to: SmRange,
     /// Whether an earlier cohort of the launch could run.
     resumed: bool,
+    /// Whether it is behind a gate.
+    gated: bool,
 }
 
 impl Launch {
@@ -201,6 +207,7 @@ impl Launch {
             arrival: None,
             planned: 0,
             ran: false,
+            early: false,
             spilled: false,
             started: false,
             counted: Duration::ZERO,
@@ -328,6 +335,11 @@ impl Launch {
         Some(left.abs_diff(self.own_time(now, sms).saturating_sub(self.own_time_out)))
     }
 
+    /// Sets when it was submitted.
+    pub fn submitted_at(&mut self, queued: Timestamp) {
+        self.report.queued = queued;
+    }
+
     /// Notes that everything that it waited for is done.
     pub fn ready(&mut self, now: Duration) {
         self.report.ready = Timestamp::after_start(now);
@@ -336,8 +348,14 @@ impl Launch {
 
     /// Enters a cohort.
     pub fn cohort_in(&mut self, slot: usize, queue: QueueIndex, blocks: u32, keeps_to: SmRange) {
-        self.cohorts[slot] = Some(OnDevice { queue, blocks, keeps_to, resumed: self.started });
+        let (resumed, gated) = (self.started, false);
+        self.cohorts[slot] = Some(OnDevice { queue, blocks, keeps_to, resumed, gated });
         self.queue = Some(queue);
+    }
+
+    /// Notes that the cohort in a slot is behind a gate.
+    pub fn put_gate(&mut self, slot: usize) {
+        self.cohorts[slot].iter_mut().for_each(|cohort| cohort.gated = true);
     }
 
     /// Notes that its cohorts can run, also one that was queued behind another launch.
@@ -361,6 +379,7 @@ impl Launch {
         self.report.tasks += done;
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
+        self.report.armed |= cohort.gated && done > 0;
         self.spilled |= has_spilled(cohort.keeps_to, self.range, self.remaining());
         Some(cohort.queue)
     }

@@ -14,6 +14,7 @@ use crate::policy::Policy;
 use crate::vocabulary::{BufferId, Costs, LaunchId, OpKey, QueueCount, QueueIndex};
 
 mod agenda;
+mod armed;
 mod cohorts;
 mod controls;
 mod ending;
@@ -37,6 +38,7 @@ mod tests;
 mod urgency;
 
 use agenda::{Agenda, Intake, Launches};
+pub(crate) use armed::Hint;
 use controls::Controls;
 use ending::outcome;
 pub(crate) use form::{Circumstances, LONGEST_PLAIN, Learned};
@@ -163,7 +165,7 @@ impl Engine {
         uses.extend_from_slice(submission.uses);
         let urgency = submission.urgency;
         let calls = self.enter_calls(now, submission);
-        let last_call = calls.last().copied();
+        let (last_call, armed) = (calls.last().copied(), submission.armed);
         self.intake.submissions += 1;
         let op = self.ops.insert(Op {
             stream: submission.stream,
@@ -171,6 +173,7 @@ impl Engine {
             uses,
             blockers: 0,
             foreign_blockers: 0,
+            armed,
             successors: self.intake.spare_keys.pop().unwrap_or_default(),
             waits_for: Vec::new(),
             number: self.intake.submissions,
@@ -185,18 +188,19 @@ impl Engine {
             verdict: None,
         });
         let mut waits_for = self.intake.spare_keys.pop().unwrap_or_default();
-        let mut foreign_blockers = 0;
+        let (mut foreign_blockers, mut armed_before) = (0, Vec::new());
         let after = submission.after.filter(|&after| self.is_in_order(after));
         let ops = &mut self.ops;
         let mut wait_for = |key: OpKey| {
             let before = &mut ops[key];
             before.successors.push(op);
             waits_for.push(key);
+            armed_before.extend(before.armed.then_some(key));
             foreign_blockers += u32::from(before.stream != submission.stream);
         };
         let before = self.order.enter(op, submission.stream, submission.uses, &mut wait_for);
         after.into_iter().for_each(wait_for);
-        let blockers = waits_for.len() as u32;
+        let blockers = waits_for.len() as u32 + u32::from(armed);
         if let Some(last) = last_call {
             self.join_calls(op, last);
             // Not a blocker before the program has its turn.
@@ -209,6 +213,10 @@ impl Engine {
             Some(verdict) => self.stop(now, op, verdict, actions),
             None => self.raise(now, op),
         }
+        if armed && blockers == 1 && self.intake.over.is_none() {
+            self.waits_for_release(op);
+        }
+        actions.extend(armed_before.into_iter().map(|op| Action::Disarm { op }));
         if blockers == 0 {
             self.agenda.released.push_back(op);
         } else if let Some(before) = before {
@@ -246,6 +254,8 @@ impl Engine {
             Event::CopyDone { op } => self.copy_done(now, op, actions),
             Event::Fault { op } => self.stop(now, op, Verdict::Failed, actions),
             Event::Cancel { op } => self.stop(now, op, Verdict::Cancelled, actions),
+            Event::Release { op } => self.release_armed(now, op),
+            Event::Disarmed { op } => self.end_disarmed(now, op, actions),
             Event::Change { of, change } => self.change(now, of, change),
             Event::Close => self.end_all(now, Verdict::Closed, actions),
             Event::Lost => self.lose_device(now, actions),
@@ -314,7 +324,16 @@ impl Engine {
                 self.agenda.unsettled = true;
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
                 launch.arrival = Some(self.launches.arrivals);
-                self.take_over(now, key, handover, actions);
+                launch.early &= handover.is_empty() && !launch.is_out();
+                if launch.early {
+                    // Its blocks stay where they are until the policy has decided.
+                    launch.start(now);
+                    let queue = launch.queue;
+                    self.agenda.released_early.push(key);
+                    queue.into_iter().for_each(|queue| self.go_on_behind(queue));
+                } else {
+                    self.take_over(now, key, handover, actions);
+                }
                 self.ask(now, |policy| policy.arrived(now, arrival));
             }
         }

@@ -18,6 +18,8 @@ pub(super) struct Op {
     pub blockers: u32,
     /// How many of these are in other streams.
     pub foreign_blockers: u32,
+    /// Whether it is armed: its release is one of its blockers.
+    pub armed: bool,
     /// Operations that wait for this one.
     pub successors: Vec<OpKey>,
     /// Operations that this one waited for when it was submitted. Some may be over.

@@ -72,6 +72,9 @@ impl Engine {
         self.agenda.unsettled = self.is_unsettled(now);
         let told = actions.len();
         let is_asked = self.agenda.unsettled;
+        let has_armed = is_asked && !self.agenda.armed.is_empty();
+        self.agenda.may_arm |= has_armed;
+        self.agenda.foresees |= has_armed;
         loop {
             self.advance_opaque(now, actions);
             if !std::mem::take(&mut self.agenda.unsettled) {
@@ -129,6 +132,18 @@ impl Engine {
                 true
             }
         }
+    }
+
+    /// The plan that the policy would make if a launch arrived now; nothing is granted where it cannot tell.
+    pub(super) fn foresee(&mut self, now: Duration, launch: Arrival) -> Plan {
+        let mut plan = Plan::default();
+        let view = View { now, ops: &self.ops, ledger: &self.ledger, costs: &self.costs };
+        let policy = &mut self.decider.policy;
+        if let Err(message) = caught(|| policy.foresee(now, launch, &view, &mut plan)) {
+            self.replace_policy(now, format!("it panicked: {message}"));
+            plan.grants.clear();
+        }
+        plan
     }
 
     /// Asks the policy for a plan, and refuses it if it breaks the contract.
@@ -237,6 +252,14 @@ impl Engine {
         }
         self.decider.plan = plan;
         (self.decider.lost, self.decider.losers) = (lost, losers);
+        for op in std::mem::take(&mut self.agenda.released_early) {
+            let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(op) else { continue };
+            launch.early = false;
+            if launch.range.is_empty() && !launch.is_out() {
+                // The policy has decided otherwise than was foreseen.
+                self.shrink(op, actions);
+            }
+        }
         // Every launch with SMs is in the plan. A look at all waiting launches would take longer than the rest.
         debug_assert!(
             self.agenda.short_of_queues

@@ -57,6 +57,11 @@ impl Program {
         }
     }
 
+    /// Sets when it was submitted.
+    pub fn submitted_at(&mut self, queued: Timestamp) {
+        self.report.queued = queued;
+    }
+
     /// The outcome, once the last call is over.
     fn outcome(&self, now: Duration, verdict: Option<Verdict>) -> Outcome {
         let report = LaunchReport { done: Timestamp::after_start(now), ..self.report };
@@ -83,6 +88,8 @@ pub(super) fn following(ops: &SlotMap<OpKey, Op>, key: OpKey) -> Option<OpKey> {
         (None, None) => return None,
     };
     match ops.get(next)? {
+        // It is behind a gate, and behind nothing else.
+        Op { armed: true, .. } => None,
         Op { program: Some(program), foreign_blockers: 0, .. } => program.calls.first().copied(),
         Op { program: Some(_), .. } => None,
         _ => Some(next),
@@ -112,6 +119,7 @@ impl Engine {
                 uses: self.intake.spare_uses.pop().unwrap_or_default(),
                 blockers: 1,
                 foreign_blockers: 0,
+                armed: false,
                 successors: self.intake.spare_keys.pop().unwrap_or_default(),
                 waits_for,
                 number: self.intake.submissions,
@@ -267,6 +275,7 @@ impl Engine {
         // A plain call is work that has no block-tasks, and as many here as it needs SMs.
         let tasks = if call.plain { 0 } else { call.tasks };
         report.tasks = report.tasks.saturating_add(tasks);
+        report.armed |= call.armed;
         report.yields += call.yields;
         report.resumes += call.resumes;
         report.amortize = report.amortize.max(call.amortize);

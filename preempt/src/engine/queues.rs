@@ -11,7 +11,7 @@ pub(super) struct DeviceQueues {
     all: Vec<DeviceQueue>,
     /// How many there are, and may be in use.
     count: QueueCount,
-    /// Queues with more than one cohort.
+    /// Queues with more than one cohort, or with a gate.
     chains: u32,
 }
 
@@ -23,6 +23,8 @@ struct DeviceQueue {
     range: SmRange,
     /// The cohorts on the device, first to run first.
     cohorts: VecDeque<(OpKey, usize)>,
+    /// Whether the first of these is behind a gate.
+    gated: bool,
 }
 
 impl DeviceQueues {
@@ -66,28 +68,50 @@ impl DeviceQueues {
         if self.is_free(queue) {
             self.signal(queue, range);
         }
-        self.change(queue, |cohorts| cohorts.push_back((op, slot)));
+        self.change(queue, |queue| queue.cohorts.push_back((op, slot)));
         let queue = &mut self.all[queue as usize];
         Signal::new(queue.epoch, queue.range)
     }
 
+    /// Notes that the cohort which was put into a queue last, the only one there, is behind a gate.
+    pub fn gate(&mut self, queue: QueueIndex) {
+        self.change(queue, |queue| queue.gated = true);
+    }
+
+    /// Whether one queue more can hold something behind something else.
+    pub fn may_chain(&self) -> bool {
+        self.chains < self.count.chains
+    }
+
+    /// The word that [`signal`](DeviceQueues::signal) would make now.
+    pub fn next_word(&self, queue: QueueIndex, range: SmRange) -> Signal {
+        Signal::new(self.all[queue as usize].epoch + 1, range)
+    }
+
     /// Takes a cohort out that has left.
     pub fn leave(&mut self, queue: QueueIndex, op: OpKey, slot: usize) {
-        self.change(queue, |cohorts| cohorts.retain(|&cohort| cohort != (op, slot)));
+        self.change(queue, |queue| {
+            let first = queue.cohorts.front().copied();
+            queue.cohorts.retain(|&cohort| cohort != (op, slot));
+            queue.gated &= first == queue.cohorts.front().copied();
+        });
     }
 
     /// Changes the cohorts of a queue, and counts the chains.
-    fn change(&mut self, queue: QueueIndex, change: impl FnOnce(&mut VecDeque<(OpKey, usize)>)) {
+    fn change(&mut self, queue: QueueIndex, change: impl FnOnce(&mut DeviceQueue)) {
         let queue = &mut self.all[queue as usize];
-        let is_chain = |queue: &DeviceQueue| u32::from(queue.cohorts.len() > 1);
+        let is_chain = |queue: &DeviceQueue| u32::from(queue.gated || queue.cohorts.len() > 1);
         let before = is_chain(queue);
-        change(&mut queue.cohorts);
+        change(queue);
         self.chains = self.chains + is_chain(queue) - before;
     }
 
     /// Takes everything out.
     pub fn clear(&mut self) {
-        self.all.iter_mut().for_each(|queue| queue.cohorts.clear());
+        for queue in &mut self.all {
+            queue.cohorts.clear();
+            queue.gated = false;
+        }
         self.chains = 0;
     }
 
@@ -132,9 +156,9 @@ impl DeviceQueues {
 
     /// The last cohort, if there is room behind it.
     pub fn tail(&self, queue: QueueIndex) -> Option<(OpKey, usize)> {
-        let DeviceQueue { cohorts, .. } = &self.all[queue as usize];
+        let DeviceQueue { cohorts, gated, .. } = &self.all[queue as usize];
         let has_room = match cohorts.len() {
-            1 => self.chains < self.count.chains,
+            1 if !gated => self.may_chain(),
             length => length < QUEUE_CAPACITY,
         };
         cohorts.back().filter(|_| has_room).copied()

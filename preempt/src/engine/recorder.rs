@@ -126,6 +126,7 @@ fn digest(actions: &[Action]) -> Digest {
             handed,
             is_first,
             after,
+            gated,
             // It only tells whose time the wait was.
             over: _,
         }) => {
@@ -133,6 +134,7 @@ fn digest(actions: &[Action]) -> Digest {
                 digest.with(1u8).with(op.data().as_ffi()).with(queue).with(control).with(parity);
             let digest = digest.with(slot).with(ticket).with(left).with(signal.to_bits());
             let digest = digest.with(plain).with(blocks).with(workers).with(handed).with(is_first);
+            let digest = digest.with(gated);
             match after {
                 None => digest.with(0u8),
                 Some(After { control, slot, left }) => {
@@ -156,6 +158,7 @@ fn digest(actions: &[Action]) -> Digest {
                 Outcome::Closed { done } => digest.with(6u8).with(done),
             }
         }
+        Action::Disarm { op } => digest.with(6u8).with(op.data().as_ffi()),
         Action::Retire { op } => digest.with(5u8).with(op.data().as_ffi()),
     })
 }

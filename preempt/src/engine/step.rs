@@ -38,6 +38,7 @@ pub(crate) enum Input {
         launch: Option<LaunchRecord>,
         opaque: Option<OpaqueRecord>,
         calls: Vec<CallRecord>,
+        armed: bool,
     },
     CohortOut {
         op: u64,
@@ -56,6 +57,12 @@ pub(crate) enum Input {
         op: u64,
     },
     Cancel {
+        op: u64,
+    },
+    Release {
+        op: u64,
+    },
+    Disarmed {
         op: u64,
     },
     Change {
@@ -140,7 +147,18 @@ impl Step {
         let mut actions = Vec::new();
         let now = Duration::from_nanos(self.now);
         match &self.input {
-            Input::Submit { op: _, stream, name, uses, after, urgency, launch, opaque, calls } => {
+            Input::Submit {
+                op: _,
+                stream,
+                name,
+                uses,
+                after,
+                urgency,
+                launch,
+                opaque,
+                calls,
+                armed,
+            } => {
                 let uses: Vec<Use> = uses.iter().map(UseRecord::to_use).collect();
                 let calls: Vec<Called> = calls.iter().map(CallRecord::to_call).collect();
                 let submission = Submission {
@@ -152,6 +170,7 @@ impl Step {
                     launch: launch.as_ref().map(LaunchRecord::to_spec),
                     opaque: opaque.as_ref().map(OpaqueRecord::to_opaque),
                     calls: &calls,
+                    armed: *armed,
                 };
                 engine.submit(now, submission, &mut actions);
             }
@@ -188,7 +207,8 @@ fn nanos(time: Duration) -> u64 {
 impl Input {
     /// `keys`: those that the submission and its calls got.
     pub fn of_submission(submission: Submission<'_>, (op, keys): (OpKey, &[OpKey])) -> Input {
-        let Submission { stream, name, uses, after, urgency, launch, opaque, calls } = submission;
+        let Submission { stream, name, uses, after, urgency, launch, opaque, calls, armed } =
+            submission;
         Input::Submit {
             op: op.data().as_ffi(),
             stream,
@@ -199,6 +219,7 @@ impl Input {
             launch: launch.as_ref().map(LaunchRecord::of),
             opaque: opaque.map(OpaqueRecord::of),
             calls: calls.iter().zip(keys).map(CallRecord::of).collect(),
+            armed,
         }
     }
 
@@ -212,6 +233,8 @@ impl Input {
             Event::CopyDone { op } => Input::CopyDone { op: number(op) },
             Event::Fault { op } => Input::Fault { op: number(op) },
             Event::Cancel { op } => Input::Cancel { op: number(op) },
+            Event::Release { op } => Input::Release { op: number(op) },
+            Event::Disarmed { op } => Input::Disarmed { op: number(op) },
             Event::Change { of, change } => Input::Change {
                 of: match of {
                     Whose::Launch(op) => WhoseRecord::Launch(number(op)),
@@ -239,6 +262,8 @@ impl Input {
             Input::CopyDone { op: key } => Event::CopyDone { op: op(key) },
             Input::Fault { op: key } => Event::Fault { op: op(key) },
             Input::Cancel { op: key } => Event::Cancel { op: op(key) },
+            Input::Release { op: key } => Event::Release { op: op(key) },
+            Input::Disarmed { op: key } => Event::Disarmed { op: op(key) },
             Input::Change { ref of, ref change } => Event::Change {
                 of: match *of {
                     WhoseRecord::Launch(key) => Whose::Launch(op(key)),

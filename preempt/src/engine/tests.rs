@@ -1,6 +1,7 @@
 //! The engine against a model device that does everything in its own time.
 
 mod apart;
+mod armed;
 mod forms;
 mod loops;
 mod policies;
@@ -58,7 +59,11 @@ enum Step {
         priority: i32,
         calls: Vec<i32>,
         uses: Vec<AskedUse>,
+        armed: bool,
     },
+    /// An armed program is launched: its gate hears of it, and later the engine.
+    Release(usize),
+    Told,
     Priority {
         stream: Option<u32>,
         op: usize,
@@ -93,8 +98,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0u32..4, 0u64..3, uses(), 0..4).prop_map(|(stream, variant, uses, kind)| {
             Step::Opaque { stream, variant, uses, exclusive: kind == 0 }
         }),
-        1 => (0u32..4, 0i32..3, prop::collection::vec(-6i32..20, 1..6), uses()).prop_map(
-            |(stream, priority, calls, uses)| Step::Program { stream, priority, calls, uses }),
+        1 => (0u32..4, 0i32..3, prop::collection::vec(-6i32..20, 1..6), uses(), any::<bool>()).prop_map(
+            |(stream, priority, calls, uses, armed)| Step::Program { stream, priority, calls, uses, armed }),
+        1 => any::<usize>().prop_map(Step::Release),
+        1 => Just(Step::Told),
         1 => (prop::option::of(0u32..4), any::<usize>(), -3i32..9)
             .prop_map(|(stream, op, priority)| Step::Priority { stream, op, priority }),
         1 => (any::<usize>(), prop::option::of(0u64..9))
@@ -144,10 +151,15 @@ fn run(world: &mut World, steps: Vec<Step>) {
                 let opaque = Some(Opaque { name: "opaque", variant, exclusive });
                 world.ask(Asked { stream, uses: &distinct(uses), opaque, ..Asked::default() });
             }
-            Step::Program { stream, priority, calls, uses } => {
+            Step::Program { stream, priority, calls, uses, armed } => {
                 let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
                 let (uses, asks) = (distinct(uses), Asks { urgency, ..Asks::default() });
-                world.ask(Asked { stream, asks, uses: &uses, calls: &calls, ..Asked::default() });
+                let (uses, calls) = (&uses[..], &calls[..]);
+                world.ask(Asked { stream, asks, uses, calls, armed, ..Asked::default() });
+            }
+            Step::Release(index) => world.release(index),
+            Step::Told => {
+                world.tell_released();
             }
             Step::Priority { stream: Some(stream), priority, .. } => {
                 world.change(Whose::Stream(stream), Change::Priority(Priority(priority)));

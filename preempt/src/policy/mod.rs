@@ -193,6 +193,25 @@ pub trait Policy: Send {
         true
     }
 
+    /// The plan that [`assign`](Policy::assign) would make if a launch arrived now, after which the policy is as it was. The
+    /// decision about an [armed](crate::Program::arm) program is made ahead by it. A plan without grants says that the policy
+    /// cannot tell; nothing is made ahead then.
+    ///
+    /// A policy that [goes by order](Policy::goes_by_order) is told of the launch, asked, and told that it has departed.
+    fn foresee(
+        &mut self,
+        now: Duration,
+        launch: Arrival,
+        device: &dyn DeviceView,
+        plan: &mut Plan,
+    ) {
+        if self.goes_by_order() {
+            self.arrived(now, launch);
+            self.assign(now, device, plan);
+            self.departed(now, launch.id);
+        }
+    }
+
     /// When it wants to be asked again although nothing else happens, such as at the end of a quota. Asked for after
     /// each plan.
     fn wake(&self) -> Option<Duration> {

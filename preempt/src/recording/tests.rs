@@ -146,6 +146,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         launch: Some(launch),
         opaque: None,
         calls: Vec::new(),
+        armed: false,
     };
     let steps = [submit, Input::Settle { plans: Vec::new() }];
     let steps = steps.map(|input| Step { now: 0, decided: 0, input }).to_vec();

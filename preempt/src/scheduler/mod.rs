@@ -110,6 +110,11 @@ pub struct Scheduler {
 /// Time: what follows from costs up to this can be computed.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// How long a program stays armed, and the longest that it can. Threads that wait for the device in the driver wait for
+/// armed programs, too.
+const ARMED_FOR: Duration = Duration::from_millis(1);
+const LONGEST_ARMED: Duration = Duration::from_millis(100);
+
 impl Scheduler {
     /// A builder, for a scheduler with settings of your choice.
     pub fn builder() -> SchedulerBuilder {
@@ -123,6 +128,7 @@ impl Scheduler {
                 poller_spin: false,
                 preemption: Preemption::default(),
                 longest_plain: LONGEST_PLAIN,
+                armed_for: ARMED_FOR,
                 costs: None,
                 signal_path: SignalPath::default(),
                 recording: false,
@@ -377,6 +383,16 @@ impl SchedulerBuilder {
     /// takes its SMs for more urgent launches all the same, at the ends of blocks.
     pub fn longest_plain(mut self, time: Duration) -> SchedulerBuilder {
         self.settings.longest_plain = time;
+        self
+    }
+
+    /// How long an [armed](crate::Program::arm) program waits for its launch on the device; 1 ms by default, and 100 ms at
+    /// most.
+    ///
+    /// Calls of the driver that wait for everything on the device (`cuMemFree`, `cuCtxSynchronize`, ..) wait for as long,
+    /// whichever thread makes them.
+    pub fn armed_for(mut self, time: Duration) -> SchedulerBuilder {
+        self.settings.armed_for = time.min(LONGEST_ARMED);
         self
     }
 

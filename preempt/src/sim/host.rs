@@ -147,6 +147,8 @@ impl Run<'_> {
                         self.ops.remove(op);
                         self.calls.remove(op);
                     }
+                    // No operation is submitted before its release.
+                    Action::Disarm { .. } => {}
                     // It takes no time.
                     Action::Copy { op } => {
                         let event = Event::CopyDone { op };

@@ -169,6 +169,7 @@ impl EngineLoad {
             launch: Some(spec),
             opaque: None,
             calls: &[],
+            armed: false,
         };
         let op = self.engine.submit(self.now, submission, &mut self.actions);
         self.left.insert(op, (tasks, need * BLOCKS_PER_SM));
@@ -206,7 +207,7 @@ impl EngineLoad {
                     self.left.remove(op);
                     self.streams.extend(self.stream_of.remove(op));
                 }
-                Action::Copy { .. } => {}
+                Action::Copy { .. } | Action::Disarm { .. } => {}
             }
         }
     }

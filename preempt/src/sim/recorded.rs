@@ -222,7 +222,13 @@ impl Reader {
                     }
                 }
             }
-            Input::Cancel { op } => {
+            Input::Release { op } => {
+                // It counts as submitted from now on.
+                if let Some(&job) = self.job_of.get(op) {
+                    self.jobs[job].at = Duration::from_nanos(now);
+                }
+            }
+            Input::Cancel { op } | Input::Disarmed { op } => {
                 for op in Self::meant(&self.programs, op) {
                     if let Some(work) = self.work.get_mut(op) {
                         work.ended = true;

@@ -256,6 +256,7 @@ impl Run<'_> {
             launch,
             opaque: None,
             calls: &called,
+            armed: false,
         };
         let time = Duration::from_nanos(now);
         let op = self.engine.submit(time, submission, &mut self.actions);

@@ -36,6 +36,9 @@ pub(crate) struct CohortOrder {
     pub is_first: bool,
     /// Set if the launch before in the stream may not have ended.
     pub after: Option<After>,
+    /// Whether it is behind a gate of its own: it does nothing before the gate is opened, and nothing at all if the gate
+    /// is closed.
+    pub gated: bool,
     /// The plain launch whose SMs its blocks get from the hardware, if there is one.
     pub over: Option<OpKey>,
 }

@@ -54,6 +54,17 @@ impl Policy for Chaos {
             }
         }
     }
+
+    /// Expects everything for the launch, whatever will be.
+    fn foresee(
+        &mut self,
+        _now: Duration,
+        launch: Arrival,
+        device: &dyn DeviceView,
+        plan: &mut Plan,
+    ) {
+        plan.grant(launch.id, SmRange::new(0, device.sms()));
+    }
 }
 
 /// Counts of a storm, and its first mistake.

@@ -13,6 +13,7 @@ use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_test_kernels as kernels;
 use preempt_test_kit::{Gate, KERNELS, gated};
 
+mod armed;
 mod interrupted;
 mod storm;
 

@@ -1,5 +1,7 @@
 //! Programs at random, compared with what one thread would compute.
 
+use std::time::Duration;
+
 use preempt::{
     BufferSliceMut, CpuLayout, Device, Error, Preemption, Program, ProgramBuilder, ProgramCall,
     Scheduler, Stream,
@@ -129,19 +131,20 @@ impl Recorded {
     }
 }
 
-/// Programs, launches, fills and copies on random ranges, compared with a vector. All are under way at the same time.
+/// Programs, launches, fills and copies on random ranges, compared with a vector. All are under way at the same time. How
+/// many programs began armed.
 fn storm(
     streams: &[Stream],
     mut buffer: BufferSliceMut<'_, u32>,
     model: &mut [u32],
     turns: u32,
     random: &mut Random,
-) {
+) -> usize {
     let mut programs = Vec::new();
-    let mut downloads = Vec::new();
+    let (mut downloads, mut handles) = (Vec::new(), Vec::new());
     for turn in 0..turns {
         let stream = &streams[random.below(streams.len() as u32) as usize];
-        match random.below(10) {
+        match random.below(12) {
             0 => {
                 // Launches of the old one may be under way.
                 programs.truncate(random.below(3) as usize);
@@ -162,10 +165,23 @@ fn storm(
                 }
             }
             _ if programs.is_empty() => {}
-            _ => {
+            kind => {
                 let which = random.below(programs.len() as u32) as usize;
                 let Recorded { program, steps, .. } = &programs[which];
-                stream.launch_program(program).expect("accepted").detach();
+                let handle = match kind {
+                    5 | 6 => stream.launch_program(program),
+                    7 => program.launch(),
+                    _ => {
+                        program.arm().expect("accepted");
+                        if random.below(2) == 0 {
+                            continue;
+                        }
+                        // In time, mostly, or too late.
+                        std::thread::sleep(Duration::from_micros(random.below(1500).into()));
+                        program.launch()
+                    }
+                };
+                handles.push(handle.expect("accepted"));
                 steps.iter().for_each(|step| step.apply(model));
             }
         }
@@ -176,6 +192,8 @@ fn storm(
     for stream in streams {
         assert_eq!(in_time(&stream.download(&buffer).expect("accepted")).expect("copied"), model);
     }
+    let reports = handles.iter().map(|handle| in_time(handle).expect("done"));
+    reports.filter(|report| report.armed).count()
 }
 
 const LAYOUT: CpuLayout = CpuLayout::sms(3).blocks_per_sm(2);
@@ -197,6 +215,7 @@ fn chaotic_on(device: Device, seed: u64) -> Scheduler {
 
 #[test]
 fn random_programs_give_what_one_thread_would_compute() {
+    let mut armed = 0;
     for seed in 0..15 {
         let mut random = Random(seed);
         let scheduler = chaotic(seed);
@@ -204,8 +223,10 @@ fn random_programs_give_what_one_thread_would_compute() {
         let mut buffer = scheduler.zeroed(LEN).expect("memory");
         println!("seed {seed}");
         let range = buffer.slice_mut(..).expect("all");
-        storm(&streams, range, &mut [0; LEN], 150, &mut random);
+        armed += storm(&streams, range, &mut [0; LEN], 150, &mut random);
     }
+    println!("{armed} began armed");
+    assert!(armed > 0);
 }
 
 #[test]

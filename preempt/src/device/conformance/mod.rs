@@ -29,6 +29,9 @@ mod tests;
 /// The longest that a wait takes here. A lost wake-up takes as long.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// How long gates wait: longer than what a check does before one.
+const GATES_WAIT: Duration = Duration::from_millis(50);
+
 /// Rounds of the yielding kernel: enough for a signal to arrive in between.
 const ROUNDS: u32 = 400_000;
 
@@ -118,7 +121,7 @@ impl<'a> Rig<'a> {
             device,
             kernels,
             ran,
-            session: Session::new(device, &Costs::h200()),
+            session: Session::new(device, &Costs::h200(), GATES_WAIT),
             ops: ops.clone(),
             controls: Vec::new(),
             epochs: vec![0; queues.total() as usize],
@@ -198,6 +201,7 @@ impl<'a> Rig<'a> {
             handed: 0,
             is_first: false,
             after: None,
+            gated: false,
             over: None,
         }
     }

@@ -1,11 +1,12 @@
 //! Control memory in the host's own memory, for devices whose blocks are threads of the host.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use preempt_device::abi::{COHORT_SLOTS, ControlBlock, DeviceQueue, Post, RequeueList, Signal};
 
 use super::{ControlMemory, ControlSource, LentList};
-use crate::device::lock;
+use crate::device::{Gate, lock};
 use crate::error::Error;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
@@ -18,6 +19,8 @@ type Control = (Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>);
 /// after the device is dropped.
 pub(in crate::device) struct HostWords {
     queues: Box<[DeviceQueue]>,
+    /// For each queue: the ticket of the gate that was opened last.
+    opened: Box<[AtomicU64]>,
     /// One for each launch that one scheduler had in flight at the same time.
     controls: Mutex<Vec<Control>>,
     /// Empty lists. Lent and present ones together are as many as one scheduler had launches in flight at the same
@@ -29,6 +32,7 @@ impl HostWords {
     pub fn new(queues: QueueCount) -> HostWords {
         HostWords {
             queues: (0..queues.total()).map(|_| DeviceQueue::default()).collect(),
+            opened: (0..queues.total()).map(|_| AtomicU64::new(0)).collect(),
             controls: Mutex::default(),
             requeue_lists: Mutex::default(),
         }
@@ -44,10 +48,28 @@ impl HostWords {
         self.queue(queue).signal.store(signal.to_bits(), Ordering::Relaxed);
     }
 
-    /// Forgets all signals, because the next scheduler counts epochs from the start and would take the previous signals
-    /// for newer ones.
+    /// The word of a queue that has the ticket of the gate that was opened last.
+    pub fn opened(&self, queue: u32) -> &AtomicU64 {
+        &self.opened[queue as usize]
+    }
+
+    /// Notes that a gate is open, which tells other queues' cohorts this.
+    // Relaxed: the device's lock orders the ticket before the blocks that look at it; signals are advice, as above. A
+    // newer signal, which has the greater number, stays.
+    pub fn open(&self, Gate { queue, ticket }: Gate, words: &[(u32, Signal)]) {
+        for &(queue, signal) in words {
+            self.queue(queue).signal.fetch_max(signal.to_bits(), Ordering::Relaxed);
+        }
+        self.opened(queue).store(ticket, Ordering::Relaxed);
+    }
+
+    /// Forgets all signals and tickets, because the next scheduler counts epochs from the start and would take the previous
+    /// signals for newer ones.
     pub fn forget_signals(&self) {
-        (0..self.queues.len()).for_each(|queue| self.signal(queue as u32, Signal::default()));
+        for queue in 0..self.queues.len() as u32 {
+            self.signal(queue, Signal::default());
+            self.opened(queue).store(0, Ordering::Relaxed);
+        }
     }
 
     /// Frees the control blocks. No block of a grid is resident.

@@ -17,9 +17,10 @@ use preempt_device::abi::{
 use preempt_device::host::{Amortize, Kernel};
 use slotmap::SecondaryMap;
 
-use super::backend::{DeviceReport, KernelLaunch, KernelPanic, Loss, OwnedCopy, Owner};
+use super::backend::{DeviceReport, Gate, KernelLaunch, KernelPanic, Loss, OwnedCopy, Owner};
 use super::program::{ProgramLaunch, Step};
 use super::{Device, DeviceInner};
+use crate::engine::Hint;
 use crate::error::Error;
 use crate::vocabulary::{After, CohortOrder, ControlIndex, Costs, OpKey, QueueIndex};
 
@@ -210,6 +211,8 @@ pub(crate) struct Session {
     /// The time of a chunk, and that between two claims, on the clock that blocks read.
     pace: u32,
     claim_time: u32,
+    /// How long a gate waits.
+    gates_wait: Duration,
     controls: Vec<ControlMemory>,
     /// Cohorts on the device, in the order in which they were launched.
     out: Vec<OutCohort>,
@@ -246,9 +249,10 @@ fn panicked(out: &[OutCohort], panic: &KernelPanic) -> Option<(OpKey, Arc<str>)>
 
 impl Session {
     /// A session of the scheduler that the device was loaded for.
-    pub fn new(device: &Device, costs: &Costs) -> Session {
+    pub fn new(device: &Device, costs: &Costs, gates_wait: Duration) -> Session {
         let device = device.inner.clone();
         Session {
+            gates_wait,
             pace: device.capabilities.ticks(costs.chunk()),
             claim_time: device.capabilities.ticks(costs.claim),
             device,
@@ -286,7 +290,10 @@ impl Session {
                 let (extents, tasks, ticket) = (launch.grid, launch.tasks(), order.ticket);
                 Grid::Plain(PlainGrid { extents, tasks, post, ticket })
             }
-            false => Grid::Cohort(self.cohort(order, launch, control, post)?),
+            false => {
+                let cohort = self.cohort(order, launch, control, post)?;
+                Grid::Cohort(if order.gated { self.gated(order, cohort)? } else { cohort })
+            }
         };
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
@@ -392,6 +399,21 @@ impl Session {
             is_first: order.is_first,
             slot: order.slot,
         })
+    }
+
+    /// A cohort behind a gate, which is in its queue from now on.
+    fn gated(&self, order: &CohortOrder, cohort: Cohort) -> Result<Cohort, Error> {
+        let gate = Gate::of(order);
+        let after = self.device.backend.gate(gate, self.gates_wait)?;
+        Ok(Cohort { after, after_word: gate.ticket, ..cohort })
+    }
+
+    /// Sets what gates tell others when they are opened.
+    pub fn hint(&self, hints: &[Hint]) {
+        for of_gate in hints.chunk_by(|one, next| one.gate == next.gate) {
+            let words: Vec<_> = of_gate.iter().map(|hint| (hint.queue, hint.signal)).collect();
+            self.device.backend.hint(of_gate[0].gate, &words);
+        }
     }
 
     fn control(&mut self, index: ControlIndex) -> Result<ControlMemory, Error> {
@@ -525,6 +547,7 @@ mod tests {
             handed: 0,
             is_first: false,
             after: None,
+            gated: false,
             over: None,
         };
         let out = posts.each_ref().map(|post| {

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use preempt_device::abi::{Cohort, DeviceQueue};
+use preempt_device::abi::{Cohort, DeviceQueue, Signal};
 use preempt_device::host::Dim3;
 
 use super::block::{Resident, Run};
 use super::program::QueuedCall;
 use crate::device::control::{Grid, PlainGrid};
-use crate::device::{KernelLaunch, Properties};
+use crate::device::{Gate, KernelLaunch, Properties};
 use crate::vocabulary::{OpKey, QueueCount};
 
 /// The share of its SM that a block takes.
@@ -41,6 +41,8 @@ pub(super) struct PendingGrid {
     left: u32,
     /// Set when a block of the grid has failed; the other blocks then run no further tasks.
     failed: Arc<AtomicBool>,
+    /// The ticket of the gate that it waits for.
+    gate: Option<u64>,
 }
 
 impl PendingGrid {
@@ -87,7 +89,7 @@ impl PendingGrid {
         failed: Arc<AtomicBool>,
     ) -> PendingGrid {
         let demand = Demand::of(&launch);
-        PendingGrid { op, launch, run, blocks, demand, left: blocks, failed }
+        PendingGrid { op, launch, run, blocks, demand, left: blocks, failed, gate: None }
     }
 }
 
@@ -133,6 +135,10 @@ struct QueuedGrids {
     grids: VecDeque<PendingGrid>,
     /// Blocks of the first grid that have not left.
     out: u32,
+    /// The ticket of the gate that was put there last, until a grid is behind it.
+    gate: Option<u64>,
+    /// What the queue's gate tells others when it is opened.
+    hints: Vec<(u32, Signal)>,
 }
 
 struct Sm {
@@ -159,9 +165,39 @@ impl Dispatch {
     }
 
     pub fn queue(&mut self, queue: u32, grid: PendingGrid) {
-        self.queues[queue as usize].grids.push_back(grid);
-        if self.queues[queue as usize].grids.len() == 1 {
+        let of = &mut self.queues[queue as usize];
+        let gate = of.gate.take();
+        of.grids.push_back(PendingGrid { gate, ..grid });
+        if of.grids.len() == 1 {
             self.start(queue);
+        }
+    }
+
+    /// Puts a gate into a queue, before the next grid there.
+    pub fn gate(&mut self, Gate { queue, ticket }: Gate) {
+        self.queues[queue as usize].gate = Some(ticket);
+        self.queues[queue as usize].hints.clear();
+    }
+
+    /// Sets what a queue's gate tells others.
+    pub fn hint(&mut self, queue: u32, words: &[(u32, Signal)]) {
+        let hints = &mut self.queues[queue as usize].hints;
+        hints.clear();
+        hints.extend_from_slice(words);
+    }
+
+    /// Opens or closes a gate that is there: `leave` gets what it tells others, and then what is behind it starts.
+    pub fn pass_gate(&mut self, gate: Gate, leave: impl FnOnce(&[(u32, Signal)])) {
+        let of = &mut self.queues[gate.queue as usize];
+        let behind = of.grids.iter().position(|grid| grid.gate == Some(gate.ticket));
+        match behind {
+            Some(at) => of.grids[at].gate = None,
+            None if of.gate == Some(gate.ticket) => of.gate = None,
+            None => return,
+        }
+        leave(&of.hints);
+        if behind == Some(0) {
+            self.start(gate.queue);
         }
     }
 
@@ -172,7 +208,8 @@ impl Dispatch {
 
     /// Starts the first grid of a queue.
     fn start(&mut self, queue: u32) {
-        let Some(grid) = self.queues[queue as usize].grids.front() else { return };
+        let first = self.queues[queue as usize].grids.front();
+        let Some(grid) = first.filter(|grid| grid.gate.is_none()) else { return };
         self.queues[queue as usize].out = grid.blocks;
         let level = |queue: u32| self.count.level(queue);
         let place = self.pending.partition_point(|&other| level(other) >= level(queue));
@@ -235,7 +272,7 @@ impl Dispatch {
         sm.free_slots.push(slot);
         sm.threads += demand.threads;
         sm.shared += demand.shared;
-        let QueuedGrids { grids, out } = &mut self.queues[queue as usize];
+        let QueuedGrids { grids, out, .. } = &mut self.queues[queue as usize];
         if let (Left::MakesRoom, Some(grid)) = (left, grids.front_mut()) {
             grid.left += 1;
             if grid.left == 1 {

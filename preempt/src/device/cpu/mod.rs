@@ -12,6 +12,7 @@
 
 use crate::vocabulary::{Costs, OpKey, QueueCount};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use preempt_device::abi::Signal;
@@ -20,8 +21,9 @@ use preempt_device::host::{Dim3, Kernel};
 use super::control::{ControlSource, Grid, HostWords, PlainGrid};
 use super::rows::copy_rows;
 use super::{
-    Backend, Capabilities, Copy, DeviceMemory, DeviceReport, KernelLaunch, Mark, News, Occupancy,
-    OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream, SignalPath, Step, lock,
+    Backend, Capabilities, Copy, DeviceMemory, DeviceReport, Gate, KernelLaunch, Mark, News,
+    Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream, SignalPath, Step,
+    lock,
 };
 use crate::error::Error;
 use crate::module::DeviceCode;
@@ -152,6 +154,17 @@ impl Shared {
         self.news.announce();
     }
 
+    /// Opens a gate, or closes it.
+    fn pass_gate(&self, gate: Gate, open: bool) {
+        let mut dispatch = lock(&self.dispatch);
+        dispatch.pass_gate(gate, |words| {
+            if open {
+                self.words.open(gate, words);
+            }
+        });
+        self.place(&mut dispatch);
+    }
+
     /// Places pending blocks wherever there is room.
     fn place(&self, dispatch: &mut Dispatch) {
         while let Some((slot, resident)) = dispatch.next_block() {
@@ -230,6 +243,30 @@ impl Backend for CpuDevice {
         }
         self.shared.place(&mut dispatch);
         Ok(())
+    }
+
+    fn gate(&self, gate: Gate, limit: Duration) -> Result<*const AtomicU64, Error> {
+        let shared = Arc::downgrade(&self.shared);
+        spawn("preempt-gate".into(), "a gate", move || {
+            thread::sleep(limit);
+            if let Some(shared) = shared.upgrade() {
+                shared.pass_gate(gate, false);
+            }
+        })?;
+        lock(&self.shared.dispatch).gate(gate);
+        Ok(self.shared.words.opened(gate.queue))
+    }
+
+    fn open_gate(&self, gate: Gate) {
+        self.shared.pass_gate(gate, true);
+    }
+
+    fn close_gate(&self, gate: Gate) {
+        self.shared.pass_gate(gate, false);
+    }
+
+    fn hint(&self, gate: u32, words: &[(u32, Signal)]) {
+        lock(&self.shared.dispatch).hint(gate, words);
     }
 
     fn signal(&self, queue: u32, signal: Signal) {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use preempt_device::abi::Signal;
@@ -21,9 +21,9 @@ use super::program;
 use crate::device::control::{ControlSource, Grid, HostWords, PlainGrid};
 use crate::device::rows::copy_rows;
 use crate::device::{
-    Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, KernelLaunch, Loss, Mark,
-    News, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream, SignalPath,
-    Step, lock,
+    Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, Gate, KernelLaunch, Loss,
+    Mark, News, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream,
+    SignalPath, Step, lock,
 };
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
@@ -170,6 +170,22 @@ fn start(model: &Arc<Model>, blocks: Vec<Resident>) {
         let model = model.clone();
         thread::spawn(move || run(&model, block));
     }
+}
+
+/// Opens a gate, or closes it.
+fn pass_gate(model: &Arc<Model>, gate: Gate, open: bool) {
+    let mut state = lock(&model.state);
+    if state.is_lost {
+        return;
+    }
+    state.dispatch.pass_gate(gate, |words| {
+        if open {
+            model.words.open(gate, words);
+        }
+    });
+    let blocks = next_blocks(&mut state.dispatch);
+    drop(state);
+    start(model, blocks);
 }
 
 /// Runs a block, from its start until its slot is free again.
@@ -323,6 +339,26 @@ impl Backend for Arc<Model> {
         drop(state);
         start(self, blocks);
         Ok(())
+    }
+
+    fn gate(&self, gate: Gate, _limit: Duration) -> Result<*const AtomicU64, Error> {
+        lock(&self.state).dispatch.gate(gate);
+        // The limit may be over at any moment.
+        let this = self.clone();
+        thread::spawn(move || pass_gate(&this, gate, false));
+        Ok(self.words.opened(gate.queue))
+    }
+
+    fn open_gate(&self, gate: Gate) {
+        pass_gate(self, gate, true);
+    }
+
+    fn close_gate(&self, gate: Gate) {
+        pass_gate(self, gate, false);
+    }
+
+    fn hint(&self, gate: u32, words: &[(u32, Signal)]) {
+        lock(&self.state).dispatch.hint(gate, words);
     }
 
     fn signal(&self, queue: u32, signal: Signal) {

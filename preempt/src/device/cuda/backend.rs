@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use preempt_device::abi::{Cohort, Signal};
@@ -14,8 +14,8 @@ use super::proxy::{PATIENCE, START};
 use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
-    Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, KernelLaunch, Mark,
-    MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath, Step,
+    Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, Gate, KernelLaunch,
+    Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath, Step,
     spares_a_place,
 };
 use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
@@ -32,7 +32,9 @@ impl Backend for CudaDevice {
         self.meet(&lock(&DEVICES));
         self.kernels.load(code)?;
         self.shared.watch.clear();
-        self.queues.reset(self.pool.line().stream().raw())?;
+        let zeroing = self.pool.line().stream().raw();
+        self.queues.reset(zeroing)?;
+        self.gates.reset(zeroing)?;
         self.control_blocks.reset()?;
         self.proxy.set_path(path);
         Ok(())
@@ -49,8 +51,8 @@ impl Backend for CudaDevice {
         let Launchable { blocks_per_sm, beside_proxy, .. } =
             self.kernels.get(kernel, block, shared)?;
         let leaves_place = match self.proxy.path() {
-            SignalPath::StreamWrite => false,
-            SignalPath::Auto => {
+            SignalPath::StreamWrite if !self.gates.are_expected() => false,
+            SignalPath::StreamWrite | SignalPath::Auto => {
                 let is_free = beside_proxy == blocks_per_sm;
                 let places = self.proxy.sms().saturating_mul(blocks_per_sm);
                 beside_proxy > 0 && (is_free || spares_a_place(tasks, places))
@@ -153,6 +155,27 @@ impl Backend for CudaDevice {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.launch_cohorts(queue, program, calls, cohorts) }
+    }
+
+    fn expect_gates(&self) {
+        self.gates.expect();
+    }
+
+    fn gate(&self, gate: Gate, limit: Duration) -> Result<*const AtomicU64, Error> {
+        let _entered = self.context().enter()?;
+        self.gates.put(gate, limit, self.queues.stream(gate.queue).raw())
+    }
+
+    fn open_gate(&self, gate: Gate) {
+        self.gates.open(gate);
+    }
+
+    fn close_gate(&self, gate: Gate) {
+        self.gates.close(gate);
+    }
+
+    fn hint(&self, gate: u32, words: &[(u32, Signal)]) {
+        self.gates.hint(gate, words);
     }
 
     fn signal(&self, queue: u32, signal: Signal) {

@@ -21,6 +21,7 @@
 //! | `capture` | work of other libraries in programs |
 //! | `fills` | fills in programs |
 //! | `proxy` | signals by the proxy |
+//! | `gates` | gates before armed launches |
 //! | `watch` | waiting for cohorts |
 //! | `events` | events behind plain grids, which show that they are over |
 //! | `chains` | launches of a preemptible program that the driver takes as one graph |
@@ -51,6 +52,7 @@ mod events;
 pub mod faults;
 mod fills;
 mod foreign;
+mod gates;
 mod graphs;
 mod host_pool;
 mod kernels;
@@ -77,6 +79,7 @@ use copies::{Copies, CopyStreams, Shared};
 use driver::{Driver, NO_DEVICE};
 use events::Events;
 use foreign::Foreign;
+use gates::Gates;
 use graphs::UnusedGraphs;
 use host_pool::HostPool;
 use kernels::Kernels;
@@ -150,6 +153,7 @@ pub(super) struct CudaDevice {
     foreign: Foreign,
     peers: Peers,
     proxy: Proxy,
+    gates: Gates,
     /// Uploads the graphs of programs.
     uploads: TrackedStream,
     unused_graphs: Arc<UnusedGraphs>,
@@ -199,7 +203,9 @@ impl CudaDevice {
         }
 
         let shape = (properties.sms, properties.blocks_per_sm);
-        let proxy = Proxy::new(&context, &queues, shape, pool.line().stream().raw())?;
+        let zeroing = pool.line().stream().raw();
+        let proxy = Proxy::new(&context, &queues, shape, zeroing)?;
+        let gates = Gates::new(&context, &queues, &properties, zeroing)?;
         // An error below frees what is being zeroed.
         probe::settle(&context, pool.line().stream())?;
         let events = Arc::new(Events::new(&context));
@@ -209,6 +215,7 @@ impl CudaDevice {
         let device = CudaDevice {
             queues,
             proxy,
+            gates,
             control_blocks: ControlBlocks::new(&context, &pool)?,
             requeue_lists: RequeueLists::new(&context, &pool, &small_up)?,
             copies: Copies::new(&shared, &host, lines)?,

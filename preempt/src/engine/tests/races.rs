@@ -29,6 +29,7 @@ pub(super) fn submission(stream: u32, priority: i32, spec: LaunchSpec) -> Submis
         launch: Some(spec),
         opaque: None,
         calls: &[],
+        armed: false,
     }
 }
 
@@ -257,6 +258,7 @@ fn a_lost_device_ends_everything() {
             launch: None,
             opaque: None,
             calls: &[],
+            armed: false,
         },
         &mut world.actions,
     );

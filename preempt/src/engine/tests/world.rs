@@ -9,9 +9,11 @@ use super::super::*;
 use crate::policy::{Priority, Urgency};
 
 mod checks;
+mod gates;
 
 use crate::vocabulary::{After, CohortOrder, ControlIndex, ControlUse};
 use checks::{Heard, Listening};
+use gates::{Armed, Gate};
 
 /// Queues; few, so that launches have to wait for them.
 pub const QUEUES: QueueCount = QueueCount { normal: 3, urgent: 1, levels: 2, chains: 2 };
@@ -26,6 +28,8 @@ pub struct Cohort {
     /// The SM of each resident block.
     pub resident: Vec<u32>,
     pub done: u32,
+    /// The gate before it, if it is behind one.
+    pub gate: Option<Gate>,
 }
 
 #[derive(Debug)]
@@ -63,6 +67,7 @@ pub struct Asked<'a> {
     pub opaque: Option<Opaque>,
     /// The block-tasks of a program's calls: 0 for a copy, less for a plain launch.
     pub calls: &'a [i32],
+    pub armed: bool,
 }
 
 /// What a submission asks for beside its tasks.
@@ -106,6 +111,10 @@ pub struct World {
     pub bounced: usize,
     pub retired: HashSet<OpKey>,
     pub actions: Vec<Action>,
+    /// How far armed operations have come.
+    pub armed: HashMap<OpKey, Armed>,
+    /// The last word of each queue that a gate has told.
+    pub told: HashMap<QueueIndex, Signal>,
     /// The owner of each SM after the last event.
     pub owners: Vec<Option<OpKey>>,
     /// Random placement of blocks, as that of hardware is unknown.
@@ -151,6 +160,8 @@ impl World {
             bounced: 0,
             retired: HashSet::new(),
             actions: Vec::new(),
+            armed: HashMap::new(),
+            told: HashMap::new(),
             owners: vec![None; sms as usize],
             chance: 0,
             work_conserving: false,
@@ -190,7 +201,7 @@ impl World {
     }
 
     pub fn ask(&mut self, asked: Asked<'_>) -> OpKey {
-        let Asked { stream, tasks, uses, asks, after, opaque, calls } = asked;
+        let Asked { stream, tasks, uses, asks, after, opaque, calls, armed } = asked;
         let Asks { urgency, predicted, yield_overhead, plain, hardware_stop } = asks;
         let spec = LaunchSpec {
             tasks,
@@ -210,8 +221,18 @@ impl World {
             Called { name: "call", launch, together: together(calls, index) }
         };
         let called: Vec<Called> = calls.iter().enumerate().map(called).collect();
-        let submission =
-            Submission { stream, name, uses, after, urgency, launch, opaque, calls: &called };
+        let calls_of = &called;
+        let submission = Submission {
+            stream,
+            name,
+            uses,
+            after,
+            urgency,
+            launch,
+            opaque,
+            calls: calls_of,
+            armed,
+        };
         let key = self.engine.submit(self.now, submission, &mut self.actions);
         let op = |tasks, part_of| ModelOp {
             stream,
@@ -244,6 +265,9 @@ impl World {
         // Those of plain calls do not count.
         let counted: i32 = calls.iter().map(|&tasks| tasks.max(0)).sum();
         self.ops.push((key, op(tasks + counted.unsigned_abs(), None)));
+        if armed {
+            self.armed.insert(key, Armed::Waits);
+        }
         self.act();
         key
     }
@@ -327,6 +351,7 @@ impl World {
                     self.check_alone(op);
                     self.copies.push(op);
                 }
+                Action::Disarm { op } => self.disarm(op),
                 Action::Finish { op, outcome } => self.finish(op, outcome),
                 Action::Retire { op } => {
                     assert!(self.retired.insert(op), "retired once");
@@ -338,6 +363,11 @@ impl World {
                 }
             }
         }
+        if !self.actions.is_empty() {
+            self.act();
+            return;
+        }
+        self.foresee();
         self.check_urgency();
         self.check_inheritance();
         self.check_order();
@@ -351,9 +381,10 @@ impl World {
 
     /// The word that a cohort obeys.
     fn word(&self, cohort: &Cohort) -> Signal {
-        let granted = cohort.order.signal;
-        let word = self.words.get(&cohort.order.queue).filter(|word| word.is_newer(granted));
-        word.copied().unwrap_or(granted)
+        let queue = cohort.order.queue;
+        let words = [self.words.get(&queue), self.told.get(&queue)];
+        let newer = |one: Signal, other: &Signal| if other.is_newer(one) { *other } else { one };
+        words.into_iter().flatten().fold(cohort.order.signal, newer)
     }
 
     fn launch(&mut self, order: CohortOrder) {
@@ -394,8 +425,8 @@ impl World {
             assert_eq!(left.copied().unwrap_or(0), order.left, "what is in the slot's word");
         }
         let keeps_to = order.signal.range();
-        let hands =
-            if order.after.is_none() && keeps_to == SmRange::ALL { order.blocks } else { 0 };
+        let is_free = order.after.is_none() && !order.gated;
+        let hands = if is_free && keeps_to == SmRange::ALL { order.blocks } else { 0 };
         let before = self.op(order.op).handed.replace(order.handed);
         // All cohorts of a launch count claims from the same task, and at most one has those before it.
         assert_eq!(order.handed, before.unwrap_or(hands));
@@ -405,6 +436,7 @@ impl World {
                 assert!(!at_head, "it is behind what it waits for");
                 self.queued_ahead += 1;
             }
+            None if order.gated => assert!(at_head && !order.plain, "{order:?}"),
             None => {
                 assert!(at_head, "nothing is in its way");
                 if before.is_none() || keeps_to != SmRange::ALL {
@@ -439,7 +471,8 @@ impl World {
             }
         }
         let waiting = order.blocks;
-        self.cohorts.push(Cohort { order, at_head, waiting, resident: Vec::new(), done: 0 });
+        let gate = order.gated.then(|| self.gate(order.op));
+        self.cohorts.push(Cohort { order, at_head, waiting, resident: Vec::new(), done: 0, gate });
     }
 
     /// Whether the launch that a cohort was queued behind is done, as far as the device can tell.
@@ -472,7 +505,10 @@ impl World {
             resident.into_iter().any(|op| {
                 // A late cohort of a call that is done does nothing.
                 let is_done = matches!(world.op(op).finished, Some(Outcome::Done(_)));
-                op == key || world.whole(op) == key && !is_done
+                let whole = world.whole(op);
+                // So does one behind a gate that was not opened.
+                let is_disarmed = world.armed.get(&whole) == Some(&Armed::Disarmed);
+                (op == key || whole == key && !is_done) && !is_disarmed
             })
         };
         let running = running(self);
@@ -505,7 +541,8 @@ impl World {
         let sm = free.clone().nth((self.chance >> 16) as usize % free.count().max(1));
         let range = self.word(&self.cohorts[index]).range();
         let order = self.cohorts[index].order;
-        let may_work = self.may_work(&order);
+        let Some(is_open) = self.pass_gate(index) else { return };
+        let may_work = is_open && self.may_work(&order);
         let cohort = &mut self.cohorts[index];
         if cohort.waiting > 0
             && let Some(sm) = sm
@@ -520,6 +557,7 @@ impl World {
                     self.start(order.op);
                 }
                 self.op(order.op).claimed += 1;
+                self.check_released(order.op);
                 let whole = self.whole(order.op);
                 self.op(whole).claimed += u32::from(whole != order.op && !order.plain);
                 let ControlUse { control, parity } = order.control;
@@ -555,6 +593,10 @@ impl World {
             }
             let posted = Posted { done, amortize: u32::from(!order.plain) };
             self.handle(Event::CohortOut { op, slot, posted });
+            if order.gated && done == 0 {
+                self.disarm(whole);
+                self.act();
+            }
         }
     }
 
@@ -573,8 +615,13 @@ impl World {
             assert!(round < 100_000, "something waits for ever: {:?}", self.engine);
             if !self.copies.is_empty() {
                 self.step_copy(0);
+            } else if self.tell_released() {
+                // It goes on.
             } else if self.cohorts.is_empty() {
-                break;
+                // The programs are dropped.
+                if !self.disarm_one() {
+                    break;
+                }
             } else {
                 self.step_cohort(round % self.cohorts.len());
             }

@@ -118,6 +118,10 @@ impl<T> Handle<T> {
         Handle { shared, completion, number: None, gives }
     }
 
+    pub(in crate::scheduler) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     pub(in crate::scheduler) fn completion(&self) -> &Arc<Completion> {
         &self.completion
     }

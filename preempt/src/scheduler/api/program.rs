@@ -18,11 +18,12 @@ use crate::device::{
 };
 use crate::engine::{LaunchReport, LaunchSpec, MAX_CALLS, Use, merged, of_unknown_size, whole};
 use crate::error::{ArgumentError, Error, ProgramError, caught};
+use crate::scheduler::runtime::armed::Armed;
 use crate::scheduler::runtime::core::Work;
 use crate::scheduler::runtime::memory::Memory;
 use crate::scheduler::runtime::opaque::Opaque;
 use crate::scheduler::runtime::program::ProgramJob;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, lock};
 use crate::vocabulary::{BufferId, OpKey};
 
 /// Bytes, at most, of a value that memory is filled with. A graph writes each word of the first element by itself, which
@@ -110,6 +111,24 @@ pub struct Program {
     last: Arc<Mutex<Option<OpKey>>>,
     calls: Vec<CallUse>,
     resolved: Resolved,
+    /// The launch that was armed last.
+    armed: Mutex<Option<ArmedLaunch>>,
+}
+
+/// A launch that may still be released.
+struct ArmedLaunch {
+    armed: Arc<Armed>,
+    handle: Handle<LaunchReport>,
+}
+
+impl ArmedLaunch {
+    /// Takes it back, unless it was released.
+    fn disarm(self) {
+        let ArmedLaunch { armed, handle } = self;
+        if armed.disarm() {
+            handle.shared().disarmed(handle.completion().clone());
+        }
+    }
 }
 
 /// The place of a launch in its program, for [`Program::set`].
@@ -206,7 +225,8 @@ impl Stream {
         let launch =
             Arc::new(ProgramLaunch { version: 0, steps, prepared, chains, is_call: false });
         let (stream, last) = (self.clone(), Arc::default());
-        Ok(Program { stream, name, id, launch, preemption, alone, last, calls, resolved })
+        let armed = Mutex::default();
+        Ok(Program { stream, name, id, launch, preemption, alone, last, calls, resolved, armed })
     }
 
     /// Launches a program of this stream's scheduler, in the order of this stream, with the arguments that it has now.
@@ -220,13 +240,21 @@ impl Stream {
     /// [buffers](crate::Buffer#several-devices) to this device. The handle gives
     /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) with the program's name if a call fails.
     pub fn launch_program(&self, program: &Program) -> Result<Handle<LaunchReport>, Error> {
-        let &Program { name, ref launch, preemption, ref alone, ref resolved, .. } = program;
         if !Arc::ptr_eq(self.shared(), program.stream.shared()) {
-            return Err(Error::Program(ProgramError::OtherScheduler { program: name }));
+            return Err(Error::Program(ProgramError::OtherScheduler { program: program.name }));
         }
-        if resolved.has_borrowed {
+        if program.resolved.has_borrowed {
             self.shared().device.inner.await_unseen()?;
         }
+        self.submit_program(program, None)
+    }
+
+    fn submit_program(
+        &self,
+        program: &Program,
+        armed: Option<Arc<Armed>>,
+    ) -> Result<Handle<LaunchReport>, Error> {
+        let &Program { name, ref launch, preemption, ref alone, ref resolved, .. } = program;
         let work = Work::Program(Box::new(ProgramJob {
             name,
             program: launch.clone(),
@@ -237,6 +265,7 @@ impl Stream {
             is_of_others: resolved.is_of_others,
             last: program.last.clone(),
             alone: alone.clone(),
+            armed,
             plain: preemption == Preemption::Plain,
             due: self.due(),
         }));
@@ -250,12 +279,101 @@ impl Program {
         self.name
     }
 
-    /// Launches the program on the stream that recorded it, as [`Stream::launch_program`] does.
+    /// Says that a launch of the program is on its way, so that it starts sooner: what decides about it is decided ahead, and
+    /// its first kernel waits on the device. The [launch](Program::launch) is then a store to memory that the device reads,
+    /// and the kernel starts without the driver and the host. Returns at once.
+    ///
+    /// It is a hint. The program counts as launched when it is launched, and whatever happens before, the launch does what
+    /// it would have done. Nothing of an armed program runs before.
+    ///
+    /// An armed program is disarmed
+    /// - after [a millisecond](crate::SchedulerBuilder::armed_for) on the device;
+    /// - by any other operation on its stream or its buffers, also by a launch of the program on another stream: so what
+    ///   the program is to read comes before;
+    /// - by [`set`](Program::set), and where the program is dropped.
+    ///
+    /// Nothing is made ahead for a [plain](Program#preemption) program, one that begins with a copy, a fill or captured
+    /// work, and one with borrowed memory; nor under a policy that [cannot foresee](crate::policy::Policy::foresee) its
+    /// plan. Nor is it while more urgent launches have the device, or as long as operations before it are not over; it is
+    /// then once they are.
+    ///
+    /// # Costs
+    ///
+    /// Until it is launched, a block of one warp reads the host's memory. On a GPU it needs room beside the blocks that run.
+    /// From the first call on, launches leave room for it where that makes them a fiftieth longer at most. Each armed program
+    /// takes the place of a stream whose kernels are queued behind each other. Calls of the driver that wait for the
+    /// device may take as long as the program stays armed.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn add(n: u32, x: SliceMut<u32>) {
+    /// #     let i = thread::index_1d() as usize;
+    /// #     if i < x.len() {
+    /// #         // SAFETY: each thread writes its own element.
+    /// #         unsafe { x.write(i, x.read(i) + n) }
+    /// #     }
+    /// # }
+    /// let scheduler = preempt::Scheduler::builder().build()?;
+    /// let stream = scheduler.stream(1);
+    /// let mut x = scheduler.zeroed::<u32>(4)?;
+    /// let answer = stream.program("answer", |program| {
+    ///     program.launch(add(1, &mut x).threads(4)).map(drop)
+    /// })?;
+    /// // The header of a request is there, and the rest is on its way.
+    /// answer.arm()?;
+    /// // The whole request is there.
+    /// answer.launch()?.wait()?;
+    /// assert_eq!(stream.download(&x)?.wait()?, [1; 4]);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::launch_program`].
+    pub fn arm(&self) -> Result<(), Error> {
+        if lock(&self.armed).as_ref().is_some_and(|last| last.armed.waits()) {
+            return Ok(());
+        }
+        let begins_with_a_launch = matches!(self.launch.steps.first(), Some(Step::Launch { .. }));
+        let is_plain = self.preemption == Preemption::Plain;
+        if is_plain || !begins_with_a_launch || self.resolved.has_borrowed {
+            return Ok(());
+        }
+        let device = self.stream.shared().device.inner.clone();
+        device.backend.expect_gates();
+        let armed = Arc::new(Armed::new(device));
+        let handle = self.stream.submit_program(self, Some(armed.clone()))?;
+        // Without the lock until here, because the core may have called wakers of the application.
+        let before = lock(&self.armed).replace(ArmedLaunch { armed, handle });
+        before.into_iter().for_each(ArmedLaunch::disarm);
+        Ok(())
+    }
+
+    /// Takes back that a launch is on its way, if it was armed.
+    fn disarm(&self) {
+        let armed = lock(&self.armed).take();
+        armed.into_iter().for_each(ArmedLaunch::disarm);
+    }
+
+    /// Launches the program on the stream that recorded it, as [`Stream::launch_program`] does; if it is
+    /// [armed](Program::arm), without the driver.
     ///
     /// # Errors
     ///
     /// As for [`Stream::launch_program`].
     pub fn launch(&self) -> Result<Handle<LaunchReport>, Error> {
+        // The lock is let go before the core may run.
+        let armed = lock(&self.armed).take();
+        if let Some(ArmedLaunch { armed, handle }) = armed {
+            let shared = self.stream.shared();
+            // What was submitted before, and uses its stream or buffers, has disarmed it once the core knows of that.
+            if armed.waits() && shared.catches_up() && armed.release() {
+                shared.release(handle.completion().clone());
+                return Ok(handle);
+            }
+            ArmedLaunch { armed, handle }.disarm();
+        }
         self.stream.launch_program(self)
     }
 
@@ -284,6 +402,7 @@ impl Program {
             return Err(Error::Program(ProgramError::OtherKernel { program, recorded, given }));
         }
         let (launch, used) = check(&self.stream, call)?;
+        self.disarm();
         // Launches under way have the steps as they were.
         let program = Arc::make_mut(&mut self.launch);
         program.version += 1;
@@ -291,6 +410,12 @@ impl Program {
         self.calls[place.index] = used;
         self.resolved = resolve(&self.stream, &self.launch.steps, &self.calls);
         Ok(())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.disarm();
     }
 }
 

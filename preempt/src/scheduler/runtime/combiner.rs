@@ -16,12 +16,20 @@ use std::collections::VecDeque;
 use std::sync::{PoisonError, TryLockError};
 
 #[cfg(all(test, loom))]
-use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use loom::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::Relaxed,
+    Ordering::{Acquire, Release},
+};
 #[cfg(all(test, loom))]
 use loom::sync::{Mutex, MutexGuard};
 
 #[cfg(not(all(test, loom)))]
-use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::Relaxed,
+    Ordering::{Acquire, Release},
+};
 #[cfg(not(all(test, loom)))]
 use crate::sync::{Mutex, MutexGuard};
 
@@ -40,12 +48,25 @@ pub(in crate::scheduler) trait Turn {
 pub(in crate::scheduler) struct Mail<'a, M> {
     taken: &'a mut VecDeque<M>,
     inbox: &'a Mutex<Inbox<M>>,
+    handled: &'a AtomicU64,
+    /// Whether the message that was taken last is being handled.
+    handles_one: bool,
 }
 
 impl<M> Mail<'_, M> {
-    /// The next message that arrived before the last look.
+    /// The next message that arrived before the last look. The last one was handled.
     pub fn next(&mut self) -> Option<M> {
-        self.taken.pop_front()
+        self.count();
+        let next = self.taken.pop_front();
+        self.handles_one = next.is_some();
+        next
+    }
+
+    fn count(&mut self) {
+        if std::mem::take(&mut self.handles_one) {
+            // Release: pairs with the acquire of a thread that waits for this.
+            self.handled.fetch_add(1, Release);
+        }
     }
 
     /// The next message, after another look if the last one's are all taken.
@@ -72,6 +93,12 @@ impl<M> Mail<'_, M> {
     }
 }
 
+impl<M> Drop for Mail<'_, M> {
+    fn drop(&mut self) {
+        self.count();
+    }
+}
+
 /// The core with its inbox. Every method that takes the combiner calls `tell` after releasing it.
 pub(in crate::scheduler) struct Combiner<C: Turn> {
     inbox: Mutex<Inbox<C::Message>>,
@@ -81,6 +108,8 @@ pub(in crate::scheduler) struct Combiner<C: Turn> {
     /// Relaxed, because the inbox orders what matters: if the attending thread's last look precedes a message, the
     /// poster sees the flag cleared.
     attended: AtomicBool,
+    /// Messages that were handled.
+    handled: AtomicU64,
 }
 
 /// Why a message was not put into the inbox.
@@ -93,7 +122,16 @@ pub(in crate::scheduler) enum Unposted<M> {
 
 struct Inbox<M> {
     messages: VecDeque<M>,
+    /// Messages that there ever were.
+    posted: u64,
     closed: bool,
+}
+
+impl<M> Inbox<M> {
+    fn push(&mut self, message: M) {
+        self.messages.push_back(message);
+        self.posted += 1;
+    }
 }
 
 struct Holder<C: Turn> {
@@ -108,12 +146,13 @@ fn locked<M>(inbox: &Mutex<Inbox<M>>) -> MutexGuard<'_, Inbox<M>> {
 
 impl<C: Turn> Combiner<C> {
     pub fn new(core: C) -> Combiner<C> {
-        let inbox = Inbox { messages: VecDeque::new(), closed: false };
+        let inbox = Inbox { messages: VecDeque::new(), posted: 0, closed: false };
         let holder = Holder { core, messages: VecDeque::new() };
         Combiner {
             inbox: Mutex::new(inbox),
             core: Mutex::new(holder),
             attended: AtomicBool::new(false),
+            handled: AtomicU64::new(0),
         }
     }
 
@@ -128,6 +167,16 @@ impl<C: Turn> Combiner<C> {
     pub fn stop_attending(&self) -> bool {
         self.attended.store(false, Relaxed);
         self.has_messages()
+    }
+
+    /// The number of messages so far, for [`has_handled`](Combiner::has_handled).
+    pub fn posted(&self) -> u64 {
+        self.inbox().posted
+    }
+
+    /// Whether the first messages, this many, were handled. What they did is visible then.
+    pub fn has_handled(&self, messages: u64) -> bool {
+        self.handled.load(Acquire) >= messages
     }
 
     fn has_messages(&self) -> bool {
@@ -169,14 +218,14 @@ impl<C: Turn> Combiner<C> {
         if !admit(&message) {
             return Err(Unposted::Refused(message));
         }
-        inbox.messages.push_back(message);
+        inbox.push(message);
         Ok(())
     }
 
     /// Puts the last message into the inbox and closes it.
     pub fn close(&self, message: C::Message) {
         let mut inbox = self.inbox();
-        inbox.messages.push_back(message);
+        inbox.push(message);
         inbox.closed = true;
     }
 
@@ -219,7 +268,8 @@ impl<C: Turn> Combiner<C> {
     /// Runs the core once and releases the combiner.
     fn run(&self, mut holder: MutexGuard<'_, Holder<C>>) -> C::News {
         let Holder { core, messages } = &mut *holder;
-        let mut mail = Mail { taken: messages, inbox: &self.inbox };
+        let (inbox, handled) = (&self.inbox, &self.handled);
+        let mut mail = Mail { taken: messages, inbox, handled, handles_one: false };
         mail.look();
         core.turn(mail)
     }

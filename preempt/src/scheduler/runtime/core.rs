@@ -1,5 +1,6 @@
 //! The engine with its device. One thread at a time runs it.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,6 +10,7 @@ use preempt_device::abi::SmRange;
 use preempt_device::host::Preemption;
 use slotmap::SecondaryMap;
 
+use super::armed::Armed;
 use super::combiner::{Mail, Turn};
 use super::completion::Completion;
 use super::external::ExternalOperation;
@@ -17,7 +19,7 @@ use super::priorities::Priorities;
 use super::program::ProgramJob;
 use super::shared::Settings;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
-use crate::engine::{Action, Called, Change, Engine, Event, LaunchSpec, Refusal, Use};
+use crate::engine::{Action, Called, Change, Engine, Event, Hint, LaunchSpec, Refusal, Use};
 use crate::policy::{Policy, Priority, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
@@ -41,6 +43,10 @@ const LOST_WITH_IT: &str = "the GPU's context is lost with it: start the process
 pub(in crate::scheduler) enum Message {
     Submit(Job),
     Cancel(Arc<Completion>),
+    /// An armed launch of a program is to run; it was [released](super::armed::Armed::release).
+    Release(Arc<Completion>),
+    /// An armed launch of a program will not run; it was [disarmed](super::armed::Armed::disarm).
+    Disarmed(Arc<Completion>),
     Change(Target, Change),
     Close,
 }
@@ -211,6 +217,11 @@ pub(in crate::scheduler) struct Core {
     others: Vec<Priority>,
     /// Kept for its capacity.
     called: Vec<Called>,
+    /// Kept for its capacity.
+    hints: Vec<Hint>,
+    /// Operations that got a gate, and until when each may wait behind it. The first one is the next.
+    armed: VecDeque<(Duration, OpKey)>,
+    armed_for: Duration,
     closed: bool,
     retired: bool,
 }
@@ -230,6 +241,8 @@ impl Turn for Core {
         // Monotonic, because the policy's clock does not go back.
         let begin = self.start.elapsed();
         self.take_reports(begin);
+        self.end_armed(begin);
+        self.act(begin);
         self.take_steps(begin, &mut mail);
         if self.engine.may_go_ahead() {
             // The turn has lasted for long, and the device's reports come first: the poller comes back for the rest.
@@ -259,7 +272,7 @@ impl Core {
         predictor: Box<dyn Predictor>,
         in_flight: Arc<InFlight>,
         priorities: Arc<Priorities>,
-        Settings { trace, longest_plain, costs, recording, .. }: Settings,
+        Settings { trace, longest_plain, armed_for, costs, recording, .. }: Settings,
     ) -> Core {
         let costs = costs.unwrap_or(device.costs());
         let mut engine =
@@ -269,7 +282,7 @@ impl Core {
         }
         Core {
             engine,
-            session: Session::new(&device, &costs),
+            session: Session::new(&device, &costs, armed_for),
             start: Instant::now(),
             jobs: SecondaryMap::new(),
             calls: SecondaryMap::new(),
@@ -291,6 +304,9 @@ impl Core {
             priorities,
             others: Vec::new(),
             called: Vec::new(),
+            hints: Vec::new(),
+            armed: VecDeque::new(),
+            armed_for,
             closed: false,
             retired: false,
         }
@@ -301,7 +317,8 @@ impl Core {
         match (self.engine.is_busy(), self.closed) {
             (true, _) => {
                 let now = self.start.elapsed();
-                let wake = self.engine.wake();
+                let armed = self.armed.front().map(|&(until, _)| until);
+                let wake = self.engine.wake().into_iter().chain(armed).min();
                 Rest::Busy(wake.map_or(Duration::MAX, |wake| wake.saturating_sub(now)))
             }
             (false, false) => Rest::Idle,
@@ -332,6 +349,41 @@ impl Core {
         self.engine.go_ahead(now, &mut self.actions);
         self.news.happened |= !self.actions.is_empty();
         self.act(now);
+        self.foresee(now);
+    }
+
+    /// Tells gates what to tell others when they are opened.
+    fn foresee(&mut self, now: Duration) {
+        if self.engine.foresees() {
+            self.hints.clear();
+            self.engine.hints(now, &mut self.hints);
+            self.session.hint(&self.hints);
+        }
+    }
+
+    /// The program that an operation is, or is a call of, if it is armed.
+    fn armed(&self, op: OpKey) -> Option<(OpKey, &Arc<Armed>)> {
+        let op = self.calls.get(op).map_or(op, |call| call.program);
+        Some((op, self.program(op)?.armed.as_ref()?))
+    }
+
+    /// Cancels an armed operation, unless it was released.
+    fn disarm(&mut self, now: Duration, op: OpKey) {
+        if let Some((op, armed)) = self.armed(op)
+            && armed.disarm()
+        {
+            self.engine.handle(now, Event::Disarmed { op }, &mut self.actions);
+        }
+    }
+
+    /// Disarms what has been armed for as long as it may. Its gate has left, or has no room.
+    fn end_armed(&mut self, now: Duration) {
+        while let Some(&(until, op)) = self.armed.front()
+            && until <= now
+        {
+            self.armed.pop_front();
+            self.disarm(now, op);
+        }
     }
 
     /// Asks the policy if anything has changed, and carries out its plan. Ended launches were taken in at the same
@@ -347,6 +399,7 @@ impl Core {
             }
             self.act(now);
         }
+        self.foresee(now);
     }
 
     fn take_reports(&mut self, now: Duration) {
@@ -417,17 +470,19 @@ impl Core {
 
     fn cohort_out(&mut self, now: Duration, end: CohortEnd) {
         let CohortEnd { order, posted, launched, stopped } = end;
-        let CohortOrder { op, slot, plain, after, over, signal, workers, .. } = order;
+        let CohortOrder { op, slot, plain, after, gated, over, signal, workers, .. } = order;
         if let Some((launch, preemption)) = self.kernel(op) {
             let (launch, tasks) = (launch.clone(), launch.tasks());
             let took = now.saturating_sub(launched);
             let is_whole = posted.done == tasks;
-            if preemption == Preemption::Auto && after.is_none() && over.is_none() && is_whole {
+            // Behind a gate it has waited for its release, too.
+            let is_alone = after.is_none() && !gated && over.is_none();
+            if preemption == Preemption::Auto && is_alone && is_whole {
                 self.estimates.record(launch.kernel, tasks, plain, took);
             }
             // A program's calls have no entry.
             let entry = self.jobs.get(op).and_then(|work| work.entry.as_ref());
-            if let Some(over) = over.filter(|_| is_whole)
+            if let Some(over) = over.filter(|_| is_whole && !gated)
                 && let Some(predicted) = entry.and_then(|entry| entry.predicted)
                 && let Some(Work::Launch { launch, .. }) =
                     self.jobs.get(over).map(|work| &work.job.work)
@@ -442,6 +497,10 @@ impl Core {
             }
         }
         self.engine.handle(now, Event::CohortOut { op, slot, posted }, &mut self.actions);
+        if gated && posted.done == 0 {
+            // The gate has waited for as long as it may.
+            self.disarm(now, op);
+        }
     }
 
     fn end_externals(&mut self, now: Duration) {

@@ -1,6 +1,7 @@
 //! The threads and what they share: the combiner and the core that it runs, operations on their way, and the memory of
 //! buffers.
 
+pub(in crate::scheduler) mod armed;
 pub(in crate::scheduler) mod combiner;
 pub(in crate::scheduler) mod completion;
 pub(in crate::scheduler) mod core;

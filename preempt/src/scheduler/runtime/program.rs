@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use preempt_device::host::Preemption;
 
+use super::armed::Armed;
 use crate::device::{KernelLaunch, Owner, ProgramLaunch, Step};
 use crate::engine::{Called, LaunchReport, LaunchSpec, Outcome};
 use crate::predict::Features;
@@ -33,6 +34,8 @@ pub(in crate::scheduler) struct ProgramJob {
     pub alone: Arc<[Option<Arc<ProgramLaunch>>]>,
     /// Whether it is one plain launch; set when the core takes it in.
     pub plain: bool,
+    /// Set if it does not start before it is released.
+    pub armed: Option<Arc<Armed>>,
     /// Time from submission to deadline.
     pub due: Option<Duration>,
 }

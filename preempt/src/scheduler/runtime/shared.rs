@@ -41,6 +41,10 @@ thread_local! {
 /// Time between two questions whether an operation of another scheduler has ended, which is not announced to this one.
 const FOREIGN_TIMEOUT: Duration = Duration::from_millis(1);
 
+/// Time, at most, that a thread waits for the core to see what was submitted before an armed launch: a few calls of the
+/// driver, each of which launches something.
+const CATCHES_UP: Duration = Duration::from_micros(50);
+
 /// Time, at most, that the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -100,6 +104,8 @@ pub(in crate::scheduler) struct Settings {
     pub preemption: Preemption,
     /// The longest launch that may be a plain grid without being told to.
     pub longest_plain: Duration,
+    /// How long an armed program waits for its launch on the device.
+    pub armed_for: Duration,
     /// What the device and its host take, if it is not what was measured.
     pub costs: Option<Costs>,
     /// How signals reach the device.
@@ -222,6 +228,33 @@ impl Shared {
     pub(in crate::scheduler) fn cancel(&self, completion: Arc<Completion>) {
         // A closed scheduler has stopped it already.
         self.combiner.post(Message::Cancel(completion));
+        self.drive();
+    }
+
+    /// Waits until the core has seen what was submitted before this call, for a short while; whether it has.
+    pub(in crate::scheduler) fn catches_up(&self) -> bool {
+        let messages = self.combiner.posted();
+        let start = Instant::now();
+        while !self.combiner.has_handled(messages) {
+            if start.elapsed() > CATCHES_UP {
+                return false;
+            }
+            self.drive();
+            hint::spin_loop();
+        }
+        true
+    }
+
+    /// Tells the core that an armed launch was released.
+    pub(in crate::scheduler) fn release(&self, completion: Arc<Completion>) {
+        // A closed scheduler has stopped it.
+        self.combiner.post(Message::Release(completion));
+        self.drive();
+    }
+
+    /// Tells the core that an armed launch was disarmed.
+    pub(in crate::scheduler) fn disarmed(&self, completion: Arc<Completion>) {
+        self.combiner.post(Message::Disarmed(completion));
         self.drive();
     }
 

@@ -12,6 +12,7 @@ use crate::engine::{
 use crate::policy::{Priority, Urgency};
 use crate::scheduler::runtime::combiner::Mail;
 use crate::scheduler::runtime::program::ProgramJob;
+use crate::vocabulary::OpKey;
 
 impl Core {
     /// Takes in what the last look into the inbox found, and what comes meanwhile; decides, and queues launches ahead.
@@ -58,6 +59,16 @@ impl Core {
             Message::Cancel(completion) => {
                 if let Some(&op) = completion.op.get() {
                     self.engine.handle(now, Event::Cancel { op }, &mut self.actions);
+                }
+            }
+            Message::Release(completion) => {
+                if let Some(&op) = completion.op.get() {
+                    self.release(now, op);
+                }
+            }
+            Message::Disarmed(completion) => {
+                if let Some(&op) = completion.op.get() {
+                    self.engine.handle(now, Event::Disarmed { op }, &mut self.actions);
                 }
             }
             Message::Change(target, change) => {
@@ -110,7 +121,9 @@ impl Core {
             }
             _ => (None, None, None),
         };
-        let deadline = due.map(|due| now.saturating_add(due));
+        let armed = matches!(&job.work, Work::Program(program) if program.armed.is_some());
+        // That of an armed launch counts from its release on.
+        let deadline = due.filter(|_| !armed).map(|due| now.saturating_add(due));
         let submission = Submission {
             stream: job.stream,
             name: job.name,
@@ -128,8 +141,9 @@ impl Core {
                 _ => None,
             },
             calls: &calls,
+            armed,
         };
-        let is_launch = launch.is_some() || !calls.is_empty();
+        let is_launch = (launch.is_some() || !calls.is_empty()) && !armed;
         let entry = is_launch.then(|| {
             self.accounts.submitted(
                 now,
@@ -153,6 +167,21 @@ impl Core {
         }
         calls.clear();
         self.called = calls;
+    }
+
+    /// Submits an armed launch of a program, as far as the application sees it.
+    fn release(&mut self, now: Duration, op: OpKey) {
+        let Some(InWork { job, entry, .. }) = self.jobs.get_mut(op) else { return };
+        let Work::Program(program) = &job.work else { return };
+        let predicted = self.forecast.predict(&program.features());
+        let (priority, due) = (job.urgency.priority, program.due);
+        *entry = Some(self.accounts.submitted(now, job.stream, job.name, priority, predicted));
+        if let Some(due) = due {
+            let change = Change::Deadline(Some(now.saturating_add(due)));
+            let event = Event::Change { of: Whose::Launch(op), change };
+            self.engine.handle(now, event, &mut self.actions);
+        }
+        self.engine.handle(now, Event::Release { op }, &mut self.actions);
     }
 
     /// Whether a stream may take SMs from one of priority `own`, where the choice of forms asks for it.
@@ -207,8 +236,10 @@ impl Core {
         if program.preemption == Preemption::Plain {
             return true;
         }
+        let armed = program.armed.is_some();
         // If each kernel may be a plain grid, the program may, unless it takes too long as a whole.
         let mut may_be_plain = program.preemption == Preemption::Auto
+            && !armed
             && predicted.is_some_and(|predicted| predicted <= self.longest_plain)
             && self.engine.goes_by_order();
         // Once for all calls, of which there may be thousands.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use preempt_device::host::Access;
 
 use super::{Core, InCall, InWork, Job, Work};
-use crate::device::{Step, shown_by};
+use crate::device::{Gate, Step, shown_by};
 use crate::engine::{Action, Event, Outcome};
 use crate::error::{DeviceError, Error, LaunchError};
 use crate::vocabulary::{BufferId, CohortOrder, OpKey};
@@ -51,6 +51,7 @@ impl Core {
                         self.session.signal(now, queue, signal);
                     }
                     Action::Copy { op } => self.start(now, op),
+                    Action::Disarm { op } => self.disarm(now, op),
                     Action::Finish { op, outcome } if !self.jobs.contains_key(op) => {
                         self.finish_call(op, outcome);
                     }
@@ -134,10 +135,16 @@ impl Core {
                 // The device will report the loss, which ends this launch with all others.
                 Ok(()) | Err(Error::Device(DeviceError::ContextLost { .. })) => {}
                 Err(error) => {
-                    let &CohortOrder { op, slot, .. } = order;
-                    self.fault(now, op, error.to_string().into());
+                    let &CohortOrder { op, slot, gated, .. } = order;
+                    if !gated {
+                        self.fault(now, op, error.to_string().into());
+                    }
                     let out = Event::Refused { op, slot };
                     self.engine.handle(now, out, &mut self.actions);
+                    if gated {
+                        // If it was released, it is launched without a gate, and fails then if it does.
+                        self.disarm(now, op);
+                    }
                 }
             }
         }
@@ -186,6 +193,11 @@ impl Core {
 
     fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
         self.note_wait(order);
+        if order.gated
+            && let Some((op, _)) = self.armed(order.op)
+        {
+            self.armed.push_back((now.saturating_add(self.armed_for), op));
+        }
         let call = self.calls.get(order.op).copied();
         let op = call.map_or(order.op, |call| call.program);
         if let Some((launch, _)) = self.kernel(order.op).filter(|_| !order.plain) {
@@ -200,13 +212,20 @@ impl Core {
         match (work, call) {
             (Work::Launch { launch, .. }, _) => self.session.launch(now, order, launch),
             (Work::Program(program), Some(InCall { index, .. })) => {
-                match (program.kernel(index), &program.alone[index], program.specs[index]) {
-                    (Some(launch), ..) => self.session.launch(now, order, launch),
-                    (None, Some(alone), Some(spec)) => {
-                        self.session.launch_program(now, order, alone, spec.tasks)
-                    }
-                    _ => Ok(()),
+                let launched =
+                    match (program.kernel(index), &program.alone[index], program.specs[index]) {
+                        (Some(launch), ..) => self.session.launch(now, order, launch),
+                        (None, Some(alone), Some(spec)) => {
+                            self.session.launch_program(now, order, alone, spec.tasks)
+                        }
+                        _ => Ok(()),
+                    };
+                if let Some(armed) = program.armed.as_ref().filter(|_| order.gated)
+                    && launched.is_ok()
+                {
+                    armed.has_gate(Gate::of(order));
                 }
+                launched
             }
             (Work::Program(whole), None) => {
                 self.session.launch_program(now, order, &whole.program, whole.spec.tasks)

@@ -1,0 +1,217 @@
+//! Armed programs: a gate before their first launch, and what it tells when it is opened.
+
+use super::world::{Asked, Asks, World};
+use super::*;
+use crate::policy::FairShare;
+
+const SMS: u32 = 4;
+
+/// An urgent program of a stream.
+fn arm(world: &mut World, stream: u32, calls: &[i32], uses: &[Use]) -> OpKey {
+    let asks = Asks {
+        urgency: Urgency { priority: Priority(5), ..Urgency::default() },
+        ..Asks::default()
+    };
+    let op = world.ask(Asked { stream, asks, calls, uses, armed: true, ..Asked::default() });
+    // One launch goes to the device at a time.
+    (0..calls.len() + 1).for_each(|_| world.act());
+    op
+}
+
+fn writes(buffer: u64) -> Use {
+    let (buffer, access) = (BufferId::Own(buffer), Access::Write);
+    Use { buffer, bytes: WHOLE, access, overwrites: false }
+}
+
+/// The launches on the device, those of a queue one after the other.
+fn on_device(world: &World) -> Vec<OpKey> {
+    world.cohorts.iter().map(|cohort| cohort.order.op).collect()
+}
+
+fn report(world: &mut World, op: OpKey) -> Option<LaunchReport> {
+    match world.op(op).finished? {
+        Outcome::Done(report) => Some(report),
+        _ => None,
+    }
+}
+
+fn tasks_done(world: &mut World, op: OpKey) -> Option<u32> {
+    Some(report(world, op)?.tasks)
+}
+
+/// A world with a long launch that has all SMs and runs, and its operation.
+fn with_victim() -> (World, OpKey) {
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    let victim = world.submit(0, 0, 1000, &[]);
+    (0..20).for_each(|_| world.step_cohort(0));
+    (world, victim)
+}
+
+#[test]
+fn what_a_gate_tells_is_what_the_policy_decides_after_the_release() {
+    // The program fills the device, or a part of it.
+    for tasks in [100, 2] {
+        let (mut world, victim) = with_victim();
+        let op = arm(&mut world, 1, &[tasks], &[]);
+        let call = world.engine.calls(op)[0];
+        assert_eq!(on_device(&world), [victim, call]);
+        assert!(world.cohorts[1].order.gated);
+        let queue = world.cohorts[0].order.queue;
+        assert_eq!(world.words.get(&queue), None, "the victim keeps what it has");
+        world.release(0);
+        let told = world.told[&queue];
+        world.tell_released();
+        assert_eq!(world.words.get(&queue), Some(&told));
+        let range = world.engine.ops[call].launch.as_ref().expect("a launch").range;
+        assert_eq!(count(range, SMS), SMS.min(tasks.unsigned_abs()));
+        assert_eq!(on_device(&world), [victim, call], "no other grid is launched for it");
+        world.run_out();
+        assert!(report(&mut world, op).is_some_and(|report| report.armed));
+        assert_eq!(tasks_done(&mut world, op), Some(tasks.unsigned_abs()));
+        assert_eq!(tasks_done(&mut world, victim), Some(1000));
+    }
+}
+
+#[test]
+fn a_released_program_may_be_over_before_the_engine_hears_of_it() {
+    let (mut world, victim) = with_victim();
+    let op = arm(&mut world, 1, &[3, 2, 4], &[]);
+    assert_eq!(world.cohorts.len(), 4, "its calls are behind the gate");
+    world.release(0);
+    // The victim leaves because the gate has told it to, and starts anew.
+    for round in 0.. {
+        let calls = world.engine.calls(op).to_vec();
+        if calls.into_iter().all(|call| world.op(call).claimed == world.op(call).tasks) {
+            break;
+        }
+        world.step_cohort(round % world.cohorts.len());
+    }
+    assert!(world.op(op).finished.is_none() && world.op(victim).finished.is_none());
+    world.tell_released();
+    world.run_out();
+    assert_eq!(tasks_done(&mut world, op), Some(9));
+    assert_eq!(tasks_done(&mut world, victim), Some(1000));
+    assert_eq!(world.bounced, 0);
+}
+
+#[test]
+fn a_program_whose_gate_has_left_does_nothing() {
+    let (mut world, victim) = with_victim();
+    let op = arm(&mut world, 1, &[3, 2], &[writes(0)]);
+    world.disarm_one();
+    assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
+    // Its blocks wait for room to leave, and nothing waits for them.
+    assert_eq!(world.cohorts.len(), 3);
+    let next = world.submit(2, 9, 5, &[writes(0)]);
+    assert!(world.cohorts.iter().any(|cohort| cohort.order.op == next));
+    world.run_out();
+    assert_eq!(tasks_done(&mut world, victim), Some(1000));
+    assert_eq!(tasks_done(&mut world, next), Some(5));
+}
+
+#[test]
+fn a_release_that_comes_late_is_a_launch_like_any_other() {
+    let (mut world, _) = with_victim();
+    let op = arm(&mut world, 1, &[3, 2], &[]);
+    // The gate leaves, and its cohort is not out yet.
+    (0..5).for_each(|_| world.step_cohort(1));
+    world.release(0);
+    world.tell_released();
+    world.run_out();
+    assert!(report(&mut world, op).is_some_and(|report| !report.armed && report.tasks == 5));
+    assert!(world.bounced > 0, "what was queued behind it did nothing");
+}
+
+#[test]
+fn other_operations_on_its_stream_or_its_buffers_disarm_it() {
+    // A stream and a buffer, and whether they are those of the program.
+    for (stream, buffer, disarms) in [(1, 7, true), (2, 0, true), (2, 7, false)] {
+        let (mut world, _) = with_victim();
+        let op = arm(&mut world, 1, &[3], &[writes(0)]);
+        let other = world.submit(stream, 0, 2, &[writes(buffer)]);
+        let out = |world: &mut World| {
+            (0..200).for_each(|round| world.step_cohort(round % world.cohorts.len().max(1)));
+        };
+        out(&mut world);
+        let ended = world.op(op).finished;
+        assert_eq!(ended, disarms.then_some(Outcome::Cancelled { done: 0 }), "{stream} {buffer}");
+        world.run_out();
+        assert_eq!(tasks_done(&mut world, other), Some(2));
+    }
+}
+
+#[test]
+fn it_is_armed_once_what_it_waits_for_is_over() {
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    let before = world.submit(1, 0, 8, &[writes(0)]);
+    let op = arm(&mut world, 1, &[3], &[writes(0)]);
+    assert_eq!(on_device(&world), [before], "it is not queued behind another launch");
+    while world.op(before).finished.is_none() {
+        world.step_cohort(0);
+    }
+    world.act();
+    assert_eq!(on_device(&world), world.engine.calls(op));
+    world.release(0);
+    world.run_out();
+    assert_eq!(tasks_done(&mut world, op), Some(3));
+}
+
+#[test]
+fn no_gate_is_put_before_what_would_not_have_its_turn() {
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    let urgent = world.submit(0, 9, 40, &[]);
+    let op = arm(&mut world, 1, &[40], &[]);
+    assert_eq!(on_device(&world), [urgent]);
+    while world.op(urgent).finished.is_none() {
+        world.step_cohort(0);
+    }
+    world.act();
+    assert_eq!(on_device(&world), world.engine.calls(op));
+    world.run_out();
+}
+
+#[test]
+fn a_launch_that_comes_between_keeps_its_turn() {
+    let (mut world, _) = with_victim();
+    let op = arm(&mut world, 1, &[40], &[]);
+    let more_urgent = world.submit(2, 9, 400, &[]);
+    world.release(0);
+    world.tell_released();
+    let call = world.engine.calls(op)[0];
+    let launch = world.engine.ops[call].launch.as_ref().expect("a launch");
+    assert!(launch.range.is_empty());
+    let of = world.cohorts.iter().find(|cohort| cohort.order.op == call).expect("on the device");
+    assert_eq!(world.words[&of.order.queue].range(), SmRange::EMPTY, "it is told to leave");
+    world.run_out();
+    assert_eq!(tasks_done(&mut world, op), Some(40));
+    assert_eq!(tasks_done(&mut world, more_urgent), Some(400));
+}
+
+#[test]
+fn what_cannot_be_guarded_or_foreseen_is_not_armed() {
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    for calls in [&[-3, 2][..], &[0, 3]] {
+        // A plain launch, and a copy, would run whether the gate was opened or not.
+        let op = arm(&mut world, 1, calls, &[]);
+        assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
+    }
+    let mut world = World::new(SMS, 1, FairShare::new());
+    let op = arm(&mut world, 1, &[3], &[]);
+    assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
+}
+
+#[test]
+fn a_gate_takes_the_place_of_a_chain() {
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    let ops = [1, 2, 3].map(|stream| arm(&mut world, stream, &[2], &[]));
+    let gates = world.cohorts.iter().filter(|cohort| cohort.order.gated).count();
+    assert_eq!(gates, super::world::QUEUES.chains as usize);
+    world.release(0);
+    world.tell_released();
+    while world.op(ops[0]).finished.is_none() {
+        world.step_cohort(0);
+    }
+    world.act();
+    assert_eq!(on_device(&world).len(), 2, "the third one has a gate now");
+    world.run_out();
+}
