@@ -109,6 +109,7 @@ The arms:
 
 - preempt: an urgent launch through the scheduler, from the call of `launch` to the return of
   `wait`, which spins. Signals go by the path that is the default.
+- preempt, armed: a program of the same kernel, which is armed 50 to 600 µs before its launch.
 - preempt, by the proxy: with `SignalPath::Proxy`, measured after the others.
 - floor: the victim's preemptible entry by a raw launch with a control block made by hand; one
   stream write takes from it the SMs that the urgent kernel needs, which is launched right after in
@@ -119,10 +120,13 @@ The arms:
 - stream priority: both in their plain form on streams of the driver, that of the urgent kernel with
   the highest priority.
 - plain streams: the same with equal priorities: the urgent kernel waits for the rest of the victim,
-  which takes 4 ms and four block-tasks or so in all.
+  which takes 4 ms and four block-tasks or so in all. A tenth as many samples.
+- idle GPU: a raw launch of the urgent kernel on the idle GPU, after a pause like those before it.
 
 - p50 / floor: the ratio of `preempt` to the floor is the cost of the scheduler.
-  `urgent_over_floor_p50` is the largest of the cases with yield points.
+  `urgent_over_floor_p50` is the largest of the cases with yield points, and so is each key that
+  begins with `armed_over`; `armed_over_idle_launch` is of block-tasks of at most 1 ms.
+- `began_armed`: the part of the armed programs that began without a call of the driver.
 - `stream_priority_over_ours_p50_1ms` and `.._10ms` are of the cases with yield points.
 - A block-task that was requeued at a yield point twice runs through to its end the third time. In
   `preempt`, urgent launches come 1.2 to 2.2 block-tasks apart, so that block-tasks get done in

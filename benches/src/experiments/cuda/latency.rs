@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Handle, LaunchReport, Scheduler, SignalPath, Stream};
+use preempt::{Buffer, Handle, LaunchReport, Program, ProgramCall, Scheduler, SignalPath, Stream};
 use preempt_driver::Gpu;
 use preempt_microkernels::answer;
 use preempt_report::microseconds;
@@ -15,9 +15,9 @@ use preempt_workloads::Size;
 use serde_json::{Value, json};
 
 use super::super::{Bench, Outcome, line, random_time};
-use super::check_spins;
 use super::raw_arms::{RawArms, URGENT_BLOCKS, victim};
 use super::subject::{Modules, Subject};
+use super::{check_spins, spin_until};
 use crate::progress::Progress;
 use crate::samples::{Samples, Summary, ratio, show, show_ratio};
 
@@ -47,8 +47,14 @@ const EVICTIONS: u32 = 100;
 /// The floor of a stop is the drained time of block-tasks of this length, with yield points.
 const FLOOR_LENGTH: Duration = Duration::from_micros(10);
 
+/// Up to this length, an armed launch is compared with one on an idle GPU.
+const MILLISECOND: Duration = Duration::from_millis(1);
+
 /// Time from which on block-tasks are long.
 const LONG: Duration = Duration::from_micros(100);
+
+/// The least and the most time from arming a program to its launch.
+const ANNOUNCED: (Duration, Duration) = (Duration::from_micros(50), Duration::from_micros(600));
 
 /// Time that a thread that waits for an urgent launch drives the scheduler itself. The raw arms spin, too.
 const SPIN: Duration = Duration::from_millis(20);
@@ -58,6 +64,9 @@ struct Case {
     length: Duration,
     yields: bool,
     ours: Samples,
+    /// Those of a program that was armed, and how many of them began so.
+    armed: Samples,
+    began_armed: u32,
     /// Times of `preempt` with signals by the proxy.
     proxy: Samples,
     floor: Samples,
@@ -66,6 +75,8 @@ struct Case {
     drained: Samples,
     stream_priority: Samples,
     plain_streams: Samples,
+    /// The urgent kernel on the idle GPU.
+    idle: Samples,
     /// Yields of our victims.
     victim_yields: u64,
 }
@@ -123,7 +134,7 @@ fn measure_proxy(
         let (_, groups) =
             CASES.into_iter().find(|case| case.0 == proxied.length).unwrap_or(CASES[0]);
         for _ in 0..bench.amount(QUICK_GROUPS, groups.div_ceil(2)) {
-            ours.measure_group(&mut proxied, random, tally)?;
+            ours.measure_group(&mut proxied, false, random, tally)?;
         }
         case.proxy = proxied.ours;
         scheduler.synchronize()?;
@@ -137,9 +148,34 @@ fn summary(cases: &[Case], evictions: &[Eviction], floor: Duration, tally: &Tall
     let over_ours =
         |length| find(length).and_then(|case| ratio(case.stream_priority.p50(), case.ours.p50()));
     let with_yields = cases.iter().filter(|case| case.yields);
-    let worst = with_yields.filter_map(Case::over_floor).reduce(f64::max);
+    let worst = |times: [fn(&Case) -> &Samples; 2],
+                 most: Option<Duration>,
+                 at: fn(Summary) -> Duration| {
+        let cases = with_yields.clone().filter(|case| most.is_none_or(|most| case.length <= most));
+        let ratios = cases.filter_map(|case| {
+            let [of, to] = times.map(|times| at(times(case).summary()));
+            ratio(of, to)
+        });
+        ratios.reduce(f64::max)
+    };
+    let (p50, p99) = (|times: Summary| times.p50, |times: Summary| times.p99);
+    let over_floor: [fn(&Case) -> &Samples; 2] = [|case| &case.ours, |case| &case.floor];
+    let armed_over_floor: [fn(&Case) -> &Samples; 2] = [|case| &case.armed, |case| &case.floor];
+    let armed_over_idle: [fn(&Case) -> &Samples; 2] = [|case| &case.armed, |case| &case.idle];
+    let armed_over_priority: [fn(&Case) -> &Samples; 2] =
+        [|case| &case.armed, |case| &case.stream_priority];
+    let of_all = cases.iter().map(|case| case.armed.len()).sum::<usize>();
+    let began_armed = cases.iter().map(|case| case.began_armed).sum::<u32>();
     json!({
-        "urgent_over_floor_p50": worst,
+        "urgent_over_floor_p50": worst(over_floor, None, p50),
+        "urgent_over_floor_p99": worst(over_floor, None, p99),
+        "armed_over_floor_p50_max": worst(armed_over_floor, None, p50),
+        "armed_over_floor_p99_max": worst(armed_over_floor, None, p99),
+        "armed_over_idle_launch_p50_max": worst(armed_over_idle, Some(MILLISECOND), p50),
+        "armed_over_idle_launch_p99_max": worst(armed_over_idle, Some(MILLISECOND), p99),
+        "armed_over_stream_priority_p50_max": worst(armed_over_priority, None, p50),
+        "armed_over_stream_priority_p99_max": worst(armed_over_priority, None, p99),
+        "began_armed": f64::from(began_armed) / of_all.max(1) as f64,
         "stream_priority_over_ours_p50_1ms": over_ours(Duration::from_millis(1)),
         "stream_priority_over_ours_p50_10ms": over_ours(Duration::from_millis(10)),
         "urgent_p50_us_1ms":
@@ -286,14 +322,17 @@ impl Arms<'_> {
             if let Some(time) = raw.plain(true, pause())? {
                 self.case.stream_priority.push(time);
             }
-            if let Some(time) = raw.plain(false, pause())? {
-                self.case.plain_streams.push(time);
-            }
+            self.case.idle.push(raw.idle(pause())?);
+        }
+        // It waits for the rest of the victim, which takes as long as all other arms together.
+        if let Some(time) = self.raw.plain(false, random_time(self.random, most))? {
+            self.case.plain_streams.push(time);
         }
         self.raw.check(tally, false)?;
         self.raw.floor(false, random_time(self.random, most))?;
         self.raw.check(tally, true)?;
-        self.ours.measure_group(&mut self.case, self.random, tally)
+        self.ours.measure_group(&mut self.case, false, self.random, tally)?;
+        self.ours.measure_group(&mut self.case, true, self.random, tally)
     }
 }
 
@@ -305,6 +344,9 @@ struct Ours<'a> {
     batch: Stream,
     urgent: Stream,
     done: Buffer<u32>,
+    /// The urgent kernel as a program, to arm, and its place there.
+    program: Program,
+    place: ProgramCall,
     ticket: u32,
 }
 
@@ -319,13 +361,23 @@ impl<'a> Ours<'a> {
     fn new(scheduler: &'a Scheduler, gpu: Gpu, length: Duration, blocks: u32) -> Result<Ours<'a>> {
         // While a group of urgent launches comes.
         let time = GROUP * (PAUSE + 3 * length);
+        let urgent = scheduler.stream(1);
+        let mut done = scheduler.zeroed(URGENT_BLOCKS as usize)?;
+        let mut place = None;
+        let program = urgent.program("urgent", |program| {
+            place = Some(program.launch(answer(0, &mut done).grid(URGENT_BLOCKS))?);
+            Ok(())
+        })?;
+        let place = place.context("recorded")?;
         Ok(Ours {
             scheduler,
             ticks: gpu.ticks(length)?,
             tasks: blocks * time.as_nanos().div_ceil(length.as_nanos()) as u32,
             batch: scheduler.stream(0),
-            urgent: scheduler.stream(1),
-            done: scheduler.zeroed(URGENT_BLOCKS as usize)?,
+            urgent,
+            done,
+            program,
+            place,
             ticket: 0,
         })
     }
@@ -333,18 +385,22 @@ impl<'a> Ours<'a> {
     fn measure_group(
         &mut self,
         case: &mut Case,
+        armed: bool,
         random: &mut Random,
         tally: &mut Tally,
     ) -> Result<()> {
         // More than a block-task between two launches. A block-task that is requeued each time would have to run to its
         // end the third time (the limit is in preempt's worker loop), and no other arm meets such a block-task.
         let length = case.length;
+        let announced: Vec<Duration> = (0..GROUP)
+            .map(|_| ANNOUNCED.0 + random_time(random, ANNOUNCED.1 - ANNOUNCED.0))
+            .collect();
         let mut pause = || {
             let most = PAUSE + length;
             std::thread::sleep(length.mul_f64(1.2) + random_time(random, most));
         };
         let mut batch = self.launch_batch(case.yields)?;
-        for _ in 0..GROUP {
+        for announced in announced {
             pause();
             while batch.handle.is_done() {
                 self.check(batch, case, tally)?;
@@ -354,9 +410,20 @@ impl<'a> Ours<'a> {
             self.ticket += 1;
             // The raw arms have their parameters ready, too.
             let call = answer(self.ticket, &mut self.done).grid(URGENT_BLOCKS);
+            if !armed {
+                let start = Instant::now();
+                self.urgent.launch(call)?.wait()?;
+                case.ours.push(start.elapsed());
+                continue;
+            }
+            self.program.set(self.place, call)?;
+            self.program.arm()?;
             let start = Instant::now();
-            self.urgent.launch(call)?.wait()?;
-            case.ours.push(start.elapsed());
+            spin_until(|| Ok(start.elapsed() >= announced))?;
+            let start = Instant::now();
+            let report = self.program.launch()?.wait()?;
+            case.armed.push(start.elapsed());
+            case.began_armed += u32::from(report.armed);
         }
         let answers = self.urgent.download(&self.done)?.wait()?;
         tally.compare("the urgent kernel", &answers, &[self.ticket; URGENT_BLOCKS as usize]);
@@ -391,29 +458,30 @@ impl Case {
             length,
             yields,
             ours: Samples::default(),
+            armed: Samples::default(),
+            began_armed: 0,
             proxy: Samples::default(),
             floor: Samples::default(),
             floor_all: Samples::default(),
             drained: Samples::default(),
             stream_priority: Samples::default(),
             plain_streams: Samples::default(),
+            idle: Samples::default(),
             victim_yields: 0,
         }
     }
 
-    fn over_floor(&self) -> Option<f64> {
-        ratio(self.ours.p50(), self.floor.p50())
-    }
-
     /// Name and times, and the times from the signal to the victim's end, where they can be seen.
-    fn arms(&self) -> [(&'static str, &Samples, Option<Summary>); 6] {
+    fn arms(&self) -> [(&'static str, &Samples, Option<Summary>); 8] {
         [
             ("preempt", &self.ours, None),
+            ("preempt, armed", &self.armed, None),
             ("preempt, by the proxy", &self.proxy, None),
             ("floor", &self.floor, None),
             ("floor, all SMs", &self.floor_all, Some(self.drained.summary())),
             ("stream priority", &self.stream_priority, None),
             ("plain streams", &self.plain_streams, None),
+            ("idle GPU", &self.idle, None),
         ]
     }
 

@@ -175,6 +175,19 @@ impl RawArms {
         Ok(met.then_some(time))
     }
 
+    /// The urgent kernel on an idle GPU: from its launch to its answers on the host.
+    pub fn idle(&mut self, pause: Duration) -> Result<Duration> {
+        self.clear()?;
+        std::thread::sleep(START + pause);
+        let start = Instant::now();
+        // SAFETY: no other work uses what it writes.
+        unsafe { self.answer.on(&self.urgent_stream)? };
+        spin_until(|| Ok(self.is_answered()))?;
+        let time = start.elapsed();
+        self.synchronize()?;
+        Ok(time)
+    }
+
     /// Clears the results of the last kernels.
     fn clear(&mut self) -> Result<()> {
         for index in 0..URGENT_BLOCKS as usize {
