@@ -163,7 +163,9 @@ impl Backend for CudaDevice {
 
     fn gate(&self, gate: Gate, limit: Duration) -> Result<*const AtomicU64, Error> {
         let _entered = self.context().enter()?;
-        self.gates.put(gate, limit, self.queues.stream(gate.queue).raw())
+        let stream = self.queues.stream(gate.queue).raw();
+        let busy = self.shared.watch.busy_queues().into_iter();
+        self.gates.put(gate, limit, (stream, busy))
     }
 
     fn open_gate(&self, gate: Gate) {

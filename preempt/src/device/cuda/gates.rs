@@ -3,8 +3,11 @@
 //! takes 9 µs, and a stream that waits for a value as long as a launch (H200).
 //!
 //! A gate keeps its limit by the clock of the GPU. So whatever waits for it, a thread in the driver or a stream, waits for
-//! that long at most, also while no thread of the host gets to run. It takes room for a block beside the blocks that run;
-//! without that it comes late, and what is behind it, too.
+//! that long at most, also while no thread of the host gets to run.
+//!
+//! It takes room for a block beside the blocks that run; without that it comes late, and what is behind it, too. An SM
+//! divides its memory into cache and shared memory anew only while no block is there, and the driver chooses a division for
+//! each kernel. So a gate has two entries, for SMs whose blocks have little shared memory, and for others.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,7 +19,7 @@ use preempt_device::abi::{DeviceQueue, Signal};
 
 use super::code::{Code, Function};
 use super::context::{Context, call};
-use super::driver::RawStream;
+use super::driver::{FunctionAttribute, RawStream};
 use super::memory::{Fixed, Pinned};
 use super::queues::{DeviceQueues, QUEUES};
 use crate::device::{Gate, Properties};
@@ -27,11 +30,8 @@ use crate::error::Error;
 /// waited for. One that was stored in the meantime is missed, as is one that was never foreseen.
 ///
 /// A signal in memory stays if it is newer, as its epoch is in its high bits.
-const PTX: &str = "
-.version PTX_VERSION
-.target TARGET
-.address_size 64
-.visible .entry preempt_gate(
+const ENTRY: &str = "
+.visible .entry NAME(
     .param .u64 row, .param .u64 queues, .param .u64 opened, .param .u64 ticket, .param .u64 limit)
 {
     .reg .pred %p<6>;
@@ -85,6 +85,16 @@ END:
 }
 ";
 
+/// For SMs whose blocks have little shared memory, and for others.
+const NAMES: [&str; 2] = ["preempt_gate_small", "preempt_gate_large"];
+
+/// The part of an SM's memory that each is to have as shared memory, in percent.
+const CARVEOUTS: [i32; 2] = [0, 100];
+
+/// Bytes of shared memory of all blocks on an SM that are little. On an H200 the first entry finds room beside blocks that
+/// have up to 18 KiB in all, with what each takes for itself, and the second one beside blocks that have 9 KiB or more.
+const LITTLE: u32 = 12 << 10;
+
 const QUEUE_COUNT: usize = QUEUES.total() as usize;
 
 /// Words of a row: the ticket, and a signal for each queue.
@@ -103,7 +113,9 @@ pub(super) struct Gates {
     /// For each queue, the ticket of the gate that was opened last. Blocks read it.
     opened: Fixed,
     queues: u64,
-    function: Function,
+    functions: [Function; 2],
+    /// For each queue, what the grid that was put there last has on an SM: its blocks and their shared memory.
+    beside: [AtomicU64; QUEUE_COUNT],
     /// Whether kernels leave room for gates.
     expected: AtomicBool,
     context: Arc<Context>,
@@ -120,8 +132,15 @@ impl Gates {
     ) -> Result<Gates, Error> {
         let starts_early = properties.compute_capability.is_some_and(|(major, _)| major >= 9);
         let code = Code::load(context, "preempt_gate", &text(starts_early))?;
+        let carveout = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        let [small, large] = NAMES.map(|name| code.function(name));
+        let functions = [small?, large?];
+        for (function, percent) in functions.iter().zip(CARVEOUTS) {
+            function.set_attribute(context, carveout, percent)?;
+        }
         Ok(Gates {
-            function: code.function("preempt_gate")?,
+            functions,
+            beside: [const { AtomicU64::new(0) }; QUEUE_COUNT],
             rows: Pinned::new(context, QUEUE_COUNT * ROW * size_of::<u64>())?,
             queues: queues.word(0).addr() as u64,
             expected: AtomicBool::new(false),
@@ -162,13 +181,23 @@ impl Gates {
         self.opened.address() + u64::from(queue) * size_of::<u64>() as u64
     }
 
-    /// Puts a gate into the stream of its queue. The context is entered.
+    /// Notes how many blocks a grid in a queue has, and the shared memory of those on one SM, in bytes.
+    pub fn note(&self, queue: u32, blocks: u32, shared: u32) {
+        // Relaxed: the thread that puts grids into queues reads it.
+        let word = u64::from(blocks) << 32 | u64::from(shared);
+        self.beside[queue as usize].store(word, Ordering::Relaxed);
+    }
+
+    /// Puts a gate into the stream of its queue, beside the grids in these queues. The context is entered.
     pub fn put(
         &self,
         Gate { queue, ticket }: Gate,
         limit: Duration,
-        stream: RawStream,
+        (stream, busy): (RawStream, impl Iterator<Item = u32>),
     ) -> Result<*const AtomicU64, Error> {
+        let beside = busy.map(|queue| self.beside[queue as usize].load(Ordering::Relaxed)).max();
+        // The lower half is that of the grid with most blocks.
+        let is_large = beside.is_some_and(|most| most as u32 > LITTLE);
         // Those of an earlier gate.
         self.hint(queue, &[]);
         let row = self.rows.at(queue as usize * ROW * size_of::<u64>()) as u64;
@@ -177,7 +206,8 @@ impl Gates {
         let values = [row, self.queues, opened, ticket, limit];
         let mut parameters =
             values.each_ref().map(|value| ptr::from_ref(value).cast_mut().cast::<c_void>());
-        let (function, parameters) = (self.function.0, parameters.as_mut_ptr());
+        let function = self.functions[usize::from(is_large)].0;
+        let parameters = parameters.as_mut_ptr();
         // SAFETY: these are the entry's parameters, and the memory that they name lives as long as the device.
         unsafe {
             call!(
@@ -228,10 +258,11 @@ fn text(starts_early: bool) -> String {
         true => ("7.8", "sm_90", "griddepcontrol.launch_dependents;"),
         false => ("7.0", "sm_80", ""),
     };
-    PTX.replace("PTX_VERSION", version)
-        .replace("TARGET", target)
+    let entry = ENTRY
         .replace("LET_THE_NEXT_START", next)
-        .replace("QUEUE_BYTES", &size_of::<DeviceQueue>().to_string())
+        .replace("QUEUE_BYTES", &size_of::<DeviceQueue>().to_string());
+    let entries = NAMES.map(|name| entry.replace("NAME", name)).concat();
+    format!(".version {version}\n.target {target}\n.address_size 64\n{entries}")
 }
 
 #[cfg(test)]
@@ -240,10 +271,10 @@ mod tests {
     use preempt_ptx_text::{blanked, functions};
 
     #[test]
-    fn the_gate_is_an_entry() {
+    fn gates_are_entries() {
         for starts_early in [false, true] {
             let text = text(starts_early);
-            assert!(functions(&blanked(&text))["preempt_gate"].is_entry);
+            assert!(NAMES.iter().all(|name| functions(&blanked(&text))[*name].is_entry));
             assert_eq!(text.contains("launch_dependents"), starts_early);
         }
     }

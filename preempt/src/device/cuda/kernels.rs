@@ -88,6 +88,8 @@ pub(super) struct Launchable {
     pub blocks_per_sm: u32,
     /// Blocks on an SM that holds the proxy.
     pub beside_proxy: u32,
+    /// Bytes of shared memory of all blocks on an SM.
+    pub shared_on_sm: u32,
 }
 
 /// A module that the scheduler has.
@@ -258,8 +260,17 @@ impl Kernels {
         let blocks_per_sm = self.occupancy(kernel, entry, block, key.1)?;
         let LoadedEntry { function, plain, cooperates, waits, .. } = entry;
         let beside_proxy = self.beside_proxy(entry, key.1, blocks_per_sm);
-        let launchable =
-            Launchable { function, plain, cooperates, waits, blocks_per_sm, beside_proxy };
+        let shared = key.1.shared.saturating_add(entry.static_shared + SHARED_PER_BLOCK);
+        let shared_on_sm = blocks_per_sm.saturating_mul(shared);
+        let launchable = Launchable {
+            function,
+            plain,
+            cooperates,
+            waits,
+            blocks_per_sm,
+            beside_proxy,
+            shared_on_sm,
+        };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
         Ok(launchable)
     }

@@ -94,8 +94,9 @@ impl CudaDevice {
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
-        let Launchable { function, cooperates, waits, .. } =
+        let Launchable { function, cooperates, waits, shared_on_sm, .. } =
             self.kernels.get(launch.kernel, launch.block, launch.shared_bytes())?;
+        self.gates.note(queue, cohort.blocks, shared_on_sm);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
         let config = CUlaunchConfig {
@@ -138,8 +139,9 @@ impl CudaDevice {
         let context = self.context();
         let _entered = context.enter()?;
         let shared = launch.shared_bytes();
-        let Launchable { plain: entry, .. } =
+        let Launchable { plain: entry, shared_on_sm, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
+        self.gates.note(queue, plain.tasks, shared_on_sm);
         let (PlainGrid { extents: [x, y, z], .. }, block) = (plain, launch.block);
         let raw = self.queues.stream(queue).raw();
         let event = self.events.take()?;
