@@ -360,7 +360,7 @@ struct Batch {
 impl<'a> Ours<'a> {
     fn new(scheduler: &'a Scheduler, gpu: Gpu, length: Duration, blocks: u32) -> Result<Ours<'a>> {
         // While a group of urgent launches comes.
-        let time = GROUP * (PAUSE + 3 * length);
+        let time = GROUP * (PAUSE + 5 * length);
         let urgent = scheduler.stream(1);
         let mut done = scheduler.zeroed(URGENT_BLOCKS as usize)?;
         let mut place = None;
