@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use preempt::{Device, Error, conformance, faults};
 use preempt_test_kit::Random;
 
+mod armed;
 mod fake;
 mod panics;
 mod peers;
@@ -43,7 +44,7 @@ const CASES: &str = "PREEMPT_FAULTS_CASES";
 const FAKE: &str = "fake";
 const GPU: &str = "gpu";
 
-const WORKLOADS: [&str; 4] = ["storm", "large", "schedulers", "programs"];
+const WORKLOADS: [&str; 5] = ["storm", "large", "schedulers", "programs", "armed"];
 
 /// Calls of the search for the driver, which happens once in a process, with a lasting result.
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
@@ -191,6 +192,11 @@ fn run(case: &Case) -> Found {
             "controls" => workloads::controls(&device, &mut found),
             "programs" => workloads::programs(&device, &mut found),
             "chains" => workloads::chains(&device, &mut found),
+            "armed" => {
+                let began_armed = armed::run(&device, &mut found);
+                let is_clean = case.nth == 0;
+                found.expect(began_armed || !is_clean, || "none began behind its gate".into());
+            }
             "signal-paths" => signal_paths::starts(&device, &mut found),
             "full-device" => signal_paths::beside_a_full_device(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
@@ -559,6 +565,20 @@ fn fills_wait_for_no_kernel() {
 fn kernels_in_a_row_are_few_calls_of_the_driver() {
     let outcomes = start(FAKE, &[Case::clean("chains")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// An armed program does what a launch does, whether its gate is there or has left.
+#[test]
+fn gates_open_and_leave() {
+    let case = [Case::clean("armed")];
+    let mut drivers = vec![FAKE];
+    if Device::cuda(0).is_ok() {
+        drivers.push(GPU);
+    }
+    for driver in drivers {
+        let outcomes = start(driver, &case);
+        assert!(outcomes.len() == 1 && outcomes[0].is_right(), "{driver}: {outcomes:#?}");
+    }
 }
 
 /// The proxy is started for launches that may be long and leave it a place.

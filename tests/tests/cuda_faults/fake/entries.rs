@@ -1,9 +1,9 @@
-//! The functions that the fake driver launches: the test kernels' entries, the probe and the proxy.
+//! The functions that the fake driver launches: the test kernels' entries, the probe, the proxy and gates.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use preempt_device::abi::{Cohort, DeviceQueue};
@@ -42,6 +42,37 @@ fn proxy(mailbox: usize, queues: usize, number: u32) {
     }
 }
 
+/// What waits for the host's word before a cohort, as the PTX in `gates.rs`.
+fn gate(row: usize, queues: usize, opened: usize, ticket: u64, limit: Duration) {
+    let start = Instant::now();
+    // SAFETY: both have 32 words, or a queue's, which the checks below find to be there; all uses are atomic.
+    let at = |address: usize| unsafe { &*(address as *const AtomicU64) };
+    loop {
+        if !state().check(&(row..row + 32 * 8), Some(Kind::Pinned), "a gate's row") {
+            return;
+        }
+        let word = at(row).load(Ordering::Acquire);
+        if word == ticket {
+            break;
+        }
+        if word == ticket | 1 << 63 || start.elapsed() > limit {
+            return;
+        }
+        thread::sleep(Duration::from_micros(20));
+    }
+    for queue in 0..31 {
+        let word = at(row + 8 + 8 * queue).load(Ordering::Relaxed);
+        let signal = queues + queue * size_of::<DeviceQueue>();
+        if word != 0 && state().check(&(signal..signal + 8), Some(Kind::Device), "a gate's signal")
+        {
+            at(signal).fetch_max(word, Ordering::Relaxed);
+        }
+    }
+    if state().check(&(opened..opened + 8), Some(Kind::Device), "a gate's ticket") {
+        at(opened).store(ticket, Ordering::Relaxed);
+    }
+}
+
 fn probe(words: usize, sms: u32) {
     thread::sleep(Duration::from_micros(50));
     let bytes = 8 + 4 * sms as usize;
@@ -58,6 +89,7 @@ fn probe(words: usize, sms: u32) {
 pub enum Entry {
     Probe { words: usize, sms: u32 },
     Proxy { mailbox: usize, queues: usize, number: u32 },
+    Gate { row: usize, queues: usize, opened: usize, ticket: u64, limit: Duration },
     Cohort(FakeKernel, Together),
     Plain(FakeKernel),
     Panics(Box<dyn FnOnce() + Send>),
@@ -80,6 +112,11 @@ impl Entry {
             "preempt_proxy" => {
                 let (mailbox, queues, number) = (word(0), word(1), number(4));
                 return Some(Entry::Proxy { mailbox, queues, number });
+            }
+            "preempt_gate_small" | "preempt_gate_large" => {
+                let (row, queues, opened) = (word(0), word(1), word(2));
+                let (ticket, limit) = (word(3) as u64, Duration::from_nanos(word(4) as u64));
+                return Some(Entry::Gate { row, queues, opened, ticket, limit });
             }
             _ => {}
         }
@@ -109,6 +146,9 @@ impl Entry {
             return match self {
                 Entry::Probe { words, sms } => probe(words, sms),
                 Entry::Proxy { mailbox, queues, number } => proxy(mailbox, queues, number),
+                Entry::Gate { row, queues, opened, ticket, limit } => {
+                    gate(row, queues, opened, ticket, limit);
+                }
                 Entry::Panics(panic) => panic(),
                 Entry::Cohort(..) | Entry::Plain(_) => {}
             };
