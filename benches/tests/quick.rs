@@ -139,6 +139,18 @@ fn launch_measures_both_sides() {
     assert_numbers(&json["summary"], &keys);
 }
 
+#[test]
+fn armed_programs_run_once_and_stand_beside_others() {
+    let json = quick("armed");
+    let summary = &json["summary"];
+    assert_eq!((&summary["lost"], &summary["repeated"]), (&0.into(), &0.into()));
+    assert!(summary["began_armed"].as_u64() > Some(0), "{summary}");
+    assert_numbers(summary, &["victim_beside_four", "launch_beside_four"]);
+    let rows = json["rows"].as_array().unwrap();
+    let victims: Vec<_> = rows.iter().filter(|row| row["what"] == "victim").collect();
+    assert_eq!(victims.len(), 4);
+}
+
 /// Some programs; all of them are a step of their own in `.ci/run`.
 const PROGRAMS: [&str; 6] = ["--program", "VA", "--program", "Scan", "--program", "BFS"];
 

@@ -13,6 +13,7 @@ use preempt_workloads::{Definition, Size};
 use serde_json::{Value, json};
 
 mod antt;
+mod armed;
 pub mod corun;
 mod counted;
 mod cuda;
@@ -130,8 +131,9 @@ pub trait Experiment: Debug + Sync {
 }
 
 /// All experiments, in the order of `--help`.
-pub const ALL: [&dyn Experiment; 13] = [
+pub const ALL: [&dyn Experiment; 14] = [
     &storm::Storm,
+    &armed::Armed,
     &latency::Latency,
     &launch::Launch,
     &verify::Verify,
