@@ -123,12 +123,12 @@ fn an_armed_program_takes_the_device_from_a_less_urgent_launch() {
     program.arm().expect("accepted");
     // The first call has kernels leave room for the gate.
     in_time(&program.launch().expect("accepted")).expect("done");
-    let tasks = 40_000;
+    let is_emulated = scheduler.device().properties().compute_capability.is_none();
+    // Longer than the launches below.
+    let (tasks, ticks) = if is_emulated { (40_000, 0) } else { (400_000, 2_000_000) };
     let mut counts = scheduler.zeroed::<u32>(tasks).expect("memory");
     let mut writes = scheduler.zeroed::<u32>(tasks * 32).expect("memory");
     let mut model = answered(3, &[0; LEN]);
-    let is_emulated = scheduler.device().properties().compute_capability.is_none();
-    let ticks = if is_emulated { 0 } else { 20_000 };
     let long = kernels::paced_1d(ticks, &mut counts, &mut writes).grid(tasks as u32).block(32);
     let long = long.preemption(Preemption::Preemptible);
     let long = batch.launch(long).expect("accepted");
@@ -141,6 +141,7 @@ fn an_armed_program_takes_the_device_from_a_less_urgent_launch() {
     }
     let report = in_time(&long).expect("done");
     println!("{armed} of 10 began armed, {} yields", report.yields);
+    assert!(armed > 0 && report.yields > 0, "{armed} began armed, {report:?}");
     assert_eq!(report.tasks as usize, tasks);
     assert_eq!(contents(&urgent, &x), model);
     assert_eq!(contents(&batch, &counts), vec![1; tasks]);
