@@ -33,8 +33,9 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 19] = [
+const SECTIONS: [(&str, Section); 20] = [
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
+    ("Armed programs", urgent::armed),
     ("From the signal until the last block has left", urgent::stops),
     ("Requests beside a batch job", urgent::inference),
     ("The cost of being preemptible", cost::overhead),
@@ -110,9 +111,9 @@ fn tables(folder: &Folder) -> Result<String> {
         "# Results\n\n\
          `preempt-plot --pages` writes this page from the JSON files in [results](results), and the gate fails if it \
          is not what they say. The arms of each table took turns in one run, so compare inside a table: absolute times \
-         move from machine to machine. While some suites ran on a GPU of the machine, others ran on another one. In \
-         results of commit b963d75 signals go by `SignalPath::Auto`; the default is stream writes since then. Each \
-         suite says what its rows mean: `cargo run --release -p preempt-bench -- SUITE --explain`. Words are those of \
+         move from machine to machine. In results \
+         of commit b963d75, which are not measured again yet, signals go by `SignalPath::Auto`; the default is stream \
+         writes since then. Each suite says what its rows mean: `cargo run --release -p preempt-bench -- SUITE --explain`. Words are those of \
          the [glossary](../ARCHITECTURE.md#glossary).\n",
     );
     for (title, section) in SECTIONS {

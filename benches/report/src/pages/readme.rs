@@ -33,11 +33,15 @@ pub fn with_figures(readme: &str, folder: &Folder) -> Result<String> {
 /// What an urgent launch takes at least and at most beside a kernel with yield points.
 fn promise(folder: &Folder) -> Result<String> {
     let rows: Vec<Latency> = folder.get("latency-h200")?.rows_with("block_task_us")?;
-    let ours = || rows.iter().filter(|row| row.arm == Latency::PREEMPT && row.yield_points);
-    let (least, most) = range(ours().map(|row| row.p50_us)).context("no row has yield points")?;
+    let of = |arm| {
+        let rows = rows.iter().filter(|row| row.arm == arm && row.yield_points);
+        range(rows.map(|row| row.p50_us)).context("no row has yield points")
+    };
+    let ((least, most), (armed, most_armed)) = (of(Latency::PREEMPT)?, of(Latency::ARMED)?);
     Ok(format!(
-        "On an H200 an urgent kernel is done {least:.0} to {most:.0} µs after its launch (median), beside a kernel that fills the GPU and has \
-         places\nto be interrupted, with signals by `SignalPath::Auto`. Beside one without such places, it waits for blocks to end.\n",
+        "On an H200 an urgent kernel is done {least:.0} to {most:.0} µs after its launch (median), beside a kernel that fills \
+         the GPU and has places\nto be interrupted; {armed:.0} to {most_armed:.0} µs if it was announced (`Program::arm`). \
+         Beside one without such places, it waits for\nblocks to end.\n",
     ))
 }
 
@@ -48,6 +52,7 @@ fn choice(folder: &Folder) -> Result<String> {
         "blocks of the kernel that fills the GPU",
         "urgent launch, CUDA stream priorities",
         "urgent launch, `preempt`",
+        "the same, announced",
     ]);
     for (what, block_task_us, yield_points) in [
         ("take 10 µs", 10.0, false),
@@ -55,8 +60,9 @@ fn choice(folder: &Folder) -> Result<String> {
         ("take 1 ms, and have yield points", 1000.0, true),
     ] {
         let of = |arm| latency_of(&rows, arm, block_task_us, yield_points);
-        let (priority, ours) = (of(Latency::STREAM_PRIORITY)?, of(Latency::PREEMPT)?);
-        table.row([what.to_owned(), time(priority.p50_us), time(ours.p50_us)]);
+        let arms = [Latency::STREAM_PRIORITY, Latency::PREEMPT, Latency::ARMED];
+        let [priority, ours, armed] = arms.map(|arm| of(arm).map(|row| time(row.p50_us)));
+        table.row([what.to_owned(), priority?, ours?, armed?]);
     }
     Ok(table.text())
 }

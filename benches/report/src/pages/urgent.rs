@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use super::markdown::{Table, range, time_or_dash, times};
+use super::markdown::{Table, count, range, time_or_dash, times};
 use super::results::{Folder, Results};
 use crate::{digits, time};
 
@@ -20,9 +20,11 @@ pub struct Latency {
 impl Latency {
     /// The arms of the suite that pages tell.
     pub const PREEMPT: &str = "preempt";
+    pub const ARMED: &str = "preempt, armed";
     pub const STREAM_PRIORITY: &str = "stream priority";
     const PROXY: &str = "preempt, by the proxy";
     const FLOOR: &str = "floor";
+    const IDLE: &str = "idle GPU";
     const PLAIN: &str = "plain streams";
 }
 
@@ -46,53 +48,106 @@ pub fn latency(folder: &Folder) -> Result<String> {
     let rows: Vec<Latency> = results.rows_with("block_task_us")?;
     let arms = [
         Latency::PREEMPT,
+        Latency::ARMED,
         Latency::PROXY,
         Latency::FLOOR,
         Latency::STREAM_PRIORITY,
         Latency::PLAIN,
+        Latency::IDLE,
     ];
     let mut table = Table::new([
         "block-tasks of the victim",
         "yield points",
         "preempt",
+        "preempt, armed",
         "preempt, by the proxy",
         "floor",
         "CUDA stream priority",
         "plain streams",
+        "idle GPU",
     ]);
-    let mut added = [Vec::new(), Vec::new()];
+    let mut added = [Vec::new(), Vec::new(), Vec::new()];
     for case in rows.iter().filter(|row| row.arm == Latency::PREEMPT) {
         let of = |arm| latency_of(&rows, arm, case.block_task_us, case.yield_points);
-        let [preempt, proxy, floor, priority, plain] = arms.map(of);
-        let (preempt, proxy, floor) = (preempt?, proxy?, floor?);
+        let [preempt, armed, proxy, floor, priority, plain, idle] = arms.map(of);
+        let (preempt, armed, proxy, floor) = (preempt?, armed?, proxy?, floor?);
         let told = |row: &Latency| times(row.p50_us, row.p99_us);
         table.row([
             time(case.block_task_us),
             if case.yield_points { "yes" } else { "no" }.to_owned(),
             told(preempt),
+            told(armed),
             told(proxy),
             told(floor),
             told(priority?),
             told(plain?),
+            told(idle?),
         ]);
         if case.yield_points {
-            added[0].push(preempt.p50_us - floor.p50_us);
-            added[1].push(proxy.p50_us - floor.p50_us);
+            for (added, of) in added.iter_mut().zip([preempt, armed, proxy]) {
+                added.push(of.p50_us - floor.p50_us);
+            }
         }
     }
-    let [added, by_proxy] = added.map(|added| range(added).unwrap_or_default());
+    let [added, if_armed, by_proxy] = added.map(|added| range(added).unwrap_or_default());
     Ok(format!(
         "The victim fills the GPU with blocks of a known length. The urgent kernel needs SMs that the victim has. Times \
          are from the call of `launch` until the host knows of the end, p50 / p99. *Floor* is a stream write and a raw \
-         launch with the same victim, and nothing of the scheduler.\n\n{}\nWith yield points the scheduler adds {} to \
-         {} µs to the floor (p50), and {} to {} µs by the proxy; below 0, the floor was the slower one. A part of it is \
-         decisions, and the hand-over between threads. The rest is driver calls that were not made for a millisecond, \
-         and the worker loop of the urgent kernel.\n\n{}",
+         launch with the same victim, and nothing of the scheduler. An *armed* program of the urgent kernel was announced 50 \
+         to 600 µs before. *Idle GPU* is a raw launch without a victim.\n\n{}\nWith yield points the scheduler adds {} to \
+         {} µs to the floor (p50), {} to {} µs if the launch was announced, and {} to {} µs by the proxy; below 0, the \
+         floor was the slower one. A part of it is decisions, and the hand-over between threads. The rest is driver calls \
+         that were not made for a millisecond, and the worker loop of the urgent kernel. An armed launch has neither \
+         decisions nor driver calls before it. It takes the way of a store to its gate, the time until the victim's \
+         blocks have left, and its own loop and post.\n\n{}",
         table.text(),
         digits(added.0),
         digits(added.1),
+        digits(if_armed.0),
+        digits(if_armed.1),
         digits(by_proxy.0),
         digits(by_proxy.1),
+        results.source(),
+    ))
+}
+
+#[derive(Deserialize)]
+struct InDriver {
+    call: String,
+    samples: u64,
+    p50_us: f64,
+    max_us: f64,
+}
+
+#[derive(Deserialize)]
+struct Beside {
+    what: String,
+    armed: u64,
+    p50_us: f64,
+    over_none: f64,
+}
+
+pub fn armed(folder: &Folder) -> Result<String> {
+    let results = folder.get("armed-h200")?;
+    let mut calls = Table::new(["calls of other threads", "samples", "p50", "longest"]);
+    for row in results.rows_with::<InDriver>("call")? {
+        calls.row([row.call, row.samples.to_string(), time(row.p50_us), time(row.max_us)]);
+    }
+    let mut beside = Table::new(["", "armed programs beside it", "p50", "to that beside none"]);
+    for row in results.rows_with::<Beside>("armed")? {
+        let over = format!("{:.2}x", row.over_none);
+        beside.row([row.what, row.armed.to_string(), time(row.p50_us), over]);
+    }
+    Ok(format!(
+        "A program was armed {} times at random beside threads that call what waits for the whole device in the driver; \
+         {} of these launches began without a call of the driver, {} block-tasks were lost, and {} were repeated. A \
+         program stays armed for a millisecond.\n\n{}\nWhat armed programs that are not launched cost others:\n\n{}\n{}",
+        count(results.number("tries")?),
+        count(results.number("began_armed")?),
+        count(results.number("lost")?),
+        count(results.number("repeated")?),
+        calls.text(),
+        beside.text(),
         results.source(),
     ))
 }
