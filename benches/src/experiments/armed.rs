@@ -280,14 +280,19 @@ impl Calls {
                 Ok(())
             };
         thread::scope(|scope| {
-            let memory = scope
-                .spawn(|| timed(&self.memory, OFTEN, &|| Ok(drop(Array::<u32>::zeroed(256)?))));
+            let memory = scope.spawn(|| {
+                timed(&self.memory, OFTEN, &|| {
+                    Array::<u32>::zeroed(256).map(drop).map_err(Into::into)
+                })
+            });
             let copies = scope.spawn(|| {
                 gpu.make_current()?;
                 let array = Array::new(&[1u32; 256])?;
-                timed(&self.copies, OFTEN, &|| Ok(drop(array.read()?)))
+                timed(&self.copies, OFTEN, &|| array.read().map(drop).map_err(Into::into))
             });
-            timed(&self.modules, SELDOM_LOADED, &|| Ok(_ = Module::load(MODULE, &[])?))?;
+            timed(&self.modules, SELDOM_LOADED, &|| {
+                Module::load(MODULE, &[]).map(|_| ()).map_err(Into::into)
+            })?;
             for thread in [memory, copies] {
                 thread.join().ok().context("a thread in the driver panicked")??;
             }
@@ -318,8 +323,8 @@ fn beside(
     thread::scope(|scope| {
         let arming = scope.spawn(|| -> Result<()> {
             while !over.load(Ordering::Relaxed) {
-                let programs = programs.iter().take(armed.load(Ordering::Relaxed));
-                programs.map(|counts| Ok(counts.program.arm()?)).collect::<Result<()>>()?;
+                let mut programs = programs.iter().take(armed.load(Ordering::Relaxed));
+                programs.try_for_each(|counts| counts.program.arm())?;
                 thread::sleep(AGAIN);
             }
             Ok(())
