@@ -237,7 +237,7 @@ impl Turn for Core {
             while mail.next().is_some() {}
             return News::default();
         }
-        let wake = self.engine.wake();
+        let wake = self.wake();
         // Monotonic, because the policy's clock does not go back.
         let begin = self.start.elapsed();
         self.take_reports(begin);
@@ -248,7 +248,7 @@ impl Turn for Core {
             // The turn has lasted for long, and the device's reports come first: the poller comes back for the rest.
             self.device.inner.announce();
         }
-        self.news.wake_changed = self.engine.wake() != wake;
+        self.news.wake_changed = self.wake() != wake;
         let is_busy = self.engine.is_busy();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
         if is_busy != was_busy {
@@ -317,9 +317,7 @@ impl Core {
         match (self.engine.is_busy(), self.closed) {
             (true, _) => {
                 let now = self.start.elapsed();
-                let armed = self.armed.front().map(|&(until, _)| until);
-                let wake = self.engine.wake().into_iter().chain(armed).min();
-                Rest::Busy(wake.map_or(Duration::MAX, |wake| wake.saturating_sub(now)))
+                Rest::Busy(self.wake().map_or(Duration::MAX, |wake| wake.saturating_sub(now)))
             }
             (false, false) => Rest::Idle,
             (false, true) => {
@@ -327,6 +325,12 @@ impl Core {
                 Rest::Retired
             }
         }
+    }
+
+    /// When there is something to do, whatever else happens.
+    fn wake(&self) -> Option<Duration> {
+        let armed = self.armed.front().map(|&(until, _)| until);
+        self.engine.wake().into_iter().chain(armed).min()
     }
 
     /// The recording until now, if one is kept.

@@ -30,6 +30,7 @@ use crate::scheduler::{Opaque, Scheduler, Stream};
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 
+mod armed;
 mod futures;
 mod moves;
 mod programs;

@@ -491,7 +491,8 @@ impl Drop for Closer {
         let shared = &*self.shared;
         shared.combiner.close(Message::Close);
         shared.drive();
-        shared.wake_poller();
+        // It may wait for the device: an armed launch ends without a word of that.
+        shared.rouse();
         let opaque = shared.opaque.get();
         let mut is_released = false;
         // A waker on the poller, or opaque work, may drop the last scheduler; its thread has not ended by then.
