@@ -127,8 +127,8 @@ pub(crate) trait Backend: Send + Sync {
     /// keeps the limit by itself, however long the host takes, and whatever its threads wait for.
     fn gate(&self, gate: Gate, limit: Duration) -> Result<*const AtomicU64, Error>;
 
-    /// Opens a gate, which tells the cohorts of other queues what it was to [tell](Backend::hint) them. A gate that is
-    /// closed, or gone, stays so. Calls nothing that may wait.
+    /// Opens a gate that was not closed, which tells the cohorts of other queues what it was to [tell](Backend::hint) them. A
+    /// gate that is gone stays so. Calls nothing that may wait.
     fn open_gate(&self, gate: Gate);
 
     /// Closes a gate that was not opened. Calls nothing that may wait.

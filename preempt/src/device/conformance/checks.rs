@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Control, LIMIT, Launch, Report, Rig};
+use preempt_device::abi::{Signal, SmRange};
+
+use super::{Control, LIMIT, Launch, Report, Rig, Session};
 use crate::device::{
     Contents, Copy, CopyKind, KernelLaunch, OwnedCopy, Owner, ProgramLaunch, Rows, Step,
 };
+use crate::engine::Hint;
 use crate::error::{CodeError, Error, MemoryError};
 use crate::scheduler::Buffer;
-use crate::vocabulary::QueueIndex;
+use crate::vocabulary::{Costs, QueueIndex};
 
 type Check = fn(&mut Rig<'_>);
 
@@ -27,6 +30,10 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("a signal makes a cohort leave, and its post says what was done", signals_stop_cohorts),
     ("a requeue list comes back empty", requeue_lists_come_back_empty),
     ("control blocks serve one launch after another", control_blocks_are_used_again),
+    ("a cohort behind a gate runs once that is opened, and not before", gates_hold_cohorts),
+    ("a cohort behind a gate that was not opened does nothing", closed_gates_stay_closed),
+    ("a gate leaves by itself when its limit is over", gates_have_a_limit),
+    ("an open gate tells other queues' cohorts, and a closed one does not", gates_tell_others),
     ("the next scheduler finds no signal", signals_end_with_the_scheduler),
     ("copies go up, across and down", copies_go_all_ways),
     ("an element fills memory", elements_fill_memory),
@@ -222,6 +229,131 @@ fn followers_of_the_stopped_leave(rig: &mut Rig<'_>) {
         }
     }
     panic!("no signal reaches a cohort before it is over");
+}
+
+/// Time in which a cohort that should not run, or should not leave, would be seen to do so.
+const MEANWHILE: Duration = Duration::from_millis(2);
+
+/// Asserts that nothing is reported for a while.
+fn expect_no_report(rig: &mut Rig<'_>) {
+    thread::sleep(MEANWHILE);
+    rig.session.poll(&mut rig.reports);
+    assert!(rig.reports.is_empty(), "{:?}", rig.reports);
+}
+
+fn gates_hold_cohorts(rig: &mut Rig<'_>) {
+    for tasks in [1, 300] {
+        // The first gate of a queue, and a later one.
+        for _ in 0..2 {
+            let mut launch = rig.counting(tasks);
+            let gate = rig.launch_gated(&launch, 1);
+            expect_no_report(rig);
+            rig.device.inner.backend.open_gate(gate);
+            assert_eq!(rig.cohort_out(&mut launch).posted.done, tasks);
+            assert!(rig.session.has_no_cohorts());
+            rig.expect_counts(&launch, 1);
+            rig.retire(&launch, true);
+        }
+    }
+    cohorts_run_every_task_once(rig);
+}
+
+/// A cohort that left its gate without block-tasks: the launch runs as if there had been none.
+fn run_after_gate(rig: &mut Rig<'_>, mut launch: Launch) {
+    assert_eq!(rig.cohort_out(&mut launch).posted.done, 0);
+    rig.expect_counts(&launch, 0);
+    let order = rig.order(&launch, 1);
+    rig.launch(&launch, &order);
+    assert_eq!(rig.cohort_out(&mut launch).posted.done, launch.tasks);
+    rig.expect_counts(&launch, 1);
+    rig.retire(&launch, true);
+}
+
+fn closed_gates_stay_closed(rig: &mut Rig<'_>) {
+    let backend = rig.device.inner.backend.clone();
+    let mut past = Vec::new();
+    for open in [false, true, false, false] {
+        let mut launch = rig.counting(50);
+        let gate = rig.launch_gated(&launch, 1);
+        // Gates of the same queue that are gone, opened or closed.
+        for &gone in &past {
+            backend.open_gate(gone);
+        }
+        expect_no_report(rig);
+        past.push(gate);
+        if open {
+            backend.open_gate(gate);
+            assert_eq!(rig.cohort_out(&mut launch).posted.done, 50);
+            rig.expect_counts(&launch, 1);
+            rig.retire(&launch, true);
+        } else {
+            backend.close_gate(gate);
+            run_after_gate(rig, launch);
+        }
+    }
+}
+
+fn gates_have_a_limit(rig: &mut Rig<'_>) {
+    rig.session = Session::new(rig.device, &Costs::h200(), MEANWHILE);
+    for _ in 0..2 {
+        let launch = rig.counting(50);
+        rig.launch_gated(&launch, 1);
+        run_after_gate(rig, launch);
+    }
+}
+
+fn gates_tell_others(rig: &mut Rig<'_>) {
+    let backend = rig.device.inner.backend.clone();
+    rig.controls.resize_with(2, Control::default);
+    let tasks = 4 * rig.workers();
+    let mut was_told = false;
+    // A cohort may be over before it sees the signal.
+    for open in [false, true].into_iter().cycle().take(20) {
+        let mut victim = rig.yielding(tasks);
+        let order = rig.order(&victim, 0);
+        // There is room for the gate, and for what is behind it.
+        rig.launch(&victim, &super::CohortOrder { blocks: order.blocks - 1, ..order });
+        let mut launch = rig.counting(1);
+        launch.control = 1;
+        let gate = rig.launch_gated(&launch, 1);
+        rig.epochs[0] += 1;
+        let signal = Signal::new(rig.epochs[0], SmRange::EMPTY);
+        rig.session.hint(&[Hint { gate: 1, queue: 0, signal }]);
+        if open {
+            backend.open_gate(gate);
+        } else {
+            backend.close_gate(gate);
+            thread::sleep(MEANWHILE);
+            // It waits for a signal, perhaps.
+            rig.session.poll(&mut rig.reports);
+            let is_out = |report: &Report| match report {
+                Report::CohortOut(end) if end.order.op == victim.op => Some(end.posted.done),
+                _ => None,
+            };
+            match rig.reports.iter().find_map(is_out) {
+                Some(done) => assert_eq!(done, tasks, "a gate that was closed tells others"),
+                None => rig.stop(0),
+            }
+        }
+        let mut out = 0;
+        while out < 2 {
+            for report in rig.next_reports() {
+                let Report::CohortOut(end) = report else { panic!("{report:?}") };
+                let of = if end.order.op == victim.op { &mut victim } else { &mut launch };
+                rig.depart(of, &end);
+                out += 1;
+            }
+        }
+        assert_eq!(launch.done, u32::from(open));
+        rig.retire(&launch, true);
+        if open && victim.done < tasks {
+            run_to_end(rig, &mut victim);
+            was_told = true;
+            break;
+        }
+        rig.retire(&victim, true);
+    }
+    assert!(was_told, "no signal of a gate reaches a cohort before it is over");
 }
 
 fn requeue_lists_come_back_empty(rig: &mut Rig<'_>) {

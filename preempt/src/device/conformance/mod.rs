@@ -14,7 +14,7 @@ use preempt_device::host::{Amortize, Dim3};
 use slotmap::SlotMap;
 
 use super::{CohortEnd, Device, KernelLaunch, Report, Session, SignalPath};
-use crate::device::{Contents, Patience};
+use crate::device::{Contents, Gate, Patience};
 use crate::error::Error;
 use crate::module::{DeviceCode, Module};
 use crate::scheduler::Buffer;
@@ -29,8 +29,8 @@ mod tests;
 /// The longest that a wait takes here. A lost wake-up takes as long.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// How long gates wait: longer than what a check does before one.
-const GATES_WAIT: Duration = Duration::from_millis(50);
+/// How long gates wait: one that is not told to leave does not do so before a check gives up.
+const GATES_WAIT: Duration = Duration::from_secs(60);
 
 /// Rounds of the yielding kernel: enough for a signal to arrive in between.
 const ROUNDS: u32 = 400_000;
@@ -209,6 +209,14 @@ impl<'a> Rig<'a> {
     fn launch(&mut self, launch: &Launch, order: &CohortOrder) {
         let now = self.now();
         self.session.launch(now, order, &launch.kernel).expect("launched");
+    }
+
+    /// Launches a cohort behind a gate, which is in an empty queue then.
+    fn launch_gated(&mut self, launch: &Launch, queue: QueueIndex) -> Gate {
+        self.device.inner.backend.expect_gates();
+        let order = CohortOrder { gated: true, ..self.order(launch, queue) };
+        self.launch(launch, &order);
+        Gate::of(&order)
     }
 
     /// Takes all SMs from the cohort that runs in a queue.

@@ -341,11 +341,14 @@ impl Backend for Arc<Model> {
         Ok(())
     }
 
-    fn gate(&self, gate: Gate, _limit: Duration) -> Result<*const AtomicU64, Error> {
+    fn gate(&self, gate: Gate, limit: Duration) -> Result<*const AtomicU64, Error> {
         lock(&self.state).dispatch.gate(gate);
-        // The limit may be over at any moment.
         let this = self.clone();
-        thread::spawn(move || pass_gate(&this, gate, false));
+        thread::spawn(move || {
+            // With shuttle it may be over at any moment.
+            thread::sleep(limit);
+            pass_gate(&this, gate, false);
+        });
         Ok(self.words.opened(gate.queue))
     }
 
