@@ -131,7 +131,12 @@ impl Engine {
             actions.push(Action::Disarm { op: key });
             return false;
         }
-        if self.is_draining() || !self.queues.may_chain() || self.would_lose(first) {
+        // Its launch reports what it would find.
+        if self.would_lose(first) {
+            actions.push(Action::Disarm { op: key });
+            return false;
+        }
+        if self.is_draining() || !self.queues.may_chain() {
             return false;
         }
         let Some(arrival) = arrival(first, op) else { return false };
@@ -145,6 +150,7 @@ impl Engine {
             return false;
         };
         if !self.admits(now, &arrival) {
+            actions.push(Action::Disarm { op: key });
             return false;
         }
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(first) else { return false };

@@ -2,7 +2,7 @@
 
 use super::world::{Asked, Asks, World};
 use super::*;
-use crate::policy::FairShare;
+use crate::policy::{Arrival, DeviceView, FairShare, Fifo};
 
 const SMS: u32 = 4;
 
@@ -196,6 +196,49 @@ fn what_cannot_be_guarded_or_foreseen_is_not_armed() {
         assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
     }
     let mut world = World::new(SMS, 1, FairShare::new());
+    let op = arm(&mut world, 1, &[3], &[]);
+    assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
+}
+
+struct AdmitsNone(Fifo);
+
+impl Policy for AdmitsNone {
+    fn name(&self) -> &str {
+        "admits none"
+    }
+
+    fn goes_by_order(&self) -> bool {
+        true
+    }
+
+    fn admits(&mut self, _: Duration, _: &Arrival, _: &dyn DeviceView) -> bool {
+        false
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.0.arrived(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.0.departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.0.assign(now, device, plan);
+    }
+}
+
+#[test]
+fn what_would_fail_is_not_armed() {
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    let fails = world.submit(0, 0, 4, &[writes(0)]);
+    world.op(fails).failed = true;
+    world.handle(Event::Fault { op: fails });
+    world.run_out();
+    let reads = Use { access: Access::Read, ..writes(0) };
+    let op = arm(&mut world, 1, &[3], &[reads]);
+    assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
+    let mut world = World::new(SMS, 1, AdmitsNone(Fifo::new()));
     let op = arm(&mut world, 1, &[3], &[]);
     assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
 }
