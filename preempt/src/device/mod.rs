@@ -52,12 +52,12 @@
 //! and blocks that wait for room there are the reason why that is enough.
 //!
 //! **Gates.** A gate goes into an empty queue, before a cohort. That cohort, and those behind it, do not run before the
-//! gate has left: because it was [opened](backend::Backend::open_gate), or [closed](backend::Backend::close_gate), or has been
-//! there for its limit, whatever the host does. An open gate writes its ticket to the queue's word, which the cohort looks
-//! at. Behind a gate that left otherwise, the cohort posts 0 block-tasks. Tickets of a queue grow. A call for a gate that
-//! is gone does nothing to later ones, and each gate is either opened or closed. An open gate also writes what it was to
-//! [tell](backend::Backend::hint), in the signal words of other queues, where no newer word is. A gate needs no SM, but room for
-//! a block. Without room it leaves late, and what is behind it waits for as long.
+//! gate has left: because it was [opened](backend::Backend::open_gate), or [closed](backend::Backend::close_gate), or
+//! has been there for its limit, whatever the host does. An open gate writes its ticket to the queue's word, which the
+//! cohort looks at. Behind a gate that left otherwise, the cohort posts 0 block-tasks. Tickets of a queue grow. A call
+//! for a gate that is gone does nothing to later ones, and each gate is either opened or closed. An open gate also
+//! writes what it was to [tell](backend::Backend::hint), in the signal words of other queues, where no newer word is. A
+//! gate needs no SM, but room for a block. Without room it leaves late, and what is behind it waits for as long.
 //!
 //! **Posts.** The last block of a cohort writes its post, behind everything that the cohort's block-tasks wrote. Once the
 //! host reads the ticket in the post, all of that is visible to the host's copies and to every later launch. A fault is
