@@ -75,6 +75,8 @@ impl Completion {
 
     /// Ends the operation and wakes waiting threads. The caller has to wake the returned wakers, of futures.
     pub fn complete(&self, result: Ending) -> impl Iterator<Item = Waker> + use<> {
+        // First, so that a thread with the result finds the room of the operation.
+        let for_room = self.credits.leave();
         let mut state = lock(&self.state);
         let sequel = state.sequel.take().map(|sequel| (sequel, result.clone()));
         state.result = Some(result);
@@ -87,7 +89,6 @@ impl Completion {
         if some_sleep {
             self.changed.notify_all();
         }
-        let for_room = self.credits.leave();
         if let Some((Sequel(run), result)) = sequel {
             run(&result);
         }

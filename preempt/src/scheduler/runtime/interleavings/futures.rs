@@ -71,6 +71,20 @@ fn room_that_is_given_up_goes_to_the_next_future() {
 }
 
 #[test]
+fn a_thread_with_a_result_finds_the_room_of_its_operation() {
+    explore(|| {
+        let testbed = Testbed::with(Settings { sms: 1, is_polled: true, memory: None });
+        let scheduler = testbed.scheduler();
+        let stream = scheduler.stream(0);
+        let kept = stream.try_room().expect("room");
+        let handle = stream.launch(short().grid(2)).expect("accepted");
+        testbed.end(&handle, 2).expect("done");
+        assert!(stream.try_room().is_some());
+        drop(kept);
+    });
+}
+
+#[test]
 fn every_task_that_awaits_an_event_learns_of_it() {
     explore(|| {
         let testbed = Testbed::new(1);
