@@ -9,12 +9,13 @@ impl fmt::Display for CoSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = |interval: &Interval| {
             let (running, way) = match interval.running {
-                Running::Alone { task } => (self.jobs[task].name.clone(), "alone"),
-                Running::Pair { tasks: [i, j], way, .. } => {
-                    (format!("{} + {}", self.jobs[i].name, self.jobs[j].name), self.way(way))
-                }
+                Running::Alone { task } => (self.jobs[task].name.clone(), "alone".to_owned()),
+                Running::Pair { tasks: [i, j], way, .. } => (
+                    format!("{} + {}", self.jobs[i].name, self.jobs[j].name),
+                    self.way(way).to_string(),
+                ),
             };
-            [time(interval.start), time(interval.duration), running, way.to_owned()]
+            [time(interval.start), time(interval.duration), running, way]
         };
         let head = ["start", "duration", "running", "way"].map(str::to_owned);
         let rows: Vec<[String; 4]> =
@@ -65,8 +66,8 @@ impl CoSchedule {
     /// colour; pointing at a box tells its times.
     ///
     /// ```no_run
-    /// # use preempt::coschedule::{CoSchedule, Job, Speeds};
-    /// # let speeds = Speeds::new("all SMs", vec![vec![1.0]])?;
+    /// # use preempt::coschedule::{CoSchedule, Job, Sharing, Speeds};
+    /// # let speeds = Speeds::new(Sharing::AllSms, vec![vec![1.0]])?;
     /// let plan = CoSchedule::plan(&[Job::new("sort", 4.0)], &speeds)?;
     /// std::fs::write("plan.svg", plan.svg()).expect("a folder that can be written to");
     /// # Ok::<(), preempt::Error>(())

@@ -1,5 +1,6 @@
 //! What the tests of this module share.
 
+use super::sharing::Sharing;
 use super::speeds::Speeds;
 
 /// A pinned generator (xorshift64*), so that a failure is found again.
@@ -35,8 +36,9 @@ impl Random {
             let entry = |i, j, speed: f64| if i == j { 1.0 } else { speed };
             (0..tasks).map(|i| (0..tasks).map(|j| entry(i, j, speed())).collect()).collect()
         };
-        let speeds = Speeds::new("way 0", way()).expect("speeds");
-        (1..ways).fold(speeds, |speeds, n| speeds.with(format!("way {n}"), way()).expect("speeds"))
+        let speeds = Speeds::new(Sharing::AllSms, way()).expect("speeds");
+        let split = |n| Sharing::split(n as u32, ways as u32);
+        (1..ways).fold(speeds, |speeds, n| speeds.with(split(n), way()).expect("speeds"))
     }
 
     /// Small instances of many kinds: with few and many compatible pairs, several ways, equal tasks, full speeds, and
@@ -54,15 +56,18 @@ impl Random {
                 let kernels = self.speeds(4, 1, 0.3);
                 let of: Vec<usize> = (0..tasks).map(|_| self.below(4)).collect();
                 let beside = |a, b| if a == b { 0.7 } else { kernels.speed(0, a, b) };
-                Speeds::from_fn("all", tasks, |i, j| beside(of[i], of[j])).expect("speeds")
+                Speeds::from_fn(Sharing::AllSms, tasks, |i, j| beside(of[i], of[j]))
+                    .expect("speeds")
             }
             3 => {
                 let values = [0.0, 0.5, 0.75, 1.0];
-                Speeds::from_fn("all", tasks, |_, _| values[self.below(4)]).expect("speeds")
+                Speeds::from_fn(Sharing::AllSms, tasks, |_, _| values[self.below(4)])
+                    .expect("speeds")
             }
             _ => {
                 let values = [0.0, 1.0];
-                Speeds::from_fn("all", tasks, |_, _| values[self.below(2)]).expect("speeds")
+                Speeds::from_fn(Sharing::AllSms, tasks, |_, _| values[self.below(2)])
+                    .expect("speeds")
             }
         };
         let kind = self.below(4);

@@ -5,13 +5,13 @@
 //! each job takes alone, and how fast it is beside each other job, [`CoSchedule::plan`] computes a plan.
 //!
 //! ```
-//! use preempt::coschedule::{CoRun, CoSchedule, Job, Speeds};
+//! use preempt::coschedule::{CoRun, CoSchedule, Job, Sharing, Speeds};
 //!
 //! // Seconds alone, and of the runs beside the other job.
 //! let sort = CoRun { alone: 4.0, together: 4.4, overlap: 3.6 };
 //! let blur = CoRun { alone: 2.0, together: 3.6, overlap: 3.6 };
 //! let [sort, blur] = [CoRun::speed(&[sort], 0.1)?, CoRun::speed(&[blur], 0.1)?];
-//! let speeds = Speeds::new("all SMs", vec![vec![1.0, sort], vec![blur, 1.0]])?;
+//! let speeds = Speeds::new(Sharing::AllSms, vec![vec![1.0, sort], vec![blur, 1.0]])?;
 //!
 //! let plan = CoSchedule::plan(&[Job::new("sort", 4.0), Job::new("blur", 2.0)], &speeds)?;
 //! for interval in plan.intervals() {
@@ -24,7 +24,7 @@
 //!
 //! | | | paper |
 //! | --- | --- | --- |
-//! | [`Speeds`], [`CoRun`] | how fast jobs are beside each other: measured, checked, kept in a file | sections III and V-A |
+//! | [`Speeds`], [`CoRun`], [`Sharing`] | how fast jobs are beside each other: measured, checked, kept in a file | sections III and V-A |
 //! | [`CoSchedule::plan`] | the shortest plan: a linear program, and then an order of its intervals | section IV |
 //! | [`caterpillars`] | the order with the fewest preemptions | section IV-B, algorithms 1 and 2 |
 //! | [`CoSchedule::max_pair`], [`CoSchedule::sequential`] | what the paper compares with | section V-B |
@@ -63,10 +63,12 @@ mod matching;
 mod plan;
 mod planner;
 mod program;
+mod sharing;
 mod speeds;
 mod split;
 
 pub use plan::{CoSchedule, Interval, Job, Running};
 pub use planner::Planner;
+pub use sharing::Sharing;
 pub use speeds::{CoRun, Speeds};
 pub use split::{Caterpillar, caterpillars};

@@ -3,6 +3,7 @@
 use super::forest::Column;
 use super::matching;
 use super::planner::Planner;
+use super::sharing::Sharing;
 use super::speeds::{Speeds, is_time};
 use super::split::caterpillars;
 use crate::error::{CoscheduleError, Error};
@@ -34,7 +35,7 @@ pub enum Running {
     },
     /// Two tasks share the GPU.
     Pair {
-        /// The tasks.
+        /// The tasks; the smaller number is the first.
         tasks: [usize; 2],
         /// The number of the way of sharing, of [`Speeds::ways`].
         way: usize,
@@ -95,12 +96,12 @@ pub struct Interval {
 /// It prints as a table. [`svg`](CoSchedule::svg) draws it.
 ///
 /// ```
-/// use preempt::coschedule::{CoSchedule, Job, Speeds};
+/// use preempt::coschedule::{CoSchedule, Job, Sharing, Speeds};
 ///
 /// let jobs = [Job::new("sort", 4.0), Job::new("fft", 3.0), Job::new("blur", 1.0)];
 /// // Sorting leaves room for the others, which are in each other's way.
 /// let rows = vec![vec![1.0, 0.9, 1.0], vec![0.8, 1.0, 0.3], vec![0.7, 0.4, 1.0]];
-/// let speeds = Speeds::new("all SMs", rows)?;
+/// let speeds = Speeds::new(Sharing::AllSms, rows)?;
 ///
 /// let plan = CoSchedule::plan(&jobs, &speeds)?;
 /// assert!((plan.makespan() - 4.9375).abs() < 1e-9);
@@ -112,7 +113,7 @@ pub struct Interval {
 #[derive(Clone, PartialEq, Debug)]
 pub struct CoSchedule {
     pub(super) jobs: Vec<Job>,
-    pub(super) ways: Vec<String>,
+    pub(super) ways: Vec<Sharing>,
     intervals: Vec<Interval>,
     preemptions: Vec<usize>,
     lower_bound: Option<f64>,
@@ -166,13 +167,13 @@ impl CoSchedule {
         &self.intervals
     }
 
-    /// The name of a way of sharing.
+    /// The way of sharing of this number.
     ///
     /// # Panics
     ///
     /// If no way has that number.
-    pub fn way(&self, way: usize) -> &str {
-        &self.ways[way]
+    pub fn way(&self, way: usize) -> Sharing {
+        self.ways[way]
     }
 
     /// Seconds from the start of the plan to its end, with preemptions that cost nothing.
@@ -241,7 +242,7 @@ impl CoSchedule {
         }
         let preemptions =
             preemptions(jobs.len(), intervals.iter().map(|interval| interval.running.tasks()));
-        let ways = speeds.ways().map(str::to_owned).collect();
+        let ways = speeds.ways().collect();
         CoSchedule { jobs: jobs.to_vec(), ways, intervals, preemptions, lower_bound }
     }
 }

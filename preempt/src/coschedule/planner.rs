@@ -13,11 +13,11 @@ use crate::error::{CoscheduleError, Error};
 /// Plans with options. [`CoSchedule::plan`] is a planner without any.
 ///
 /// ```
-/// use preempt::coschedule::{CoSchedule, Job, Planner, Speeds};
+/// use preempt::coschedule::{CoSchedule, Job, Planner, Sharing, Speeds};
 ///
 /// // Three equal jobs: each pair for a third of the time is the shortest plan, and preempts one of them.
 /// let jobs = [Job::new("a", 1.0), Job::new("b", 1.0), Job::new("c", 1.0)];
-/// let speeds = Speeds::from_fn("all SMs", 3, |_, _| 1.0)?;
+/// let speeds = Speeds::from_fn(Sharing::AllSms, 3, |_, _| 1.0)?;
 /// let plan = CoSchedule::plan(&jobs, &speeds)?;
 /// assert_eq!((plan.makespan(), plan.preemptions()), (1.5, 1));
 ///
@@ -69,10 +69,10 @@ impl Planner {
     /// no job is there.
     ///
     /// ```
-    /// use preempt::coschedule::{Job, Planner, Speeds};
+    /// use preempt::coschedule::{Job, Planner, Sharing, Speeds};
     ///
     /// let jobs = [Job::new("early", 2.0), Job::new("late", 2.0)];
-    /// let speeds = Speeds::from_fn("all SMs", 2, |_, _| 1.0)?;
+    /// let speeds = Speeds::from_fn(Sharing::AllSms, 2, |_, _| 1.0)?;
     /// let plan = Planner::new().plan_released(&jobs, &[0.0, 1.0], &speeds)?;
     /// assert_eq!((plan.makespan(), plan.preemptions()), (3.0, 0));
     /// # Ok::<(), preempt::Error>(())

@@ -6,6 +6,7 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
+use super::sharing::Sharing;
 use crate::error::{CoscheduleError, Error};
 use crate::text::replace;
 
@@ -16,12 +17,12 @@ use crate::text::replace;
 /// matrix of its own.
 ///
 /// ```
-/// use preempt::coschedule::Speeds;
+/// use preempt::coschedule::{Sharing, Speeds};
 ///
-/// let speeds = Speeds::new("all SMs", vec![vec![1.0, 0.8], vec![0.7, 1.0]])?;
-/// let speeds = speeds.with("halves", vec![vec![1.0, 0.5], vec![0.9, 1.0]])?;
+/// let speeds = Speeds::new(Sharing::AllSms, vec![vec![1.0, 0.8], vec![0.7, 1.0]])?;
+/// let speeds = speeds.with(Sharing::split(1, 2), vec![vec![1.0, 0.5], vec![0.9, 1.0]])?;
 /// assert_eq!(speeds.tasks(), 2);
-/// assert_eq!(speeds.ways().collect::<Vec<_>>(), ["all SMs", "halves"]);
+/// assert_eq!(speeds.ways().collect::<Vec<_>>(), [Sharing::AllSms, Sharing::split(1, 2)]);
 /// assert_eq!(speeds.speed(1, 0, 1), 0.5);
 /// # Ok::<(), preempt::Error>(())
 /// ```
@@ -34,7 +35,7 @@ pub struct Speeds {
 /// A way of sharing, and its matrix row by row.
 #[derive(Clone, PartialEq, Debug)]
 struct Way {
-    name: String,
+    sharing: Sharing,
     speeds: Vec<f64>,
 }
 
@@ -49,7 +50,7 @@ struct Contents {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    name: String,
+    sharing: Sharing,
     speeds: Vec<Vec<f64>>,
 }
 
@@ -61,30 +62,30 @@ impl Speeds {
     ///
     /// # Errors
     ///
-    /// [`CoscheduleError::NotSquare`], [`NotASpeed`](CoscheduleError::NotASpeed),
-    /// [`NotAloneAtFullSpeed`](CoscheduleError::NotAloneAtFullSpeed).
-    pub fn new(way: impl Into<String>, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
+    /// [`CoscheduleError::NotShared`], [`NotSquare`](CoscheduleError::NotSquare),
+    /// [`NotASpeed`](CoscheduleError::NotASpeed), [`NotAloneAtFullSpeed`](CoscheduleError::NotAloneAtFullSpeed).
+    pub fn new(way: Sharing, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
         Speeds { tasks: rows.len(), ways: Vec::new() }.with(way, rows)
     }
 
     /// Speeds in one way of sharing, from the speed of task i beside task j for each `(i, j)` with i ≠ j.
     ///
     /// ```
-    /// use preempt::coschedule::Speeds;
+    /// use preempt::coschedule::{Sharing, Speeds};
     ///
     /// // The tasks run these kernels; two tasks can run the same kernel.
     /// let kernels = [0, 1, 1];
     /// let measured = [[0.6, 0.9], [0.8, 0.4]];
-    /// let speeds = Speeds::from_fn("all SMs", 3, |i, j| measured[kernels[i]][kernels[j]])?;
+    /// let speeds = Speeds::from_fn(Sharing::AllSms, 3, |i, j| measured[kernels[i]][kernels[j]])?;
     /// assert_eq!(speeds.speed(0, 1, 2), 0.4);
     /// # Ok::<(), preempt::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`CoscheduleError::NotASpeed`].
+    /// [`CoscheduleError::NotShared`], [`NotASpeed`](CoscheduleError::NotASpeed).
     pub fn from_fn(
-        way: impl Into<String>,
+        way: Sharing,
         tasks: usize,
         mut speed: impl FnMut(usize, usize) -> f64,
     ) -> Result<Speeds, Error> {
@@ -97,9 +98,15 @@ impl Speeds {
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Speeds::new), and [`CoscheduleError::WaysDiffer`].
-    pub fn with(mut self, way: impl Into<String>, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
-        let (way, tasks) = (way.into(), rows.len());
+    /// Those of [`new`](Speeds::new), [`CoscheduleError::WaysDiffer`], [`SameWay`](CoscheduleError::SameWay).
+    pub fn with(mut self, way: Sharing, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
+        let tasks = rows.len();
+        if !way.is_shared() {
+            return Err(CoscheduleError::NotShared { way }.into());
+        }
+        if self.ways().any(|other| other == way) {
+            return Err(CoscheduleError::SameWay { way }.into());
+        }
         if tasks != self.tasks {
             let expected = self.tasks;
             return Err(CoscheduleError::WaysDiffer { way, rows: tasks, expected }.into());
@@ -119,7 +126,7 @@ impl Speeds {
                 return Err(CoscheduleError::NotAloneAtFullSpeed { way, task, speed }.into());
             }
         }
-        self.ways.push(Way { name: way, speeds: rows.concat() });
+        self.ways.push(Way { sharing: way, speeds: rows.concat() });
         Ok(self)
     }
 
@@ -128,9 +135,9 @@ impl Speeds {
         self.tasks
     }
 
-    /// Names of the ways of sharing, in the order of their numbers.
-    pub fn ways(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.ways.iter().map(|way| &*way.name)
+    /// The ways of sharing, in the order of their numbers.
+    pub fn ways(&self) -> impl ExactSizeIterator<Item = Sharing> {
+        self.ways.iter().map(|way| way.sharing)
     }
 
     /// The speed of a task beside another in the way with this number.
@@ -161,7 +168,7 @@ impl Speeds {
     /// [`CoscheduleError::NotKept`]; the file is as it was then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let rows = |way: &Way| (0..self.tasks).map(|i| way.row(i, self.tasks).to_vec()).collect();
-        let table = |way: &Way| Table { name: way.name.clone(), speeds: rows(way) };
+        let table = |way: &Way| Table { sharing: way.sharing, speeds: rows(way) };
         let contents = Contents { version: VERSION, ways: self.ways.iter().map(table).collect() };
         let text = serde_json::to_string(&contents).map_err(io::Error::from);
         let path = path.as_ref();
@@ -201,8 +208,8 @@ fn parse(text: &str) -> io::Result<Speeds> {
     let tasks = contents.ways.first().map(|way| way.speeds.len());
     let none = || invalid(CoscheduleError::NoWay.to_string());
     let mut speeds = Speeds { tasks: tasks.ok_or_else(none)?, ways: Vec::new() };
-    for Table { name, speeds: rows } in contents.ways {
-        speeds = speeds.with(name, rows).map_err(|error| invalid(error.to_string()))?;
+    for Table { sharing, speeds: rows } in contents.ways {
+        speeds = speeds.with(sharing, rows).map_err(|error| invalid(error.to_string()))?;
     }
     Ok(speeds)
 }
@@ -300,7 +307,7 @@ mod tests {
         let speeds = super::super::kit::Random(51).speeds(7, 3, 0.3);
         speeds.save(&file.0).expect("saved");
         assert_eq!(Speeds::load(&file.0).expect("loaded"), speeds);
-        let none = Speeds::new("all", Vec::new()).expect("speeds");
+        let none = Speeds::new(Sharing::AllSms, Vec::new()).expect("speeds");
         none.save(&file.0).expect("saved");
         assert_eq!(Speeds::load(&file.0).expect("loaded"), none);
     }
@@ -313,16 +320,24 @@ mod tests {
             ("{}", "version"),
             (r#"{"version":1,"ways":[]}"#, "no way of sharing"),
             (
-                r#"{"version":2,"ways":[{"name":"a","speeds":[[1.0]]}]}"#,
+                r#"{"version":2,"ways":[{"sharing":"all-sms","speeds":[[1.0]]}]}"#,
                 "of version 2, and this reads 1",
             ),
-            (r#"{"version":1,"ways":[{"name":"a","speeds":[[0.5]]}]}"#, "alone is 0.5"),
-            (r#"{"version":1,"ways":[{"name":"a","speeds":[[1.0,0.5]]}]}"#, "entries"),
+            (r#"{"version":1,"ways":[{"sharing":"all-sms","speeds":[[0.5]]}]}"#, "alone is 0.5"),
             (
-                r#"{"version":1,"ways":[{"name":"a","speeds":[[1.0]]},{"name":"b","speeds":[]}]}"#,
-                "`b` has 0 rows",
+                r#"{"version":1,"ways":[{"sharing":{"split":{"first":2,"of":2}},"speeds":[]}]}"#,
+                "a part of the SMs",
             ),
-            (r#"{"version":1,"ways":[{"name":"a","speeds":[[1.0]]}],"more":1}"#, "more"),
+            (
+                r#"{"version":1,"ways":[{"sharing":"all-sms","speeds":[]},{"sharing":"all-sms","speeds":[]}]}"#,
+                "twice",
+            ),
+            (r#"{"version":1,"ways":[{"sharing":"all-sms","speeds":[[1.0,0.5]]}]}"#, "entries"),
+            (
+                r#"{"version":1,"ways":[{"sharing":"all-sms","speeds":[[1.0]]},{"sharing":{"split":{"first":1,"of":2}},"speeds":[]}]}"#,
+                "1/2` has 0 rows",
+            ),
+            (r#"{"version":1,"ways":[{"sharing":"all-sms","speeds":[[1.0]]}],"more":1}"#, "more"),
         ] {
             fs::write(&file.0, text).expect("written");
             let error = Speeds::load(&file.0).expect_err(text).to_string();
@@ -330,7 +345,7 @@ mod tests {
         }
         let error = Speeds::load(file.0.with_extension("none")).expect_err("no file").to_string();
         assert!(error.contains("cannot be read"), "{error}");
-        let speeds = Speeds::new("all", Vec::new()).expect("speeds");
+        let speeds = Speeds::new(Sharing::AllSms, Vec::new()).expect("speeds");
         let error = speeds.save(file.0.join("below")).expect_err("no folder").to_string();
         assert!(error.contains("cannot be kept"), "{error}");
     }

@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::coschedule::Sharing;
+
 /// Jobs or speeds that cannot be co-scheduled as they were given.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -49,7 +51,7 @@ pub enum CoscheduleError {
     )]
     NotSquare {
         /// The way of sharing.
-        way: String,
+        way: Sharing,
         /// Rows of the matrix.
         rows: usize,
         /// A row of another length.
@@ -63,7 +65,7 @@ pub enum CoscheduleError {
     )]
     WaysDiffer {
         /// The way of sharing.
-        way: String,
+        way: Sharing,
         /// Rows of its matrix.
         rows: usize,
         /// Rows of the first way's matrix.
@@ -72,6 +74,21 @@ pub enum CoscheduleError {
     /// No way of sharing was given.
     #[error("there is no way of sharing; give one speed matrix at least")]
     NoWay,
+    /// A way of sharing gives one of the jobs nothing.
+    #[error(
+        "`{way}` gives one of the jobs nothing; give the first job a part of the SMs, and not all of them, such as \
+         `Sharing::split(1, 2)`"
+    )]
+    NotShared {
+        /// The way of sharing.
+        way: Sharing,
+    },
+    /// Two speed matrices are of the same way of sharing.
+    #[error("there are speeds in `{way}` twice; give one speed matrix for each way")]
+    SameWay {
+        /// The way of sharing.
+        way: Sharing,
+    },
     /// A speed is not between 0 and 1.
     #[error(
         "the speed of task {task} beside task {beside} is {speed} in `{way}`; a speed is a finite number \
@@ -79,7 +96,7 @@ pub enum CoscheduleError {
     )]
     NotASpeed {
         /// The way of sharing.
-        way: String,
+        way: Sharing,
         /// The task that runs at that speed.
         task: usize,
         /// The task beside it.
@@ -91,7 +108,7 @@ pub enum CoscheduleError {
     #[error("the speed of task {task} alone is {speed} in `{way}`; write 1 on the diagonal")]
     NotAloneAtFullSpeed {
         /// The way of sharing.
-        way: String,
+        way: Sharing,
         /// The task.
         task: usize,
         /// What was given.

@@ -107,7 +107,7 @@ fn plans_of_many_jobs_are_valid() {
 /// PLP with `>=`: an optimal solution lets the first task overrun where both have full speed (section IV-A).
 #[test]
 fn what_a_task_would_do_beyond_its_duration_is_cut_off() {
-    let speeds = Speeds::from_fn("all", 2, |_, _| 1.0).expect("speeds");
+    let speeds = Speeds::from_fn(Sharing::AllSms, 2, |_, _| 1.0).expect("speeds");
     let pair = Column { tasks: [0, 1], way: 0, speeds: [1.0, 1.0] };
     let jobs = jobs(&[1.0, 3.0]);
     let mut columns = vec![(pair, 3.0)];
@@ -121,7 +121,7 @@ fn what_a_task_would_do_beyond_its_duration_is_cut_off() {
 /// A task that overruns in two intervals is cut in the last one first, and a cut never lengthens the plan.
 #[test]
 fn overruns_are_cut_from_the_end() {
-    let speeds = Speeds::from_fn("all", 3, |i, _| [1.0, 0.5, 1.0][i]).expect("speeds");
+    let speeds = Speeds::from_fn(Sharing::AllSms, 3, |i, _| [1.0, 0.5, 1.0][i]).expect("speeds");
     let pair = |i: usize, j: usize, a, b| Column { tasks: [i, j], way: 0, speeds: [a, b] };
     let mut columns = vec![(pair(0, 1, 1.0, 0.5), 4.0), (pair(0, 2, 1.0, 1.0), 3.0)];
     let durations = [2.0, 2.0, 3.0];
@@ -134,12 +134,12 @@ fn overruns_are_cut_from_the_end() {
 
 #[test]
 fn trivial_inputs_have_their_plans() {
-    let none = Speeds::new("all", Vec::new()).expect("speeds");
+    let none = Speeds::new(Sharing::AllSms, Vec::new()).expect("speeds");
     let plan = CoSchedule::plan(&[], &none).expect("a plan");
     assert_eq!((plan.makespan(), plan.intervals().len(), plan.preemptions()), (0.0, 0, 0));
     assert_eq!(CoSchedule::max_pair(&[], &none).expect("a plan").makespan(), 0.0);
 
-    let one = Speeds::new("all", vec![vec![1.0]]).expect("speeds");
+    let one = Speeds::new(Sharing::AllSms, vec![vec![1.0]]).expect("speeds");
     let plan = CoSchedule::plan(&jobs(&[2.5]), &one).expect("a plan");
     assert_eq!(
         plan.intervals(),
@@ -148,7 +148,8 @@ fn trivial_inputs_have_their_plans() {
 
     // All pairs incompatible: some not at all, some gain nothing.
     let speeds =
-        Speeds::from_fn("all", 5, |i, j| if (i + j) % 2 == 0 { 0.0 } else { 0.5 }).expect("speeds");
+        Speeds::from_fn(Sharing::AllSms, 5, |i, j| if (i + j) % 2 == 0 { 0.0 } else { 0.5 })
+            .expect("speeds");
     let durations = [1.0, 2.0, 0.0, 4.0, 5.0];
     let plan = CoSchedule::plan(&jobs(&durations), &speeds).expect("a plan");
     check(&durations, &speeds, &plan);
@@ -162,8 +163,8 @@ fn trivial_inputs_have_their_plans() {
 #[test]
 fn ways_of_one_pair_are_neighbours() {
     let way = |a, b| vec![vec![1.0, a], vec![b, 1.0]];
-    let speeds =
-        Speeds::new("first", way(0.9, 0.5)).and_then(|of| of.with("second", way(0.5, 0.9)));
+    let speeds = Speeds::new(Sharing::AllSms, way(0.9, 0.5))
+        .and_then(|of| of.with(Sharing::split(1, 2), way(0.5, 0.9)));
     let speeds = speeds.expect("speeds");
     let plan = CoSchedule::plan(&jobs(&[7.0, 7.0]), &speeds).expect("a plan");
     check(&[7.0, 7.0], &speeds, &plan);
@@ -173,8 +174,8 @@ fn ways_of_one_pair_are_neighbours() {
 
 #[test]
 fn bad_input_is_refused_with_what_to_do() {
-    let speeds = |rows: Vec<Vec<f64>>| Speeds::new("all", rows).map(|_| ());
-    let two = Speeds::new("all", vec![vec![1.0, 0.5], vec![0.5, 1.0]]).expect("speeds");
+    let speeds = |rows: Vec<Vec<f64>>| Speeds::new(Sharing::AllSms, rows).map(|_| ());
+    let two = Speeds::new(Sharing::AllSms, vec![vec![1.0, 0.5], vec![0.5, 1.0]]).expect("speeds");
     let plan = |durations: &[f64]| CoSchedule::plan(&jobs(durations), &two).map(|_| ());
     let max_pair = |durations: &[f64]| CoSchedule::max_pair(&jobs(durations), &two).map(|_| ());
     let sequential = |durations: &[f64]| CoSchedule::sequential(&jobs(durations), &two).map(|_| ());
@@ -191,9 +192,12 @@ fn bad_input_is_refused_with_what_to_do() {
         (speeds(vec![vec![1.0, 0.5], vec![0.5]]), "has 2 rows, and row 1 has 1 entries; give 2"),
         (speeds(vec![vec![1.0, 1.5], vec![0.5, 1.0]]), "task 0 beside task 1 is 1.5"),
         (speeds(vec![vec![1.0, 0.5], vec![-0.1, 1.0]]), "task 1 beside task 0 is -0.1"),
-        (speeds(vec![vec![1.0, f64::NAN], vec![0.5, 1.0]]), "is NaN in `all`; a speed is"),
-        (speeds(vec![vec![0.9]]), "the speed of task 0 alone is 0.9 in `all`; write 1"),
-        (two.clone().with("other", vec![vec![1.0]]).map(|_| ()), "measure the same tasks"),
+        (speeds(vec![vec![1.0, f64::NAN], vec![0.5, 1.0]]), "is NaN in `all SMs`; a speed is"),
+        (speeds(vec![vec![0.9]]), "the speed of task 0 alone is 0.9 in `all SMs`; write 1"),
+        (
+            two.clone().with(Sharing::split(1, 2), vec![vec![1.0]]).map(|_| ()),
+            "measure the same tasks",
+        ),
     ] {
         let error = result.expect_err(says);
         assert!(error.to_string().contains(says), "{error}");
@@ -203,7 +207,7 @@ fn bad_input_is_refused_with_what_to_do() {
 #[test]
 fn a_plan_prints_as_a_table_and_draws_as_a_chart() {
     let way = |a, b| vec![vec![1.0, a], vec![b, 1.0]];
-    let speeds = Speeds::new("all SMs", way(1.0, 1.0)).expect("speeds");
+    let speeds = Speeds::new(Sharing::AllSms, way(1.0, 1.0)).expect("speeds");
     let jobs = [Job::new("sort <&>", 0.5), Job::new("fft", 2.0)];
     let plan = CoSchedule::plan(&jobs, &speeds).expect("a plan");
     let table = plan.to_string();

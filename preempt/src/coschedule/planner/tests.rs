@@ -2,6 +2,7 @@
 
 use super::super::kit::Random;
 use super::super::plan::tests::{check, check_intervals, jobs};
+use super::super::sharing::Sharing;
 use super::*;
 
 #[test]
@@ -81,7 +82,7 @@ fn released_jobs_run_after_their_release() {
 
 #[test]
 fn the_plan_is_idle_only_while_no_job_is_there() {
-    let speeds = Speeds::from_fn("all", 3, |_, _| 1.0).expect("speeds");
+    let speeds = Speeds::from_fn(Sharing::AllSms, 3, |_, _| 1.0).expect("speeds");
     let durations = [1.0, 1.0, 4.0];
     let plan =
         Planner::new().plan_released(&jobs(&durations), &[1.0, 4.0, 4.0], &speeds).expect("a plan");
@@ -97,8 +98,8 @@ fn a_release_does_not_preempt_what_can_go_on() {
     let mut interrupted = 0;
     for _ in 0..200 {
         let durations = [1.0 + random.unit(), 1.0 + random.unit(), 1.0];
-        let speeds =
-            Speeds::from_fn("all", 3, |i, j| if i + j == 1 { 0.0 } else { 0.9 }).expect("speeds");
+        let speeds = Speeds::from_fn(Sharing::AllSms, 3, |i, j| if i + j == 1 { 0.0 } else { 0.9 })
+            .expect("speeds");
         let plan = Planner::new().plan_released(&jobs(&durations), &[0.0, 0.0, 0.5], &speeds);
         interrupted += plan.expect("a plan").preemptions();
     }
@@ -121,7 +122,7 @@ fn the_caterpillar_with_the_running_job_comes_first_and_from_that_end() {
 
 #[test]
 fn times_that_are_none_are_refused() {
-    let one = Speeds::new("all", vec![vec![1.0]]).expect("speeds");
+    let one = Speeds::new(Sharing::AllSms, vec![vec![1.0]]).expect("speeds");
     let jobs = jobs(&[1.0]);
     let cost = |seconds| Planner::new().preemption_cost(seconds).plan(&jobs, &one).map(|_| ());
     let released =

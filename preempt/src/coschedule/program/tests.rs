@@ -1,6 +1,7 @@
 //! Optima against their certificates, and against one program with all columns.
 
 use super::super::kit::Random;
+use super::super::sharing::Sharing;
 use super::*;
 
 /// Checks, with nothing of the solver, that the solution does each task and that its prices prove it the shortest.
@@ -100,7 +101,7 @@ fn durations_over_nine_orders_of_magnitude_are_solved() {
 fn tasks_that_are_all_alike_are_solved() {
     for tasks in 1..40 {
         for speed in [1.0, 0.9, 0.75, 0.500001] {
-            let speeds = Speeds::from_fn("all", tasks, |_, _| speed).expect("speeds");
+            let speeds = Speeds::from_fn(Sharing::AllSms, tasks, |_, _| speed).expect("speeds");
             let durations = vec![3.0; tasks];
             let optimum = solve(&durations, &speeds).expect("solved");
             check(&durations, &speeds, &optimum);
@@ -148,11 +149,14 @@ fn the_best_partners_are_kept() {
 #[test]
 fn two_ways_of_one_pair_are_both_used_if_neither_is_enough() {
     // Task 0 is fast in the first way, task 1 in the second; both have the same work.
-    let speeds = Speeds::new("first", vec![vec![1.0, 0.5], vec![0.5, 1.0]]).expect("speeds");
+    let speeds =
+        Speeds::new(Sharing::AllSms, vec![vec![1.0, 0.5], vec![0.5, 1.0]]).expect("speeds");
     let first = vec![vec![1.0, 0.9], vec![0.5, 1.0]];
     let second = vec![vec![1.0, 0.5], vec![0.9, 1.0]];
-    let speeds =
-        speeds.with("second", first).and_then(|of| of.with("third", second)).expect("speeds");
+    let speeds = speeds
+        .with(Sharing::split(1, 4), first)
+        .and_then(|of| of.with(Sharing::split(3, 4), second))
+        .expect("speeds");
     let optimum = solve(&[7.0, 7.0], &speeds).expect("solved");
     check(&[7.0, 7.0], &speeds, &optimum);
     let ways: Vec<usize> = optimum.columns.iter().map(|(column, _)| column.way).collect();
@@ -175,7 +179,7 @@ fn ill_conditioned_instances_are_solved() {
             6 => [1.0, 0.0, 0.0, 0.0][random.below(4)],
             _ => 0.5 + 0.5 * random.unit(),
         };
-        let speeds = Speeds::from_fn("all", tasks, |_, _| speed()).expect("speeds");
+        let speeds = Speeds::from_fn(Sharing::AllSms, tasks, |_, _| speed()).expect("speeds");
         let mut duration = |task: usize| match round / 8 % 5 {
             0 => 1.0,
             1 => 10f64.powf(18.0 * random.unit() - 12.0),
