@@ -368,6 +368,8 @@ impl Engine {
         if self.queues.is_free(queue) {
             self.agenda.unsettled |= std::mem::take(&mut self.agenda.short_of_queues);
         }
+        // An armed program without a gate may have waited for this.
+        self.agenda.may_arm |= !self.agenda.armed.is_empty() && self.queues.may_chain();
         let is_out = launch.is_out();
         if is_out {
             launch.count_progress(now, self.ledger.sms());

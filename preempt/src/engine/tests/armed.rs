@@ -1,6 +1,6 @@
 //! Armed programs: a gate before their first launch, and what it tells when it is opened.
 
-use super::world::{Asked, Asks, World};
+use super::world::{Asked, Asks, QUEUES, World};
 use super::*;
 use crate::policy::{Arrival, DeviceView, FairShare, Fifo};
 
@@ -107,6 +107,19 @@ fn a_program_whose_gate_has_left_does_nothing() {
     world.run_out();
     assert_eq!(tasks_done(&mut world, victim), Some(1000));
     assert_eq!(tasks_done(&mut world, next), Some(5));
+}
+
+#[test]
+fn a_program_gets_its_gate_when_another_gate_has_left() {
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    let ops = [1, 2, 3].map(|stream| arm(&mut world, stream, &[1], &[]));
+    let gated = |world: &World| world.cohorts.iter().filter(|cohort| cohort.order.gated).count();
+    assert_eq!(gated(&world), QUEUES.chains as usize, "one has to wait");
+    // Nothing happens but that their limits end.
+    world.run_out();
+    for op in ops {
+        assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
+    }
 }
 
 #[test]

@@ -618,10 +618,8 @@ impl World {
             } else if self.tell_released() {
                 // It goes on.
             } else if self.cohorts.is_empty() {
-                // The programs are dropped.
-                if !self.disarm_one() {
-                    break;
-                }
+                // An armed program that waits has a gate, which would be on the device.
+                break;
             } else {
                 self.step_cohort(round % self.cohorts.len());
             }
