@@ -83,7 +83,8 @@ impl DeviceQueues {
         self.chains < self.count.chains
     }
 
-    /// The word that [`signal`](DeviceQueues::signal) would make now.
+    /// A word for a gate to tell: newer than all words that were [signalled](DeviceQueues::signal), and older than those
+    /// that will be, so that it never hides one.
     pub fn next_word(&self, queue: QueueIndex, range: SmRange) -> Signal {
         Signal::new(self.all[queue as usize].epoch + 1, range)
     }
@@ -118,7 +119,7 @@ impl DeviceQueues {
     /// Makes a word that is newer than all before it.
     pub fn signal(&mut self, queue: QueueIndex, range: SmRange) -> Signal {
         let queue = &mut self.all[queue as usize];
-        queue.epoch += 1;
+        queue.epoch += 2;
         queue.range = range;
         Signal::new(queue.epoch, range)
     }

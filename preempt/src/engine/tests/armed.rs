@@ -61,7 +61,8 @@ fn what_a_gate_tells_is_what_the_policy_decides_after_the_release() {
         world.release(0);
         let told = world.told[&queue];
         world.tell_released();
-        assert_eq!(world.words.get(&queue), Some(&told));
+        let word = world.words[&queue];
+        assert!(word.is_newer(told) && word.range() == told.range());
         let range = world.engine.ops[call].launch.as_ref().expect("a launch").range;
         assert_eq!(count(range, SMS), SMS.min(tasks.unsigned_abs()));
         assert_eq!(on_device(&world), [victim, call], "no other grid is launched for it");
@@ -270,4 +271,18 @@ fn a_gate_takes_the_place_of_a_chain() {
     world.act();
     assert_eq!(on_device(&world).len(), 2, "the third one has a gate now");
     world.run_out();
+}
+
+#[test]
+fn what_a_gate_has_told_hides_no_later_word() {
+    let (mut world, victim) = with_victim();
+    arm(&mut world, 1, &[2], &[]);
+    let queue = world.cohorts[0].order.queue;
+    world.release(0);
+    assert!(!world.told[&queue].range().is_empty(), "it keeps a part");
+    // The engine stops the victim before it hears of the release.
+    world.handle(Event::Cancel { op: victim });
+    let claimed = world.op(victim).claimed;
+    world.run_out();
+    assert_eq!(world.op(victim).claimed, claimed, "its blocks have left");
 }
