@@ -56,6 +56,7 @@
 //! with up to nine vertices.
 
 mod chart;
+mod execution;
 mod forest;
 #[cfg(test)]
 mod kit;
@@ -67,6 +68,7 @@ mod sharing;
 mod speeds;
 mod split;
 
+pub use execution::Execution;
 pub use plan::{CoSchedule, Interval, Job, Running};
 pub use planner::Planner;
 pub use sharing::Sharing;

@@ -1,5 +1,7 @@
 //! Jobs, and plans for them.
 
+use std::sync::Arc;
+
 use super::forest::Column;
 use super::matching;
 use super::planner::Planner;
@@ -113,7 +115,7 @@ pub struct Interval {
 #[derive(Clone, PartialEq, Debug)]
 pub struct CoSchedule {
     pub(super) jobs: Vec<Job>,
-    pub(super) ways: Vec<Sharing>,
+    pub(super) speeds: Arc<Speeds>,
     intervals: Vec<Interval>,
     preemptions: Vec<usize>,
     lower_bound: Option<f64>,
@@ -173,7 +175,7 @@ impl CoSchedule {
     ///
     /// If no way has that number.
     pub fn way(&self, way: usize) -> Sharing {
-        self.ways[way]
+        self.speeds.ways().nth(way).expect("a way of this number")
     }
 
     /// Seconds from the start of the plan to its end, with preemptions that cost nothing.
@@ -242,8 +244,8 @@ impl CoSchedule {
         }
         let preemptions =
             preemptions(jobs.len(), intervals.iter().map(|interval| interval.running.tasks()));
-        let ways = speeds.ways().collect();
-        CoSchedule { jobs: jobs.to_vec(), ways, intervals, preemptions, lower_bound }
+        let speeds = Arc::new(speeds.clone());
+        CoSchedule { jobs: jobs.to_vec(), speeds, intervals, preemptions, lower_bound }
     }
 }
 

@@ -102,28 +102,50 @@ impl Speeds {
     pub fn with(mut self, way: Sharing, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
         let tasks = rows.len();
         if !way.is_shared() {
-            return Err(CoscheduleError::NotShared { way }.into());
+            return Err(CoscheduleError::NotShared { way: way.to_string() }.into());
         }
         if self.ways().any(|other| other == way) {
-            return Err(CoscheduleError::SameWay { way }.into());
+            return Err(CoscheduleError::SameWay { way: way.to_string() }.into());
         }
         if tasks != self.tasks {
             let expected = self.tasks;
-            return Err(CoscheduleError::WaysDiffer { way, rows: tasks, expected }.into());
+            return Err(CoscheduleError::WaysDiffer {
+                way: way.to_string(),
+                rows: tasks,
+                expected,
+            }
+            .into());
         }
         if let Some(row) = rows.iter().position(|row| row.len() != tasks) {
             let length = rows[row].len();
-            return Err(CoscheduleError::NotSquare { way, rows: tasks, row, length }.into());
+            return Err(CoscheduleError::NotSquare {
+                way: way.to_string(),
+                rows: tasks,
+                row,
+                length,
+            }
+            .into());
         }
         for (task, row) in rows.iter().enumerate() {
             for (beside, &speed) in row.iter().enumerate() {
                 if !(0.0..=1.0).contains(&speed) {
-                    return Err(CoscheduleError::NotASpeed { way, task, beside, speed }.into());
+                    return Err(CoscheduleError::NotASpeed {
+                        way: way.to_string(),
+                        task,
+                        beside,
+                        speed,
+                    }
+                    .into());
                 }
             }
             if row[task] != 1.0 {
                 let speed = row[task];
-                return Err(CoscheduleError::NotAloneAtFullSpeed { way, task, speed }.into());
+                return Err(CoscheduleError::NotAloneAtFullSpeed {
+                    way: way.to_string(),
+                    task,
+                    speed,
+                }
+                .into());
             }
         }
         self.ways.push(Way { sharing: way, speeds: rows.concat() });

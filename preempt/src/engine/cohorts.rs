@@ -49,30 +49,39 @@ impl Engine {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         let range = launch.range;
-        let uncovered = self.ledger.uncovered(range);
+        let ledger = launch.books(&mut self.ledger, &mut self.guests);
+        let uncovered = ledger.uncovered(range);
         if uncovered == 0 {
             return;
         }
         let (there, has_blocks) = (launch.blocks_that_stay(&self.queues), !launch.is_out());
         if launch.spec.plain && has_blocks || there >= launch.remaining() {
             // All its blocks are on the device, and the hardware finds room for them.
-            self.ledger.cover(range);
+            ledger.cover(range);
             return;
         }
         if launch.early && has_blocks {
             // They were to fill what it was expected to get.
-            self.ledger.cover(range);
+            ledger.cover(range);
             let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
             if launch.blocks() > room {
                 self.shrink(key, actions);
             }
             return;
         }
+        // Where it has blocks already, there is less room: it has shared these SMs until now.
+        let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
+        let room = room.saturating_sub(there);
+        let room = room.min(launch.room(uncovered, ledger.is_last_uncovered(range)));
+        if room == 0 {
+            ledger.cover(range);
+            return;
+        }
+        let has_taken = ledger.has_taken(range);
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else { return };
         let has_either = launch.has_either_form();
         let (level, over) = self.level(key);
-        let has_taken = self.ledger.has_taken(range);
         let level = level.max(u32::from(has_taken));
         let highest = self.queues.count().plain_level();
         let is_plain = has_either && self.goes_by_order() && level <= highest;
@@ -89,7 +98,7 @@ impl Engine {
         let over = over.filter(|_| self.queues.level(queue) >= level);
         let place = Place::Free {
             sms: uncovered,
-            room: launch.room(uncovered, self.ledger.is_last_uncovered(range)),
+            room,
             has_blocks,
             // After a spill, blocks of other launches occupy these SMs.
             is_taken: has_taken || launch.spilled,
@@ -98,7 +107,8 @@ impl Engine {
         let (others, outside) =
             (|| self.ledger.has_others(range), || self.sms_outside(range, None));
         let Some(shape) = work.shape(place, others, outside) else { return };
-        self.ledger.cover(range);
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
+        launch.books(&mut self.ledger, &mut self.guests).cover(range);
         let keeps_to = if shape.keeps_to_own { range } else { SmRange::ALL };
         self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
@@ -171,7 +181,7 @@ impl Engine {
             signal: self.queues.enter(queue, (key, slot), keeps_to),
             plain: launch.spec.plain,
             blocks,
-            workers: sms.saturating_mul(launch.spec.blocks_per_sm),
+            workers: sms.saturating_mul(launch.per_sm()),
             handed,
             is_first,
             after,
@@ -241,7 +251,7 @@ impl Engine {
         };
         let range = intersection(handover, self.queues.range(queue), sms);
         let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return false };
-        let plain = last.spec.plain;
+        let (plain, shares) = (last.spec.plain, last.shares);
         if plain && !self.may_queue_plain(next, queue) {
             return false;
         }
@@ -285,6 +295,14 @@ impl Engine {
         if range.is_empty() || !launch.is_out() || launch.remaining() == 0 {
             return false;
         }
+        if launch.shares != shares {
+            // It will take over what the one before it has.
+            let launch = self.ops.get_mut(next).and_then(|op| op.launch.as_mut());
+            launch.into_iter().for_each(|launch| launch.shares = shares);
+        }
+        let Some(launch) = self.ops.get(next).and_then(|op| op.launch.as_ref()) else {
+            return false;
+        };
         // Without other launches it can have more than its predecessor.
         let most = if self.launches.known <= 1 { sms } else { ledger::count(range, sms) };
         let wanted = launch.need(sms).min(most);
@@ -350,9 +368,13 @@ impl Engine {
         launch.start(now);
         let Some(queue) = launch.queue.filter(|_| !launch.is_out()) else { return };
         let keeps_to = self.queues.range(queue);
-        let Takeover { range, fits } =
-            launch.takeover(handover, keeps_to, self.ledger.is_free(), sms);
-        self.ledger.hand_over(LaunchId(key), range);
+        let Takeover { range, fits } = launch.takeover(
+            handover,
+            keeps_to,
+            self.ledger.is_free() && self.guests.is_free(),
+            sms,
+        );
+        launch.books(&mut self.ledger, &mut self.guests).hand_over(LaunchId(key), range);
         launch.set_range(now, range, sms);
         if !fits {
             self.shrink(key, actions);

@@ -135,10 +135,11 @@ impl Engine {
 
     /// Hands a launch's SMs over to the one after it in the stream.
     pub(super) fn hand_over(&mut self, key: OpKey, range: SmRange) {
+        let is_guest = self.ops[key].launch.as_ref().is_some_and(|launch| launch.is_guest);
         if let Some(next) = following(&self.ops, key)
             && let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next)
         {
-            launch.handover = range;
+            (launch.handover, launch.is_guest) = (range, is_guest);
         }
     }
 
@@ -192,7 +193,7 @@ impl Engine {
         if launch.arrival.take().is_none() {
             return;
         }
-        self.ledger.release(launch.range);
+        launch.books(&mut self.ledger, &mut self.guests).release(launch.range);
         launch.set_range(now, SmRange::EMPTY, self.ledger.sms());
         self.note(key, now, SmRange::EMPTY, true);
         self.launches.known -= 1;

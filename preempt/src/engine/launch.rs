@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
-use super::ledger;
+use super::ledger::{self, Ledger};
 use super::queues::DeviceQueues;
 use super::shape::{Work, has_spilled};
 use crate::vocabulary::{ControlUse, Costs, QueueIndex, Timestamp};
@@ -85,7 +85,7 @@ pub struct LaunchReport {
     pub plain: bool,
     /// Whether it began as an [armed](crate::Program::arm) program, without a call of the driver.
     pub armed: bool,
-    /// How long it had SMs, summed over SMs. Launches that follow each other in a stream within microseconds may
+    /// How long it had SMs, summed over SMs; half of it where another launch had them, too. Launches that follow each other in a stream within microseconds may
     /// be counted with the first of them.
     pub sm_time: Duration,
     /// How long it would have had SMs with as many as it can use.
@@ -162,6 +162,10 @@ pub(super) struct Launch {
     pub ran: bool,
     /// Set from its release on until the policy has decided, if blocks of it may run behind a gate that was opened.
     pub early: bool,
+    /// Whether it shares its SMs with another launch, each of them having half of the room. With it, whether it is the
+    /// second of them, whose SMs are in other books.
+    pub shares: bool,
+    pub is_guest: bool,
     /// Set when a confined cohort left its SMs without a signal and with tasks remaining: blocks of other launches
     /// occupy them, so the next cohort is not confined.
     pub spilled: bool,
@@ -208,6 +212,8 @@ impl Launch {
             planned: 0,
             ran: false,
             early: false,
+            shares: false,
+            is_guest: false,
             spilled: false,
             started: false,
             counted: Duration::ZERO,
@@ -263,7 +269,23 @@ impl Launch {
 
     /// Blocks that fit on `sms` SMs, with or without the last SM of the device among them.
     pub fn room(&self, sms: u32, with_last: bool) -> u32 {
-        self.spec.room(sms, with_last)
+        self.held().room(sms, with_last)
+    }
+
+    /// Blocks of it that an SM holds, beside those of the launch that it shares SMs with.
+    pub fn per_sm(&self) -> u32 {
+        self.held().blocks_per_sm
+    }
+
+    fn held(&self) -> LaunchSpec {
+        let half = |blocks: u32| if self.shares { (blocks / 2).max(1) } else { blocks };
+        let LaunchSpec { blocks_per_sm, on_last_sm, .. } = self.spec;
+        LaunchSpec { blocks_per_sm: half(blocks_per_sm), on_last_sm: half(on_last_sm), ..self.spec }
+    }
+
+    /// The books that its SMs are in, of those of all launches and those of guests.
+    pub fn books<'a>(&self, all: &'a mut Ledger, guests: &'a mut Ledger) -> &'a mut Ledger {
+        if self.is_guest { guests } else { all }
     }
 
     /// What a grid of it is for, beside `there` blocks that are on the device and stay.
@@ -271,7 +293,7 @@ impl Launch {
         Work {
             tasks: self.remaining(),
             bare: self.remaining() - there,
-            blocks_per_sm: self.spec.blocks_per_sm,
+            blocks_per_sm: self.per_sm(),
             most: self.room(sms, true),
             is_plain: self.spec.plain,
             predicted: self.spec.predicted,
@@ -281,7 +303,7 @@ impl Launch {
 
     /// The SMs that the remaining block-tasks can fill.
     pub fn need(&self, sms: u32) -> u32 {
-        self.remaining().div_ceil(self.spec.blocks_per_sm).clamp(1, sms)
+        self.remaining().div_ceil(self.per_sm()).clamp(1, sms)
     }
 
     /// The SMs that the remaining block-tasks can use, one on each.
@@ -310,7 +332,8 @@ impl Launch {
     /// How long it has had SMs, summed over SMs.
     pub fn sm_time(&self, now: Duration, sms: u32) -> Duration {
         let has = ledger::count(self.range, sms);
-        self.report.sm_time + now.saturating_sub(self.counted).saturating_mul(has)
+        let time = now.saturating_sub(self.counted).saturating_mul(has);
+        self.report.sm_time + if self.shares { time / 2 } else { time }
     }
 
     /// How long it would have had SMs with as many as it can use. More SMs do not count: it may hold those of the
@@ -318,7 +341,8 @@ impl Launch {
     fn own_time(&self, now: Duration, sms: u32) -> Duration {
         let uses = self.spec.fills(sms);
         let has = ledger::count(self.range, sms).min(uses);
-        self.report.own_time + now.saturating_sub(self.counted).saturating_mul(has) / uses
+        let time = now.saturating_sub(self.counted).saturating_mul(has) / uses;
+        self.report.own_time + if self.shares { time / 2 } else { time }
     }
 
     /// How long the rest takes with as many SMs as it can fill. The work done is known when no block is out. The rest

@@ -76,8 +76,9 @@ pub(crate) struct Engine {
     /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
     order: Order,
     /// Which launch has which SM. `planning.rs` follows plans, `cohorts.rs` covers SMs and hands them over, `mod.rs`
-    /// uncovers them, `ending.rs` releases them.
+    /// uncovers them, `ending.rs` releases them. Of two launches that share all SMs, the second one is in `guests`.
     ledger: Ledger,
+    guests: Ledger,
     /// Control blocks. `cohorts.rs` takes them, `mod.rs` counts what blocks left there, `ending.rs` gives them back.
     controls: Controls,
     /// What is queued on the device. `cohorts.rs` fills queues, `mod.rs` takes cohorts out; `cohorts.rs` signals the
@@ -114,6 +115,7 @@ impl Engine {
             ops: SlotMap::with_key(),
             order: Order::default(),
             ledger: Ledger::new(sms),
+            guests: Ledger::new(sms),
             controls: Controls::default(),
             queues: DeviceQueues::new(queues),
             intake: Intake::default(),
@@ -400,11 +402,12 @@ impl Engine {
                 Some(outcome) => self.finish(now, key, outcome, actions),
                 None => {
                     let range = launch.range;
+                    let ledger = launch.books(&mut self.ledger, &mut self.guests);
                     if is_out {
                         // It has to start over on the SMs that it has, or will be given.
-                        self.ledger.uncover(range);
+                        ledger.uncover(range);
                     }
-                    self.agenda.unsettled |= self.ledger.uncovered(range) > 0;
+                    self.agenda.unsettled |= ledger.uncovered(range) > 0;
                     if range.is_empty() && launch.arrival.is_some() {
                         self.ask(now, |policy| policy.yielded(now, LaunchId(key)));
                     }

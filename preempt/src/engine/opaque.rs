@@ -70,8 +70,9 @@ impl Engine {
 
     /// Takes all SMs from all launches.
     pub(super) fn drain(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.decider.plan.grants.clear();
+        self.decider.plan.clear();
         self.ledger.begin_plan();
+        self.guests.begin_plan();
         self.follow_plan(now, actions);
         self.agenda.wake = None;
     }

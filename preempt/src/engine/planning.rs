@@ -141,7 +141,7 @@ impl Engine {
         let policy = &mut self.decider.policy;
         if let Err(message) = caught(|| policy.foresee(now, launch, &view, &mut plan)) {
             self.replace_policy(now, format!("it panicked: {message}"));
-            plan.grants.clear();
+            plan.clear();
         }
         plan
     }
@@ -149,7 +149,7 @@ impl Engine {
     /// Asks the policy for a plan, and refuses it if it breaks the contract.
     fn make_plan(&mut self, now: Duration) -> Result<(), String> {
         let mut plan = std::mem::take(&mut self.decider.plan);
-        plan.grants.clear();
+        plan.clear();
         let view = View { now, ops: &self.ops, ledger: &self.ledger, costs: &self.costs };
         let policy = &mut self.decider.policy;
         let answer = caught(|| policy.assign(now, &view, &mut plan));
@@ -157,7 +157,9 @@ impl Engine {
         answer.map_err(|message| format!("it panicked: {message}"))?;
 
         self.ledger.begin_plan();
+        self.guests.begin_plan();
         let sms = self.ledger.sms();
+        let both = self.decider.plan.both;
         let mut granted = 0;
         self.decider.plans += 1;
         for &(id, range) in &self.decider.plan.grants {
@@ -171,10 +173,15 @@ impl Engine {
             if range.hi() > sms || range.lo() >= sms && !range.is_empty() {
                 return Err(format!("it granted SMs {range:?} of a device that has {sms}"));
             }
-            if let Err(sm) = self.ledger.plan(range) {
+            let is_second = both.is_some_and(|[_, second]| second == id);
+            let ledger = if is_second { &mut self.guests } else { &mut self.ledger };
+            if let Err(sm) = ledger.plan(range) {
                 return Err(format!("it granted SM {sm} twice"));
             }
             granted += usize::from(!range.is_empty());
+        }
+        if both.is_some() && granted != 2 {
+            return Err("it granted all SMs to two launches, and some to others".into());
         }
         if granted == 0 && self.launches.known > 0 {
             return Err(format!("it granted no SM to any of {} launches", self.launches.known));
@@ -193,6 +200,10 @@ impl Engine {
         let plan = std::mem::take(&mut self.decider.plan);
         lost.clear();
         let mut others_gain = false;
+        let guest = plan.both.map(|pair| self.guest_of(pair));
+        for &(id, range) in &plan.grants {
+            self.share(now, id.0, plan.both.is_some(), guest == Some(id), range, actions);
+        }
         for &(id, range) in &plan.grants {
             // Most launches keep the SMs that they have.
             if let Some(launch) = self.ops.get(id.0).and_then(|op| op.launch.as_ref())
@@ -203,10 +214,13 @@ impl Engine {
                 let tells = !launch.spec.plain || launch.is_out();
                 let kept = count(intersection(launch.range, range, sms), sms);
                 others_gain |= tells && kept < count(range, sms);
-                self.ledger.commit(id, range, |sm, loser| lost.push((sm, loser.0, tells)));
+                let ledger = launch.books(&mut self.ledger, &mut self.guests);
+                ledger.commit(id, range, |sm, loser| lost.push((sm, loser.0, tells)));
             }
         }
-        self.ledger.commit_rest(|sm, loser| lost.push((sm, loser.0, true)));
+        for ledger in [&mut self.ledger, &mut self.guests] {
+            ledger.commit_rest(|sm, loser| lost.push((sm, loser.0, true)));
+        }
         // In the order of SMs.
         lost.sort_unstable();
         losers.clear();
@@ -226,8 +240,9 @@ impl Engine {
             }
         }
         for &(op, _) in &losers {
-            let launch = self.ops.get(op).and_then(|op| op.launch.as_ref());
-            if launch.is_some_and(|launch| launch.range.is_empty()) {
+            let launch = self.ops.get_mut(op).and_then(|op| op.launch.as_mut());
+            if let Some(launch) = launch.filter(|launch| launch.range.is_empty()) {
+                (launch.shares, launch.is_guest) = (false, false);
                 self.note(op, now, SmRange::EMPTY, false);
             }
         }
@@ -272,6 +287,59 @@ impl Engine {
                     .all(|launch| launch.state() != State::ToRun),
             "a launch has SMs and no blocks"
         );
+    }
+
+    /// The one of two launches that share all SMs whose SMs are in the books of guests. What is in some books stays there.
+    fn guest_of(&self, [first, second]: [LaunchId; 2]) -> LaunchId {
+        let launch = |id: LaunchId| self.ops.get(id.0).and_then(|op| op.launch.as_ref());
+        let is_guest = |id| launch(id).is_some_and(|launch| launch.is_guest);
+        let has_sms = |id| launch(id).is_some_and(|launch| !launch.range.is_empty());
+        if is_guest(first) || has_sms(second) && !is_guest(second) && !has_sms(first) {
+            first
+        } else {
+            second
+        }
+    }
+
+    /// Notes whether a launch shares the SMs that it is granted. If it has blocks for more than its part of the room, they
+    /// leave. If it has more room than before, its SMs are uncovered, for more blocks; where these would not be on its SMs
+    /// alone, it is launched anew, too.
+    fn share(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        shares: bool,
+        is_guest: bool,
+        range: SmRange,
+        actions: &mut Vec<Action>,
+    ) {
+        let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        if launch.is_guest != is_guest {
+            launch.books(&mut self.ledger, &mut self.guests).release(launch.range);
+            launch.set_range(now, SmRange::EMPTY, sms);
+            launch.is_guest = is_guest;
+        }
+        if launch.shares == shares {
+            return;
+        }
+        // Until now it had another part of them.
+        launch.set_range(now, launch.range, sms);
+        launch.shares = shares;
+        if launch.is_out() || launch.spec.plain {
+            return;
+        }
+        launch.books(&mut self.ledger, &mut self.guests).uncover(launch.range);
+        if shares || count(range, sms) < sms {
+            for cohort in launch.cohorts.iter().flatten() {
+                let queue = cohort.queue;
+                if self.queues.range(queue) != SmRange::EMPTY {
+                    let signal = self.queues.signal(queue, SmRange::EMPTY);
+                    actions.push(Action::Signal { queue, signal });
+                }
+            }
+            launch.count_yield();
+        }
     }
 
     /// Calls a hook of the policy.

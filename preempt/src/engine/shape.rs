@@ -93,6 +93,9 @@ impl Work<'_> {
                     let each =
                         if self.crowds() { self.blocks_per_sm } else { blocks.div_ceil(sms) };
                     let spare = (outside() * f64::from(each)) as u32;
+                    // The last SM may hold fewer. With a block for each task, those of spare blocks would be left over.
+                    let most = if self.crowds() { self.most.saturating_sub(blocks) } else { spare };
+                    let spare = spare.min(most);
                     if spare > 0 {
                         let blocks = blocks + spare;
                         return Some(Shape { blocks, keeps_to_own: true, hands: 0 });
@@ -142,7 +145,7 @@ impl Launch {
         is_free: bool,
         sms: u32,
     ) -> Takeover {
-        let wanted = self.blocks().div_ceil(self.spec.blocks_per_sm);
+        let wanted = self.blocks().div_ceil(self.per_sm());
         let range = if is_free && !handover.is_empty() && keeps_to == SmRange::ALL {
             // Such a queue has no spare blocks, so it wants no more SMs than there are.
             let lo = handover.lo().min(sms - wanted);

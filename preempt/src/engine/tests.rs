@@ -9,6 +9,7 @@ mod programs;
 mod races;
 mod ranges;
 mod refused;
+mod sharing;
 mod waiting;
 mod world;
 

@@ -1,8 +1,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::coschedule::Sharing;
-
 /// Jobs or speeds that cannot be co-scheduled as they were given.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -37,6 +35,14 @@ pub enum CoscheduleError {
         /// Rows of the speed matrix.
         tasks: usize,
     },
+    /// A stream was bound to a job that is not there.
+    #[error("there is no job {job}: the plan has {jobs} jobs, numbered from 0 on")]
+    NoSuchJob {
+        /// The number that was given.
+        job: usize,
+        /// Jobs of the plan.
+        jobs: usize,
+    },
     /// There are more or fewer release times than jobs.
     #[error("{releases} release times for {jobs} jobs; give one for each job")]
     OtherReleases {
@@ -51,7 +57,7 @@ pub enum CoscheduleError {
     )]
     NotSquare {
         /// The way of sharing.
-        way: Sharing,
+        way: String,
         /// Rows of the matrix.
         rows: usize,
         /// A row of another length.
@@ -65,7 +71,7 @@ pub enum CoscheduleError {
     )]
     WaysDiffer {
         /// The way of sharing.
-        way: Sharing,
+        way: String,
         /// Rows of its matrix.
         rows: usize,
         /// Rows of the first way's matrix.
@@ -81,13 +87,13 @@ pub enum CoscheduleError {
     )]
     NotShared {
         /// The way of sharing.
-        way: Sharing,
+        way: String,
     },
     /// Two speed matrices are of the same way of sharing.
     #[error("there are speeds in `{way}` twice; give one speed matrix for each way")]
     SameWay {
         /// The way of sharing.
-        way: Sharing,
+        way: String,
     },
     /// A speed is not between 0 and 1.
     #[error(
@@ -96,7 +102,7 @@ pub enum CoscheduleError {
     )]
     NotASpeed {
         /// The way of sharing.
-        way: Sharing,
+        way: String,
         /// The task that runs at that speed.
         task: usize,
         /// The task beside it.
@@ -108,7 +114,7 @@ pub enum CoscheduleError {
     #[error("the speed of task {task} alone is {speed} in `{way}`; write 1 on the diagonal")]
     NotAloneAtFullSpeed {
         /// The way of sharing.
-        way: Sharing,
+        way: String,
         /// The task.
         task: usize,
         /// What was given.

@@ -263,6 +263,8 @@ pub trait DeviceView {
 #[derive(Debug, Default)]
 pub struct Plan {
     pub(crate) grants: Vec<(LaunchId, SmRange)>,
+    /// The launches that share all SMs.
+    pub(crate) both: Option<[LaunchId; 2]>,
     scratch: placement::Scratch,
 }
 
@@ -283,9 +285,27 @@ impl Default for Urgency {
 }
 
 impl Plan {
-    /// Grants the SMs in `range` to `launch`. Ranges of different launches must not overlap.
+    /// Grants the SMs in `range` to `launch`. Ranges of different launches must not overlap;
+    /// [`grant_both`](Plan::grant_both) is for two launches on the same SMs.
     pub fn grant(&mut self, launch: LaunchId, range: SmRange) {
         self.grants.push((launch, range));
+    }
+
+    /// Grants all SMs to two launches at a time. Each of them has half of the room on every SM: shared memory, registers
+    /// and threads. Of a kernel of which an SM holds one block, it is that block, and the other launch may have to wait. No
+    /// other launch can have an SM.
+    ///
+    /// A launch with blocks for all of the room leaves first, and is launched anew with half of them. One that goes on alone
+    /// gets more.
+    pub fn grant_both(&mut self, launches: [LaunchId; 2], device: &dyn DeviceView) {
+        let all = SmRange::new(0, device.sms());
+        self.grants.extend(launches.map(|launch| (launch, all)));
+        self.both = Some(launches);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.grants.clear();
+        self.both = None;
     }
 
     /// The grants so far, for policies that ask other policies.

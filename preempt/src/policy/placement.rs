@@ -101,7 +101,7 @@ impl Plan {
         packing: Packing,
         device: &dyn DeviceView,
     ) -> Option<LaunchId> {
-        let Plan { grants, scratch } = self;
+        let Plan { grants, scratch, .. } = self;
         let before = grants.len();
         let mut left = scratch.begin(grants, device.sms());
         let mut denied = None;

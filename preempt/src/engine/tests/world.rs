@@ -329,7 +329,11 @@ impl World {
     }
 
     pub fn act(&mut self) {
-        let on_device = self.cohorts.len();
+        // With those that a release or a disarm adds, before the books are checked.
+        self.act_beside(self.cohorts.len());
+    }
+
+    fn act_beside(&mut self, on_device: usize) {
         self.engine.settle(self.now, &mut self.actions);
         self.engine.go_ahead(self.now, &mut self.actions);
         for action in std::mem::take(&mut self.actions) {
@@ -364,7 +368,7 @@ impl World {
             }
         }
         if !self.actions.is_empty() {
-            self.act();
+            self.act_beside(on_device);
             return;
         }
         self.foresee();
@@ -373,6 +377,11 @@ impl World {
         self.check_order();
         self.check_books();
         self.check_signals(on_device);
+    }
+
+    /// The owners in the books of a launch.
+    pub(super) fn owners_of(&self, launch: &Launch) -> &[Option<LaunchId>] {
+        if launch.is_guest { self.engine.guests.owners() } else { self.engine.ledger.owners() }
     }
 
     fn needs_all(&self, Opaque { name, variant, exclusive }: Opaque) -> bool {
@@ -441,11 +450,15 @@ impl World {
                 assert!(at_head, "nothing is in its way");
                 if before.is_none() || keeps_to != SmRange::ALL {
                     let own = |owner: &&Option<LaunchId>| **owner == Some(LaunchId(order.op));
-                    let owners = self.engine.ledger.owners().to_vec();
+                    let launch = self.engine.ops[order.op].launch.as_ref().expect("a launch");
+                    let half =
+                        |blocks: u32| if launch.shares { (blocks / 2).max(1) } else { blocks };
+                    let [each, on_last] = [self.blocks_per_sm, self.on_last_sm].map(half);
+                    let owners = self.owners_of(launch).to_vec();
                     let has = owners.iter().filter(own).count() as u32;
                     let less = owners.iter().skip(self.sms as usize - 1).filter(own).count() as u32
-                        * (self.blocks_per_sm - self.on_last_sm);
-                    let room = has * self.blocks_per_sm - less;
+                        * (each - on_last);
+                    let room = has * each - less;
                     let ModelOp { tasks, done, .. } = *self.op(order.op);
                     let wanted = room.min(tasks - done);
                     if keeps_to == SmRange::ALL {

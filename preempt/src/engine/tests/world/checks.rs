@@ -121,8 +121,8 @@ impl World {
         }
     }
 
-    /// Each SM has at most one owner, whose range has it, and ranges have no other SM. No SM is free while a launch
-    /// has none, or could fill one more beside its own.
+    /// Each SM has at most one owner in some books, whose range has it, and ranges have no other SM. Of two launches that
+    /// share, each has all SMs. No SM is free while a launch has none, or could fill one more beside its own.
     pub(super) fn check_books(&self) {
         let engine = &self.engine;
         let owners = engine.ledger.owners();
@@ -130,9 +130,12 @@ impl World {
             engine.ops.iter().filter_map(|(key, op)| Some((key, op.launch.as_ref()?)))
         {
             for sm in 0..self.sms {
-                let owns = owners[sm as usize] == Some(LaunchId(key));
+                let owns = self.owners_of(launch)[sm as usize] == Some(LaunchId(key));
                 assert_eq!(launch.range.contains(sm), owns, "{key:?} and SM {sm}: {launch:?}");
             }
+            let has = ledger::count(launch.range, self.sms);
+            assert!(has == 0 || has == self.sms || !launch.shares, "{launch:?}");
+            assert!(has == 0 || launch.shares || !launch.is_guest, "{launch:?}");
         }
         let is_built_in = engine.refusal().is_some() || self.work_conserving;
         // Opaque work may wait for the device, or have it alone.
