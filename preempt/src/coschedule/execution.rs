@@ -124,15 +124,21 @@ impl Execution {
         CoSchedule::from_intervals(jobs, speeds, state.ran.clone(), None)
     }
 
-    /// Forgets what ran and how far the jobs have come, to run them again.
-    pub fn restart(&self) {
-        let mut state = lock(&self.state);
-        let plan = state.plan.clone();
-        (state.ran, state.began) = (Vec::new(), None);
-        for job in &mut state.jobs {
-            (job.done, job.was_there) = (0.0, false);
+    /// Begins anew with a plan for the same jobs, and forgets what ran and how far they have come.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`replan`](Execution::replan).
+    pub fn begin(&self, plan: CoSchedule) -> Result<(), Error> {
+        {
+            let mut state = lock(&self.state);
+            // What runs now began before.
+            (state.ran, state.began, state.running) = (Vec::new(), None, None);
+            for job in &mut state.jobs {
+                (job.done, job.was_there) = (0.0, !job.here.is_empty());
+            }
         }
-        state.follow(plan);
+        self.replan(plan)
     }
 }
 
@@ -479,3 +485,6 @@ impl Policy for Execution {
         lock(&self.state).wake
     }
 }
+
+#[cfg(test)]
+mod tests;

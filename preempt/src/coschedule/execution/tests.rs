@@ -1,0 +1,250 @@
+use super::super::sharing::Sharing;
+use super::*;
+use crate::policy::ModelDevice;
+
+const SMS: u32 = 8;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A plan of pairs and jobs alone, each with its seconds, for jobs of these seconds.
+fn plan(seconds: &[f64], speeds: &Speeds, intervals: &[(&[usize], f64)]) -> CoSchedule {
+    let jobs: Vec<Job> =
+        seconds.iter().enumerate().map(|(at, of)| Job::new(format!("job {at}"), *of)).collect();
+    let mut start = 0.0;
+    let intervals = intervals.iter().map(|&(tasks, duration)| {
+        let running = match *tasks {
+            [i, j] => {
+                let speeds = [speeds.speed(0, i, j), speeds.speed(0, j, i)];
+                Running::Pair { tasks: [i, j], way: 0, speeds }
+            }
+            _ => Running::Alone { task: tasks[0] },
+        };
+        let interval = Interval { start, duration, running };
+        start += duration;
+        interval
+    });
+    CoSchedule::from_intervals(&jobs, speeds, intervals.collect(), None)
+}
+
+/// An execution on a device whose launches are made by hand.
+struct Desk {
+    execution: Execution,
+    device: ModelDevice,
+    now: Duration,
+}
+
+impl Desk {
+    fn new(plan: &CoSchedule) -> Desk {
+        let execution = plan.execution();
+        (0..plan.jobs().len()).for_each(|job| execution.bind(job, job as u32).expect("a job"));
+        Desk { execution, device: ModelDevice::new(SMS), now: Duration::ZERO }
+    }
+
+    fn arrive(&mut self, stream: u32) -> LaunchId {
+        let launch = self.device.launch(1000).stream(stream);
+        self.execution.arrived(self.now, launch);
+        launch.id
+    }
+
+    fn depart(&mut self, launch: LaunchId) {
+        self.device.remove(launch);
+        self.execution.departed(self.now, launch);
+    }
+
+    /// The grants, with the first and the last SM, and when it wants to be asked again.
+    fn ask(&mut self) -> (Vec<(LaunchId, u32, u32)>, Option<Duration>) {
+        let mut plan = Plan::default();
+        self.execution.assign(self.now, &self.device, &mut plan);
+        self.device.follow(&plan);
+        let grants = plan.grants().iter().map(|&(id, range)| (id, range.lo(), range.hi()));
+        (grants.collect(), self.execution.wake())
+    }
+
+    fn at(&mut self, millis: u64) -> &mut Desk {
+        self.now = ms(millis);
+        self
+    }
+}
+
+fn halves(tasks: usize, speed: f64) -> Speeds {
+    Speeds::from_fn(Sharing::split(1, 2), tasks, |_, _| speed).expect("speeds")
+}
+
+#[test]
+fn intervals_end_by_progress_and_a_job_that_stays_keeps_its_sms() {
+    // Job 0 runs beside 1, and then beside 2, which is preempted, and runs again beside 1... as the plan says.
+    let speeds = halves(3, 0.5);
+    let intervals: [(&[usize], f64); 3] = [(&[0, 1], 0.010), (&[0, 2], 0.020), (&[1], 0.005)];
+    let mut desk = Desk::new(&plan(&[0.015, 0.010, 0.010], &speeds, &intervals));
+    let [zero, one, two] = [0, 1, 2].map(|stream| desk.arrive(stream));
+    assert_eq!(
+        desk.ask(),
+        (vec![(zero, 0, 4), (one, 4, 8)], Some(ms(10))),
+        "1 leaves at 5 ms of progress"
+    );
+    assert_eq!(desk.at(9).ask().0, [(zero, 0, 4), (one, 4, 8)]);
+    // Both are done with it, so that it ends by departures.
+    assert_eq!(desk.at(10).ask(), (vec![(zero, 0, 4), (two, 4, 8)], None));
+    desk.at(29).depart(two);
+    desk.device.set_yield_overhead(one, Duration::ZERO, Duration::ZERO);
+    assert_eq!(desk.execution.remaining()[2], 0.0);
+    desk.at(31).depart(zero);
+    assert_eq!(desk.ask(), (vec![(one, 0, 8)], None));
+    desk.at(36).depart(one);
+    let ran = desk.execution.executed();
+    assert!((ran.makespan() - 0.036).abs() < 1e-9, "{ran}");
+    assert_eq!(ran.preemptions_of(1), 1, "{ran}");
+    assert_eq!(desk.execution.remaining(), [0.0; 3]);
+}
+
+#[test]
+fn the_side_of_a_job_is_where_it_was() {
+    let speeds = Speeds::from_fn(Sharing::split(1, 4), 3, |_, _| 0.7).expect("speeds");
+    let intervals: [(&[usize], f64); 2] = [(&[0, 2], 0.010), (&[1, 2], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.007, 0.007, 0.014], &speeds, &intervals));
+    let [zero, one, two] = [0, 1, 2].map(|stream| desk.arrive(stream));
+    assert_eq!(desk.ask().0, [(zero, 0, 2), (two, 2, 8)]);
+    desk.at(10).depart(zero);
+    assert_eq!(desk.ask().0, [(one, 0, 2), (two, 2, 8)]);
+    // The first one may be on the upper side.
+    let intervals: [(&[usize], f64); 2] = [(&[0, 1], 0.010), (&[1, 2], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.007, 0.014, 0.007], &speeds, &intervals));
+    let [zero, one, two] = [0, 1, 2].map(|stream| desk.arrive(stream));
+    assert_eq!(desk.ask().0, [(zero, 0, 2), (one, 2, 8)]);
+    desk.at(10).depart(zero);
+    assert_eq!(desk.ask().0, [(one, 6, 8), (two, 0, 6)], "a quarter, on its side");
+}
+
+#[test]
+fn all_sms_are_for_both() {
+    let speeds = Speeds::from_fn(Sharing::AllSms, 2, |_, _| 0.7).expect("speeds");
+    let intervals: [(&[usize], f64); 1] = [(&[0, 1], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.007, 0.007], &speeds, &intervals));
+    let [zero, one] = [0, 1].map(|stream| desk.arrive(stream));
+    assert_eq!(desk.ask().0, [(zero, 0, SMS), (one, 0, SMS)]);
+}
+
+/// Job 0 should run beside job 1, which is over at once; job 2 comes later.
+#[test]
+fn a_job_joins_another_one_if_that_gains_more_than_the_stop_costs() {
+    let speeds = halves(3, 0.75);
+    let intervals: [(&[usize], f64); 2] = [(&[0, 1], 0.010), (&[2], 0.010)];
+    // It would gain half of the time that job 0 takes at its speed beside it: 5 ms of 7.5 / 0.75.
+    for (overhead, joins) in [(ms(4), true), (ms(6), false)] {
+        let mut desk = Desk::new(&plan(&[0.0075, 0.0075, 0.010], &speeds, &intervals));
+        let [zero, one, two] = [0, 1, 2].map(|stream| desk.arrive(stream));
+        desk.device.set_yield_overhead(two, overhead, Duration::ZERO);
+        desk.depart(one);
+        let alone = vec![(zero, 0, 8)];
+        let expected = if joins { vec![(zero, 0, 4), (two, 4, 8)] } else { alone };
+        assert_eq!(desk.ask().0, expected);
+        desk.at(7).depart(zero);
+        assert_eq!(desk.ask().0, [(two, 0, 8)]);
+    }
+    // Of several, the one with the greatest gain.
+    let row = |i, j| if i + j == 2 { 0.6 } else { 0.9 };
+    let speeds = Speeds::from_fn(Sharing::split(1, 2), 4, row).expect("speeds");
+    let intervals: [(&[usize], f64); 3] = [(&[0, 1], 0.010), (&[2], 0.010), (&[3], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.009, 0.009, 0.010, 0.010], &speeds, &intervals));
+    let [zero, _, three] = [0, 2, 3].map(|stream| desk.arrive(stream));
+    assert_eq!(desk.ask().0, [(zero, 0, 4), (three, 4, 8)]);
+}
+
+#[test]
+fn a_job_that_comes_later_runs_its_first_interval_then() {
+    let speeds = halves(3, 0.4);
+    let intervals: [(&[usize], f64); 3] = [(&[0], 0.010), (&[1], 0.010), (&[2], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.010; 3], &speeds, &intervals));
+    let two = desk.arrive(2);
+    assert_eq!(desk.ask().0, [(two, 0, 8)], "nothing else is there");
+    let one = desk.at(3).arrive(1);
+    assert_eq!(desk.ask().0, [(one, 0, 8)]);
+    let zero = desk.at(5).arrive(0);
+    assert_eq!(desk.ask().0, [(zero, 0, 8)]);
+    let remaining = desk.execution.remaining();
+    for (left, expected) in remaining.into_iter().zip([0.010, 0.008, 0.007]) {
+        assert!((left - expected).abs() < 1e-9, "{left}, {expected}");
+    }
+    // It fails, or is cancelled.
+    desk.at(6).depart(zero);
+    assert_eq!(desk.ask().0, [(one, 0, 8)]);
+    desk.at(14).depart(one);
+    assert_eq!(desk.ask().0, [(two, 0, 8)]);
+}
+
+#[test]
+fn progress_is_what_the_device_says_once_the_blocks_have_left() {
+    let speeds = halves(3, 0.5);
+    // Job 0 is preempted for job 1 after half of its work.
+    let intervals: [(&[usize], f64); 3] = [(&[0], 0.010), (&[1], 0.010), (&[0], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.020, 0.010, 0.0], &speeds, &intervals));
+    let [zero, one] = [0, 1].map(|stream| desk.arrive(stream));
+    desk.device.set_remaining(zero, ms(20));
+    assert_eq!(desk.ask(), (vec![(zero, 0, 8)], Some(ms(10))));
+    assert_eq!(desk.at(10).ask().0, [(one, 0, 8)]);
+    // It was slower than its speed said: 3 ms more to do before it should have left.
+    desk.device.set_remaining(zero, ms(13));
+    desk.execution.yielded(desk.now, zero);
+    assert_eq!(desk.at(11).ask(), (vec![(zero, 0, 8)], Some(ms(14))));
+    assert_eq!(desk.at(14).ask().0, [(one, 0, 8)]);
+}
+
+#[test]
+fn other_launches_run_when_no_job_has_any() {
+    let intervals: [(&[usize], f64); 1] = [(&[0], 0.010)];
+    // Job 1 has nothing to do by the plan, and counts as another launch.
+    let mut desk = Desk::new(&plan(&[0.010, 0.0], &halves(2, 0.5), &intervals));
+    let other = desk.arrive(7);
+    assert_eq!(desk.ask().0, [(other, 0, 8)]);
+    let zero = desk.arrive(0);
+    assert_eq!(desk.ask().0, [(zero, 0, 8)]);
+    let one = desk.arrive(1);
+    desk.depart(zero);
+    assert_eq!(desk.ask().0[0].0, other);
+    desk.depart(other);
+    assert_eq!(desk.ask().0, [(one, 0, 8)]);
+}
+
+#[test]
+fn a_job_runs_its_launches_one_after_the_other_and_another_plan_goes_on() {
+    let intervals: [(&[usize], f64); 2] = [(&[0], 0.010), (&[1], 0.010)];
+    let speeds = halves(2, 0.5);
+    let before = plan(&[0.010, 0.010], &speeds, &intervals);
+    let mut desk = Desk::new(&before);
+    desk.execution.bind(0, 9).expect("a job");
+    let [first, second, one] = [0, 9, 1].map(|stream| desk.arrive(stream));
+    assert_eq!(desk.ask().0, [(first, 0, 8)]);
+    desk.at(4).depart(first);
+    assert_eq!(desk.ask().0, [(second, 0, 8)]);
+    // What is left, the other way round.
+    let again = plan(&[0.006, 0.010], &speeds, &[(&[1], 0.010), (&[0], 0.006)]);
+    desk.execution.replan(again).expect("as many jobs");
+    assert_eq!(desk.ask().0, [(one, 0, 8)]);
+    desk.at(14).depart(one);
+    assert_eq!(desk.ask().0, [(second, 0, 8)]);
+    desk.at(20).depart(second);
+    let ran = desk.execution.executed();
+    assert_eq!((ran.intervals().len(), ran.preemptions()), (3, 1), "{ran}");
+    desk.execution.begin(before).expect("as many jobs");
+    assert_eq!(desk.execution.executed().intervals(), []);
+    assert_eq!(desk.execution.remaining(), [0.010, 0.010]);
+
+    let error = desk.execution.bind(2, 0).expect_err("no such job").to_string();
+    assert!(error.contains("there is no job 2: the plan has 2 jobs"), "{error}");
+    let three = plan(&[0.0; 3], &halves(3, 0.5), &[]);
+    assert!(desk.execution.replan(three).is_err());
+}
+
+/// On a device with less than two SMs there are no ranges for two.
+#[test]
+fn one_sm_is_not_split() {
+    let intervals: [(&[usize], f64); 1] = [(&[0, 1], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.005, 0.005], &halves(2, 0.5), &intervals));
+    desk.device = ModelDevice::new(1);
+    let [zero, one] = [0, 1].map(|stream| desk.arrive(stream));
+    assert_eq!(desk.ask().0, [(zero, 0, 1)]);
+    desk.depart(zero);
+    assert_eq!(desk.ask().0, [(one, 0, 1)]);
+}
