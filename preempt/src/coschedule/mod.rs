@@ -28,6 +28,7 @@
 //! | [`CoSchedule::plan`] | the shortest plan: a linear program, and then an order of its intervals | section IV |
 //! | [`caterpillars`] | the order with the fewest preemptions | section IV-B, algorithms 1 and 2 |
 //! | [`CoSchedule::max_pair`], [`CoSchedule::sequential`] | what the paper compares with | section V-B |
+//! | [`CoSchedule::plan`] | tasks of one kernel: they run in the kernel's places one after the other | not in the paper |
 //! | [`Planner`] | preemptions that cost time, jobs that arrive later | not in the paper |
 //!
 //! The plan is the shortest one, and no order of its intervals has fewer preemptions. Another plan of the same length may
@@ -44,6 +45,10 @@
 //! - *Theorem 1* holds for vertices of PLP, and not for any optimal solution: of four equal tasks at full speed, all six
 //!   pairs for a third of the time are optimal. A solution that is no vertex is moved to one. Loops and ways of sharing
 //!   for one pair count as cycles there.
+//! - *Equal tasks*, such as those of one kernel, have many optimal solutions (section IV-C says so of any tasks), of which
+//!   the solver gives one with a place for each task. Here PLP is solved for their kernels, and the tasks of a kernel
+//!   run in its places one after the other. Of this plan and the one without kernels, the one with fewer preemptions
+//!   counts.
 //! - *Several ways of sharing* for one pair are columns of PLP each. They are parallel edges of the graph, run one after
 //!   the other, and count as one edge for the split.
 //! - *Algorithm 1* returns what is left of the tree also if nothing is left, one caterpillar too many.
@@ -67,6 +72,7 @@ mod program;
 mod sharing;
 mod speeds;
 mod split;
+mod twins;
 
 pub use execution::Execution;
 pub use plan::{CoSchedule, Interval, Job, Running};

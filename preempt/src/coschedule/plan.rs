@@ -280,6 +280,12 @@ pub(super) fn parts(
     Ok(parts.map(|part| part.edges.into_iter().map(|edge| columns[edge]).collect()).collect())
 }
 
+/// For each task, its preemptions when the columns run in an order with the fewest.
+pub(super) fn preemptions_of(tasks: usize, columns: &[(Column, f64)]) -> Result<Vec<usize>, Error> {
+    let ordered = in_caterpillars(tasks, columns)?;
+    Ok(preemptions(tasks, ordered.iter().map(|(column, _)| column.entries().map(|of| of.0))))
+}
+
 /// For each task, the spans of neighbouring intervals in which it runs, less one.
 pub(super) fn preemptions<T: IntoIterator<Item = usize>>(
     tasks: usize,

@@ -6,8 +6,8 @@ use super::plan::{
     CoSchedule, Interval, Job, ROUNDING, Running, cut_overruns, durations, in_caterpillars, parts,
     preemptions,
 };
-use super::program;
 use super::speeds::{Speeds, is_time};
+use super::twins;
 use crate::error::{CoscheduleError, Error};
 
 /// Plans with options. [`CoSchedule::plan`] is a planner without any.
@@ -146,7 +146,7 @@ impl Planner {
         durations: &[f64],
         speeds: &Speeds,
     ) -> Result<(Vec<(Column, f64)>, f64), Error> {
-        let optimum = program::solve(durations, speeds)?;
+        let optimum = twins::solve(durations, speeds)?;
         if self.preemption_seconds == 0.0 {
             return Ok((optimum.columns, optimum.bound));
         }

@@ -27,12 +27,19 @@ pub(super) struct Optimum {
     pub prices: Vec<f64>,
 }
 
+impl Optimum {
+    /// Seconds.
+    pub fn makespan(&self) -> f64 {
+        self.columns.iter().map(|(_, seconds)| seconds).sum()
+    }
+}
+
 /// Columns for each task to begin with and in each round. More are fewer rounds with larger programs; with three,
 /// random graphs are connected.
 const PARTNERS: usize = 3;
 
 /// Pairs whose speeds add up to less above 1 are dropped: without them a schedule is longer by that part at most.
-const LEAST_GAIN: f64 = 1e-8;
+pub(super) const LEAST_GAIN: f64 = 1e-8;
 
 /// What a column must gain to be added, as part of a second. It is below the tolerance of the solver.
 const LEAST_REDUCED_COST: f64 = 1e-9;
@@ -76,9 +83,24 @@ pub(super) fn solve(durations: &[f64], speeds: &Speeds) -> Result<Optimum, Error
     let excess = columns.excess(&prices);
     prices.iter_mut().for_each(|price| *price /= 1.0 + excess);
     let bound: f64 = scaled.iter().zip(&prices).map(|(seconds, price)| seconds * price).sum();
-    let mut used = Basis::new(&scaled, &basis.used()).used();
+    let used = exact(&scaled, &basis.used(), bound)?;
+    Ok(Optimum {
+        columns: used.into_iter().map(|(column, seconds)| (column, seconds * longest)).collect(),
+        bound: bound * longest,
+        #[cfg(test)]
+        prices,
+    })
+}
+
+/// Independent columns with the seconds in which each task does its duration, if that is no longer than the bound.
+pub(super) fn exact(
+    durations: &[f64],
+    columns: &[(Column, f64)],
+    bound: f64,
+) -> Result<Vec<(Column, f64)>, Error> {
+    let mut used = Basis::new(durations, columns).used();
     used.retain(|(column, seconds)| {
-        !column.is_surplus() && *seconds > ROUNDING * unit(column, &scaled)
+        !column.is_surplus() && *seconds > ROUNDING * unit(column, durations)
     });
     let makespan: f64 = used.iter().map(|(_, seconds)| seconds).sum();
     let not_solved = |reason| Err(CoscheduleError::NotSolved { reason }.into());
@@ -87,6 +109,8 @@ pub(super) fn solve(durations: &[f64], speeds: &Speeds) -> Result<Optimum, Error
         makespan.partial_cmp(&(bound * (1.0 + GAP))),
         Some(Ordering::Less | Ordering::Equal)
     ) {
+        let longest = durations.iter().copied().fold(0.0, f64::max);
+        let (makespan, bound) = (makespan / longest, bound / longest);
         return not_solved(format!(
             "{makespan} times the longest duration, and the bound is {bound}"
         ));
@@ -94,12 +118,7 @@ pub(super) fn solve(durations: &[f64], speeds: &Speeds) -> Result<Optimum, Error
     if !forest::is_pseudo_forest(durations.len(), used.iter().map(|(column, _)| column)) {
         return not_solved("the solution is not at a vertex".into());
     }
-    Ok(Optimum {
-        columns: used.into_iter().map(|(column, seconds)| (column, seconds * longest)).collect(),
-        bound: bound * longest,
-        #[cfg(test)]
-        prices,
-    })
+    Ok(used)
 }
 
 /// A vertex, as independent columns of which there are as many as tasks.
@@ -341,7 +360,7 @@ fn primal(
 }
 
 /// Seconds after which the first of the column's tasks is done.
-fn unit(column: &Column, durations: &[f64]) -> f64 {
+pub(super) fn unit(column: &Column, durations: &[f64]) -> f64 {
     let seconds = column.entries().map(|(task, speed)| durations[task] / speed.abs());
     seconds.fold(f64::INFINITY, f64::min)
 }
