@@ -146,6 +146,23 @@ pub(super) fn is_pseudo_forest<'a>(
     })
 }
 
+/// The columns of each component.
+pub(super) fn components(
+    tasks: usize,
+    columns: &[(Column, f64)],
+) -> impl Iterator<Item = Vec<(Column, f64)>> + use<> {
+    let mut components = Components::new(tasks);
+    for (column, _) in columns {
+        let [top, other] = column.tasks.map(|task| components.find(task).0);
+        components.parent[other] = top;
+    }
+    let mut of_top = vec![Vec::new(); tasks];
+    for &(column, seconds) in columns {
+        of_top[components.find(column.tasks[0]).0].push((column, seconds));
+    }
+    of_top.into_iter().filter(|component| !component.is_empty())
+}
+
 /// How often the equations are solved again for what rounding left over.
 const REFINEMENTS: usize = 2;
 

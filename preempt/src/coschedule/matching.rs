@@ -11,13 +11,7 @@ const LARGEST: f64 = (1u64 << 52) as f64;
 /// The intervals of the matching: a pair, and then what is left of the slower task.
 pub(super) fn max_pair(durations: &[f64], speeds: &Speeds) -> Vec<(Column, f64)> {
     let tasks = durations.len();
-    let mut saved = vec![0.0; tasks * tasks];
-    for i in 0..tasks {
-        for j in i + 1..tasks {
-            saved[i * tasks + j] =
-                best_pair(durations, speeds, i, j).map_or(0.0, |(saved, _)| saved);
-        }
-    }
+    let saved = saved(durations, speeds);
     let most = saved.iter().copied().fold(0.0, f64::max);
     let weight = |saved: &f64| if most > 0.0 { (saved / most * LARGEST).round() as i64 } else { 0 };
     let weights: Vec<i64> = saved.iter().map(weight).collect();
@@ -33,6 +27,20 @@ pub(super) fn max_pair(durations: &[f64], speeds: &Speeds) -> Vec<(Column, f64)>
         }
     }
     intervals
+}
+
+/// What each pair saves, as a symmetric matrix.
+pub(super) fn saved(durations: &[f64], speeds: &Speeds) -> Vec<f64> {
+    let tasks = durations.len();
+    let mut saved = vec![0.0; tasks * tasks];
+    for i in 0..tasks {
+        for j in i + 1..tasks {
+            let of_pair = best_pair(durations, speeds, i, j).map_or(0.0, |(saved, _)| saved);
+            saved[i * tasks + j] = of_pair;
+            saved[j * tasks + i] = of_pair;
+        }
+    }
+    saved
 }
 
 /// What a pair saves in the way that saves most, and its intervals; `None` if no way saves time.

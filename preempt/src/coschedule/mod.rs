@@ -60,6 +60,7 @@
 //! With these, the numbers of caterpillars are minimal: so says a search over all splits of every tree and pseudo-tree
 //! with up to nine vertices.
 
+mod assignment;
 mod chart;
 mod execution;
 mod forest;

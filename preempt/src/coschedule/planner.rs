@@ -1,13 +1,13 @@
 //! Plans beyond the paper: preemptions that cost time, and jobs that arrive.
 
 use super::forest::{self, Column};
-use super::matching;
 use super::plan::{
     CoSchedule, Interval, Job, ROUNDING, Running, cut_overruns, durations, in_caterpillars, parts,
-    preemptions,
+    preemptions_of,
 };
 use super::speeds::{Speeds, is_time};
 use super::twins;
+use super::{assignment, matching};
 use crate::error::{CoscheduleError, Error};
 
 /// Plans with options. [`CoSchedule::plan`] is a planner without any.
@@ -150,65 +150,102 @@ impl Planner {
         if self.preemption_seconds == 0.0 {
             return Ok((optimum.columns, optimum.bound));
         }
-        let (columns, makespan) = self.without_costly_pairs(durations.len(), optimum.columns)?;
+        let tasks = durations.len();
+        let columns = self.without_costly_pairs(tasks, &optimum.columns)?;
+        let (makespan, _) = self.makespan(tasks, &columns)?;
+        // A matching takes long, and a bound of all matchings does not.
+        let total: f64 = durations.iter().sum();
+        let saved = assignment::most_saved(tasks, &matching::saved(durations, speeds));
+        if total - saved >= makespan {
+            return Ok((columns, optimum.bound));
+        }
         let pairs = matching::max_pair(durations, speeds);
         let is_shorter = pairs.iter().map(|(_, seconds)| seconds).sum::<f64>() < makespan;
         Ok((if is_shorter { pairs } else { columns }, optimum.bound))
     }
 
+    /// Seconds with the cost of preemptions, and the preemptions of each task.
+    fn makespan(
+        &self,
+        tasks: usize,
+        columns: &[(Column, f64)],
+    ) -> Result<(f64, Vec<usize>), Error> {
+        let preempted = preemptions_of(tasks, columns)?;
+        let seconds: f64 = columns.iter().map(|(_, seconds)| seconds).sum();
+        let preemptions = preempted.iter().sum::<usize>() as f64;
+        Ok((seconds + self.preemption_seconds * preemptions, preempted))
+    }
+
     /// Drops pairs at tasks that are preempted, the pair that gains least first, as long as the preemptions that end
     /// with it cost more than it gains. Its tasks do alone what they did together, and the solution moves to a vertex.
+    ///
+    /// Components have no task in common, so each is looked at without the others.
     fn without_costly_pairs(
         &self,
         tasks: usize,
-        mut columns: Vec<(Column, f64)>,
-    ) -> Result<(Vec<(Column, f64)>, f64), Error> {
-        let makespan = |columns: &[(Column, f64)]| -> Result<(f64, Vec<usize>), Error> {
-            let ordered = in_caterpillars(tasks, columns)?;
-            let preempted = preemptions(
-                tasks,
-                ordered.iter().map(|(column, _)| column.entries().map(|of| of.0)),
-            );
-            let seconds: f64 = columns.iter().map(|(_, seconds)| seconds).sum();
-            Ok((
-                seconds + self.preemption_seconds * preempted.iter().sum::<usize>() as f64,
-                preempted,
-            ))
-        };
-        let (mut shortest, mut preempted) = makespan(&columns)?;
-        loop {
-            let at_preempted =
-                |column: &Column| column.entries().any(|(task, _)| preempted[task] > 0);
-            let pairs =
-                columns.iter().filter(|(column, _)| !column.is_loop() && at_preempted(column));
-            let mut pairs: Vec<(f64, [usize; 2])> =
-                pairs.map(|(column, seconds)| (column.gain() * seconds, column.tasks)).collect();
-            pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let before = shortest;
-            for (_, pair) in pairs {
-                let mut trial = Vec::with_capacity(columns.len() + 2);
-                let mut alone = [0.0; 2];
-                for &(column, seconds) in &columns {
-                    if column.tasks == pair {
-                        alone
-                            .iter_mut()
-                            .zip(column.speeds)
-                            .for_each(|(done, speed)| *done += speed * seconds);
-                    } else {
-                        trial.push((column, seconds));
-                    }
-                }
-                trial.extend(pair.map(Column::alone).into_iter().zip(alone));
-                let trial = forest::to_vertex(tasks, &trial);
-                let (trial_makespan, trial_preempted) = makespan(&trial)?;
-                if trial_makespan < shortest * (1.0 - ROUNDING) {
-                    (columns, shortest, preempted) = (trial, trial_makespan, trial_preempted);
-                }
+        columns: &[(Column, f64)],
+    ) -> Result<Vec<(Column, f64)>, Error> {
+        let mut components: Vec<_> = forest::components(tasks, columns).collect();
+        let mut kept = Vec::new();
+        while let Some(mut component) = components.pop() {
+            // Numbers from 0 on, so that a trial takes as long as the component is large.
+            let mut numbers: Vec<usize> =
+                component.iter().flat_map(|(column, _)| column.tasks).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            for (column, _) in &mut component {
+                column.tasks = column.tasks.map(|task| numbers.partition_point(|&of| of < task));
             }
-            if shortest == before {
-                return Ok((columns, shortest));
+            let shorter = self.trials(numbers.len(), &component)?;
+            let is_shorter = shorter.is_some();
+            let mut columns = shorter.unwrap_or(component);
+            for (column, _) in &mut columns {
+                column.tasks = column.tasks.map(|number| numbers[number]);
+            }
+            if is_shorter {
+                components.extend(forest::components(tasks, &columns));
+            } else {
+                kept.append(&mut columns);
             }
         }
+        Ok(kept)
+    }
+
+    /// Tries each pair at a preempted task once; `None` if all of them are better kept.
+    fn trials(
+        &self,
+        tasks: usize,
+        columns: &[(Column, f64)],
+    ) -> Result<Option<Vec<(Column, f64)>>, Error> {
+        let (mut shortest, preempted) = self.makespan(tasks, columns)?;
+        let at_preempted = |column: &Column| column.entries().any(|(task, _)| preempted[task] > 0);
+        let pairs = columns.iter().filter(|(column, _)| !column.is_loop() && at_preempted(column));
+        let mut pairs: Vec<(f64, [usize; 2])> =
+            pairs.map(|(column, seconds)| (column.gain() * seconds, column.tasks)).collect();
+        pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut shorter: Option<Vec<(Column, f64)>> = None;
+        for (_, pair) in pairs {
+            let columns = shorter.as_deref().unwrap_or(columns);
+            let mut trial = Vec::with_capacity(columns.len() + 2);
+            let mut alone = [0.0; 2];
+            for &(column, seconds) in columns {
+                if column.tasks == pair {
+                    alone
+                        .iter_mut()
+                        .zip(column.speeds)
+                        .for_each(|(done, speed)| *done += speed * seconds);
+                } else {
+                    trial.push((column, seconds));
+                }
+            }
+            trial.extend(pair.map(Column::alone).into_iter().zip(alone));
+            let trial = forest::to_vertex(tasks, &trial);
+            let (makespan, _) = self.makespan(tasks, &trial)?;
+            if makespan < shortest * (1.0 - ROUNDING) {
+                (shorter, shortest) = (Some(trial), makespan);
+            }
+        }
+        Ok(shorter)
     }
 }
 

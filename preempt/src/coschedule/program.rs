@@ -4,7 +4,8 @@
 //! rest are priced: a column is worth adding if its tasks do more in a second, at the prices of the rows, than a
 //! second costs. The prices are the values of the dual program, `max p·y` with `S[i][j] y[i] + S[j][i] y[j] <= 1` and
 //! `y <= 1`. That is the program that is solved round by round, because microlp gives values and no duals: a column of
-//! PLP is a row of it. PLP itself is solved once at the end, with the columns that were found.
+//! PLP is a row of it. PLP itself is solved once, with the columns that were found. The last columns are found by steps
+//! of the simplex method, see [`Basis`].
 
 use std::cmp::Ordering;
 
@@ -69,7 +70,8 @@ pub(super) fn solve(durations: &[f64], speeds: &Speeds) -> Result<Optimum, Error
     columns.add(Column::gain);
     // Without prices, the columns that are known are a start.
     while let Ok(prices) = prices(&tasks, &scaled, &columns.found) {
-        if columns.add(|column| column.value(&prices) - 1.0 - LEAST_REDUCED_COST) == 0 {
+        // A program takes longer than the steps for a few columns.
+        if columns.add(|column| excess(column, &prices)) < tasks.len() {
             break;
         }
     }
@@ -244,24 +246,31 @@ impl<'a> Columns<'a> {
         self.found.len() - before
     }
 
-    /// The column that shortens the schedule most if its pair runs for as long as it can; `None` at an optimum.
+    /// The column that shortens the schedule most if its pair runs for as long as it can; `None` if no column that was
+    /// found does.
     fn best(&self, basis: &Basis<'_>) -> Option<Column> {
         // Surplus never is: a price below 0 has one above 1 on the other side of a pair.
         let alone = self.tasks.iter().map(|&task| Column::alone(task));
         let worth = |column: Column| {
-            let excess = column.value(&basis.prices) - column.cost();
-            (excess > LEAST_REDUCED_COST).then(|| (excess * unit(&column, basis.durations), column))
+            let excess = excess(&column, &basis.prices);
+            (excess > 0.0).then(|| (excess * unit(&column, basis.durations), column))
         };
+        let mut better: Vec<(f64, Column)> =
+            self.found.iter().copied().chain(alone).filter_map(worth).collect();
+        better.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         // Rounding can make a column of the basis itself look worth more.
-        let better = self.pairs().chain(alone).filter_map(worth);
-        let better = better.filter(|(_, column)| !basis.columns.contains(column));
-        better.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, column)| column)
+        better.into_iter().map(|(_, column)| column).find(|of| !basis.columns.contains(of))
     }
 
     /// Steps of the simplex method, to an optimum.
-    fn pivot(&self, basis: &mut Basis<'_>) {
-        for _ in 0..MOST_PIVOTS * self.tasks.len() {
-            if !self.best(basis).is_some_and(|column| basis.enter(column)) {
+    fn pivot(&mut self, basis: &mut Basis<'_>) {
+        let mut steps = MOST_PIVOTS * self.tasks.len();
+        loop {
+            // To look at all pairs takes longer than a step.
+            while steps > 0 && self.best(basis).is_some_and(|column| basis.enter(column)) {
+                steps -= 1;
+            }
+            if steps == 0 || self.add(|column| excess(column, &basis.prices)) == 0 {
                 break;
             }
         }
@@ -272,6 +281,11 @@ impl<'a> Columns<'a> {
         // Pairs that are left out gain less.
         self.pairs().map(|column| column.value(prices) - 1.0).fold(LEAST_GAIN, f64::max)
     }
+}
+
+/// What a second of a column is worth more than it costs, at these prices; above 0 if it is worth adding.
+fn excess(column: &Column, prices: &[f64]) -> f64 {
+    column.value(prices) - column.cost() - LEAST_REDUCED_COST
 }
 
 /// Keeps the best candidates, the best one first.
