@@ -198,3 +198,71 @@ fn ill_conditioned_instances_are_solved() {
         check(&durations, &speeds, &optimum);
     }
 }
+
+/// Instances whose optima are in `highs.json`: all kinds of the kit, tasks of kernels, and up to a hundred tasks.
+fn instances() -> impl Iterator<Item = (Vec<f64>, Speeds)> {
+    let mut random = Random(14);
+    (0..1000).map(move |round| {
+        if round % 4 < 2 {
+            return random.instance(round / 4);
+        }
+        let tasks = if round % 250 == 2 { 100 } else { 1 + random.below(40) };
+        let ways = 1 + random.below(3);
+        let speeds = match round % 3 {
+            0 => random.speeds(tasks, ways, 0.5),
+            1 => random.speeds(tasks, ways, 0.0),
+            _ => {
+                let of: Vec<usize> = (0..tasks).map(|_| random.below(6)).collect();
+                random.of_kernels(6, &of, 1 + ways / 3)
+            }
+        };
+        let kind = random.below(3);
+        let durations = (0..tasks).map(|_| match kind {
+            0 => 10.0 * random.unit(),
+            1 => (1 + random.below(5)) as f64,
+            _ => 10f64.powf(3.0 * random.unit()),
+        });
+        (durations.collect(), speeds)
+    })
+}
+
+/// The instance as `highs.py` reads it, and a number that changes if anything of it does.
+fn printed(durations: &[f64], speeds: &Speeds) -> (u32, String) {
+    let tasks = durations.len();
+    let ways: Vec<Vec<Vec<f64>>> = (0..speeds.ways().len())
+        .map(|way| {
+            (0..tasks).map(|i| (0..tasks).map(|j| speeds.speed(way, i, j)).collect()).collect()
+        })
+        .collect();
+    let text = serde_json::json!({ "durations": durations, "ways": ways }).to_string();
+    // FNV-1a.
+    let checksum = text
+        .bytes()
+        .fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (checksum, text)
+}
+
+#[test]
+#[ignore = "prints what `highs.py` reads"]
+fn instances_are_printed() {
+    for (durations, speeds) in instances() {
+        let (checksum, text) = printed(&durations, &speeds);
+        println!("{{\"checksum\":{checksum},{}", &text[1..]);
+    }
+}
+
+/// An independent solver (see `highs.py`), with all columns at once.
+#[test]
+fn optima_are_those_of_highs() {
+    let expected: Vec<(u32, f64)> =
+        serde_json::from_str(include_str!("highs.json")).expect("checksums and optima");
+    assert_eq!(expected.len(), instances().count());
+    for (at, ((durations, speeds), (checksum, expected))) in instances().zip(expected).enumerate() {
+        assert_eq!(printed(&durations, &speeds).0, checksum, "another instance {at}");
+        let makespan = solve(&durations, &speeds).expect("solved").makespan();
+        assert!(
+            (makespan - expected).abs() <= 1e-6 * expected,
+            "instance {at}: {makespan}, {expected}"
+        );
+    }
+}
