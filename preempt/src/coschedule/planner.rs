@@ -154,9 +154,8 @@ impl Planner {
         let columns = self.without_costly_pairs(tasks, &optimum.columns)?;
         let (makespan, _) = self.makespan(tasks, &columns)?;
         // A matching takes long, and a bound of all matchings does not.
-        let total: f64 = durations.iter().sum();
-        let saved = assignment::most_saved(tasks, &matching::saved(durations, speeds));
-        if total - saved >= makespan {
+        let least = durations.iter().sum::<f64>() - makespan;
+        if !assignment::could_save(least, tasks, &matching::saved(durations, speeds)) {
             return Ok((columns, optimum.bound));
         }
         let pairs = matching::max_pair(durations, speeds);

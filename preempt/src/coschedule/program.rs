@@ -388,4 +388,4 @@ fn solution(program: &Problem) -> Result<impl Fn(Variable) -> f64, Error> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -53,8 +53,12 @@ fn with_classes(durations: &[f64], speeds: &Speeds) -> Option<Optimum> {
         match program.fill(durations, &columns) {
             Ok(columns) => {
                 let vertex = forest::to_vertex(durations.len(), &columns);
-                let columns = program::exact(durations, &vertex, optimum.bound).ok()?;
-                return Some(Optimum { columns, bound: optimum.bound, ..Optimum::default() });
+                return Some(Optimum {
+                    columns: program::exact(durations, &vertex, optimum.bound).ok()?,
+                    bound: optimum.bound,
+                    #[cfg(test)]
+                    prices: program.prices_of_tasks(durations.len(), &optimum.prices),
+                });
             }
             Err(class) => part(&mut classes, class, durations),
         }
@@ -191,6 +195,17 @@ impl<'a> Program<'a> {
         let speeds = ways.fold(speeds, |speeds, (way, sharing)| speeds?.with(sharing, of_way(way)));
         let durations = (0..classes.len()).map(work).collect();
         Some(Program { of_tasks, classes, speeds: speeds.ok()?, twice, durations })
+    }
+
+    /// The prices of tasks that prove the bound, from those of classes.
+    #[cfg(test)]
+    fn prices_of_tasks(&self, tasks: usize, of_classes: &[f64]) -> Vec<f64> {
+        let mut prices = vec![0.0; tasks];
+        for ((class, twice), price) in self.classes.iter().zip(&self.twice).zip(of_classes) {
+            let alone = twice.map_or(1.0, |[a, b]| a + b);
+            class.iter().for_each(|&task| prices[task] = price / alone);
+        }
+        prices
     }
 
     /// Columns of tasks for columns of classes, in the order of a schedule. An error is a class that has a task beside

@@ -16,7 +16,7 @@ import numpy as np
 
 
 def optimum(durations, ways):
-    """Seconds of the shortest schedule: min sum(x) with all columns at once, each task alone and each pair in each way."""
+    """Seconds of the shortest schedule: min sum(x) over each task alone and each pair in each way, all at once."""
     tasks = len(durations)
     columns = [([i], [1.0]) for i in range(tasks)]
     for speeds in ways:

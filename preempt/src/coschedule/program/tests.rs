@@ -5,7 +5,7 @@ use super::super::sharing::Sharing;
 use super::*;
 
 /// Checks, with nothing of the solver, that the solution does each task and that its prices prove it the shortest.
-fn check(durations: &[f64], speeds: &Speeds, optimum: &Optimum) {
+pub(in super::super) fn check(durations: &[f64], speeds: &Speeds, optimum: &Optimum) {
     let mut done = vec![0.0; durations.len()];
     let mut makespan = 0.0;
     for &(column, seconds) in &optimum.columns {

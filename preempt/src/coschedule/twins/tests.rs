@@ -10,7 +10,7 @@ use super::*;
 fn instance(random: &mut Random, round: usize) -> (Vec<f64>, Speeds) {
     let (kernels, tasks) = (1 + random.below(5), 2 + random.below(24));
     let mut of: Vec<usize> = (0..tasks).map(|_| random.below(kernels)).collect();
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         of.sort_unstable();
     }
     let speeds = random.of_kernels(kernels, &of, [1, 1, 2][round % 3]);
@@ -47,6 +47,7 @@ fn plans_with_classes_are_as_short_and_have_no_more_preemptions() {
         assert!(plan.lower_bound().is_some_and(|bound| plan.makespan() <= bound * (1.0 + 1e-6)));
         if let Some(optimum) = with_classes(&durations, &speeds) {
             assert!(is_as_short(optimum.makespan()), "{} {shortest}", optimum.makespan());
+            program::tests::check(&durations, &speeds, &optimum);
             filled += 1;
             fewer += usize::from(preempted(&durations, &optimum) < few);
             more += usize::from(preempted(&durations, &optimum) > few);
