@@ -105,6 +105,11 @@ impl Execution {
         Ok(())
     }
 
+    /// The jobs of the plan.
+    pub(super) fn jobs(&self) -> Vec<Job> {
+        lock(&self.state).plan.jobs().to_vec()
+    }
+
     /// Seconds, alone, that are left of each job, as far as the execution knows. A job that is not there counts as done if
     /// it was there.
     pub fn remaining(&self) -> Vec<f64> {

@@ -67,6 +67,7 @@ mod forest;
 #[cfg(test)]
 mod kit;
 mod matching;
+mod measure;
 mod plan;
 mod planner;
 mod program;

@@ -94,6 +94,14 @@ impl Speeds {
         Speeds::new(way, rows)
     }
 
+    /// Speeds with which no pair gains.
+    pub(super) fn unknown(tasks: usize, ways: &[Sharing]) -> Speeds {
+        let mut speeds = vec![0.0; tasks * tasks];
+        (0..tasks).for_each(|task| speeds[task * tasks + task] = 1.0);
+        let way = |&sharing: &Sharing| Way { sharing, speeds: speeds.clone() };
+        Speeds { tasks, ways: ways.iter().map(way).collect() }
+    }
+
     /// The same tasks with one more way of sharing.
     ///
     /// # Errors

@@ -43,6 +43,17 @@ pub enum CoscheduleError {
         /// Jobs of the plan.
         jobs: usize,
     },
+    /// A job that is measured had no launch.
+    #[error(
+        "job {job} `{name}` launched nothing; launch it on a stream that is bound to it with `Execution::bind`, of a \
+         scheduler that has the execution as its policy"
+    )]
+    NothingRan {
+        /// The job's place in the list, from 0 on.
+        job: usize,
+        /// The job's name.
+        name: String,
+    },
     /// There are more or fewer release times than jobs.
     #[error("{releases} release times for {jobs} jobs; give one for each job")]
     OtherReleases {
