@@ -37,7 +37,7 @@ use crate::vocabulary::LaunchId;
 /// #[preemptible(block = 1, idempotent)]
 /// fn count(out: SliceMut<u32>) {
 ///     // SAFETY: each block-task writes an element of its own.
-///     unsafe { out.write(task_index() as usize, task_index()) };
+///     unsafe { out.write(thread::index() as usize, 1) };
 /// }
 ///
 /// let speeds = Speeds::from_fn(Sharing::split(1, 2), 2, |_, _| 0.8)?;

@@ -36,7 +36,7 @@ impl Execution {
     /// #[preemptible(block = 1, idempotent)]
     /// fn fill(out: SliceMut<u32>) {
     ///     // SAFETY: each block-task writes an element of its own.
-    ///     unsafe { out.write(task_index() as usize, 1) };
+    ///     unsafe { out.write(thread::index() as usize, 1) };
     /// }
     ///
     /// let execution = Execution::unplanned(["small", "large"]);
