@@ -30,6 +30,7 @@
 //! | [`CoSchedule::max_pair`], [`CoSchedule::sequential`] | what the paper compares with | section V-B |
 //! | [`CoSchedule::plan`] | tasks of one kernel: they run in the kernel's places one after the other | not in the paper |
 //! | [`Planner`] | preemptions that cost time, jobs that arrive later | not in the paper |
+//! | [`Execution`] | the policy that carries a plan out, and measures jobs for one | section V-A, and not in the paper |
 //!
 //! The plan is the shortest one, and no order of its intervals has fewer preemptions. Another plan of the same length may
 //! have fewer; to find it is NP-hard (theorem 2).

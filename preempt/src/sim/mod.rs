@@ -40,6 +40,8 @@
 //! - The host decides when the scheduler would. Submissions and reports of one time are handled together, then the policy
 //!   is asked once. While the host decides or launches, for [`Costs::decision`] and [`Costs::call`], others wait.
 //!
+//! Of two launches that [share all SMs](crate::policy::Plan::grant_both), the second one waits until the first one has left.
+//!
 //! With [`Costs::free`] all of that takes no time: what a policy reaches then is the most that it can reach.
 //!
 //! # Why this is not a device

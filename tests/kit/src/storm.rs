@@ -11,8 +11,8 @@ use preempt_test_kernels as kernels;
 use crate::Random;
 use preempt::error::LaunchError;
 
-/// Deals the SMs anew at every occasion: a random range for each launch, none for some. The newest launch always gets
-/// some, so that the storm goes on.
+/// Deals the SMs anew at every occasion: a random range for each launch, none for some, or all SMs to two of them. The
+/// newest launch always gets some, so that the storm goes on.
 #[derive(Debug)]
 pub struct Chaos {
     random: Random,
@@ -41,6 +41,11 @@ impl Policy for Chaos {
 
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let sms = device.sms();
+        if let [.., other, newest] = self.launches[..]
+            && self.random.below(4) == 0
+        {
+            return plan.grant_both([other, newest], device);
+        }
         let mut start = 0;
         for (index, &launch) in self.launches.iter().rev().enumerate() {
             let skipped =

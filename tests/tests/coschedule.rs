@@ -1,0 +1,145 @@
+//! Plans of co-schedules, executed with kernels that count their block-tasks.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use preempt::coschedule::{CoSchedule, Execution, Job, Running, Sharing, Speeds};
+use preempt::error::LaunchError;
+use preempt::{CpuLayout, Error, Preemption, Scheduler, Stream};
+use preempt_device::prelude::*;
+use preempt_test_kernels as kernels;
+use preempt_test_kit::storm::{Kind, Tally, Victim};
+use preempt_test_kit::{KERNELS, Random, device, on_gpu};
+
+fn scheduler(execution: &Execution) -> Scheduler {
+    let builder = Scheduler::builder().device(device(CpuLayout::sms(5).blocks_per_sm(4)));
+    let builder = builder.kernels(KERNELS).preemption(Preemption::Preemptible);
+    builder.policy(execution.clone()).build().expect("a scheduler")
+}
+
+/// A stream for each job.
+fn streams(scheduler: &Scheduler, execution: &Execution, jobs: usize) -> Vec<Stream> {
+    let stream = |job| {
+        let stream = scheduler.stream(0);
+        execution.bind(job, stream.id()).expect("a job");
+        stream
+    };
+    (0..jobs).map(stream).collect()
+}
+
+/// From 0 to 1.
+fn unit(random: &mut Random) -> f64 {
+    f64::from(random.below(1 << 20)) / f64::from(1 << 20)
+}
+
+/// A plan by random speeds and durations that are wrong, so that jobs are preempted anywhere.
+fn any_plan(jobs: usize, random: &mut Random) -> CoSchedule {
+    let longest = if on_gpu() { 5e-4 } else { 5e-3 };
+    let jobs: Vec<Job> =
+        (0..jobs).map(|job| Job::new(format!("job {job}"), longest * unit(random))).collect();
+    let mut speed = |_, _| 0.3 + 0.6 * unit(random);
+    let [first, rest @ ..] = Sharing::COMMON;
+    let speeds = Speeds::from_fn(first, jobs.len(), &mut speed).expect("speeds");
+    let speeds = rest.into_iter().fold(speeds, |speeds, way| {
+        let row = |i| (0..jobs.len()).map(|j| if i == j { 1.0 } else { speed(i, j) }).collect();
+        let rows = (0..jobs.len()).map(row).collect();
+        speeds.with(way, rows).expect("speeds")
+    });
+    CoSchedule::plan(&jobs, &speeds).expect("a plan")
+}
+
+#[test]
+fn every_task_runs_once_while_plans_are_executed() {
+    let mut random = Random(24);
+    let jobs = Kind::ALL.len();
+    let execution = any_plan(jobs, &mut random).execution();
+    let scheduler = scheduler(&execution);
+    let streams = streams(&scheduler, &execution, jobs);
+    let (mut tally, mut ways) = (Tally::default(), HashSet::new());
+    while tally.yields < 100 || ways.len() < Sharing::COMMON.len() {
+        execution.begin(any_plan(jobs, &mut random)).expect("as many jobs");
+        let kinds = Kind::ALL.iter().zip(&streams);
+        let victims = kinds.map(|(&kind, stream)| Victim::launch(kind, &scheduler, stream, 2400));
+        let victims: Result<Vec<Victim>, Error> = victims.collect();
+        for (victim, stream) in victims.expect("accepted").into_iter().zip(&streams) {
+            victim.check(stream, &mut tally).expect("done");
+        }
+        assert_eq!(tally.mistake, None, "{tally:?}");
+        assert_eq!((tally.lost, tally.repeated), (0, 0), "{tally:?}");
+        let ran = execution.executed();
+        ways.extend(ran.intervals().iter().filter_map(|interval| match interval.running {
+            Running::Pair { way, .. } => Some(ran.way(way)),
+            _ => None,
+        }));
+        assert_eq!(execution.remaining(), vec![0.0; jobs]);
+    }
+    assert!(scheduler.policy_error().is_none(), "{:?}", scheduler.policy_error());
+}
+
+#[test]
+fn the_rest_of_a_plan_runs_when_jobs_are_cancelled() {
+    const JOBS: usize = 6;
+    const TASKS: u32 = 3000;
+    let mut random = Random(7);
+    let execution = any_plan(JOBS, &mut random).execution();
+    let scheduler = scheduler(&execution);
+    let streams = streams(&scheduler, &execution, JOBS);
+    let mut midway = 0;
+    while midway < 10 {
+        execution.begin(any_plan(JOBS, &mut random)).expect("as many jobs");
+        let mut buffers: Vec<_> = (0..JOBS)
+            .map(|_| {
+                (scheduler.zeroed::<u32>(TASKS as usize), scheduler.zeroed(TASKS as usize * 32))
+            })
+            .map(|(counts, writes)| (counts.expect("memory"), writes.expect("memory")))
+            .collect();
+        let launched = streams.iter().zip(&mut buffers).map(|(stream, (counts, writes))| {
+            let call = kernels::paced_1d(2000, counts, writes).grid(TASKS).block(32);
+            stream.launch(call).expect("accepted")
+        });
+        let handles: Vec<_> = launched.collect();
+        std::thread::sleep(Duration::from_micros(u64::from(random.below(3000))));
+        let cancelled = |job: usize| job.is_multiple_of(2);
+        (0..JOBS).filter(|&job| cancelled(job)).for_each(|job| handles[job].cancel());
+        for (job, (handle, stream)) in handles.iter().zip(&streams).enumerate() {
+            let done = match handle.wait() {
+                Ok(report) => report.tasks,
+                Err(Error::Launch(LaunchError::Cancelled { done, .. })) if cancelled(job) => done,
+                Err(error) => panic!("job {job}: {error}"),
+            };
+            assert!(cancelled(job) || done == TASKS, "job {job}: {done}");
+            let counts = stream.download(&buffers[job].0).and_then(|copy| copy.wait());
+            let counts = counts.expect("copied");
+            assert_eq!(counts.iter().sum::<u32>(), done, "job {job}");
+            assert!(counts.iter().all(|&count| count <= 1), "job {job}");
+            midway += u32::from(done > 0 && done < TASKS);
+        }
+    }
+    assert!(scheduler.policy_error().is_none(), "{:?}", scheduler.policy_error());
+}
+
+#[preemptible(block = 1)]
+fn fails() {
+    panic!("this panic is part of a test");
+}
+
+#[preemptible(block = 1)]
+fn nothing() {}
+
+/// A kernel that fails on a GPU takes the context with it.
+#[test]
+fn the_rest_of_a_plan_runs_when_a_job_fails() {
+    let execution = any_plan(4, &mut Random(3)).execution();
+    let device = preempt::Device::cpu_with(CpuLayout::sms(4)).expect("a device");
+    let builder = Scheduler::builder().device(device).policy(execution.clone());
+    let scheduler = builder.build().expect("a scheduler");
+    let streams = streams(&scheduler, &execution, 4);
+    let failing = streams[1].launch(fails().grid(9)).expect("accepted");
+    let others = [0, 2, 3].map(|job| streams[job].launch(nothing().grid(500)).expect("accepted"));
+    let error = failing.wait().expect_err("it fails");
+    assert!(matches!(error, Error::Launch(LaunchError::KernelFailed { .. })), "{error}");
+    for other in others {
+        assert_eq!(other.wait().expect("done").tasks, 500);
+    }
+    assert_eq!(execution.remaining(), [0.0; 4]);
+}
