@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use preempt::coschedule::{CoSchedule, Execution, Job, Running, Sharing, Speeds};
+use preempt::coschedule::{CoSchedule, Execution, Job, Planner, Running, Sharing, Speeds};
 use preempt::error::LaunchError;
+use preempt::sim::{KernelModel, Machine, Simulation, StreamNumber, Workload};
 use preempt::{CpuLayout, Error, Preemption, Scheduler, Stream};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -142,4 +143,59 @@ fn the_rest_of_a_plan_runs_when_a_job_fails() {
         assert_eq!(other.wait().expect("done").tasks, 500);
     }
     assert_eq!(execution.remaining(), [0.0; 4]);
+}
+
+/// Kernels of the simulator, and how often each is to run.
+fn batch() -> Vec<(KernelModel, u32)> {
+    let kernel = |name, micros, tasks| KernelModel::new(name, Duration::from_micros(micros), tasks);
+    vec![
+        // Half of the SMs, a third, all of them with blocks that take long, and all of them.
+        (kernel("half", 9_000, 66).blocks_per_sm(1), 3),
+        (kernel("third", 5_000, 44).blocks_per_sm(1), 4),
+        (kernel("uneven", 7_000, 140).blocks_per_sm(1), 2),
+        (kernel("wide", 4_000, 10_000).blocks_per_sm(4), 2),
+    ]
+}
+
+/// Runs jobs at once, each in the stream of its number, and returns the makespan.
+fn simulate(kernels: &[KernelModel], these: &[usize], execution: &Execution) -> f64 {
+    let mut workload = Workload::new(1);
+    let streams: Vec<StreamNumber> = kernels.iter().map(|_| workload.stream(0)).collect();
+    for &job in these {
+        workload.launch(streams[job], &kernels[job], Duration::ZERO);
+    }
+    let results = Simulation::new(Machine::h200(), execution.clone()).run(&workload);
+    let results = results.expect("simulated");
+    assert!(results.policy_error.is_none(), "{:?}", results.policy_error);
+    results.makespan.as_secs_f64()
+}
+
+#[test]
+fn a_plan_takes_as_long_as_it_says() {
+    let kernels: Vec<KernelModel> =
+        batch().into_iter().flat_map(|(kernel, count)| vec![kernel; count as usize]).collect();
+    let execution = Execution::unplanned((0..kernels.len()).map(|job| format!("job {job}")));
+    (0..kernels.len()).for_each(|job| execution.bind(job, job as u32).expect("a job"));
+    let ways = [Sharing::split(1, 4), Sharing::split(1, 2), Sharing::split(3, 4)];
+    let measured = execution.measure(&ways, 1, |these| {
+        simulate(&kernels, these, &execution);
+        Ok(())
+    });
+    let (jobs, speeds) = measured.expect("measured");
+    let all: Vec<usize> = (0..kernels.len()).collect();
+    let mut makespan = |plan: CoSchedule| {
+        let planned = plan.makespan();
+        execution.begin(plan).expect("as many jobs");
+        let executed = simulate(&kernels, &all, &execution);
+        let ran = execution.executed();
+        assert!((executed / planned - 1.0).abs() < 0.03, "{executed}, {planned}\n{ran}");
+        executed
+    };
+    // A kernel that fills a part of the SMs has one block-task on each, all of which is dropped.
+    let planner = Planner::new().preemption_cost(0.009);
+    let planned = makespan(planner.plan(&jobs, &speeds).expect("a plan"));
+    let in_pairs = makespan(CoSchedule::max_pair(&jobs, &speeds).expect("a plan"));
+    let sequential = makespan(CoSchedule::sequential(&jobs, &speeds).expect("a plan"));
+    assert!(planned <= in_pairs, "{planned}, {in_pairs}");
+    assert!(in_pairs < 0.9 * sequential, "{in_pairs}, {sequential}");
 }

@@ -137,8 +137,9 @@ impl Execution {
     pub fn begin(&self, plan: CoSchedule) -> Result<(), Error> {
         {
             let mut state = lock(&self.state);
-            // What runs now began before.
+            // What runs now began before, and the clock may be another one's: that of the next simulation.
             (state.ran, state.began, state.running) = (Vec::new(), None, None);
+            state.counted = Duration::ZERO;
             for job in &mut state.jobs {
                 (job.done, job.was_there) = (0.0, !job.here.is_empty());
             }
@@ -151,17 +152,29 @@ impl Execution {
 #[derive(Debug)]
 struct Step {
     running: Running,
-    /// For each task of it: the progress at its end, in seconds alone, and what becomes of the task then.
-    ends: [(f64, After); 2],
+    /// What each task of it has to do.
+    ends: [End; 2],
+}
+
+/// What a task has to do in an interval.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// Its progress at the end of the interval, in seconds alone.
+    until: f64,
+    /// What becomes of it then.
+    after: After,
+    /// Whether it has come that far. What it is found to lack later, because block-tasks were dropped when it left, is done
+    /// in its next intervals: to go back for that would drop more.
+    is_reached: bool,
 }
 
 impl Step {
     /// The tasks whose progress ends it: those that leave. If both stay, they share the GPU in another way then, and either
     /// ends it.
-    fn leavers(&self) -> impl Iterator<Item = (usize, (f64, After))> {
+    fn leavers(&self) -> impl Iterator<Item = (usize, End)> {
         let tasks = || self.running.tasks().zip(self.ends);
-        let is_change = tasks().all(|(_, (_, after))| after == After::Stays);
-        tasks().filter(move |(_, (_, after))| is_change || *after != After::Stays)
+        let is_change = tasks().all(|(_, end)| end.after == After::Stays);
+        tasks().filter(move |(_, end)| is_change || end.after != After::Stays)
     }
 }
 
@@ -291,10 +304,25 @@ impl State {
     }
 
     /// Whether a task of an interval has more to do in it. What has left is over for now.
-    fn has_more(&self, task: usize, (until, after): (f64, After)) -> bool {
-        let job = &self.jobs[task];
-        let missing = until - job.done;
-        !job.here.is_empty() && (after == After::IsDone || missing > CLOCK.as_secs_f64())
+    fn has_more(&self, task: usize, end: End) -> bool {
+        let has_more =
+            end.after == After::IsDone || !end.is_reached && !self.has_reached(task, end);
+        self.is_here(task) && has_more
+    }
+
+    fn has_reached(&self, task: usize, end: End) -> bool {
+        end.until - self.jobs[task].done <= CLOCK.as_secs_f64()
+    }
+
+    /// Notes how far tasks have come.
+    fn note(&mut self) {
+        for step in 0..self.steps.len() {
+            let tasks = self.steps[step].running.tasks();
+            for (index, task) in tasks.enumerate() {
+                let end = self.steps[step].ends[index];
+                self.steps[step].ends[index].is_reached |= self.has_reached(task, end);
+            }
+        }
     }
 
     /// Whether an interval goes on.
@@ -324,12 +352,11 @@ impl State {
     fn until_the_end(&self, step: &Step, running: Running) -> Option<Duration> {
         let mut longest = 0.0f64;
         for (task, end) in step.leavers().filter(|&(task, end)| self.has_more(task, end)) {
-            let (until, after) = end;
             let speed = running.speed_of(task);
-            if after == After::IsDone || speed == 0.0 {
+            if end.after == After::IsDone || speed == 0.0 {
                 return None;
             }
-            longest = longest.max((until - self.jobs[task].done) / speed);
+            longest = longest.max((end.until - self.jobs[task].done) / speed);
         }
         Duration::try_from_secs_f64(longest).ok().map(|left| left.max(CLOCK))
     }
@@ -404,13 +431,13 @@ fn steps(intervals: &[Interval], mut done: Vec<f64>) -> Vec<Step> {
             () if follows => After::Stays,
             () => After::Leaves,
         };
-        (done[task], after)
+        End { until: done[task], after, is_reached: false }
     };
     (0..intervals.len())
         .map(|at| {
             let running = intervals[at].running;
             let mut tasks = running.tasks();
-            let mut ends = [(0.0, After::Stays); 2];
+            let mut ends = [End { until: 0.0, after: After::Stays, is_reached: true }; 2];
             for of in &mut ends {
                 *of = tasks.next().map_or(*of, |task| end(at, task));
             }
@@ -472,6 +499,7 @@ impl Policy for Execution {
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let mut state = lock(&self.state);
         state.count(now);
+        state.note();
         for job in 0..state.jobs.len() {
             state.look(job, device);
         }
