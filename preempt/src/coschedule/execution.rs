@@ -18,9 +18,10 @@ use crate::vocabulary::LaunchId;
 /// What a stream launches belongs to the job that the stream is [bound](Execution::bind) to: kernels, and kernels of
 /// programs. Submit all of a job at once, because a job without a ready launch does not hold its place.
 ///
-/// Progress decides, and not the clock. It is the time that the job ran, multiplied by the speed of the plan, and is
-/// corrected by what was done whenever its blocks have left. An interval is over when each job that leaves has come as far
-/// as planned; a job in its last interval stays until it is done. Where a job is done earlier, is late or is missing:
+/// Progress decides, and not the clock. It is the time that the job ran, multiplied by the speed of the plan. Whenever its
+/// blocks have left, it is corrected by what was done. An interval is over when each job that leaves has come as far as
+/// planned; what a job is then found to lack is done in its next intervals. A job in its last interval stays until it is
+/// done. Where a job is done earlier, is late or is missing:
 ///
 /// - The other one goes on with all SMs. The job whose speeds beside it gain most joins it, if that gains more until it is
 ///   done than it costs to stop the other job ([`DeviceView::yield_overhead`]).
