@@ -1,0 +1,199 @@
+//! A night's batch jobs, run two at a time by a plan.
+//!
+//! The jobs are measured alone and in pairs, by their kernels. From that comes the shortest plan, which a scheduler
+//! carries out. The same jobs one after the other, and in the pairs of MaxPair, are what it is compared with.
+
+mod jobs;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use preempt::coschedule::{CoSchedule, Execution, Job, Sharing, Speeds};
+use preempt::{CpuLayout, Device, Scheduler};
+
+use crate::jobs::{Jobs, names};
+
+/// The kernels' PTX.
+const KERNELS: preempt::Module = preempt::include_kernels!();
+
+/// Measures twenty batch jobs, plans which of them run side by side, and runs them by the plan.
+#[derive(Parser, Debug)]
+#[command(name = "nightly-batch", version)]
+struct Args {
+    /// The device to run on.
+    #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
+    device: DeviceKind,
+    /// A tenth of the work: what the tests run. The numbers mean little.
+    #[arg(long)]
+    quick: bool,
+    /// Writes the plan as a Gantt chart, and beside it, with `executed` in its name, what ran by it.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// What the kernels run on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum DeviceKind {
+    /// An emulated GPU on this machine's processors.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+impl DeviceKind {
+    /// One SM of the CPU device for each processor, at least two, so that jobs can have SMs of their own.
+    fn open(self) -> Result<Device, preempt::Error> {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        match self {
+            DeviceKind::Cpu => Device::cpu_with(CpuLayout::sms(processors.clamp(2, 8) as u32)),
+            DeviceKind::Cuda => Device::cuda(0),
+        }
+    }
+
+    /// An SM of the CPU device has room for one block, so jobs share it by ranges of SMs only.
+    fn ways(self) -> &'static [Sharing] {
+        match self {
+            DeviceKind::Cpu => &[const { Sharing::split(1, 2) }],
+            DeviceKind::Cuda => &Sharing::COMMON,
+        }
+    }
+
+    /// The time of a part of a job, each of which is a launch. A block-task of a job with few of them is not interrupted.
+    fn part(self) -> Duration {
+        match self {
+            DeviceKind::Cpu => Duration::from_millis(5),
+            DeviceKind::Cuda => Duration::from_millis(1),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nightly-batch: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    // Before anything runs, so that no measurement is lost to a chart that cannot be written.
+    for file in args.svg.iter().flat_map(|path| [path.clone(), beside(path)]) {
+        write(&file, "")?;
+    }
+    // Not `println!`, which panics where the reader has closed the pipe.
+    let mut stdout = io::stdout();
+    let mut night = Night::new(args)?;
+    let start = Instant::now();
+    let (jobs, speeds) = night.measure()?;
+    writeln!(stdout, "{} jobs, measured in {:.1} s\n", jobs.len(), start.elapsed().as_secs_f64())?;
+
+    let plan = CoSchedule::plan(&jobs, &speeds)?;
+    writeln!(stdout, "{plan}\n")?;
+    let arms = [
+        ("one after the other", CoSchedule::sequential(&jobs, &speeds)?),
+        ("MaxPair", CoSchedule::max_pair(&jobs, &speeds)?),
+        ("the plan", plan),
+    ];
+    writeln!(stdout, "{:<20} {:>10} {:>10} {:>12}", "", "planned", "executed", "preemptions")?;
+    for (name, plan) in &arms {
+        let executed = night.execute(plan)?;
+        let [planned, took] = [plan, &executed].map(|of| format!("{:.3} s", of.makespan()));
+        writeln!(stdout, "{name:<20} {planned:>10} {took:>10} {:>12}", plan.preemptions())?;
+        if let Some(path) = args.svg.as_ref().filter(|_| *name == "the plan") {
+            write(path, &plan.svg())?;
+            write(&beside(path), &executed.svg())?;
+        }
+    }
+    writeln!(stdout, "\nall results are right")?;
+    Ok(())
+}
+
+/// Twenty jobs, and the scheduler whose policy is a plan for them.
+struct Night {
+    jobs: Jobs,
+    execution: Execution,
+    ways: &'static [Sharing],
+    /// How often everything is run.
+    runs: u32,
+}
+
+impl Night {
+    fn new(args: &Args) -> Result<Night> {
+        let execution = Execution::unplanned(names().map(|(name, _)| name));
+        let builder = Scheduler::builder().device(args.device.open()?).kernels(KERNELS);
+        let scheduler = builder.policy(execution.clone()).build()?;
+        let part = args.device.part() / if args.quick { 10 } else { 1 };
+        let jobs = Jobs::new(scheduler, part)?;
+        for (job, stream) in jobs.streams() {
+            execution.bind(job, stream)?;
+        }
+        let runs = if args.quick { 1 } else { 3 };
+        Ok(Night { jobs, execution, ways: args.device.ways(), runs })
+    }
+
+    /// Seconds of each job alone, and speeds of the jobs beside each other.
+    ///
+    /// These are speeds of kernels: of each kernel, the first job beside the second job of each other one, and of its own.
+    /// Of two jobs, the one with the smaller number is the first of the pair there, too, because the kernels are in order.
+    fn measure(&mut self) -> Result<(Vec<Job>, Speeds)> {
+        let kernels: Vec<usize> = names().map(|(_, kernel)| kernel).collect();
+        let first = |job: usize| kernels.partition_point(|&kernel| kernel < kernels[job]);
+        let stand_in = |job: usize, beside: usize| first(job) + usize::from(job > beside);
+        let jobs = &mut self.jobs;
+        let (seconds, measured) =
+            self.execution.measure(self.ways, self.runs, |these| match *these {
+                // A pair that does not run counts as one that does not gain.
+                [a, b] if a != first(a) || b != first(b) + 1 => Ok(()),
+                _ => jobs.run(these),
+            })?;
+        jobs.check()?;
+        let tasks = seconds.len();
+        let speed = |way, i, j| match i == j {
+            true => 1.0,
+            false => measured.speed(way, stand_in(i, j), stand_in(j, i)),
+        };
+        let row = |way, i| (0..tasks).map(|j| speed(way, i, j)).collect();
+        let rows = |way| (0..tasks).map(|i| row(way, i)).collect();
+        let first = Speeds::new(self.ways[0], rows(0))?;
+        let mut ways = self.ways.iter().enumerate().skip(1);
+        let speeds = ways.try_fold(first, |speeds, (way, &of)| speeds.with(of, rows(way)))?;
+        Ok((seconds, speeds))
+    }
+
+    /// Runs all jobs by a plan, and checks their results: what ran in the median run.
+    fn execute(&mut self, plan: &CoSchedule) -> Result<CoSchedule> {
+        // What the plan begins with is there first.
+        let mut order = Vec::new();
+        for task in plan.intervals().iter().flat_map(|interval| interval.running.tasks()) {
+            if !order.contains(&task) {
+                order.push(task);
+            }
+        }
+        let mut executed = Vec::new();
+        for _ in 0..self.runs {
+            self.jobs.clear()?;
+            self.execution.begin(plan.clone())?;
+            self.jobs.run(&order)?;
+            self.jobs.check()?;
+            executed.push(self.execution.executed());
+        }
+        executed.sort_by(|a, b| a.makespan().total_cmp(&b.makespan()));
+        Ok(executed.swap_remove(executed.len() / 2))
+    }
+}
+
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension("executed.svg")
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
