@@ -30,14 +30,11 @@ pub const JOBS: [(Kernel, &[usize]); 7] = [
     (Kernel::Sort, &[10, 13, 18]),
 ];
 
-/// Numbers that all kernels read; a power of two.
-const DATA: u32 = 1 << 20;
-
 /// Block-tasks of a part for each SM, of kernels that use all SMs.
-const WIDE: u32 = 16;
+const WIDE: u32 = 32;
 
 /// Block-tasks of a part, at most, whose results the host computes, too.
-const CHECKED: u32 = 32;
+const CHECKED: u32 = 64;
 
 impl Kernel {
     /// Block-tasks of a part, on this many SMs.
@@ -184,9 +181,9 @@ pub fn names() -> impl Iterator<Item = (String, usize)> {
 }
 
 impl Jobs {
-    /// Jobs whose parts take about this long each.
-    pub fn new(scheduler: Scheduler, time: Duration) -> Result<Jobs> {
-        let on_host: Vec<u32> = (0..DATA).map(kernels::mix).collect();
+    /// Jobs that read so many numbers, a power of two, and whose parts take about this long each.
+    pub fn new(scheduler: Scheduler, numbers: u32, time: Duration) -> Result<Jobs> {
+        let on_host: Vec<u32> = (0..numbers).map(kernels::mix).collect();
         let data = scheduler.buffer(&on_host)?;
         let (mut jobs, mut names, mut seeds) = (Vec::new(), names(), 1..);
         for (kernel, sizes) in JOBS {
@@ -272,7 +269,7 @@ mod tests {
     fn results_are_compared_with_those_of_the_host_and_of_the_first_run() {
         let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
         let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
-        let mut jobs = Jobs::new(scheduler, Duration::from_micros(100)).expect("jobs");
+        let mut jobs = Jobs::new(scheduler, 1 << 20, Duration::from_micros(100)).expect("jobs");
         let wrong = jobs.check().expect_err("nothing has run");
         assert_eq!(
             format!("{wrong:#}"),

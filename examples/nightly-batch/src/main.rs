@@ -64,6 +64,14 @@ impl DeviceKind {
         }
     }
 
+    /// Numbers that the kernels read: more than caches hold.
+    fn numbers(self) -> u32 {
+        match self {
+            DeviceKind::Cpu => 1 << 22,
+            DeviceKind::Cuda => 1 << 25,
+        }
+    }
+
     /// The time of a part of a job, each of which is a launch. A block-task of a job with few of them is not interrupted.
     fn part(self) -> Duration {
         match self {
@@ -131,7 +139,7 @@ impl Night {
         let builder = Scheduler::builder().device(args.device.open()?).kernels(KERNELS);
         let scheduler = builder.policy(execution.clone()).build()?;
         let part = args.device.part() / if args.quick { 10 } else { 1 };
-        let jobs = Jobs::new(scheduler, part)?;
+        let jobs = Jobs::new(scheduler, args.device.numbers(), part)?;
         for (job, stream) in jobs.streams() {
             execution.bind(job, stream)?;
         }
