@@ -72,7 +72,7 @@ impl DeviceKind {
         }
     }
 
-    /// The time of a part of a job, each of which is a launch. A block-task of a job with few of them is not interrupted.
+    /// The time of a part of a job, which is a launch. One with few block-tasks is preempted at its end.
     fn part(self) -> Duration {
         match self {
             DeviceKind::Cpu => Duration::from_millis(5),
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     // Before anything runs, so that no measurement is lost to a chart that cannot be written.
-    for file in args.svg.iter().flat_map(|path| [path.clone(), beside(path)]) {
+    for file in args.svg.iter().flat_map(|path| [path.clone(), executed_file(path)]) {
         write(&file, "")?;
     }
     // Not `println!`, which panics where the reader has closed the pipe.
@@ -117,7 +117,7 @@ fn run(args: &Args) -> Result<()> {
         writeln!(stdout, "{name:<20} {planned:>10} {took:>10} {:>12}", plan.preemptions())?;
         if let Some(path) = args.svg.as_ref().filter(|_| *name == "the plan") {
             write(path, &plan.svg())?;
-            write(&beside(path), &executed.svg())?;
+            write(&executed_file(path), &executed.svg())?;
         }
     }
     writeln!(stdout, "\nall results are right")?;
@@ -149,8 +149,8 @@ impl Night {
 
     /// Seconds of each job alone, and speeds of the jobs beside each other.
     ///
-    /// These are speeds of kernels: of each kernel, the first job beside the second job of each other one, and of its own.
-    /// Of two jobs, the one with the smaller number is the first of the pair there, too, because the kernels are in order.
+    /// Speeds are those of kernels: the first job of a kernel is measured beside the second one of each later kernel and
+    /// of its own. Jobs are in the order of their kernels, so the first of a pair has the first job's part of the SMs.
     fn measure(&mut self) -> Result<(Vec<Job>, Speeds)> {
         let kernels: Vec<usize> = names().map(|(_, kernel)| kernel).collect();
         let first = |job: usize| kernels.partition_point(|&kernel| kernel < kernels[job]);
@@ -170,9 +170,9 @@ impl Night {
         };
         let row = |way, i| (0..tasks).map(|j| speed(way, i, j)).collect();
         let rows = |way| (0..tasks).map(|i| row(way, i)).collect();
-        let first = Speeds::new(self.ways[0], rows(0))?;
+        let one_way = Speeds::new(self.ways[0], rows(0))?;
         let mut ways = self.ways.iter().enumerate().skip(1);
-        let speeds = ways.try_fold(first, |speeds, (way, &of)| speeds.with(of, rows(way)))?;
+        let speeds = ways.try_fold(one_way, |speeds, (way, &of)| speeds.with(of, rows(way)))?;
         Ok((seconds, speeds))
     }
 
@@ -198,7 +198,8 @@ impl Night {
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+/// The file of the chart of what ran.
+fn executed_file(path: &Path) -> PathBuf {
     path.with_extension("executed.svg")
 }
 

@@ -1,5 +1,5 @@
-//! The kernels of the example. Each thread writes one number, computed from `data` (whose length is a power of two), from
-//! `seed`, and by `rounds` equal rounds.
+//! The kernels of the example. Each thread writes one number, computed from `data` and `seed` in `rounds` equal rounds.
+//! The length of `data` is a power of two.
 //!
 //! | kernel | needs |
 //! | --- | --- |
@@ -93,7 +93,8 @@ pub fn chains(data: &[u32], seed: u32, rounds: u32, out: PerThread<u32>) {
     set(out, link);
 }
 
-/// The sum of what is at a thread's place in `rounds` runs of [`THREADS`] numbers, each sorted by Batcher's bitonic network.
+/// The sum of what is at a thread's place in `rounds` runs of [`THREADS`] numbers, each sorted by Batcher's bitonic
+/// network.
 #[preemptible(block = THREADS as u32)]
 pub fn sort(data: &[u32], seed: u32, rounds: u32, out: PerThread<u32>) {
     let keys = shared_array![u32; THREADS];
