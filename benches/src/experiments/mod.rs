@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 mod antt;
 mod armed;
 pub mod corun;
+mod coschedule;
 mod counted;
 mod cuda;
 mod engine;
@@ -131,7 +132,7 @@ pub trait Experiment: Debug + Sync {
 }
 
 /// All experiments, in the order of `--help`.
-pub const ALL: [&dyn Experiment; 14] = [
+pub const ALL: [&dyn Experiment; 15] = [
     &storm::Storm,
     &armed::Armed,
     &latency::Latency,
@@ -145,6 +146,7 @@ pub const ALL: [&dyn Experiment; 14] = [
     &antt::Antt,
     &fairness::Fairness,
     &mix::Mix,
+    &coschedule::Coschedule,
     &sim::Sim,
 ];
 

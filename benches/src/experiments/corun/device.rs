@@ -12,7 +12,7 @@ use preempt_workloads::{Definition, Size};
 
 use super::endless::{Endless, Looped};
 use super::switch::{PolicySelector, SelectedPolicy};
-use super::testbed::{Arm, Completed, FIFO, Job, Run, Testbed};
+use super::testbed::{Arm, Bind, Completed, FIFO, Job, Run, Testbed};
 use super::{NewPolicy, PreparedProgram};
 use crate::experiments::Bench;
 
@@ -101,32 +101,18 @@ impl DeviceTestbed {
         Ok(self.gpu.is_some() && matches!(arm, Arm::PlainStreams | Arm::StreamPriorities))
     }
 
-    fn run_scheduled(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
-        self.selector.select(arm.policy());
+    fn run_scheduled(&mut self, arm: Arm, jobs: &[Job], bind: Bind<'_>) -> Result<Completed> {
         let submission = |job: &Job| {
             let stream = self.scheduler.stream(Priority(job.priority));
-            Submission::new(stream, &self.programs[job.program], *job, arm.preemption())
+            Submission::new(stream, &[&self.programs[job.program]], *job, arm.preemption())
         };
         let mut submissions: Vec<Submission> = jobs.iter().map(submission).collect();
-        let start = Instant::now();
-        while submissions.iter().any(|submission| submission.ended.is_none()) {
-            ensure!(start.elapsed() < LIMIT, "a job has not ended within {LIMIT:?}");
-            for submission in &mut submissions {
-                if submission.ended.is_none() && start.elapsed() >= submission.job.at {
-                    submission.go_on(start)?;
-                }
-            }
-            std::hint::spin_loop();
+        for (index, submission) in submissions.iter().enumerate() {
+            bind(index, submission.stream.id())?;
         }
-        self.scheduler.synchronize()?;
-        self.selector.select(FIFO);
+        self.finish(arm, &mut submissions)?;
         for submission in &submissions {
-            let program = &self.programs[submission.job.program];
-            for (report, call) in submission.reports.iter().zip(program.steps()) {
-                self.tally.report(report);
-                let tasks = call.grid_dim().count() as u32;
-                self.tally.count(program.name, &[report.tasks], &[tasks]);
-            }
+            self.count(&[submission.job.program], &submission.reports);
         }
         let yields = submissions
             .iter()
@@ -142,6 +128,55 @@ impl DeviceTestbed {
             reports: submission.reports,
         };
         Ok(Completed::new(times, yields, submissions.into_iter().map(run).collect()))
+    }
+
+    /// Submits everything, and waits until it is over.
+    fn finish(&mut self, arm: Arm, submissions: &mut [Submission]) -> Result<()> {
+        self.selector.select(arm.policy());
+        let start = Instant::now();
+        while submissions.iter().any(|submission| submission.ended.is_none()) {
+            ensure!(start.elapsed() < LIMIT, "a job has not ended within {LIMIT:?}");
+            for submission in &mut *submissions {
+                if submission.ended.is_none() && start.elapsed() >= submission.job.at {
+                    submission.go_on(start)?;
+                }
+            }
+            std::hint::spin_loop();
+        }
+        self.scheduler.synchronize()?;
+        self.selector.select(FIFO);
+        Ok(())
+    }
+
+    /// Counts what launches of these programs, one after the other, have reported.
+    fn count(&mut self, programs: &[usize], reports: &[LaunchReport]) {
+        let programs = programs.iter().map(|&program| &self.programs[program]);
+        let calls =
+            programs.flat_map(|program| program.steps().iter().map(|call| (program.name, call)));
+        for (report, (name, call)) in reports.iter().zip(calls) {
+            self.tally.report(report);
+            let tasks = call.grid_dim().count() as u32;
+            self.tally.count(name, &[report.tasks], &[tasks]);
+        }
+    }
+
+    /// Overwrites the outputs of programs, runs them, and compares their outputs.
+    fn checked<T>(
+        &mut self,
+        arm: &str,
+        programs: &[usize],
+        run: impl FnOnce(&mut DeviceTestbed) -> Result<T>,
+    ) -> Result<T> {
+        for &program in programs {
+            self.programs[program].poison()?;
+        }
+        // Also an error if a policy was refused.
+        self.scheduler.synchronize()?;
+        let done = run(self)?;
+        for &program in programs {
+            self.programs[program].check(arm, &mut self.tally)?;
+        }
+        Ok(done)
     }
 
     /// The level of the raw stream of each job.
@@ -179,6 +214,21 @@ impl DeviceTestbed {
         Ok(Completed::new(times.collect(), 0, Vec::new()))
     }
 
+    fn run_in_one_raw_stream(&mut self, programs: &[usize]) -> Result<Duration> {
+        self.open_streams(1)?;
+        let stream = &self.raw_streams[0][0];
+        let start = Instant::now();
+        for launch in programs.iter().flat_map(|&program| self.programs[program].raw_steps()) {
+            // SAFETY: the programs own their buffers, and no other work uses them now.
+            unsafe { launch.on(stream)? };
+        }
+        while !stream.is_idle()? {
+            ensure!(start.elapsed() < LIMIT, "the stream is not idle within {LIMIT:?}");
+            std::hint::spin_loop();
+        }
+        Ok(start.elapsed())
+    }
+
     /// Creates the raw streams that are missing: one of each level for each of `jobs` jobs.
     pub(super) fn open_streams(&mut self, jobs: usize) -> Result<()> {
         self.raw_streams.resize_with(LEVELS, Vec::new);
@@ -209,20 +259,31 @@ impl Testbed for DeviceTestbed {
         self.programs[program].name
     }
 
-    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
-        for job in jobs {
-            self.programs[job.program].poison()?;
-        }
-        // Also an error if a policy was refused.
-        self.scheduler.synchronize()?;
-        let completed = match self.is_raw(arm)? {
-            true => self.run_raw(arm, jobs)?,
-            false => self.run_scheduled(arm, jobs)?,
-        };
-        for job in jobs {
-            self.programs[job.program].check(arm.name(), &mut self.tally)?;
-        }
-        Ok(completed)
+    fn run_bound(&mut self, arm: Arm, jobs: &[Job], bind: Bind<'_>) -> Result<Completed> {
+        let programs: Vec<usize> = jobs.iter().map(|job| job.program).collect();
+        let is_raw = self.is_raw(arm)?;
+        self.checked(arm.name(), &programs, |testbed| match is_raw {
+            true => testbed.run_raw(arm, jobs),
+            false => testbed.run_scheduled(arm, jobs, bind),
+        })
+    }
+
+    fn run_in_one_stream(&mut self, programs: &[usize]) -> Result<Duration> {
+        let arm = Arm::PlainStreams;
+        let is_raw = self.is_raw(arm)?;
+        self.checked("one stream", programs, |testbed| match is_raw {
+            true => testbed.run_in_one_raw_stream(programs),
+            false => {
+                let prepared: Vec<_> =
+                    programs.iter().map(|&program| &testbed.programs[program]).collect();
+                let (stream, job) = (testbed.scheduler.stream(0), Job::now(0));
+                let mut line = [Submission::new(stream, &prepared, job, arm.preemption())];
+                testbed.finish(arm, &mut line)?;
+                let [Submission { started, ended, reports, .. }] = line;
+                testbed.count(programs, &reports);
+                Ok(ended.unwrap_or_default().saturating_sub(started))
+            }
+        })
     }
 
     fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped> {
@@ -273,8 +334,14 @@ struct Submission {
 }
 
 impl Submission {
-    fn new(stream: Stream, program: &PreparedProgram, job: Job, mode: Preemption) -> Submission {
-        let steps = program.steps().iter().map(|call| call.clone().preemption(mode));
+    fn new(
+        stream: Stream,
+        programs: &[&PreparedProgram],
+        job: Job,
+        mode: Preemption,
+    ) -> Submission {
+        let steps = programs.iter().flat_map(|program| program.steps());
+        let steps = steps.map(|call| call.clone().preemption(mode));
         Submission {
             job,
             stream,

@@ -14,7 +14,7 @@ use preempt_workloads::{Definition, Size};
 use super::endless::{Endless, Looped};
 use super::launches::Launches;
 use super::switch::SelectedPolicy;
-use super::testbed::{Arm, Completed, FIFO, Job, NewPolicy, Testbed};
+use super::testbed::{Arm, Bind, Completed, FIFO, Job, NewPolicy, Testbed};
 
 /// What `--device sim` stands for.
 pub const MEANING: &str = "\
@@ -154,7 +154,7 @@ impl Testbed for SimulatedTestbed {
         self.models[program].name
     }
 
-    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
+    fn run_bound(&mut self, arm: Arm, jobs: &[Job], bind: Bind<'_>) -> Result<Completed> {
         ensure!(self.has(arm), "the simulated device has no streams with priorities");
         let Path { machine, submit, latency } = Path::of(arm, self.costs);
         let mut free = Duration::ZERO;
@@ -165,11 +165,23 @@ impl Testbed for SimulatedTestbed {
             free = at + submit * launches.len() as u32;
             programs.push((launches, at, arm.priority(job)));
         }
+        // A workload numbers its streams from 0.
+        (0..jobs.len()).try_for_each(|index| bind(index, index as u32))?;
         let found = simulate(machine, self.policy(arm), &programs)?;
         self.count(&found.results);
         let times = programs.iter().zip(&found.turnaround);
         let times = times.map(|(&(_, at, _), &time)| (at, at + time + latency));
         Ok(Completed::new(times.collect(), found.yields, Vec::new()))
+    }
+
+    fn run_in_one_stream(&mut self, programs: &[usize]) -> Result<Duration> {
+        let arm = Arm::PlainStreams;
+        let Path { machine, latency, .. } = Path::of(arm, self.costs);
+        let launches = programs.iter().flat_map(|&program| self.launches(arm, &Job::now(program)));
+        let launches: Vec<KernelModel> = launches.collect();
+        let found = simulate(machine, self.policy(arm), &[(launches, Duration::ZERO, 0)])?;
+        self.count(&found.results);
+        Ok(found.turnaround.into_iter().sum::<Duration>() + latency)
     }
 
     fn endless(&mut self, arm: Arm, loops: &[Endless], window: Duration) -> Result<Looped> {

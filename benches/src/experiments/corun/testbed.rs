@@ -63,6 +63,9 @@ pub struct Run {
 /// The number of the policy for submission order where there are no raw streams.
 pub(super) const FIFO: usize = 0;
 
+/// Is told the place of a job and the number of its stream.
+pub type Bind<'a> = &'a dyn Fn(usize, u32) -> Result<()>;
+
 /// Makes a policy that knows nothing yet.
 pub type NewPolicy = Box<dyn Fn() -> Box<dyn Policy>>;
 
@@ -101,7 +104,25 @@ pub trait Testbed {
     /// # Errors
     ///
     /// Errors of the scheduler, the driver and the simulation. Wrong results go to the tally.
-    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed>;
+    fn run_jobs(&mut self, arm: Arm, jobs: &[Job]) -> Result<Completed> {
+        self.run_bound(arm, jobs, &|_, _| Ok(()))
+    }
+
+    /// The same; where the scheduler runs the jobs, `bind` is told each job's place in the list and the number of its
+    /// stream, before anything is submitted.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run_jobs`](Testbed::run_jobs) and of `bind`.
+    fn run_bound(&mut self, arm: Arm, jobs: &[Job], bind: Bind<'_>) -> Result<Completed>;
+
+    /// Runs programs as plain grids, one after the other in one stream, and checks their results. Returns the time from
+    /// the first submission to the last end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run_jobs`](Testbed::run_jobs).
+    fn run_in_one_stream(&mut self, programs: &[usize]) -> Result<Duration>;
 
     /// Runs programs in loops for the time of the window.
     ///
