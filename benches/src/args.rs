@@ -50,7 +50,8 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// No device: an H200 in virtual time, from measured times. For `priority`, `antt`, `fairness` and `mix`.
+    /// No device: an H200 in virtual time, from measured times. For `priority`, `antt`, `fairness`, `mix` and
+    /// `coschedule`.
     Sim,
 }
 

@@ -352,9 +352,93 @@ fn mix_is_simulated() {
     }
 }
 
+/// What holds of `coschedule` on every device, with this many programs.
+fn assert_coscheduled(json: &Value, ways: &[&str], programs: usize) {
+    let rows = json["rows"].as_array().unwrap();
+    let with = |key: &str| rows.iter().filter(|row| row.get(key).is_some()).collect::<Vec<_>>();
+    let drawn = with("setting");
+    assert_eq!(drawn.len(), 3 * 2);
+    for row in &drawn {
+        assert_eq!(row["preemptions_per_task"].as_array().unwrap().len(), 3);
+        assert!((1.0 - 1e-6..1.0 + 1e-6).contains(&number(row, "over_lp")), "{row}");
+        let [ours, pairs, after] =
+            ["over_sequential", "max_pair_over_sequential", "cost_50_planned_over_sequential"]
+                .map(|key| number(row, key));
+        assert!(ours <= pairs + 1e-6 && pairs < 1.0, "{row}");
+        // With its preemptions, a plan for costly ones is no longer than MaxPair's and than the one that ignores them.
+        let ignored = number(row, "cost_50_over_sequential");
+        assert!(ours <= after + 1e-6 && after <= pairs.min(ignored) + 1e-6, "{row}");
+    }
+    let timed = with("timed_tasks");
+    assert_eq!(timed.len(), 1);
+    assert_numbers(timed[0], &["plan_p50_s"]);
+    let measured = with("way");
+    assert_eq!(measured.iter().map(|row| row["way"].as_str().unwrap()).collect::<Vec<_>>(), ways);
+    for row in &measured {
+        let speeds = row["speeds"].as_array().unwrap();
+        assert_eq!((speeds.len(), row["twins"].as_array().unwrap().len()), (programs, programs));
+        assert!(row["alone_us"].as_array().unwrap().iter().all(|time| time.as_f64() > Some(0.0)));
+    }
+    let executed = with("arm");
+    let arms: Vec<_> = executed.iter().map(|row| row["arm"].as_str().unwrap()).collect();
+    assert_eq!(arms, ["plan", "MaxPair", "sequential", "plain, one stream"]);
+    for row in &executed {
+        assert_eq!(row["programs"].as_array().unwrap().len(), 5);
+        assert_eq!(row["planned_us"].is_number(), row["arm"] != "plain, one stream", "{row}");
+        assert!(number(row, "executed_p50_us") > 0.0, "{row}");
+    }
+    let planned = |arm: usize| number(executed[arm], "planned_us");
+    assert!(planned(0) <= planned(1) * (1.0 + 1e-6) && planned(1) <= planned(2) * (1.0 + 1e-6));
+    let summary = &json["summary"];
+    assert_eq!((&summary["instances"], &summary["executed_instances"]), (&18.into(), &1.into()));
+    let keys = [
+        "preemptions_per_task_worst",
+        "preemptions_per_task_worst_mean",
+        "makespan_over_lp",
+        "makespan_over_maxpair_mean",
+        "executed_over_plan",
+        "executed_over_maxpair_executed",
+        "executed_over_sequential",
+        "executed_over_plain",
+    ];
+    assert_numbers(summary, &keys);
+    assert!(summary["plan_s_n1000"].is_null(), "quick runs plan fewer tasks");
+    assert_all_ran(summary);
+}
+
+#[test]
+fn coschedule_carries_plans_out() {
+    let names = ["FFT", "BFS", "CFD"];
+    let json = quick_of("coschedule", &names.map(|name| ["--program", name]).concat());
+    assert_coscheduled(&json, &["all SMs", "SMs 1/2 : 1/2"], 3);
+    let output = run(&["coschedule", "--quick", "--program", "MM"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("NeuralNet"), "{}", errors(&output));
+}
+
+#[test]
+fn coschedule_is_simulated() {
+    let json = results("coschedule", &["--device", "sim", "--quick"]);
+    assert_eq!(json["device"], "sim");
+    assert_eq!((&json["summary"]["lost"], &json["summary"]["repeated"]), (&0.into(), &0.into()));
+    assert_coscheduled(&json, &["SMs 1/2 : 1/2"], 10);
+    let over = number(&json["summary"], "executed_over_plan");
+    // Without a clock or a thread, only launches and decisions come on top.
+    assert!((0.9..1.3).contains(&over), "{over}");
+    // Only the time to plan is of a clock.
+    let again = results("coschedule", &["--device", "sim", "--quick"]);
+    let of_device = |json: &Value| {
+        let rows = json["rows"].as_array().unwrap().iter();
+        rows.filter(|row| row.get("timed_tasks").is_none()).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of_device(&json), of_device(&again));
+}
+
 #[test]
 fn what_is_not_simulated_is_refused_with_what_is() {
-    for (suite, said) in [("sim", "priority, antt, fairness, mix"), ("verify", "--device cpu")] {
+    for (suite, said) in
+        [("sim", "priority, antt, fairness, mix, coschedule"), ("verify", "--device cpu")]
+    {
         let output = run(&[suite, "--device", "sim"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(errors(&output).contains(said), "{}", errors(&output));

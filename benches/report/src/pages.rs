@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+mod coschedule;
 mod cost;
 mod markdown;
 mod readme;
@@ -33,7 +34,7 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 20] = [
+const SECTIONS: [(&str, Section); 21] = [
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
     ("From the signal until the last block has left", urgent::stops),
@@ -46,6 +47,7 @@ const SECTIONS: [(&str, Section); 20] = [
     ("Programs of equal priority", scheduling::antt),
     ("Shares by weight", scheduling::fairness),
     ("Eleven programs at intervals", scheduling::mix),
+    ("Programs two at a time", coschedule::coschedule),
     ("Predicted durations", scheduling::prediction),
     ("Decided again, and simulated", scheduling::sim),
     ("In virtual time", scheduling::simulated),

@@ -50,6 +50,13 @@ pub(crate) mod effisha {
     pub const MAX_OVERHEAD: f64 = 0.05;
 }
 
+/// Preemptive co-scheduling (HiPC 2020).
+pub(crate) mod coscheduling {
+    /// Figure 7: preemptions for each task in the worst setting, in the mean and at most.
+    pub const PREEMPTIONS: f64 = 0.09;
+    pub const MOST_PREEMPTIONS: f64 = 0.12;
+}
+
 /// The papers' figures, ours, and what they would be if preemption cost nothing: headings, then a line for each.
 /// The first column is text. `None` for suites whose papers have none here.
 pub fn comparison(results: &Value) -> Option<Vec<Vec<String>>> {

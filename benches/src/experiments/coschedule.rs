@@ -90,8 +90,8 @@ programs are drawn for 5, 10 and 20 tasks, each with buffers of its own, and run
   executed makespans of the other arms; all geometric means over the instances.
 - Before each run the outputs are overwritten, and after it compared by a digest of all bits with
   those of an undisturbed run: if they differ, the suite fails.
-- On the CPU device, 4 SMs with 2 blocks each share the processors of this machine: what runs beside
-  each other there says little about a GPU.
+- On the CPU device, 4 SMs with 2 blocks each share the processors of this machine, and programs have
+  trivial sizes: what runs beside each other there says little about a GPU.
 - With `--device sim`, no pair shares SMs: the model has no programs side by side on one SM, and no
   memory bandwidth that programs share. A pair gains only where one of both cannot fill the GPU. Each
   is run once, because all runs would be the same.

@@ -98,7 +98,11 @@ pub fn executed(
         let of = of.clone();
         Box::new(move || Box::new(of.clone()) as Box<dyn Policy>)
     };
-    let [size, _] = bench.sizes();
+    let size = match (&bench.device, bench.gpu) {
+        // All pairs of them, in all ways.
+        (Some(_), None) => Size::Trivial,
+        _ => bench.sizes()[0],
+    };
     let mut site = Site {
         testbed: bench.testbed(executions.map(policy).collect())?,
         size,
