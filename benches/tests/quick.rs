@@ -411,9 +411,9 @@ fn coschedule_carries_plans_out() {
     let names = ["FFT", "BFS", "CFD"];
     let json = quick_of("coschedule", &names.map(|name| ["--program", name]).concat());
     assert_coscheduled(&json, &["all SMs", "SMs 1/2 : 1/2"], 3);
-    let output = run(&["coschedule", "--quick", "--program", "MM"]);
+    let output = run(&["coschedule", "--quick", "--program", "FFT"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("NeuralNet"), "{}", errors(&output));
+    assert!(errors(&output).contains("Stencil2D"), "{}", errors(&output));
 }
 
 #[test]

@@ -79,8 +79,8 @@ fn unit(random: &mut Random) -> f64 {
 }
 
 impl Kernels {
-    /// Half of the pairs cannot run together; the speeds of the others are uniform. A kernel beside itself is a pair, too.
-    /// Durations lie over three orders of magnitude.
+    /// Half of the pairs cannot run together; the speeds of the others are uniform. A kernel beside itself is a pair,
+    /// too. Durations lie over three orders of magnitude.
     fn new(random: &mut Random) -> Kernels {
         let mut speeds = vec![vec![0.0; KERNELS]; KERNELS];
         for i in 0..KERNELS {
