@@ -83,12 +83,10 @@ impl Kernels {
     /// too. Durations lie over three orders of magnitude.
     fn new(random: &mut Random) -> Kernels {
         let mut speeds = vec![vec![0.0; KERNELS]; KERNELS];
-        for i in 0..KERNELS {
-            for j in 0..=i {
-                if unit(random) >= 0.5 {
-                    speeds[i][j] = unit(random);
-                    speeds[j][i] = if i == j { speeds[i][j] } else { unit(random) };
-                }
+        for (i, j) in (0..KERNELS).flat_map(|i| (0..=i).map(move |j| (i, j))) {
+            if unit(random) >= 0.5 {
+                speeds[i][j] = unit(random);
+                speeds[j][i] = if i == j { speeds[i][j] } else { unit(random) };
             }
         }
         let alone = (0..KERNELS).map(|_| 10f64.powf(3.0 * unit(random))).collect();
