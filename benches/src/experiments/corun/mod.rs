@@ -1,4 +1,4 @@
-//! Programs that run at the same time: what `priority`, `antt`, `fairness`, `mix` and `sim` share.
+//! Programs that run at the same time: what `priority`, `antt`, `fairness`, `mix`, `coschedule` and `sim` share.
 //!
 //! | file | what is in it |
 //! | --- | --- |
