@@ -183,7 +183,7 @@ fn a_plan_takes_as_long_as_it_says() {
     });
     let (jobs, speeds) = measured.expect("measured");
     let all: Vec<usize> = (0..kernels.len()).collect();
-    let mut makespan = |plan: CoSchedule| {
+    let makespan = |plan: CoSchedule| {
         let planned = plan.makespan();
         execution.begin(plan).expect("as many jobs");
         let executed = simulate(&kernels, &all, &execution);

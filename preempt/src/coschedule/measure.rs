@@ -24,8 +24,8 @@ impl Execution {
     /// streams that are [bound](Execution::bind) to them, of a scheduler with this execution as its policy. Nothing else runs
     /// on the device meanwhile.
     ///
-    /// The seconds alone are the median of the runs but the first. Speeds are those of [`CoRun::speed`]; an overlap shorter
-    /// than a tenth of the shorter job counts as speed 0. Times are those in which the jobs had SMs, as the scheduler learns
+    /// The seconds alone are the median of the runs but the first. Speeds are those of [`CoRun::speed`], which keeps the
+    /// fastest run, against the fastest run alone. An overlap shorter than a tenth of the shorter job counts as speed 0. Times are those in which the jobs had SMs, as the scheduler learns
     /// of them: some microseconds more than on the device. So a job should take a millisecond or longer.
     ///
     /// ```
@@ -74,6 +74,7 @@ impl Execution {
         mut run: impl FnMut(&[usize]) -> Result<(), Error>,
     ) -> Result<(Vec<Job>, Speeds), Error> {
         let mut jobs = self.jobs();
+        let mut fastest = Vec::new();
         let tasks = jobs.len();
         check(ways)?;
         for task in 0..tasks {
@@ -86,11 +87,12 @@ impl Execution {
             times.remove(0);
             times.sort_by(f64::total_cmp);
             let seconds = times[times.len() / 2];
-            if seconds == 0.0 {
+            if times[0] == 0.0 {
                 let name = jobs[task].name.clone();
                 return Err(CoscheduleError::NothingRan { job: task, name }.into());
             }
             jobs[task].seconds = seconds;
+            fastest.push(times[0]);
         }
         let mut tables = vec![vec![vec![1.0; tasks]; tasks]; ways.len()];
         for (way, table) in tables.iter_mut().enumerate() {
@@ -102,7 +104,7 @@ impl Execution {
                     run(&[i, j])?;
                     for (task, measured) in [i, j].into_iter().zip(&mut measured) {
                         let overlap = self.overlap();
-                        let (alone, together) = (jobs[task].seconds, self.time_of(task));
+                        let (alone, together) = (fastest[task], self.time_of(task));
                         measured.push(CoRun { alone, together: together.max(overlap), overlap });
                     }
                 }

@@ -68,7 +68,9 @@ impl Speeds {
         Speeds { tasks: rows.len(), ways: Vec::new() }.with(way, rows)
     }
 
-    /// Speeds in one way of sharing, from the speed of task i beside task j for each `(i, j)` with i ≠ j.
+    /// Speeds in one way of sharing, from the speed of task i beside task j for each `(i, j)` with i ≠ j. In a
+    /// [split](Sharing::Split), the task with the smaller number has the first part: speeds of kernels are those of tasks if
+    /// the kernels have the same order.
     ///
     /// ```
     /// use preempt::coschedule::{Sharing, Speeds};
