@@ -28,7 +28,9 @@ use crate::vocabulary::LaunchId;
 /// - A job that is there later runs its first interval then.
 /// - A launch that fails or is cancelled is over, and the rest of the plan goes on.
 ///
-/// Launches of other streams run while no job has any, in the order in which they became ready.
+/// Launches of other streams run while no job has any, in the order in which they became ready. A plain grid
+/// ([`Preemption::Plain`](crate::Preemption::Plain)) cannot be made to leave, or to share an SM by halves: let jobs be
+/// preemptible.
 ///
 /// ```
 /// use preempt::coschedule::{CoSchedule, Job, Sharing, Speeds};
@@ -98,10 +100,7 @@ impl Execution {
     /// [`CoscheduleError::OtherTasks`] if it has more or fewer jobs.
     pub fn replan(&self, plan: CoSchedule) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        let (jobs, tasks) = (plan.jobs().len(), state.jobs.len());
-        if jobs != tasks {
-            return Err(CoscheduleError::OtherTasks { jobs, tasks }.into());
-        }
+        state.check(&plan)?;
         state.follow(plan);
         Ok(())
     }
@@ -112,12 +111,14 @@ impl Execution {
     }
 
     /// Seconds, alone, that are left of each job, as far as the execution knows. A job that is not there counts as done if
-    /// it was there.
+    /// it was there, and one that is there has something left.
     pub fn remaining(&self) -> Vec<f64> {
         let state = lock(&self.state);
-        let left = |of: &Progress| {
-            let is_over = of.was_there && of.here.is_empty();
-            if is_over { 0.0 } else { (of.seconds - of.done).max(0.0) }
+        let left = |of: &Progress| match of.here.is_empty() {
+            true if of.was_there => 0.0,
+            true => of.seconds - of.done,
+            // It takes longer than was planned.
+            false => (of.seconds - of.done).max(CLOCK.as_secs_f64()),
         };
         state.jobs.iter().map(left).collect()
     }
@@ -126,8 +127,21 @@ impl Execution {
     /// one. Its speeds are those of the plan.
     pub fn executed(&self) -> CoSchedule {
         let state = lock(&self.state);
-        let CoSchedule { jobs, speeds, .. } = &state.plan;
-        CoSchedule::from_intervals(jobs, speeds, state.ran.clone(), None)
+        // Those of plans before this one may be others.
+        let mut ways: Vec<Sharing> = Vec::new();
+        let intervals = state.ran.iter().map(|ran| {
+            let mut interval = ran.interval;
+            if let (Running::Pair { way, .. }, Some(sharing)) = (&mut interval.running, ran.sharing)
+            {
+                *way = ways.iter().position(|&of| of == sharing).unwrap_or_else(|| {
+                    ways.push(sharing);
+                    ways.len() - 1
+                });
+            }
+            interval
+        });
+        let (intervals, jobs) = (intervals.collect(), state.plan.jobs());
+        CoSchedule::from_intervals(jobs, &Speeds::unknown(jobs.len(), &ways), intervals, None)
     }
 
     /// Begins anew with a plan for the same jobs, and forgets what ran and how far they have come.
@@ -136,17 +150,28 @@ impl Execution {
     ///
     /// Those of [`replan`](Execution::replan).
     pub fn begin(&self, plan: CoSchedule) -> Result<(), Error> {
-        {
-            let mut state = lock(&self.state);
-            // What runs now began before, and the clock may be another one's: that of the next simulation.
-            (state.ran, state.began, state.running) = (Vec::new(), None, None);
-            state.counted = Duration::ZERO;
-            for job in &mut state.jobs {
-                (job.done, job.was_there) = (0.0, !job.here.is_empty());
+        let mut state = lock(&self.state);
+        state.check(&plan)?;
+        // What runs now began before, and the clock may be another one's: that of the next simulation.
+        (state.ran, state.began, state.running) = (Vec::new(), None, None);
+        state.counted = Duration::ZERO;
+        for job in &mut state.jobs {
+            (job.done, job.was_there) = (0.0, !job.here.is_empty());
+            for here in &mut job.here {
+                (here.before, here.is_new, here.has_yielded) = (0.0, true, false);
             }
         }
-        self.replan(plan)
+        state.follow(plan);
+        Ok(())
     }
+}
+
+/// What ran.
+#[derive(Clone, Copy, Debug)]
+struct Ran {
+    interval: Interval,
+    /// How two jobs shared the GPU.
+    sharing: Option<Sharing>,
 }
 
 /// An interval of the plan, and what has to be done by its end.
@@ -229,7 +254,7 @@ struct State {
     wake: Option<Duration>,
     /// When the first job began.
     began: Option<Duration>,
-    ran: Vec<Interval>,
+    ran: Vec<Ran>,
 }
 
 impl State {
@@ -252,12 +277,26 @@ impl State {
         state
     }
 
+    fn check(&self, plan: &CoSchedule) -> Result<(), Error> {
+        let (jobs, tasks) = (plan.jobs().len(), self.jobs.len());
+        if jobs == tasks { Ok(()) } else { Err(CoscheduleError::OtherTasks { jobs, tasks }.into()) }
+    }
+
     /// Follows a plan for what remains from now on.
     fn follow(&mut self, plan: CoSchedule) {
         for (job, Job { seconds, .. }) in self.jobs.iter_mut().zip(plan.jobs()) {
             job.seconds = job.done + seconds;
         }
         self.steps = steps(plan.intervals(), self.jobs.iter().map(|job| job.done).collect());
+        // What runs has a number of the plan before.
+        if let Some(Running::Pair { way, .. }) = &mut self.running {
+            let sharing = self.plan.way(*way);
+            match plan.speeds.ways().position(|of| of == sharing) {
+                Some(number) => *way = number,
+                // Until it is asked again, which is at once.
+                None => self.running = None,
+            }
+        }
         self.plan = plan;
     }
 
@@ -279,11 +318,22 @@ impl State {
             }
             let began = *self.began.get_or_insert(self.counted);
             let start = (self.counted - began).as_secs_f64();
+            let sharing = match running {
+                Running::Pair { way, .. } => Some(self.plan.way(way)),
+                Running::Alone { .. } => None,
+            };
             match self.ran.last_mut() {
-                Some(last) if last.running == running && last.start + last.duration >= start => {
+                Some(Ran { interval: last, sharing: before })
+                    if last.running == running
+                        && *before == sharing
+                        && last.start + last.duration >= start =>
+                {
                     last.duration = start + elapsed - last.start;
                 }
-                _ => self.ran.push(Interval { start, duration: elapsed, running }),
+                _ => {
+                    let interval = Interval { start, duration: elapsed, running };
+                    self.ran.push(Ran { interval, sharing });
+                }
             }
         }
         self.counted = self.counted.max(now);
@@ -292,6 +342,8 @@ impl State {
     /// Corrects the progress of a job by what the device says of its launch.
     fn look(&mut self, job: usize, device: &dyn DeviceView) {
         let job = &mut self.jobs[job];
+        // A simulation may have stopped before its launches were over.
+        job.here.retain(|here| device.need(here.id) > 0);
         let Some(here) = job.here.first_mut() else { return };
         let remaining = device.remaining(here.id);
         if std::mem::take(&mut here.is_new) {
@@ -333,7 +385,11 @@ impl State {
 
     /// What runs now, and when it has to be looked at although nothing happens.
     fn decide(&self, device: &dyn DeviceView) -> Option<(Running, Option<Duration>)> {
-        let step = self.steps.iter().find(|step| self.goes_on(step))?;
+        let Some(step) = self.steps.iter().find(|step| self.goes_on(step)) else {
+            // Of a job that has no interval.
+            let task = (0..self.jobs.len()).find(|&job| self.is_here(job))?;
+            return Some((Running::Alone { task }, None));
+        };
         let mut here = step.running.tasks().filter(|&task| self.is_here(task));
         let (first, second) = (here.next()?, here.next());
         let running = match step.running {
@@ -368,12 +424,21 @@ impl State {
         let planned = self.jobs[task].seconds - self.jobs[task].done;
         let left = device.remaining(here.id).map_or(0.0, |left| left.as_secs_f64()).max(planned);
         let speeds = self.speeds();
+        // It was worth its stop when it joined, and would be stopped now for nothing.
+        if let Some(Running::Pair { tasks, .. }) = self.running.filter(|of| of.speed_of(task) > 0.0)
+            && tasks.iter().all(|&of| self.is_here(of))
+            && let Some(running) = self.running
+        {
+            return running;
+        }
+        let is_possible = |&way: &usize| device.sms() > 1 || self.plan.way(way) == Sharing::AllSms;
         let others = (0..self.jobs.len()).filter(|&other| other != task);
         let pairs = others.filter_map(|other| {
             let overhead = device.yield_overhead(self.jobs[other].here.first()?.id).as_secs_f64();
             let [i, j] = [task.min(other), task.max(other)];
             let gain = |&way: &usize| speeds.gain(way, i, j);
-            let way = (0..speeds.ways().len()).max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
+            let ways = (0..speeds.ways().len()).filter(is_possible);
+            let way = ways.max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
             let rates = [speeds.speed(way, i, j), speeds.speed(way, j, i)];
             // The companion is stopped when the task is done.
             let lasts = left / rates[usize::from(task == j)];
@@ -455,9 +520,7 @@ impl Policy for Execution {
     fn arrived(&mut self, now: Duration, launch: Arrival) {
         let mut state = lock(&self.state);
         state.count(now);
-        let has_steps = |state: &State, job: usize| state.plan.jobs()[job].seconds > 0.0;
         let job = state.streams.get(&launch.stream).copied();
-        let job = job.filter(|&job| has_steps(&state, job));
         state.launches.insert(launch.id, job);
         match job {
             Some(job) => {
@@ -479,11 +542,14 @@ impl Policy for Execution {
     // It keeps its place.
     fn changed(&mut self, _now: Duration, _launch: Arrival) {}
 
-    fn yielded(&mut self, _now: Duration, launch: LaunchId) {
+    fn yielded(&mut self, now: Duration, launch: LaunchId) {
         let mut state = lock(&self.state);
+        state.count(now);
         if let Some(&Some(job)) = state.launches.get(&launch) {
             let here = state.jobs[job].here.iter_mut().filter(|here| here.id == launch);
             here.for_each(|here| here.has_yielded = true);
+            // Its SMs were taken without a plan, for opaque work: nothing runs until there is one.
+            state.running = state.running.filter(|of| of.speed_of(job) == 0.0);
         }
     }
 
@@ -500,10 +566,11 @@ impl Policy for Execution {
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let mut state = lock(&self.state);
         state.count(now);
-        state.note();
         for job in 0..state.jobs.len() {
             state.look(job, device);
         }
+        state.others.retain(|&other| device.need(other) > 0);
+        state.note();
         let decided = state.decide(device);
         state.running = decided.map(|(running, _)| running);
         state.wake = decided.and_then(|(_, left)| left).map(|left| now + left);

@@ -104,6 +104,8 @@ pub(crate) struct Grant {
     pub op: OpKey,
     pub at: Duration,
     pub range: SmRange,
+    /// Whether another launch has them, too.
+    pub shares: bool,
     /// Whether it has none because it needs none any more.
     pub is_over: bool,
 }

@@ -90,6 +90,8 @@ pub struct LaunchReport {
     pub sm_time: Duration,
     /// How long it would have had SMs with as many as it can use.
     pub(crate) own_time: Duration,
+    /// Whether it has shared SMs with another launch, so that the times say little of how long it takes alone.
+    pub(crate) has_shared: bool,
     /// When the scheduler took it in.
     pub queued: Timestamp,
     /// When everything that it had to wait for was done: what comes before it in its stream, and what uses its
@@ -311,6 +313,11 @@ impl Launch {
         fills(self.remaining(), sms)
     }
 
+    /// Notes that it shares SMs, if it does.
+    pub fn note_sharing(&mut self) {
+        self.report.has_shared |= self.shares;
+    }
+
     pub fn report(&self) -> LaunchReport {
         self.report
     }
@@ -354,8 +361,10 @@ impl Launch {
     pub fn time_left(&self, now: Duration, sms: u32) -> Option<Duration> {
         let predicted = self.spec.predicted?;
         let done = f64::from(self.tasks_out) / f64::from(self.spec.tasks);
+        let so_far =
+            if self.report.has_shared { predicted.mul_f64(done) } else { self.own_time_out };
         // `done` is the weight of the time so far, and the rest that of the prediction.
-        let left = (self.own_time_out + predicted.mul_f64(1.0 - done)).mul_f64(1.0 - done);
+        let left = (so_far + predicted.mul_f64(1.0 - done)).mul_f64(1.0 - done);
         Some(left.abs_diff(self.own_time(now, sms).saturating_sub(self.own_time_out)))
     }
 

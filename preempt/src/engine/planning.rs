@@ -202,7 +202,8 @@ impl Engine {
         let mut others_gain = false;
         let guest = plan.both.map(|pair| self.guest_of(pair));
         for &(id, range) in &plan.grants {
-            self.share(now, id.0, plan.both.is_some(), guest == Some(id), range, actions);
+            let shares = plan.both.is_some_and(|pair| pair.contains(&id));
+            self.share(now, id.0, shares, guest == Some(id), range, actions);
         }
         for &(id, range) in &plan.grants {
             // Most launches keep the SMs that they have.
@@ -326,6 +327,12 @@ impl Engine {
         // Until now it had another part of them.
         launch.set_range(now, launch.range, sms);
         launch.shares = shares;
+        launch.note_sharing();
+        let has = launch.range;
+        if !has.is_empty() {
+            self.note(key, now, has, false);
+        }
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         if launch.is_out() || launch.spec.plain {
             return;
         }

@@ -281,6 +281,7 @@ impl Engine {
         report.amortize = report.amortize.max(call.amortize);
         report.sm_time += call.sm_time;
         report.own_time += call.own_time;
+        report.has_shared |= call.has_shared;
     }
 
     /// A copy starts, which may be a call of a program.

@@ -104,7 +104,9 @@ impl Engine {
     /// Notes that a launch has other SMs than before.
     pub(super) fn note(&mut self, op: OpKey, at: Duration, range: SmRange, is_over: bool) {
         if let Some(grants) = &mut self.observers.grants {
-            grants.push(Grant { op, at, range, is_over });
+            let launch = self.ops.get(op).and_then(|op| op.launch.as_ref());
+            let shares = launch.is_some_and(|launch| launch.shares);
+            grants.push(Grant { op, at, range, shares, is_over });
         }
     }
 }

@@ -292,8 +292,8 @@ impl Plan {
     }
 
     /// Grants all SMs to two launches at a time. Each of them has half of the room on every SM: shared memory, registers
-    /// and threads. Of a kernel of which an SM holds one block, it is that block, and the other launch may have to wait. No
-    /// other launch can have an SM.
+    /// and threads. Of a kernel of which an SM holds one block, it is that block, and the other launch may have to wait. So it
+    /// may beside a plain grid, which has all the room that it finds. No other launch can have an SM.
     ///
     /// A launch with blocks for all of the room leaves first, and is launched anew with half of them. One that goes on alone
     /// gets more.

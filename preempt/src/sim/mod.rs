@@ -40,7 +40,7 @@
 //! - The host decides when the scheduler would. Submissions and reports of one time are handled together, then the policy
 //!   is asked once. While the host decides or launches, for [`Costs::decision`] and [`Costs::call`], others wait.
 //!
-//! Of two launches that [share all SMs](crate::policy::Plan::grant_both), the second one waits until the first one has left.
+//! Of two launches that [share all SMs](crate::policy::Plan::grant_both), one waits until it has them alone.
 //!
 //! With [`Costs::free`] all of that takes no time: what a policy reaches then is the most that it can reach.
 //!

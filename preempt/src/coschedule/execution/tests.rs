@@ -194,17 +194,20 @@ fn progress_is_what_the_device_says_once_the_blocks_have_left() {
 #[test]
 fn other_launches_run_when_no_job_has_any() {
     let intervals: [(&[usize], f64); 1] = [(&[0], 0.010)];
-    // Job 1 has nothing to do by the plan, and counts as another launch.
+    // Job 1 has nothing to do by the plan, and is there all the same.
     let mut desk = Desk::new(&plan(&[0.010, 0.0], &halves(2, 0.5), &intervals));
     let other = desk.arrive(7);
     assert_eq!(desk.ask().0, [(other, 0, 8)]);
-    let zero = desk.arrive(0);
+    let [zero, one] = [0, 1].map(|stream| desk.arrive(stream));
     assert_eq!(desk.ask().0, [(zero, 0, 8)]);
-    let one = desk.arrive(1);
     desk.depart(zero);
-    assert_eq!(desk.ask().0[0].0, other);
-    desk.depart(other);
-    assert_eq!(desk.ask().0, [(one, 0, 8)]);
+    assert_eq!(desk.ask(), (vec![(one, 0, 8)], None));
+    desk.depart(one);
+    assert_eq!(desk.ask().0, [(other, 0, 8)]);
+    // A launch that no device knows, of a simulation that stopped.
+    desk.device.remove(other);
+    let next = desk.arrive(7);
+    assert_eq!(desk.ask().0, [(next, 0, 8)]);
 }
 
 #[test]
@@ -247,4 +250,87 @@ fn one_sm_is_not_split() {
     assert_eq!(desk.ask().0, [(zero, 0, 1)]);
     desk.depart(zero);
     assert_eq!(desk.ask().0, [(one, 0, 1)]);
+}
+
+#[test]
+fn one_sm_is_not_split_for_a_job_that_joins() {
+    let speeds = halves(3, 0.9);
+    let intervals: [(&[usize], f64); 2] = [(&[0, 1], 0.010), (&[2], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.009, 0.009, 0.010], &speeds, &intervals));
+    desk.device = ModelDevice::new(1);
+    let [zero, two] = [0, 2].map(|stream| desk.arrive(stream));
+    assert_eq!(desk.ask().0, [(zero, 0, 1)]);
+    desk.depart(zero);
+    assert_eq!(desk.ask().0, [(two, 0, 1)]);
+}
+
+#[test]
+fn a_job_that_takes_longer_than_planned_is_in_the_next_plan() {
+    let speeds = halves(2, 0.5);
+    let before = plan(&[0.010, 0.010], &speeds, &[(&[0], 0.010), (&[1], 0.010)]);
+    let mut desk = Desk::new(&before);
+    let zero = desk.arrive(0);
+    assert_eq!(desk.ask().0, [(zero, 0, 8)]);
+    assert_eq!(desk.at(25).ask().0, [(zero, 0, 8)], "until it is done");
+    let remaining = desk.execution.remaining();
+    assert!(remaining[0] > 0.0 && remaining[1] == 0.010, "{remaining:?}");
+    // Also if a plan says that there is nothing to do, and a launch that was there before has an interval now.
+    desk.execution.replan(plan(&[0.0, 0.0], &speeds, &[])).expect("as many jobs");
+    assert_eq!(desk.ask().0, [(zero, 0, 8)]);
+    let one = desk.arrive(1);
+    desk.execution.replan(plan(&[0.0, 0.010], &speeds, &[(&[1], 0.010)])).expect("as many jobs");
+    assert_eq!(desk.ask().0, [(one, 0, 8)]);
+    desk.at(36).depart(one);
+    assert_eq!(desk.ask().0, [(zero, 0, 8)]);
+}
+
+#[test]
+fn what_ran_keeps_its_way_when_the_next_plan_has_others() {
+    let all = Speeds::from_fn(Sharing::AllSms, 2, |_, _| 0.6).expect("speeds");
+    let two = all.with(Sharing::split(1, 4), vec![vec![1.0, 0.6], vec![0.6, 1.0]]).expect("speeds");
+    let mut first = plan(&[0.010, 0.010], &two, &[]);
+    let running = Running::Pair { tasks: [0, 1], way: 1, speeds: [0.6; 2] };
+    let interval = Interval { start: 0.0, duration: 0.010, running };
+    first = CoSchedule::from_intervals(first.jobs(), &two, vec![interval], None);
+    let mut desk = Desk::new(&first);
+    let [zero, one] = [0, 1].map(|stream| desk.arrive(stream));
+    assert_eq!(desk.ask().0, [(zero, 0, 2), (one, 2, 8)]);
+    let next = plan(&[0.004, 0.004], &halves(2, 0.6), &[(&[0, 1], 0.010)]);
+    desk.at(5).ask();
+    desk.execution.replan(next).expect("as many jobs");
+    assert_eq!(desk.ask().0, [(zero, 0, 4), (one, 4, 8)]);
+    desk.at(9).depart(zero);
+    desk.depart(one);
+    let ran = desk.execution.executed();
+    let ways = ran.intervals().iter().filter_map(|interval| match interval.running {
+        Running::Pair { way, .. } => Some(ran.way(way)),
+        _ => None,
+    });
+    assert_eq!(ways.collect::<Vec<_>>(), [Sharing::split(1, 4), Sharing::split(1, 2)], "{ran}");
+}
+
+#[test]
+fn a_time_without_sms_is_no_progress() {
+    let speeds = halves(2, 0.5);
+    let mut desk = Desk::new(&plan(&[0.010, 0.010], &speeds, &[(&[0], 0.010), (&[1], 0.010)]));
+    let zero = desk.arrive(0);
+    assert_eq!(desk.ask().0, [(zero, 0, 8)]);
+    // Opaque work has the device from 4 ms to 60 ms.
+    desk.at(4).execution.yielded(ms(4), zero);
+    desk.at(60).ask();
+    assert!((desk.execution.remaining()[0] - 0.006).abs() < 1e-9);
+    assert!((desk.execution.executed().intervals()[0].duration - 0.004).abs() < 1e-9);
+}
+
+#[test]
+fn a_companion_that_runs_stays_to_the_end() {
+    let speeds = halves(3, 0.75);
+    let intervals: [(&[usize], f64); 2] = [(&[0, 1], 0.010), (&[2], 0.010)];
+    let mut desk = Desk::new(&plan(&[0.0075, 0.0075, 0.010], &speeds, &intervals));
+    let [zero, two] = [0, 2].map(|stream| desk.arrive(stream));
+    desk.device.set_yield_overhead(two, ms(4), Duration::ZERO);
+    let both = [(zero, 0, 4), (two, 4, 8)];
+    assert_eq!(desk.ask().0, both);
+    // What is left of the gain is less than the stop costs now.
+    assert_eq!(desk.at(8).ask().0, both);
 }

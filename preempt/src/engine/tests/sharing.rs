@@ -137,6 +137,60 @@ fn a_block_for_the_whole_sm_waits_for_the_other_one() {
     assert_eq!(world.engine.refusal(), None);
 }
 
+/// It is told to leave, although the plan names it.
+#[test]
+fn an_empty_grant_beside_two_launches_is_none() {
+    struct Third(Vec<LaunchId>);
+    impl Policy for Third {
+        fn name(&self) -> &str {
+            "third"
+        }
+
+        fn arrived(&mut self, _: Duration, launch: Arrival) {
+            self.0.push(launch.id);
+        }
+
+        fn departed(&mut self, _: Duration, launch: LaunchId) {
+            self.0.retain(|&other| other != launch);
+        }
+
+        fn assign(&mut self, _: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+            match self.0[..] {
+                [first, second, third] => {
+                    plan.grant_both([third, first], device);
+                    plan.grant(second, SmRange::EMPTY);
+                }
+                [first, second] => plan.grant_both([first, second], device),
+                [first, ..] => plan.grant(first, SmRange::new(0, device.sms())),
+                [] => {}
+            }
+        }
+    }
+    let mut world = World::new(SMS, 2, Third(Vec::new()));
+    let [first, second, third] = [0, 1, 2].map(|stream| world.submit(stream, 0, 500, &[]));
+    (0..40).for_each(|at| world.step_cohort(at % world.cohorts.len()));
+    assert!(!blocks(&world).iter().any(|&(op, _)| op == second), "{:?}", blocks(&world));
+    let of = |op: OpKey| world.engine.ops[op].launch.as_ref().expect("a launch");
+    assert!(!of(second).shares && of(first).shares && of(third).shares);
+    world.run_out();
+    assert_eq!(world.engine.refusal(), None);
+}
+
+#[test]
+fn what_it_had_of_shared_sms_says_nothing_of_its_time() {
+    let mut world = World::new(SMS, 2, Told::new([Granted::Both(0)]));
+    let asks = Asks { predicted: Some(Duration::from_secs(100)), ..Asks::default() };
+    let ops = [0, 1].map(|stream| world.submit_asking(stream, 1000, &[], asks));
+    world.pass(Duration::from_secs(10));
+    for op in ops {
+        let launch = world.engine.ops[op].launch.as_ref().expect("a launch");
+        assert_eq!(launch.time_left(world.now, SMS), Some(Duration::from_secs(95)), "half of them");
+        assert_eq!(launch.sm_time(world.now, SMS), Duration::from_secs(20));
+        assert!(launch.report().has_shared);
+    }
+    world.run_out();
+}
+
 #[test]
 fn a_plan_that_shares_and_grants_more_is_refused() {
     struct TooMany(Vec<LaunchId>, bool);

@@ -32,8 +32,8 @@ pub(in crate::scheduler) struct LaunchEntry {
     pub priority: Priority,
     /// Its predicted time.
     pub predicted: Option<Duration>,
-    /// The SMs that it has, and since when.
-    has: Option<(Duration, SmRange)>,
+    /// The SMs that it has, since when, and whether another launch has them, too.
+    has: Option<(Duration, SmRange, bool)>,
     started: bool,
     /// Whether a kernel of it is over, and none has SMs: it is a program, and goes on with the next, or is over.
     is_between: bool,
@@ -146,14 +146,18 @@ impl Accounts {
     }
 
     /// Records that a launch has other SMs from now on.
-    pub fn granted(&mut self, entry: &mut LaunchEntry, Grant { at, range, is_over, .. }: Grant) {
+    pub fn granted(
+        &mut self,
+        entry: &mut LaunchEntry,
+        Grant { at, range, shares, is_over, .. }: Grant,
+    ) {
         let before = entry.has.take();
-        if let Some((since, before)) = before {
-            self.had(entry, since, at, before);
+        if let Some((since, before, shared)) = before {
+            self.had(entry, since, at, (before, shared));
         }
-        let (had, has) = (before.map_or(SmRange::EMPTY, |(_, before)| before), range);
+        let (had, has) = (before.map_or(SmRange::EMPTY, |(_, before, _)| before), range);
         if !has.is_empty() {
-            entry.has = Some((at, has));
+            entry.has = Some((at, has, shares));
         }
         if is_over {
             entry.is_between = true;
@@ -181,9 +185,17 @@ impl Accounts {
         }
     }
 
-    /// Records that a launch had these SMs for a time.
-    fn had(&mut self, entry: &LaunchEntry, from: Duration, to: Duration, range: SmRange) {
+    /// Records that a launch had these SMs for a time, alone or with another one.
+    fn had(
+        &mut self,
+        entry: &LaunchEntry,
+        from: Duration,
+        to: Duration,
+        (range, shared): (SmRange, bool),
+    ) {
         let sm_time = to.saturating_sub(from).saturating_mul(count(range, self.sms));
+        // The other half is the other one's.
+        let sm_time = if shared { sm_time / 2 } else { sm_time };
         self.each(entry.stream, entry.priority, |tally| tally.sm_time += sm_time);
         if let Some(trace) = &mut self.trace {
             trace.slice(entry, from, to, range);
@@ -280,8 +292,8 @@ impl Accounts {
     ) -> Stats {
         let mut all = self.settled();
         for entry in running {
-            if let Some((since, range)) = entry.has {
-                all.had(entry, since, now, range);
+            if let Some((since, range, shared)) = entry.has {
+                all.had(entry, since, now, (range, shared));
             }
         }
         let busy =
@@ -335,7 +347,7 @@ impl Accounts {
     ) -> Option<Trace> {
         let mut trace = self.trace.clone()?;
         for entry in running {
-            if let Some((since, range)) = entry.has {
+            if let Some((since, range, _)) = entry.has {
                 trace.slice(entry, since, now, range);
             }
         }
@@ -437,7 +449,7 @@ mod tests {
     }
 
     fn grant(at: Duration, range: SmRange, is_over: bool) -> Grant {
-        Grant { op: Default::default(), at, range, is_over }
+        Grant { op: Default::default(), at, range, shares: false, is_over }
     }
 
     /// A launch that got its SMs late, and takes `alone` milliseconds on all four.
@@ -489,6 +501,24 @@ mod tests {
         let total = accounts.stats(at(9), [].into_iter()).total;
         assert_eq!((total.yields, total.cancelled, total.sm_time), (2, 1, at(4 + 1 + 8)));
         assert_eq!((total.antt, total.stp), (None, None));
+    }
+
+    #[test]
+    fn two_launches_that_share_sms_have_half_of_their_time() {
+        let mut accounts = Accounts::new(4, None);
+        let mut entries =
+            [1, 2].map(|stream| accounts.submitted(at(0), stream, "model", Priority(0), None));
+        let all = SmRange::new(0, 4);
+        for entry in &mut entries {
+            accounts.granted(entry, Grant { shares: true, ..grant(at(1), all, false) });
+        }
+        accounts.granted(&mut entries[0], grant(at(3), SmRange::EMPTY, true));
+        // The other one goes on alone.
+        accounts.granted(&mut entries[1], grant(at(3), all, false));
+        let stats = accounts.stats(at(4), entries.iter());
+        assert_eq!(stats.total.sm_time, at(8 + 4));
+        assert_eq!(stats.streams[1].launches.sm_time, at(4 + 4));
+        assert_eq!(stats.total.yields, 0);
     }
 
     #[test]

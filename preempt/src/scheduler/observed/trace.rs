@@ -372,7 +372,8 @@ mod tests {
         let at = Duration::from_nanos;
         let mut entry = accounts.submitted(at(1), 3, "a \"kernel\"\n", Priority(0), None);
         let range = SmRange::new(1, 4);
-        let grant = Grant { op: Default::default(), at: at(1_500), range, is_over: false };
+        let grant =
+            Grant { op: Default::default(), at: at(1_500), range, shares: false, is_over: false };
         accounts.granted(&mut entry, grant);
         let trace = accounts.trace(at(1_002_501), [&entry].into_iter()).expect("kept");
         let json: Value = serde_json::from_str(&trace.json()).expect("JSON");

@@ -55,7 +55,9 @@ impl Core {
     /// Records that a call of a program has ended: for the predictor and the choice of forms, it is a launch.
     pub(super) fn finish_call(&mut self, op: OpKey, outcome: Outcome) {
         let Some(call) = self.calls.get_mut(op) else { return };
-        let Outcome::Done(LaunchReport { own_time: took, .. }) = outcome else { return };
+        let Outcome::Done(LaunchReport { own_time: took, has_shared, .. }) = outcome else {
+            return;
+        };
         call.is_done = true;
         let InCall { program, index, predicted, waited, .. } = *call;
         let Some(InWork { job: Job { stream, work: Work::Program(of), .. }, .. }) =
@@ -68,7 +70,9 @@ impl Core {
             self.estimates.looped(launch.kernel);
         }
         let (stream, launch) = (*stream, launch.features(launch.tasks()));
-        self.ended.push(Ended { stream, is_program: false, launch, predicted, took, waited });
+        if !has_shared {
+            self.ended.push(Ended { stream, is_program: false, launch, predicted, took, waited });
+        }
     }
 
     /// Records the end of a launch and, for the predictor, its time where that is known.
@@ -88,7 +92,7 @@ impl Core {
                 // Blocks of a plain grid run wherever there is room. So its SMs tell its time only if they were all
                 // that it can use, from its start to its end.
                 let is_whole = !plain || own_time >= report.running();
-                is_whole.then_some(own_time)
+                (is_whole && !report.has_shared).then_some(own_time)
             }
             _ => None,
         };
