@@ -204,9 +204,10 @@ impl CudaDevice {
 
         let shape = (properties.sms, properties.blocks_per_sm);
         let zeroing = pool.line().stream().raw();
+        // An error after each of them frees what is being zeroed.
         let proxy = Proxy::new(&context, &queues, shape, zeroing)?;
+        probe::settle(&context, pool.line().stream())?;
         let gates = Gates::new(&context, &queues, &properties, zeroing)?;
-        // An error below frees what is being zeroed.
         probe::settle(&context, pool.line().stream())?;
         let events = Arc::new(Events::new(&context));
         let watch = Watch::new(queues.streams().len(), news, events.clone());
