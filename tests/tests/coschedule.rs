@@ -38,14 +38,8 @@ fn any_plan(jobs: usize, random: &mut Random) -> CoSchedule {
     let longest = if on_gpu() { 5e-4 } else { 5e-3 };
     let jobs: Vec<Job> =
         (0..jobs).map(|job| Job::new(format!("job {job}"), longest * unit(random))).collect();
-    let mut speed = |_, _| 0.3 + 0.6 * unit(random);
-    let [first, rest @ ..] = Sharing::COMMON;
-    let speeds = Speeds::from_fn(first, jobs.len(), &mut speed).expect("speeds");
-    let speeds = rest.into_iter().fold(speeds, |speeds, way| {
-        let row = |i| (0..jobs.len()).map(|j| if i == j { 1.0 } else { speed(i, j) }).collect();
-        let rows = (0..jobs.len()).map(row).collect();
-        speeds.with(way, rows).expect("speeds")
-    });
+    let speed = |_, _, _| 0.3 + 0.6 * unit(random);
+    let speeds = Speeds::in_ways(Sharing::COMMON, jobs.len(), speed).expect("speeds");
     CoSchedule::plan(&jobs, &speeds).expect("a plan")
 }
 
@@ -57,7 +51,11 @@ fn every_task_runs_once_while_plans_are_executed() {
     let scheduler = scheduler(&execution);
     let streams = streams(&scheduler, &execution, jobs);
     let (mut tally, mut ways) = (Tally::default(), HashSet::new());
-    while tally.yields < 100 || ways.len() < Sharing::COMMON.len() {
+    for round in 0.. {
+        if tally.yields >= 100 && ways.len() == Sharing::COMMON.len() {
+            break;
+        }
+        assert!(round < 1000, "{ways:?}, {tally:?}");
         execution.begin(any_plan(jobs, &mut random)).expect("as many jobs");
         let kinds = Kind::ALL.iter().zip(&streams);
         let victims = kinds.map(|(&kind, stream)| Victim::launch(kind, &scheduler, stream, 2400));
@@ -69,7 +67,7 @@ fn every_task_runs_once_while_plans_are_executed() {
         assert_eq!((tally.lost, tally.repeated), (0, 0), "{tally:?}");
         let ran = execution.executed();
         ways.extend(ran.intervals().iter().filter_map(|interval| match interval.running {
-            Running::Pair { way, .. } => Some(ran.way(way)),
+            Running::Pair { sharing, .. } => Some(sharing),
             _ => None,
         }));
         assert_eq!(execution.remaining(), vec![0.0; jobs]);
@@ -86,7 +84,11 @@ fn the_rest_of_a_plan_runs_when_jobs_are_cancelled() {
     let scheduler = scheduler(&execution);
     let streams = streams(&scheduler, &execution, JOBS);
     let mut midway = 0;
-    while midway < 10 {
+    for round in 0.. {
+        if midway >= 10 {
+            break;
+        }
+        assert!(round < 1000, "{midway} were cancelled midway");
         execution.begin(any_plan(JOBS, &mut random)).expect("as many jobs");
         let mut buffers: Vec<_> = (0..JOBS)
             .map(|_| {
@@ -99,7 +101,7 @@ fn the_rest_of_a_plan_runs_when_jobs_are_cancelled() {
             stream.launch(call).expect("accepted")
         });
         let handles: Vec<_> = launched.collect();
-        std::thread::sleep(Duration::from_micros(u64::from(random.below(3000))));
+        (0..random.below(1_000_000)).for_each(|_| std::hint::spin_loop());
         let cancelled = |job: usize| job.is_multiple_of(2);
         (0..JOBS).filter(|&job| cancelled(job)).for_each(|job| handles[job].cancel());
         for (job, (handle, stream)) in handles.iter().zip(&streams).enumerate() {

@@ -181,7 +181,7 @@ pub fn names() -> impl Iterator<Item = (String, usize)> {
 }
 
 impl Jobs {
-    /// Jobs that read so many numbers, a power of two, and whose parts take about this long each.
+    /// Jobs that read `numbers` numbers, a power of two. Each of their parts takes about `time`.
     pub fn new(scheduler: Scheduler, numbers: u32, time: Duration) -> Result<Jobs> {
         let on_host: Vec<u32> = (0..numbers).map(kernels::mix).collect();
         let data = scheduler.buffer(&on_host)?;

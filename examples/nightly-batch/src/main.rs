@@ -166,21 +166,14 @@ impl Night {
         let jobs = &mut self.jobs;
         let (seconds, measured) =
             self.execution.measure(self.ways, self.runs, |these| match *these {
-                // A pair that does not run counts as one that does not gain.
+                // A pair that is not run counts as a pair without gain.
                 [a, b] if a != first(a) || b != first(b) + 1 => Ok(()),
                 _ => jobs.run(these),
             })?;
         jobs.check()?;
-        let tasks = seconds.len();
-        let speed = |way, i, j| match i == j {
-            true => 1.0,
-            false => measured.speed(way, stand_in(i, j), stand_in(j, i)),
-        };
-        let row = |way, i| (0..tasks).map(|j| speed(way, i, j)).collect();
-        let rows = |way| (0..tasks).map(|i| row(way, i)).collect();
-        let one_way = Speeds::new(self.ways[0], rows(0))?;
-        let mut ways = self.ways.iter().enumerate().skip(1);
-        let speeds = ways.try_fold(one_way, |speeds, (way, &of)| speeds.with(of, rows(way)))?;
+        let speeds = Speeds::in_ways(measured.ways(), seconds.len(), |way, i, j| {
+            measured.speed(way, stand_in(i, j), stand_in(j, i))
+        })?;
         Ok((seconds, speeds))
     }
 

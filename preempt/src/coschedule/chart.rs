@@ -10,10 +10,10 @@ impl fmt::Display for CoSchedule {
         let row = |interval: &Interval| {
             let (running, way) = match interval.running {
                 Running::Alone { task } => (self.jobs[task].name.clone(), "alone".to_owned()),
-                Running::Pair { tasks: [i, j], way, .. } => (
-                    format!("{} + {}", self.jobs[i].name, self.jobs[j].name),
-                    self.way(way).to_string(),
-                ),
+                Running::Pair { tasks: [i, j], sharing, .. } => {
+                    let names = format!("{} + {}", self.jobs[i].name, self.jobs[j].name);
+                    (names, sharing.to_string())
+                }
             };
             [time(interval.start), time(interval.duration), running, way]
         };

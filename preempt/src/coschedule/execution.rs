@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::plan::{CoSchedule, Interval, Job, Running};
 use super::sharing::Sharing;
-use super::speeds::Speeds;
 use crate::error::{CoscheduleError, Error};
 use crate::policy::{Arrival, DeviceView, Packing, Plan, Policy, SmRange};
 use crate::sync::{Mutex, lock};
@@ -111,7 +110,7 @@ impl Execution {
     }
 
     /// Seconds, alone, that are left of each job, as far as the execution knows. A job that is not there counts as done if
-    /// it was there, and one that is there has something left.
+    /// it was there. Of a job that is there, something is left.
     pub fn remaining(&self) -> Vec<f64> {
         let state = lock(&self.state);
         let left = |of: &Progress| match of.here.is_empty() {
@@ -127,21 +126,15 @@ impl Execution {
     /// one. Its speeds are those of the plan.
     pub fn executed(&self) -> CoSchedule {
         let state = lock(&self.state);
-        // Those of plans before this one may be others.
-        let mut ways: Vec<Sharing> = Vec::new();
-        let intervals = state.ran.iter().map(|ran| {
-            let mut interval = ran.interval;
-            if let (Running::Pair { way, .. }, Some(sharing)) = (&mut interval.running, ran.sharing)
-            {
-                *way = ways.iter().position(|&of| of == sharing).unwrap_or_else(|| {
-                    ways.push(sharing);
-                    ways.len() - 1
-                });
-            }
-            interval
-        });
-        let (intervals, jobs) = (intervals.collect(), state.plan.jobs());
-        CoSchedule::from_intervals(jobs, &Speeds::unknown(jobs.len(), &ways), intervals, None)
+        let CoSchedule { jobs, speeds, .. } = &state.plan;
+        CoSchedule::from_intervals(jobs, speeds, state.ran.clone(), None)
+    }
+
+    /// Seconds in which something ran that counts.
+    pub(super) fn seconds(&self, counts: impl Fn(&Running) -> bool) -> f64 {
+        let state = lock(&self.state);
+        let counted = state.ran.iter().filter(|interval| counts(&interval.running));
+        counted.map(|interval| interval.duration).sum()
     }
 
     /// Begins anew with a plan for the same jobs, and forgets what ran and how far they have come.
@@ -158,20 +151,12 @@ impl Execution {
         for job in &mut state.jobs {
             (job.done, job.was_there) = (0.0, !job.here.is_empty());
             for here in &mut job.here {
-                (here.before, here.is_new, here.has_yielded) = (0.0, true, false);
+                (here.begun, here.has_yielded) = (None, false);
             }
         }
         state.follow(plan);
         Ok(())
     }
-}
-
-/// What ran.
-#[derive(Clone, Copy, Debug)]
-struct Ran {
-    interval: Interval,
-    /// How two jobs shared the GPU.
-    sharing: Option<Sharing>,
 }
 
 /// An interval of the plan, and what has to be done by its end.
@@ -231,10 +216,9 @@ struct Progress {
 #[derive(Clone, Copy, Debug)]
 struct Here {
     id: LaunchId,
-    /// The progress of the job at its beginning, and the time that the launch was predicted to take then.
-    before: f64,
-    predicted: Option<Duration>,
-    is_new: bool,
+    /// The progress of the job at its beginning, and the time that the launch was predicted to take then. `None` until
+    /// the policy is asked.
+    begun: Option<(f64, Option<Duration>)>,
     /// Its blocks have left since its progress was looked at.
     has_yielded: bool,
 }
@@ -254,7 +238,7 @@ struct State {
     wake: Option<Duration>,
     /// When the first job began.
     began: Option<Duration>,
-    ran: Vec<Ran>,
+    ran: Vec<Interval>,
 }
 
 impl State {
@@ -288,20 +272,7 @@ impl State {
             job.seconds = job.done + seconds;
         }
         self.steps = steps(plan.intervals(), self.jobs.iter().map(|job| job.done).collect());
-        // What runs has a number of the plan before.
-        if let Some(Running::Pair { way, .. }) = &mut self.running {
-            let sharing = self.plan.way(*way);
-            match plan.speeds.ways().position(|of| of == sharing) {
-                Some(number) => *way = number,
-                // Until it is asked again, which is at once.
-                None => self.running = None,
-            }
-        }
         self.plan = plan;
-    }
-
-    fn speeds(&self) -> &Speeds {
-        &self.plan.speeds
     }
 
     fn is_here(&self, job: usize) -> bool {
@@ -318,22 +289,11 @@ impl State {
             }
             let began = *self.began.get_or_insert(self.counted);
             let start = (self.counted - began).as_secs_f64();
-            let sharing = match running {
-                Running::Pair { way, .. } => Some(self.plan.way(way)),
-                Running::Alone { .. } => None,
-            };
             match self.ran.last_mut() {
-                Some(Ran { interval: last, sharing: before })
-                    if last.running == running
-                        && *before == sharing
-                        && last.start + last.duration >= start =>
-                {
+                Some(last) if last.running == running && last.start + last.duration >= start => {
                     last.duration = start + elapsed - last.start;
                 }
-                _ => {
-                    let interval = Interval { start, duration: elapsed, running };
-                    self.ran.push(Ran { interval, sharing });
-                }
+                _ => self.ran.push(Interval { start, duration: elapsed, running }),
             }
         }
         self.counted = self.counted.max(now);
@@ -345,13 +305,14 @@ impl State {
         // A simulation may have stopped before its launches were over.
         job.here.retain(|here| device.need(here.id) > 0);
         let Some(here) = job.here.first_mut() else { return };
-        let remaining = device.remaining(here.id);
-        if std::mem::take(&mut here.is_new) {
-            (here.before, here.predicted) = (job.done, remaining);
-        } else if std::mem::take(&mut here.has_yielded)
-            && let (Some(predicted), Some(remaining)) = (here.predicted, remaining)
+        let Some((before, predicted)) = here.begun else {
+            here.begun = Some((job.done, device.remaining(here.id)));
+            return;
+        };
+        if std::mem::take(&mut here.has_yielded)
+            && let (Some(predicted), Some(remaining)) = (predicted, device.remaining(here.id))
         {
-            let done = here.before + predicted.saturating_sub(remaining).as_secs_f64();
+            let done = before + predicted.saturating_sub(remaining).as_secs_f64();
             job.done = done.min(job.seconds);
         }
     }
@@ -394,10 +355,7 @@ impl State {
         let (first, second) = (here.next()?, here.next());
         let running = match step.running {
             Running::Pair { .. } if second.is_none() => self.beside(first, device),
-            // A range of SMs for each.
-            Running::Pair { way, .. }
-                if device.sms() < 2 && self.plan.way(way) != Sharing::AllSms =>
-            {
+            Running::Pair { sharing, .. } if !is_possible(sharing, device) => {
                 Running::Alone { task: first }
             }
             planned => planned,
@@ -423,7 +381,7 @@ impl State {
         let Some(here) = self.jobs[task].here.first() else { return Running::Alone { task } };
         let planned = self.jobs[task].seconds - self.jobs[task].done;
         let left = device.remaining(here.id).map_or(0.0, |left| left.as_secs_f64()).max(planned);
-        let speeds = self.speeds();
+        let speeds = &self.plan.speeds;
         // It was worth its stop when it joined, and would be stopped now for nothing.
         if let Some(Running::Pair { tasks, .. }) = self.running.filter(|of| of.speed_of(task) > 0.0)
             && tasks.iter().all(|&of| self.is_here(of))
@@ -431,19 +389,18 @@ impl State {
         {
             return running;
         }
-        let is_possible = |&way: &usize| device.sms() > 1 || self.plan.way(way) == Sharing::AllSms;
         let others = (0..self.jobs.len()).filter(|&other| other != task);
         let pairs = others.filter_map(|other| {
             let overhead = device.yield_overhead(self.jobs[other].here.first()?.id).as_secs_f64();
             let [i, j] = [task.min(other), task.max(other)];
-            let gain = |&way: &usize| speeds.gain(way, i, j);
-            let ways = (0..speeds.ways().len()).filter(is_possible);
-            let way = ways.max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
+            let gain = |way: usize| speeds.gain(way, i, j);
+            let ways = speeds.ways().enumerate().filter(|&(_, way)| is_possible(way, device));
+            let (way, sharing) = ways.max_by(|a, b| gain(a.0).total_cmp(&gain(b.0)))?;
             let rates = [speeds.speed(way, i, j), speeds.speed(way, j, i)];
             // The companion is stopped when the task is done.
             let lasts = left / rates[usize::from(task == j)];
-            let running = Running::Pair { tasks: [i, j], way, speeds: rates };
-            (gain(&way) * lasts > overhead).then_some((gain(&way), running))
+            let running = Running::Pair { tasks: [i, j], sharing, speeds: rates };
+            (gain(way) * lasts > overhead).then_some((gain(way), running))
         });
         let best = pairs.max_by(|a, b| a.0.total_cmp(&b.0));
         best.map_or(Running::Alone { task }, |(_, running)| running)
@@ -455,8 +412,8 @@ impl State {
         let mut launches = running.tasks().filter_map(launch);
         let (Some(first), second) = (launches.next(), launches.next()) else { return };
         let Some(second) = second else { return plan.grant(first, SmRange::new(0, sms)) };
-        let Running::Pair { way, .. } = running else { return };
-        match self.plan.way(way) {
+        let Running::Pair { sharing, .. } = running else { return };
+        match sharing {
             Sharing::AllSms => plan.grant_both([first, second], device),
             Sharing::Split { first: parts, of } => {
                 let share = (u64::from(sms) * u64::from(parts)).div_ceil(u64::from(of)) as u32;
@@ -476,6 +433,11 @@ impl State {
             }
         }
     }
+}
+
+/// Whether the device can be shared so: a range of SMs for each of two launches takes two SMs.
+fn is_possible(sharing: Sharing, device: &dyn DeviceView) -> bool {
+    device.sms() > 1 || sharing == Sharing::AllSms
 }
 
 /// Shorter than this, no part of a plan is worth a decision.
@@ -526,14 +488,7 @@ impl Policy for Execution {
             Some(job) => {
                 let job = &mut state.jobs[job];
                 job.was_there = true;
-                let (before, id) = (job.done, launch.id);
-                job.here.push(Here {
-                    id,
-                    before,
-                    predicted: None,
-                    is_new: true,
-                    has_yielded: false,
-                });
+                job.here.push(Here { id: launch.id, begun: None, has_yielded: false });
             }
             None => state.others.push(launch.id),
         }

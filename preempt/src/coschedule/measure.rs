@@ -13,7 +13,7 @@ impl Execution {
     /// An execution that knows jobs by name, and nothing of how long they take: to [measure](Execution::measure) them.
     pub fn unplanned<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Execution {
         let jobs: Vec<Job> = names.into_iter().map(|name| Job::new(name, 0.0)).collect();
-        unknown(&jobs, &[Sharing::AllSms], None).execution()
+        unknown(&jobs, None).execution()
     }
 
     /// Measures the jobs: the seconds of each alone, and how fast it is beside each other job in these ways of sharing. It
@@ -76,11 +76,12 @@ impl Execution {
         let mut jobs = self.jobs();
         let mut fastest = Vec::new();
         let tasks = jobs.len();
-        check(ways)?;
+        // Of the speeds only the ways can be wrong, because measured speeds are in the range.
+        Speeds::in_ways(ways.iter().copied(), 0, |_, _, _| 0.0)?;
         for task in 0..tasks {
             let mut times = Vec::new();
             for _ in 0..runs.max(1) + 1 {
-                self.begin(unknown(&jobs, ways, Some(Running::Alone { task })))?;
+                self.begin(unknown(&jobs, Some(Running::Alone { task })))?;
                 run(&[task])?;
                 times.push(self.time_of(task));
             }
@@ -95,12 +96,12 @@ impl Execution {
             fastest.push(times[0]);
         }
         let mut tables = vec![vec![vec![1.0; tasks]; tasks]; ways.len()];
-        for (way, table) in tables.iter_mut().enumerate() {
+        for (&sharing, table) in ways.iter().zip(&mut tables) {
             for (i, j) in (0..tasks).flat_map(|i| (i + 1..tasks).map(move |j| (i, j))) {
-                let pair = Running::Pair { tasks: [i, j], way, speeds: [1.0; 2] };
+                let pair = Running::Pair { tasks: [i, j], sharing, speeds: [1.0; 2] };
                 let mut measured: [Vec<CoRun>; 2] = Default::default();
                 for _ in 0..runs.max(1) {
-                    self.begin(unknown(&jobs, ways, Some(pair)))?;
+                    self.begin(unknown(&jobs, Some(pair)))?;
                     run(&[i, j])?;
                     for (task, measured) in [i, j].into_iter().zip(&mut measured) {
                         let overlap = self.overlap();
@@ -113,46 +114,29 @@ impl Execution {
                 table[j][i] = CoRun::speed(&measured[1], least)?;
             }
         }
-        let mut tables = ways.iter().copied().zip(tables);
-        let Some((way, rows)) = tables.next() else { return Err(CoscheduleError::NoWay.into()) };
-        let speeds = Speeds::new(way, rows)?;
-        let speeds = tables.try_fold(speeds, |speeds, (way, rows)| speeds.with(way, rows))?;
+        let speeds = Speeds::in_ways(ways.iter().copied(), tasks, |way, i, j| tables[way][i][j])?;
         Ok((jobs, speeds))
     }
 
     /// Seconds in which a job had SMs.
     fn time_of(&self, task: usize) -> f64 {
-        let has = |of: &Interval| of.running.tasks().any(|other| other == task);
-        self.seconds(has)
+        self.seconds(|running| running.tasks().any(|other| other == task))
     }
 
     /// Seconds in which two jobs had SMs.
     fn overlap(&self) -> f64 {
-        self.seconds(|of| matches!(of.running, Running::Pair { .. }))
+        self.seconds(|running| matches!(running, Running::Pair { .. }))
     }
-
-    fn seconds(&self, counts: impl Fn(&Interval) -> bool) -> f64 {
-        let executed = self.executed();
-        let counted = executed.intervals().iter().filter(|of| counts(of));
-        counted.map(|of| of.duration).sum()
-    }
-}
-
-fn check(ways: &[Sharing]) -> Result<(), Error> {
-    let Some((&first, rest)) = ways.split_first() else {
-        return Err(CoscheduleError::NoWay.into());
-    };
-    let none = Speeds::new(first, Vec::new())?;
-    rest.iter().try_fold(none, |none, &way| none.with(way, Vec::new())).map(|_| ())
 }
 
 /// A plan in which this runs until it is done, of jobs whose speeds are not known.
-fn unknown(jobs: &[Job], ways: &[Sharing], running: Option<Running>) -> CoSchedule {
+fn unknown(jobs: &[Job], running: Option<Running>) -> CoSchedule {
     let runs = |task: usize| running.is_some_and(|of| of.tasks().any(|other| other == task));
     let seconds = |task| if runs(task) { 1.0 } else { 0.0 };
     let jobs: Vec<Job> =
         jobs.iter().enumerate().map(|(at, job)| Job::new(&*job.name, seconds(at))).collect();
-    let speeds = Speeds::unknown(jobs.len(), ways);
+    // Nothing joins what is measured.
+    let speeds = Speeds::none(jobs.len());
     let intervals = running.map(|running| Interval { start: 0.0, duration: 1.0, running });
     CoSchedule::from_intervals(&jobs, &speeds, intervals.into_iter().collect(), None)
 }

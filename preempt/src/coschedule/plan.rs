@@ -39,8 +39,8 @@ pub enum Running {
     Pair {
         /// The tasks; the smaller number is the first.
         tasks: [usize; 2],
-        /// The number of the way of sharing, of [`Speeds::ways`].
-        way: usize,
+        /// How they share the GPU.
+        sharing: Sharing,
         /// How fast each of them is, as part of its speed alone.
         speeds: [f64; 2],
     },
@@ -72,12 +72,12 @@ impl Running {
         }
     }
 
-    pub(super) fn of(column: &Column) -> Running {
-        let Column { tasks, way, speeds } = *column;
-        if column.is_loop() {
-            Running::Alone { task: tasks[0] }
-        } else {
-            Running::Pair { tasks, way, speeds }
+    /// What runs in a column. Columns of pairs have numbers of ways in `speeds`.
+    pub(super) fn of(column: &Column, speeds: &Speeds) -> Running {
+        let Column { tasks, way, speeds: rates } = *column;
+        match speeds.ways().nth(way).filter(|_| !column.is_loop()) {
+            Some(sharing) => Running::Pair { tasks, sharing, speeds: rates },
+            None => Running::Alone { task: tasks[0] },
         }
     }
 }
@@ -169,15 +169,6 @@ impl CoSchedule {
         &self.intervals
     }
 
-    /// The way of sharing of this number.
-    ///
-    /// # Panics
-    ///
-    /// If no way has that number.
-    pub fn way(&self, way: usize) -> Sharing {
-        self.speeds.ways().nth(way).expect("a way of this number")
-    }
-
     /// Seconds from the start of the plan to its end, with preemptions that cost nothing.
     pub fn makespan(&self) -> f64 {
         self.intervals.last().map_or(0.0, |last| last.start + last.duration)
@@ -216,7 +207,7 @@ impl CoSchedule {
     ) -> CoSchedule {
         let mut start = 0.0;
         let intervals = columns.into_iter().map(|(column, duration)| {
-            let interval = Interval { start, duration, running: Running::of(&column) };
+            let interval = Interval { start, duration, running: Running::of(&column, speeds) };
             start += duration;
             interval
         });

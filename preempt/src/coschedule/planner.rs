@@ -125,7 +125,7 @@ impl Planner {
                     break;
                 }
                 column.entries().for_each(|(task, speed)| remaining[task] -= speed * duration);
-                intervals.push(Interval { start, duration, running: Running::of(&column) });
+                intervals.push(Interval { start, duration, running: Running::of(&column, speeds) });
                 start = if start + duration >= until { until } else { start + duration };
             }
         }

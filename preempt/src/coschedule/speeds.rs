@@ -91,17 +91,46 @@ impl Speeds {
         tasks: usize,
         mut speed: impl FnMut(usize, usize) -> f64,
     ) -> Result<Speeds, Error> {
-        let mut entry = |i, j| if i == j { 1.0 } else { speed(i, j) };
-        let rows = (0..tasks).map(|i| (0..tasks).map(|j| entry(i, j)).collect()).collect();
-        Speeds::new(way, rows)
+        Speeds::in_ways([way], tasks, |_, i, j| speed(i, j))
     }
 
-    /// Speeds with which no pair gains.
-    pub(super) fn unknown(tasks: usize, ways: &[Sharing]) -> Speeds {
-        let mut speeds = vec![0.0; tasks * tasks];
-        (0..tasks).for_each(|task| speeds[task * tasks + task] = 1.0);
-        let way = |&sharing: &Sharing| Way { sharing, speeds: speeds.clone() };
-        Speeds { tasks, ways: ways.iter().map(way).collect() }
+    /// No way of sharing.
+    pub(super) fn none(tasks: usize) -> Speeds {
+        Speeds { tasks, ways: Vec::new() }
+    }
+
+    /// Speeds in several ways of sharing, as [`from_fn`](Speeds::from_fn): from the speed of task i beside task j in the way
+    /// of this number, for each `(way, i, j)` with i ≠ j.
+    ///
+    /// ```
+    /// use preempt::coschedule::{Sharing, Speeds};
+    ///
+    /// // What was measured for kernels, for two tasks of each.
+    /// let kernels = Speeds::in_ways(Sharing::COMMON, 2, |way, i, _| [0.5, 0.6, 0.7, 0.8][way] - 0.1 * i as f64)?;
+    /// let beside_itself = 0.4;
+    /// let tasks = Speeds::in_ways(kernels.ways(), 4, |way, i, j| match (i / 2, j / 2) {
+    ///     (a, b) if a == b => beside_itself,
+    ///     (a, b) => kernels.speed(way, a, b),
+    /// })?;
+    /// assert_eq!(tasks.speed(3, 1, 2), 0.8);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with`](Speeds::with), and [`CoscheduleError::NoWay`].
+    pub fn in_ways(
+        ways: impl IntoIterator<Item = Sharing>,
+        tasks: usize,
+        mut speed: impl FnMut(usize, usize, usize) -> f64,
+    ) -> Result<Speeds, Error> {
+        let mut speeds = Speeds::none(tasks);
+        for (number, way) in ways.into_iter().enumerate() {
+            let mut entry = |i, j| if i == j { 1.0 } else { speed(number, i, j) };
+            let rows = (0..tasks).map(|i| (0..tasks).map(|j| entry(i, j)).collect()).collect();
+            speeds = speeds.with(way, rows)?;
+        }
+        if speeds.ways.is_empty() { Err(CoscheduleError::NoWay.into()) } else { Ok(speeds) }
     }
 
     /// The same tasks with one more way of sharing.
@@ -109,56 +138,34 @@ impl Speeds {
     /// # Errors
     ///
     /// Those of [`new`](Speeds::new), [`CoscheduleError::WaysDiffer`], [`SameWay`](CoscheduleError::SameWay).
-    pub fn with(mut self, way: Sharing, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
-        let tasks = rows.len();
-        if !way.is_shared() {
-            return Err(CoscheduleError::NotShared { way: way.to_string() }.into());
+    pub fn with(mut self, sharing: Sharing, rows: Vec<Vec<f64>>) -> Result<Speeds, Error> {
+        let (way, tasks) = (sharing.to_string(), rows.len());
+        if !sharing.is_shared() {
+            return Err(CoscheduleError::NotShared { way }.into());
         }
-        if self.ways().any(|other| other == way) {
-            return Err(CoscheduleError::SameWay { way: way.to_string() }.into());
+        if self.ways().any(|other| other == sharing) {
+            return Err(CoscheduleError::SameWay { way }.into());
         }
         if tasks != self.tasks {
             let expected = self.tasks;
-            return Err(CoscheduleError::WaysDiffer {
-                way: way.to_string(),
-                rows: tasks,
-                expected,
-            }
-            .into());
+            return Err(CoscheduleError::WaysDiffer { way, rows: tasks, expected }.into());
         }
         if let Some(row) = rows.iter().position(|row| row.len() != tasks) {
             let length = rows[row].len();
-            return Err(CoscheduleError::NotSquare {
-                way: way.to_string(),
-                rows: tasks,
-                row,
-                length,
-            }
-            .into());
+            return Err(CoscheduleError::NotSquare { way, rows: tasks, row, length }.into());
         }
         for (task, row) in rows.iter().enumerate() {
             for (beside, &speed) in row.iter().enumerate() {
                 if !(0.0..=1.0).contains(&speed) {
-                    return Err(CoscheduleError::NotASpeed {
-                        way: way.to_string(),
-                        task,
-                        beside,
-                        speed,
-                    }
-                    .into());
+                    return Err(CoscheduleError::NotASpeed { way, task, beside, speed }.into());
                 }
             }
             if row[task] != 1.0 {
                 let speed = row[task];
-                return Err(CoscheduleError::NotAloneAtFullSpeed {
-                    way: way.to_string(),
-                    task,
-                    speed,
-                }
-                .into());
+                return Err(CoscheduleError::NotAloneAtFullSpeed { way, task, speed }.into());
             }
         }
-        self.ways.push(Way { sharing: way, speeds: rows.concat() });
+        self.ways.push(Way { sharing, speeds: rows.concat() });
         Ok(self)
     }
 

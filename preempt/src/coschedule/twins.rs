@@ -121,8 +121,8 @@ fn are_twins(tasks: &[usize], speeds: &Speeds, i: usize, j: usize) -> bool {
     are_same([i, j], [j, i]) && others.all(|&other| are_same([i, other], [j, other]))
 }
 
-/// Takes the longest task out of a class, and then each one that is longer than all shorter ones together, to classes
-/// of their own. The others cannot fill the time beside it.
+/// Moves the longest task of a class to a class of its own, because the other tasks cannot fill the time beside it. So it
+/// does each next task that is longer than all shorter tasks together.
 fn part(classes: &mut Vec<Vec<usize>>, class: usize, durations: &[f64]) {
     while let Some(longest) = classes[class].pop() {
         classes.push(vec![longest]);
@@ -137,8 +137,8 @@ fn part(classes: &mut Vec<Vec<usize>>, class: usize, durations: &[f64]) {
 /// PLP for classes.
 ///
 /// A class alone is one of its tasks, or two of them beside each other if that is faster. Its progress is in parts of
-/// what it does alone in a second, so that its speed alone is 1 again. Its other speeds are not above that: a speed
-/// is at most 1 before it is divided by one that is at least 1.
+/// what it does alone in a second, so that its speed alone is 1 again. Its other speeds are not above that, because what
+/// it does alone in a second is at least 1.
 struct Program<'a> {
     of_tasks: &'a Speeds,
     classes: &'a [Vec<usize>],
@@ -181,18 +181,9 @@ impl<'a> Program<'a> {
         let work = |class: usize| {
             classes[class].iter().map(|&task| durations[task]).sum::<f64>() / alone(class)
         };
-        let of_way = |way: usize| -> Vec<Vec<f64>> {
-            let speed = |i: usize, j: usize| match i == j {
-                true => 1.0,
-                false => of_tasks.speed(way, classes[i][0], classes[j][0]) / alone(i),
-            };
-            let row = |i| (0..classes.len()).map(|j| speed(i, j)).collect();
-            (0..classes.len()).map(row).collect()
-        };
-        let mut ways = of_tasks.ways().enumerate();
-        let (first, sharing) = ways.next()?;
-        let speeds = Speeds::new(sharing, of_way(first));
-        let speeds = ways.fold(speeds, |speeds, (way, sharing)| speeds?.with(sharing, of_way(way)));
+        let speeds = Speeds::in_ways(of_tasks.ways(), classes.len(), |way, i, j| {
+            of_tasks.speed(way, classes[i][0], classes[j][0]) / alone(i)
+        });
         let durations = (0..classes.len()).map(work).collect();
         Some(Program { of_tasks, classes, speeds: speeds.ok()?, twice, durations })
     }

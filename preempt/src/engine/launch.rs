@@ -85,8 +85,8 @@ pub struct LaunchReport {
     pub plain: bool,
     /// Whether it began as an [armed](crate::Program::arm) program, without a call of the driver.
     pub armed: bool,
-    /// How long it had SMs, summed over SMs; half of it where another launch had them, too. Launches that follow each other in a stream within microseconds may
-    /// be counted with the first of them.
+    /// How long it had SMs, summed over SMs; half of it where another launch had them, too. Launches that follow each other
+    /// in a stream within microseconds may be counted with the first of them.
     pub sm_time: Duration,
     /// How long it would have had SMs with as many as it can use.
     pub(crate) own_time: Duration,
@@ -313,9 +313,9 @@ impl Launch {
         fills(self.remaining(), sms)
     }
 
-    /// Notes that it shares SMs, if it does.
-    pub fn note_sharing(&mut self) {
-        self.report.has_shared |= self.shares;
+    /// Whether it shares SMs with another launch, or has.
+    fn has_shared(&self) -> bool {
+        self.report.has_shared || self.shares && !self.range.is_empty()
     }
 
     pub fn report(&self) -> LaunchReport {
@@ -325,13 +325,15 @@ impl Launch {
     /// The report of a launch that is done.
     pub fn done(&self, now: Duration, sms: u32) -> LaunchReport {
         let (sm_time, own_time) = (self.sm_time(now, sms), self.own_time(now, sms));
-        LaunchReport { sm_time, own_time, done: Timestamp::after_start(now), ..self.report }
+        let (has_shared, done) = (self.has_shared(), Timestamp::after_start(now));
+        LaunchReport { sm_time, own_time, has_shared, done, ..self.report }
     }
 
     /// Changes its SMs from now on.
     pub fn set_range(&mut self, now: Duration, range: SmRange, sms: u32) {
         (self.report.sm_time, self.report.own_time) =
             (self.sm_time(now, sms), self.own_time(now, sms));
+        self.report.has_shared = self.has_shared();
         self.counted = now;
         self.range = range;
     }
@@ -361,8 +363,7 @@ impl Launch {
     pub fn time_left(&self, now: Duration, sms: u32) -> Option<Duration> {
         let predicted = self.spec.predicted?;
         let done = f64::from(self.tasks_out) / f64::from(self.spec.tasks);
-        let so_far =
-            if self.report.has_shared { predicted.mul_f64(done) } else { self.own_time_out };
+        let so_far = if self.has_shared() { predicted.mul_f64(done) } else { self.own_time_out };
         // `done` is the weight of the time so far, and the rest that of the prediction.
         let left = (so_far + predicted.mul_f64(1.0 - done)).mul_f64(1.0 - done);
         Some(left.abs_diff(self.own_time(now, sms).saturating_sub(self.own_time_out)))

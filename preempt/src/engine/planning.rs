@@ -327,25 +327,17 @@ impl Engine {
         // Until now it had another part of them.
         launch.set_range(now, launch.range, sms);
         launch.shares = shares;
-        launch.note_sharing();
-        let has = launch.range;
+        let (has, has_blocks) = (launch.range, !launch.is_out() && !launch.spec.plain);
+        let leaves = has_blocks && (shares || count(range, sms) < sms);
+        if has_blocks {
+            launch.books(&mut self.ledger, &mut self.guests).uncover(has);
+        }
+        if leaves {
+            launch.count_yield();
+            self.flush(key, actions);
+        }
         if !has.is_empty() {
             self.note(key, now, has, false);
-        }
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        if launch.is_out() || launch.spec.plain {
-            return;
-        }
-        launch.books(&mut self.ledger, &mut self.guests).uncover(launch.range);
-        if shares || count(range, sms) < sms {
-            for cohort in launch.cohorts.iter().flatten() {
-                let queue = cohort.queue;
-                if self.queues.range(queue) != SmRange::EMPTY {
-                    let signal = self.queues.signal(queue, SmRange::EMPTY);
-                    actions.push(Action::Signal { queue, signal });
-                }
-            }
-            launch.count_yield();
         }
     }
 

@@ -211,6 +211,7 @@ mod tests {
             ("alone, it fills the device", work(100), ALONE, 0.0, anywhere(16)),
             ("alone, with few tasks", work(3), ALONE, 0.0, anywhere(3)),
             ("crowded, beside others: confined", work(100), TWO, 2.0, apart(16)),
+            ("the last SM holds fewer", Work { most: 14, ..work(100) }, TWO, 2.0, apart(14)),
             ("no room for spare blocks", work(100), TWO, 0.1, anywhere(8)),
             ("half an SM is free", work(100), TWO, 0.5, apart(10)),
             ("no more tasks than the device holds", work(16), TWO, 2.0, anywhere(8)),

@@ -1,6 +1,5 @@
 //! Programs measured alone and in pairs, and plans for them that are carried out.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
@@ -21,9 +20,6 @@ use crate::samples::Samples;
 const ALL: usize = 1;
 const TWINS: usize = 2;
 const PLANNED: usize = 3;
-
-/// Between two runs in virtual time, whose clock goes on.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// How much is run.
 pub struct Amount {
@@ -72,8 +68,6 @@ pub const ARMS: [&str; 4] = ["plan", "MaxPair", "sequential", "plain, one stream
 struct Site {
     testbed: Box<dyn Testbed>,
     size: Size,
-    /// When the next run begins on the policy's clock, if time is virtual.
-    now: Cell<Duration>,
     /// The numbers of each program on the testbed: a task has buffers of its own.
     copies: Vec<Vec<usize>>,
 }
@@ -106,7 +100,6 @@ pub fn executed(
     let mut site = Site {
         testbed: bench.testbed(executions.map(policy).collect())?,
         size,
-        now: Cell::new(Duration::ZERO),
         copies: vec![Vec::new(); definitions.len()],
     };
     for program in 0..definitions.len() {
@@ -224,14 +217,9 @@ impl Site {
         jobs: &[usize],
         programs: &[usize],
     ) -> Result<Duration> {
-        let is_virtual = self.testbed.device().is_none();
-        let at = if is_virtual { self.now.get() } else { Duration::ZERO };
-        let runs = jobs.iter().map(|&job| Run { at, ..Run::now(programs[job]) });
-        let runs: Vec<Run> = runs.collect();
+        let runs: Vec<Run> = jobs.iter().map(|&job| Run::now(programs[job])).collect();
         let bind = |index: usize, stream: u32| Ok(execution.bind(jobs[index], stream)?);
-        let makespan = self.testbed.run_bound(arm, &runs, &bind)?.makespan;
-        self.now.set(at + makespan + PAUSE);
-        Ok(makespan)
+        Ok(self.testbed.run_bound(arm, &runs, &bind)?.makespan)
     }
 
     fn measure(
@@ -270,32 +258,15 @@ impl Measured {
             Job::new(format!("{task} {name}"), *seconds)
         };
         let jobs = of.iter().enumerate().map(job).collect();
-        let ways: Vec<Sharing> = self.speeds.ways().collect();
-        let mut all: Option<Speeds> = None;
-        for (way, &sharing) in ways.iter().enumerate() {
-            // A pair was measured with the program of the smaller number first.
-            let mirrored = ways.iter().position(|&other| other == mirror(sharing));
-            let speed = |i: usize, j: usize| match (of[i], of[j]) {
-                (a, b) if a == b => {
-                    self.twins[a].speed(way, usize::from(i > j), usize::from(i < j))
-                }
-                (a, b) if (a < b) == (i < j) => self.speeds.speed(way, a, b),
-                (a, b) => mirrored.map_or(0.0, |way| self.speeds.speed(way, a, b)),
-            };
-            let one = Speeds::from_fn(sharing, of.len(), speed)?;
-            let rows = |speeds: &Speeds| -> Vec<Vec<f64>> {
-                let tasks = 0..of.len();
-                tasks
-                    .clone()
-                    .map(|i| tasks.clone().map(|j| speeds.speed(0, i, j)).collect())
-                    .collect()
-            };
-            all = Some(match all {
-                None => one,
-                Some(all) => all.with(sharing, rows(&one))?,
-            });
-        }
-        Ok((jobs, all.ok_or(preempt::Error::from(CoscheduleError::NoWay))?))
+        let ways = || self.speeds.ways();
+        // A pair was measured with the program of the smaller number first.
+        let mirrored = |way| ways().position(|other| Some(other) == ways().nth(way).map(mirror));
+        let speeds = Speeds::in_ways(ways(), of.len(), |way, i, j| match (of[i], of[j]) {
+            (a, b) if a == b => self.twins[a].speed(way, usize::from(i > j), usize::from(i < j)),
+            (a, b) if (a < b) == (i < j) => self.speeds.speed(way, a, b),
+            (a, b) => mirrored(way).map_or(0.0, |way| self.speeds.speed(way, a, b)),
+        })?;
+        Ok((jobs, speeds))
     }
 }
 

@@ -1,4 +1,4 @@
-use super::super::sharing::Sharing;
+use super::super::speeds::Speeds;
 use super::*;
 use crate::policy::ModelDevice;
 
@@ -16,8 +16,9 @@ fn plan(seconds: &[f64], speeds: &Speeds, intervals: &[(&[usize], f64)]) -> CoSc
     let intervals = intervals.iter().map(|&(tasks, duration)| {
         let running = match *tasks {
             [i, j] => {
-                let speeds = [speeds.speed(0, i, j), speeds.speed(0, j, i)];
-                Running::Pair { tasks: [i, j], way: 0, speeds }
+                let rates = [speeds.speed(0, i, j), speeds.speed(0, j, i)];
+                let sharing = speeds.ways().next().expect("a way");
+                Running::Pair { tasks: [i, j], sharing, speeds: rates }
             }
             _ => Running::Alone { task: tasks[0] },
         };
@@ -289,7 +290,8 @@ fn what_ran_keeps_its_way_when_the_next_plan_has_others() {
     let all = Speeds::from_fn(Sharing::AllSms, 2, |_, _| 0.6).expect("speeds");
     let two = all.with(Sharing::split(1, 4), vec![vec![1.0, 0.6], vec![0.6, 1.0]]).expect("speeds");
     let mut first = plan(&[0.010, 0.010], &two, &[]);
-    let running = Running::Pair { tasks: [0, 1], way: 1, speeds: [0.6; 2] };
+    let sharing = Sharing::split(1, 4);
+    let running = Running::Pair { tasks: [0, 1], sharing, speeds: [0.6; 2] };
     let interval = Interval { start: 0.0, duration: 0.010, running };
     first = CoSchedule::from_intervals(first.jobs(), &two, vec![interval], None);
     let mut desk = Desk::new(&first);
@@ -303,7 +305,7 @@ fn what_ran_keeps_its_way_when_the_next_plan_has_others() {
     desk.depart(one);
     let ran = desk.execution.executed();
     let ways = ran.intervals().iter().filter_map(|interval| match interval.running {
-        Running::Pair { way, .. } => Some(ran.way(way)),
+        Running::Pair { sharing, .. } => Some(sharing),
         _ => None,
     });
     assert_eq!(ways.collect::<Vec<_>>(), [Sharing::split(1, 4), Sharing::split(1, 2)], "{ran}");

@@ -34,7 +34,8 @@ pub(in super::super) fn check_intervals(
         now = start + duration;
         let progress = match running {
             Running::Alone { task } => vec![(task, 1.0)],
-            Running::Pair { tasks: [i, j], way, .. } => {
+            Running::Pair { tasks: [i, j], sharing, .. } => {
+                let way = speeds.ways().position(|way| way == sharing).expect("a way of theirs");
                 assert_ne!(i, j);
                 vec![(i, speeds.speed(way, i, j)), (j, speeds.speed(way, j, i))]
             }

@@ -186,9 +186,42 @@ fn what_it_had_of_shared_sms_says_nothing_of_its_time() {
         let launch = world.engine.ops[op].launch.as_ref().expect("a launch");
         assert_eq!(launch.time_left(world.now, SMS), Some(Duration::from_secs(95)), "half of them");
         assert_eq!(launch.sm_time(world.now, SMS), Duration::from_secs(20));
-        assert!(launch.report().has_shared);
     }
     world.run_out();
+    assert!(
+        ops.into_iter().all(|op| has_shared(&mut world, op)),
+        "also that which was alone at last"
+    );
+}
+
+fn has_shared(world: &mut World, op: OpKey) -> bool {
+    matches!(world.op(op).finished, Some(Outcome::Done(report)) if report.has_shared)
+}
+
+#[test]
+fn a_launch_that_is_queued_behind_one_that_shares_has_half_of_the_room_and_shares() {
+    let mut world = World::new(SMS, 4, Told::new([Granted::Both(0)]));
+    let first = world.submit(0, 0, 20, &[]);
+    let next = world.submit(0, 0, 1000, &[]);
+    let other = world.submit(1, 0, 1000, &[]);
+    // What was queued with the whole room has to leave, and is queued again.
+    for round in 0.. {
+        let of = |op| world.engine.ops.get(op).and_then(|op| op.launch.as_ref());
+        if of(next).is_some_and(|launch| !launch.range.is_empty()) {
+            break;
+        }
+        world.step_cohort(round % world.cohorts.len());
+    }
+    let of_next = blocks(&world).into_iter().filter(|&(op, _)| op == next);
+    assert!(of_next.clone().count() > 0 && of_next.clone().all(|(_, blocks)| blocks == 8));
+    world.run_out();
+    for op in [first, next, other] {
+        assert!(has_shared(&mut world, op));
+    }
+    // A launch that was alone all the time has not.
+    let alone = world.submit(0, 0, 20, &[]);
+    world.run_out();
+    assert!(!has_shared(&mut world, alone));
 }
 
 #[test]
