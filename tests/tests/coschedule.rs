@@ -9,7 +9,7 @@ use preempt::sim::{KernelModel, Machine, Simulation, StreamNumber, Workload};
 use preempt::{CpuLayout, Error, Preemption, Scheduler, Stream};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
-use preempt_test_kit::storm::{Kind, Tally, Victim};
+use preempt_test_kit::storm::{Kind, Load, Tally, Victim};
 use preempt_test_kit::{KERNELS, Random, device, on_gpu};
 
 fn scheduler(execution: &Execution) -> Scheduler {
@@ -31,6 +31,14 @@ fn streams(scheduler: &Scheduler, execution: &Execution, jobs: usize) -> Vec<Str
 /// From 0 to 1.
 fn unit(random: &mut Random) -> f64 {
     f64::from(random.below(1 << 20)) / f64::from(1 << 20)
+}
+
+/// A job that takes about as long as the longest one of [`any_plan`].
+fn job() -> Load {
+    match on_gpu() {
+        true => Load { tasks: 48_000, ticks: 20_000 },
+        false => Load { tasks: 2400, ticks: 0 },
+    }
 }
 
 /// A plan by random speeds and durations that are wrong, so that jobs are preempted anywhere.
@@ -58,7 +66,7 @@ fn every_task_runs_once_while_plans_are_executed() {
         assert!(round < 1000, "{ways:?}, {tally:?}");
         execution.begin(any_plan(jobs, &mut random)).expect("as many jobs");
         let kinds = Kind::ALL.iter().zip(&streams);
-        let victims = kinds.map(|(&kind, stream)| Victim::launch(kind, &scheduler, stream, 2400));
+        let victims = kinds.map(|(&kind, stream)| Victim::launch(kind, &scheduler, stream, job()));
         let victims: Result<Vec<Victim>, Error> = victims.collect();
         for (victim, stream) in victims.expect("accepted").into_iter().zip(&streams) {
             victim.check(stream, &mut tally).expect("done");
@@ -78,7 +86,10 @@ fn every_task_runs_once_while_plans_are_executed() {
 #[test]
 fn the_rest_of_a_plan_runs_when_jobs_are_cancelled() {
     const JOBS: usize = 6;
-    const TASKS: u32 = 3000;
+    let Load { tasks, .. } = job();
+    let ticks = if on_gpu() { 20_000 } else { 2000 };
+    // A loop takes some nanoseconds.
+    let longest = if on_gpu() { 50_000 } else { 1_000_000 };
     let mut random = Random(7);
     let execution = any_plan(JOBS, &mut random).execution();
     let scheduler = scheduler(&execution);
@@ -92,16 +103,16 @@ fn the_rest_of_a_plan_runs_when_jobs_are_cancelled() {
         execution.begin(any_plan(JOBS, &mut random)).expect("as many jobs");
         let mut buffers: Vec<_> = (0..JOBS)
             .map(|_| {
-                (scheduler.zeroed::<u32>(TASKS as usize), scheduler.zeroed(TASKS as usize * 32))
+                (scheduler.zeroed::<u32>(tasks as usize), scheduler.zeroed(tasks as usize * 32))
             })
             .map(|(counts, writes)| (counts.expect("memory"), writes.expect("memory")))
             .collect();
         let launched = streams.iter().zip(&mut buffers).map(|(stream, (counts, writes))| {
-            let call = kernels::paced_1d(2000, counts, writes).grid(TASKS).block(32);
+            let call = kernels::paced_1d(ticks, counts, writes).grid(tasks).block(32);
             stream.launch(call).expect("accepted")
         });
         let handles: Vec<_> = launched.collect();
-        (0..random.below(1_000_000)).for_each(|_| std::hint::spin_loop());
+        (0..random.below(longest)).for_each(|_| std::hint::spin_loop());
         let cancelled = |job: usize| job.is_multiple_of(2);
         (0..JOBS).filter(|&job| cancelled(job)).for_each(|job| handles[job].cancel());
         for (job, (handle, stream)) in handles.iter().zip(&streams).enumerate() {
@@ -110,12 +121,12 @@ fn the_rest_of_a_plan_runs_when_jobs_are_cancelled() {
                 Err(Error::Launch(LaunchError::Cancelled { done, .. })) if cancelled(job) => done,
                 Err(error) => panic!("job {job}: {error}"),
             };
-            assert!(cancelled(job) || done == TASKS, "job {job}: {done}");
+            assert!(cancelled(job) || done == tasks, "job {job}: {done}");
             let counts = stream.download(&buffers[job].0).and_then(|copy| copy.wait());
             let counts = counts.expect("copied");
             assert_eq!(counts.iter().sum::<u32>(), done, "job {job}");
             assert!(counts.iter().all(|&count| count <= 1), "job {job}");
-            midway += u32::from(done > 0 && done < TASKS);
+            midway += u32::from(done > 0 && done < tasks);
         }
     }
     assert!(scheduler.policy_error().is_none(), "{:?}", scheduler.policy_error());

@@ -45,6 +45,9 @@ const EXECUTED: [usize; 3] = [5, 10, 20];
 const EXECUTED_INSTANCES: usize = 3;
 const SAMPLES: u32 = 5;
 
+/// The least time that a task takes alone.
+const TASK: Duration = Duration::from_millis(10);
+
 /// Runs of each pair, as in the paper.
 const RUNS: u32 = 5;
 
@@ -74,9 +77,10 @@ probability of a kernel is inverse to its time. `random duration`: 0 to 10 s.
 - `plan_p50_s`: the time to plan tasks of which any two have speeds of their own. `plan_s_n1000`:
   of 1,000 tasks.
 
-Carried out: up to ten programs, at full size on a GPU (small with `--quick`). Their times alone and
-their speeds beside each other are measured (`Execution::measure`): each pair, also a program beside
-itself, 5 times in each way of sharing. Rows with `way` have them: row i, column j is the speed of
+Carried out: up to ten programs, at full size on a GPU (small with `--quick`). A task runs one of them
+as often in a row as takes 10 ms alone (with `--quick` once). Their times alone and their speeds
+beside each other are measured (`Execution::measure`): each pair, also a program beside itself, 5
+times in each way of sharing, and the run with the median sum of both speeds counts. Rows with `way` have them: row i, column j is the speed of
 program i beside program j, and `twins` of the first and the second of two tasks of one program. Then
 programs are drawn for 5, 10 and 20 tasks, each with buffers of its own, and run in four arms:
 
@@ -158,6 +162,7 @@ fn ways(bench: &Bench) -> Vec<Sharing> {
 
 fn amount(bench: &Bench) -> Amount {
     Amount {
+        task: bench.amount(Duration::ZERO, TASK),
         runs: bench.samples(1, RUNS),
         tasks: bench.amount(&EXECUTED[..1], &EXECUTED).to_vec(),
         instances: bench.amount(1, EXECUTED_INSTANCES),

@@ -162,9 +162,9 @@ fn run(bench: &Bench) -> Result<Outcome> {
         for (index, setting) in settings.iter_mut().enumerate() {
             let jobs: Vec<Job> = (0..count)
                 .map(|program| Job {
-                    program,
                     at: interval * program as u32,
                     priority: members[program].1[index],
+                    ..Job::now(program)
                 })
                 .collect();
             for (_, arm, times) in &mut setting.arms {

@@ -161,7 +161,7 @@ fn pair(
             samples.extend(completed.turnaround.first().copied());
         }
         let at = alone[0].p50().mul_f64(delay);
-        let jobs = [Job::now(low), Job { program: high, at, priority: 1 }];
+        let jobs = [Job::now(low), Job { at, priority: 1, ..Job::now(high) }];
         for (arm, times, yields) in &mut arms {
             let completed = testbed.run_jobs(*arm, &jobs)?;
             if round >= corun::LEARNING {

@@ -236,9 +236,9 @@ fn pair(
         }
         let at = median(&alone[0]).map_or(Duration::ZERO, |run| run.turnaround.mul_f64(delay));
         let jobs = [0, 1].map(|member| Job {
-            program: members[member],
             at: if member == 0 { Duration::ZERO } else { at },
             priority: priorities[member],
+            ..Job::now(members[member])
         });
         notes.take();
         let completed = testbed.run_jobs(OURS, &jobs)?;

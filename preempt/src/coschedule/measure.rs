@@ -24,9 +24,11 @@ impl Execution {
     /// streams that are [bound](Execution::bind) to them, of a scheduler with this execution as its policy. Nothing else runs
     /// on the device meanwhile.
     ///
-    /// The seconds alone are the median of the runs but the first. Speeds are those of [`CoRun::speed`], which keeps the
-    /// fastest run, against the fastest run alone. An overlap shorter than a tenth of the shorter job counts as speed 0. Times are those in which the jobs had SMs, as the scheduler learns
-    /// of them: some microseconds more than on the device. So a job should take a millisecond or longer.
+    /// The seconds alone are the median of the runs but the first. Speeds are those of [`CoRun::speed`] against that, both
+    /// from the run with the median of their sums. An overlap shorter than a tenth of the shorter job counts as speed 0.
+    /// Times are those in which the jobs had SMs, as the scheduler learns of them: some microseconds more than on the
+    /// device. So a job should take a millisecond or longer. A job whose blocks run as long as it does keeps its SMs until
+    /// it is done, or begins again: let jobs be of many short block-tasks.
     ///
     /// ```
     /// use preempt::coschedule::{CoSchedule, Execution, Sharing};
@@ -74,7 +76,6 @@ impl Execution {
         mut run: impl FnMut(&[usize]) -> Result<(), Error>,
     ) -> Result<(Vec<Job>, Speeds), Error> {
         let mut jobs = self.jobs();
-        let mut fastest = Vec::new();
         let tasks = jobs.len();
         // Of the speeds only the ways can be wrong, because measured speeds are in the range.
         Speeds::in_ways(ways.iter().copied(), 0, |_, _, _| 0.0)?;
@@ -87,31 +88,30 @@ impl Execution {
             }
             times.remove(0);
             times.sort_by(f64::total_cmp);
-            let seconds = times[times.len() / 2];
             if times[0] == 0.0 {
                 let name = jobs[task].name.clone();
                 return Err(CoscheduleError::NothingRan { job: task, name }.into());
             }
-            jobs[task].seconds = seconds;
-            fastest.push(times[0]);
+            jobs[task].seconds = times[times.len() / 2];
         }
         let mut tables = vec![vec![vec![1.0; tasks]; tasks]; ways.len()];
         for (&sharing, table) in ways.iter().zip(&mut tables) {
             for (i, j) in (0..tasks).flat_map(|i| (i + 1..tasks).map(move |j| (i, j))) {
                 let pair = Running::Pair { tasks: [i, j], sharing, speeds: [1.0; 2] };
-                let mut measured: [Vec<CoRun>; 2] = Default::default();
+                let least = LEAST_OVERLAP * jobs[i].seconds.min(jobs[j].seconds);
+                let mut measured = Vec::new();
                 for _ in 0..runs.max(1) {
                     self.begin(unknown(&jobs, Some(pair)))?;
                     run(&[i, j])?;
-                    for (task, measured) in [i, j].into_iter().zip(&mut measured) {
-                        let overlap = self.overlap();
-                        let (alone, together) = (fastest[task], self.time_of(task));
-                        measured.push(CoRun { alone, together: together.max(overlap), overlap });
-                    }
+                    let overlap = self.overlap();
+                    let speed = |task: usize| {
+                        let together = self.time_of(task).max(overlap);
+                        CoRun { alone: jobs[task].seconds, together, overlap }.speed(least)
+                    };
+                    measured.push([speed(i)?, speed(j)?]);
                 }
-                let least = LEAST_OVERLAP * jobs[i].seconds.min(jobs[j].seconds);
-                table[i][j] = CoRun::speed(&measured[0], least)?;
-                table[j][i] = CoRun::speed(&measured[1], least)?;
+                measured.sort_by(|a, b| (a[0] + a[1]).total_cmp(&(b[0] + b[1])));
+                [table[i][j], table[j][i]] = measured[(measured.len() - 1) / 2];
             }
         }
         let speeds = Speeds::in_ways(ways.iter().copied(), tasks, |way, i, j| tables[way][i][j])?;

@@ -10,7 +10,7 @@
 //! // Seconds alone, and of the runs beside the other job.
 //! let sort = CoRun { alone: 4.0, together: 4.4, overlap: 3.6 };
 //! let blur = CoRun { alone: 2.0, together: 3.6, overlap: 3.6 };
-//! let [sort, blur] = [CoRun::speed(&[sort], 0.1)?, CoRun::speed(&[blur], 0.1)?];
+//! let [sort, blur] = [sort.speed(0.1)?, blur.speed(0.1)?];
 //! let speeds = Speeds::new(Sharing::AllSms, vec![vec![1.0, sort], vec![blur, 1.0]])?;
 //!
 //! let plan = CoSchedule::plan(&[Job::new("sort", 4.0), Job::new("blur", 2.0)], &speeds)?;

@@ -104,7 +104,7 @@ impl DeviceTestbed {
     fn run_scheduled(&mut self, arm: Arm, jobs: &[Job], bind: Bind<'_>) -> Result<Completed> {
         let submission = |job: &Job| {
             let stream = self.scheduler.stream(Priority(job.priority));
-            Submission::new(stream, &[&self.programs[job.program]], *job, arm.preemption())
+            Submission::new(stream, self.steps(&[*job]), *job, arm.preemption())
         };
         let mut submissions: Vec<Submission> = jobs.iter().map(submission).collect();
         for (index, submission) in submissions.iter().enumerate() {
@@ -112,7 +112,7 @@ impl DeviceTestbed {
         }
         self.finish(arm, &mut submissions)?;
         for submission in &submissions {
-            self.count(&[submission.job.program], &submission.reports);
+            self.count(&[submission.job], &submission.reports);
         }
         let yields = submissions
             .iter()
@@ -148,33 +148,37 @@ impl DeviceTestbed {
         Ok(())
     }
 
-    /// Counts what launches of these programs, one after the other, have reported.
-    fn count(&mut self, programs: &[usize], reports: &[LaunchReport]) {
-        let programs = programs.iter().map(|&program| &self.programs[program]);
-        let calls =
-            programs.flat_map(|program| program.steps().iter().map(|call| (program.name, call)));
-        for (report, (name, call)) in reports.iter().zip(calls) {
+    /// Launches of jobs, one job after the other, with the names of their programs.
+    fn steps(&self, jobs: &[Job]) -> impl Iterator<Item = (&'static str, &Call<'static>)> {
+        let programs = rounds(jobs).map(|program| &self.programs[program]);
+        programs.flat_map(|program| program.steps().iter().map(|call| (program.name, call)))
+    }
+
+    /// Counts what launches of these jobs, one after the other, have reported.
+    fn count(&mut self, jobs: &[Job], reports: &[LaunchReport]) {
+        let calls = self.steps(jobs).map(|(name, call)| (name, call.grid_dim().count() as u32));
+        let calls: Vec<_> = calls.collect();
+        for (report, (name, tasks)) in reports.iter().zip(calls) {
             self.tally.report(report);
-            let tasks = call.grid_dim().count() as u32;
             self.tally.count(name, &[report.tasks], &[tasks]);
         }
     }
 
-    /// Overwrites the outputs of programs, runs them, and compares their outputs.
+    /// Overwrites the outputs of the jobs' programs, runs them, and compares their outputs.
     fn checked<T>(
         &mut self,
         arm: &str,
-        programs: &[usize],
+        jobs: &[Job],
         run: impl FnOnce(&mut DeviceTestbed) -> Result<T>,
     ) -> Result<T> {
-        for &program in programs {
-            self.programs[program].poison()?;
+        for job in jobs {
+            self.programs[job.program].poison()?;
         }
         // Also an error if a policy was refused.
         self.scheduler.synchronize()?;
         let done = run(self)?;
-        for &program in programs {
-            self.programs[program].check(arm, &mut self.tally)?;
+        for job in jobs {
+            self.programs[job.program].check(arm, &mut self.tally)?;
         }
         Ok(done)
     }
@@ -199,7 +203,7 @@ impl DeviceTestbed {
                 match times {
                     (None, _) if start.elapsed() >= job.at => {
                         times.0 = Some(start.elapsed());
-                        for launch in self.programs[job.program].raw_steps() {
+                        for launch in self.raw_steps(&[*job]) {
                             // SAFETY: the program owns its buffers, and no other work uses them now.
                             unsafe { launch.on(stream)? };
                         }
@@ -214,11 +218,15 @@ impl DeviceTestbed {
         Ok(Completed::new(times.collect(), 0, Vec::new()))
     }
 
-    fn run_in_one_raw_stream(&mut self, programs: &[usize]) -> Result<Duration> {
+    fn raw_steps(&self, jobs: &[Job]) -> impl Iterator<Item = &preempt_driver::Launch> {
+        rounds(jobs).flat_map(|program| self.programs[program].raw_steps())
+    }
+
+    fn run_in_one_raw_stream(&mut self, jobs: &[Job]) -> Result<Duration> {
         self.open_streams(1)?;
         let stream = &self.raw_streams[0][0];
         let start = Instant::now();
-        for launch in programs.iter().flat_map(|&program| self.programs[program].raw_steps()) {
+        for launch in self.raw_steps(jobs) {
             // SAFETY: the programs own their buffers, and no other work uses them now.
             unsafe { launch.on(stream)? };
         }
@@ -260,27 +268,25 @@ impl Testbed for DeviceTestbed {
     }
 
     fn run_bound(&mut self, arm: Arm, jobs: &[Job], bind: Bind<'_>) -> Result<Completed> {
-        let programs: Vec<usize> = jobs.iter().map(|job| job.program).collect();
         let is_raw = self.is_raw(arm)?;
-        self.checked(arm.name(), &programs, |testbed| match is_raw {
+        self.checked(arm.name(), jobs, |testbed| match is_raw {
             true => testbed.run_raw(arm, jobs),
             false => testbed.run_scheduled(arm, jobs, bind),
         })
     }
 
-    fn run_in_one_stream(&mut self, programs: &[usize]) -> Result<Duration> {
+    fn run_in_one_stream(&mut self, jobs: &[Job]) -> Result<Duration> {
         let arm = Arm::PlainStreams;
         let is_raw = self.is_raw(arm)?;
-        self.checked("one stream", programs, |testbed| match is_raw {
-            true => testbed.run_in_one_raw_stream(programs),
+        self.checked("one stream", jobs, |testbed| match is_raw {
+            true => testbed.run_in_one_raw_stream(jobs),
             false => {
-                let prepared: Vec<_> =
-                    programs.iter().map(|&program| &testbed.programs[program]).collect();
                 let (stream, job) = (testbed.scheduler.stream(0), Job::now(0));
-                let mut line = [Submission::new(stream, &prepared, job, arm.preemption())];
+                let steps = testbed.steps(jobs);
+                let mut line = [Submission::new(stream, steps, job, arm.preemption())];
                 testbed.finish(arm, &mut line)?;
                 let [Submission { started, ended, reports, .. }] = line;
-                testbed.count(programs, &reports);
+                testbed.count(jobs, &reports);
                 Ok(ended.unwrap_or_default().saturating_sub(started))
             }
         })
@@ -303,6 +309,11 @@ impl Testbed for DeviceTestbed {
         self.scheduler.synchronize()?;
         Ok(self.tally)
     }
+}
+
+/// The programs of jobs, one run after the other.
+fn rounds(jobs: &[Job]) -> impl Iterator<Item = usize> {
+    jobs.iter().flat_map(|job| std::iter::repeat_n(job.program, job.rounds as usize))
 }
 
 /// Priorities that streams of the driver have (H200).
@@ -334,14 +345,13 @@ struct Submission {
 }
 
 impl Submission {
-    fn new(
+    fn new<'s>(
         stream: Stream,
-        programs: &[&PreparedProgram],
+        steps: impl Iterator<Item = (&'static str, &'s Call<'static>)>,
         job: Job,
         mode: Preemption,
     ) -> Submission {
-        let steps = programs.iter().flat_map(|program| program.steps());
-        let steps = steps.map(|call| call.clone().preemption(mode));
+        let steps = steps.map(|(_, call)| call.clone().preemption(mode));
         Submission {
             job,
             stream,
@@ -383,7 +393,7 @@ mod tests {
 
     #[test]
     fn hardware_priorities_keep_the_order() {
-        let job = |priority| Job { program: 0, at: Duration::ZERO, priority };
+        let job = |priority| Job { priority, ..Job::now(0) };
         assert_eq!(ranks(&[job(3), job(3)]), [0, 0]);
         assert_eq!(ranks(&[job(0), job(9)]), [0, 5]);
         assert_eq!(ranks(&[0, 1, 2, 3, 4, 5].map(job)), [0, 1, 2, 3, 4, 5]);

@@ -130,8 +130,9 @@ impl SimulatedTestbed {
             Preemption::Preemptible => (false, false),
             Preemption::Auto => (false, true),
         };
-        let launches = self.models[job.program].launches.iter();
-        launches.map(|launch| launch.clone().plain(plain).auto(auto)).collect()
+        let launches = &self.models[job.program].launches;
+        let rounds = std::iter::repeat_n(launches, job.rounds as usize).flatten();
+        rounds.map(|launch| launch.clone().plain(plain).auto(auto)).collect()
     }
 }
 
@@ -174,10 +175,10 @@ impl Testbed for SimulatedTestbed {
         Ok(Completed::new(times.collect(), found.yields, Vec::new()))
     }
 
-    fn run_in_one_stream(&mut self, programs: &[usize]) -> Result<Duration> {
+    fn run_in_one_stream(&mut self, jobs: &[Job]) -> Result<Duration> {
         let arm = Arm::PlainStreams;
         let Path { machine, latency, .. } = Path::of(arm, self.costs);
-        let launches = programs.iter().flat_map(|&program| self.launches(arm, &Job::now(program)));
+        let launches = jobs.iter().flat_map(|job| self.launches(arm, job));
         let launches: Vec<KernelModel> = launches.collect();
         let found = simulate(machine, self.policy(arm), &[(launches, Duration::ZERO, 0)])?;
         self.count(&found.results);

@@ -12,11 +12,13 @@ use super::DeviceTestbed;
 use super::endless::{Endless, Looped};
 use crate::experiments::FLEP;
 
-/// One run of a program.
+/// Runs of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// The number of the program on the testbed.
     pub program: usize,
+    /// How often it runs, one run after the other.
+    pub rounds: u32,
     /// The time of its submission, from the start of the run on.
     pub at: Duration,
     /// The priority of its stream.
@@ -116,13 +118,13 @@ pub trait Testbed {
     /// Those of [`run_jobs`](Testbed::run_jobs) and of `bind`.
     fn run_bound(&mut self, arm: Arm, jobs: &[Job], bind: Bind<'_>) -> Result<Completed>;
 
-    /// Runs programs as plain grids, one after the other in one stream, and checks their results. Returns the time from
-    /// the first submission to the last end.
+    /// Runs jobs as plain grids, one after the other in one stream, and checks their results. Returns the time from the
+    /// first submission to the last end.
     ///
     /// # Errors
     ///
     /// Those of [`run_jobs`](Testbed::run_jobs).
-    fn run_in_one_stream(&mut self, programs: &[usize]) -> Result<Duration>;
+    fn run_in_one_stream(&mut self, jobs: &[Job]) -> Result<Duration>;
 
     /// Runs programs in loops for the time of the window.
     ///
@@ -156,7 +158,7 @@ pub trait Testbed {
 impl Job {
     /// A program that is submitted at once, with a priority of 0.
     pub fn now(program: usize) -> Job {
-        Job { program, at: Duration::ZERO, priority: 0 }
+        Job { program, rounds: 1, at: Duration::ZERO, priority: 0 }
     }
 }
 

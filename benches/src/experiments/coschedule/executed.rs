@@ -21,8 +21,13 @@ const ALL: usize = 1;
 const TWINS: usize = 2;
 const PLANNED: usize = 3;
 
+/// All launches preemptible, in submission order.
+const PREEMPTIBLE: Arm = Arm::AllPreemptible(0);
+
 /// How much is run.
 pub struct Amount {
+    /// A task runs its program as often as takes this long alone, once at least.
+    pub task: Duration,
     /// Runs of each pair.
     pub runs: u32,
     /// Numbers of tasks.
@@ -35,7 +40,7 @@ pub struct Amount {
 
 /// What programs take alone, and how fast they are beside each other.
 pub struct Measured {
-    /// The programs, with the seconds that they take alone.
+    /// Tasks of the programs, with the seconds that they take alone.
     pub programs: Vec<Job>,
     /// Of programs beside others.
     pub speeds: Speeds,
@@ -68,8 +73,17 @@ pub const ARMS: [&str; 4] = ["plan", "MaxPair", "sequential", "plain, one stream
 struct Site {
     testbed: Box<dyn Testbed>,
     size: Size,
-    /// The numbers of each program on the testbed: a task has buffers of its own.
-    copies: Vec<Vec<usize>>,
+    /// Of each program.
+    programs: Vec<Program>,
+}
+
+/// A program on the testbed.
+#[derive(Clone, Debug)]
+struct Program {
+    /// Runs of a task.
+    rounds: u32,
+    /// Its numbers there: a task has buffers of its own.
+    copies: Vec<usize>,
 }
 
 /// Measures the programs, and runs instances of them.
@@ -100,10 +114,11 @@ pub fn executed(
     let mut site = Site {
         testbed: bench.testbed(executions.map(policy).collect())?,
         size,
-        copies: vec![Vec::new(); definitions.len()],
+        programs: vec![Program { rounds: 1, copies: Vec::new() }; definitions.len()],
     };
     for program in 0..definitions.len() {
         site.ensure_copies(definitions, program, 2)?;
+        site.choose_rounds(program, amount.task)?;
     }
     let measured = measure(&mut site, &all, &twins, ways, amount.runs)?;
     let mut random = Random(bench.seed);
@@ -130,7 +145,7 @@ fn measure(
     ways: &[Sharing],
     runs: u32,
 ) -> Result<Measured> {
-    let programs: Vec<usize> = site.copies.iter().map(|copies| copies[0]).collect();
+    let programs: Vec<Run> = site.programs.iter().map(|program| program.task(0)).collect();
     let count = programs.len();
     // Each alone, each pair in each way, and each beside itself.
     let alone = (count + 2 * count) as u64 * u64::from(runs + 1);
@@ -138,8 +153,9 @@ fn measure(
     let progress = Progress::new("co-runs", alone + pairs * u64::from(runs));
     let (jobs, speeds) = site.measure(all, ALL, &programs, ways, runs, &progress)?;
     let mut of_twins = Vec::new();
-    for copies in site.copies.clone() {
-        let (_, speeds) = site.measure(twins, TWINS, &copies[..2], ways, runs, &progress)?;
+    for program in site.programs.clone() {
+        let both = [program.task(0), program.task(1)];
+        let (_, speeds) = site.measure(twins, TWINS, &both, ways, runs, &progress)?;
         of_twins.push(speeds);
     }
     Ok(Measured { programs: jobs, speeds, twins: of_twins })
@@ -151,7 +167,7 @@ fn run(
     execution: &Execution,
     arm: Arm,
     measured: &Measured,
-    (of, programs): (&[usize], &[usize]),
+    (of, runs): (&[usize], &[Run]),
     samples: u32,
 ) -> Result<[Measurement; ARMS.len()]> {
     let (jobs, speeds) = measured.instance(of)?;
@@ -167,16 +183,16 @@ fn run(
         makespan: makespan.clone(),
         preemptions: preemptions.clone(),
     });
-    let tasks: Vec<usize> = (0..programs.len()).collect();
+    let tasks: Vec<usize> = (0..runs.len()).collect();
     for _ in 0..samples {
         for Measurement { plan, makespan, preemptions } in &mut arms {
             match plan {
                 Some(plan) => {
                     execution.begin(plan.clone())?;
-                    makespan.push(site.run(execution, arm, &tasks, programs)?);
+                    makespan.push(site.run(execution, arm, &tasks, runs)?);
                     preemptions.push(execution.executed().preemptions());
                 }
-                None => makespan.push(site.testbed.run_in_one_stream(programs)?),
+                None => makespan.push(site.testbed.run_in_one_stream(runs)?),
             }
         }
     }
@@ -190,43 +206,53 @@ impl Site {
         program: usize,
         count: usize,
     ) -> Result<()> {
-        while self.copies[program].len() < count {
+        while self.programs[program].copies.len() < count {
             let copy = self.testbed.add(definitions[program], self.size)?;
-            self.copies[program].push(copy);
+            self.programs[program].copies.push(copy);
         }
         Ok(())
     }
 
+    /// Lets a task of a program take this long alone, or longer.
+    fn choose_rounds(&mut self, program: usize, task: Duration) -> Result<()> {
+        let run = [self.programs[program].task(0)];
+        let mut alone = || Ok::<_, Error>(self.testbed.run_jobs(PREEMPTIBLE, &run)?.makespan);
+        // The first one loads its code.
+        let takes = alone()?.min(alone()?);
+        self.programs[program].rounds = task.div_duration_f64(takes).ceil().max(1.0) as u32;
+        Ok(())
+    }
+
     /// A copy of its program for each task.
-    fn tasks(&mut self, definitions: &[&Definition], of: &[usize]) -> Result<Vec<usize>> {
+    fn tasks(&mut self, definitions: &[&Definition], of: &[usize]) -> Result<Vec<Run>> {
         let mut used = vec![0; definitions.len()];
         let mut tasks = Vec::new();
         for &program in of {
             used[program] += 1;
             self.ensure_copies(definitions, program, used[program])?;
-            tasks.push(self.copies[program][used[program] - 1]);
+            tasks.push(self.programs[program].task(used[program] - 1));
         }
         Ok(tasks)
     }
 
-    /// Runs jobs of an execution, which are programs.
+    /// Runs jobs of an execution.
     fn run(
         &mut self,
         execution: &Execution,
         arm: Arm,
         jobs: &[usize],
-        programs: &[usize],
+        runs: &[Run],
     ) -> Result<Duration> {
-        let runs: Vec<Run> = jobs.iter().map(|&job| Run::now(programs[job])).collect();
+        let these: Vec<Run> = jobs.iter().map(|&job| runs[job]).collect();
         let bind = |index: usize, stream: u32| Ok(execution.bind(jobs[index], stream)?);
-        Ok(self.testbed.run_bound(arm, &runs, &bind)?.makespan)
+        Ok(self.testbed.run_bound(arm, &these, &bind)?.makespan)
     }
 
     fn measure(
         &mut self,
         execution: &Execution,
         policy: usize,
-        programs: &[usize],
+        programs: &[Run],
         ways: &[Sharing],
         runs: u32,
         progress: &Progress,
@@ -267,6 +293,13 @@ impl Measured {
             (a, b) => mirrored(way).map_or(0.0, |way| self.speeds.speed(way, a, b)),
         })?;
         Ok((jobs, speeds))
+    }
+}
+
+impl Program {
+    /// A task with the buffers of this copy.
+    fn task(&self, copy: usize) -> Run {
+        Run { rounds: self.rounds, ..Run::now(self.copies[copy]) }
     }
 }
 

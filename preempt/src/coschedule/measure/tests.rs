@@ -93,27 +93,32 @@ fn seconds_and_speeds_are_those_of_the_runs() {
 }
 
 #[test]
-fn the_fastest_of_the_runs_counts_and_the_first_run_alone_does_not() {
+fn both_speeds_are_of_one_run_and_the_first_run_alone_does_not_count() {
     let mut bench = bench(&[0.4, 0.4], |_, _| 0.5);
     let execution = bench.execution.clone();
     let mut runs = Vec::new();
     let (jobs, speeds) = execution
         .measure(&[Sharing::AllSms], 3, |these| {
             runs.push(these.to_vec());
-            // The first run of each job is the fastest, and does not count; nor do two runs of the pair.
             bench.slower = match runs.len() {
                 1 | 5 => 0.1,
                 2 | 6 => 0.9,
-                9 | 11 => 1.5,
-                10 => 0.9,
+                4 | 8 => 1.5,
                 _ => 1.0,
+            };
+            // Each job is fast in a run in which the other one is slow.
+            bench.speed = match runs.len() {
+                9 => |job, _| [0.9, 0.05][job],
+                10 => |job, _| [0.1, 0.8][job],
+                _ => |_, _| 0.4,
             };
             bench.run(these)
         })
         .expect("measured");
     assert_eq!(runs.len(), 2 * 4 + 3);
     assert!((jobs[0].seconds - 0.4).abs() < 1e-6 && (jobs[1].seconds - 0.4).abs() < 1e-6);
-    assert!((speeds.speed(0, 0, 1) - 0.5).abs() < 1e-6);
+    let measured = [speeds.speed(0, 0, 1), speeds.speed(0, 1, 0)];
+    assert!((measured[0] - 0.1).abs() < 1e-6 && (measured[1] - 0.8).abs() < 1e-6, "{measured:?}");
 }
 
 #[test]
