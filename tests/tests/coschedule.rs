@@ -65,9 +65,7 @@ fn every_task_runs_once_while_plans_are_executed() {
         }
         assert!(round < 1000, "{ways:?}, {tally:?}");
         execution.begin(any_plan(jobs, &mut random)).expect("as many jobs");
-        let kinds = Kind::ALL.iter().zip(&streams);
-        let victims = kinds.map(|(&kind, stream)| Victim::launch(kind, &scheduler, stream, job()));
-        let victims: Result<Vec<Victim>, Error> = victims.collect();
+        let victims = Victim::launch_all(&Kind::ALL, &scheduler, &streams, job());
         for (victim, stream) in victims.expect("accepted").into_iter().zip(&streams) {
             victim.check(stream, &mut tally).expect("done");
         }

@@ -380,6 +380,22 @@ impl Victim {
         Prepared::new(kind, scheduler, load.into())?.launch(stream)
     }
 
+    /// Launches a grid of each kind on the stream of its place. All are prepared before the first one runs.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the scheduler.
+    pub fn launch_all(
+        kinds: &[Kind],
+        scheduler: &Scheduler,
+        streams: &[Stream],
+        load: Load,
+    ) -> Result<Vec<Victim>, Error> {
+        let prepared = kinds.iter().map(|&kind| Prepared::new(kind, scheduler, load));
+        let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
+        prepared.into_iter().zip(streams).map(|(one, stream)| one.launch(stream)).collect()
+    }
+
     /// Waits for the kernel, and compares its results.
     ///
     /// # Errors
@@ -439,15 +455,7 @@ pub fn yields(
         let streams: Vec<Stream> = kinds.iter().map(|_| scheduler.stream(0)).collect();
         // Block-tasks of an eighth of the time up to all of it.
         let load = Load { ticks: load.ticks / u64::from(1 + random.below(8)), ..load };
-        let prepared = kinds.iter().map(|&kind| Prepared::new(kind, scheduler, load));
-        // All kernels are prepared before the first one runs.
-        let prepared: Vec<_> = prepared.collect();
-        let victims: Result<Vec<Victim>, Error> = prepared
-            .into_iter()
-            .zip(&streams)
-            .map(|(prepared, stream)| prepared?.launch(stream))
-            .collect();
-        let victims = victims?;
+        let victims = Victim::launch_all(kinds, scheduler, &streams, load)?;
         while victims.iter().any(|victim| !victim.handle.is_done()) {
             // From one SM to the whole device, and then a moment for the other kernels.
             let few = 1 + random.below(most);
