@@ -357,14 +357,17 @@ fn assert_coscheduled(json: &Value, ways: &[&str], programs: usize) {
     let rows = json["rows"].as_array().unwrap();
     let with = |key: &str| rows.iter().filter(|row| row.get(key).is_some()).collect::<Vec<_>>();
     let drawn = with("setting");
-    assert_eq!(drawn.len(), 3 * 2);
+    let speeds: Vec<_> = drawn.iter().map(|row| row["speeds"].as_str().unwrap()).collect();
+    assert_eq!(speeds, [["drawn"; 3 * 2], ["measured"; 3 * 2]].concat());
     for row in &drawn {
         assert_eq!(row["preemptions_per_task"].as_array().unwrap().len(), 3);
         assert!((1.0 - 1e-6..1.0 + 1e-6).contains(&number(row, "over_lp")), "{row}");
         let [ours, pairs, after] =
             ["over_sequential", "max_pair_over_sequential", "cost_50_planned_over_sequential"]
                 .map(|key| number(row, key));
-        assert!(ours <= pairs + 1e-6 && pairs < 1.0, "{row}");
+        // At measured speeds, perhaps no pair gains.
+        let most = if row["speeds"] == "drawn" { 1.0 - 1e-6 } else { 1.0 + 1e-6 };
+        assert!(ours <= pairs + 1e-6 && pairs <= most, "{row}");
         // With its preemptions, a plan for costly ones is no longer than MaxPair's and than the one that ignores them.
         let ignored = number(row, "cost_50_over_sequential");
         assert!(ours <= after + 1e-6 && after <= pairs.min(ignored) + 1e-6, "{row}");
@@ -396,6 +399,8 @@ fn assert_coscheduled(json: &Value, ways: &[&str], programs: usize) {
         "preemptions_per_task_worst_mean",
         "makespan_over_lp",
         "makespan_over_maxpair_mean",
+        "measured_preemptions_per_task_worst_mean",
+        "measured_makespan_over_maxpair_mean",
         "executed_over_plan",
         "executed_over_maxpair_executed",
         "executed_over_sequential",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use preempt::coschedule::{Sharing, Speeds};
 use preempt_report::microseconds;
+use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ use crate::samples::{
 mod drawn;
 mod executed;
 
-use drawn::{COSTS, Drawn};
+use drawn::{COSTS, Drawn, Figure6};
 use executed::{ARMS, Amount, Measured};
 
 /// Programs whose buffers are small enough for several copies of each.
@@ -64,7 +65,12 @@ Computed, the same on every device (figures 7 and 8): the speeds of 60 kernels a
 figure 6. Half of the pairs cannot run together, and the speeds of the others are uniform. Times
 alone lie over three orders of magnitude. 15 instances for each setting and number of tasks. `actual,
 uniform`: a task is one run of a kernel; kernels are equally likely. `actual, weighted`: the
-probability of a kernel is inverse to its time. `random duration`: 0 to 10 s.
+probability of a kernel is inverse to its time. `random duration`: 0 to 10 s. Rows with `speeds`
+`drawn` have them.
+
+Computed from what was measured: as many instances for each setting and number of tasks, with tasks
+of the programs below, at their times alone and their speeds. `random duration`: 0 to twice the mean
+time of the programs. Rows with `speeds` `measured` have them, and the same keys.
 
 - `preemptions_per_task`: preemptions of an instance by its tasks. `.._worst`: the largest mean of the
   instances of one setting and number of tasks; `.._worst_mean`: the largest mean of all instances of
@@ -74,6 +80,8 @@ probability of a kernel is inverse to its time. `random duration`: 0 to 10 s.
 - cost 20 %, 50 %: the GPU is idle at each preemption, for this part of the mean time of a task.
   `cost_20_over_sequential` is of the same plan with that added, `cost_20_planned_over_sequential`
   of the plan that `Planner::preemption_cost` makes, with its preemptions.
+- In the summary, `preemptions_per_task_..` and `makespan_over_..` are of drawn speeds; with
+  `measured_` before, of measured ones.
 - `plan_p50_s`: the time to plan tasks of which any two have speeds of their own. `plan_s_n1000`:
   of 1,000 tasks.
 
@@ -142,12 +150,27 @@ fn run(bench: &Bench) -> Result<Outcome> {
         executed::executed(bench, &definitions, &ways(bench), &amount(bench))?;
     let (tasks, instances) =
         (bench.amount(&QUICK_TASKS[..], &TASKS), bench.amount(QUICK_INSTANCES, INSTANCES));
-    let drawn = drawn::drawn(bench.seed, tasks, instances)?;
-    let mut timed = Vec::new();
+    let mut random = Random(bench.seed);
+    let figure_6 = Figure6::new(&mut random);
+    let mut computed = Computed {
+        drawn: drawn::drawn(&figure_6, &mut random, tasks, instances)?,
+        measured: drawn::drawn(&measured, &mut Random(bench.seed), tasks, instances)?,
+        timed: Vec::new(),
+    };
     for &tasks in bench.amount(&QUICK_TIMED[..], &TIMED) {
-        timed.push((tasks, drawn::time_of_plan(bench.seed, tasks, TIMED_RUNS)?));
+        computed.timed.push((tasks, drawn::time_of_plan(bench.seed, tasks, TIMED_RUNS)?));
     }
-    Ok(outcome(&drawn, &timed, &measured, &executed, tally))
+    Ok(outcome(&computed, &measured, &executed, tally))
+}
+
+/// Plans that are not carried out.
+struct Computed {
+    /// At speeds after figure 6.
+    drawn: Vec<Drawn>,
+    /// Of the measured programs, at their speeds.
+    measured: Vec<Drawn>,
+    /// Tasks of a plan, and the time that it takes to compute.
+    timed: Vec<(usize, Duration)>,
 }
 
 /// The ways in which pairs are measured.
@@ -188,13 +211,14 @@ impl Drawn {
         largest(self.instances.iter().map(|of| of.makespan / of.bound))
     }
 
-    fn row(&self) -> (Vec<String>, Value) {
+    /// A row; `speeds` are `"drawn"` or `"measured"`.
+    fn row(&self, speeds: &str) -> (Vec<String>, Value) {
         let over_sequential = |of: fn(&drawn::Instance) -> f64| {
             mean_of(&self.instances, |one| of(one) / one.sequential)
         };
         let makespan = over_sequential(|of| of.makespan);
         let cells = line([
-            "drawn",
+            &format!("{speeds} S"),
             self.setting.name(),
             &self.tasks.to_string(),
             &format!("{} of sequential", show_ratio(makespan)),
@@ -202,6 +226,7 @@ impl Drawn {
             &show_percent(self.preemptions()),
         ]);
         let mut row = json!({
+            "speeds": speeds,
             "setting": self.setting.name(),
             "tasks": self.tasks,
             "preemptions_per_task":
@@ -237,13 +262,23 @@ impl executed::Instance {
     }
 }
 
-/// The summary, by its keys.
-fn summary(drawn: &[Drawn], timed: &[(usize, Duration)], executed: &[executed::Instance]) -> Value {
+/// The mean of the instances of the setting with most preemptions.
+fn worst_mean(drawn: &[Drawn]) -> Option<f64> {
     let of_setting = |setting| {
         let of = drawn.iter().filter(move |of| of.setting == setting);
         let all = of.flat_map(|of| of.instances.iter().map(|one| one.preemptions));
         mean(&all.collect::<Vec<_>>())
     };
+    largest(drawn::Setting::ALL.into_iter().filter_map(of_setting))
+}
+
+fn all_instances(drawn: &[Drawn]) -> Vec<&drawn::Instance> {
+    drawn.iter().flat_map(|of| &of.instances).collect()
+}
+
+/// The summary, by its keys.
+fn summary(computed: &Computed, executed: &[executed::Instance]) -> Value {
+    let Computed { drawn, measured, timed } = computed;
     let by_arm = |arm: usize| {
         geometric_mean(executed.iter().map(|of| {
             let other = of.executed(arm).as_secs_f64();
@@ -254,15 +289,16 @@ fn summary(drawn: &[Drawn], timed: &[(usize, Duration)], executed: &[executed::I
         let planned = of.planned(0)?;
         Some(of.executed(0).as_secs_f64() / planned.as_secs_f64())
     });
-    let instances: Vec<&drawn::Instance> = drawn.iter().flat_map(|of| &of.instances).collect();
+    let over_max_pair = |drawn| mean_of(&all_instances(drawn), |of| of.makespan / of.max_pair);
     let many = timed.iter().find(|(tasks, _)| *tasks == MANY);
     json!({
-        "instances": instances.len(),
+        "instances": all_instances(drawn).len(),
         "preemptions_per_task_worst": largest(drawn.iter().filter_map(Drawn::preemptions)),
-        "preemptions_per_task_worst_mean":
-            largest(drawn::Setting::ALL.into_iter().filter_map(of_setting)),
+        "preemptions_per_task_worst_mean": worst_mean(drawn),
         "makespan_over_lp": largest(drawn.iter().filter_map(Drawn::over_lp)),
-        "makespan_over_maxpair_mean": mean_of(&instances, |of| of.makespan / of.max_pair),
+        "makespan_over_maxpair_mean": over_max_pair(drawn),
+        "measured_preemptions_per_task_worst_mean": worst_mean(measured),
+        "measured_makespan_over_maxpair_mean": over_max_pair(measured),
         "plan_s_n1000": many.map(|(_, time)| time.as_secs_f64()),
         "executed_instances": executed.len(),
         "executed_over_plan": geometric_mean(by_plan),
@@ -273,18 +309,19 @@ fn summary(drawn: &[Drawn], timed: &[(usize, Duration)], executed: &[executed::I
 }
 
 fn outcome(
-    drawn: &[Drawn],
-    timed: &[(usize, Duration)],
+    computed: &Computed,
     measured: &Measured,
     executed: &[executed::Instance],
     tally: Tally,
 ) -> Outcome {
     let mut rows = Rows::below(["what", "case", "tasks", "makespan", "planned", "preemptions"]);
-    for of in drawn {
-        let (cells, json) = of.row();
-        rows.push(cells, json);
+    for (speeds, drawn) in [("drawn", &computed.drawn), ("measured", &computed.measured)] {
+        for of in drawn {
+            let (cells, json) = of.row(speeds);
+            rows.push(cells, json);
+        }
     }
-    for &(tasks, time) in timed {
+    for &(tasks, time) in &computed.timed {
         let json = json!({ "timed_tasks": tasks, "plan_p50_s": time.as_secs_f64() });
         rows.push(line(["planning", "dense", &tasks.to_string(), "-", &show(time), "-"]), json);
     }
@@ -292,7 +329,7 @@ fn outcome(
     for (number, instance) in executed.iter().enumerate() {
         push_executed(&mut rows, measured, number, instance);
     }
-    let summary = with_tally(summary(drawn, timed, executed), &tally);
+    let summary = with_tally(summary(computed, executed), &tally);
     let percent = |key: &str| show_percent(summary[key].as_f64());
     let times = |key: &str| show_ratio(summary[key].as_f64());
     let about = format!(
@@ -321,7 +358,7 @@ fn push_speeds(rows: &mut Rows, measured: &Measured) {
         let gaining = gains.filter(|&gain| gain > 0.0).count();
         let count = programs.len().to_string();
         let cells = line([
-            "measured",
+            "speeds",
             &sharing.to_string(),
             &count,
             "-",

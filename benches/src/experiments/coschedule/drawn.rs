@@ -1,4 +1,5 @@
-//! Plans for drawn instances (figures 7 and 8), and the time that a plan takes to compute.
+//! Plans for drawn instances, at drawn and at measured speeds (figures 7 and 8), and the time that a plan takes to
+//! compute.
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +7,7 @@ use anyhow::{Context, Result};
 use preempt::coschedule::{CoSchedule, Job, Planner, Sharing, Speeds};
 use preempt_test_kit::Random;
 
+use super::executed::Measured;
 use crate::progress::Progress;
 
 /// Kernels of the paper's benchmarks.
@@ -66,8 +68,24 @@ pub struct Drawn {
     pub instances: Vec<Instance>,
 }
 
+/// Kernels that tasks run.
+pub trait Kernels {
+    /// The time of each kernel alone, in seconds.
+    fn alone(&self) -> Vec<f64>;
+
+    /// The bound of random durations, in seconds.
+    fn longest(&self) -> f64;
+
+    /// Tasks that run these kernels once each, and how fast they are beside each other.
+    ///
+    /// # Errors
+    ///
+    /// If a speed is none.
+    fn instance(&self, of: &[usize]) -> Result<(Vec<Job>, Speeds)>;
+}
+
 /// Kernels with speeds after figure 6.
-struct Kernels {
+pub struct Figure6 {
     alone: Vec<f64>,
     /// Of kernel i beside kernel j.
     speeds: Vec<Vec<f64>>,
@@ -78,10 +96,10 @@ fn unit(random: &mut Random) -> f64 {
     (random.bits() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-impl Kernels {
+impl Figure6 {
     /// Half of the pairs cannot run together; the speeds of the others are uniform. A kernel beside itself is a pair,
     /// too. Durations lie over three orders of magnitude.
-    fn new(random: &mut Random) -> Kernels {
+    pub fn new(random: &mut Random) -> Figure6 {
         let mut speeds = vec![vec![0.0; KERNELS]; KERNELS];
         for (i, j) in (0..KERNELS).flat_map(|i| (0..=i).map(move |j| (i, j))) {
             if unit(random) >= 0.5 {
@@ -90,39 +108,74 @@ impl Kernels {
             }
         }
         let alone = (0..KERNELS).map(|_| 10f64.powf(3.0 * unit(random))).collect();
-        Kernels { alone, speeds }
+        Figure6 { alone, speeds }
+    }
+}
+
+impl Kernels for Figure6 {
+    fn alone(&self) -> Vec<f64> {
+        self.alone.clone()
     }
 
-    fn draw(
-        &self,
-        setting: Setting,
-        tasks: usize,
-        random: &mut Random,
-    ) -> Result<(Vec<Job>, Speeds)> {
-        let weight = |&seconds: &f64| match setting {
-            Setting::ActualWeighted => 1.0 / seconds,
-            _ => 1.0,
-        };
-        let weights: Vec<f64> = self.alone.iter().map(weight).collect();
-        let mut of = Vec::new();
-        let mut jobs = Vec::new();
-        for task in 0..tasks {
-            let mut left = unit(random) * weights.iter().sum::<f64>();
-            let is_it = |weight: &f64| {
-                left -= weight;
-                left < 0.0
-            };
-            let kernel = weights.iter().position(is_it).unwrap_or(KERNELS - 1);
-            let seconds = match setting {
-                Setting::RandomDuration => 10.0 * unit(random),
-                _ => self.alone[kernel],
-            };
-            of.push(kernel);
-            jobs.push(Job::new(task.to_string(), seconds));
-        }
-        let speeds = Speeds::from_fn(Sharing::AllSms, tasks, |i, j| self.speeds[of[i]][of[j]])?;
-        Ok((jobs, speeds))
+    fn longest(&self) -> f64 {
+        10.0
     }
+
+    fn instance(&self, of: &[usize]) -> Result<(Vec<Job>, Speeds)> {
+        let job = |(task, &kernel): (usize, &usize)| Job::new(task.to_string(), self.alone[kernel]);
+        let jobs = of.iter().enumerate().map(job).collect();
+        let speed = |i: usize, j: usize| self.speeds[of[i]][of[j]];
+        Ok((jobs, Speeds::from_fn(Sharing::AllSms, of.len(), speed)?))
+    }
+}
+
+impl Kernels for Measured {
+    fn alone(&self) -> Vec<f64> {
+        self.programs.iter().map(|program| program.seconds).collect()
+    }
+
+    /// So that the mean is that of the programs.
+    fn longest(&self) -> f64 {
+        2.0 * self.alone().iter().sum::<f64>() / self.programs.len() as f64
+    }
+
+    fn instance(&self, of: &[usize]) -> Result<(Vec<Job>, Speeds)> {
+        Measured::instance(self, of)
+    }
+}
+
+/// Chooses the kernel and the duration of each task.
+fn draw(
+    kernels: &impl Kernels,
+    setting: Setting,
+    tasks: usize,
+    random: &mut Random,
+) -> Result<(Vec<Job>, Speeds)> {
+    let alone = kernels.alone();
+    let weight = |&seconds: &f64| match setting {
+        Setting::ActualWeighted => 1.0 / seconds,
+        _ => 1.0,
+    };
+    let weights: Vec<f64> = alone.iter().map(weight).collect();
+    let (mut of, mut durations) = (Vec::new(), Vec::new());
+    for _ in 0..tasks {
+        let mut left = unit(random) * weights.iter().sum::<f64>();
+        let is_it = |weight: &f64| {
+            left -= weight;
+            left < 0.0
+        };
+        let kernel = weights.iter().position(is_it).unwrap_or(weights.len() - 1);
+        of.push(kernel);
+        durations.push(match setting {
+            Setting::RandomDuration => kernels.longest() * unit(random),
+            _ => alone[kernel],
+        });
+    }
+    let (mut jobs, speeds) = kernels.instance(&of)?;
+    for (job, seconds) in jobs.iter_mut().zip(durations) {
+        job.seconds = seconds;
+    }
+    Ok((jobs, speeds))
 }
 
 /// Plans `instances` instances for each setting and each number of tasks.
@@ -130,16 +183,19 @@ impl Kernels {
 /// # Errors
 ///
 /// Errors of the planner.
-pub fn drawn(seed: u64, tasks: &[usize], instances: usize) -> Result<Vec<Drawn>> {
-    let mut random = Random(seed);
-    let kernels = Kernels::new(&mut random);
+pub fn drawn(
+    kernels: &impl Kernels,
+    random: &mut Random,
+    tasks: &[usize],
+    instances: usize,
+) -> Result<Vec<Drawn>> {
     let cases =
         Setting::ALL.into_iter().flat_map(|setting| tasks.iter().map(move |&n| (setting, n)));
     let progress = Progress::new("drawn instances", (Setting::ALL.len() * tasks.len()) as u64);
     let mut all = Vec::new();
     for (setting, tasks) in cases {
         let instance = |_| {
-            let (jobs, speeds) = kernels.draw(setting, tasks, &mut random)?;
+            let (jobs, speeds) = draw(kernels, setting, tasks, random)?;
             planned(&jobs, &speeds)
         };
         let instances = (0..instances).map(instance).collect::<Result<_>>()?;
@@ -194,7 +250,7 @@ mod tests {
 
     #[test]
     fn half_of_the_pairs_cannot_run_together() {
-        let Kernels { speeds, alone } = Kernels::new(&mut Random(1));
+        let Figure6 { speeds, alone } = Figure6::new(&mut Random(1));
         let pairs: Vec<(usize, usize)> =
             (0..KERNELS).flat_map(|i| (0..i).map(move |j| (i, j))).collect();
         let zeros = pairs.iter().filter(|&&(i, j)| speeds[i][j] == 0.0).count();
@@ -207,14 +263,34 @@ mod tests {
 
     #[test]
     fn weighted_kernels_have_equal_work() {
-        let kernels = Kernels::new(&mut Random(2));
-        let kernels = Kernels { alone: [vec![9.0; 30], vec![1.0; 30]].concat(), ..kernels };
+        let kernels = Figure6::new(&mut Random(2));
+        let kernels = Figure6 { alone: [vec![9.0; 30], vec![1.0; 30]].concat(), ..kernels };
         let long = |setting| {
-            let (jobs, _) = kernels.draw(setting, 1000, &mut Random(3)).unwrap();
+            let (jobs, _) = draw(&kernels, setting, 1000, &mut Random(3)).unwrap();
             jobs.iter().filter(|job| job.seconds == 9.0).count()
         };
         assert!((450..550).contains(&long(Setting::ActualUniform)));
         assert!((70..130).contains(&long(Setting::ActualWeighted)));
         assert_eq!(long(Setting::RandomDuration), 0);
+    }
+
+    #[test]
+    fn tasks_of_measured_programs_have_their_times_or_random_ones_of_their_size() {
+        let way = Sharing::split(1, 2);
+        let speeds = || Speeds::new(way, vec![vec![1.0, 0.7], vec![0.6, 1.0]]).unwrap();
+        let measured = Measured {
+            programs: vec![Job::new("a", 0.01), Job::new("b", 0.03)],
+            speeds: speeds(),
+            twins: vec![speeds(), speeds()],
+        };
+        let (jobs, speeds) = draw(&measured, Setting::ActualWeighted, 400, &mut Random(4)).unwrap();
+        let short = jobs.iter().filter(|job| job.seconds == 0.01).count();
+        assert!((260..340).contains(&short), "{short}");
+        assert_eq!(jobs.iter().filter(|job| job.seconds == 0.03).count(), 400 - short);
+        assert_eq!(speeds.ways().collect::<Vec<_>>(), [way]);
+        let (jobs, _) = draw(&measured, Setting::RandomDuration, 400, &mut Random(5)).unwrap();
+        assert!(jobs.iter().all(|job| (0.0..0.04).contains(&job.seconds)));
+        let mean = jobs.iter().map(|job| job.seconds).sum::<f64>() / 400.0;
+        assert!((0.018..0.022).contains(&mean), "{mean}");
     }
 }

@@ -278,7 +278,11 @@ impl Site {
 
 impl Measured {
     /// Tasks that run these programs once each, and how fast they are beside each other.
-    fn instance(&self, of: &[usize]) -> Result<(Vec<Job>, Speeds)> {
+    ///
+    /// # Errors
+    ///
+    /// If nothing was measured in any way.
+    pub fn instance(&self, of: &[usize]) -> Result<(Vec<Job>, Speeds)> {
         let job = |(task, &program): (usize, &usize)| {
             let Job { name, seconds } = &self.programs[program];
             Job::new(format!("{task} {name}"), *seconds)
