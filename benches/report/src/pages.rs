@@ -18,6 +18,7 @@ mod scheduling;
 mod urgent;
 
 use markdown::Table;
+pub(crate) use markdown::range;
 use results::Folder;
 
 use crate::pictures;

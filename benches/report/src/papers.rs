@@ -1,11 +1,13 @@
 //! The papers' figures, on their hardware, and the table with ours beside them.
 
 use crate::digits;
+use crate::pages::range;
 use serde_json::Value;
 
 /// A paper, as headings and labels have it.
 pub(crate) const FLEP: &str = "FLEP, K40";
 pub(crate) const EFFISHA: &str = "EffiSha, K40m";
+pub(crate) const COSCHEDULING: &str = "Eyraud-Dubois and Bentes, P100";
 
 /// FLEP (ASPLOS 2017).
 pub(crate) mod flep {
@@ -52,6 +54,22 @@ pub(crate) mod effisha {
 
 /// Preemptive co-scheduling (HiPC 2020).
 pub(crate) mod coscheduling {
+    /// Section V-C, for each setting.
+    pub const SETTINGS: [Setting; 3] = [
+        Setting { name: "actual, uniform", below_max_pair: (0.05, 0.07) },
+        Setting { name: "actual, weighted", below_max_pair: (0.10, 0.12) },
+        Setting { name: "random duration", below_max_pair: (0.03, 0.05) },
+    ];
+
+    /// How the durations of tasks are drawn.
+    pub struct Setting {
+        pub name: &'static str,
+        /// How much shorter plans are than MaxPair's.
+        pub below_max_pair: (f64, f64),
+    }
+
+    /// Figure 8: how much shorter MaxPair's schedules are than sequential ones.
+    pub const MAX_PAIR_BELOW_SEQUENTIAL: (f64, f64) = (0.20, 0.30);
     /// Figure 7: preemptions for each task in the worst setting, in the mean and at most.
     pub const PREEMPTIONS: f64 = 0.09;
     pub const MOST_PREEMPTIONS: f64 = 0.12;
@@ -67,6 +85,7 @@ pub fn comparison(results: &Value) -> Option<Vec<Vec<String>>> {
         "fairness" => (FLEP, fairness(&summary, &results["rows"])),
         "prediction" => (FLEP, prediction(&summary)),
         "mix" => (EFFISHA, mix(&summary)),
+        "coschedule" => (COSCHEDULING, coschedule(&summary, &results["rows"])),
         _ => return None,
     };
     let here = format!("here, {}", results["device"].as_str().unwrap_or("unknown device"));
@@ -142,6 +161,37 @@ fn mix(summary: &Summary) -> Vec<Vec<String>> {
     settings.chain([line("scheduling overhead", paper, here, nothing())]).collect()
 }
 
+/// Ranges are of means: one of each number of tasks, at drawn speeds.
+fn coschedule(summary: &Summary, rows: &Value) -> Vec<Vec<String>> {
+    let drawn = || {
+        let rows = rows.as_array().into_iter().flatten();
+        rows.filter(|row| row["speeds"] == "drawn")
+    };
+    let below = |key: &str, setting: Option<&str>| {
+        let of = drawn().filter(|row| setting.is_none_or(|name| row["setting"] == name));
+        range(of.filter_map(|row| Some(1.0 - row[key].as_f64()?)))
+    };
+    let count = |what, paper, key| line(what, percent(paper), summary.tell(key, percent), None);
+    let mean = "preemptions_per_task_worst_mean";
+    let all = below("max_pair_over_sequential", None).map(from_to);
+    let paper = from_to(coscheduling::MAX_PAIR_BELOW_SEQUENTIAL);
+    let mut lines = vec![
+        count("preemptions per task, worst setting", coscheduling::PREEMPTIONS, mean),
+        count(
+            "the same, worst number of tasks",
+            coscheduling::MOST_PREEMPTIONS,
+            "preemptions_per_task_worst",
+        ),
+        line("MaxPair shorter than sequential", paper, all, None),
+    ];
+    lines.extend(coscheduling::SETTINGS.into_iter().map(|setting| {
+        let coscheduling::Setting { name, below_max_pair } = setting;
+        let here = below("over_max_pair", Some(name)).map(from_to);
+        line(&format!("plan shorter than MaxPair, {name}"), from_to(below_max_pair), here, None)
+    }));
+    lines
+}
+
 /// A suite's results in a few figures.
 struct Summary<'a>(&'a Value);
 
@@ -169,6 +219,10 @@ fn times(value: f64) -> String {
 
 fn percent(value: f64) -> String {
     format!("{:.1} %", 100.0 * value)
+}
+
+fn from_to((least, most): (f64, f64)) -> String {
+    format!("{:.1} to {}", 100.0 * least, percent(most))
 }
 
 fn change(value: f64) -> String {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::chart::Picture;
 
 mod antt;
+mod coschedule;
 mod fairness;
 mod mix;
 mod prediction;
@@ -16,12 +17,13 @@ mod urgent_inference;
 /// Makes the panels of a suite from its rows.
 type Draw = fn(&[Value]) -> Result<Picture>;
 
-const SUITES: [(&str, Draw); 6] = [
+const SUITES: [(&str, Draw); 7] = [
     ("priority", priority::picture),
     ("antt", antt::picture),
     ("fairness", fairness::picture),
     ("prediction", prediction::picture),
     ("mix", mix::picture),
+    ("coschedule", coschedule::picture),
     ("urgent-inference", urgent_inference::picture),
 ];
 

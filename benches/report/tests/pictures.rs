@@ -187,6 +187,48 @@ fn mix_has_three_settings_and_evictions() {
 }
 
 #[test]
+fn coschedule_has_preemptions_and_makespans_of_drawn_and_of_measured_speeds() {
+    let row = |speeds: &str, setting: &str, tasks: u32, over_max_pair: f64| {
+        json!({ "speeds": speeds, "setting": setting, "tasks": tasks, "preemptions_per_task": [0.0, 0.1, 0.05],
+                "over_sequential": 0.7, "max_pair_over_sequential": 0.8, "over_max_pair": over_max_pair,
+                "cost_20_over_sequential": 0.72, "cost_20_planned_over_sequential": 0.71,
+                "cost_50_over_sequential": 0.76, "cost_50_planned_over_sequential": 0.74 })
+    };
+    let mut rows = Vec::new();
+    for setting in ["actual, uniform", "random duration"] {
+        rows.extend([row("drawn", setting, 10, 0.95), row("drawn", setting, 20, 0.9)]);
+    }
+    // Speeds and arms are not drawn.
+    rows.push(json!({ "way": "all SMs", "speeds": [[1.0]] }));
+    rows.push(json!({ "arm": "plan", "tasks": 5 }));
+    let summary =
+        json!({ "preemptions_per_task_worst_mean": 0.05, "preemptions_per_task_worst": 0.08 });
+    let points = |rows: &[Value]| {
+        let svg = picture(&results("coschedule", rows.to_vec(), json!({}))).unwrap().svg().unwrap();
+        (svg.matches("<circle").count(), drawn(&svg).1)
+    };
+    let (count, texts) = points(&rows);
+    assert_eq!(count, 2 * 2 * 3);
+    has(&texts, &["Preemptions at drawn speeds", "paper, mean: 9 %", "paper, at most: 12 %"]);
+    has(&texts, &["Makespans at drawn speeds: random duration", "planned for 50 %", "tasks"]);
+    assert!(!texts.iter().any(|text| text.contains("measured")));
+
+    rows.push(row("measured", "random duration", 10, 0.5));
+    let (count, texts) = points(&rows);
+    assert_eq!(count, 2 * 2 * 3 + 3);
+    has(
+        &texts,
+        &["Preemptions at measured speeds", "Makespans at measured speeds: random duration"],
+    );
+
+    let table = papers::comparison(&results("coschedule", rows, summary)).unwrap();
+    assert_eq!(table[1][1..], ["9.0 %", "5.0 %", "-"]);
+    assert_eq!(table[3][1..], ["20.0 to 30.0 %", "20.0 to 20.0 %", "-"]);
+    assert_eq!(table[5][1..], ["10.0 to 12.0 %", "-", "-"], "there is no such setting");
+    assert_eq!(table[6][1..], ["3.0 to 5.0 %", "5.0 to 10.0 %", "-"], "of drawn speeds alone");
+}
+
+#[test]
 fn values_that_no_axis_can_have_are_left_out() {
     let row = |arm: &str, speedup: f64| json!({ "low": "CFD", "high": "MM", "arm": arm, "delay_over_low_alone": 0.0, "speedup": speedup });
     let zero = row("preempt", 0.0);
@@ -202,7 +244,7 @@ fn suites_without_a_picture_are_refused_with_those_that_have_one() {
     let error = ensure_picture("storm").unwrap_err().to_string();
     assert!(error.contains("`storm`") && error.contains("fairness"), "{error}");
     assert!(papers::comparison(&results("storm", vec![json!({})], json!({}))).is_none());
-    for suite in ["priority", "antt", "fairness", "prediction", "mix"] {
+    for suite in ["priority", "antt", "fairness", "prediction", "mix", "coschedule"] {
         ensure_picture(suite).unwrap();
         assert!(papers::comparison(&results(suite, vec![], json!({}))).is_some());
     }
