@@ -9,13 +9,15 @@ use super::results::{Folder, Results};
 use crate::{digits, papers, time};
 
 /// The papers' figures, ours and the ceiling.
-fn compared(results: &Results) -> Result<String> {
+/// The paper's figures and ours.
+pub(super) fn compared(results: &Results) -> Result<String> {
     let lines = papers::comparison(results.value());
     let told = || format!("{}: the papers have nothing to compare with", results.file);
     Ok(Table::of(lines.with_context(told)?).text())
 }
 
-fn picture(results: &Results) -> String {
+/// The link to the picture, and where its figures are from.
+pub(super) fn picture(results: &Results) -> String {
     let svg = results.file.replace(".json", ".svg");
     format!("[Picture](results/{svg}). {}", results.source())
 }
