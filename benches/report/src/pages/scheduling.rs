@@ -8,7 +8,6 @@ use super::markdown::{Table, change, percent, range};
 use super::results::{Folder, Results};
 use crate::{digits, papers, time};
 
-/// The papers' figures, ours and the ceiling.
 /// The paper's figures and ours.
 pub(super) fn compared(results: &Results) -> Result<String> {
     let lines = papers::comparison(results.value());
