@@ -352,7 +352,6 @@ pub(super) fn spares_a_place(tasks: u32, places: u32) -> bool {
 #[non_exhaustive]
 pub enum SignalPath {
     /// A write by a stream of the GPU: about 5 µs, and nothing is resident.
-    #[default]
     StreamWrite,
     /// The proxy where it is worth its start, and stream writes elsewhere. No kernel is refused.
     ///
@@ -360,15 +359,16 @@ pub enum SignalPath {
     /// the start. The launch waits for that: 10 µs, and 100 µs if other code's blocks fill the GPU. It ends before a launch
     /// that would last more than a fiftieth longer with a block less on the GPU, and when nothing is in flight. Until then
     /// it is as with [`Proxy`](SignalPath::Proxy).
+    #[default]
     Auto,
     /// A resident warp, the proxy, reads the host's memory and carries each word over (EffiSha section 4.1): about 2
     /// µs. It takes the place of a block on one SM while anything is in flight, and reads over the bus all the time.
     /// The first launch after a pause waits 10 µs for it. Kernels of which an SM holds a single block are refused. The
     /// CPU device needs neither path.
     ///
-    /// While something is in flight, driver calls of the application that wait for all kernels wait for the proxy, too
-    /// (`cuMemFree`, `cuCtxSynchronize`, lazy loading). If such a call also holds up the scheduler's own calls, as
-    /// `cuMemFree` does, neither ends. Use it where no such calls are made beside the scheduler's kernels.
+    /// Driver calls of the application that wait for all kernels wait for the proxy, too (`cuMemFree`, `cuCtxSynchronize`,
+    /// lazy loading): 10 ms at most, because it leaves by itself then. As long as something is in flight, the next one
+    /// follows; a few µs between two of them signals are stream writes.
     Proxy,
 }
 

@@ -199,6 +199,7 @@ fn run(case: &Case) -> Found {
             }
             "signal-paths" => signal_paths::starts(&device, &mut found),
             "full-device" => signal_paths::beside_a_full_device(&device, &mut found),
+            "proxies" => signal_paths::one_after_the_other(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
@@ -584,8 +585,8 @@ fn gates_open_and_leave() {
 /// The proxy is started for launches that may be long and leave it a place.
 #[test]
 fn the_proxy_comes_where_it_is_worth_its_start() {
-    let outcomes = start(FAKE, &["signal-paths", "full-device"].map(Case::clean));
-    assert!(outcomes.len() == 2 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+    let outcomes = start(FAKE, &["signal-paths", "full-device", "proxies"].map(Case::clean));
+    assert!(outcomes.len() == 3 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 
 /// The driver copies from and to pinned memory of the application itself.

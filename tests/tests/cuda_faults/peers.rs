@@ -65,7 +65,7 @@ pub fn run(workload: &str, device: &Device, found: &mut Found) {
 }
 
 fn scheduler(device: &Device) -> Result<Scheduler, preempt::Error> {
-    // The proxy never ends by itself.
+    // Proxies follow each other.
     let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Proxy);
     builder.kernels(preempt_test_kit::KERNELS).build()
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use preempt::{Costs, Device, Preemption, Scheduler, SignalPath, faults};
+use preempt::{Costs, Device, Preemption, Scheduler, SignalPath};
 use preempt_test_kernels as kernels;
 
+use crate::fake;
 use crate::workloads::{Found, Run, THREADS};
 
-/// Proxies that were ever started: cohorts take another call of the driver.
+/// Proxies that were ever launched on an idle device.
 fn started() -> u64 {
-    let mut calls = faults::calls().into_iter();
-    calls.find(|(name, _)| *name == "cuLaunchKernel").map_or(0, |(_, calls)| calls)
+    fake::proxies()[0]
 }
 
 /// Which launches the proxy is started for, on the fake driver.
@@ -87,4 +87,41 @@ pub fn beside_a_full_device(device: &Device, found: &mut Found) {
     let (seen, is_over) = (started() - before, victim.handle.is_done());
     run.found.expect(!is_over && seen == 0, || format!("{seen} proxies, over: {is_over}"));
     run.check_victim(Some(victim), &streams[0]);
+}
+
+/// Proxies follow each other while a kernel runs, and signals arrive by them and between two of them; on the fake driver.
+pub fn one_after_the_other(device: &Device, found: &mut Found) {
+    let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Auto);
+    let builder = builder.preemption(Preemption::Preemptible).costs(Costs::free());
+    let Some(scheduler) = found.take(builder.kernels(preempt_test_kit::KERNELS).build()) else {
+        return;
+    };
+    let mut run = Run::new(scheduler, found);
+    let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+    let lens = [4, 4 * THREADS as usize];
+    let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
+    let [Some(mut counts), Some(mut writes)] = buffers else { return };
+    let before = fake::proxies()[1];
+    // It leaves a place.
+    let tasks = 2 * run.scheduler.device().properties().sms - 1;
+    let (mut launches, mut victims) = (0, 0);
+    while fake::proxies()[1] == before && victims < 20 {
+        let Some(victim) = run.victim_of(tasks, &streams[0], 400_000) else { return };
+        while !victim.handle.is_done() {
+            let call = kernels::count_1d(&mut counts, &mut writes).grid(4).block(THREADS);
+            let launched = streams[1].launch(call).and_then(|handle| handle.wait());
+            if run.found.take(launched).is_none() {
+                return;
+            }
+            launches += 1;
+        }
+        run.check_victim(Some(victim), &streams[0]);
+        victims += 1;
+    }
+    let counted = streams[1].download(&counts).and_then(|copy| copy.wait());
+    if let Some(counted) = run.found.take(counted) {
+        run.found.expect(counted == [launches; 4], || format!("{launches}: {counted:?}"));
+    }
+    let follow = fake::proxies()[1] - before;
+    run.found.expect(follow > 0, || format!("none follows another beside {victims} victims"));
 }

@@ -132,6 +132,10 @@ pub const CONTRACT: Kernels = Kernels {
 impl Run<'_> {
     pub fn victim(&mut self, stream: &Stream, rounds: u32) -> Option<Victim> {
         let tasks = 2 * self.scheduler.device().properties().sms;
+        self.victim_of(tasks, stream, rounds)
+    }
+
+    pub fn victim_of(&mut self, tasks: u32, stream: &Stream, rounds: u32) -> Option<Victim> {
         let threads = tasks * THREADS;
         let mut starts = self.found.take(self.scheduler.zeroed(tasks as usize))?;
         let mut out = self.found.take(self.scheduler.zeroed(threads as usize))?;

@@ -182,7 +182,11 @@ impl Backend for CudaDevice {
 
     fn signal(&self, queue: u32, signal: Signal) {
         let context = self.context();
-        if !self.proxy.signal(queue, signal) {
+        let are_written = || {
+            let _entered = context.enter();
+            matches!(self.queues.control().is_idle(), Ok(true))
+        };
+        if !self.proxy.signal(queue, signal, are_written) {
             // Without the word, the launch that the SMs are for would wait for ever. The loss of the context is
             // reported for all operations together.
             let _ = context.must(|| {
@@ -200,7 +204,7 @@ impl Backend for CudaDevice {
     }
 
     fn opaque(&self, op: OpKey, work: OpaqueWork) {
-        // The work may call what waits for all that runs, and the proxy would never end.
+        // The work may call what waits for all that runs, and would wait for each proxy.
         let _held = self.proxy.hold();
         if let Ok(_entered) = self.context().enter() {
             self.end_proxy();
@@ -229,14 +233,17 @@ impl Backend for CudaDevice {
         // Relaxed: the next turn of the waiting thread comes after its last one.
         let is_lost =
             || self.context().lost().is_some() && !self.lost_reported.load(Ordering::Relaxed);
-        let has_news = || is_lost() || self.copies.has_news() || self.opaque.has_news();
+        let has_news = || {
+            self.renew_proxy();
+            is_lost() || self.copies.has_news() || self.opaque.has_news()
+        };
         self.shared.watch.wait(since, timeout, has_news, || self.check_for_faults());
     }
 }
 
 impl ControlSource for CudaDevice {
     fn new_control(&self) -> Result<ControlMemory, Error> {
-        // The driver may wait for running kernels, and the proxy would never end. Signals take the other path
+        // The driver may wait for running kernels, and would for the proxy. Signals take the other path
         // meanwhile.
         self.control_blocks.take(|| self.end_proxy())
     }
@@ -284,7 +291,7 @@ impl DeviceMemory for CudaDevice {
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
-        // The driver may wait for kernels that run, and the proxy would never end.
+        // The driver may wait for kernels that run, and would for each proxy.
         let _held = self.proxy.hold();
         self.host.take(bytes, || self.end_proxy())
     }
@@ -348,6 +355,14 @@ impl CudaDevice {
             // The same word twice is one signal. As for any signal, no operation could be told of an error.
             let _ = self.context().must(|| self.queues.signal(queue, word));
         });
+    }
+
+    /// Starts the proxy again if its time is over. Blocks of plain grids and of opaque work may have its place.
+    fn renew_proxy(&self) {
+        if !self.shared.watch.has_plain() && !self.opaque.has_under_way() {
+            // Signals can do without.
+            let _ = self.proxy.renew(|| self.context().enter());
+        }
     }
 
     /// Starts the proxy, unless words are on their way to the queues, which would arrive behind its own: signals are stream

@@ -564,7 +564,7 @@ impl CudaDevice {
         self.graphs.clone()?;
         let context = &self.shared.context;
         let _entered = context.enter()?;
-        // The driver may wait for kernels that run, and the proxy would never end.
+        // The driver may wait for kernels that run, and would for each proxy.
         let _held = self.proxy.hold();
         self.end_proxy();
         self.unused_graphs.destroy_if_many();

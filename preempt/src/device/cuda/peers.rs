@@ -72,7 +72,7 @@ impl CudaDevice {
             if !ways.iter().any(is_open) || self.something_runs() || other.something_runs() {
                 continue;
             }
-            // A launch may begin meanwhile, and its kernels end by themselves. A proxy would never end.
+            // A launch may begin meanwhile, and its kernels end by themselves. Proxies follow each other.
             let _held = [self.proxy.hold(), other.proxy.hold()];
             for device in [self, &*other] {
                 if let Ok(_entered) = device.context().enter() {

@@ -4,11 +4,19 @@
 //! It takes the place of a block on the last SM, which the engine knows of ([`Occupancy`](crate::device::Occupancy)).
 //! It is resident only while the scheduler has something in flight. It is launched before a kernel, which waits until the
 //! proxy has its place, and ends when the scheduler is idle.
+//!
+//! A proxy leaves by itself after [`LIFE`], by the clock of the GPU. So a thread in the driver that waits for everything
+//! on the device waits for a proxy that long at most, also while it has a lock of the driver that the scheduler waits for.
+//! A thread that waits for the device then launches the next one, as long as the place is kept free.
+//!
+//! No word is lost when a proxy leaves: it says so in the mailbox and looks at all words once more, and the host writes a
+//! word and then looks whether the proxy has left ([`carries`]). With a fence between the two on either side, one of them
+//! sees the other.
 
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use preempt_device::abi::{DeviceQueue, Signal};
@@ -23,18 +31,25 @@ use super::streams::{BlockPriority, Stream};
 use crate::device::SignalPath;
 use crate::error::Error;
 
+#[cfg(all(test, loom))]
+use loom::sync::atomic::fence;
+#[cfg(not(all(test, loom)))]
+use std::sync::atomic::fence;
+
 /// One warp, in which each thread carries the word of one queue. The last thread reads which proxy has to end, and
-/// announces this one. Of many blocks, the first on the SM gets the place.
+/// announces this one, and its leaving. Of many blocks, the first on the SM gets the place.
 const PTX: &str = "
 .version 7.0
 .target sm_80
 .address_size 64
 .visible .entry preempt_proxy(
-    .param .u64 mailbox, .param .u64 queues, .param .u64 place, .param .u32 sm, .param .u32 number)
+    .param .u64 mailbox, .param .u64 queues, .param .u64 place, .param .u64 life, .param .u32 sm,
+    .param .u32 number)
 {
-    .reg .pred %p<6>;
+    .reg .pred %p<7>;
     .reg .b32 %r<12>;
     .reg .b64 %rd<16>;
+    mov.u64 %rd10, %globaltimer;
     ld.param.u32 %r1, [sm];
     mov.u32 %r2, %smid;
     setp.ne.u32 %p1, %r1, %r2;
@@ -60,19 +75,34 @@ SHARE:
     mul.wide.u32 %rd6, %r4, QUEUE_BYTES;
     add.u64 %rd7, %rd5, %rd6;
     mov.u64 %rd8, 0;
+    ld.param.u64 %rd11, [life];
     setp.lt.u32 %p4, %r4, QUEUE_COUNT;
     setp.ne.u32 %p5, %r4, 31;
     @%p5 bra LOOK;
     st.relaxed.sys.global.u32 [%rd4+8], %r3;
 LOOK:
     ld.relaxed.sys.global.u64 %rd9, [%rd4];
+    mov.u64 %rd12, %globaltimer;
+    sub.u64 %rd12, %rd12, %rd10;
     setp.ne.and.u64 %p5, %rd9, %rd8, %p4;
     @%p5 st.relaxed.sys.global.u64 [%rd7], %rd9;
     mov.u64 %rd8, %rd9;
     cvt.u32.u64 %r7, %rd9;
     shfl.sync.idx.b32 %r8, %r7, 31, 31, -1;
-    setp.lt.u32 %p5, %r8, %r3;
+    setp.ge.u32 %p5, %r8, %r3;
+    @%p5 bra END;
+    setp.lt.u64 %p5, %rd12, %rd11;
+    vote.sync.any.pred %p5, %p5, -1;
     @%p5 bra LOOK;
+    setp.eq.u32 %p6, %r4, 31;
+    @%p6 st.relaxed.sys.global.u32 [%rd4+16], %r3;
+    // The last thread's store comes before each thread's last look, and no later than that for the host.
+    fence.sc.sys;
+    bar.warp.sync -1;
+    fence.sc.sys;
+    ld.relaxed.sys.global.u64 %rd9, [%rd4];
+    setp.ne.and.u64 %p5, %rd9, %rd8, %p4;
+    @%p5 st.relaxed.sys.global.u64 [%rd7], %rd9;
 END:
     ret;
 }
@@ -80,17 +110,23 @@ END:
 
 const QUEUE_COUNT: usize = QUEUES.total() as usize;
 
-/// Index into the mailbox: the number of the last proxy that has to end. The next index has the number of the resident
-/// proxy.
+/// Indices into the mailbox: the number of the last proxy that has to end, that of the resident proxy, and that of the last
+/// one that has left by itself.
 const END: usize = 31;
 const THERE: usize = 32;
-const WORDS: usize = 33;
+const LEFT: usize = 33;
+const WORDS: usize = 34;
 
 const _: () = assert!(QUEUE_COUNT <= END);
 
 /// Threads of the proxy's block; a block's warp has at most `REGISTERS` registers for each.
 pub(super) const THREADS: u32 = 32;
 pub(super) const REGISTERS: u32 = 32;
+
+/// Milliseconds after which a proxy leaves by itself. Other code's calls of the driver that wait for the device may take so
+/// much longer. In return, a thousandth of the time is without a proxy: until the next one has its place, signals are stream
+/// writes, for 10 µs (H200).
+pub(super) const LIFE: Duration = Duration::from_millis(10);
 
 /// The longest that a kernel waits for the proxy where signals have to go by it, and that its end is waited for. Other
 /// blocks may have its place; signals then take the other path.
@@ -115,7 +151,19 @@ pub(super) struct Proxy {
     /// How the scheduler wants signals to go. Apart from the state, whose lock is held while a proxy starts and ends.
     path: Mutex<SignalPath>,
     state: Mutex<State>,
+    /// The number of the proxy that another one follows; 0 if none does. Apart from the state, for threads that look often.
+    followed: AtomicU32,
     _code: Code,
+}
+
+/// Gives the proxy of this number a word, by `put`. Returns whether it carries the word; otherwise it has left, as `left`
+/// says, and may have carried it.
+fn carries(put: impl FnOnce(), left: impl FnOnce() -> u32, number: u32) -> bool {
+    put();
+    // Sequentially consistent, like the proxy's between its notice and its last look: without them, both the notice and the
+    // word could be in a store buffer while each side looks for the other's.
+    fence(Ordering::SeqCst);
+    left() != number
 }
 
 #[derive(Debug, Default)]
@@ -124,8 +172,10 @@ struct State {
     number: u32,
     /// Set while that proxy has not been told to end.
     live: bool,
-    /// Set while that proxy has its place.
+    /// Set while that proxy has its place, and no stream write was on its way since.
     there: bool,
+    /// When it was launched, if its place is kept free for the next one.
+    kept: Option<Instant>,
     /// Set while a proxy that was told to end may still carry a word.
     ending: bool,
     /// Threads in calls of the driver that may wait for kernels that run: no proxy is launched meanwhile.
@@ -168,6 +218,7 @@ impl Proxy {
             context: context.clone(),
             path: Mutex::default(),
             state: Mutex::default(),
+            followed: AtomicU32::new(0),
             _code: code,
         })
     }
@@ -196,9 +247,10 @@ impl Proxy {
         *lock(&self.path)
     }
 
-    /// Whether the proxy is on the GPU, or on its way.
+    /// Whether the proxy is on the GPU, or on its way, or comes again.
     pub fn is_live(&self) -> bool {
-        lock(&self.state).live
+        let state = lock(&self.state);
+        state.live || state.kept.is_some()
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -206,9 +258,10 @@ impl Proxy {
         unsafe { AtomicU64::from_ptr(self.mailbox.at(index * size_of::<u64>()).cast()) }
     }
 
-    fn there(&self) -> u32 {
-        // SAFETY: as above; the device writes the first half.
-        unsafe { AtomicU32::from_ptr(self.mailbox.at(THERE * size_of::<u64>()).cast()) }
+    /// A number that the device writes to the first half of a word.
+    fn number(&self, index: usize) -> u32 {
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(self.mailbox.at(index * size_of::<u64>()).cast()) }
             .load(Ordering::Relaxed)
     }
 
@@ -225,15 +278,31 @@ impl Proxy {
         if state.live || state.holds > 0 {
             return Ok(());
         }
+        self.launch(&mut state, self.blocks)?;
+        let start = Instant::now();
+        while self.number(THERE) != state.number {
+            if start.elapsed() > patience {
+                // The proxy may come later; until then signals are stream writes.
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        state.there = true;
+        self.keep(&mut state, Some(start));
+        Ok(())
+    }
+
+    fn launch(&self, state: &mut State, blocks: u32) -> Result<(), Error> {
         state.number += 1;
-        let addresses = [self.mailbox.at(0) as u64, self.queues, self.place.address()];
+        let life = LIFE.as_nanos() as u64;
+        let words = [self.mailbox.at(0) as u64, self.queues, self.place.address(), life];
         let numbers = [self.sms - 1, state.number];
-        let of_address = |at: &u64| ptr::from_ref(at).cast_mut().cast::<c_void>();
+        let of_word = |at: &u64| ptr::from_ref(at).cast_mut().cast::<c_void>();
         let of_number = |at: &u32| ptr::from_ref(at).cast_mut().cast::<c_void>();
-        let addresses = addresses.each_ref().map(of_address);
+        let words = words.each_ref().map(of_word);
         let numbers = numbers.each_ref().map(of_number);
-        let mut parameters = [&addresses[..], &numbers[..]].concat();
-        let (function, raw, blocks) = (self.function.0, self.stream.raw(), self.blocks);
+        let mut parameters = [&words[..], &numbers[..]].concat();
+        let (function, raw) = (self.function.0, self.stream.raw());
         let parameters = parameters.as_mut_ptr();
         // SAFETY: these are the entry's parameters, and the memory that they name lives as long as the device.
         unsafe {
@@ -254,27 +323,80 @@ impl Proxy {
                 )
             )?;
         }
-        (state.live, state.there) = (true, true);
-        let start = Instant::now();
-        while self.there() != state.number {
-            if start.elapsed() > patience {
-                // The proxy may come later; until then signals are stream writes.
-                state.there = false;
-                break;
-            }
-            std::hint::spin_loop();
-        }
+        (state.live, state.there) = (true, false);
         Ok(())
     }
 
-    /// Carries a word to a queue, if the proxy is there.
-    pub fn signal(&self, queue: u32, signal: Signal) -> bool {
+    /// Launches the next proxy if the last one has left, its place is kept free, and nothing of ours holds it off. On a full
+    /// device it finds that place; elsewhere its block leaves at once, and a later proxy is tried. `enter` enters the
+    /// context.
+    pub fn renew<E>(&self, enter: impl FnOnce() -> Result<E, Error>) -> Result<(), Error> {
+        // Relaxed: a thread that misses a change looks again.
+        let number = self.followed.load(Ordering::Relaxed);
+        if number == 0 || self.number(THERE) == number && self.number(LEFT) != number {
+            return Ok(());
+        }
+        // While a thread has the lock, there is another time.
+        let Some(mut state) = self.try_lock() else { return Ok(()) };
+        let Some(launched) = state.kept.filter(|_| state.holds == 0) else { return Ok(()) };
+        if !self.is_gone(&mut state, launched) {
+            return Ok(());
+        }
+        let result = enter().and_then(|_entered| {
+            // One that still waits for its place has it when there is one.
+            let is_idle = self.stream.is_idle()?;
+            if is_idle {
+                state.ending = false;
+                self.launch(&mut state, 1)?;
+            }
+            Ok(is_idle || state.live)
+        });
+        match result {
+            Ok(false) => {}
+            Ok(true) => self.keep(&mut state, Some(Instant::now())),
+            Err(_) => self.keep(&mut state, None),
+        }
+        result.map(drop)
+    }
+
+    fn keep(&self, state: &mut State, kept: Option<Instant>) {
+        state.kept = kept;
+        self.followed.store(kept.map_or(0, |_| state.number), Ordering::Relaxed);
+    }
+
+    /// Whether the last proxy has left, or has not found its place in all its life.
+    fn is_gone(&self, state: &mut State, launched: Instant) -> bool {
+        if state.live && self.number(LEFT) == state.number {
+            (state.live, state.there, state.ending) = (false, false, true);
+        }
+        let is_late = || self.number(THERE) != state.number && launched.elapsed() > LIFE;
+        !state.live || is_late()
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Carries a word to a queue, if the proxy is there. `are_written` says whether all stream writes of words are done: a
+    /// proxy that has come meanwhile carries none before, which an older one could then overwrite.
+    pub fn signal(&self, queue: u32, signal: Signal, are_written: impl FnOnce() -> bool) -> bool {
         if self.path() == SignalPath::StreamWrite {
             return false;
         }
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
         // Always written, so that the proxy never finds a word older than the blocks' own.
-        self.word(queue as usize).store(signal.to_bits(), Ordering::Relaxed);
+        let put = || self.word(queue as usize).store(signal.to_bits(), Ordering::Relaxed);
+        let carries = carries(put, || self.number(LEFT), state.number);
+        if state.live && !carries {
+            (state.live, state.there, state.ending) = (false, false, true);
+        }
+        if state.live && !state.there && self.number(THERE) == state.number {
+            state.there = are_written();
+        }
         state.live && state.there
     }
 
@@ -287,10 +409,11 @@ impl Proxy {
     /// it reads them together with the word that ends it and may not have carried each. The context is entered.
     pub fn leave(&self, mut write: impl FnMut(u32, Signal)) {
         let mut state = lock(&self.state);
-        if !state.live {
+        let was_live = state.live;
+        self.end(&mut state);
+        if !was_live {
             return;
         }
-        self.end(&mut state);
         // A proxy without its place carries nothing yet.
         let patience = if state.there { PATIENCE } else { START };
         self.settle(&mut state, patience);
@@ -323,6 +446,7 @@ impl Proxy {
     }
 
     fn end(&self, state: &mut State) {
+        self.keep(state, None);
         if std::mem::take(&mut state.live) {
             state.ending = true;
             self.word(END).store(state.number.into(), Ordering::Relaxed);
@@ -338,6 +462,31 @@ impl Drop for Proxy {
         if !matches!(entered.and_then(|_entered| self.stream.settle(PATIENCE)), Ok(true)) {
             self.context.abandon();
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    use loom::thread;
+
+    /// The last look of a thread of the proxy, after the notice of the last thread. A barrier is between the two.
+    #[test]
+    fn no_word_is_lost_when_the_proxy_leaves() {
+        loom::model(|| {
+            let words = Arc::new((AtomicU64::new(0), AtomicU32::new(0)));
+            let device = words.clone();
+            let proxy = thread::spawn(move || {
+                device.1.store(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                device.0.load(Ordering::Relaxed)
+            });
+            let put = || words.0.store(7, Ordering::Relaxed);
+            let carries = super::carries(put, || words.1.load(Ordering::Relaxed), 1);
+            let carried = proxy.join().expect("no panic");
+            assert!(!carries || carried == 7, "the host takes the word for carried");
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! The functions that the fake driver launches: the test kernels' entries, the probe, the proxy and gates.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,24 @@ use super::memory::{Kind, state};
 use super::panics::FakeFunction;
 use super::{Code, FakeStream, NOT_FOUND};
 
+/// Proxies that were launched on an idle device, and those that followed another one.
+static PROXIES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// How many proxies were launched on an idle device, and how many followed another one.
+pub fn proxies() -> [u64; 2] {
+    PROXIES.each_ref().map(|count| count.load(Ordering::Relaxed))
+}
+
 /// The carrier of signals, as in the PTX in `proxy.rs`.
-fn proxy(mailbox: usize, queues: usize, number: u32) {
-    // SAFETY: the mailbox has 33 words, which the check below finds to be there; all uses are atomic.
+fn proxy(mailbox: usize, queues: usize, life: Duration, number: u32) {
+    let start = Instant::now();
+    // SAFETY: the mailbox has 34 words, which the check below finds to be there; all uses are atomic.
     let word = |index: usize| unsafe { &*((mailbox + 8 * index) as *const AtomicU64) };
     // SAFETY: as above.
-    unsafe { &*((mailbox + 8 * 32) as *const AtomicU32) }.store(number, Ordering::Relaxed);
+    let half = |index: usize| unsafe { &*((mailbox + 8 * index) as *const AtomicU32) };
+    half(32).store(number, Ordering::Relaxed);
     let mut last = [0; 24];
-    loop {
-        if !state().check(&(mailbox..mailbox + 33 * 8), Some(Kind::Pinned), "the proxy's mailbox") {
-            return;
-        }
+    let mut look = || {
         for (queue, last) in last.iter_mut().enumerate() {
             let new = word(queue).load(Ordering::Relaxed);
             if new != *last {
@@ -35,8 +42,19 @@ fn proxy(mailbox: usize, queues: usize, number: u32) {
                 *last = new;
             }
         }
+    };
+    loop {
+        if !state().check(&(mailbox..mailbox + 34 * 8), Some(Kind::Pinned), "the proxy's mailbox") {
+            return;
+        }
+        look();
         if word(31).load(Ordering::Relaxed) as u32 >= number {
             return;
+        }
+        if start.elapsed() > life {
+            half(33).store(number, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            return look();
         }
         thread::sleep(Duration::from_micros(20));
     }
@@ -88,7 +106,7 @@ fn probe(words: usize, sms: u32) {
 /// A kernel of this driver with its arguments.
 pub enum Entry {
     Probe { words: usize, sms: u32 },
-    Proxy { mailbox: usize, queues: usize, number: u32 },
+    Proxy { mailbox: usize, queues: usize, life: Duration, number: u32 },
     Gate { row: usize, queues: usize, opened: usize, ticket: u64, limit: Duration },
     Cohort(FakeKernel, Together),
     Plain(FakeKernel),
@@ -110,8 +128,9 @@ impl Entry {
         match name {
             "preempt_probe" => return Some(Entry::Probe { words: word(0), sms: number(1) }),
             "preempt_proxy" => {
-                let (mailbox, queues, number) = (word(0), word(1), number(4));
-                return Some(Entry::Proxy { mailbox, queues, number });
+                let (mailbox, queues, number) = (word(0), word(1), number(5));
+                let life = Duration::from_nanos(word(3) as u64);
+                return Some(Entry::Proxy { mailbox, queues, life, number });
             }
             "preempt_gate_small" | "preempt_gate_large" => {
                 let (row, queues, opened) = (word(0), word(1), word(2));
@@ -145,7 +164,9 @@ impl Entry {
         let (Entry::Cohort(kernel, _) | Entry::Plain(kernel)) = &self else {
             return match self {
                 Entry::Probe { words, sms } => probe(words, sms),
-                Entry::Proxy { mailbox, queues, number } => proxy(mailbox, queues, number),
+                Entry::Proxy { mailbox, queues, life, number } => {
+                    proxy(mailbox, queues, life, number);
+                }
                 Entry::Gate { row, queues, opened, ticket, limit } => {
                     gate(row, queues, opened, ticket, limit);
                 }
@@ -178,6 +199,11 @@ pub unsafe fn launch(
     let Some(entry) = (unsafe { Entry::new(function, parameters) }) else { return NOT_FOUND };
     // SAFETY: as above.
     let stream = unsafe { &*stream.cast::<FakeStream>() };
+    if matches!(entry, Entry::Proxy { .. }) {
+        // One that follows another one is a single block.
+        let follows = blocks == [1; 3];
+        PROXIES[usize::from(follows)].fetch_add(1, Ordering::Relaxed);
+    }
     stream.launch(move || entry.run(blocks.iter().product(), threads))
 }
 

@@ -23,6 +23,7 @@ mod panics;
 mod peers;
 mod transfers;
 
+pub use entries::proxies;
 use entries::{Entry, launch};
 use graphs::{FakeExecutable, FakeGraph};
 use kernels::{SLOTS, SMS};
