@@ -1,6 +1,7 @@
 //! Errors on a GPU, and right results without errors. Without a GPU each test prints SKIP and why.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -255,6 +256,48 @@ fn signals_arrive_by_the_proxy_and_after_it_by_stream_writes() {
             // The proxy ends now, and comes again.
             scheduler.synchronize().expect("no policy was replaced");
         }
+    }
+}
+
+/// What the driver does for such calls waits for everything on the device, with a lock that launches wait for.
+#[test]
+fn calls_that_wait_for_the_device_end_beside_the_proxy() {
+    let Some(gpu) = Gpu::new() else { return };
+    for path in [SignalPath::Proxy, SignalPath::Auto] {
+        let builder = Scheduler::builder().device(gpu.device.clone()).signal_path(path);
+        let scheduler = builder.kernels(preempt_test_kit::KERNELS).build().expect("a scheduler");
+        let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut context, mut address) = (std::ptr::null_mut(), 0);
+                let call = |call: &mut dyn FnMut() -> sys::CUresult| {
+                    assert_eq!(call(), sys::CUresult::CUDA_SUCCESS);
+                };
+                // SAFETY: there is a GPU, and the pointer is valid.
+                call(&mut || unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, 0) });
+                // SAFETY: the device keeps the context.
+                call(&mut || unsafe { sys::cuCtxSetCurrent(context) });
+                for _ in 0..50 {
+                    // SAFETY: the pointer is valid.
+                    call(&mut || unsafe { sys::cuMemAlloc_v2(&raw mut address, 1 << 20) });
+                    // SAFETY: the context is current.
+                    call(&mut || unsafe { sys::cuCtxSynchronize() });
+                    // SAFETY: allocated above.
+                    call(&mut || unsafe { sys::cuMemFree_v2(address) });
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            // Something is in flight all the time.
+            let mut last = Long::launch(&scheduler, &batch, ROUNDS / 20);
+            while !is_over.load(Ordering::Relaxed) {
+                let next = Long::launch(&scheduler, &batch, ROUNDS / 20);
+                tick(&scheduler, &urgent);
+                last.check(&batch);
+                last = next;
+            }
+            last.check(&batch);
+        });
     }
 }
 

@@ -403,8 +403,9 @@ impl Device {
         &self.inner.properties
     }
 
-    /// What the device and its host take beside the kernels' work. On a GPU, launch calls were measured when it was opened;
-    /// the rest, and everything of the CPU device, is [as on an H200](Costs::h200).
+    /// What the device and its host take beside the kernels' work. On a GPU, what launches, stops, reports and claims take
+    /// was measured when it was opened, some 10 ms long. What the host alone decides ([`decision`](Costs::decision),
+    /// [`absence`](Costs::absence)), and everything of the CPU device, is [as on an H200](Costs::h200).
     ///
     /// ```
     /// use std::time::Duration;

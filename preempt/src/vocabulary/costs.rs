@@ -74,6 +74,50 @@ impl Costs {
     }
 }
 
+/// What a device takes for launches and signals of a kernel without a worker loop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bare {
+    pub launch: Duration,
+    pub follow: Duration,
+    pub stop: Duration,
+    pub report: Duration,
+    /// A thousand claims.
+    pub claims: Duration,
+}
+
+impl Bare {
+    /// On the device of [`Costs::h200`].
+    const H200: Bare = Bare {
+        launch: figure("bare_launch"),
+        follow: figure("bare_follow"),
+        stop: figure("bare_stop"),
+        report: figure("bare_report"),
+        claims: figure("bare_claims"),
+    };
+}
+
+impl Costs {
+    /// The costs of a device with this call and these bare costs. Each is to that on an H200 as the bare ones are.
+    pub(crate) fn measured(call: Duration, bare: Bare) -> Costs {
+        let usual = Costs::h200();
+        let scaled = |usual: Duration, bare: Duration, of_h200: Duration| {
+            let ratio = bare.as_secs_f64() / of_h200.as_secs_f64();
+            // Otherwise something else runs on the device, and this is no cost of ours.
+            let is_own = (0.1..10.0).contains(&ratio);
+            if is_own { usual.mul_f64(ratio) } else { usual }
+        };
+        Costs {
+            call: scaled(usual.call, call, usual.call),
+            launch: scaled(usual.launch, bare.launch, Bare::H200.launch),
+            follow: scaled(usual.follow, bare.follow, Bare::H200.follow),
+            stop: scaled(usual.stop, bare.stop, Bare::H200.stop),
+            report: scaled(usual.report, bare.report, Bare::H200.report),
+            claim: scaled(usual.claim, bare.claims, Bare::H200.claims),
+            ..usual
+        }
+    }
+}
+
 /// What follows from the costs. Each weighs two of them against each other.
 impl Costs {
     /// Time for the block-tasks between two looks at the signal. A block's view of the signal is as old as the chunk, so a
@@ -197,6 +241,19 @@ const fn microseconds(text: &[u8], mut at: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn costs_are_to_those_of_an_h200_as_the_bare_ones_are() {
+        let (usual, bare) = (Costs::h200(), Bare::H200);
+        assert_eq!(Costs::measured(usual.call, bare), usual);
+        let twice = Bare { stop: 2 * bare.stop, claims: 3 * bare.claims, ..bare };
+        let costs = Costs::measured(3 * usual.call, twice);
+        let (stop, claim) = (2 * usual.stop, 3 * usual.claim);
+        assert_eq!(costs, Costs { call: 3 * usual.call, stop, claim, ..usual });
+        // Others use the device, or a clock stands still.
+        let strange = Bare { launch: 11 * bare.launch, report: Duration::ZERO, ..bare };
+        assert_eq!(Costs::measured(Duration::ZERO, strange), usual);
+    }
 
     fn us(micros: u64) -> Duration {
         Duration::from_micros(micros)

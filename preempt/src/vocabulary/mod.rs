@@ -12,6 +12,7 @@ mod tuned;
 
 pub(crate) use byte_range::ByteRange;
 pub(crate) use cohort::{After, CohortOrder, ControlIndex, ControlUse};
+pub(crate) use costs::Bare;
 pub use costs::Costs;
 pub use ids::LaunchId;
 pub(crate) use ids::{BufferId, OpKey};

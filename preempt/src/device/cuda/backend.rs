@@ -218,6 +218,7 @@ impl Backend for CudaDevice {
 
     fn poll(&self, reports: &mut Vec<DeviceReport>) {
         let Some(loss) = self.context().lost() else {
+            self.renew_proxy();
             self.opaque.take_reports(reports);
             return self.copies.take_reports(reports);
         };

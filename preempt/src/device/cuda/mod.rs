@@ -26,7 +26,7 @@
 //! | `events` | events behind plain grids, which show that they are over |
 //! | `chains` | launches of a preemptible program that the driver takes as one graph |
 //! | `requirements` | what a GPU has to have |
-//! | `probe` | checks, first uses and the costs of launches before anything runs |
+//! | `probe`, `costs` | checks, first uses, and what launches and signals cost, before anything runs |
 //! | `faults` | driver calls that fail on purpose, for tests |
 //!
 //! `README.md` beside this file says which stream carries what, the order of locks, and what may never be called while
@@ -46,6 +46,7 @@ mod code;
 mod context;
 mod control_blocks;
 mod copies;
+mod costs;
 mod driver;
 mod events;
 #[cfg(feature = "fault-injection")]
@@ -193,7 +194,8 @@ impl CudaDevice {
         let queues = DeviceQueues::new(&context, streams, pool.line().stream().raw())?;
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
-        let costs = probe(&context, &properties, &queues, &pool, &lines)?;
+        probe(&context, &properties, &queues, &pool, &lines)?;
+        let costs = costs::measure(&context, &properties, &queues)?;
         let clock = properties.clock_khz;
         let capabilities = Capabilities { queues: QUEUES, clock, is_polled: true, costs };
         let graphs = graphs::warm_up(&context, &pool, &uploads, queues.streams());

@@ -1,11 +1,10 @@
-//! First uses of the device, before anything else runs. They find out how SMs are numbered and what launches cost, and
-//! touch everything that the driver sets up at its first use, when it might wait for a running kernel.
+//! First uses of the device, before anything else runs. They find out how SMs are numbered, and touch everything that the
+//! driver sets up at its first use, when it might wait for a running kernel.
 
 use std::ffi::c_void;
-use std::hint::spin_loop;
 use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use preempt_device::abi::Signal;
 
@@ -19,7 +18,6 @@ use super::streams::Stream;
 use super::transfer;
 use crate::device::{CopyKind, Properties, Rows};
 use crate::error::{DeviceError, Error};
-use crate::vocabulary::Costs;
 
 /// Writes the number of SM ids, one SM id that is too large, and which of the other ids exist.
 ///
@@ -71,27 +69,19 @@ const TRIES: u32 = 10;
 /// The longest that a step here may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Launches of one block that are timed: about a millisecond in all, so that nothing has to be remembered from one process
-/// to the next.
-const TIMED: usize = 32;
-
-/// Time for one of these, at most.
-const LONGEST: Duration = Duration::from_millis(1);
-
-/// Refuses a device whose SMs are not numbered without gaps, and warms up everything else. Returns what launches cost. The
-/// context is entered.
+/// Refuses a device whose SMs are not numbered without gaps, and warms up everything else. The context is entered.
 pub(super) fn probe(
     context: &Arc<Context>,
     properties: &Properties,
     queues: &DeviceQueues,
     pool: &Pool,
     lines: &CopyStreams,
-) -> Result<Costs, Error> {
+) -> Result<(), Error> {
     let words = Pinned::new(context, (FIRST_SM + properties.sms as usize) * 4)?;
     let code = Code::load(context, "preempt_probe", PTX)?;
     let entry = code.function("preempt_probe")?;
-    let start = |blocks: u32, stay: u64, stream: &Stream| {
-        let (address, sms) = (words.at(0) as u64, properties.sms);
+    let launch = |blocks: u32, stream: &Stream| {
+        let (address, sms, stay) = (words.at(0) as u64, properties.sms, STAY);
         let mut parameters = [
             (&raw const address).cast_mut().cast::<c_void>(),
             (&raw const sms).cast_mut().cast::<c_void>(),
@@ -116,11 +106,8 @@ pub(super) fn probe(
                     parameters,
                     ptr::null_mut()
                 )
-            )
+            )?;
         }
-    };
-    let launch = |blocks: u32, stream: &Stream| {
-        start(blocks, STAY, stream)?;
         settle(context, stream)
     };
 
@@ -139,24 +126,7 @@ pub(super) fn probe(
             .map(|word| unsafe { words.at(word * 4).cast::<u32>().read_volatile() })
             .collect();
         if judge(&seen)? {
-            let stream = queues.stream(0);
-            let time = || {
-                let word = words.at(0).cast::<u32>();
-                // SAFETY: within the memory and aligned. The stream is idle, so the device does not write it.
-                unsafe { word.write_volatile(0) };
-                let begin = Instant::now();
-                start(1, 0, stream)?;
-                let call = begin.elapsed();
-                // SAFETY: as above; the device writes it as a whole.
-                while unsafe { word.read_volatile() } == 0 && begin.elapsed() < LONGEST {
-                    spin_loop();
-                }
-                let seen = begin.elapsed();
-                settle(context, stream)?;
-                Ok((call, seen))
-            };
-            let times = (0..TIMED).map(|_| time()).collect::<Result<Vec<_>, Error>>()?;
-            return Ok(costs(times));
+            return Ok(());
         }
     }
     Err(Error::Device(DeviceError::Unsupported {
@@ -184,20 +154,6 @@ fn judge(words: &[u32]) -> Result<bool, Error> {
     }
     // As many ids as SMs, or every id seen.
     Ok(*ids as usize == seen.len() || seen.iter().all(|seen| *seen != 0))
-}
-
-/// The costs of a device where launches of one block took these times, for the call and until the host saw it run. What
-/// they do not tell is as on an H200.
-fn costs(times: Vec<(Duration, Duration)>) -> Costs {
-    let usual = Costs::h200();
-    let (mut calls, mut seen): (Vec<_>, Vec<_>) = times.into_iter().unzip();
-    calls.sort_unstable();
-    seen.sort_unstable();
-    let middle = |times: &[Duration]| times.get(times.len() / 2).copied().unwrap_or_default();
-    let (call, launch) = (middle(&calls), middle(&seen).saturating_sub(usual.report));
-    // Otherwise something else runs on the device, and this is no cost of ours.
-    let is_own = !launch.is_zero() && launch < 10 * usual.launch;
-    if is_own { Costs { call, launch, ..usual } } else { usual }
 }
 
 /// Waits until a stream is done, for a limited time.
@@ -302,19 +258,6 @@ mod tests {
         assert!(judge(&[4, 0, 1, 1, 1, 1]).expect("no id is too large"));
         assert!(judge(&[4, 0, 1, 0, 1, 1]).expect("no id is too large"), "there are no other ids");
         assert!(judge(&[8, 0, 1, 1, 1, 1]).expect("no id is too large"), "all were seen");
-    }
-
-    #[test]
-    fn launches_cost_what_most_of_them_took() {
-        let us = Duration::from_micros;
-        let usual = Costs::h200();
-        let taken =
-            |times: [(u64, u64); 3]| costs(times.map(|(call, seen)| (us(call), us(seen))).into());
-        let Costs { call, launch, follow, .. } = taken([(90, 400), (3, 12), (2, 7)]);
-        assert_eq!((call, launch, follow), (us(3), us(12) - usual.report, usual.follow));
-        assert_eq!(taken([(3, 12), (3, 500), (3, 500)]), usual, "others use the device");
-        assert_eq!(taken([(0, 0); 3]), usual, "a clock that stands still");
-        assert_eq!(costs(Vec::new()), usual);
     }
 
     #[test]

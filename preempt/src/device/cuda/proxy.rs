@@ -7,7 +7,7 @@
 //!
 //! A proxy leaves by itself after [`LIFE`], by the clock of the GPU. So a thread in the driver that waits for everything
 //! on the device waits for a proxy that long at most, also while it has a lock of the driver that the scheduler waits for.
-//! A thread that waits for the device then launches the next one, as long as the place is kept free.
+//! The next turn of the core, or a thread that waits for the device, launches the next one, as long as a place is kept free.
 //!
 //! No word is lost when a proxy leaves: it says so in the mailbox and looks at all words once more, and the host writes a
 //! word and then looks whether the proxy has left ([`carries`]). With a fence between the two on either side, one of them
@@ -53,6 +53,7 @@ const PTX: &str = "
     ld.param.u32 %r1, [sm];
     mov.u32 %r2, %smid;
     setp.ne.u32 %p1, %r1, %r2;
+    setp.ne.and.u32 %p1, %r1, ANY_SM, %p1;
     @%p1 bra END;
     ld.param.u32 %r3, [number];
     mov.u32 %r4, %tid.x;
@@ -107,6 +108,9 @@ END:
     ret;
 }
 ";
+
+/// In the place of the number of an SM: the proxy stays where it lies.
+const ANY_SM: u32 = u32::MAX;
 
 const QUEUE_COUNT: usize = QUEUES.total() as usize;
 
@@ -202,7 +206,8 @@ impl Proxy {
     ) -> Result<Proxy, Error> {
         let ptx = PTX
             .replace("QUEUE_BYTES", &size_of::<DeviceQueue>().to_string())
-            .replace("QUEUE_COUNT", &QUEUE_COUNT.to_string());
+            .replace("QUEUE_COUNT", &QUEUE_COUNT.to_string())
+            .replace("ANY_SM", &ANY_SM.to_string());
         let code = Code::load(context, "preempt_proxy", &ptx)?;
         let function = code.function("preempt_proxy")?;
         let stream = Stream::new(context, BlockPriority::Greatest)?;
@@ -278,7 +283,7 @@ impl Proxy {
         if state.live || state.holds > 0 {
             return Ok(());
         }
-        self.launch(&mut state, self.blocks)?;
+        self.launch(&mut state, self.blocks, self.sms - 1)?;
         let start = Instant::now();
         while self.number(THERE) != state.number {
             if start.elapsed() > patience {
@@ -292,11 +297,12 @@ impl Proxy {
         Ok(())
     }
 
-    fn launch(&self, state: &mut State, blocks: u32) -> Result<(), Error> {
+    /// Launches a proxy that may be on this SM alone.
+    fn launch(&self, state: &mut State, blocks: u32, sm: u32) -> Result<(), Error> {
         state.number += 1;
         let life = LIFE.as_nanos() as u64;
         let words = [self.mailbox.at(0) as u64, self.queues, self.place.address(), life];
-        let numbers = [self.sms - 1, state.number];
+        let numbers = [sm, state.number];
         let of_word = |at: &u64| ptr::from_ref(at).cast_mut().cast::<c_void>();
         let of_number = |at: &u32| ptr::from_ref(at).cast_mut().cast::<c_void>();
         let words = words.each_ref().map(of_word);
@@ -327,9 +333,9 @@ impl Proxy {
         Ok(())
     }
 
-    /// Launches the next proxy if the last one has left, its place is kept free, and nothing of ours holds it off. On a full
-    /// device it finds that place; elsewhere its block leaves at once, and a later proxy is tried. `enter` enters the
-    /// context.
+    /// Launches the next proxy if the last one has left, a place is kept free, and nothing of ours holds it off. It may lie
+    /// anywhere: blocks of others may have come to the last SM meanwhile, and then as much room is on another one.
+    /// `enter` enters the context.
     pub fn renew<E>(&self, enter: impl FnOnce() -> Result<E, Error>) -> Result<(), Error> {
         // Relaxed: a thread that misses a change looks again.
         let number = self.followed.load(Ordering::Relaxed);
@@ -347,7 +353,7 @@ impl Proxy {
             let is_idle = self.stream.is_idle()?;
             if is_idle {
                 state.ending = false;
-                self.launch(&mut state, 1)?;
+                self.launch(&mut state, 1, ANY_SM)?;
             }
             Ok(is_idle || state.live)
         });
@@ -364,7 +370,7 @@ impl Proxy {
         self.followed.store(kept.map_or(0, |_| state.number), Ordering::Relaxed);
     }
 
-    /// Whether the last proxy has left, or has not found its place in all its life.
+    /// Whether the last proxy has left, or has not found a place in all its life.
     fn is_gone(&self, state: &mut State, launched: Instant) -> bool {
         if state.live && self.number(LEFT) == state.number {
             (state.live, state.there, state.ending) = (false, false, true);

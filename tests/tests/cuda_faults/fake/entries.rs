@@ -103,9 +103,29 @@ fn probe(words: usize, sms: u32) {
     }
 }
 
+/// What is timed when a device is opened, as the PTX in `costs.rs`.
+fn costs(signal: usize, post: usize, word: u64) {
+    let start = Instant::now();
+    // SAFETY: the checks below find them to be there; all uses are atomic.
+    let at = |address: usize| unsafe { &*(address as *const AtomicU64) };
+    while signal != 0 && start.elapsed() < Duration::from_millis(100) {
+        if !state().check(&(signal..signal + 8), None, "the word of what is timed") {
+            return;
+        }
+        if at(signal).load(Ordering::Relaxed) == word {
+            break;
+        }
+        thread::sleep(Duration::from_micros(20));
+    }
+    if state().check(&(post..post + 8), Some(Kind::Pinned), "the post of what is timed") {
+        at(post).store(word, Ordering::Relaxed);
+    }
+}
+
 /// A kernel of this driver with its arguments.
 pub enum Entry {
     Probe { words: usize, sms: u32 },
+    Costs { signal: usize, post: usize, word: u64 },
     Proxy { mailbox: usize, queues: usize, life: Duration, number: u32 },
     Gate { row: usize, queues: usize, opened: usize, ticket: u64, limit: Duration },
     Cohort(FakeKernel, Together),
@@ -127,6 +147,9 @@ impl Entry {
         let number = |at: usize| unsafe { *(*parameters.add(at)).cast::<u32>() };
         match name {
             "preempt_probe" => return Some(Entry::Probe { words: word(0), sms: number(1) }),
+            "preempt_costs" => {
+                return Some(Entry::Costs { signal: word(1), post: word(2), word: word(3) as u64 });
+            }
             "preempt_proxy" => {
                 let (mailbox, queues, number) = (word(0), word(1), number(5));
                 let life = Duration::from_nanos(word(3) as u64);
@@ -164,6 +187,7 @@ impl Entry {
         let (Entry::Cohort(kernel, _) | Entry::Plain(kernel)) = &self else {
             return match self {
                 Entry::Probe { words, sms } => probe(words, sms),
+                Entry::Costs { signal, post, word } => costs(signal, post, word),
                 Entry::Proxy { mailbox, queues, life, number } => {
                     proxy(mailbox, queues, life, number);
                 }
