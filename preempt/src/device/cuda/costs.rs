@@ -82,7 +82,7 @@ END:
 
 /// Measurements of each figure, of which the median counts: some milliseconds in all, so that nothing has to be remembered
 /// from one process to the next.
-const TIMED: usize = 15;
+const TIMED: usize = 7;
 
 /// Time for one of these, at most, and that a block waits for its word.
 const LONGEST: Duration = Duration::from_millis(1);

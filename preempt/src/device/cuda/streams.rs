@@ -91,7 +91,10 @@ impl Stream {
                 _ if start.elapsed() > timeout => return state,
                 _ => {}
             }
-            std::thread::yield_now();
+            match start.elapsed() < SPIN {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(SLEEP),
+            }
         }
     }
 

@@ -150,12 +150,11 @@ impl Work {
                 }
             }
             Work::Fill { to, value, unit, pitch, width, height } => {
-                for at in
-                    (0..height).flat_map(|row| (0..width).map(move |x| row * pitch + x * unit))
-                {
-                    let bytes = value.to_le_bytes();
+                let bytes = value.to_le_bytes();
+                let row = bytes[..unit].repeat(width);
+                for to in (0..height).map(|index| to + index * pitch) {
                     // SAFETY: it was looked at.
-                    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), (to + at) as *mut u8, unit) };
+                    unsafe { ptr::copy_nonoverlapping(row.as_ptr(), to as *mut u8, row.len()) };
                 }
             }
         }
