@@ -92,12 +92,13 @@ times in each way of sharing, and the run with the median sum of both speeds cou
 program i beside program j, and `twins` of the first and the second of two tasks of one program. Then
 programs are drawn for 5, 10 and 20 tasks, each with buffers of its own, and run in four arms:
 
-- plan: that of `CoSchedule::plan`. MaxPair: each task once, alone or beside another. sequential:
-  one task after the other. All three are plans that `Execution` carries out, all launches
-  preemptible.
+- plan: that of `Planner`, at the mean cost of a preemption of the tasks' programs (`preemption_us`),
+  as `Execution::preemption_seconds` says after the measurement. MaxPair: each task once, alone or
+  beside another. sequential: one task after the other. All three are plans that `Execution` carries
+  out, all launches preemptible.
 - plain, one stream: raw launches of the plain entries in one stream; on the CPU device, plain grids
   under `Fifo`. No policy decides.
-- `planned_us` is the makespan of the plan. `executed_p50_us` is the median from the first submission
+- `planned_us` is the makespan of the plan without the cost of its preemptions. `executed_p50_us` is the median from the first submission
   to the last end, of 5 runs in which the arms take turns. `preemptions` are those of the plan, and
   `executed_preemptions` those that the execution saw in its last run.
 - `executed_over_plan`: executed makespan of the arm `plan` by the planned one;
@@ -347,7 +348,7 @@ fn outcome(
 
 /// A row for each way of sharing, with all measured speeds.
 fn push_speeds(rows: &mut Rows, measured: &Measured) {
-    let Measured { programs, speeds, twins } = measured;
+    let Measured { programs, speeds, twins, .. } = measured;
     let all = 0..programs.len();
     for (way, sharing) in speeds.ways().enumerate() {
         let matrix: Vec<Vec<f64>> =
@@ -399,6 +400,7 @@ fn push_executed(rows: &mut Rows, measured: &Measured, number: usize, of: &execu
             "programs": programs,
             "samples": makespan.len(),
             "planned_us": planned.map(microseconds),
+            "preemption_us": of.preemption * 1e6,
             "executed_p50_us": microseconds(Samples::p50(makespan)),
             "preemptions": in_plan,
             "executed_preemptions": preemptions.last(),

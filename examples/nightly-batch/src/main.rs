@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use preempt::coschedule::{CoSchedule, Execution, Job, Sharing, Speeds};
+use preempt::coschedule::{CoSchedule, Execution, Job, Planner, Sharing, Speeds};
 use preempt::{CpuLayout, Device, Scheduler};
 
 use crate::jobs::{Jobs, names};
@@ -103,7 +103,7 @@ fn run(args: &Args) -> Result<()> {
     let (jobs, speeds) = night.measure()?;
     writeln!(stdout, "{} jobs, measured in {:.1} s\n", jobs.len(), start.elapsed().as_secs_f64())?;
 
-    let plan = CoSchedule::plan(&jobs, &speeds)?;
+    let plan = Planner::new().preemption_cost(night.preemption()).plan(&jobs, &speeds)?;
     writeln!(stdout, "{plan}\n")?;
     let arms = [
         ("one after the other", CoSchedule::sequential(&jobs, &speeds)?),
@@ -175,6 +175,12 @@ impl Night {
             measured.speed(way, stand_in(i, j), stand_in(j, i))
         })?;
         Ok((seconds, speeds))
+    }
+
+    /// Seconds that a preemption of a job costs, in the mean.
+    fn preemption(&self) -> f64 {
+        let costs = self.execution.preemption_seconds();
+        costs.iter().sum::<f64>() / costs.len() as f64
     }
 
     /// Runs all jobs by a plan, and checks their results.

@@ -122,6 +122,13 @@ impl Execution {
         state.jobs.iter().map(left).collect()
     }
 
+    /// Seconds that a preemption of each job costs: until its blocks have left, and for the work that they drop
+    /// ([`DeviceView::yield_overhead`]). They are as they were expected when the job last began to run; 0 for a job that never
+    /// did. [`Planner::preemption_cost`](super::Planner::preemption_cost) takes one figure for all jobs, such as their mean.
+    pub fn preemption_seconds(&self) -> Vec<f64> {
+        lock(&self.state).jobs.iter().map(|job| job.preemption.as_secs_f64()).collect()
+    }
+
     /// What ran so far, as a plan: which jobs had SMs when, from the first launch of a job on. It prints and draws like
     /// one. Its speeds are those of the plan.
     pub fn executed(&self) -> CoSchedule {
@@ -210,6 +217,16 @@ struct Progress {
     /// Its ready launches, in their order. The first one runs.
     here: Vec<Here>,
     was_there: bool,
+    /// What it was expected to cost to preempt it when it last ran.
+    preemption: Duration,
+}
+
+impl Progress {
+    fn expect_stop(&mut self, device: &dyn DeviceView) {
+        if let Some(here) = self.here.first() {
+            self.preemption = device.yield_overhead(here.id);
+        }
+    }
 }
 
 /// A ready launch of a job.
@@ -528,6 +545,9 @@ impl Policy for Execution {
         state.note();
         let decided = state.decide(device);
         state.running = decided.map(|(running, _)| running);
+        if let Some(running) = state.running {
+            running.tasks().for_each(|task| state.jobs[task].expect_stop(device));
+        }
         state.wake = decided.and_then(|(_, left)| left).map(|left| now + left);
         match state.running {
             Some(running) => state.grant(running, device, plan),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use preempt::coschedule::{CoSchedule, Execution, Job, Sharing, Speeds};
+use preempt::coschedule::{CoSchedule, Execution, Job, Planner, Sharing, Speeds};
 use preempt::error::CoscheduleError;
 use preempt::policy::Policy;
 use preempt_test_kit::Random;
@@ -13,7 +13,7 @@ use preempt_workloads::{Definition, Size};
 use crate::experiments::Bench;
 use crate::experiments::corun::{Arm, Job as Run, NewPolicy, Testbed};
 use crate::progress::Progress;
-use crate::samples::Samples;
+use crate::samples::{Samples, mean};
 
 /// Numbers of the policies on the testbed: those that measure all programs, and one beside itself; then one for each
 /// number of tasks.
@@ -46,6 +46,8 @@ pub struct Measured {
     pub speeds: Speeds,
     /// Of each program beside itself: two tasks.
     pub twins: Vec<Speeds>,
+    /// Seconds that a preemption of each program costs.
+    pub preemptions: Vec<f64>,
 }
 
 /// One way to run the tasks of an instance.
@@ -62,6 +64,8 @@ pub struct Measurement {
 pub struct Instance {
     /// The numbers of their programs.
     pub of: Vec<usize>,
+    /// Seconds that a preemption of one of them costs, in the mean.
+    pub preemption: f64,
     /// By the plan, by MaxPair's, by the sequential one, and without a policy, as in [`ARMS`].
     pub arms: [Measurement; ARMS.len()],
 }
@@ -130,8 +134,10 @@ pub fn executed(
             let of: Vec<usize> = (0..tasks).map(program).collect();
             let runs = site.tasks(definitions, &of)?;
             let arm = Arm::AllPreemptible(PLANNED + number);
-            let arms = run(&mut site, execution, arm, &measured, (&of, &runs), amount.samples)?;
-            instances.push(Instance { of, arms });
+            let preemption = measured.preemption(&of);
+            let how = (arm, preemption, amount.samples);
+            let arms = run(&mut site, execution, &measured, (&of, &runs), how)?;
+            instances.push(Instance { of, preemption, arms });
             progress.step();
         }
     }
@@ -158,21 +164,21 @@ fn measure(
         let (_, speeds) = site.measure(twins, TWINS, &both, ways, runs, &progress)?;
         of_twins.push(speeds);
     }
-    Ok(Measured { programs: jobs, speeds, twins: of_twins })
+    let preemptions = all.preemption_seconds();
+    Ok(Measured { programs: jobs, speeds, twins: of_twins, preemptions })
 }
 
 /// Runs the tasks in all arms, which take turns.
 fn run(
     site: &mut Site,
     execution: &Execution,
-    arm: Arm,
     measured: &Measured,
     (of, runs): (&[usize], &[Run]),
-    samples: u32,
+    (arm, preemption, samples): (Arm, f64, u32),
 ) -> Result<[Measurement; ARMS.len()]> {
     let (jobs, speeds) = measured.instance(of)?;
     let plans = [
-        Some(CoSchedule::plan(&jobs, &speeds)?),
+        Some(Planner::new().preemption_cost(preemption).plan(&jobs, &speeds)?),
         Some(CoSchedule::max_pair(&jobs, &speeds)?),
         Some(CoSchedule::sequential(&jobs, &speeds)?),
         None,
@@ -277,6 +283,12 @@ impl Site {
 }
 
 impl Measured {
+    /// Seconds that a preemption of a task costs, in the mean over tasks of these programs.
+    fn preemption(&self, of: &[usize]) -> f64 {
+        let costs: Vec<f64> = of.iter().map(|&program| self.preemptions[program]).collect();
+        mean(&costs).unwrap_or(0.0)
+    }
+
     /// Tasks that run these programs once each, and how fast they are beside each other.
     ///
     /// # Errors
@@ -331,6 +343,7 @@ mod tests {
             programs: vec![Job::new("a", 1.0), Job::new("b", 2.0)],
             speeds: speeds([0.1, 0.9], [0.7, 0.3]),
             twins: vec![speeds([0.2, 0.8], [0.6, 0.4]), speeds([0.25, 0.75], [0.75, 0.25])],
+            preemptions: vec![0.0; 2],
         };
         let (jobs, speeds) = measured.instance(&[1, 0, 0]).unwrap();
         assert_eq!(jobs.iter().map(|job| job.seconds).collect::<Vec<_>>(), [2.0, 1.0, 1.0]);

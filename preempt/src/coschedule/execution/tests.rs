@@ -101,6 +101,26 @@ fn intervals_end_by_progress_and_a_job_that_stays_keeps_its_sms() {
 }
 
 #[test]
+fn a_preemption_costs_what_was_expected_when_the_job_ran_last() {
+    let speeds = halves(3, 0.5);
+    let mut desk = Desk::new(&plan(&[0.010; 3], &speeds, &[(&[0, 1], 0.020), (&[2], 0.010)]));
+    let [zero, one, two] = [0, 1, 2].map(|stream| desk.arrive(stream));
+    for (launch, micros) in [(zero, 20), (one, 300), (two, 70)] {
+        desk.device.set_yield_overhead(launch, Duration::from_micros(micros), Duration::ZERO);
+    }
+    assert_eq!(desk.execution.preemption_seconds(), [0.0; 3]);
+    desk.ask();
+    // The last one has not run.
+    assert_eq!(desk.execution.preemption_seconds(), [2e-5, 3e-4, 0.0]);
+    desk.device.set_yield_overhead(zero, Duration::from_micros(40), Duration::ZERO);
+    desk.at(1).ask();
+    assert_eq!(desk.execution.preemption_seconds(), [4e-5, 3e-4, 0.0]);
+    let again = plan(&[0.010; 3], &speeds, &[(&[2], 0.010)]);
+    desk.execution.begin(again).expect("as many jobs");
+    assert_eq!(desk.execution.preemption_seconds(), [4e-5, 3e-4, 0.0], "it is still known");
+}
+
+#[test]
 fn the_side_of_a_job_is_where_it_was() {
     let speeds = Speeds::from_fn(Sharing::split(1, 4), 3, |_, _| 0.7).expect("speeds");
     let intervals: [(&[usize], f64); 2] = [(&[0, 2], 0.010), (&[1, 2], 0.010)];
