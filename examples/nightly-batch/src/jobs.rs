@@ -36,6 +36,10 @@ const WIDE: u32 = 32;
 /// Block-tasks of a part, at most, whose results the host computes, too.
 const CHECKED: u32 = 64;
 
+/// Rounds of threads, at most, that the host computes for them: milliseconds for each part. A block-task on a GPU may have
+/// half as many. One is computed in any case.
+const CHECKED_ROUNDS: u32 = 1 << 20;
+
 impl Kernel {
     /// Block-tasks of a part, on this many SMs.
     fn tasks(self, sms: u32) -> u32 {
@@ -142,7 +146,9 @@ impl Part {
     fn check(&mut self, data: &[u32]) -> Result<()> {
         let results = self.stream.download(&self.out)?.wait()?;
         if self.expected.is_empty() {
-            let step = self.tasks.div_ceil(CHECKED) as usize;
+            let of_one = self.rounds.saturating_mul(THREADS as u32);
+            let checked = (CHECKED_ROUNDS / of_one).clamp(1, CHECKED);
+            let step = self.tasks.div_ceil(checked) as usize;
             for task in (0..self.tasks).step_by(step) {
                 let own = &results[task as usize * THREADS..][..THREADS];
                 let expected = self.kernel.reference(data, self, task);
