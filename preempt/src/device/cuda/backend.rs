@@ -72,6 +72,9 @@ impl Backend for CudaDevice {
             SignalPath::StreamWrite => Ok(()),
             // Blocks of plain grids may have its place.
             SignalPath::Proxy if self.shared.watch.has_plain() => Ok(()),
+            SignalPath::Proxy if self.proxy.is_live() => Ok(()),
+            // Beside what runs, it may find no room.
+            SignalPath::Proxy if self.something_runs() => self.start_proxy(START),
             SignalPath::Proxy => self.start_proxy(PATIENCE),
             SignalPath::Auto if !leaves_place => {
                 if self.proxy.is_live() {
@@ -362,7 +365,9 @@ impl CudaDevice {
     fn renew_proxy(&self) {
         if !self.shared.watch.has_plain() && !self.opaque.has_under_way() {
             // Signals can do without.
-            let _ = self.proxy.renew(|| self.context().enter());
+            let are_large =
+                || self.gates.are_beside_large(self.shared.watch.busy_queues().into_iter());
+            let _ = self.proxy.renew(|| self.context().enter(), are_large);
         }
     }
 

@@ -89,7 +89,7 @@ END:
 const NAMES: [&str; 2] = ["preempt_gate_small", "preempt_gate_large"];
 
 /// The part of an SM's memory that each is to have as shared memory, in percent.
-const CARVEOUTS: [i32; 2] = [0, 100];
+pub(super) const CARVEOUTS: [i32; 2] = [0, 100];
 
 /// Bytes of shared memory of all blocks on an SM that are little. On an H200 the first entry finds room beside blocks that
 /// have up to 18 KiB in all, with what each takes for itself, and the second one beside blocks that have 9 KiB or more.
@@ -188,6 +188,13 @@ impl Gates {
         self.beside[queue as usize].store(word, Ordering::Relaxed);
     }
 
+    /// Whether the grid with most blocks in these queues has much shared memory on an SM.
+    pub fn are_beside_large(&self, busy: impl Iterator<Item = u32>) -> bool {
+        let beside = busy.map(|queue| self.beside[queue as usize].load(Ordering::Relaxed)).max();
+        // The lower half is that of the grid with most blocks.
+        beside.is_some_and(|most| most as u32 > LITTLE)
+    }
+
     /// Puts a gate into the stream of its queue, beside the grids in these queues. The context is entered.
     pub fn put(
         &self,
@@ -195,9 +202,7 @@ impl Gates {
         limit: Duration,
         (stream, busy): (RawStream, impl Iterator<Item = u32>),
     ) -> Result<*const AtomicU64, Error> {
-        let beside = busy.map(|queue| self.beside[queue as usize].load(Ordering::Relaxed)).max();
-        // The lower half is that of the grid with most blocks.
-        let is_large = beside.is_some_and(|most| most as u32 > LITTLE);
+        let is_large = self.are_beside_large(busy);
         // Those of an earlier gate.
         self.hint(queue, &[]);
         let row = self.rows.at(queue as usize * ROW * size_of::<u64>()) as u64;

@@ -23,7 +23,8 @@ use preempt_device::abi::{DeviceQueue, Signal};
 
 use super::code::{Code, Function};
 use super::context::{Context, call};
-use super::driver::RawStream;
+use super::driver::{FunctionAttribute, RawStream};
+use super::gates::CARVEOUTS;
 use super::lock;
 use super::memory::{Fixed, Pinned};
 use super::queues::{DeviceQueues, QUEUES};
@@ -38,11 +39,9 @@ use std::sync::atomic::fence;
 
 /// One warp, in which each thread carries the word of one queue. The last thread reads which proxy has to end, and
 /// announces this one, and its leaving. Of many blocks, the first on the SM gets the place.
-const PTX: &str = "
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry preempt_proxy(
+const ENTRY: &str = "
+
+.visible .entry NAME(
     .param .u64 mailbox, .param .u64 queues, .param .u64 place, .param .u64 life, .param .u32 sm,
     .param .u32 number)
 {
@@ -109,6 +108,11 @@ END:
 }
 ";
 
+/// The first proxy on an idle device, and those that follow it: for SMs whose blocks have little shared memory, and for
+/// others, as for gates.
+const FIRST: &str = "preempt_proxy";
+const NEXT: [&str; 2] = ["preempt_proxy_small", "preempt_proxy_large"];
+
 /// In the place of the number of an SM: the proxy stays where it lies.
 const ANY_SM: u32 = u32::MAX;
 
@@ -149,7 +153,8 @@ pub(super) struct Proxy {
     sms: u32,
     /// Blocks to launch, so that one lies on the last SM of an idle device.
     blocks: u32,
-    function: Function,
+    first: Function,
+    next: [Function; 2],
     stream: Stream,
     context: Arc<Context>,
     /// How the scheduler wants signals to go. Apart from the state, whose lock is held while a proxy starts and ends.
@@ -204,13 +209,16 @@ impl Proxy {
         (sms, blocks_per_sm): (u32, u32),
         zeroing: RawStream,
     ) -> Result<Proxy, Error> {
-        let ptx = PTX
-            .replace("QUEUE_BYTES", &size_of::<DeviceQueue>().to_string())
-            .replace("QUEUE_COUNT", &QUEUE_COUNT.to_string())
-            .replace("ANY_SM", &ANY_SM.to_string());
-        let code = Code::load(context, "preempt_proxy", &ptx)?;
-        let function = code.function("preempt_proxy")?;
-        let stream = Stream::new(context, BlockPriority::Greatest)?;
+        let code = Code::load(context, FIRST, &text())?;
+        let first = code.function(FIRST)?;
+        let [small, large] = NEXT.map(|name| code.function(name));
+        let next = [small?, large?];
+        let carveout = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        for (function, percent) in next.iter().zip(CARVEOUTS) {
+            function.set_attribute(context, carveout, percent)?;
+        }
+        // A proxy that waits for room is behind all that waits for it.
+        let stream = Stream::new(context, BlockPriority::Least)?;
         Ok(Proxy {
             mailbox: Pinned::new(context, WORDS * size_of::<u64>())?,
             // Last, so that no error frees it before it is zeroed.
@@ -218,7 +226,8 @@ impl Proxy {
             queues: queues.word(0).addr() as u64,
             sms,
             blocks: sms * blocks_per_sm,
-            function,
+            first,
+            next,
             stream,
             context: context.clone(),
             path: Mutex::default(),
@@ -283,7 +292,7 @@ impl Proxy {
         if state.live || state.holds > 0 {
             return Ok(());
         }
-        self.launch(&mut state, self.blocks, self.sms - 1)?;
+        self.launch(&mut state, self.first, (self.blocks, self.sms - 1))?;
         let start = Instant::now();
         while self.number(THERE) != state.number {
             if start.elapsed() > patience {
@@ -297,8 +306,13 @@ impl Proxy {
         Ok(())
     }
 
-    /// Launches a proxy that may be on this SM alone.
-    fn launch(&self, state: &mut State, blocks: u32, sm: u32) -> Result<(), Error> {
+    /// Launches a proxy of this many blocks, one of which may stay on this SM.
+    fn launch(
+        &self,
+        state: &mut State,
+        function: Function,
+        (blocks, sm): (u32, u32),
+    ) -> Result<(), Error> {
         state.number += 1;
         let life = LIFE.as_nanos() as u64;
         let words = [self.mailbox.at(0) as u64, self.queues, self.place.address(), life];
@@ -308,7 +322,7 @@ impl Proxy {
         let words = words.each_ref().map(of_word);
         let numbers = numbers.each_ref().map(of_number);
         let mut parameters = [&words[..], &numbers[..]].concat();
-        let (function, raw) = (self.function.0, self.stream.raw());
+        let (function, raw) = (function.0, self.stream.raw());
         let parameters = parameters.as_mut_ptr();
         // SAFETY: these are the entry's parameters, and the memory that they name lives as long as the device.
         unsafe {
@@ -335,8 +349,12 @@ impl Proxy {
 
     /// Launches the next proxy if the last one has left, a place is kept free, and nothing of ours holds it off. It may lie
     /// anywhere: blocks of others may have come to the last SM meanwhile, and then as much room is on another one.
-    /// `enter` enters the context.
-    pub fn renew<E>(&self, enter: impl FnOnce() -> Result<E, Error>) -> Result<(), Error> {
+    /// `enter` enters the context; `are_large` says whether the blocks on an SM have much shared memory.
+    pub fn renew<E>(
+        &self,
+        enter: impl FnOnce() -> Result<E, Error>,
+        are_large: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
         // Relaxed: a thread that misses a change looks again.
         let number = self.followed.load(Ordering::Relaxed);
         if number == 0 || self.number(THERE) == number && self.number(LEFT) != number {
@@ -348,14 +366,19 @@ impl Proxy {
         if !self.is_gone(&mut state, launched) {
             return Ok(());
         }
+        if state.live {
+            // It has found no room in all its life, so there is none. It leaves at once when it does.
+            self.end(&mut state);
+            return Ok(());
+        }
         let result = enter().and_then(|_entered| {
-            // One that still waits for its place has it when there is one.
+            // It has left, and is over in a moment.
             let is_idle = self.stream.is_idle()?;
             if is_idle {
                 state.ending = false;
-                self.launch(&mut state, 1, ANY_SM)?;
+                self.launch(&mut state, self.next[usize::from(are_large())], (1, ANY_SM))?;
             }
-            Ok(is_idle || state.live)
+            Ok(is_idle)
         });
         match result {
             Ok(false) => {}
@@ -471,6 +494,16 @@ impl Drop for Proxy {
     }
 }
 
+/// The proxies' PTX.
+fn text() -> String {
+    let entry = ENTRY
+        .replace("QUEUE_BYTES", &size_of::<DeviceQueue>().to_string())
+        .replace("QUEUE_COUNT", &QUEUE_COUNT.to_string())
+        .replace("ANY_SM", &ANY_SM.to_string());
+    let entries = [FIRST, NEXT[0], NEXT[1]].map(|name| entry.replace("NAME", name)).concat();
+    format!(".version 7.0\n.target sm_80\n.address_size 64\n{entries}")
+}
+
 #[cfg(all(test, loom))]
 mod model {
     use loom::sync::Arc;
@@ -502,8 +535,8 @@ mod tests {
     use preempt_ptx_text::{blanked, functions};
 
     #[test]
-    fn the_proxy_is_an_entry() {
-        let text = blanked(PTX);
-        assert!(functions(&text)["preempt_proxy"].is_entry);
+    fn proxies_are_entries() {
+        let text = blanked(&text());
+        assert!([FIRST, NEXT[0], NEXT[1]].iter().all(|name| functions(&text)[*name].is_entry));
     }
 }

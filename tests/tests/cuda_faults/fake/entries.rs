@@ -150,7 +150,7 @@ impl Entry {
             "preempt_costs" => {
                 return Some(Entry::Costs { signal: word(1), post: word(2), word: word(3) as u64 });
             }
-            "preempt_proxy" => {
+            "preempt_proxy" | "preempt_proxy_small" | "preempt_proxy_large" => {
                 let (mailbox, queues, number) = (word(0), word(1), number(5));
                 let life = Duration::from_nanos(word(3) as u64);
                 return Some(Entry::Proxy { mailbox, queues, life, number });
