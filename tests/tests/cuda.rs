@@ -259,6 +259,15 @@ fn signals_arrive_by_the_proxy_and_after_it_by_stream_writes() {
     }
 }
 
+/// Sets the flag at the end of its scope.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What the driver does for such calls waits for everything on the device, with a lock that launches wait for.
 #[test]
 fn calls_that_wait_for_the_device_end_beside_the_proxy() {
@@ -270,6 +279,8 @@ fn calls_that_wait_for_the_device_end_beside_the_proxy() {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                // Also after a call that fails.
+                let _over = SetWhenDropped(&is_over);
                 let (mut context, mut address) = (std::ptr::null_mut(), 0);
                 let call = |call: &mut dyn FnMut() -> sys::CUresult| {
                     assert_eq!(call(), sys::CUresult::CUDA_SUCCESS);
@@ -286,7 +297,6 @@ fn calls_that_wait_for_the_device_end_beside_the_proxy() {
                     // SAFETY: allocated above.
                     call(&mut || unsafe { sys::cuMemFree_v2(address) });
                 }
-                is_over.store(true, Ordering::Relaxed);
             });
             // Something is in flight all the time.
             let mut last = Long::launch(&scheduler, &batch, ROUNDS / 20);

@@ -123,7 +123,7 @@ impl Execution {
     }
 
     /// Seconds that a preemption of each job costs: until its blocks have left, and for the work that they drop
-    /// ([`DeviceView::yield_overhead`]). They are as they were expected when the job last began to run; 0 for a job that never
+    /// ([`DeviceView::yield_overhead`]). They are as they were expected when the job last ran; 0 for a job that never
     /// did. [`Planner::preemption_cost`](super::Planner::preemption_cost) takes one figure for all jobs, such as their mean.
     pub fn preemption_seconds(&self) -> Vec<f64> {
         lock(&self.state).jobs.iter().map(|job| job.preemption.as_secs_f64()).collect()

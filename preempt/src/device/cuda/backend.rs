@@ -271,9 +271,7 @@ impl DeviceMemory for CudaDevice {
             Contents::Zeros => Zeroing::ByKernel,
         };
         let address = match self.pool.allocate(bytes, zeroing) {
-            Err(Error::Memory(MemoryError::OutOfMemory { .. }))
-                if !something_runs && !self.proxy.is_live() =>
-            {
+            Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !something_runs => {
                 // Freed memory may be in pieces that are too small.
                 self.pool.trim()?;
                 self.pool.allocate(bytes, zeroing)?

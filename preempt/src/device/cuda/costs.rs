@@ -143,27 +143,35 @@ pub(super) fn measure(
     };
     settle(context, site.stream())?;
     let full = properties.sms * BLOCKS.min(properties.blocks_per_sm);
-    let (here, there) = (site.host(), site.device.address());
-    let mut median = |measure: &dyn Fn(&mut Site<'_>) -> Result<Duration, Error>| {
-        let mut times = (0..TIMED).map(|_| measure(&mut site)).collect::<Result<Vec<_>, _>>()?;
-        times.sort_unstable();
-        Ok::<_, Error>(times[TIMED / 2])
-    };
-    let call = median(&|site| site.alone(1, 0).map(|(call, _)| call))?;
-    let launched = median(&|site| site.alone(1, 0).map(|(_, seen)| seen))?;
-    let report = median(&|site| site.answer(1, here))? / 2;
-    let stopped = median(&|site| site.answer(full, there))?;
-    let bare = Bare {
-        launch: launched.saturating_sub(report),
-        follow: median(&|site| site.follow())?,
-        stop: stopped.saturating_sub(report),
-        report,
-        claims: median(&|site| site.claims(full))?,
-    };
-    Ok(Costs::measured(call, bare))
+    let measured = site.measure(full);
+    // After an error, too: a kernel may still post into the memory, which is freed.
+    settle(context, site.stream())?;
+    measured
 }
 
 impl Site<'_> {
+    /// On a device that holds this many blocks.
+    fn measure(&mut self, full: u32) -> Result<Costs, Error> {
+        let (here, there) = (self.host(), self.device.address());
+        let mut median = |measure: &dyn Fn(&mut Site<'_>) -> Result<Duration, Error>| {
+            let mut times = (0..TIMED).map(|_| measure(self)).collect::<Result<Vec<_>, _>>()?;
+            times.sort_unstable();
+            Ok::<_, Error>(times[TIMED / 2])
+        };
+        let call = median(&|site| site.alone(1, 0).map(|(call, _)| call))?;
+        let launched = median(&|site| site.alone(1, 0).map(|(_, seen)| seen))?;
+        let report = median(&|site| site.answer(1, here))? / 2;
+        let stopped = median(&|site| site.answer(full, there))?;
+        let bare = Bare {
+            launch: launched.saturating_sub(report),
+            follow: median(&|site| site.follow())?,
+            stop: stopped.saturating_sub(report),
+            report,
+            claims: median(&|site| site.claims(full))?,
+        };
+        Ok(Costs::measured(call, bare))
+    }
+
     fn stream(&self) -> &Stream {
         self.queues.stream(0)
     }
@@ -244,13 +252,13 @@ impl Site<'_> {
     /// From the end of a kernel to the start of the next one in its stream.
     fn follow(&mut self) -> Result<Duration, Error> {
         let mut drained = |launches: u32, stay: u64| {
-            self.word += 1;
             let begin = Instant::now();
             for _ in 0..launches {
+                self.word += 1;
                 self.launch(Grid { blocks: 1, signal: 0, stay, claims: 0 })?;
             }
-            settle(self.context, self.stream())?;
-            Ok::<_, Error>(begin.elapsed())
+            // Of the last one.
+            self.seen(begin)
         };
         let several = drained(FOLLOWING, STAY)?;
         let one = drained(1, u64::from(FOLLOWING) * STAY)?;

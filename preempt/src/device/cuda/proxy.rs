@@ -1,9 +1,10 @@
 //! Signals by a proxy (EffiSha section 4.1): the host writes to its own memory, and a resident warp on the GPU, the
 //! proxy, carries each word to the memory that blocks read.
 //!
-//! It takes the place of a block on the last SM, which the engine knows of ([`Occupancy`](crate::device::Occupancy)).
-//! It is resident only while the scheduler has something in flight. It is launched before a kernel, which waits until the
-//! proxy has its place, and ends when the scheduler is idle.
+//! The first one takes the place of a block on the last SM, which the engine knows of
+//! ([`Occupancy`](crate::device::Occupancy)), and those that follow it as much room anywhere. A proxy is resident only while
+//! the scheduler has something in flight. The first one is launched before a kernel, which waits until the proxy has its
+//! place, and the last one ends when the scheduler is idle.
 //!
 //! A proxy leaves by itself after [`LIFE`], by the clock of the GPU. So a thread in the driver that waits for everything
 //! on the device waits for a proxy that long at most, also while it has a lock of the driver that the scheduler waits for.
@@ -38,7 +39,7 @@ use loom::sync::atomic::fence;
 use std::sync::atomic::fence;
 
 /// One warp, in which each thread carries the word of one queue. The last thread reads which proxy has to end, and
-/// announces this one, and its leaving. Of many blocks, the first on the SM gets the place.
+/// announces this one, and its leaving. One that has to end carries nothing more. Of many blocks, the first on the SM gets the place.
 const ENTRY: &str = "
 
 .visible .entry NAME(
@@ -84,13 +85,13 @@ LOOK:
     ld.relaxed.sys.global.u64 %rd9, [%rd4];
     mov.u64 %rd12, %globaltimer;
     sub.u64 %rd12, %rd12, %rd10;
-    setp.ne.and.u64 %p5, %rd9, %rd8, %p4;
-    @%p5 st.relaxed.sys.global.u64 [%rd7], %rd9;
-    mov.u64 %rd8, %rd9;
     cvt.u32.u64 %r7, %rd9;
     shfl.sync.idx.b32 %r8, %r7, 31, 31, -1;
     setp.ge.u32 %p5, %r8, %r3;
     @%p5 bra END;
+    setp.ne.and.u64 %p5, %rd9, %rd8, %p4;
+    @%p5 st.relaxed.sys.global.u64 [%rd7], %rd9;
+    mov.u64 %rd8, %rd9;
     setp.lt.u64 %p5, %rd12, %rd11;
     vote.sync.any.pred %p5, %p5, -1;
     @%p5 bra LOOK;
@@ -131,7 +132,7 @@ const _: () = assert!(QUEUE_COUNT <= END);
 pub(super) const THREADS: u32 = 32;
 pub(super) const REGISTERS: u32 = 32;
 
-/// Milliseconds after which a proxy leaves by itself. Other code's calls of the driver that wait for the device may take so
+/// Time after which a proxy leaves by itself. Other code's calls of the driver that wait for the device may take so
 /// much longer. In return, a thousandth of the time is without a proxy: until the next one has its place, signals are stream
 /// writes, for 10 µs (H200).
 pub(super) const LIFE: Duration = Duration::from_millis(10);
@@ -162,6 +163,8 @@ pub(super) struct Proxy {
     state: Mutex<State>,
     /// The number of the proxy that another one follows; 0 if none does. Apart from the state, for threads that look often.
     followed: AtomicU32,
+    /// The number of the last proxy that is known to be over, while the next one is launched behind it.
+    over: AtomicU32,
     _code: Code,
 }
 
@@ -183,8 +186,10 @@ struct State {
     live: bool,
     /// Set while that proxy has its place, and no stream write was on its way since.
     there: bool,
-    /// When it was launched, if its place is kept free for the next one.
-    kept: Option<Instant>,
+    /// Set while a place is kept free for the next one.
+    kept: bool,
+    /// Set while a thread launches the next one, without the lock.
+    renewing: bool,
     /// Set while a proxy that was told to end may still carry a word.
     ending: bool,
     /// Threads in calls of the driver that may wait for kernels that run: no proxy is launched meanwhile.
@@ -233,6 +238,7 @@ impl Proxy {
             path: Mutex::default(),
             state: Mutex::default(),
             followed: AtomicU32::new(0),
+            over: AtomicU32::new(0),
             _code: code,
         })
     }
@@ -264,7 +270,7 @@ impl Proxy {
     /// Whether the proxy is on the GPU, or on its way, or comes again.
     pub fn is_live(&self) -> bool {
         let state = lock(&self.state);
-        state.live || state.kept.is_some()
+        state.live || state.kept
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -292,7 +298,9 @@ impl Proxy {
         if state.live || state.holds > 0 {
             return Ok(());
         }
-        self.launch(&mut state, self.first, (self.blocks, self.sms - 1))?;
+        state.number += 1;
+        self.launch(state.number, self.first, (self.blocks, self.sms - 1))?;
+        (state.live, state.there) = (true, false);
         let start = Instant::now();
         while self.number(THERE) != state.number {
             if start.elapsed() > patience {
@@ -301,22 +309,22 @@ impl Proxy {
             }
             std::hint::spin_loop();
         }
-        state.there = true;
-        self.keep(&mut state, Some(start));
+        // Those before it in its stream are over.
+        (state.there, state.ending) = (true, false);
+        self.keep(&mut state, true);
         Ok(())
     }
 
-    /// Launches a proxy of this many blocks, one of which may stay on this SM.
+    /// Launches the proxy of this number: so many blocks, one of which may stay on this SM.
     fn launch(
         &self,
-        state: &mut State,
+        number: u32,
         function: Function,
         (blocks, sm): (u32, u32),
     ) -> Result<(), Error> {
-        state.number += 1;
         let life = LIFE.as_nanos() as u64;
         let words = [self.mailbox.at(0) as u64, self.queues, self.place.address(), life];
-        let numbers = [sm, state.number];
+        let numbers = [sm, number];
         let of_word = |at: &u64| ptr::from_ref(at).cast_mut().cast::<c_void>();
         let of_number = |at: &u32| ptr::from_ref(at).cast_mut().cast::<c_void>();
         let words = words.each_ref().map(of_word);
@@ -341,65 +349,75 @@ impl Proxy {
                     parameters,
                     ptr::null_mut()
                 )
-            )?;
+            )
         }
-        (state.live, state.there) = (true, false);
-        Ok(())
     }
 
     /// Launches the next proxy if the last one has left, a place is kept free, and nothing of ours holds it off. It may lie
-    /// anywhere: blocks of others may have come to the last SM meanwhile, and then as much room is on another one.
-    /// `enter` enters the context; `are_large` says whether the blocks on an SM have much shared memory.
+    /// anywhere: blocks of others may have come to the last SM meanwhile, and then as much room is on another one. Until it
+    /// has room, signals are stream writes. `enter` enters the context; `are_large` says whether the blocks on an SM have much
+    /// shared memory.
     pub fn renew<E>(
         &self,
         enter: impl FnOnce() -> Result<E, Error>,
         are_large: impl FnOnce() -> bool,
     ) -> Result<(), Error> {
         // Relaxed: a thread that misses a change looks again.
-        let number = self.followed.load(Ordering::Relaxed);
-        if number == 0 || self.number(THERE) == number && self.number(LEFT) != number {
+        let last = self.followed.load(Ordering::Relaxed);
+        if last == 0 || self.number(LEFT) != last {
             return Ok(());
         }
-        // While a thread has the lock, there is another time.
-        let Some(mut state) = self.try_lock() else { return Ok(()) };
-        let Some(launched) = state.kept.filter(|_| state.holds == 0) else { return Ok(()) };
-        if !self.is_gone(&mut state, launched) {
-            return Ok(());
-        }
-        if state.live {
-            // It has found no room in all its life, so there is none. It leaves at once when it does.
-            self.end(&mut state);
-            return Ok(());
-        }
-        let result = enter().and_then(|_entered| {
-            // It has left, and is over in a moment.
+        let number = {
+            // While a thread has the lock, there is another time.
+            let Some(mut state) = self.try_lock() else { return Ok(()) };
+            self.see_leaving(&mut state);
+            if !state.kept || state.live || state.renewing || state.holds > 0 {
+                return Ok(());
+            }
+            state.renewing = true;
+            state.number += 1;
+            state.number
+        };
+        // Without the lock, because a launch may wait for a lock of the driver, and signals would wait with it.
+        let launched = enter().and_then(|_entered| {
+            // The last one has left, and is over in a moment.
             let is_idle = self.stream.is_idle()?;
             if is_idle {
-                state.ending = false;
-                self.launch(&mut state, self.next[usize::from(are_large())], (1, ANY_SM))?;
+                // Relaxed: a thread that misses it waits a little longer.
+                self.over.store(last, Ordering::Relaxed);
+                self.launch(number, self.next[usize::from(are_large())], (1, ANY_SM))?;
             }
             Ok(is_idle)
         });
-        match result {
+        let mut state = lock(&self.state);
+        state.renewing = false;
+        match launched {
+            Ok(true) if state.kept => {
+                (state.live, state.there, state.ending) = (true, false, false);
+                self.keep(&mut state, true);
+            }
+            // No proxy is to be there any more.
+            Ok(true) => {
+                state.ending = true;
+                self.word(END).fetch_max(number.into(), Ordering::Relaxed);
+            }
             Ok(false) => {}
-            Ok(true) => self.keep(&mut state, Some(Instant::now())),
-            Err(_) => self.keep(&mut state, None),
+            Err(_) => self.keep(&mut state, false),
         }
-        result.map(drop)
+        launched.map(drop)
     }
 
-    fn keep(&self, state: &mut State, kept: Option<Instant>) {
+    /// Whether another proxy is to follow the last one.
+    fn keep(&self, state: &mut State, kept: bool) {
         state.kept = kept;
-        self.followed.store(kept.map_or(0, |_| state.number), Ordering::Relaxed);
+        self.followed.store(if kept { state.number } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Whether the last proxy has left, or has not found a place in all its life.
-    fn is_gone(&self, state: &mut State, launched: Instant) -> bool {
+    /// Notes that the proxy has left by itself, if it has.
+    fn see_leaving(&self, state: &mut State) {
         if state.live && self.number(LEFT) == state.number {
             (state.live, state.there, state.ending) = (false, false, true);
         }
-        let is_late = || self.number(THERE) != state.number && launched.elapsed() > LIFE;
-        !state.live || is_late()
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
@@ -419,9 +437,8 @@ impl Proxy {
         let mut state = lock(&self.state);
         // Always written, so that the proxy never finds a word older than the blocks' own.
         let put = || self.word(queue as usize).store(signal.to_bits(), Ordering::Relaxed);
-        let carries = carries(put, || self.number(LEFT), state.number);
-        if state.live && !carries {
-            (state.live, state.there, state.ending) = (false, false, true);
+        if !carries(put, || self.number(LEFT), state.number) {
+            self.see_leaving(&mut state);
         }
         if state.live && !state.there && self.number(THERE) == state.number {
             state.there = are_written();
@@ -460,9 +477,18 @@ impl Proxy {
     /// place of one by a stream write. The context is entered.
     pub fn await_end(&self) {
         let mut state = lock(&self.state);
-        if state.ending {
-            self.settle(&mut state, START);
+        if !state.ending {
+            return;
         }
+        let last = state.number - u32::from(state.renewing);
+        let start = Instant::now();
+        let is_over = || {
+            self.over.load(Ordering::Relaxed) == last || matches!(self.stream.is_idle(), Ok(true))
+        };
+        while !is_over() && start.elapsed() < START {
+            std::hint::spin_loop();
+        }
+        state.ending = false;
     }
 
     fn settle(&self, state: &mut State, patience: Duration) {
@@ -475,10 +501,10 @@ impl Proxy {
     }
 
     fn end(&self, state: &mut State) {
-        self.keep(state, None);
+        self.keep(state, false);
         if std::mem::take(&mut state.live) {
             state.ending = true;
-            self.word(END).store(state.number.into(), Ordering::Relaxed);
+            self.word(END).fetch_max(state.number.into(), Ordering::Relaxed);
         }
     }
 }

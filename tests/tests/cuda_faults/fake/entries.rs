@@ -47,10 +47,10 @@ fn proxy(mailbox: usize, queues: usize, life: Duration, number: u32) {
         if !state().check(&(mailbox..mailbox + 34 * 8), Some(Kind::Pinned), "the proxy's mailbox") {
             return;
         }
-        look();
         if word(31).load(Ordering::Relaxed) as u32 >= number {
             return;
         }
+        look();
         if start.elapsed() > life {
             half(33).store(number, Ordering::Relaxed);
             fence(Ordering::SeqCst);
