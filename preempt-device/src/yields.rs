@@ -260,6 +260,30 @@ impl Different {
     }
 }
 
+/// Asserts, in a constant, that `T` is the type of a number, or of an array of numbers, and that the value is a constant
+/// or an immutable `static`: the compiler evaluates no other.
+#[doc(hidden)]
+pub const fn constant<T: Constant>(_: T) {}
+
+/// Implemented for numbers, arrays of numbers, and the operations of reductions.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "a kernel with yield points names a value that is no number and no array of numbers",
+    label = "what operators and methods of `{Self}` do is not known",
+    note = "use constants that are numbers; or, if a block-task that runs again from its start gives the same result \
+            wherever its threads stopped, declare it: `#[preemptible(idempotent)]`"
+)]
+pub trait Constant: Copy {}
+
+macro_rules! constants {
+    ($($ty:ty)*) => { $(impl Constant for $ty {})* };
+}
+constants!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 bool char);
+
+impl Constant for crate::warp::WarpReductionOp {}
+
+impl<T: Constant, const N: usize> Constant for [T; N] {}
+
 /// Starts the watch of a block. One thread calls this, before a barrier of the block. Threads may reach yield
 /// points only after that barrier.
 #[cfg(target_arch = "nvptx64")]

@@ -13,8 +13,9 @@
 //!
 //! A module uses those in rows above its own. The test `layers` in the workspace's `tests` keeps it so.
 
-use analyze::barriers;
+use analyze::idempotence::Verdict;
 use analyze::uniform::kinds::Kind;
+use analyze::{barriers, idempotence};
 use errors::Errors;
 use parse::Kernel;
 use proc_macro::TokenStream;
@@ -401,6 +402,7 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
         .iter()
         .map(|param| (&param.ident, param.mutability.is_some(), Kind::of_param(param)));
     let uniformity = barriers::check_barriers(&kernel.body, params, &mut errors);
+    let verdict = idempotence::verdict(&kernel, uniformity.is_some());
     analyze::rust_cuda::check_shared_memory(&kernel.body, &mut errors);
     let memory = shared::place_arrays(&mut kernel, &mut errors);
     if kernel.rust_cuda.is_some() {
@@ -412,10 +414,43 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
     if yields && let Some(uniformity) = &uniformity {
         assertions::assert_known(&options.krate, &uniformity.names, body);
     }
+    let mut explanation = None;
+    if yields {
+        describe(&mut kernel, &verdict);
+        explanation = kernel
+            .options
+            .explain
+            .as_ref()
+            .map(|option| generate::note(option, &verdict.explanation()));
+        match &verdict {
+            _ if kernel.options.idempotent => {}
+            Verdict::Strict(assumptions) => {
+                assertions::assert_repeatable(&kernel.options.krate, assumptions, &mut kernel.body);
+            }
+            verdict => verdict.error().into_iter().for_each(|error| errors.add(error)),
+        }
+    } else if let Some(option) = &kernel.options.explain {
+        errors.push(
+            option,
+            "a kernel without yield points runs no block-task again; leave the option out",
+        );
+    }
     // A kernel whose body is refused is still generated, so that its callers have no errors.
     let mut expansion = generate::kernel(&kernel, &memory, yields);
+    expansion.extend(explanation);
     expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
     expansion
+}
+
+/// Adds the verdict to the documentation of a kernel that has one.
+fn describe(kernel: &mut Kernel, verdict: &Verdict) {
+    if kernel.attrs.iter().any(|attr| attr.path().is_ident("doc")) {
+        let summary = verdict.summary();
+        kernel.attrs.extend::<[syn::Attribute; 2]>([
+            syn::parse_quote!(#[doc = ""]),
+            syn::parse_quote!(#[doc = #summary]),
+        ]);
+    }
 }
 
 fn expand_derive(item: TokenStream2) -> TokenStream2 {

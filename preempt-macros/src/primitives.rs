@@ -14,6 +14,8 @@ pub struct Primitive {
 pub enum PrimitiveResult {
     /// Nothing, or a value that may differ between threads.
     PerThread,
+    /// A value that may differ between threads, and for one thread when its block-task runs again.
+    PerRun,
     /// One number for all threads.
     Number,
     /// One index or extent in x, y and z for all threads.
@@ -30,7 +32,7 @@ impl Primitive {
 
     /// Whether all threads of a block get the same.
     pub fn is_uniform(&self) -> bool {
-        self.result != PrimitiveResult::PerThread
+        !matches!(self.result, PrimitiveResult::PerThread | PrimitiveResult::PerRun)
     }
 }
 
@@ -67,9 +69,10 @@ primitives! {
         thread_idx_x thread_idx_y thread_idx_z thread_idx
         index_1d index_2d index_3d index
         thread_number first
-        sm_id lane_id activemask
+        lane_id
         block_fence device_fence grid_fence system_fence
         nanosleep;
+    PerRun, false: sm_id activemask;
 }
 
 #[cfg(test)]

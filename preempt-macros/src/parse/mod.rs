@@ -46,6 +46,8 @@ pub struct Options {
     pub idempotent: bool,
     /// The option `yield_in_loops`, if it is given.
     pub yield_in_loops: Option<Ident>,
+    /// The option `explain`, if it is given.
+    pub explain: Option<Ident>,
     /// The path of `preempt_device`.
     pub krate: Path,
 }
@@ -107,10 +109,10 @@ const FUNCTION_POINTER: &str = "a kernel gets no function pointers and no `dyn` 
     point to are the host's; pass a number and `match` on it in the kernel, or write a kernel for each function";
 
 const KNOWN_OPTIONS: &str = "`block = 256` or `block = (x, y, z)`, `amortize = 16` or `amortize = auto`, `idempotent`, \
-    `yield_in_loops`, `instances(8, 16)`, `crate = path::to::preempt_device`";
+    `yield_in_loops`, `explain`, `instances(8, 16)`, `crate = path::to::preempt_device`";
 
 /// The options without a value.
-const FLAGS: [&str; 2] = ["idempotent", "yield_in_loops"];
+const FLAGS: [&str; 3] = ["explain", "idempotent", "yield_in_loops"];
 
 impl Kernel {
     pub fn parse(options: TokenStream, item: TokenStream) -> Result<Kernel> {
@@ -153,7 +155,7 @@ impl Options {
     pub fn parse(input: ParseStream<'_>) -> Result<Options> {
         let mut errors = Errors::default();
         let (mut block, mut amortize, mut krate, mut instances) = (None, None, None, None);
-        let (mut idempotent, mut yield_in_loops) = (None, None);
+        let (mut idempotent, mut yield_in_loops, mut explain) = (None, None, None);
         while !input.is_empty() {
             let name = input.call(Ident::parse_any)?;
             let equals = input.parse::<Option<Token![=]>>()?;
@@ -178,6 +180,8 @@ impl Options {
                 idempotent.replace(()).is_some()
             } else if name == "yield_in_loops" {
                 yield_in_loops.replace(name.clone()).is_some()
+            } else if name == "explain" {
+                explain.replace(name.clone()).is_some()
             } else if name == "block" {
                 block.replace(input.parse::<Expr>()?).is_some()
             } else if name == "amortize" {
@@ -219,6 +223,7 @@ impl Options {
             instances,
             idempotent: idempotent.is_some(),
             yield_in_loops,
+            explain,
             krate: krate.map_or_else(device_crate::path, Ok)?,
         })
     }

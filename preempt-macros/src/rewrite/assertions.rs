@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 
 use proc_macro2::TokenStream;
-use quote::{quote, quote_spanned};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Block, Expr, Path, Stmt, parse_quote};
+use syn::visit_mut::{self, VisitMut};
+use syn::{Block, Expr, Macro, Path, PathArguments, Stmt, parse_quote, parse_quote_spanned};
 
+use crate::analyze::idempotence::{ASSERTIONS, Assumptions};
 use crate::conditions::{self, ConditionalRewrite};
 use crate::names::{at, text_of};
 use crate::primitives::Primitive;
@@ -16,6 +18,69 @@ use crate::primitives::Primitive;
 /// is assumed of those.
 pub fn assert_known(krate: &Path, names: &HashSet<String>, body: &mut Block) {
     conditions::rewrite(body, &mut Asserter { krate, names, blocks: Vec::new() });
+}
+
+/// Adds what the proof that a block-task can run again assumes: that functions are those of `preempt_device`, and
+/// constants numbers. Macros that look like `core`'s become these.
+pub fn assert_repeatable(krate: &Path, assumptions: &Assumptions, body: &mut Block) {
+    let mut seen = HashSet::new();
+    let mut is_new = |path: &&Path| seen.insert(path.to_token_stream().to_string());
+    let constants = assumptions
+        .constants
+        .iter()
+        .filter(&mut is_new)
+        .map(|path| quote_spanned!(at(path.span())=> #krate::yields::constant(#path)));
+    let mut assertions: Vec<TokenStream> = constants.collect();
+    let functions = assumptions.functions.iter().filter(&mut is_new);
+    assertions.extend(functions.filter_map(|path| same_function(krate, path)));
+    let assertions =
+        assertions.iter().map(|assertion| -> Stmt { parse_quote!(const _: () = #assertion;) });
+    body.stmts.splice(0..0, assertions.collect::<Vec<_>>());
+    CoreMacros.visit_block_mut(body);
+}
+
+/// The assertion that a path names the function of `preempt_device` with the name at its end.
+fn same_function(krate: &Path, path: &Path) -> Option<TokenStream> {
+    let span = at(path.span());
+    let last = path.segments.last()?;
+    let (name, text) = (&last.ident, text_of(&last.ident));
+    let mut owner = path.clone();
+    owner.segments.pop();
+    owner.segments.pop_punct();
+    let functions = if owner.segments.last().is_some_and(|owner| owner.ident == "GpuFloat") {
+        quote_spanned!(span=> &<f32 as #owner>::#name, &<f32 as #krate::GpuFloat>::#name)
+    } else {
+        let starts = ["warp_shuffle", "warp_match", "warp_reduce"];
+        let is_generic = starts.iter().any(|start| text.starts_with(start));
+        let arguments = match &last.arguments {
+            PathArguments::None if is_generic => quote!(::<u32>),
+            arguments => arguments.to_token_stream(),
+        };
+        let mut plain = path.clone();
+        if let Some(last) = plain.segments.last_mut() {
+            last.arguments = PathArguments::None;
+        }
+        let is_of_warp = is_generic
+            || ["activemask", "lane_id", "sync_warp"].contains(&&*text)
+            || text.starts_with("warp_vote");
+        let module = if is_of_warp { quote!(warp) } else { quote!(thread) };
+        quote_spanned!(span=> &#plain #arguments, &#krate::#module::#name #arguments)
+    };
+    Some(quote_spanned!(span=> #krate::yields::functions(#functions).assert_same()))
+}
+
+/// Gives the macros that the analysis takes for `core`'s their path.
+struct CoreMacros;
+
+impl VisitMut for CoreMacros {
+    fn visit_macro_mut(&mut self, mac: &mut Macro) {
+        if let Some(name) = mac.path.get_ident().cloned()
+            && ASSERTIONS.iter().any(|(known, _)| name == known)
+        {
+            mac.path = parse_quote_spanned!(name.span()=> ::core::#name);
+        }
+        visit_mut::visit_macro_mut(self, mac);
+    }
 }
 
 struct Asserter<'a> {

@@ -42,19 +42,9 @@ pub fn add_to_loops(
 /// Replaces each `yield_point!` in the body by a test, or by a vote of the block if its threads wait for each
 /// other. Returns whether there are any.
 pub fn place_points(options: &Options, body: &mut Block, votes: bool, errors: &mut Errors) -> bool {
-    let mut placer = PointPlacer { options, votes, first: None, inner_functions: 0, errors };
+    let mut placer = PointPlacer { options, votes, placed: false, inner_functions: 0, errors };
     placer.visit_block_mut(body);
-    let first = placer.first;
-    if let Some(span) = first
-        && !options.idempotent
-    {
-        errors.add(syn::Error::new(
-            span,
-            "a block-task that stops here runs again from its start; if that gives the same \
-             result wherever its threads stopped, declare it: `#[preemptible(idempotent)]`",
-        ));
-    }
-    first.is_some()
+    placer.placed
 }
 
 struct Adder<'a> {
@@ -138,8 +128,8 @@ struct PointPlacer<'a> {
     options: &'a Options,
     /// Whether all threads of the block decide together.
     votes: bool,
-    /// The first yield point.
-    first: Option<Span>,
+    /// Whether there was a yield point.
+    placed: bool,
     /// The number of closures and other blocks around that `return` would not leave.
     inner_functions: usize,
     errors: &'a mut Errors,
@@ -167,7 +157,7 @@ impl PointPlacer<'_> {
             // An expression without effect, so that the error above is the only one.
             return Some(quote!({}));
         }
-        self.first.get_or_insert(span);
+        self.placed = true;
         let (krate, yields) = (&self.options.krate, yields_variable());
         let at = at(span);
         let stops = match call {

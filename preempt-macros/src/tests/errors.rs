@@ -170,8 +170,9 @@ kernels! {
     barrier_as_a_method: "", "fn k(n: u32) { if n == 0 { return } block.sync_threads(); }" =>
         ["below", "every thread must"];
 
-    yield_point_without_idempotent: "", "fn k() { yield_point!(); loop { yield_point!(); } }" => [
+    yield_point_without_idempotent: "", "fn k(x: SliceMut<u32>) { yield_point!(); x.write(0, x.read(1)); }" => [
         "declare it: `#[preemptible(idempotent)]`",
+        "`x` is read here",
     ];
     yield_point_with_arguments: "idempotent", "fn k(n: u32) { yield_point!(n); }" => [
         "takes no arguments: `yield_point!()`",
@@ -207,8 +208,12 @@ kernels! {
     yield_in_loops_with_a_value: "idempotent, yield_in_loops = true", "fn k() { loop {} }" => [
         "write `#[preemptible(yield_in_loops)]`",
     ];
-    yield_in_loops_without_idempotent: "yield_in_loops", "fn k() { loop {} }" => [
-        "declare it: `#[preemptible(idempotent)]`",
+    yield_in_loops_without_idempotent: "yield_in_loops", "fn k(x: *mut u32) { loop { *x += 1; } }" => [
+        "from where the loop leads back to yield points ahead of it",
+        "`x` is read here",
+    ];
+    yield_point_and_a_helper: "", "fn k(x: &[u32]) { helper(x[0]); yield_point!(); }" => [
+        "move it into the kernel's body as a function inside it",
     ];
     yield_point_with_everything_wrong: "",
         "fn k() { if t() { yield_point!(1); } sync_threads(); || { yield_point!(2); }; }" => [

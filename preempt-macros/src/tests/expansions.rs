@@ -137,6 +137,21 @@ snapshots! {
         }
         "#,
     );
+    yield_points_proved: expand(
+        "",
+        r#"
+        /// Some documentation.
+        fn settle(rounds: u32, x: &[f32], out: SliceMut<f32>) {
+            assert!(x.len() == out.len());
+            let mut settled = x[thread::thread_idx_x() as usize];
+            for _ in 0..rounds * ROUNDS {
+                yield_point!();
+                settled = warp::warp_shuffle_down(ALL, GpuFloat::cos(settled), 1, 32).0;
+            }
+            unsafe { out.write(thread::thread_idx_x() as usize, settled) }
+        }
+        "#,
+    );
     yield_points_in_loops: expand(
         "idempotent, yield_in_loops",
         "fn spin(n: u32) { while n > t() { loop { break; } } (0..n).for_each(|_| loop {}); }",

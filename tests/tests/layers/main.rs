@@ -26,6 +26,13 @@ const MACROS: LayeredCrate = LayeredCrate {
         &[
             "analyze",
             "analyze::barriers",
+            "analyze::idempotence",
+            "analyze::idempotence::calls",
+            "analyze::idempotence::findings",
+            "analyze::idempotence::library",
+            "analyze::idempotence::patterns",
+            "analyze::idempotence::types",
+            "analyze::idempotence::walk",
             "analyze::rust_cuda",
             "analyze::uniform",
             "analyze::uniform::kinds",

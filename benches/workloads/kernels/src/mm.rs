@@ -7,7 +7,7 @@ pub const TILE: usize = 32;
 
 /// `c = a * b` for matrices of `n` by `n` elements, row by row; one block-task for each tile of `c`, x for
 /// its columns. `n` is a multiple of [`TILE`].
-#[preemptible(block = (32, 32), idempotent)]
+#[preemptible(block = (32, 32))]
 pub fn matrix_multiply(a: &[f32], b: &[f32], c: SliceMut<f32>, n: u32) {
     let a_tile = shared_array![f32; TILE * TILE];
     let b_tile = shared_array![f32; TILE * TILE];

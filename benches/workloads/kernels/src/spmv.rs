@@ -25,7 +25,7 @@ const RANGE: (f32, f32) = (-1.0, 1.0);
 ///
 /// A long row takes its warp 100 µs or more, which is why there are yield points. Block-tasks write only `y`,
 /// which none reads. The order of additions is that of [`row_in_order`].
-#[preemptible(block = BLOCK, idempotent)]
+#[preemptible(block = BLOCK)]
 pub fn spmv_vector(starts: &[u32], columns: &[u32], values: &[f32], x: &[f32], y: SliceMut<f32>) {
     let t = thread::thread_idx_x() as usize;
     let lane = t % LANES;

@@ -251,7 +251,7 @@ fn uniform_function(path: &Path, arguments: Vec<Kind>) -> Option<Kind> {
             name => match Primitive::named(name)?.result {
                 PrimitiveResult::Number | PrimitiveResult::Vote => Some(Kind::Integer),
                 PrimitiveResult::Indices => Some(Kind::Indices),
-                PrimitiveResult::PerThread => None,
+                PrimitiveResult::PerThread | PrimitiveResult::PerRun => None,
             },
         },
         [] => None,

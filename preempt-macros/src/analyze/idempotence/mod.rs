@@ -1,0 +1,215 @@
+//! Whether a block-task may be dropped at a yield point and run again from its start (*idempotence*; section 3.4 of
+//! Chimera, Park et al., ASPLOS 2015).
+//!
+//! A block-task runs again from the same state if nothing that it reads has changed, and then it writes the same elements
+//! again. So the walk looks for what could change: elements that are written and read, atomic operations, shared memory
+//! that is read before it is written, values that are not the same in each run, and code that it does not see. Nothing
+//! is assumed that cannot be shown:
+//!
+//! - Memory that threads write is followed by name through `let`, tuples and pointers (`walk::Value`). Wherever it gets
+//!   elsewhere, it is given up.
+//! - Functions are known by name (`library`), and the expansion asserts by their types that they are what they seem.
+//!   It asserts of constants that they are numbers, or arrays of numbers, and no `static` that changes.
+//! - Operators and methods of what may be a user's type are unknown, as in `uniform`.
+//!
+//! Four assumptions remain. No trait of the user's gives numbers, slices and iterators a method that the library has for
+//! others of them. Number types have their own names. Pointers stay within their buffers. Shared arrays have no initial
+//! contents, so a block-task that reads an element reads one that it has written, if it has written the array.
+
+use std::collections::{HashMap, HashSet};
+
+use proc_macro2::Span;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Error, Expr, ExprMacro, Path, StmtMacro};
+
+pub use self::calls::ASSERTIONS;
+use self::findings::{Findings, Obstacle};
+use self::types::Ty;
+use self::walk::{Memory, Value, Walk};
+use crate::names::{text_of, yield_point};
+use crate::parse::{Form, Kernel, ParamKind};
+
+mod calls;
+mod findings;
+mod library;
+mod patterns;
+#[cfg(test)]
+mod tests;
+mod types;
+mod walk;
+
+/// When block-tasks of a kernel may be dropped.
+pub enum Verdict {
+    /// At each yield point.
+    Strict(Assumptions),
+    /// Until a thread gets to the obstacle.
+    Relaxed(Obstacle, CarriedBack),
+    /// At none.
+    Never(Obstacle),
+}
+
+/// Whether a loop leads from the obstacle to a yield point ahead of it.
+pub struct CarriedBack(pub bool);
+
+/// Paths whose meaning the expansion asserts.
+pub struct Assumptions {
+    /// Functions of `preempt_device`.
+    pub functions: Vec<Path>,
+    /// Constants that are numbers, or arrays of numbers.
+    pub constants: Vec<Path>,
+}
+
+/// The verdict about a kernel with yield points, where the whole block `votes` or each thread decides for itself.
+pub fn verdict(kernel: &Kernel, votes: bool) -> Verdict {
+    let mut names = Vec::new();
+    let mut scope = HashMap::new();
+    for (number, param) in kernel.params.iter().enumerate() {
+        let value = match &param.kind {
+            ParamKind::Value => Value::Data(Ty::of_type(&param.ty)),
+            ParamKind::Buffer { form, element } => match form {
+                Form::Slice => Value::Data(Ty::of_type(element).many().by_ref()),
+                Form::ConstPtr => Value::Data(Ty::Ptr(Box::new(Ty::of_type(element)))),
+                Form::MutPtr | Form::SliceMut | Form::PerThread => {
+                    Value::Place(Memory::Global(number), Ty::of_type(element))
+                }
+            },
+        };
+        names.push(param.ident.to_string());
+        scope.insert(text_of(&param.ident), value);
+    }
+    let mut walk = Walk {
+        found: Findings::default(),
+        scopes: vec![scope],
+        written: HashSet::new(),
+        shared_arrays: 0,
+        yield_in_loops: kernel.options.yield_in_loops.is_some(),
+        closures: 0,
+        in_macro: false,
+        constants: Vec::new(),
+        functions: Vec::new(),
+    };
+    let mut attributes = Attributes(&mut walk.found);
+    attributes.visit_block(&kernel.body);
+    walk.block(&kernel.body);
+    let Walk { found, functions, constants, .. } = walk;
+    match found.obstacle(&names, votes) {
+        None => Verdict::Strict(Assumptions { functions, constants }),
+        Some(obstacle) if obstacle.until_here => {
+            let carried_back = CarriedBack(found.is_carried_back(&obstacle));
+            Verdict::Relaxed(obstacle, carried_back)
+        }
+        Some(obstacle) => Verdict::Never(obstacle),
+    }
+}
+
+impl Verdict {
+    /// The reason why a kernel needs the word `idempotent`, if it does.
+    pub fn error(&self) -> Option<Error> {
+        let (obstacle, when) = match self {
+            Verdict::Strict(_) => return None,
+            Verdict::Relaxed(obstacle, CarriedBack(false)) => {
+                (obstacle, format!(", but not{}", from(obstacle.span)))
+            }
+            Verdict::Relaxed(obstacle, CarriedBack(true)) => (
+                obstacle,
+                format!(
+                    ", but not{}, from where the loop leads back to yield points ahead of it",
+                    from(obstacle.span)
+                ),
+            ),
+            Verdict::Never(obstacle) => (obstacle, ", which this does not allow".to_owned()),
+        };
+        let mut error = Error::new(
+            obstacle.span,
+            format!(
+                "{}; at a yield point a block-task may stop and run again from its start{when}. If it gives the same result \
+                 wherever its threads stopped, declare it: `#[preemptible(idempotent)]`",
+                obstacle.message
+            ),
+        );
+        if let Some((span, message)) = &obstacle.other {
+            error.combine(Error::new(*span, message));
+        }
+        Some(error)
+    }
+
+    /// The verdict in a sentence for the kernel's documentation.
+    pub fn summary(&self) -> String {
+        let known = match self {
+            Verdict::Strict(_) => "This is proved".to_owned(),
+            Verdict::Relaxed(obstacle, _) => {
+                format!("This is declared, and not proved{}", from(obstacle.span))
+            }
+            Verdict::Never(_) => "This is declared, and not proved".to_owned(),
+        };
+        format!(" A block-task that stops at a yield point may run again from its start. {known}.")
+    }
+
+    /// The verdict, with its reason.
+    pub fn explanation(&self) -> String {
+        match self {
+            Verdict::Strict(_) => {
+                "a block-task may be dropped at each of its yield points (strict)".to_owned()
+            }
+            Verdict::Relaxed(obstacle, _) => format!(
+                "a block-task may be dropped at its yield points, but not{} (relaxed): {}",
+                from(obstacle.span),
+                obstacle.message
+            ),
+            Verdict::Never(obstacle) => format!(
+                "that a block-task may be dropped at its yield points is not proved{}: {}",
+                at(obstacle.span),
+                obstacle.message
+            ),
+        }
+    }
+}
+
+/// The line of a token. Unit tests have no lines.
+fn line(span: Span) -> Option<usize> {
+    proc_macro::is_available().then(|| span.unwrap().line())
+}
+
+fn from(span: Span) -> String {
+    line(span).map_or_else(|| " from here on".to_owned(), |line| format!(" from line {line} on"))
+}
+
+fn at(span: Span) -> String {
+    line(span).map_or_else(String::new, |line| format!(" because of line {line}"))
+}
+
+impl Walk {
+    /// The attributes in an argument of a macro.
+    fn attributes_of(&mut self, expr: &Expr) {
+        Attributes(&mut self.found).visit_expr(expr);
+    }
+}
+
+/// Looks for attributes that may change the body. Those of yield points may only remove them.
+struct Attributes<'a>(&'a mut Findings);
+
+impl<'ast> Visit<'ast> for Attributes<'_> {
+    fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        const HARMLESS: [&str; 7] = ["allow", "deny", "doc", "expect", "forbid", "inline", "warn"];
+        if !HARMLESS.iter().any(|name| attribute.path().is_ident(name)) {
+            self.0.in_function(true);
+            self.0.unrepeatable(
+                attribute.bracket_token.span.open(),
+                "what this attribute makes of the body is not seen; write two kernels and put the attribute on them",
+            );
+            self.0.in_function(false);
+        }
+    }
+
+    fn visit_stmt_macro(&mut self, stmt: &'ast StmtMacro) {
+        if yield_point(&stmt.mac).is_none() {
+            visit::visit_stmt_macro(self, stmt);
+        }
+    }
+
+    fn visit_expr_macro(&mut self, expr: &'ast ExprMacro) {
+        if yield_point(&expr.mac).is_none() {
+            visit::visit_expr_macro(self, expr);
+        }
+    }
+}
