@@ -22,7 +22,7 @@ fn sum_to(n: u32, out: SliceMut<u32>) {
 }
 
 /// Ends when it is cancelled, at its yield point.
-#[preemptible(block = 1, idempotent)]
+#[preemptible(block = 1)]
 fn endless() {
     loop {
         yield_point!();
