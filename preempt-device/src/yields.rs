@@ -9,14 +9,14 @@ use crate::target;
 
 /// Gives up the SM here, if the kernel has to leave it.
 ///
-/// Write `yield_point!();` as a statement of a kernel that is `#[preemptible(idempotent)]`. If the kernel has
-/// to leave the SM, the thread returns, and all threads of its block-task run again later from the start. The
-/// kernel's [documentation](crate::preemptible#yield-points) says what `idempotent` promises.
+/// Write `yield_point!();` as a statement of a kernel. If the kernel has to leave the SM, the thread returns, and all
+/// threads of its block-task run again later from the start. The kernel's
+/// [documentation](crate::preemptible#yield-points) says which kernels can, and what `idempotent` promises.
 #[macro_export]
 macro_rules! yield_point {
     ($($tokens:tt)*) => {
         ::core::compile_error!(
-            "`yield_point!` works directly in the body of a `#[preemptible(idempotent)]` kernel, \
+            "`yield_point!` works directly in the body of a `#[preemptible]` kernel, \
              from which it returns; put it there, between the calls of this function"
         )
     };
@@ -237,8 +237,8 @@ impl<A, B> Deref for Functions<A, B> {
 #[diagnostic::on_unimplemented(
     message = "this function goes by the name of one of `preempt_device::thread` or `core`, and is another",
     label = "another function of that name",
-    note = "in a kernel with barriers, that function's result decides whether all threads of a block reach a yield \
-            point together; give the other function another name"
+    note = "that function's result decides whether a block-task with yield points can run again, and in a kernel with \
+            barriers whether all threads of a block reach a yield point together; give the other function another name"
 )]
 pub trait Same {}
 

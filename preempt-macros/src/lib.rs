@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | `errors`, `names`, `conditions`, `primitives`, `device_crate` | the vocabulary of all stages |
 //! | `parse` | options and signature become a model, or errors |
-//! | `analyze` | whether all threads reach each barrier and yield point of the body |
+//! | `analyze` | whether all threads reach each barrier and yield point of the body, and whether a block-task can run again |
 //! | `rewrite` | shared arrays get addresses, and yield points become tests or votes |
 //! | `generate` | the functions for host and device come out |
 //! | `derive`, `kernel_attribute` | `#[derive(KernelArg)]`, and the `#[kernel]` that replaces rust-cuda's |
@@ -85,8 +85,9 @@ mod tests;
 /// | --- | --- |
 /// | `block = 256`, `block = (x, y)`, `block = (x, y, z)` | threads in a block, for every launch; constants of type `u32`, at most 1024 in all and 64 in z |
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless the launch sets another; a constant of type `u32`, at least 1. With `amortize = auto`, the default, the worker loop chooses: it looks at the signal about every 7 µs, and claims two or four times as many tasks where blocks would wait for each other's claims |
-/// | `idempotent` | a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed by `yield_point!()` and `yield_in_loops`, and without effect otherwise |
+/// | `idempotent` | the author's word that a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed where the macro [cannot prove it](#what-the-macro-proves), and without effect in a kernel without yield points |
 /// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, but not in closures; with barriers in the body, only of loops that provably all threads of a block run together. Barriers in helper functions are not seen: with those, write a barrier in the body, or leave the option out |
+/// | `explain` | a warning that says what the macro has proved of the kernel's yield points, and why no more |
 /// | `instances(8, 16)` | the [constants](#constants-as-parameters) that a generic kernel is compiled for |
 /// | `crate = path` | the path of `preempt_device`, where neither that nor `preempt` is a dependency of the package; that crate and no other, because the expansion is `unsafe` code that trusts it |
 ///
@@ -219,7 +220,7 @@ mod tests;
 /// use preempt_device::prelude::*;
 ///
 /// /// `x[i] = cos(cos(.. x0[i]))`
-/// #[preemptible(block = 256, idempotent)]
+/// #[preemptible(block = 256)]
 /// pub fn settle(rounds: u32, x0: &[f32], x: SliceMut<f32>) {
 ///     let i = thread::index_1d() as usize;
 ///     if i < x.len() {
@@ -239,9 +240,9 @@ mod tests;
 /// start, perhaps on another SM. That includes threads that had reached their end. After two requeues the
 /// block-task runs to its end, so a kernel that is preempted again and again still ends.
 ///
-/// So the kernel is `idempotent`, which is a promise: running a block-task again leaves the same result as
-/// running it once. Each of its threads may have stopped at any of its yield points, or reached its end. The
-/// promise holds if the kernel writes only what it does not read:
+/// So running a block-task again has to leave the same result as running it once. Each of its threads may have
+/// stopped at any of its yield points, or reached its end. That holds if the kernel writes only what it does
+/// not read:
 ///
 /// | instead of | write |
 /// | --- | --- |
@@ -254,8 +255,34 @@ mod tests;
 /// safe. A thread at its end has overwritten `x` when another thread requeues the block-task, and then reads
 /// what it wrote.
 ///
-/// The compiler cannot check this. As with a data race, a wrong promise gives wrong results, and only when
-/// the kernel is preempted.
+/// ## What the macro proves
+///
+/// The macro proves it where it can see it, and a kernel like those here needs no word for it. It refuses others,
+/// at the token in question. `idempotent` then is a promise of the author's, which nothing checks: as with a data
+/// race, a wrong one gives wrong results, and only when the kernel is preempted. What is not proved:
+///
+/// | in the body | because | instead |
+/// | --- | --- | --- |
+/// | a buffer that is read and written, an atomic | the block-task finds what it has written | as above |
+/// | a function or method from elsewhere, an operator of a type of your own | its code is not seen | a function inside the body; numbers, `let n: u32 = p.n;` |
+/// | written memory that is lent (`&mut *p`), stored in a struct, or passed on | where it is written is not seen | `read` and `write`, or `*` on the pointer, in the body |
+/// | a shared array that is read before it is written, or written only under a condition or in a loop | a dropped run has left values there | write it first |
+/// | `sm_id`, `activemask`, clocks | they are something else next time | parameters and indices |
+/// | a `static`, a macro other than `assert!`, `panic!` and their like, a `#[cfg]` | what stands there is not seen | write it out; constants that are numbers or arrays of numbers |
+///
+/// ```compile_fail
+/// # use preempt_device::prelude::*;
+/// #[preemptible]
+/// fn halve(x: SliceMut<f32>) {
+///     let i = thread::index_1d() as usize;
+///     yield_point!();
+///     unsafe { x.write(i, x.read(i) / 2.0) } // error: this may overwrite elements of `x` that the block-task reads
+/// }
+/// ```
+///
+/// Methods of numbers, slices and iterators are assumed to be those of the library.
+///
+/// ## Where yield points stand
 ///
 /// A yield point returns from the kernel, so it stands in the kernel's own body: not in a closure, and not in
 /// a helper function. A helper function can do a part of the work between two yield points. A yield point
@@ -274,7 +301,7 @@ mod tests;
 /// use preempt_device::prelude::*;
 ///
 /// /// Sums each run of 256 elements of the columns.
-/// #[preemptible(block = 256, idempotent)]
+/// #[preemptible(block = 256)]
 /// pub fn sums(columns: u32, x: &[u32], sums: SliceMut<u32>) {
 ///     let (partial, t) = (shared_array![u32; 256], thread::thread_idx_x() as usize);
 ///     for column in 0..columns * thread::grid_dim_x() {
@@ -307,7 +334,7 @@ mod tests;
 ///
 /// ```compile_fail
 /// # use preempt_device::prelude::*;
-/// # #[preemptible(idempotent)]
+/// # #[preemptible]
 /// # fn k(out: SliceMut<u32>) {
 /// while thread::index_1d() > 3 {
 ///     yield_point!(); // error: this may differ between threads

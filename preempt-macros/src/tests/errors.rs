@@ -209,7 +209,7 @@ kernels! {
         "write `#[preemptible(yield_in_loops)]`",
     ];
     yield_in_loops_without_idempotent: "yield_in_loops", "fn k(x: *mut u32) { loop { *x += 1; } }" => [
-        "from where the loop leads back to yield points ahead of it",
+        "also where the loop leads back",
         "`x` is read here",
     ];
     yield_point_and_a_helper: "", "fn k(x: &[u32]) { helper(x[0]); yield_point!(); }" => [

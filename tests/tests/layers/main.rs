@@ -31,6 +31,7 @@ const MACROS: LayeredCrate = LayeredCrate {
             "analyze::idempotence::findings",
             "analyze::idempotence::library",
             "analyze::idempotence::patterns",
+            "analyze::idempotence::places",
             "analyze::idempotence::types",
             "analyze::idempotence::walk",
             "analyze::rust_cuda",

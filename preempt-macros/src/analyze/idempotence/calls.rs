@@ -10,12 +10,15 @@ use syn::{
 
 use super::library;
 use super::types::Ty;
-use super::walk::{GIVEN_UP, Memory, Value, Walk};
+use super::walk::{GIVEN_UP, Memory, Shape, Value, Walk};
 use crate::names::{SHARED_ARRAY, SHARED_SLICE, is_named, text_of, yield_point};
 use crate::primitives::{Primitive, PrimitiveResult};
 
 const HELPER: &str =
     "what this function does is not seen; move it into the kernel's body as a function inside it";
+
+const HELPER_WITH_MEMORY: &str = "what this function does with memory that the kernel writes is not seen; write it out in the \
+    kernel's body";
 
 const ATOMIC: &str = "an atomic operation takes effect again when the block-task runs again, and what it returns depends \
     on the order of threads; write each thread's result to its own element, and sum up in another kernel";
@@ -38,38 +41,18 @@ impl Walk {
         match path.get_ident().and_then(|name| self.lookup(name)) {
             Some(Value::Import) => {}
             Some(value) => return value.clone(),
-            None if path.is_ident("None") => return Value::Data(Ty::GivenUp.many()),
+            None if path.is_ident("None") => return Value::Data(Ty::User.many()),
             None => {}
         }
         self.constants.push(path.clone());
         Value::Data(Ty::Constant)
     }
 
-    pub fn read(&mut self, memory: Memory, ty: Ty, span: Span) -> Value {
-        match memory {
-            Memory::Global(param) => self.found.access(param, false, span),
-            Memory::Shared(array) if self.written.contains(&array) => {}
-            Memory::Shared(_) => self.found.unrepeatable(
-                span,
-                "this may read from shared memory what a run that was dropped has left there; write the array first, \
-                 outside of branches and of loops that may have no round",
-            ),
-        }
-        Value::Data(ty)
-    }
-
-    pub fn write(&mut self, memory: Memory, span: Span) {
-        match memory {
-            Memory::Global(param) => self.found.access(param, true, span),
-            Memory::Shared(array) => drop(self.written.insert(array)),
-        }
-    }
-
     pub fn call(&mut self, call: &ExprCall) -> Value {
         let Expr::Path(function) = &*call.func else {
             return match self.value(&call.func) {
                 Value::Function(result) => {
-                    call.args.iter().for_each(|argument| drop(self.data(argument)));
+                    call.args.iter().for_each(|argument| drop(self.coerced(argument)));
                     Value::Data(result)
                 }
                 value => {
@@ -81,7 +64,7 @@ impl Walk {
         let path = &function.path;
         match path.get_ident().and_then(|name| self.lookup(name)).cloned() {
             Some(Value::Function(result)) => {
-                call.args.iter().for_each(|argument| drop(self.data(argument)));
+                call.args.iter().for_each(|argument| drop(self.coerced(argument)));
                 return Value::Data(result);
             }
             None | Some(Value::Import) => {}
@@ -166,11 +149,11 @@ impl Walk {
             let mut values = vec![self.value(argument)];
             while let Some(value) = values.pop() {
                 match value {
-                    Value::Place(Memory::Global(param), _)
+                    Value::Place(Memory::Global(param), ..)
                     | Value::Own(param, _)
                     | Value::MaybeOwn(param, _) => memory.push(param),
                     Value::Tuple(parts) => values.extend(parts),
-                    Value::Place(Memory::Shared(_), _)
+                    Value::Place(Memory::Shared(_), ..)
                     | Value::Data(_)
                     | Value::Function(_)
                     | Value::Import => {}
@@ -179,6 +162,7 @@ impl Walk {
         }
         match memory.is_empty() {
             true => self.found.unrepeatable(span, message),
+            false if message == HELPER => self.found.effect(span, HELPER_WITH_MEMORY),
             false => self.found.effect(span, message),
         }
         for param in memory {
@@ -190,7 +174,9 @@ impl Walk {
     pub fn method_call(&mut self, call: &ExprMethodCall) -> Value {
         let receiver = match self.lent(&call.receiver) {
             // A method that takes the target by value only reads it.
-            Some(Value::Place(memory, ty)) if ty.is_number() && is_place_itself(&call.receiver) => {
+            Some(Value::Place(memory, _, ty))
+                if ty.is_number() && is_place_itself(&call.receiver) =>
+            {
                 self.read(memory, ty, call.receiver.span())
             }
             Some(place) => Value::Data(self.data_of(place, call.receiver.span())),
@@ -199,30 +185,43 @@ impl Walk {
         let name = text_of(&call.method);
         let span = call.method.span();
         match (receiver, &*name) {
-            (
-                Value::Place(memory, ty),
-                "len" | "is_empty" | "read" | "read_volatile" | "read_unaligned",
+            (Value::Place(_, Shape::Slice | Shape::PerThread, _), "len" | "is_empty") => {
+                Value::Data(Ty::Number)
+            }
+            (place @ Value::Place(..), "clone") => place,
+            (Value::Place(memory, Shape::Slice, ty), "as_mut_ptr") => {
+                Value::Place(memory, Shape::Pointer, ty)
+            }
+            (Value::Place(memory, Shape::Slice, ty), "read")
+            | (
+                Value::Place(memory, Shape::Pointer, ty),
+                "read" | "read_volatile" | "read_unaligned",
             ) => {
                 call.args.iter().for_each(|argument| drop(self.data(argument)));
-                match &*name {
-                    "len" | "is_empty" => Value::Data(Ty::Number),
-                    _ => self.read(memory, ty, span),
-                }
+                self.read(memory, ty, span)
             }
-            (Value::Place(memory, _), "write" | "write_volatile" | "write_unaligned") => {
+            (Value::Place(memory, Shape::Slice, _), "write")
+            | (
+                Value::Place(memory, Shape::Pointer, _),
+                "write" | "write_volatile" | "write_unaligned",
+            ) => {
                 self.written_values(call);
                 self.write(memory, span);
                 Value::Data(Ty::Number)
             }
             (
-                Value::Place(memory, ty),
-                "as_mut_ptr" | "clone" | "add" | "sub" | "offset" | "wrapping_add" | "wrapping_sub",
+                place @ Value::Place(_, Shape::Pointer, _),
+                "add" | "sub" | "offset" | "wrapping_add" | "wrapping_sub",
             ) => {
                 call.args.iter().for_each(|argument| drop(self.data(argument)));
-                Value::Place(memory, ty)
+                place
             }
-            (Value::Place(memory, _), "cast") => Value::Place(memory, self.named_type(call)),
-            (Value::Place(Memory::Global(param), ty), "own") => Value::MaybeOwn(param, ty),
+            (Value::Place(memory, Shape::Pointer, _), "cast") => {
+                Value::Place(memory, Shape::Pointer, self.named_type(call))
+            }
+            (Value::Place(Memory::Global(param), Shape::PerThread, ty), "own") => {
+                Value::MaybeOwn(param, ty)
+            }
             (Value::MaybeOwn(param, ty), "unwrap" | "expect") => Value::Own(param, ty),
             (Value::MaybeOwn(..), "is_some" | "is_none") => Value::Data(Ty::Number),
             (Value::Own(..), "index") => Value::Data(Ty::Number),
@@ -289,11 +288,13 @@ impl Walk {
     }
 
     pub fn invocation(&mut self, mac: &Macro) -> Value {
-        if yield_point(mac).is_some() {
+        // Elsewhere these are calls of macros that may be a user's.
+        let is_placed = !self.in_macro && !self.found.is_in_function();
+        if yield_point(mac).is_some() && is_placed {
             self.found.yield_point();
             return Value::Data(Ty::Number);
         }
-        if is_named(mac, SHARED_ARRAY) || is_named(mac, SHARED_SLICE) {
+        if is_placed && (is_named(mac, SHARED_ARRAY) || is_named(mac, SHARED_SLICE)) {
             return self.shared(mac);
         }
         let arguments = mac.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated);
@@ -338,7 +339,8 @@ impl Walk {
         let array = self.shared_arrays;
         self.shared_arrays += 1;
         let element = element.map_or(Ty::User, |element| Ty::of_type(&element));
-        Value::Place(Memory::Shared(array), element)
+        let shape = if is_named(mac, SHARED_SLICE) { Shape::Slice } else { Shape::Pointer };
+        Value::Place(Memory::Shared(array), shape, element)
     }
 
     /// Declares the names that a `use` imports.
@@ -378,7 +380,8 @@ impl Walk {
             }
         }
         let value = self.block(&function.block);
-        self.data_of(value, sig.ident.span());
+        let ty = self.data_of(value, sig.ident.span());
+        self.check_coercion(&ty, sig.ident.span());
         self.found.in_function(false);
         (self.scopes, self.written) = (scopes, written);
     }

@@ -91,6 +91,10 @@ impl Findings {
         if enter { self.functions += 1 } else { self.functions -= 1 }
     }
 
+    pub fn is_in_function(&self) -> bool {
+        self.functions > 0
+    }
+
     /// The first obstacle that counts, a final one if there is one. `names` are those of the parameters. If the block
     /// `votes` at yield points, no thread runs again once one is behind the last of them.
     pub fn obstacle(&self, names: &[String], votes: bool) -> Option<Obstacle> {

@@ -162,8 +162,8 @@ fn of_many(receiver: &Ty, item: &Ty, name: &str, first: impl Fn() -> Option<Ty>)
         item => item.clone().by_ref(),
     };
     let ty = match name {
-        "len" | "is_empty" | "count" | "is_some" | "is_none" | "contains_key" => Ty::Number,
-        "all" | "any" | "for_each" | "is_some_and" | "start" | "end" => Ty::Number,
+        "len" | "is_empty" | "count" | "is_some" | "is_none" => Ty::Number,
+        "all" | "any" | "for_each" | "is_some_and" => Ty::Number,
         "position" => Ty::Number.many(),
         "as_ptr" => Ty::Ptr(Box::new(item.clone())),
         "get" if matches!(first(), Some(Ty::Many(_))) => target.many(),
@@ -190,7 +190,8 @@ fn of_many(receiver: &Ty, item: &Ty, name: &str, first: impl Fn() -> Option<Ty>)
         "product" | "sum" if item.is_number() => Ty::Number,
         "contains" if item.is_known() => Ty::Number,
         // Of arrays that are variables: those of parameters and shared memory are not writable this way.
-        "fill" | "swap" | "reverse" => Ty::Number,
+        "fill" if item.is_known() => Ty::Number,
+        "swap" | "reverse" => Ty::Number,
         _ => return None,
     };
     Some(ty)

@@ -12,7 +12,7 @@
 //!   It asserts of constants that they are numbers, or arrays of numbers, and no `static` that changes.
 //! - Operators and methods of what may be a user's type are unknown, as in `uniform`.
 //!
-//! Four assumptions remain. No trait of the user's gives numbers, slices and iterators a method that the library has for
+//! Assumptions remain. Fields are the type's own. No trait of the user's gives numbers, slices and iterators a method that the library has for
 //! others of them. Number types have their own names. Pointers stay within their buffers. Shared arrays have no initial
 //! contents, so a block-task that reads an element reads one that it has written, if it has written the array.
 
@@ -25,7 +25,7 @@ use syn::{Attribute, Error, Expr, ExprMacro, Path, StmtMacro};
 pub use self::calls::ASSERTIONS;
 use self::findings::{Findings, Obstacle};
 use self::types::Ty;
-use self::walk::{Memory, Value, Walk};
+use self::walk::{Memory, Shape, Value, Walk};
 use crate::names::{text_of, yield_point};
 use crate::parse::{Form, Kernel, ParamKind};
 
@@ -33,6 +33,7 @@ mod calls;
 mod findings;
 mod library;
 mod patterns;
+mod places;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -70,7 +71,12 @@ pub fn verdict(kernel: &Kernel, votes: bool) -> Verdict {
                 Form::Slice => Value::Data(Ty::of_type(element).many().by_ref()),
                 Form::ConstPtr => Value::Data(Ty::Ptr(Box::new(Ty::of_type(element)))),
                 Form::MutPtr | Form::SliceMut | Form::PerThread => {
-                    Value::Place(Memory::Global(number), Ty::of_type(element))
+                    let shape = match form {
+                        Form::SliceMut => Shape::Slice,
+                        Form::PerThread => Shape::PerThread,
+                        _ => Shape::Pointer,
+                    };
+                    Value::Place(Memory::Global(number), shape, Ty::of_type(element))
                 }
             },
         };
@@ -107,23 +113,26 @@ impl Verdict {
     pub fn error(&self) -> Option<Error> {
         let (obstacle, when) = match self {
             Verdict::Strict(_) => return None,
-            Verdict::Relaxed(obstacle, CarriedBack(false)) => {
-                (obstacle, format!(", but not{}", from(obstacle.span)))
+            Verdict::Relaxed(obstacle, CarriedBack(is_carried_back)) => {
+                let back = if *is_carried_back { ", also where the loop leads back" } else { "" };
+                let from = from(obstacle.span);
+                (
+                    obstacle,
+                    format!(
+                        "may stop at a yield point and run again from its start, but not{from}{back}"
+                    ),
+                )
             }
-            Verdict::Relaxed(obstacle, CarriedBack(true)) => (
+            Verdict::Never(obstacle) => (
                 obstacle,
-                format!(
-                    ", but not{}, from where the loop leads back to yield points ahead of it",
-                    from(obstacle.span)
-                ),
+                "that stops at a yield point may give another result when it runs again".to_owned(),
             ),
-            Verdict::Never(obstacle) => (obstacle, ", which this does not allow".to_owned()),
         };
         let mut error = Error::new(
             obstacle.span,
             format!(
-                "{}; at a yield point a block-task may stop and run again from its start{when}. If it gives the same result \
-                 wherever its threads stopped, declare it: `#[preemptible(idempotent)]`",
+                "{}. A block-task {when}. If it gives the same result wherever its threads stopped, declare it: \
+                 `#[preemptible(idempotent)]`",
                 obstacle.message
             ),
         );

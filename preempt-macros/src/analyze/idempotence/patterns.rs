@@ -31,7 +31,9 @@ impl Walk {
             }
             (Pat::Type(typed), Value::Data(ty)) => {
                 let named = Ty::of_type(&typed.ty);
-                // A coercion to a reference may call a user's `Deref`.
+                if named.has_address() {
+                    self.check_coercion(&ty, typed.ty.span());
+                }
                 let ty = match named.has_address() {
                     true => ty,
                     false if ty == Ty::GivenUp => ty,

@@ -22,13 +22,24 @@ pub enum Memory {
     Shared(usize),
 }
 
+/// How memory is reached; each has methods of its own.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Shape {
+    /// `*mut T` or `*const T`
+    Pointer,
+    /// `SliceMut<T>`
+    Slice,
+    /// `PerThread<T>`
+    PerThread,
+}
+
 /// What a name or an expression stands for.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     Data(Ty),
     Tuple(Vec<Value>),
     /// A slice of, or a pointer to, memory with elements of a type.
-    Place(Memory, Ty),
+    Place(Memory, Shape, Ty),
     /// What `PerThread::own` returns, and that without its `Option`.
     MaybeOwn(usize, Ty),
     Own(usize, Ty),
@@ -39,7 +50,7 @@ pub enum Value {
 }
 
 impl Value {
-    fn is_data(&self) -> bool {
+    pub fn is_data(&self) -> bool {
         match self {
             Value::Data(_) => true,
             Value::Tuple(parts) => parts.iter().all(Value::is_data),
@@ -127,33 +138,23 @@ impl Walk {
         }
     }
 
-    /// Gives up memory whose use is not seen from here on.
-    pub fn escape(&mut self, value: &Value, span: Span) {
-        match value {
-            Value::Place(Memory::Global(param), _)
-            | Value::Own(param, _)
-            | Value::MaybeOwn(param, _) => {
-                self.found.effect(
-                    span,
-                    "what is done here with memory that the kernel writes is not seen; use `read` and `write`, or `*` \
-                     on a pointer, in the body itself",
-                );
-                self.found.access(*param, false, span);
-                self.found.access(*param, true, span);
-            }
-            Value::Place(Memory::Shared(_), _) => self.found.unrepeatable(
-                span,
-                "what is done here with shared memory is not seen; use `read` and `write`, or `*` on the pointer, in \
-                 the body itself",
-            ),
-            Value::Tuple(parts) => parts.iter().for_each(|part| self.escape(part, span)),
-            Value::Data(_) | Value::Function(_) | Value::Import => {}
-        }
-    }
-
     pub fn data(&mut self, expr: &Expr) -> Ty {
         let value = self.value(expr);
         self.data_of(value, expr.span())
+    }
+
+    /// The type of data at a place that names the type it needs.
+    pub fn coerced(&mut self, expr: &Expr) -> Ty {
+        let ty = self.data(expr);
+        self.check_coercion(&ty, expr.span());
+        ty
+    }
+
+    /// Refuses a reference that may become another one by a user's `Deref`.
+    pub fn check_coercion(&mut self, ty: &Ty, span: Span) {
+        if ty.has_address() && !ty.is_known() {
+            self.operator(None, span);
+        }
     }
 
     fn all_data<'e>(&mut self, exprs: impl IntoIterator<Item = &'e Expr>) -> Ty {
@@ -161,13 +162,13 @@ impl Walk {
         types.reduce(Ty::or).unwrap_or(Ty::GivenUp)
     }
 
-    fn unknown(&mut self, span: Span) -> Value {
+    pub fn unknown(&mut self, span: Span) -> Value {
         self.found.unrepeatable(span, "what this does is not known; write it in another way");
         GIVEN_UP
     }
 
     /// The result of an operator, if it is the language's.
-    fn operator(&mut self, result: Option<Ty>, span: Span) -> Value {
+    pub fn operator(&mut self, result: Option<Ty>, span: Span) -> Value {
         Value::Data(result.unwrap_or_else(|| {
             self.found.unrepeatable(
                 span,
@@ -218,7 +219,11 @@ impl Walk {
                     self.declare(&function.sig.ident, Value::Function(result));
                 }
                 Item::Const(constant) => {
-                    self.declare(&constant.ident, Value::Data(Ty::of_type(&constant.ty)));
+                    let ty = Ty::of_type(&constant.ty);
+                    if !ty.is_known() {
+                        self.operator(None, constant.ident.span());
+                    }
+                    self.declare(&constant.ident, Value::Data(ty));
                 }
                 Item::Use(import) if self.scopes.len() == 2 => self.import(&import.tree),
                 Item::Static(variable) => self.found.unrepeatable(
@@ -316,7 +321,9 @@ impl Walk {
                 self.operator(array.index(at.target()), index.span())
             }
             Expr::Unary(unary) => match (self.value(&unary.expr), unary.op) {
-                (Value::Place(memory, ty), UnOp::Deref(star)) => self.read(memory, ty, star.span),
+                (Value::Place(memory, Shape::Pointer, ty), UnOp::Deref(star)) => {
+                    self.read(memory, ty, star.span)
+                }
                 (value, op) => {
                     let ty = self.data_of(value, unary.expr.span());
                     let result = match op {
@@ -328,7 +335,7 @@ impl Walk {
             },
             Expr::Binary(binary) => self.binary(binary),
             Expr::Assign(assign) => {
-                self.data(&assign.right);
+                self.coerced(&assign.right);
                 self.assign(&assign.left);
                 Value::Data(Ty::Number)
             }
@@ -496,8 +503,8 @@ impl Walk {
         };
         let is_mut = matches!(&*cast.ty, Type::Ptr(ptr) if matches!(ptr.mutability, PointerMutability::Mut(_)));
         match (value, &*cast.ty) {
-            (Value::Place(memory, ty), target @ Type::Ptr(_)) => {
-                Value::Place(memory, element(target).unwrap_or(ty))
+            (Value::Place(memory, Shape::Pointer, ty), target @ Type::Ptr(_)) => {
+                Value::Place(memory, Shape::Pointer, element(target).unwrap_or(ty))
             }
             (Value::Data(_), Type::Ptr(_)) if is_mut => {
                 self.found.effect(
@@ -521,109 +528,6 @@ impl Walk {
         }
     }
 
-    /// The memory that a place is a part of, if it is behind a pointer to such.
-    pub fn lent(&mut self, place: &Expr) -> Option<Value> {
-        match place {
-            Expr::Paren(inner) => self.lent(&inner.expr),
-            Expr::Group(inner) => self.lent(&inner.expr),
-            Expr::Field(field) => self.lent(&field.base),
-            Expr::Index(index) => self.lent(&index.expr).inspect(|_| drop(self.data(&index.index))),
-            Expr::Unary(unary) if matches!(unary.op, UnOp::Deref(_)) => {
-                Some(self.value(&unary.expr)).filter(|value| matches!(value, Value::Place(..)))
-            }
-            _ => None,
-        }
-    }
-
-    /// Records an assignment to a place, or to several.
-    fn assign(&mut self, place: &Expr) {
-        match place {
-            Expr::Tuple(tuple) => tuple.elems.iter().for_each(|part| self.assign(part)),
-            Expr::Array(array) => array.elems.iter().for_each(|part| self.assign(part)),
-            Expr::Infer(_) => {}
-            place => drop(self.assign_part(place, false)),
-        }
-    }
-
-    /// Records a write to a place, and if it is `read` before that. Returns its type.
-    fn assign_part(&mut self, place: &Expr, read: bool) -> Ty {
-        match place {
-            Expr::Paren(inner) => self.assign_part(&inner.expr, read),
-            Expr::Group(inner) => self.assign_part(&inner.expr, read),
-            Expr::Path(path) => match path.path.get_ident().and_then(|name| self.lookup(name)) {
-                Some(Value::Data(ty)) => ty.clone(),
-                Some(value) if value.is_data() => self.data_of(value.clone(), path.span()),
-                _ => {
-                    self.found.unrepeatable(
-                        path.span(),
-                        "only variables that hold numbers, or other values without memory that the kernel writes, can be \
-                         assigned to here; declare another variable with `let`",
-                    );
-                    Ty::GivenUp
-                }
-            },
-            Expr::Unary(unary) if matches!(unary.op, UnOp::Deref(_)) => {
-                match self.value(&unary.expr) {
-                    Value::Place(memory, ty) => {
-                        let span = unary.span();
-                        if read {
-                            self.read(memory, ty.clone(), span);
-                        }
-                        self.write(memory, span);
-                        ty
-                    }
-                    Value::Data(Ty::Ref(target)) => *target,
-                    Value::Data(Ty::GivenUp) => Ty::GivenUp,
-                    value => {
-                        self.data_of(value, unary.span());
-                        self.found.effect(
-                            unary.span(),
-                            "where this writes is not seen; write through a parameter, `out.write(i, value)`",
-                        );
-                        Ty::GivenUp
-                    }
-                }
-            }
-            Expr::Index(_) | Expr::Field(_) => {
-                let (base, at) = match place {
-                    Expr::Index(index) => (&index.expr, Some(&index.index)),
-                    Expr::Field(field) => (&field.base, None),
-                    _ => return Ty::GivenUp,
-                };
-                let ty = self.assign_part(base, read);
-                if let Some(at) = at {
-                    self.data(at);
-                }
-                match (place, ty.target()) {
-                    (Expr::Index(_), Ty::Many(item)) => (**item).clone(),
-                    (Expr::Index(index), Ty::User) => {
-                        let value = self.operator(None, index.span());
-                        self.data_of(value, index.span())
-                    }
-                    (Expr::Field(field), Ty::Tuple(parts)) => match &field.member {
-                        Member::Unnamed(number) => {
-                            parts.get(number.index as usize).cloned().unwrap_or(Ty::User)
-                        }
-                        Member::Named(_) => Ty::User,
-                    },
-                    (Expr::Field(_), Ty::Indices) => Ty::Number,
-                    (_, Ty::GivenUp) => Ty::GivenUp,
-                    _ => Ty::User,
-                }
-            }
-            place => {
-                // A temporary value, as a method returns it.
-                match self.value(place) {
-                    Value::Data(ty @ (Ty::Ref(_) | Ty::GivenUp)) => ty,
-                    _ => {
-                        self.unknown(place.span());
-                        Ty::GivenUp
-                    }
-                }
-            }
-        }
-    }
-
     /// The type of a closure's result. Its parameters that name no type are of these types.
     pub fn closure(&mut self, closure: &ExprClosure, types: &[Ty]) -> Ty {
         self.closures += 1;
@@ -638,8 +542,14 @@ impl Walk {
                 };
                 walk.bind(input, Value::Data(ty));
             }
-            walk.data(&closure.body)
+            match closure.output {
+                ReturnType::Default => walk.data(&closure.body),
+                ReturnType::Type(..) => walk.coerced(&closure.body),
+            }
         });
+        if closure.asyncness.is_some() || closure.constness.is_some() {
+            self.unknown(closure.span());
+        }
         self.found.in_loop(false);
         self.closures -= 1;
         result

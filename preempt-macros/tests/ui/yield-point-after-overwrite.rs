@@ -1,9 +1,10 @@
 use preempt_device::prelude::*;
 
 #[preemptible(block = 32)]
-fn kernel(n: u32) {
-    for _ in 0..n {
+fn kernel(x: SliceMut<u32>) {
+    for i in 0..8 {
         yield_point!();
+        unsafe { x.write(i, x.read(i) + 1) };
     }
 }
 

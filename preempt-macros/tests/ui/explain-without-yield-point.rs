@@ -1,0 +1,6 @@
+use preempt_device::prelude::*;
+
+#[preemptible(explain)]
+fn kernel() {}
+
+fn main() {}
