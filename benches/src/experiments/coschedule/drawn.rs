@@ -282,6 +282,7 @@ mod tests {
             programs: vec![Job::new("a", 0.01), Job::new("b", 0.03)],
             speeds: speeds(),
             twins: vec![speeds(), speeds()],
+            preemptions: vec![0.0; 2],
         };
         let (jobs, speeds) = draw(&measured, Setting::ActualWeighted, 400, &mut Random(4)).unwrap();
         let short = jobs.iter().filter(|job| job.seconds == 0.01).count();
