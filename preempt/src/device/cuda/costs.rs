@@ -20,7 +20,7 @@ use crate::device::Properties;
 use crate::error::Error;
 use crate::vocabulary::{Bare, Costs};
 
-/// Each block claims for a while, waits for a word if there is one, and stays for a while. The last one that arrives posts
+/// Each block claims for a while, waits for a word if there is one, and stays for a while. The last block to arrive posts
 /// the word. A block whose word never comes leaves.
 const PTX: &str = "
 .version 7.0

@@ -39,7 +39,8 @@ use loom::sync::atomic::fence;
 use std::sync::atomic::fence;
 
 /// One warp, in which each thread carries the word of one queue. The last thread reads which proxy has to end, and
-/// announces this one, and its leaving. One that has to end carries nothing more. Of many blocks, the first on the SM gets the place.
+/// announces this one, and its leaving. A proxy that has to end carries nothing more. Of many blocks, the first on the SM
+/// gets the place.
 const ENTRY: &str = "
 
 .visible .entry NAME(
@@ -120,7 +121,7 @@ const ANY_SM: u32 = u32::MAX;
 const QUEUE_COUNT: usize = QUEUES.total() as usize;
 
 /// Indices into the mailbox: the number of the last proxy that has to end, that of the resident proxy, and that of the last
-/// one that has left by itself.
+/// proxy to leave by itself.
 const END: usize = 31;
 const THERE: usize = 32;
 const LEFT: usize = 33;
