@@ -5,7 +5,8 @@ use syn::parse::Parser;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Expr, ExprCall, ExprMethodCall, FnArg, Ident, ItemFn, Macro, Path, Token, Type, UseTree,
+    AngleBracketedGenericArguments, Expr, ExprCall, ExprMethodCall, FnArg, GenericArgument, Ident,
+    ItemFn, Macro, Path, Token, Type, UseName, UseRename, UseTree,
 };
 
 use super::library;
@@ -19,6 +20,9 @@ const HELPER: &str =
 
 const HELPER_WITH_MEMORY: &str = "what this function does with memory that the kernel writes is not seen; write it out in the \
     kernel's body";
+
+pub const ADDRESS: &str =
+    "the address of a variable may be another one when the block-task runs again; use indices";
 
 const ATOMIC: &str = "an atomic operation takes effect again when the block-task runs again, and what it returns depends \
     on the order of threads; write each thread's result to its own element, and sum up in another kernel";
@@ -87,7 +91,7 @@ impl Walk {
             );
         }
         if path.is_ident("Some") {
-            let items = call.args.iter().map(|argument| self.data(argument)).reduce(Ty::or);
+            let items = call.args.iter().map(|argument| self.coerced(argument)).reduce(Ty::or);
             return Value::Data(items.unwrap_or(Ty::User).many());
         }
         if self.is_known(path, &last.ident, &name) {
@@ -171,7 +175,8 @@ impl Walk {
         }
     }
 
-    pub fn method_call(&mut self, call: &ExprMethodCall) -> Value {
+    /// A method call. If its result is not said to be a number, it may be one of a type of the user's.
+    pub fn method_call(&mut self, call: &ExprMethodCall, names_number: bool) -> Value {
         let receiver = match self.lent(&call.receiver) {
             // A method that takes the target by value only reads it.
             Some(Value::Place(memory, _, ty))
@@ -198,13 +203,18 @@ impl Walk {
                 "read" | "read_volatile" | "read_unaligned",
             ) => {
                 call.args.iter().for_each(|argument| drop(self.data(argument)));
+                // Of a type that is not `Copy`, a pointer's makes a value that is dropped.
+                if name != "read" || call.args.is_empty() {
+                    self.check_copied(&ty, span);
+                }
                 self.read(memory, ty, span)
             }
-            (Value::Place(memory, Shape::Slice, _), "write")
+            (Value::Place(memory, Shape::Slice, ty), "write")
             | (
-                Value::Place(memory, Shape::Pointer, _),
+                Value::Place(memory, Shape::Pointer, ty),
                 "write" | "write_volatile" | "write_unaligned",
             ) => {
+                self.names_number = ty.is_number();
                 self.written_values(call);
                 self.write(memory, span);
                 Value::Data(Ty::Number)
@@ -222,11 +232,15 @@ impl Walk {
             (Value::Place(Memory::Global(param), Shape::PerThread, ty), "own") => {
                 Value::MaybeOwn(param, ty)
             }
-            (Value::MaybeOwn(param, ty), "unwrap" | "expect") => Value::Own(param, ty),
+            (Value::MaybeOwn(param, ty), "unwrap" | "expect") => {
+                call.args.iter().for_each(|argument| drop(self.data(argument)));
+                Value::Own(param, ty)
+            }
             (Value::MaybeOwn(..), "is_some" | "is_none") => Value::Data(Ty::Number),
             (Value::Own(..), "index") => Value::Data(Ty::Number),
             (Value::Own(param, ty), "get") => self.read(Memory::Global(param), ty, span),
-            (Value::Own(param, _), "set") => {
+            (Value::Own(param, ty), "set") => {
+                self.names_number = ty.is_number();
                 self.written_values(call);
                 self.write(Memory::Global(param), span);
                 Value::Data(Ty::Number)
@@ -238,7 +252,8 @@ impl Walk {
             }
             (receiver, _) => {
                 let ty = self.data_of(receiver, call.receiver.span());
-                if let (Ty::Ptr(_), "cast") = (ty.target(), &*name) {
+                if let (Ty::Ptr(target), "cast") = (ty.target(), &*name) {
+                    self.check_reinterpreted(target, span);
                     return Value::Data(Ty::Ptr(Box::new(self.named_type(call))));
                 }
                 let mut types: Vec<Ty> = Vec::new();
@@ -252,9 +267,24 @@ impl Walk {
                                 self.found.unrepeatable(argument.span(), HELPER);
                                 Ty::GivenUp
                             }
-                            value => self.data_of(value, argument.span()),
+                            value => {
+                                let ty = self.data_of(value, argument.span());
+                                // These take any type, so nothing is coerced to it.
+                                if !matches!(&*name, "chain" | "fold" | "zip") {
+                                    self.check_coercion(&ty, argument.span());
+                                }
+                                ty
+                            }
                         },
                     });
+                }
+                let names_number =
+                    names_number || call.turbofish.as_ref().is_some_and(names_number_type);
+                if matches!(&*name, "sum" | "product") && !names_number {
+                    self.found.unrepeatable(
+                        span,
+                        "this may be a sum of a type of your own, whose code is not seen; name the type, `sum::<u32>()`",
+                    );
                 }
                 Value::Data(library::method(&ty, &call.method, &types).unwrap_or_else(|| {
                     self.found.unrepeatable(
@@ -270,11 +300,41 @@ impl Walk {
 
     /// The arguments of a write. A struct that is made there is dropped nowhere, because elements are `Copy`.
     fn written_values(&mut self, call: &ExprMethodCall) {
-        for argument in &call.args {
+        let names_number = std::mem::take(&mut self.names_number);
+        let last = call.args.len().saturating_sub(1);
+        for (number, argument) in call.args.iter().enumerate() {
+            self.names_number = names_number && number == last;
             match argument {
                 Expr::Struct(parts) => drop(self.structure(parts)),
-                argument => drop(self.data(argument)),
+                argument => {
+                    let ty = self.data(argument);
+                    self.stored(&ty, argument.span());
+                }
             }
+        }
+    }
+
+    /// Refuses the result of a pointer's `read` if it may run code when it is dropped.
+    fn check_copied(&mut self, ty: &Ty, span: Span) {
+        if !ty.is_known() {
+            self.found.unrepeatable(
+                span,
+                "a value of this type may run code when it is dropped, which is not seen; read it with `*`",
+            );
+        }
+    }
+
+    /// Refuses to take a value for one of another type if an address may be a part of it.
+    pub fn check_reinterpreted(&mut self, ty: &Ty, span: Span) {
+        if ty.has_address() || !ty.is_known() {
+            self.found.unrepeatable(span, ADDRESS);
+        }
+    }
+
+    /// Refuses what is written if it has an address, which may be that of a variable.
+    pub fn stored(&mut self, ty: &Ty, span: Span) {
+        if ty.has_address() {
+            self.found.unrepeatable(span, ADDRESS);
         }
     }
 
@@ -282,7 +342,7 @@ impl Walk {
     fn named_type(&self, call: &ExprMethodCall) -> Ty {
         let arguments = call.turbofish.as_ref().and_then(|turbofish| turbofish.args.first());
         match arguments {
-            Some(syn::GenericArgument::Type(ty)) => Ty::of_type(ty),
+            Some(GenericArgument::Type(ty)) => Ty::of_type(ty),
             _ => Ty::User,
         }
     }
@@ -348,8 +408,13 @@ impl Walk {
         match tree {
             UseTree::Path(path) => self.import(&path.tree),
             UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree)),
-            UseTree::Name(name) => self.declare(&name.ident, Value::Import),
-            UseTree::Rename(rename) => self.declare(&rename.rename, Value::Import),
+            UseTree::Name(UseName { ident: name })
+            | UseTree::Rename(UseRename { rename: name, .. }) => {
+                if library::is_number_type(name) || name == "Some" || name == "None" {
+                    self.found.unrepeatable(name.span(), "this hides a name of the language; give it another name");
+                }
+                self.declare(name, Value::Import);
+            }
             tree => self.found.unrepeatable(
                 tree.span(),
                 "which names this imports is not seen; name them, or import them outside of the kernel",
@@ -385,6 +450,11 @@ impl Walk {
         self.found.in_function(false);
         (self.scopes, self.written) = (scopes, written);
     }
+}
+
+fn names_number_type(arguments: &AngleBracketedGenericArguments) -> bool {
+    let is_number = |argument: &GenericArgument| matches!(argument, GenericArgument::Type(ty) if Ty::of_type(ty) == Ty::Number);
+    arguments.args.first().is_some_and(is_number)
 }
 
 /// Whether a place is the target of a pointer, and not a part of it.

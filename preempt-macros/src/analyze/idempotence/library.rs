@@ -97,6 +97,31 @@ const OF_NUMBERS: &[&str] = &[
     "wrapping_sub",
 ];
 
+/// What follows `checked_` and `overflowing_` in names of methods.
+const OPERATIONS: &[&str] = &[
+    "abs",
+    "add",
+    "div",
+    "div_euclid",
+    "ilog10",
+    "ilog2",
+    "mul",
+    "neg",
+    "next_multiple_of",
+    "next_power_of_two",
+    "pow",
+    "rem",
+    "rem_euclid",
+    "shl",
+    "shr",
+    "sub",
+];
+
+/// Whether `name` is an operation after `start`.
+fn is_operation(name: &str, start: &str) -> bool {
+    name.strip_prefix(start).is_some_and(|name| OPERATIONS.contains(&name))
+}
+
 /// Whether `name` is a function of number types, or of `GpuFloat`, that returns a number.
 pub fn is_of_numbers(name: &Ident) -> bool {
     OF_NUMBERS.iter().any(|known| name == known)
@@ -105,6 +130,10 @@ pub fn is_of_numbers(name: &Ident) -> bool {
 /// The result of a primitive, if it is the same when the block-task runs again.
 pub fn of_primitive(name: &str, arguments: &[Ty]) -> Option<Ty> {
     let primitive = Primitive::named(name)?;
+    // The values of shuffles may be of a type of the user's.
+    if !arguments.iter().all(Ty::is_known) {
+        return None;
+    }
     let value = || arguments.get(1).cloned().unwrap_or(Ty::User);
     let ty = match (name, primitive.result) {
         (_, PrimitiveResult::PerRun) => return None,
@@ -137,14 +166,18 @@ pub fn method(receiver: &Ty, name: &Ident, arguments: &[Ty]) -> Option<Ty> {
     match (target, text.as_str()) {
         (Ty::GivenUp, _) => Some(Ty::GivenUp),
         (Ty::Number, "sin_cos") => Some(Ty::Tuple(vec![Ty::Number, Ty::Number])),
-        (Ty::Number, name) if name.starts_with("checked_") => Some(Ty::Number.many()),
-        (Ty::Number, name) if name.starts_with("overflowing_") => {
+        (Ty::Number, name) if is_operation(name, "checked_") => Some(Ty::Number.many()),
+        (Ty::Number, name) if is_operation(name, "overflowing_") => {
             Some(Ty::Tuple(vec![Ty::Number, Ty::Number]))
         }
+        (_, "from" | "from_bits") => None,
         (Ty::Number, _) => is_of_numbers(name).then_some(Ty::Number),
         (Ty::Constant, _) if is_of_numbers(name) => Some(Ty::Constant),
         (Ty::Constant, text) => of_many(receiver, target, text, first),
-        (Ty::Ptr(item), "read" | "read_unaligned" | "read_volatile") => Some((**item).clone()),
+        // Of a type that is not `Copy`, this makes a value that is dropped.
+        (Ty::Ptr(item), "read" | "read_unaligned" | "read_volatile") => {
+            item.is_known().then(|| (**item).clone())
+        }
         (Ty::Ptr(_), "add" | "offset" | "sub" | "wrapping_add" | "wrapping_sub" | "clone") => {
             Some(target.clone())
         }
@@ -172,7 +205,8 @@ fn of_many(receiver: &Ty, item: &Ty, name: &str, first: impl Fn() -> Option<Ty>)
         "chunks" | "chunks_exact" | "windows" => target.many(),
         "split_at" => Ty::Tuple(vec![target.clone(), target]),
         "next" | "nth" => item.clone().many(),
-        "unwrap" | "unwrap_or" | "expect" => item.clone(),
+        "unwrap" | "expect" => item.clone(),
+        "unwrap_or" => item.clone().or(first()?),
         "unwrap_or_default" if item.is_known() => item.clone(),
         "clone" if item.is_known() => target,
         "copied" | "cloned"
@@ -180,15 +214,16 @@ fn of_many(receiver: &Ty, item: &Ty, name: &str, first: impl Fn() -> Option<Ty>)
         {
             item.deref().unwrap_or_else(|| item.clone()).many()
         }
-        "by_ref" | "chain" | "filter" | "inspect" | "into_iter" | "or" | "rev" | "skip"
-        | "skip_while" | "step_by" | "take" | "take_while" => target,
+        "chain" | "or" => item.clone().or(first()?.item()?).many(),
+        "by_ref" | "filter" | "inspect" | "into_iter" | "rev" | "skip" | "skip_while"
+        | "step_by" | "take" | "take_while" => target,
         "enumerate" => Ty::Tuple(vec![Ty::Number, item.clone()]).many(),
         "zip" => Ty::Tuple(vec![item.clone(), first()?.item()?]).many(),
         "map" => first()?.many(),
         "fold" => first()?,
-        "max" | "min" if item.is_known() => item.clone().many(),
+        "max" | "min" if item.is_known() && !item.has_pointer() => item.clone().many(),
         "product" | "sum" if item.is_number() => Ty::Number,
-        "contains" if item.is_known() => Ty::Number,
+        "contains" if item.is_known() && !item.has_pointer() => Ty::Number,
         // Of arrays that are variables: those of parameters and shared memory are not writable this way.
         "fill" if item.is_known() => Ty::Number,
         "swap" | "reverse" => Ty::Number,

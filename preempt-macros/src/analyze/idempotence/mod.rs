@@ -12,9 +12,10 @@
 //!   It asserts of constants that they are numbers, or arrays of numbers, and no `static` that changes.
 //! - Operators and methods of what may be a user's type are unknown, as in `uniform`.
 //!
-//! Assumptions remain. Fields are the type's own. No trait of the user's gives numbers, slices and iterators a method that the library has for
-//! others of them. Number types have their own names. Pointers stay within their buffers. Shared arrays have no initial
-//! contents, so a block-task that reads an element reads one that it has written, if it has written the array.
+//! Assumptions remain. Fields are the type's own. No trait of the user's gives numbers, `()`, slices, `Option`s, iterators,
+//! `Own` and `WarpReductionOp` a method that the library has for others of them. `Some` and `None` are the library's.
+//! Number types have their own names. Pointers stay within their buffers. Shared arrays have no initial contents, so a
+//! block-task that reads an element reads one that it has written, if it has written the array.
 
 use std::collections::{HashMap, HashSet};
 
@@ -89,7 +90,9 @@ pub fn verdict(kernel: &Kernel, votes: bool) -> Verdict {
         written: HashSet::new(),
         shared_arrays: 0,
         yield_in_loops: kernel.options.yield_in_loops.is_some(),
+        names_number: false,
         closures: 0,
+        returned: None,
         in_macro: false,
         constants: Vec::new(),
         functions: Vec::new(),

@@ -3,10 +3,11 @@
 use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Pat, PatIdent};
+use syn::{Pat, PatIdent, Type};
 
 use super::types::Ty;
 use super::walk::{Value, Walk};
+use crate::names::text_of;
 
 impl Walk {
     pub fn bind(&mut self, pat: &Pat, value: Value) {
@@ -29,19 +30,10 @@ impl Walk {
                 // The guard may not be evaluated.
                 self.written = before;
             }
-            (Pat::Type(typed), Value::Data(ty)) => {
-                let named = Ty::of_type(&typed.ty);
-                if named.has_address() {
-                    self.check_coercion(&ty, typed.ty.span());
-                }
-                let ty = match named.has_address() {
-                    true => ty,
-                    false if ty == Ty::GivenUp => ty,
-                    false => named,
-                };
-                self.bind(&typed.pat, Value::Data(ty));
+            (Pat::Type(typed), value) => {
+                let value = self.annotated(value, Some(&typed.ty), typed.ty.span());
+                self.bind(&typed.pat, value);
             }
-            (Pat::Type(typed), value) => self.bind(&typed.pat, value),
             (Pat::Tuple(tuple), Value::Tuple(parts))
                 if tuple.elems.len() == parts.len() && !tuple.elems.iter().any(is_rest) =>
             {
@@ -57,7 +49,45 @@ impl Walk {
         }
     }
 
+    /// A value that the user gives a type, if that is known. The parts of a tuple may be coerced, too.
+    fn annotated(&mut self, value: Value, named: Option<&Type>, span: Span) -> Value {
+        match (value, named) {
+            (Value::Data(ty), Some(named)) => {
+                let named = Ty::of_type(named);
+                // An alias may stand for a reference.
+                if named.has_address() || !named.is_known() {
+                    self.check_coercion(&ty, span);
+                }
+                Value::Data(match named.has_address() {
+                    true => ty,
+                    false if ty == Ty::GivenUp => ty,
+                    false => named,
+                })
+            }
+            (Value::Data(ty), None) => {
+                if ty.has_address() {
+                    self.operator(None, span);
+                }
+                Value::Data(ty)
+            }
+            (Value::Tuple(parts), named) => {
+                let named = match named {
+                    Some(Type::Tuple(named)) if named.elems.len() == parts.len() => Some(named),
+                    _ => None,
+                };
+                let types = (0..parts.len()).map(|part| named.map(|named| &named.elems[part]));
+                let parts = parts.into_iter().zip(types);
+                Value::Tuple(parts.map(|(part, ty)| self.annotated(part, ty, span)).collect())
+            }
+            (value, _) => value,
+        }
+    }
+
     fn bind_name(&mut self, name: &PatIdent, value: Value) {
+        // No variable, and of a type that is another one elsewhere.
+        if text_of(&name.ident) == "None" {
+            return;
+        }
         if name.by_ref.is_some() && name.mutability.is_some() {
             self.lends_mutably(name.span());
         }

@@ -123,7 +123,10 @@ impl Walk {
                 };
                 let ty = self.assign_part(base, read);
                 if let Some(at) = at {
-                    self.data(at);
+                    let index = self.data(at);
+                    if !index.is_known() {
+                        self.operator(None, at.span());
+                    }
                 }
                 match (place, ty.target()) {
                     (Expr::Index(_), Ty::Many(item)) => (**item).clone(),

@@ -262,6 +262,71 @@ fn what_may_differ_in_another_run_is_never_droppable() {
 }
 
 #[test]
+fn code_of_the_users_that_types_and_names_hide_is_never_droppable() {
+    all(
+        "never",
+        &[
+            "let f = || -> *mut f32 { q as _ }; Y; let r = &mut *f(); *r += 1.0;",
+            "let (w,): (*mut f32,) = (q as _,); Y; let r = &mut *w; *r += 1.0;",
+            "let (a,): (&f32,) = (&user,); Y; out.write(0, *a);",
+            "let f = || -> &f32 { return &user }; Y; out.write(0, *f());",
+            "let f = || { return users[0]; }; Y; out.write(0, f() + f());",
+            "let f = || return users[0]; Y; out.write(0, f() + f());",
+            "let r: &f32 = loop { break &user; }; Y;",
+            "let v = 1.0; let r: &f32 = if n > 3 { &user } else { &v }; Y;",
+            "fn g(r: &f32) -> f32 { *r } let v = 1.0; Y; out.write(0, g(if n > 3 { &user } else { &v }));",
+            "let r: R = &user; Y;",
+            "Y; out.write(0, *(&user as &f32));",
+            "Y; if x.contains(&user) { out.write(0, 1.0); }",
+            "Y; let o = x[0].total_cmp(&user);",
+            "Y; out.write(0, *x.first().unwrap_or(&user));",
+            "let o: Option<&f32> = Some(&user); Y;",
+            "Y; own.own().expect({ helper(); \"m\" }).set(1.0);",
+            "Y; [].iter().chain(users.iter()).for_each(|u| { out.write(0, *u + *u) });",
+            "Y; let u = [].first().unwrap_or(&users[0]); out.write(0, *u + *u);",
+            "match x.first() { None => { let u = None.or(users.first()).unwrap(); out.write(0, *u + *u) } Some(_) => {} } Y;",
+            "Y; x.iter().chain(user).for_each(|v| out.write(0, *v));",
+            "Y; let u: User = x.iter().sum();",
+            "Y; out.write(0, x.iter().sum::<User>() + 1.0);",
+            "Y; out.write(0, x.iter().product::<User>() + 1.0);",
+            "Y; let c = n.checked_clock().unwrap(); out.write(0, c as f32);",
+            "Y; let c = n.overflowing_clock().0; out.write(0, c as f32);",
+            "Y; let c = n.from(); out.write(0, c as f32);",
+            "use crate::User as u32; let v: u32 = users[0]; Y; out.write(0, v + v);",
+            "use crate::mine::Some; Y; let v = Some(1.0);",
+            "let g = const { Guard }; Y;",
+            "let g = q.cast::<Guard>().read(); Y;",
+            "let g = p.cast::<Guard>().read(); Y;",
+            "let g = (q as *const Guard).read_volatile(); Y;",
+            "let s = shared_array![Guard; 4]; s.write(1.0); S; let g = s.read(); S; Y;",
+            "let v = warp::warp_shuffle_down(u32::MAX, users[0], 1, 32).0; Y; out.write(0, 1.0); S; Y;",
+            "let mut v = [0.0f32; 4]; v[users[0]] = 1.0; Y;",
+            "let v = n; Y; out.write(0, (&v as *const u32 as usize) as f32);",
+            "let v = 1.0; Y; if (&v as *const f32) < q { out.write(0, 1.0); }",
+            "let v = n; Y; p.cast::<&u32>().write(&v);",
+            "let v = n; Y; *p.cast::<&u32>() = &v;",
+            "Y; out.write(0, TABLE[users[0]]);",
+            "let (v, r) = (n, &n); Y; out.write(0, (&r as *const &u32).cast::<usize>().read() as f32);",
+            "let r = &n; Y; out.write(0, *(&r as *const &u32 as *const usize) as f32);",
+            "let o: Option<&u32> = Some(&n); Y; out.write(0, (&o as *const _).cast::<usize>().read() as f32);",
+            "let a = &n as *const u32; Y; if [y.as_ptr()].contains(&a) { out.write(0, 1.0); }",
+            "let a = &n as *const u32; Y; if (a, 1) < (y.as_ptr(), 1) { out.write(0, 1.0); }",
+        ],
+    );
+    all("relaxed", &["Y; own.own().expect({ *p += 1.0; \"m\" }).set(1.0);"]);
+    all(
+        "strict",
+        &[
+            "let f = |v: f32| { if v > 1.0 { return v; } v + 1.0 }; Y; out.write(0, f(x[0]));",
+            "let (a, (b, o)): (f32, (&f32, SliceMut<f32>)) = (x[0], (&x[1], out)); Y; o.write(0, a + *b);",
+            "Y; let sum: f32 = unsafe { x.iter().sum() }; *p = sum + x.iter().product::<f32>();",
+            "const { assert!(TILE > 3) }; Y; out.write(0, n.checked_add(1).unwrap_or(2) as f32);",
+            "let v = x.iter().chain(x.iter()).fold(0.0, |a, b| a + b); Y; if let None = x.first() { return } out.write(0, v);",
+        ],
+    );
+}
+
+#[test]
 fn stale_shared_memory_is_never_droppable() {
     all(
         "never",

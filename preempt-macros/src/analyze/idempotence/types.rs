@@ -61,6 +61,16 @@ impl Ty {
         }
     }
 
+    /// Whether a pointer is a part of the type, which is compared by its address.
+    pub fn has_pointer(&self) -> bool {
+        match self {
+            Ty::Ptr(_) => true,
+            Ty::Many(item) | Ty::Ref(item) => item.has_pointer(),
+            Ty::Tuple(parts) => parts.iter().any(Ty::has_pointer),
+            _ => false,
+        }
+    }
+
     /// Without the references around it.
     pub fn target(&self) -> &Ty {
         match self {
@@ -90,6 +100,8 @@ impl Ty {
             (Ty::Constant, ty) | (ty, Ty::Constant) => ty,
             (a, b) if a == b => a,
             (Ty::Many(a), Ty::Many(b)) => a.or(*b).many(),
+            // May be coerced to a reference by a user's `Deref`.
+            (a, b) if a.has_address() || b.has_address() => Ty::User.by_ref(),
             _ => Ty::User,
         }
     }
@@ -111,7 +123,7 @@ impl Ty {
     pub fn index(&self, index: &Ty) -> Option<Ty> {
         match (self.target(), index) {
             (Ty::GivenUp, _) | (_, Ty::GivenUp) => Some(Ty::GivenUp),
-            (Ty::Constant, _) => Some(Ty::Constant),
+            (Ty::Constant, Ty::Number | Ty::Constant | Ty::Many(_)) => Some(Ty::Constant),
             (Ty::Many(item), Ty::Number | Ty::Constant) => Some((**item).clone()),
             (Ty::Many(_), Ty::Many(_)) => Some(self.target().clone()),
             _ => None,

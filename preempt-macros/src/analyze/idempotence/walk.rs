@@ -9,6 +9,7 @@ use syn::{
     Member, Pat, Path, PointerMutability, ReturnType, Stmt, Type, UnOp,
 };
 
+use super::calls::{ADDRESS, ASSERTIONS};
 use super::findings::Findings;
 use super::types::Ty;
 use crate::names::text_of;
@@ -69,8 +70,12 @@ pub struct Walk {
     pub written: HashSet<usize>,
     pub shared_arrays: usize,
     pub yield_in_loops: bool,
+    /// Whether the next expression is where the user names a number type.
+    pub names_number: bool,
     /// The number of closures around.
     pub closures: usize,
+    /// The type of the values that the closure around returns ahead of its end.
+    pub returned: Option<Ty>,
     /// Whether this is an argument of a macro.
     pub in_macro: bool,
     /// Paths that stand for constants, and for functions of `preempt_device`, if they are what they seem.
@@ -257,6 +262,8 @@ impl Walk {
             };
             return self.bind(&local.pat, Value::Data(ty));
         };
+        self.names_number =
+            matches!(&local.pat, Pat::Type(typed) if Ty::of_type(&typed.ty) == Ty::Number);
         let value = self.value(&init.expr);
         if let Some((_, otherwise)) = &init.diverge {
             self.sometimes(|walk| drop(walk.value(otherwise)));
@@ -266,6 +273,7 @@ impl Walk {
 
     /// What an expression stands for. Its effects are recorded.
     pub fn value(&mut self, expr: &Expr) -> Value {
+        let names_number = std::mem::take(&mut self.names_number);
         match expr {
             Expr::Lit(literal) => match literal.lit {
                 syn::Lit::Str(_) | syn::Lit::ByteStr(_) => Value::Data(Ty::Number.many()),
@@ -278,10 +286,16 @@ impl Walk {
             Expr::Paren(inner) => self.value(&inner.expr),
             Expr::Group(inner) => self.value(&inner.expr),
             Expr::Block(block) => self.labelled(block.label.as_ref(), &block.block),
-            Expr::Unsafe(block) => self.block(&block.block),
+            Expr::Unsafe(block) => {
+                self.names_number =
+                    names_number && matches!(*block.block.stmts, [Stmt::Expr(_, None)]);
+                self.block(&block.block)
+            }
             Expr::Tuple(tuple) => {
                 Value::Tuple(tuple.elems.iter().map(|part| self.value(part)).collect())
             }
+            // Elements of any type.
+            Expr::Array(array) if array.elems.is_empty() => Value::Data(Ty::User.many()),
             Expr::Array(array) => Value::Data(self.all_data(&array.elems).many()),
             Expr::Repeat(repeat) => {
                 let ty = self.data(&repeat.expr);
@@ -335,7 +349,10 @@ impl Walk {
             },
             Expr::Binary(binary) => self.binary(binary),
             Expr::Assign(assign) => {
-                self.coerced(&assign.right);
+                let ty = self.coerced(&assign.right);
+                if !matches!(*assign.left, Expr::Path(_)) {
+                    self.stored(&ty, assign.right.span());
+                }
                 self.assign(&assign.left);
                 Value::Data(Ty::Number)
             }
@@ -383,19 +400,30 @@ impl Walk {
                 Value::Data(Ty::Number)
             }
             Expr::Break(expr) => {
-                expr.expr.iter().for_each(|value| drop(self.data(value)));
+                expr.expr.iter().for_each(|value| drop(self.coerced(value)));
                 GIVEN_UP
             }
             Expr::Return(expr) => {
-                expr.expr.iter().for_each(|value| drop(self.data(value)));
+                if let Some(value) = &expr.expr {
+                    let ty = self.coerced(value);
+                    let returned = self.returned.take();
+                    self.returned = Some(returned.map_or(ty.clone(), |other| other.or(ty)));
+                }
                 GIVEN_UP
             }
             Expr::Continue(_) => GIVEN_UP,
             Expr::Closure(closure) => Value::Function(self.closure(closure, &[])),
             // Evaluated by the compiler.
-            Expr::Const(_) => Value::Data(Ty::User),
+            Expr::Const(constant) if is_statement(&constant.block) => Value::Data(Ty::Number),
+            Expr::Const(constant) => {
+                self.found.unrepeatable(
+                    constant.const_token.span,
+                    "what is done with a value of this type is not known; declare a constant, `const N: u32 = ..;`",
+                );
+                GIVEN_UP
+            }
             Expr::Call(call) => self.call(call),
-            Expr::MethodCall(call) => self.method_call(call),
+            Expr::MethodCall(call) => self.method_call(call, names_number),
             Expr::Macro(mac) => self.invocation(&mac.mac),
             Expr::Struct(parts) => {
                 self.structure(parts);
@@ -413,7 +441,10 @@ impl Walk {
     /// The fields of a struct.
     pub fn structure(&mut self, parts: &syn::ExprStruct) -> Ty {
         let fields = parts.fields.iter().map(|field| &field.expr);
-        fields.chain(parts.rest.as_deref()).for_each(|field| drop(self.data(field)));
+        for field in fields.chain(parts.rest.as_deref()) {
+            let ty = self.coerced(field);
+            self.stored(&ty, field.span());
+        }
         Ty::User
     }
 
@@ -492,6 +523,9 @@ impl Walk {
             (left, right) if compares && left.is_known() && right.is_known() => Some(Ty::Number),
             _ => None,
         };
+        if compares && (left.has_pointer() || right.has_pointer()) {
+            self.found.unrepeatable(binary.span(), ADDRESS);
+        }
         self.operator(result, binary.span())
     }
 
@@ -516,10 +550,23 @@ impl Walk {
             }
             (Value::Data(ty), target @ Type::Ptr(_)) => {
                 let of_value = ty.deref().unwrap_or(Ty::User);
-                Value::Data(Ty::Ptr(Box::new(element(target).unwrap_or(of_value))))
+                let element = element(target);
+                if element.as_ref().is_some_and(|element| *element != of_value) {
+                    self.check_reinterpreted(&of_value, cast.span());
+                }
+                Value::Data(Ty::Ptr(Box::new(element.unwrap_or(of_value))))
             }
             (value, target) => {
                 let ty = self.data_of(value, cast.span());
+                self.check_coercion(&ty, cast.span());
+                match target {
+                    // Perhaps to a pointer that writes.
+                    Type::Infer(_) if ty.has_address() => drop(self.unknown(cast.span())),
+                    target if ty.has_address() && Ty::of_type(target).is_number() => {
+                        self.found.unrepeatable(cast.span(), ADDRESS);
+                    }
+                    _ => {}
+                }
                 Value::Data(match target {
                     Type::Infer(_) => ty,
                     target => Ty::of_type(target),
@@ -533,6 +580,7 @@ impl Walk {
         self.closures += 1;
         // It may run more than once, like the body of a loop.
         self.found.in_loop(true);
+        let around = self.returned.take();
         let result = self.sometimes(|walk| {
             for (number, input) in closure.inputs.iter().enumerate() {
                 let ty = types.get(number).cloned().unwrap_or(Ty::User);
@@ -547,6 +595,8 @@ impl Walk {
                 ReturnType::Type(..) => walk.coerced(&closure.body),
             }
         });
+        let returned = std::mem::replace(&mut self.returned, around);
+        let result = returned.map_or(result.clone(), |returned| returned.or(result));
         if closure.asyncness.is_some() || closure.constness.is_some() {
             self.unknown(closure.span());
         }
@@ -554,6 +604,17 @@ impl Walk {
         self.closures -= 1;
         result
     }
+}
+
+/// Whether the value of a block that the compiler evaluates is nothing.
+fn is_statement(block: &Block) -> bool {
+    let mac = match block.stmts.last() {
+        Some(Stmt::Macro(mac)) => &mac.mac,
+        Some(Stmt::Expr(Expr::Macro(mac), None)) => &mac.mac,
+        Some(Stmt::Expr(_, None)) => return false,
+        _ => return true,
+    };
+    ASSERTIONS.iter().any(|(known, _)| mac.path.is_ident(known))
 }
 
 fn is_assignment(op: BinOp) -> bool {
