@@ -9,7 +9,7 @@ use syn::{
     ItemFn, Macro, Path, Token, Type, UseName, UseRename, UseTree,
 };
 
-use super::library;
+use super::library::{self, ADDRESS, ASSERTIONS};
 use super::types::Ty;
 use super::walk::{GIVEN_UP, Memory, Shape, Value, Walk};
 use crate::names::{SHARED_ARRAY, SHARED_SLICE, is_named, text_of, yield_point};
@@ -21,23 +21,8 @@ const HELPER: &str =
 const HELPER_WITH_MEMORY: &str = "what this function does with memory that the kernel writes is not seen; write it out in the \
     kernel's body";
 
-pub const ADDRESS: &str =
-    "the address of a variable may be another one when the block-task runs again; use indices";
-
 const ATOMIC: &str = "an atomic operation takes effect again when the block-task runs again, and what it returns depends \
     on the order of threads; write each thread's result to its own element, and sum up in another kernel";
-
-/// Macros of `core` that evaluate their arguments, with the number of those that are evaluated without a panic.
-pub const ASSERTIONS: [(&str, usize); 8] = [
-    ("assert", 1),
-    ("assert_eq", 2),
-    ("assert_ne", 2),
-    ("debug_assert", 1),
-    ("debug_assert_eq", 2),
-    ("debug_assert_ne", 2),
-    ("panic", 0),
-    ("unreachable", 0),
-];
 
 impl Walk {
     /// What a path stands for that is not called.

@@ -7,6 +7,21 @@ use super::types::Ty;
 use crate::analyze::uniform::kinds::Kind;
 use crate::primitives::{Primitive, PrimitiveResult};
 
+pub const ADDRESS: &str =
+    "the address of a variable may be another one when the block-task runs again; use indices";
+
+/// Macros of `core` that evaluate their arguments, with the number of those that are evaluated without a panic.
+pub const ASSERTIONS: [(&str, usize); 8] = [
+    ("assert", 1),
+    ("assert_eq", 2),
+    ("assert_ne", 2),
+    ("debug_assert", 1),
+    ("debug_assert_eq", 2),
+    ("debug_assert_ne", 2),
+    ("panic", 0),
+    ("unreachable", 0),
+];
+
 /// The methods of numbers that return numbers, by themselves or in tuples and `Option`s.
 const OF_NUMBERS: &[&str] = &[
     "abs",

@@ -23,8 +23,8 @@ use proc_macro2::Span;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Error, Expr, ExprMacro, Path, StmtMacro};
 
-pub use self::calls::ASSERTIONS;
 use self::findings::{Findings, Obstacle};
+pub use self::library::ASSERTIONS;
 use self::types::Ty;
 use self::walk::{Memory, Shape, Value, Walk};
 use crate::names::{text_of, yield_point};

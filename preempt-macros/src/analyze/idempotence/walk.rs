@@ -9,8 +9,8 @@ use syn::{
     Member, Pat, Path, PointerMutability, ReturnType, Stmt, Type, UnOp,
 };
 
-use super::calls::{ADDRESS, ASSERTIONS};
 use super::findings::Findings;
+use super::library::{ADDRESS, ASSERTIONS};
 use super::types::Ty;
 use crate::names::text_of;
 
