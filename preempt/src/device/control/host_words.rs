@@ -88,7 +88,7 @@ impl ControlSource for HostWords {
 
     fn take_requeue_list(&self) -> Result<LentList, Error> {
         let empty = lock(&self.requeue_lists).pop();
-        Ok(LentList(Arc::into_raw(empty.unwrap_or_default())))
+        Ok(LentList(Arc::into_raw(empty.unwrap_or_else(empty_list))))
     }
 
     fn give_back_requeue_list(&self, LentList(list): LentList, is_empty: bool) {
@@ -99,5 +99,37 @@ impl ControlSource for HostWords {
             list.clear();
         }
         lock(&self.requeue_lists).push(list);
+    }
+}
+
+/// A list, made where it stays: its entries would take an eighth of a thread's stack, and without optimisation there would
+/// be several copies of them.
+fn empty_list() -> Arc<RequeueList> {
+    let mut list = Arc::new_uninit();
+    if let Some(place) = Arc::get_mut(&mut list) {
+        // SAFETY: the place has the size of a list.
+        unsafe { std::ptr::from_mut(place).cast::<RequeueList>().write_bytes(0, 1) };
+    }
+    // SAFETY: nothing else had the list, so it was written; it consists of atomics, and an empty one of zeros, as on a GPU.
+    unsafe { list.assume_init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use preempt_device::abi::REQUEUE_CAPACITY;
+
+    use super::*;
+
+    #[test]
+    fn a_list_needs_no_stack() {
+        // Less than its entries take.
+        let small = thread::Builder::new().stack_size(4 * REQUEUE_CAPACITY);
+        let list = small.spawn(empty_list).expect("a thread").join().expect("no panic");
+        let is_zero = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+        assert!(list.entries.iter().all(is_zero));
+        let numbers = [&list.available, &list.put, &list.taken];
+        assert!(numbers.iter().all(|number| number.load(Ordering::Relaxed) == 0));
     }
 }
