@@ -98,9 +98,10 @@ programs are drawn for 5, 10 and 20 tasks, each with buffers of its own, and run
   out, all launches preemptible.
 - plain, one stream: raw launches of the plain entries in one stream; on the CPU device, plain grids
   under `Fifo`. No policy decides.
-- `planned_us` is the makespan of the plan without the cost of its preemptions. `executed_p50_us` is the median from the first submission
-  to the last end, of 5 runs in which the arms take turns. `preemptions` are those of the plan, and
-  `executed_preemptions` those that the execution saw in its last run.
+- `planned_us` is the makespan of the plan without the cost of its preemptions. `executed_p50_us` is
+  the median from the first submission to the last end, of 5 runs in which the arms take turns.
+  `preemptions` are those of the plan, and `executed_preemptions` those that the execution saw in its
+  last run.
 - `executed_over_plan`: executed makespan of the arm `plan` by the planned one;
   `executed_over_maxpair_executed`, `executed_over_sequential`, `executed_over_plain`: by the
   executed makespans of the other arms; all geometric means over the instances.

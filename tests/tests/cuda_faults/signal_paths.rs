@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preempt::{Costs, Device, Preemption, Scheduler, SignalPath};
+use preempt::{Costs, Device, Preemption, Scheduler, SignalPath, Stream};
 use preempt_test_kernels as kernels;
 
 use crate::fake;
@@ -59,15 +59,18 @@ pub fn starts(device: &Device, found: &mut Found) {
     }
 }
 
-/// No proxy comes beside a launch that leaves it no place, whatever follows; on the fake driver.
-pub fn beside_a_full_device(device: &Device, found: &mut Found) {
+/// A run whose launches are all worth a proxy, with a stream for its victim and an urgent one.
+fn run<'a>(device: &Device, found: &'a mut Found) -> Option<(Run<'a>, [Stream; 2])> {
     let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Auto);
     let builder = builder.preemption(Preemption::Preemptible).costs(Costs::free());
-    let Some(scheduler) = found.take(builder.kernels(preempt_test_kit::KERNELS).build()) else {
-        return;
-    };
-    let mut run = Run::new(scheduler, found);
-    let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+    let scheduler = found.take(builder.kernels(preempt_test_kit::KERNELS).build())?;
+    let streams = [0, 1].map(|priority| scheduler.stream(priority));
+    Some((Run::new(scheduler, found), streams))
+}
+
+/// No proxy comes beside a launch that leaves it no place, whatever follows; on the fake driver.
+pub fn beside_a_full_device(device: &Device, found: &mut Found) {
+    let Some((mut run, streams)) = run(device, found) else { return };
     let full = 2 * device.properties().sms;
     let shapes = [(4, THREADS), (full, 1024), (4, THREADS)];
     let before = started();
@@ -91,13 +94,7 @@ pub fn beside_a_full_device(device: &Device, found: &mut Found) {
 
 /// Proxies follow each other while a kernel runs, and signals arrive by them and between two of them; on the fake driver.
 pub fn one_after_the_other(device: &Device, found: &mut Found) {
-    let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Auto);
-    let builder = builder.preemption(Preemption::Preemptible).costs(Costs::free());
-    let Some(scheduler) = found.take(builder.kernels(preempt_test_kit::KERNELS).build()) else {
-        return;
-    };
-    let mut run = Run::new(scheduler, found);
-    let streams = [0, 1].map(|priority| run.scheduler.stream(priority));
+    let Some((mut run, streams)) = run(device, found) else { return };
     let lens = [4, 4 * THREADS as usize];
     let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
     let [Some(mut counts), Some(mut writes)] = buffers else { return };

@@ -361,7 +361,10 @@ impl CudaDevice {
 
     /// Starts the proxy again if its time is over. Blocks of plain grids and of opaque work may have its place.
     fn renew_proxy(&self) {
-        if !self.shared.watch.has_plain() && !self.opaque.has_under_way() {
+        if self.proxy.is_to_follow()
+            && !self.shared.watch.has_plain()
+            && !self.opaque.has_under_way()
+        {
             // Signals can do without.
             let are_large =
                 || self.gates.are_beside_large(self.shared.watch.busy_queues().into_iter());

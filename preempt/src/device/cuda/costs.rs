@@ -176,6 +176,7 @@ impl Site<'_> {
         self.queues.stream(0)
     }
 
+    // All uses are relaxed: each word is waited for by itself, and nothing is read on its account.
     fn word(&self, index: usize) -> &AtomicU64 {
         // SAFETY: within the memory, aligned, and shared with the device through atomics only.
         unsafe { AtomicU64::from_ptr(self.host.at(index * size_of::<u64>()).cast()) }

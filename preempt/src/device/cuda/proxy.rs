@@ -42,7 +42,6 @@ use std::sync::atomic::fence;
 /// announces this one, and its leaving. A proxy that has to end carries nothing more. Of many blocks, the first on the SM
 /// gets the place.
 const ENTRY: &str = "
-
 .visible .entry NAME(
     .param .u64 mailbox, .param .u64 queues, .param .u64 place, .param .u64 life, .param .u32 sm,
     .param .u32 number)
@@ -181,9 +180,9 @@ fn carries(put: impl FnOnce(), left: impl FnOnce() -> u32, number: u32) -> bool 
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the proxy launched last.
+    /// The number of the proxy launched last, or being launched.
     number: u32,
-    /// Set while that proxy has not been told to end.
+    /// Set while that proxy has not been told to end, and was not seen to have left.
     live: bool,
     /// Set while that proxy has its place, and no stream write was on its way since.
     there: bool,
@@ -191,7 +190,7 @@ struct State {
     kept: bool,
     /// Set while a thread launches the next one, without the lock.
     renewing: bool,
-    /// Set while a proxy that was told to end may still carry a word.
+    /// Set while a proxy that was told to end, or has left, may still carry a word.
     ending: bool,
     /// Threads in calls of the driver that may wait for kernels that run: no proxy is launched meanwhile.
     holds: u32,
@@ -259,7 +258,7 @@ impl Proxy {
         self.stream.settle(PATIENCE).map(drop)
     }
 
-    /// SMs of the device; the proxy is on the last.
+    /// SMs of the device; the first proxy is on the last.
     pub fn sms(&self) -> u32 {
         self.sms
     }
@@ -354,6 +353,13 @@ impl Proxy {
         }
     }
 
+    /// Whether the last proxy has left and another one may follow it: two reads, for threads that look often.
+    pub fn is_to_follow(&self) -> bool {
+        // Relaxed: a thread that misses a change looks again.
+        let last = self.followed.load(Ordering::Relaxed);
+        last != 0 && self.number(LEFT) == last
+    }
+
     /// Launches the next proxy if the last one has left, a place is kept free, and nothing of ours holds it off. It may lie
     /// anywhere: blocks of others may have come to the last SM meanwhile, and then as much room is on another one. Until it
     /// has room, signals are stream writes. `enter` enters the context; `are_large` says whether the blocks on an SM have much
@@ -363,12 +369,7 @@ impl Proxy {
         enter: impl FnOnce() -> Result<E, Error>,
         are_large: impl FnOnce() -> bool,
     ) -> Result<(), Error> {
-        // Relaxed: a thread that misses a change looks again.
-        let last = self.followed.load(Ordering::Relaxed);
-        if last == 0 || self.number(LEFT) != last {
-            return Ok(());
-        }
-        let number = {
+        let (last, number) = {
             // While a thread has the lock, there is another time.
             let Some(mut state) = self.try_lock() else { return Ok(()) };
             self.see_leaving(&mut state);
@@ -377,7 +378,8 @@ impl Proxy {
             }
             state.renewing = true;
             state.number += 1;
-            state.number
+            // Relaxed: it changes with the lock alone.
+            (self.followed.load(Ordering::Relaxed), state.number)
         };
         // Without the lock, because a launch may wait for a lock of the driver, and signals would wait with it.
         let launched = enter().and_then(|_entered| {
@@ -400,7 +402,7 @@ impl Proxy {
             // No proxy is to be there any more.
             Ok(true) => {
                 state.ending = true;
-                self.word(END).fetch_max(number.into(), Ordering::Relaxed);
+                self.tell_to_end(number);
             }
             Ok(false) => {}
             Err(_) => self.keep(&mut state, false),
@@ -505,8 +507,15 @@ impl Proxy {
         self.keep(state, false);
         if std::mem::take(&mut state.live) {
             state.ending = true;
-            self.word(END).fetch_max(state.number.into(), Ordering::Relaxed);
+            self.tell_to_end(state.number);
         }
+    }
+
+    /// Tells the proxies up to this number to end. The greatest number stays, because a thread that launches a proxy without
+    /// the lock may come late with a smaller one.
+    fn tell_to_end(&self, number: u32) {
+        // Relaxed: the proxy reads nothing else on its account.
+        self.word(END).fetch_max(number.into(), Ordering::Relaxed);
     }
 }
 

@@ -224,7 +224,7 @@ pub unsafe fn launch(
     // SAFETY: as above.
     let stream = unsafe { &*stream.cast::<FakeStream>() };
     if matches!(entry, Entry::Proxy { .. }) {
-        // One that follows another one is a single block.
+        // A proxy that follows another one is a single block.
         let follows = blocks == [1; 3];
         PROXIES[usize::from(follows)].fetch_add(1, Ordering::Relaxed);
     }
