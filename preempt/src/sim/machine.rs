@@ -89,7 +89,7 @@ pub struct KernelModel {
     /// How long a launch takes alone on as many SMs as it can fill, without launch costs. On half as many SMs it
     /// takes twice as long.
     pub duration: Duration,
-    /// The same of a launch that is a plain grid, if it takes longer or shorter. Neither is 0 then.
+    /// The same of a launch that is a plain grid, if it takes longer or shorter.
     pub plain_duration: Option<Duration>,
     /// Block-tasks of a launch; with `blocks_per_sm` they say how many SMs it can fill.
     pub tasks: u32,

@@ -327,7 +327,12 @@ impl Run<'_> {
     ) -> Submitting<'k> {
         let looped = duration(model, random);
         let loop_to_plain = model.loop_to_plain();
-        let plain = loop_to_plain.map_or(looped, |ratio| looped.mul_f64(ratio.recip()));
+        // It varies as the other one does.
+        let plain = match model.plain_duration {
+            Some(plain) if model.duration.is_zero() => plain,
+            Some(plain) => plain.mul_f64(looped.div_duration_f64(model.duration)),
+            None => looped,
+        };
         let stop = model.stop.unwrap_or(self.machine.costs.stop);
         let (stop, requeued) = match self.machine.free_stops {
             true => (Duration::ZERO, Duration::ZERO),

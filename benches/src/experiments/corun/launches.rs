@@ -24,6 +24,11 @@ impl Launches {
         Ok(Launches(serde_json::from_str(LAUNCHES).context("sim-h200.json")?))
     }
 
+    /// All rows.
+    pub fn rows(&self) -> &[Value] {
+        self.0["rows"].as_array().map_or(&[], Vec::as_slice)
+    }
+
     /// The source of the measurements.
     pub fn source(&self) -> String {
         let told = ["device", "commit", "date"].map(|key| self.0[key].as_str());
@@ -45,16 +50,14 @@ impl Launches {
         Ok(Costs { launch, follow, decision: cost("decision_us")?, ..Costs::h200() })
     }
 
-    /// The launches of a program, in order. Each stops as the dominating one of the program does at full size, and takes
-    /// as much less or more as a plain grid.
+    /// The launches of a program, in order. Each stops as the dominating one of the program does at full size.
     ///
     /// # Errors
     ///
     /// If there are no such rows, or if one cannot be read.
     pub fn of(&self, program: &str, size: Size) -> Result<Vec<KernelModel>> {
         let is_it = |row: &&Value| row["program"] == program && row["size"] == name(size);
-        let rows = self.0["rows"].as_array().map_or(&[][..], Vec::as_slice);
-        let row = rows.iter().find(is_it);
+        let row = self.rows().iter().find(is_it);
         let what = || format!("the launches of {program}, {}, in sim-h200.json", name(size));
         let launches = row.and_then(|row| row["launches"].as_array()).with_context(what)?;
         let launches = launches.iter().map(|launch| model(program, launch.as_str()?));
@@ -62,35 +65,54 @@ impl Launches {
     }
 }
 
-/// The launch that a row's line describes.
+/// A launch of a program, which stops as the dominating one of the program does at full size.
 fn model(program: &str, line: &str) -> Option<KernelModel> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let &[kernel, duration, tasks, blocks_per_sm] = &fields[..] else { return None };
-    let duration = Duration::try_from_secs_f64(duration.parse::<f64>().ok()? / 1e6).ok()?;
-    let model = KernelModel::new(kernel, duration, tasks.parse().ok()?);
-    let model = model.blocks_per_sm(blocks_per_sm.parse().ok()?);
+    let model = model_of(line)?;
     Some(match KernelModel::h200(program) {
-        Some(known @ KernelModel { stop: Some(stop), plain_duration: Some(plain), redo, .. }) => {
+        Some(KernelModel { stop: Some(stop), redo, .. }) => {
             let redo = if redo.is_zero() { redo } else { model.dropped(Machine::h200().sms) };
-            let plain = duration.mul_f64(plain.div_duration_f64(known.duration));
-            model.stop(stop).redo(redo).plain_duration(plain)
+            model.stop(stop).redo(redo)
         }
         _ => model,
     })
 }
 
-/// A row of results with a program's launches alone. For each launch in order: its kernel, its duration in
-/// microseconds, its block-tasks, and how many blocks an SM holds; the last three as in a trace of the simulator.
-pub fn row(program: &str, size: Size, alone: Duration, launches: &[KernelModel]) -> Value {
-    let line = |launch: &KernelModel| {
-        let KernelModel { name, duration, tasks, blocks_per_sm, .. } = launch;
-        format!("{name} {} {tasks} {blocks_per_sm}", microseconds(*duration))
+/// The launch that a line of results describes; see [`line_of`].
+pub fn model_of(line: &str) -> Option<KernelModel> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let &[kernel, duration, tasks, blocks_per_sm, plain, stop, redo] = &fields[..] else {
+        return None;
     };
+    let time = |text: &str| Duration::try_from_secs_f64(text.parse::<f64>().ok()? / 1e6).ok();
+    let known = |text: &str| if text == "-" { Some(None) } else { time(text).map(Some) };
+    let mut model = KernelModel::new(kernel, time(duration)?, tasks.parse().ok()?)
+        .blocks_per_sm(blocks_per_sm.parse().ok()?)
+        .redo(time(redo)?);
+    (model.plain_duration, model.stop) = (known(plain)?, known(stop)?);
+    Some(model)
+}
+
+/// A launch in a line of results: its kernel, its duration, its block-tasks and how many blocks an SM holds, as in a
+/// trace of the simulator; then the duration of a plain grid, the time to stop, and the work to do again. Times are in
+/// microseconds, and `-` where they are not known.
+pub fn line_of(launch: &KernelModel) -> String {
+    let KernelModel { name, duration, tasks, blocks_per_sm, plain_duration, stop, redo, .. } =
+        launch;
+    let known = |time: &Option<Duration>| {
+        time.map_or_else(|| "-".to_owned(), |time| microseconds(time).to_string())
+    };
+    let [duration, redo] = [duration, redo].map(|&time| microseconds(time));
+    let (plain, stop) = (known(plain_duration), known(stop));
+    format!("{name} {duration} {tasks} {blocks_per_sm} {plain} {stop} {redo}")
+}
+
+/// A row of results with a program's launches alone, in order.
+pub fn row(program: &str, size: Size, alone: Duration, launches: &[KernelModel]) -> Value {
     json!({
         "program": program,
         "size": name(size),
         "alone_p50_us": microseconds(alone),
-        "launches": launches.iter().map(line).collect::<Vec<_>>(),
+        "launches": launches.iter().map(line_of).collect::<Vec<_>>(),
     })
 }
 
@@ -142,15 +164,21 @@ mod tests {
 
     #[test]
     fn a_launch_is_read_as_it_was_written() {
+        let us = Duration::from_micros;
         let launch = KernelModel::new("k", Duration::from_nanos(12_345), 77).blocks_per_sm(8);
+        assert_eq!(line_of(&launch), "k 12.345 77 8 - - 0.0");
+        let launch = launch.plain_duration(us(10));
+        let stops = launch.clone().stop(us(7)).redo(us(2));
+        assert_eq!(model_of(&line_of(&stops)).as_ref(), Some(&stops));
         let row = row("MM", Size::Small, Duration::ZERO, std::slice::from_ref(&launch));
-        assert_eq!(row["launches"][0], "k 12.345 77 8");
+        assert_eq!(row["launches"][0], "k 12.345 77 8 10.0 - 0.0");
         let launches = Launches(json!({ "rows": [row] })).of("MM", Size::Small).unwrap();
         let [again] = &launches[..] else { panic!("{launches:?}") };
         assert_eq!((again.duration, again.tasks, again.blocks_per_sm), (launch.duration, 77, 8));
         assert_eq!(again.stop, KernelModel::h200("MM").unwrap().stop);
-        assert!(again.plain_duration.unwrap() < again.duration, "the loop of MM is slower");
+        assert_eq!(again.plain_duration, Some(us(10)));
         assert_eq!(again.redo, again.duration / 2, "all block-tasks run at a time");
-        assert!(model("MM", "k 12.345 77").is_none() && model("MM", "k -1 77 8").is_none());
+        assert!(model("MM", "k 12.345 77 8").is_none());
+        assert!(model("MM", "k -1 77 8 - - 0").is_none());
     }
 }

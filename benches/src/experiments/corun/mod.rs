@@ -27,7 +27,7 @@ use anyhow::Result;
 pub use ceiling::{IdealJob, ceiling};
 pub use device::DeviceTestbed;
 pub use endless::Endless;
-pub use launches::{Launches, row};
+pub use launches::{Launches, line_of, model_of, row};
 pub use metrics::{Turnarounds, antt, stp};
 pub use prepared::PreparedProgram;
 pub use simulated::{MEANING as WITHOUT_A_DEVICE, Simulated, simulate};
@@ -43,7 +43,7 @@ pub const MEANING: &str = "\
   are submitted and not over at a time (on raw streams, all). Its `turnaround` is from when the
   first launch is submitted until the submitting thread, which spins, sees that the last one is
   over. `alone` is the median turnaround on the otherwise idle device: as plain grids in `priority`,
-  `antt` and `mix`, preemptible in `sim`.
+  `antt` and `mix`, in the arm's form in `sim`.
 - `long` programs are at full size, `short` ones at a size small enough to wait for them. On the CPU
   device all are reduced, so a long program may be the shorter one there.
 - With T and A for the turnarounds of a program together with others and alone, the normalized

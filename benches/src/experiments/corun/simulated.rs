@@ -22,13 +22,12 @@ With `--device sim` the same suites run on a model of an H200 (`preempt::sim`): 
 the same policies, tables, pictures and keys, with `device` `sim`, and no thread, no clock and no
 GPU. The same command gives the same results.
 
-- Launches of the programs, each with its duration, its block-tasks and its blocks on an SM, are
-  those of `results/sim-h200.json`, where the suite `sim` wrote them on a GPU. Each stops as the
+- Launches of the programs, each with its duration in both forms, its block-tasks and its blocks on
+  an SM, are those of `results/sim-h200.json`, where the suite `sim` wrote them on a GPU. Each stops as the
   dominating one of its program does at full size (`KernelModel::h200`), and the policy is told its
   true duration.
-- Plain grids take as much longer or shorter than preemptible ones as those of the program's
-  dominating kernel. `preempt` chooses between them by the times of blocks, of stops and of both
-  forms.
+- `preempt` chooses between plain grids and preemptible ones by the times of blocks, of stops and of
+  both forms.
 - `preempt` and `reordered` have the costs that the suite `sim` measured in the same run as the
   launches, else those of `Costs::h200`, and programs are submitted one after the other, as by one
   thread. In `plain streams` a launch follows the one before it in its stream in

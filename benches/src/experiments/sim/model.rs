@@ -59,35 +59,46 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
     })
 }
 
-/// A program: its launches, each as long as it was in a run of the program alone.
+/// A program: its launches, each as long in each form as it was in a run of the program alone in that form.
 ///
 /// Of the first launch, the cost of launching is taken off; of each further one, the cost of following its predecessor
-/// in the stream. `notes` are of launches of the program's stream, as far as there are any.
+/// in the stream: what the simulator adds, whatever the form. `notes` are of launches of the program's stream, as far as
+/// there are any.
 pub fn launch_models(
     steps: &[Call<'static>],
-    alone: &[LaunchReport],
+    looped: &[LaunchReport],
+    plain: &[LaunchReport],
     notes: &[Note],
     costs: &Costs,
     sms: u32,
 ) -> Vec<KernelModel> {
-    let mut before: Option<Timestamp> = None;
-    let models = steps.iter().zip(alone).map(|(call, report)| {
-        let (start, cost) = match before.replace(report.done) {
-            None => (report.started, costs.decision + costs.launch + costs.report),
-            Some(before) => (before, costs.follow),
-        };
-        let duration = (report.done - start).saturating_sub(cost);
-        let model = KernelModel::new(call.kernel().name, duration, report.tasks);
+    let (looped, plain) = (durations(looped, costs), durations(plain, costs));
+    let models = steps.iter().zip(looped).zip(plain).map(|((call, looped), plain)| {
+        let tasks = call.grid_dim().count() as u32;
+        let model = KernelModel::new(call.kernel().name, looped, tasks).plain_duration(plain);
         // The latest notes know most yields.
-        let Some(note) = notes.iter().rev().find(|note| note.tasks == report.tasks) else {
+        let Some(note) = notes.iter().rev().find(|note| note.tasks == tasks) else {
             return model;
         };
         // A launch with fewer block-tasks than its SMs could hold has several on one.
-        let blocks_per_sm = if note.need < sms { report.tasks.div_ceil(note.need) } else { 1 };
+        let blocks_per_sm = if note.need < sms { tasks.div_ceil(note.need) } else { 1 };
         let stop = note.stop.saturating_sub(costs.decision + costs.report);
         model.blocks_per_sm(blocks_per_sm).stop(stop).redo(note.requeued)
     });
     models.collect()
+}
+
+/// How long each launch of a program took alone, without the costs of launching.
+fn durations(alone: &[LaunchReport], costs: &Costs) -> Vec<Duration> {
+    let mut before: Option<Timestamp> = None;
+    let durations = alone.iter().map(|report| {
+        let (start, cost) = match before.replace(report.done) {
+            None => (report.started, costs.decision + costs.launch + costs.report),
+            Some(before) => (before, costs.follow),
+        };
+        (report.done - start).saturating_sub(cost)
+    });
+    durations.collect()
 }
 
 #[cfg(test)]
@@ -117,10 +128,13 @@ mod tests {
     fn a_program_alone_takes_as_long_as_it_took() {
         let steps = [empty().grid(1000).block(1), empty().grid(6).block(1)];
         let alone = [report(1000, 5 * US, 115 * US), report(6, 115 * US, 168 * US)];
+        let plain = [report(1000, 5 * US, 110 * US), report(6, 110 * US, 123 * US)];
         let note = Note { stream: 0, tasks: 6, need: 2, stop: 22 * US, requeued: US };
-        let models = launch_models(&steps, &alone, &[note], &costs(), 132);
+        let models = launch_models(&steps, &alone, &plain, &[note], &costs(), 132);
         let durations: Vec<_> = models.iter().map(|model| model.duration).collect();
         assert_eq!(durations, [100 * US, 50 * US]);
+        let plain: Vec<_> = models.iter().filter_map(|model| model.plain_duration).collect();
+        assert_eq!(plain, [95 * US, 10 * US]);
         assert_eq!(models[0].stop, None);
         assert_eq!((models[1].blocks_per_sm, models[1].stop), (3, Some(20 * US)));
         assert_eq!(models[1].redo, US);
