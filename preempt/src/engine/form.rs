@@ -32,12 +32,15 @@ pub(crate) struct Circumstances {
     pub sms: u32,
     /// The longest launch that may be a plain grid.
     pub longest: Duration,
+    /// What another form than that of the launches around it costs: the host launches what follows, once this is over.
+    pub change: Duration,
 }
 
 impl LaunchSpec {
     /// The time until the hardware has taken the SMs of this launch's plain grid. `None` if the launch should be
     /// preemptible: it may run for longer than `longest`, or its duration is unknown; the worker loop stops sooner; or it
-    /// is faster. If it may be preempted, the loop has to save more time than that takes longer than the hardware would.
+    /// is faster. For that, the loop has to save more time than a change of forms costs; and if it may be preempted, more
+    /// than it takes longer to stop than the hardware would.
     ///
     /// Until the hardware was seen to do it, that is the time of a block, if all blocks take as long: as many as fit run
     /// at a time. `yields` says whether the kernel has yield points. Without them, the worker loop waits for the ends of
@@ -46,7 +49,7 @@ impl LaunchSpec {
     pub fn plain_stop(
         &self,
         learned: Learned,
-        Circumstances { yields, may_be_preempted, sms, longest }: Circumstances,
+        Circumstances { yields, may_be_preempted, sms, longest, change }: Circumstances,
     ) -> Option<Duration> {
         let predicted = self.predicted.filter(|&predicted| predicted <= longest)?;
         let places = self.room(sms, true).clamp(1, self.tasks.max(1));
@@ -55,7 +58,9 @@ impl LaunchSpec {
         let software = self.yield_overhead.saturating_sub(self.requeued);
         if let Some(ratio) = learned.loop_to_plain.filter(|&ratio| ratio < 1.0 - GAIN) {
             let saved = predicted.mul_f64(1.0 - ratio);
-            if !may_be_preempted || saved >= software.saturating_sub(hardware) {
+            let later =
+                if may_be_preempted { software.saturating_sub(hardware) } else { Duration::ZERO };
+            if saved >= later.max(change) {
                 return None;
             }
         }
@@ -80,7 +85,7 @@ mod tests {
     }
 
     fn circumstances(yields: bool) -> Circumstances {
-        Circumstances { yields, may_be_preempted: true, sms: 4, longest: LONGEST }
+        Circumstances { yields, may_be_preempted: true, sms: 4, longest: LONGEST, change: us(6) }
     }
 
     /// A launch of ten rounds of blocks on four SMs with two blocks each, which the worker loop stops within 20 µs.
@@ -117,7 +122,8 @@ mod tests {
         assert_eq!(stop(LONGEST, Learned::default()), Some(LONGEST / 10));
         assert_eq!(stop(LONGEST + us(1), Learned::default()), None, "a stream may come to be");
         let faster = Learned { loop_to_plain: Some(0.9), ..Learned::default() };
-        assert_eq!(stop(us(100), faster), None);
+        assert_eq!(stop(us(60), faster), None);
+        assert_eq!(stop(us(59), faster), Some(us(59) / 10), "a change of forms costs more");
     }
 
     #[test]

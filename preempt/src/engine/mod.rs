@@ -56,7 +56,7 @@ use opaque::Pieces;
 use operation::{Op, Phase, Verdict};
 pub(crate) use order::Use;
 use order::{End, Order};
-pub(crate) use pace::{Did, Next, Pace, ToDo};
+pub(crate) use pace::{Did, Lead, Next, Pace, ToDo};
 use planning::Decider;
 use program::Program;
 use queues::DeviceQueues;

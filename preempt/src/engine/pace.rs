@@ -1,7 +1,9 @@
 //! When to decide: the steps of a turn, in which the host takes in messages, asks the policy and queues launches ahead.
 //!
 //! A decision is better the more it knows, so messages are taken in first while they come. They are not for longer than it
-//! takes to overturn a decision: to wait longer than that costs more than to decide too early. Launches are queued
+//! takes to overturn a decision: to wait longer than that costs more than to decide too early. If a message that would
+//! overturn it is there already, they are for as long again, since it comes to that otherwise. And nothing is put off
+//! where no stream may preempt what would be launched ([`Lead`]). Launches are queued
 //! ahead one at a time while the inbox is empty, so that a message waits for one such call at most. If it is never empty,
 //! that is put off for as long as what the device has may last.
 //!
@@ -9,6 +11,7 @@
 
 use std::time::Duration;
 
+use crate::policy::Priority;
 use crate::vocabulary::Costs;
 
 /// What a turn does next.
@@ -16,6 +19,8 @@ use crate::vocabulary::Costs;
 pub(crate) enum Next {
     /// Take one message in, or look into the inbox if none is left of the last look.
     TakeIn,
+    /// Look whether one of this many messages is of a launch that may preempt what would be launched now.
+    LookAhead { within: usize },
     /// Ask the policy, and launch what it wants.
     Decide,
     /// Queue one launch behind another.
@@ -33,6 +38,9 @@ pub(crate) enum Did {
     },
     /// It looked into the inbox, and there was none.
     FoundNone,
+    LookedAhead {
+        overturns: bool,
+    },
     Decided,
     WentAhead,
 }
@@ -42,6 +50,8 @@ pub(crate) enum Did {
 pub(crate) struct ToDo {
     /// Something changed that the policy should look at.
     pub decide: bool,
+    /// Whether no stream may preempt what would be launched.
+    pub is_final: bool,
     /// There may be a launch to queue behind another one.
     pub go_ahead: bool,
 }
@@ -70,6 +80,10 @@ pub(crate) struct Pace {
     last: Duration,
     /// Since when there is something to decide, or to queue ahead.
     since: Option<Duration>,
+    /// Messages that were taken in since the last decision.
+    taken_in: usize,
+    /// What a look ahead has found since then.
+    overturns: Option<bool>,
     inbox: Inbox,
     /// Whether something was taken in after the last decision. The policy may have no say in it; opaque work and
     /// operations of others are looked after when it is asked.
@@ -87,6 +101,8 @@ impl Pace {
             end: now.saturating_add(costs.absence),
             last: now,
             since: None,
+            taken_in: 0,
+            overturns: None,
             inbox: if more { Inbox::HasMore } else { Inbox::Unknown },
             is_undecided: true,
             went_ahead: false,
@@ -113,16 +129,19 @@ impl Pace {
             Did::TookIn { more } => {
                 self.inbox = if more { Inbox::HasMore } else { Inbox::Unknown };
                 self.is_undecided = true;
+                self.taken_in += 1;
                 if to_do.decide || to_do.go_ahead {
                     // The message is there since before it was taken in.
                     self.since.get_or_insert(self.last);
                 }
             }
             Did::FoundNone => self.inbox = Inbox::Empty,
+            Did::LookedAhead { overturns } => self.overturns = Some(overturns),
             Did::Decided | Did::WentAhead => {
                 self.is_undecided &= did != Did::Decided;
                 self.went_ahead |= did == Did::WentAhead;
                 self.since = None;
+                (self.taken_in, self.overturns) = (0, None);
                 if self.inbox == Inbox::Empty {
                     self.inbox = Inbox::Unknown;
                 }
@@ -131,12 +150,17 @@ impl Pace {
         self.step(now, to_do)
     }
 
-    fn step(&mut self, now: Duration, ToDo { decide, go_ahead }: ToDo) -> Next {
+    fn step(&mut self, now: Duration, ToDo { decide, is_final, go_ahead }: ToDo) -> Next {
         self.last = now;
         let is_late = match decide || go_ahead {
             true => {
-                let most = if decide { self.put_off } else { self.lasts };
-                now.saturating_sub(*self.since.get_or_insert(now)) > most
+                let most = match (decide, self.overturns) {
+                    (false, _) => self.lasts,
+                    (true, Some(true)) => 2 * self.put_off,
+                    (true, _) => self.put_off,
+                };
+                let waited = now.saturating_sub(*self.since.get_or_insert(now));
+                decide && is_final || waited > most
             }
             false => {
                 self.since = None;
@@ -152,6 +176,10 @@ impl Pace {
         };
         match may_take_in {
             true if !is_late => Next::TakeIn,
+            true if decide && !is_final && self.overturns.is_none() && self.taken_in > 0 => {
+                // As many as it takes that long again to take in.
+                Next::LookAhead { within: self.taken_in }
+            }
             _ if decide => Next::Decide,
             true => Next::GoAhead,
             false if self.is_undecided => Next::Decide,
@@ -159,6 +187,44 @@ impl Pace {
             false if go_ahead && !(is_over && self.went_ahead) => Next::GoAhead,
             false => Next::Done,
         }
+    }
+}
+
+/// The most urgent of the launches that were taken in since the last decision, which is what that will launch if it can.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lead {
+    priority: Option<Priority>,
+    is_final: bool,
+}
+
+impl Lead {
+    /// Takes in a launch of a stream of priority `own`; `others` are the priorities of the other streams.
+    pub fn take_in(
+        &mut self,
+        own: Priority,
+        others: &[Priority],
+        may_preempt: impl Fn(Priority, Priority) -> bool,
+    ) {
+        if self.priority.is_none_or(|lead| may_preempt(own, lead)) {
+            self.priority = Some(own);
+            // Where no stream is more urgent than another one, a decision for many launches costs as much as one for one.
+            self.is_final = others.iter().any(|&other| may_preempt(own, other))
+                && !others.iter().any(|&other| may_preempt(other, own));
+        }
+    }
+
+    /// Whether no stream may preempt it.
+    pub fn is_final(&self) -> bool {
+        self.is_final
+    }
+
+    /// Whether a launch of a stream of priority `by` may preempt it.
+    pub fn gives_way_to(
+        &self,
+        by: Priority,
+        may_preempt: impl Fn(Priority, Priority) -> bool,
+    ) -> bool {
+        self.priority.is_some_and(|lead| may_preempt(by, lead))
     }
 }
 
@@ -175,10 +241,14 @@ mod tests {
         Costs { stop: us(3), launch: us(2), absence: us(60), ..Costs::free() }
     }
 
-    const IDLE: ToDo = ToDo { decide: false, go_ahead: false };
-    const DECIDE: ToDo = ToDo { decide: true, go_ahead: false };
-    const AHEAD: ToDo = ToDo { decide: false, go_ahead: true };
-    const BOTH: ToDo = ToDo { decide: true, go_ahead: true };
+    const IDLE: ToDo = ToDo { decide: false, is_final: false, go_ahead: false };
+    const DECIDE: ToDo = ToDo { decide: true, ..IDLE };
+    const AHEAD: ToDo = ToDo { go_ahead: true, ..IDLE };
+    const BOTH: ToDo = ToDo { decide: true, ..AHEAD };
+    const FINAL: ToDo = ToDo { is_final: true, ..DECIDE };
+
+    const NONE_OVERTURNS: Did = Did::LookedAhead { overturns: false };
+    const ONE_OVERTURNS: Did = Did::LookedAhead { overturns: true };
 
     const LAST: Did = Did::TookIn { more: false };
     const ONE: Did = Did::TookIn { more: true };
@@ -238,7 +308,8 @@ mod tests {
             steps: &[
                 (ONE, 3, DECIDE, Next::TakeIn),
                 (ONE, 5, BOTH, Next::TakeIn),
-                (ONE, 6, BOTH, Next::Decide),
+                (ONE, 6, BOTH, Next::LookAhead { within: 3 }),
+                (NONE_OVERTURNS, 6, BOTH, Next::Decide),
                 // No launch is queued ahead of the rest of it while the device has work.
                 (Did::Decided, 11, AHEAD, Next::TakeIn),
                 (ONE, 17, AHEAD, Next::TakeIn),
@@ -246,8 +317,40 @@ mod tests {
                 (ONE, 72, AHEAD, Next::GoAhead),
                 (Did::WentAhead, 77, AHEAD, Next::TakeIn),
                 // Something to decide precedes a launch to queue ahead.
-                (ONE, 83, BOTH, Next::Decide),
+                (ONE, 83, BOTH, Next::LookAhead { within: 1 }),
+                (NONE_OVERTURNS, 83, BOTH, Next::Decide),
             ],
+        },
+        Case {
+            name: "an urgent launch at the end of a burst",
+            begin: (true, IDLE),
+            first: Next::TakeIn,
+            steps: &[
+                (ONE, 3, DECIDE, Next::TakeIn),
+                (ONE, 6, BOTH, Next::LookAhead { within: 2 }),
+                (ONE_OVERTURNS, 6, BOTH, Next::TakeIn),
+                (ONE, 8, BOTH, Next::TakeIn),
+                // It is taken in.
+                (ONE, 9, FINAL, Next::Decide),
+                (Did::Decided, 14, AHEAD, Next::TakeIn),
+            ],
+        },
+        Case {
+            name: "an urgent launch that is too far behind",
+            begin: (true, IDLE),
+            first: Next::TakeIn,
+            steps: &[
+                (ONE, 6, DECIDE, Next::LookAhead { within: 1 }),
+                (ONE_OVERTURNS, 6, DECIDE, Next::TakeIn),
+                (ONE, 11, DECIDE, Next::Decide),
+                (Did::Decided, 16, AHEAD, Next::TakeIn),
+            ],
+        },
+        Case {
+            name: "an urgent launch ahead of a burst",
+            begin: (true, IDLE),
+            first: Next::TakeIn,
+            steps: &[(ONE, 1, FINAL, Next::Decide), (Did::Decided, 6, AHEAD, Next::TakeIn)],
         },
         Case {
             name: "messages that leave nothing to do",
@@ -320,6 +423,24 @@ mod tests {
                 assert_eq!(pace.next(us(now), did, to_do), next, "{name}, step {at}");
             }
         }
+    }
+
+    #[test]
+    fn a_lead_is_final_where_it_alone_may_preempt() {
+        let by_number = |by: Priority, of: Priority| by > of;
+        let lead = |own: &[i32], others: &[i32]| {
+            let others: Vec<Priority> = others.iter().copied().map(Priority).collect();
+            let mut lead = Lead::default();
+            own.iter().for_each(|&own| lead.take_in(Priority(own), &others, by_number));
+            lead
+        };
+        assert!(lead(&[5], &[0, 3]).is_final() && lead(&[0, 5], &[0, 3]).is_final());
+        assert!(!lead(&[5], &[0, 9]).is_final(), "a more urgent one may come");
+        assert!(!lead(&[5], &[5]).is_final() && !lead(&[5], &[]).is_final(), "all are equal");
+        assert!(!lead(&[], &[0]).is_final());
+        let gives_way = |lead: Lead, by| lead.gives_way_to(Priority(by), by_number);
+        assert!(gives_way(lead(&[0, 5, 3], &[9]), 6) && !gives_way(lead(&[0, 5, 3], &[9]), 5));
+        assert!(!gives_way(Lead::default(), 9), "nothing would be launched");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::agenda::{Happening, nanos};
 use super::run::Run;
-use crate::engine::{Action, Did, Event, Next, Pace, ToDo};
+use crate::engine::{Action, Did, Event, Lead, Next, Pace, ToDo};
 use crate::vocabulary::CohortOrder;
 
 /// What the host is told, and what it is doing.
@@ -17,6 +17,8 @@ pub(super) struct Host {
     reports: Vec<Happening>,
     /// Whether a turn is due without any of these.
     is_due: bool,
+    /// Of what was taken in since the last decision.
+    pub lead: Lead,
     turn: Option<Turn>,
     /// Until when the last step takes.
     busy_until: u64,
@@ -75,7 +77,13 @@ impl Run<'_> {
                     }
                     None => (Did::FoundNone, now),
                 },
+                Next::LookAhead { within } => {
+                    let soon = self.host.inbox.iter().take(within);
+                    let overturns = soon.clone().any(|&message| self.overturns(message));
+                    (Did::LookedAhead { overturns }, now)
+                }
                 Next::Decide => {
+                    self.host.lead = Lead::default();
                     let decides = self.engine.is_unsettled(time);
                     let took = if decides { nanos(self.machine.costs.decision) } else { 0 };
                     self.engine.settle(time, &mut self.actions);
@@ -102,8 +110,16 @@ impl Run<'_> {
     fn to_do(&self, pace: &Pace) -> ToDo {
         ToDo {
             decide: self.engine.is_unsettled(pace.began()),
+            is_final: self.host.lead.is_final(),
             go_ahead: self.engine.may_go_ahead(),
         }
+    }
+
+    /// Whether a message is of a launch that may preempt what would be launched without it.
+    fn overturns(&self, message: Happening) -> bool {
+        let Happening::Arrival(index) = message else { return false };
+        let by = self.priority_of(index);
+        self.host.lead.gives_way_to(by, |by, of| self.engine.may_preempt(by, of))
     }
 
     fn take_in(&mut self, now: u64, happening: Happening) {

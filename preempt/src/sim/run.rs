@@ -1,5 +1,6 @@
 //! A simulation from its first event to its last one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use preempt_device::abi::SmRange;
@@ -20,6 +21,7 @@ use crate::engine::{
     Outcome, Submission, Use, UseRecord, Whose, interned,
 };
 use crate::error::{Error, SchedulerError};
+use crate::policy::Priority;
 use crate::recording::Recording;
 use crate::vocabulary::OpKey;
 
@@ -69,6 +71,8 @@ pub(super) struct Run<'a> {
     pub device: Device,
     pub host: Host,
     pub agenda: Agenda,
+    /// How many streams there are of each priority.
+    priorities: BTreeMap<Priority, usize>,
     pub actions: Vec<Action>,
     submitted: Vec<Submitted>,
     /// Launches and programs: the place of the result of each.
@@ -99,6 +103,7 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
         device: Device::new(&machine),
         host: Host::default(),
         agenda: Agenda::default(),
+        priorities: BTreeMap::new(),
         actions: Vec::new(),
         submitted: Vec::new(),
         ops: SecondaryMap::new(),
@@ -108,6 +113,9 @@ pub(super) fn run(workload: &Workload, simulation: Simulation) -> Result<Results
         launches: Vec::new(),
         events: 0,
     };
+    for stream in &workload.streams {
+        *run.priorities.entry(stream.priority).or_default() += 1;
+    }
     let mut changes = workload.changes.iter().enumerate().peekable();
     for (job, planned) in workload.jobs.iter().enumerate() {
         while let Some((change, told)) = changes.next_if(|(_, told)| told.jobs_before <= job) {
@@ -261,6 +269,8 @@ impl Run<'_> {
         let time = Duration::from_nanos(now);
         let op = self.engine.submit(time, submission, &mut self.actions);
         self.keys[job] = Some(op);
+        let others: Vec<Priority> = self.others(stream.priority).collect();
+        self.host.lead.take_in(urgency.priority, &others, |by, of| self.engine.may_preempt(by, of));
         if !planned.takes_time() {
             return;
         }
@@ -313,6 +323,22 @@ impl Run<'_> {
         });
     }
 
+    /// The priorities of the streams beside one of priority `own`, each once.
+    fn others(&self, own: Priority) -> impl Iterator<Item = Priority> {
+        let is_other =
+            move |&(&priority, &count): &(&Priority, &usize)| priority != own || count > 1;
+        self.priorities.iter().filter(is_other).map(|(&priority, _)| priority)
+    }
+
+    /// The priority of a launch that will be submitted.
+    pub(super) fn priority_of(&self, index: usize) -> Priority {
+        let job = &self.workload.jobs[self.submitted[index].job];
+        match &job.recorded {
+            Some(recorded) => recorded.urgency.priority,
+            None => self.workload.streams[job.stream.0 as usize].priority,
+        }
+    }
+
     /// The name of an operation, for the engine.
     fn name(&self, name: &str) -> &'static str {
         if self.records { interned(name) } else { NAME }
@@ -355,16 +381,15 @@ impl Run<'_> {
             hardware_stop: None,
         };
         if model.auto && !spec.plain {
-            let StreamNumber(own) = planned.stream;
-            let priority = self.workload.streams[own as usize].priority;
-            let others = self.workload.streams.iter().enumerate();
-            let mut others = others.filter(|&(number, _)| number as u32 != own);
+            let priority = self.workload.streams[planned.stream.0 as usize].priority;
             let circumstances = Circumstances {
                 yields: !model.redo.is_zero(),
-                may_be_preempted: others
-                    .any(|(_, other)| self.engine.may_preempt(other.priority, priority)),
+                may_be_preempted: self
+                    .others(priority)
+                    .any(|other| self.engine.may_preempt(other, priority)),
                 sms: self.machine.sms,
                 longest: LONGEST_PLAIN,
+                change: self.machine.costs.gap(),
             };
             let learned = Learned { loop_to_plain, ..Learned::default() };
             spec.hardware_stop = spec.plain_stop(learned, circumstances);

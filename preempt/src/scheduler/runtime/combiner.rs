@@ -82,6 +82,11 @@ impl<M> Mail<'_, M> {
         !self.taken.is_empty()
     }
 
+    /// Whether there is such a message among the next ones, this many of those that the last looks have found.
+    pub fn has_soon(&self, within: usize, is_it: impl FnMut(&M) -> bool) -> bool {
+        self.taken.iter().take(within).any(is_it)
+    }
+
     /// Looks into the inbox; returns whether there is a next message.
     pub fn look(&mut self) -> bool {
         let mut inbox = locked(self.inbox);

@@ -19,7 +19,7 @@ use super::priorities::Priorities;
 use super::program::ProgramJob;
 use super::shared::Settings;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
-use crate::engine::{Action, Called, Change, Engine, Event, Hint, LaunchSpec, Refusal, Use};
+use crate::engine::{Action, Called, Change, Engine, Event, Hint, LaunchSpec, Lead, Refusal, Use};
 use crate::policy::{Policy, Priority, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
@@ -213,8 +213,9 @@ pub(in crate::scheduler) struct Core {
     in_flight: Arc<InFlight>,
     /// Of the streams that there are.
     priorities: Arc<Priorities>,
-    /// Kept for its capacity.
+    /// Of the other streams, when a launch was taken in; kept for its capacity.
     others: Vec<Priority>,
+    lead: Lead,
     /// Kept for its capacity.
     called: Vec<Called>,
     /// Kept for its capacity.
@@ -303,6 +304,7 @@ impl Core {
             in_flight,
             priorities,
             others: Vec::new(),
+            lead: Lead::default(),
             called: Vec::new(),
             hints: Vec::new(),
             armed: VecDeque::new(),

@@ -7,7 +7,8 @@ use preempt_device::host::Preemption;
 use super::{Core, InCall, InWork, Job, Message, Target, Work};
 use crate::device::KernelLaunch;
 use crate::engine::{
-    Called, Change, Circumstances, Did, Event, LaunchSpec, Next, Pace, Submission, ToDo, Whose,
+    Called, Change, Circumstances, Did, Event, LaunchSpec, Lead, Next, Pace, Submission, ToDo,
+    Whose,
 };
 use crate::policy::{Priority, Urgency};
 use crate::scheduler::runtime::combiner::Mail;
@@ -19,6 +20,7 @@ impl Core {
     pub(super) fn take_steps(&mut self, begin: Duration, mail: &mut Mail<'_, Message>) {
         let to_do = |core: &Core| ToDo {
             decide: core.engine.is_unsettled(begin),
+            is_final: core.lead.is_final(),
             go_ahead: core.engine.may_go_ahead(),
         };
         let mut pace = Pace::begin(begin, mail.has_next(), &self.costs);
@@ -35,7 +37,13 @@ impl Core {
                     }
                     None => Did::FoundNone,
                 },
+                Next::LookAhead { within } => {
+                    mail.look();
+                    let overturns = mail.has_soon(within, |message| self.overturns(message));
+                    Did::LookedAhead { overturns }
+                }
                 Next::Decide => {
+                    self.lead = Lead::default();
                     self.decide(now);
                     Did::Decided
                 }
@@ -50,6 +58,19 @@ impl Core {
                 now = clock;
             }
             next = pace.next(clock, did, to_do(self));
+        }
+    }
+
+    /// Whether a message is of a launch that may preempt what would be launched without it.
+    fn overturns(&self, message: &Message) -> bool {
+        match message {
+            Message::Submit(Job {
+                urgency, work: Work::Launch { .. } | Work::Program(_), ..
+            }) => {
+                let by = urgency.priority;
+                self.lead.gives_way_to(by, |by, of| self.engine.may_preempt(by, of))
+            }
+            _ => false,
         }
     }
 
@@ -107,6 +128,10 @@ impl Core {
     fn submit(&mut self, now: Duration, mut job: Job) {
         let own = job.urgency.priority;
         let mut calls = std::mem::take(&mut self.called);
+        if matches!(&job.work, Work::Launch { .. } | Work::Program(_)) {
+            self.priorities.others(own, &mut self.others);
+            self.lead.take_in(own, &self.others, |by, of| self.engine.may_preempt(by, of));
+        }
         let (launch, predicted, due) = match &mut job.work {
             Work::Launch { launch, spec, preemption, due } => {
                 let may_be_preempted = self.may_be_preempted(*preemption, own);
@@ -184,13 +209,10 @@ impl Core {
         self.engine.handle(now, Event::Release { op }, &mut self.actions);
     }
 
-    /// Whether a stream may take SMs from one of priority `own`, where the choice of forms asks for it.
-    fn may_be_preempted(&mut self, preemption: Preemption, own: Priority) -> bool {
-        if preemption != Preemption::Auto {
-            return false;
-        }
-        self.priorities.others(own, &mut self.others);
-        self.others.iter().any(|&other| self.engine.may_preempt(other, own))
+    /// Whether one of the other streams may take SMs from one of priority `own`, where the choice of forms asks for it.
+    fn may_be_preempted(&self, preemption: Preemption, own: Priority) -> bool {
+        preemption == Preemption::Auto
+            && self.others.iter().any(|&other| self.engine.may_preempt(other, own))
     }
 
     /// A launch with what is expected of it.
@@ -217,6 +239,7 @@ impl Core {
                     may_be_preempted,
                     sms: self.device.properties().sms,
                     longest: self.longest_plain,
+                    change: self.costs.gap(),
                 };
                 let stop = |learned| spec.plain_stop(learned, circumstances);
                 (false, learned.and_then(stop))
