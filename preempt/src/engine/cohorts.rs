@@ -96,12 +96,13 @@ impl Engine {
         };
         // Below that, the hardware makes no room for it.
         let over = over.filter(|_| self.queues.level(queue) >= level);
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         let place = Place::Free {
             sms: uncovered,
             room,
             has_blocks,
             // After a spill, blocks of other launches occupy these SMs.
-            is_taken: has_taken || launch.spilled,
+            is_taken: has_taken || launch.spilled || self.others_may_be_on(range, key),
         };
         let work = launch.work(there, sms, &self.costs);
         let (others, outside) =
@@ -144,6 +145,20 @@ impl Engine {
             free -= f64::from(cohort.blocks.min(most)) / f64::from(other.spec.blocks_per_sm);
         }
         free.max(0.0)
+    }
+
+    /// Whether blocks of other launches may be on each of these SMs, because no word keeps them to others: the hardware
+    /// spreads them over all SMs. One can keep all of another kernel out of an SM, which has divided its memory for it.
+    fn others_may_be_on(&self, range: SmRange, key: OpKey) -> bool {
+        let sms = self.ledger.sms();
+        let there = |&(head, op, _): &(QueueIndex, OpKey, usize)| {
+            op != key && !intersection(self.queues.range(head), range, sms).is_empty()
+        };
+        let blocks = |(_, op, slot): (QueueIndex, OpKey, usize)| {
+            self.ops.get(op)?.launch.as_ref()?.cohorts[slot].as_ref().map(|cohort| cohort.blocks)
+        };
+        let blocks = self.queues.heads().filter(there).filter_map(blocks);
+        blocks.fold(0, u32::saturating_add) >= ledger::count(range, sms)
     }
 
     /// Puts a cohort into a queue.

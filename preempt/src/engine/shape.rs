@@ -39,8 +39,8 @@ pub(super) enum Place {
         room: u32,
         /// Whether the launch has other blocks on the device.
         has_blocks: bool,
-        /// Whether blocks of other launches have yet to leave these SMs, or have filled them before: spare blocks would be
-        /// gone before there is room.
+        /// Whether blocks of other launches have yet to leave these SMs, or may be there: spare blocks would be gone before
+        /// there is room, and others than these with them.
         is_taken: bool,
     },
     /// A queue behind another grid, of which nothing is known until its turn comes.

@@ -22,7 +22,12 @@ fn out(engine: &mut Engine, op: OpKey, slot: u8, done: u32) -> Vec<Action> {
 /// An engine for 4 SMs of 4 blocks, with a small urgent launch and a long one that is confined. Returns the engine,
 /// their keys and the long one's cohort. Another long one is behind that in its stream, if `chain`.
 fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
-    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::new()));
+    beside(1, chain)
+}
+
+/// The same with an urgent launch of this many blocks.
+fn beside(small: u32, chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::packed()));
     let mut actions = Vec::new();
     let mut submit = |stream: u32, priority: i32, tasks: u32| {
         let submission = submission(stream, priority, four(tasks));
@@ -30,7 +35,7 @@ fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
         engine.settle(Duration::ZERO, &mut actions);
         op
     };
-    let mut ops = vec![submit(0, 1, 1), submit(1, 0, 100)];
+    let mut ops = vec![submit(0, 1, small), submit(1, 0, 100)];
     if chain {
         ops.push(submit(1, 0, 100));
     }
@@ -56,6 +61,16 @@ fn a_long_launch_beside_another_one_is_confined() {
     }));
     // Three SMs full, and the blocks that find room beside the small launch.
     assert_eq!((order.blocks, order.handed), (15, 0), "those outside leave at once");
+}
+
+#[test]
+fn a_long_launch_is_not_confined_where_others_may_keep_its_blocks_out() {
+    // Of two SMs, five blocks of another launch may be on both. Spare blocks would all go where they have to leave.
+    let (_, _, order) = beside(5, false);
+    assert_eq!((order.signal.range(), order.blocks), (SmRange::ALL, 8));
+    // Of three SMs, two of them leave one at least.
+    let (_, _, order) = beside(2, false);
+    assert_ne!(order.signal.range(), SmRange::ALL);
 }
 
 #[test]
