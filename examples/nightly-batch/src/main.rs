@@ -186,12 +186,7 @@ impl Night {
     /// Runs all jobs by a plan, and checks their results.
     fn execute(&mut self, plan: &CoSchedule) -> Result<CoSchedule> {
         // What the plan begins with is there first.
-        let mut order = Vec::new();
-        for task in plan.intervals().iter().flat_map(|interval| interval.running.tasks()) {
-            if !order.contains(&task) {
-                order.push(task);
-            }
-        }
+        let order = plan.order();
         self.jobs.clear()?;
         self.execution.begin(plan.clone())?;
         self.jobs.run(&order)?;

@@ -169,6 +169,15 @@ impl CoSchedule {
         &self.intervals
     }
 
+    /// The jobs by their places, each once, in the order in which they begin; last those that take no time. Where launches
+    /// are submitted in this order, nothing that comes later in the plan runs first and has to be preempted.
+    pub fn order(&self) -> Vec<usize> {
+        let mut seen = vec![false; self.jobs.len()];
+        let begun = self.intervals.iter().flat_map(|interval| interval.running.tasks());
+        let all = begun.chain(0..self.jobs.len());
+        all.filter(|&task| !std::mem::replace(&mut seen[task], true)).collect()
+    }
+
     /// Seconds from the start of the plan to its end, with preemptions that cost nothing.
     pub fn makespan(&self) -> f64 {
         self.intervals.last().map_or(0.0, |last| last.start + last.duration)

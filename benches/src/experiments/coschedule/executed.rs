@@ -189,13 +189,12 @@ fn run(
         makespan: makespan.clone(),
         preemptions: preemptions.clone(),
     });
-    let tasks: Vec<usize> = (0..runs.len()).collect();
     for _ in 0..samples {
         for Measurement { plan, makespan, preemptions } in &mut arms {
             match plan {
                 Some(plan) => {
                     execution.begin(plan.clone())?;
-                    makespan.push(site.run(execution, arm, &tasks, runs)?);
+                    makespan.push(site.run(execution, arm, &plan.order(), runs)?);
                     preemptions.push(execution.executed().preemptions());
                 }
                 None => makespan.push(site.testbed.run_in_one_stream(runs)?),

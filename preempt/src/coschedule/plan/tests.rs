@@ -54,6 +54,9 @@ pub(in super::super) fn check_intervals(
         }
     }
     assert_eq!(plan.makespan(), now);
+    let order = plan.order();
+    let begin = |&task: &usize| spans[task].first().map_or(f64::INFINITY, |&(begin, _)| begin);
+    assert!(order.is_sorted_by_key(begin) && order.len() == durations.len(), "{order:?}");
     for (task, &seconds) in durations.iter().enumerate() {
         assert!(
             (done[task] - seconds).abs() <= 1e-8 * seconds,
