@@ -193,7 +193,8 @@ impl Pace {
 /// The most urgent of the launches that were taken in since the last decision, which is what that will launch if it can.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lead {
-    priority: Option<Priority>,
+    /// Its stream, and the priority of that.
+    of: Option<(u32, Priority)>,
     is_final: bool,
 }
 
@@ -201,12 +202,13 @@ impl Lead {
     /// Takes in a launch of a stream of priority `own`; `others` are the priorities of the other streams.
     pub fn take_in(
         &mut self,
+        stream: u32,
         own: Priority,
         others: &[Priority],
         may_preempt: impl Fn(Priority, Priority) -> bool,
     ) {
-        if self.priority.is_none_or(|lead| may_preempt(own, lead)) {
-            self.priority = Some(own);
+        if self.of.is_none() || self.gives_way_to(stream, own, &may_preempt) {
+            self.of = Some((stream, own));
             // Where no stream is more urgent than another one, a decision for many launches costs as much as one for one.
             self.is_final = others.iter().any(|&other| may_preempt(own, other))
                 && !others.iter().any(|&other| may_preempt(other, own));
@@ -218,13 +220,14 @@ impl Lead {
         self.is_final
     }
 
-    /// Whether a launch of a stream of priority `by` may preempt it.
+    /// Whether a launch of another stream may preempt it, one of priority `by`.
     pub fn gives_way_to(
         &self,
+        stream: u32,
         by: Priority,
         may_preempt: impl Fn(Priority, Priority) -> bool,
     ) -> bool {
-        self.priority.is_some_and(|lead| may_preempt(by, lead))
+        self.of.is_some_and(|(lead, of)| lead != stream && may_preempt(by, of))
     }
 }
 
@@ -427,20 +430,27 @@ mod tests {
 
     #[test]
     fn a_lead_is_final_where_it_alone_may_preempt() {
-        let by_number = |by: Priority, of: Priority| by > of;
+        // As where the shortest of equal ones goes first.
+        let may_preempt = |by: Priority, of: Priority| by >= of;
+        // Each launch is of a stream of its own.
         let lead = |own: &[i32], others: &[i32]| {
             let others: Vec<Priority> = others.iter().copied().map(Priority).collect();
             let mut lead = Lead::default();
-            own.iter().for_each(|&own| lead.take_in(Priority(own), &others, by_number));
+            for (stream, &own) in own.iter().enumerate() {
+                lead.take_in(stream as u32, Priority(own), &others, may_preempt);
+            }
             lead
         };
         assert!(lead(&[5], &[0, 3]).is_final() && lead(&[0, 5], &[0, 3]).is_final());
         assert!(!lead(&[5], &[0, 9]).is_final(), "a more urgent one may come");
         assert!(!lead(&[5], &[5]).is_final() && !lead(&[5], &[]).is_final(), "all are equal");
         assert!(!lead(&[], &[0]).is_final());
-        let gives_way = |lead: Lead, by| lead.gives_way_to(Priority(by), by_number);
-        assert!(gives_way(lead(&[0, 5, 3], &[9]), 6) && !gives_way(lead(&[0, 5, 3], &[9]), 5));
-        assert!(!gives_way(Lead::default(), 9), "nothing would be launched");
+        let gives_way =
+            |lead: Lead, stream, by| lead.gives_way_to(stream, Priority(by), may_preempt);
+        let second = lead(&[0, 5, 3], &[9]);
+        assert!(gives_way(second, 7, 5) && !gives_way(second, 7, 4));
+        assert!(!gives_way(second, 1, 9), "a stream keeps its order");
+        assert!(!gives_way(Lead::default(), 7, 9), "nothing would be launched");
     }
 
     #[test]

@@ -118,8 +118,8 @@ impl Run<'_> {
     /// Whether a message is of a launch that may preempt what would be launched without it.
     fn overturns(&self, message: Happening) -> bool {
         let Happening::Arrival(index) = message else { return false };
-        let by = self.priority_of(index);
-        self.host.lead.gives_way_to(by, |by, of| self.engine.may_preempt(by, of))
+        let (stream, by) = self.urgency_of(index);
+        self.host.lead.gives_way_to(stream, by, |by, of| self.engine.may_preempt(by, of))
     }
 
     fn take_in(&mut self, now: u64, happening: Happening) {

@@ -270,7 +270,8 @@ impl Run<'_> {
         let op = self.engine.submit(time, submission, &mut self.actions);
         self.keys[job] = Some(op);
         let others: Vec<Priority> = self.others(stream.priority).collect();
-        self.host.lead.take_in(urgency.priority, &others, |by, of| self.engine.may_preempt(by, of));
+        let may_preempt = |by, of| self.engine.may_preempt(by, of);
+        self.host.lead.take_in(number, urgency.priority, &others, may_preempt);
         if !planned.takes_time() {
             return;
         }
@@ -330,13 +331,15 @@ impl Run<'_> {
         self.priorities.iter().filter(is_other).map(|(&priority, _)| priority)
     }
 
-    /// The priority of a launch that will be submitted.
-    pub(super) fn priority_of(&self, index: usize) -> Priority {
+    /// The stream and the priority of a launch that will be submitted.
+    pub(super) fn urgency_of(&self, index: usize) -> (u32, Priority) {
         let job = &self.workload.jobs[self.submitted[index].job];
-        match &job.recorded {
+        let StreamNumber(stream) = job.stream;
+        let priority = match &job.recorded {
             Some(recorded) => recorded.urgency.priority,
-            None => self.workload.streams[job.stream.0 as usize].priority,
-        }
+            None => self.workload.streams[stream as usize].priority,
+        };
+        (stream, priority)
     }
 
     /// The name of an operation, for the engine.

@@ -65,10 +65,13 @@ impl Core {
     fn overturns(&self, message: &Message) -> bool {
         match message {
             Message::Submit(Job {
-                urgency, work: Work::Launch { .. } | Work::Program(_), ..
+                stream,
+                urgency,
+                work: Work::Launch { .. } | Work::Program(_),
+                ..
             }) => {
-                let by = urgency.priority;
-                self.lead.gives_way_to(by, |by, of| self.engine.may_preempt(by, of))
+                let may_preempt = |by, of| self.engine.may_preempt(by, of);
+                self.lead.gives_way_to(*stream, urgency.priority, may_preempt)
             }
             _ => false,
         }
@@ -130,7 +133,8 @@ impl Core {
         let mut calls = std::mem::take(&mut self.called);
         if matches!(&job.work, Work::Launch { .. } | Work::Program(_)) {
             self.priorities.others(own, &mut self.others);
-            self.lead.take_in(own, &self.others, |by, of| self.engine.may_preempt(by, of));
+            let may_preempt = |by, of| self.engine.may_preempt(by, of);
+            self.lead.take_in(job.stream, own, &self.others, may_preempt);
         }
         let (launch, predicted, due) = match &mut job.work {
             Work::Launch { launch, spec, preemption, due } => {
