@@ -115,6 +115,12 @@ pub trait Experiment: Debug + Sync {
         false
     }
 
+    /// The programs that the suite runs unless `--program` names others: those of FLEP and EffiSha, since most suites
+    /// repeat figures of these papers.
+    fn programs(&self) -> Vec<&'static Definition> {
+        preempt_workloads::ALL.iter().collect()
+    }
+
     /// SMs of the CPU device and blocks that each SM holds, on a machine with this number of processors. The command
     /// line overrides both.
     fn shape(&self, processors: u32) -> (u32, u32) {

@@ -1,20 +1,26 @@
-//! The kernels of the benchmarks that FLEP (ASPLOS 2017) and EffiSha (PPoPP 2017) were measured with, after
-//! their public definitions: Rodinia, SHOC, and the CUDA samples. One file for each benchmark.
+//! The kernels of the benchmarks that FLEP (ASPLOS 2017), EffiSha (PPoPP 2017) and Chimera (ASPLOS 2015) were
+//! measured with, after their public definitions: Rodinia, SHOC, Parboil, and the CUDA samples. One file for each
+//! benchmark.
 //!
 //! What launches them, with which inputs, and what the results have to be, is in `preempt-workloads`. Kernels
 //! that only make inputs are here, too: inputs come from a seed, on the device.
 
 pub mod bfs;
+pub mod black_scholes;
 pub mod cfd;
 pub mod cfd_mesh;
 pub mod fft;
+pub mod hot_spot;
 pub mod input;
+pub mod kmeans;
 pub mod lists;
+pub mod lud;
 pub mod md;
 pub mod md5_hash;
 pub mod mm;
 pub mod neural_net;
 pub mod nn;
+pub mod nw;
 pub mod pf;
 pub mod pl;
 mod prefix;
