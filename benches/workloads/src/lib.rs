@@ -14,6 +14,7 @@ mod outputs;
 mod bfs;
 mod black_scholes;
 mod cfd;
+mod cp;
 mod fft;
 mod hot_spot;
 mod kmeans;
@@ -27,10 +28,12 @@ mod nw;
 mod pf;
 mod pl;
 mod reduction;
+mod sad;
 mod scan;
 mod sort;
 mod spmv;
 mod stencil_2d;
+mod stencil_3d;
 mod triad;
 mod va;
 
@@ -175,6 +178,9 @@ pub const CHIMERA: &[Definition] = &[
     kmeans::DEFINITION,
     lud::DEFINITION,
     nw::DEFINITION,
+    cp::DEFINITION,
+    stencil_3d::DEFINITION,
+    sad::DEFINITION,
 ];
 
 /// The programs of both lists.

@@ -74,4 +74,7 @@ programs! {
     kmeans "KM"
     lud "LUD"
     nw "NW"
+    cp "CP"
+    stencil_3d "ST"
+    sad "SAD"
 }
