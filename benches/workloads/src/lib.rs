@@ -16,12 +16,15 @@ mod black_scholes;
 mod cfd;
 mod cp;
 mod fft;
+mod heart_wall;
 mod hot_spot;
 mod kmeans;
+mod leukocyte;
 mod lud;
 mod md;
 mod md5_hash;
 mod mm;
+mod mummer;
 mod neural_net;
 mod nn;
 mod nw;
@@ -181,6 +184,9 @@ pub const CHIMERA: &[Definition] = &[
     cp::DEFINITION,
     stencil_3d::DEFINITION,
     sad::DEFINITION,
+    heart_wall::DEFINITION,
+    leukocyte::DEFINITION,
+    mummer::DEFINITION,
 ];
 
 /// The programs of both lists.

@@ -77,4 +77,7 @@ programs! {
     cp "CP"
     stencil_3d "ST"
     sad "SAD"
+    heart_wall "HW"
+    leukocyte "LC"
+    mummer "MUM"
 }
