@@ -59,8 +59,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         };
         (0..points as u32).map(potential).collect()
     };
-    // In double precision. Terms are up to 2, and places are rounded to 1e-5 Å or less.
-    let near = Tolerance::Within { absolute: 1e-3, relative: 1e-4 };
+    // In double precision. Terms are up to 2, and places are rounded to 1e-6 Å here.
+    let near = Tolerance::Within { absolute: 1e-5, relative: 1e-5 };
     let outputs = vec![Output::floats(scheduler, "energies", now, near, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

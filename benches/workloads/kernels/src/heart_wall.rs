@@ -14,6 +14,12 @@ pub const BLOCK: usize = 256;
 /// Rows of a template between two yield points.
 const CHUNK: usize = 2;
 
+/// The largest template, in both directions: the original's.
+const MOST_WANTED: usize = 51;
+
+/// The largest window, in both directions: the original's.
+const MOST_SEARCHED: usize = 81;
+
 /// How much of a template stays in each frame.
 pub const KEPT: f32 = 0.75;
 
@@ -25,9 +31,9 @@ pub struct Extents {
     pub width: u32,
     /// Of a frame's column.
     pub height: u32,
-    /// Of a template, in both directions; an odd number.
+    /// Of a template, in both directions; an odd number up to 51.
     pub template: u32,
-    /// Of a window, in both directions; an odd number, not below that of a template, nor above that of a frame.
+    /// Of a window, in both directions; an odd number up to 81, not below that of a template, nor above that of a frame.
     pub window: u32,
     /// Points of a sequence.
     pub points: u32,
@@ -85,11 +91,10 @@ pub fn heart_wall_track(
     next_places: SliceMut<u32>,
     next_templates: SliceMut<f32>,
 ) {
-    let searched = shared_slice![f32; of.window * of.window];
-    let wanted = shared_slice![f32; of.template * of.template];
+    let searched = shared_array![f32; MOST_SEARCHED * MOST_SEARCHED];
+    let wanted = shared_array![f32; MOST_WANTED * MOST_WANTED];
     let scores = shared_array![f32; BLOCK];
     let numbers = shared_array![u32; BLOCK];
-    let (searched, wanted) = (searched.as_mut_ptr(), wanted.as_mut_ptr());
     let width: u32 = of.width;
     let height: u32 = of.height;
     let points: u32 = of.points;
@@ -101,6 +106,7 @@ pub fn heart_wall_track(
     let point = thread::block_idx_x() as usize;
     // Once, so that nothing below has to be checked.
     assert!(0 < template && template <= window && window <= width && window <= height);
+    assert!(template <= MOST_WANTED && window <= MOST_SEARCHED);
     assert!((point / points + 1) * width * height <= pixels.len() && 2 * point + 1 < places.len());
     let (of_template, of_window) = (template * template, window * window);
     assert!((point + 1) * of_template <= templates.len());

@@ -36,7 +36,7 @@ pub const COLUMNS: usize = 81;
 pub const CELL: usize = ROWS * COLUMNS;
 
 /// The mean change of a field below which it is done.
-pub const CUTOFF: f32 = 0.001;
+pub const CUTOFF: f32 = 0.00002;
 
 /// The weight of a field's smoothness.
 const SMOOTHING: f32 = 0.5;
