@@ -11,11 +11,14 @@ use preempt::{Buffer, Call, Error, Scheduler};
 
 mod outputs;
 
+mod b_plus_tree;
+mod back_prop;
 mod bfs;
 mod black_scholes;
 mod cfd;
 mod cp;
 mod fft;
+mod fwt;
 mod heart_wall;
 mod hot_spot;
 mod kmeans;
@@ -181,11 +184,14 @@ pub const CHIMERA: &[Definition] = &[
     kmeans::DEFINITION,
     lud::DEFINITION,
     nw::DEFINITION,
+    back_prop::DEFINITION,
+    fwt::DEFINITION,
     cp::DEFINITION,
     stencil_3d::DEFINITION,
     sad::DEFINITION,
     heart_wall::DEFINITION,
     leukocyte::DEFINITION,
+    b_plus_tree::DEFINITION,
     mummer::DEFINITION,
 ];
 

@@ -74,10 +74,13 @@ programs! {
     kmeans "KM"
     lud "LUD"
     nw "NW"
+    back_prop "BP"
+    fwt "FWT"
     cp "CP"
     stencil_3d "ST"
     sad "SAD"
     heart_wall "HW"
     leukocyte "LC"
+    b_plus_tree "BT"
     mummer "MUM"
 }

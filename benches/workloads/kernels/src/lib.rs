@@ -5,12 +5,15 @@
 //! What launches them, with which inputs, and what the results have to be, is in `preempt-workloads`. Kernels
 //! that only make inputs are here, too: inputs come from a seed, on the device.
 
+pub mod b_plus_tree;
+pub mod back_prop;
 pub mod bfs;
 pub mod black_scholes;
 pub mod cfd;
 pub mod cfd_mesh;
 pub mod cp;
 pub mod fft;
+pub mod fwt;
 pub mod heart_wall;
 pub mod hot_spot;
 pub mod input;
